@@ -1,9 +1,9 @@
 # mypy: ignore-errors
 """Check that there is no algorithm with these steps and rounds, by a resolution proof: for check_certificate.py.
 
-A proof has clauses, each with the meaning of its variables, and lemmas that follow from these and from earlier
-lemmas; the last lemma is the empty clause. Each lemma is derived again by unit propagation, as by
-any checker of LRAT, and each clause is compared with four rules, which every algorithm without useless transfers obeys:
+A proof has clauses, each with the meaning of its variables, and lemmas that follow from these and from earlier lemmas.
+The last lemma is the empty clause. Each lemma is derived again by unit propagation, as by any checker of LRAT. Each
+clause is compared with four rules, which every algorithm without useless transfers obeys:
 
     is_move      who sends a chunk has it; who receives it lacks it, receives it once, and has it from then on
     is_arrival   what a rank has it had before, or it has just arrived; in the end destinations have their chunks
@@ -26,31 +26,40 @@ from check_certificate import FAR, needs_of, require
 class Refutation:
     """A resolution proof that no algorithm takes these steps and rounds with this number of parts of every block.
 
-    In the methods, `false` and `true` are the meanings of a clause's negative and positive literals.
+    In the methods, `false` and `true` are the meanings of a clause's negative and positive literals: the clause claims
+    that one of `false` does not hold or one of `true` does. A meaning `m` is one of
+
+    ("have", chunk, rank, t)       the rank has the chunk, which is (block, number), after t steps
+    ("send", chunk, path, step)    the chunk crosses this path of links in this step
+    ("excess", n, steps)           these steps have, in all, at least n rounds beyond `min_rounds` for each
+    ("load", n, variables)         at least n of these variables are true
+    ("order", above, below)        no variable of `above` is true while the one beside it in `below` is false
     """
 
     def __init__(self, machine, blocks, cuts, steps, rounds, packed):
         proof = json.loads(zlib.decompressobj().decompress(base64.b64decode(packed), 2**28))
-        fixed = lambda x: tuple(map(fixed, x)) if isinstance(x, list) else x  # noqa: E731
-        self.says = {number: fixed(meaning) for number, meaning in proof["variables"]}
-        self.machine, self.blocks, self.cuts, self.steps, self.order = machine, blocks, cuts, steps, {}
+        as_tuple = lambda x: tuple(map(as_tuple, x)) if isinstance(x, list) else x  # noqa: E731
+        self.meanings = {number: as_tuple(meaning) for number, meaning in proof["variables"]}
+        self.machine, self.blocks, self.cuts, self.steps, self.sorted_sends = machine, blocks, cuts, steps, {}
         self.kinds = [(frozenset(block[1]), frozenset(rank for _, rank in needs_of(block))) for block in blocks]
-        self.early = [machine.steps_from(holders) for holders, _ in self.kinds]
-        self.late = [machine.back.steps_from(dests) for _, dests in self.kinds]
-        distance = max(early[rank] for early, (_, dests) in zip(self.early, self.kinds, strict=True) for rank in dests)
-        self.fewest = int(distance == steps > 0)  # rounds of a step: if that many steps are needed, none is empty
-        self.spare = rounds - self.fewest * steps
+        # Per block, the least steps from its holders to every node, and from every node to a destination.
+        self.steps_to = [machine.steps_from(holders) for holders, _ in self.kinds]
+        self.steps_from = [machine.back.steps_from(dests) for _, dests in self.kinds]
+        distance = max(to[rank] for to, (_, dests) in zip(self.steps_to, self.kinds, strict=True) for rank in dests)
+        self.min_rounds = int(distance == steps > 0)  # of a step: if that many steps are needed, none is empty
+        self.spare_rounds = rounds - self.min_rounds * steps
         is_whole = [x.denominator == 1 for x in machine.capacity]  # parallel links carry whole chunks as one
         alike = [(ends, machine.used_by[x][1:], is_whole[x] or -x) for x, ends in enumerate(machine.links)]
-        self.size, self.into = list(machine.capacity), defaultdict(list)  # rank: paths that lead there in one step
+        self.capacity = list(machine.capacity)  # in chunks per round; links that are alike count as one
+        self.paths_into = defaultdict(list)  # node -> the paths that lead there in one step
         for x in range(len(alike)):
-            self.size[x] = sum(machine.capacity[y] for y, kind in enumerate(alike) if kind == alike[x])
+            self.capacity[x] = sum(machine.capacity[y] for y, kind in enumerate(alike) if kind == alike[x])
         self.links = [(x, *ends) for x, ends in enumerate(machine.links) if alike.index(alike[x]) == x]
         for rank in range(machine.ranks):
             self.extend((), (rank,))
         clauses, lemma = {number: clause for number, *clause in proof["clauses"]}, None
         for clause in clauses.values():
-            sides = [{self.says[abs(x)] for x in clause if (x > 0) == sign} for sign in (False, True)]
+            sides = [{self.meanings[abs(x)] for x in clause if (x > 0) == sign} for sign in (False, True)]
             rules = (self.is_move, self.is_arrival, self.is_count, self.is_order)
             require(any(rule(*sides) for rule in rules), f"the clause {clause} of a proof may be false")
         for number, lemma, hints in proof["lemmas"]:  # unit propagation from the lemma's opposite must fail
@@ -63,9 +72,10 @@ class Refutation:
         require(lemma == [], "a proof does not end with a contradiction")
 
     def extend(self, path, nodes):
+        """Add to `paths_into` the paths that continue this one by a link into a rank, or through switches."""
         for x, tail, head in self.links:
             if tail == nodes[-1] and head not in nodes:
-                self.into[head].append((*path, x))
+                self.paths_into[head].append((*path, x))
                 if head >= self.machine.ranks:
                     self.extend((*path, x), (*nodes, head))
 
@@ -92,10 +102,10 @@ class Refutation:
             [] if false else [("have", chunk, rank, self.steps) for chunk in chunks for rank in self.kinds[chunk[0]][1]]
         )
         for _, chunk, rank, t in [*ends, *(m for m in false if m[0] == "have")]:
-            (block, number), early = chunk, self.early[chunk[0]]
-            paths = self.into[rank] if t + self.late[block][rank] <= self.steps else ()
-            origins = {("send", chunk, path, t - 1) for path in paths if early[self.ends(path)[0]] < t}
-            origins |= {("have", chunk, rank, t - 1)} if early[rank] < t else set()
+            (block, number), steps_to = chunk, self.steps_to[chunk[0]]
+            paths = self.paths_into[rank] if t + self.steps_from[block][rank] <= self.steps else ()
+            origins = {("send", chunk, path, t - 1) for path in paths if steps_to[self.ends(path)[0]] < t}
+            origins |= {("have", chunk, rank, t - 1)} if steps_to[rank] < t else set()
             if number < self.cuts * self.blocks[block][0] and rank not in self.kinds[block][0] and origins <= true:
                 return True
         return False
@@ -105,34 +115,35 @@ class Refutation:
         total, loads, steps, goal = 0, Counter(), Counter(), next(iter(true), ("none", 0, ()))
         for m in false:
             total += {"send": 1, "load": m[1], "excess": m[1]}.get(m[0], -FAR)
-            loads.update([m] if m[0] == "send" else [self.says[x] for x in m[2]] if m[0] == "load" else [])
+            loads.update([m] if m[0] == "send" else [self.meanings[x] for x in m[2]] if m[0] == "load" else [])
             steps.update(m[2] if m[0] == "excess" else [])
         if len(true) > 1 or (loads and steps) or max(steps.values(), default=0) > 1:
             return False
         if goal[0] == "load":
-            return goal[1] <= total and loads <= Counter(self.says[x] for x in goal[2])
+            return goal[1] <= total and loads <= Counter(self.meanings[x] for x in goal[2])
         if steps:
-            return total > self.spare if goal[0] == "none" else goal[1] <= total and set(steps) <= set(goal[2])
-        full = goal[1] - 1 if goal[0] == "excess" else self.spare  # rounds beyond the fewest
+            return total > self.spare_rounds if goal[0] == "none" else goal[1] <= total and set(steps) <= set(goal[2])
+        extra = goal[1] - 1 if goal[0] == "excess" else self.spare_rounds  # rounds beyond `min_rounds`
         at = {send[3] for send in loads}
         uses = [Counter(x for link in send[2] for x in self.machine.used_by[link]) for send in loads]
         fits = [x for x in (uses or [()])[0] if all(n <= use[x] for n, use in zip(loads.values(), uses, strict=True))]
         in_step = len(at) == 1 and goal[0] in ("none", "excess") and set(goal[2]) in (set(), at)
-        return in_step and any(total > (full + self.fewest) * self.size[x] for x in fits)
+        return in_step and any(total > (extra + self.min_rounds) * self.capacity[x] for x in fits)
 
     def is_order(self, false, true):
         """Chunks of blocks that are alike are sorted by their sends; "order": so far no send of the first only."""
         for _, above, below in (m for m in true if m[0] == "order"):
             before = len(above) == 1 or ("order", above[:-1], below[:-1]) in false
-            if before and (self.says[above[-1]] in true or self.says[below[-1]] in false):
+            if before and (self.meanings[above[-1]] in true or self.meanings[below[-1]] in false):
                 return True
         sends = [[m for m in side if m[0] == "send"] for side in (true, false)]
         for _, above, below in [m for m in false if m[0] == "order"] or [(0, (), ())]:
             for last in itertools.product(*sends):
-                rows = [[*(self.says[x] for x in row), send] for row, send in zip((above, below), last, strict=True)]
+                pairs = zip((above, below), last, strict=True)
+                rows = [[*(self.meanings[x] for x in row), send] for row, send in pairs]
                 (first, *first_rest), (second, *second_rest) = [sorted({m[1] for m in row}) for row in rows]
                 places, kind = [[m[2:] for m in row] for row in rows], self.kinds[first[0]]
-                sequence = self.order.setdefault(kind, [])  # the sends by which the chunks of this kind are sorted
+                sequence = self.sorted_sends.setdefault(kind, [])  # by which the chunks of this kind are sorted
                 sequence += places[0][len(sequence) :]
                 exist = second[1] < self.cuts * self.blocks[second[0]][0] and self.kinds[second[0]] == kind
                 if (

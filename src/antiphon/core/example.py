@@ -14,7 +14,10 @@ Row = tuple[int, int, int, int, int]
 def of_rows(
     kind: str, ranks: int, rows: list[Row], *, roots: tuple[int, ...] = (), parts: int = 1, **columns: Any
 ) -> Schedule:
-    """Build a schedule from rows (step, chunk, src, dst, op), each block cut into `parts` chunks."""
+    """Build a schedule from rows (step, chunk, src, dst, op), each block cut into `parts` chunks.
+
+    `columns`: further arguments of `Schedule`.
+    """
     collective = Collective(kind, ranks, roots=roots)
     step, chunk, src, dst, op = zip(*rows, strict=True)
     return Schedule(collective, cut(collective, parts), step, chunk, src, dst, op, **columns)  # type: ignore[arg-type]

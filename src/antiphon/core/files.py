@@ -76,10 +76,10 @@ def read_buffers(path: str | os.PathLike[str], limit: int | None = None) -> Iter
         raise Invalid(one_line(f"{name_of(path)}: cannot be read: {_error_reason(error)}")) from None
 
 
-def _read_limit(usual: int) -> int:
-    """Return the limit from the environment, or the usual one."""
+def _read_limit(default: int) -> int:
+    """Return the limit in bytes from the environment, or the default."""
     limit = os.environ.get(LIMIT_VARIABLE, "")
-    return parse_size(limit, LIMIT_VARIABLE) if limit else usual
+    return parse_size(limit, LIMIT_VARIABLE) if limit else default
 
 
 def _too_large(path: str | os.PathLike[str], max_bytes: int, *, unpacked: bool) -> Invalid:
@@ -116,7 +116,7 @@ def _open_regular(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedRe
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe or terminal, read until its writer closes it; `waits`: fail if no writer appears within PATIENCE."""
+    """A pipe or terminal, read until its writer closes it; `waits`: fail after PIPE_TIMEOUT without a writer."""
 
     def __init__(self, handle: int, waits: bool) -> None:
         self.handle = handle
@@ -134,7 +134,7 @@ class _Pipe(io.RawIOBase):
         while True:
             try:
                 count = os.readv(self.handle, [buffer])
-            except BlockingIOError:  # there is a writer
+            except BlockingIOError:  # there is a writer that has sent nothing yet
                 self.until = None
                 self.ready.poll()
                 continue
@@ -159,7 +159,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     A name ending in .gz is compressed (level 1, no time stamp). Symbolic links are followed; pipes and devices are
     written to directly.
     """
-    with _open_for_writing(path):
+    with _explain_write_errors(path):
         if os.fspath(path).endswith(".gz"):
             data = gzip.compress(data, compresslevel=1, mtime=0)
         target = _resolve_target(path)
@@ -175,7 +175,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     An empty file is created beside the target and removed at once, as permissions alone do not decide; existing content
     is not touched.
     """
-    with _open_for_writing(path):
+    with _explain_write_errors(path):
         target = _resolve_target(path)
         if not _is_special(target):
             _try_folder(target.parent)
@@ -188,7 +188,7 @@ def check_folder(path: str | os.PathLike[str], parents: bool = False) -> None:
 
     The directory need not exist yet; with `parents`, the directories above it need not exist either.
     """
-    with _open_for_writing(path):
+    with _explain_write_errors(path):
         folder = Path(os.path.realpath(path))
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(None, "is a file, but several files are written; name a directory")
@@ -198,7 +198,8 @@ def check_folder(path: str | os.PathLike[str], parents: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def _open_for_writing(path: str | os.PathLike[str]) -> Iterator[None]:
+def _explain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn errors of the operating system into Invalid, with the file's name."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -276,10 +277,10 @@ def is_ours(path: str | os.PathLike[str], folder: bool = False) -> bool:
         status = os.lstat(path)
     except (OSError, ValueError):
         return False
-    kind = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
+    is_right_kind = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
     if not hasattr(os, "geteuid"):
-        return kind
-    return kind and status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
+        return is_right_kind
+    return is_right_kind and status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
 
 
 def name_of(path: str | os.PathLike[str]) -> str:
@@ -294,12 +295,12 @@ def one_line(text: str, limit: int = 500) -> str:
 
 
 @contextlib.contextmanager
-def within(where: str) -> Iterator[None]:
+def within(position: str) -> Iterator[None]:
     """Prefix errors with the position in the input that they are about, unless they begin with that prefix already."""
     try:
         yield
     except (Invalid, Unsupported) as error:
-        raise type(error)(_prefix_error(where, error)) from None
+        raise type(error)(_prefix_error(position, error)) from None
 
 
 def _prefix_error(where: str, error: AntiphonError) -> str:

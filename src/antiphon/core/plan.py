@@ -24,8 +24,8 @@ from antiphon.errors import Invalid, quote
 MAX_NAMED = 4  # planners in the representation of a plan
 MAX_NESTING = 32  # levels of lists and objects allowed in claims and provenance
 # Values of the claim "served_by": the library that serves the sizes of an entry because our schedule is not faster.
-LIBRARY = "library"  # that of the program, such as its MPI: faster when timed here (or "measured" is false)
-GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # our model predicts that it wins; with MPI or gloo use the schedule
+LIBRARY = "library"  # that of the program, such as its MPI: timed here as faster (not timed if "measured" is false)
+GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # predicted to be faster than the schedule, which serves MPI and gloo
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +162,9 @@ def check_plain(value: object, label: str) -> None:
 
 
 def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
-    """Return (place, problem) of the first fault, or None.
+    """Return (path, problem) of the first fault, or None.
 
-    Place: the path within `item`, "" for `item` itself; None for too deep nesting, where the path is too long to print.
+    The path within `item` is "" for `item` itself, and None for too deep nesting, where it is too long to print.
     """
     if depth > MAX_NESTING:
         return None, f"nested deeper than {MAX_NESTING} levels"

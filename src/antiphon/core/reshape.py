@@ -11,7 +11,7 @@ All functions are pure: they take a `Topology` and return a new one.
     contract  every host as one rank
 
 Example: `keep(dgx1, [0, 1, 4])` is a machine of 3 ranks named "dgx1 only 0,1,4"; its link j is link `.links[j]` of
-dgx1. `keep` and `degrade` append to the name what was done. The unit link stays that of the original, so that rounds
+dgx1. `keep` and `degrade` append to the name what they did. The unit link stays that of the original, so that rounds
 and rates before and after can be compared.
 """
 
@@ -145,7 +145,7 @@ def degrade(
 
 @dataclass(frozen=True)
 class Card:
-    """A network card shared by these ends: it bounds what they send over the links that `join` adds, and separately
+    """A network card that `join` connects: it bounds what these ends together send over the new links, and separately
     what they receive over them; with `duplex` false, the sum of both."""
 
     name: str
@@ -186,34 +186,34 @@ def join(
     if len({*box_names, *switches}) != len(box_names) + len(switches):
         raise Invalid("join: two boxes or switches have the same name")
     numbers = _Numbers(boxes, tuple(switches))
-    # New links follow all links of the boxes; a card's limit therefore counts from `first`.
-    new = [link for a, b, link_type in cables for link in ((a, b, link_type), (b, a, link_type))] + list(links)
-    ends = [(numbers.of(a), numbers.of(b), link_type) for a, b, link_type in new]
-    first = sum(box.links for box in boxes)
+    # New links follow all links of the boxes; a card's limit therefore counts from there.
+    new_links = [link for a, b, link_type in cables for link in ((a, b, link_type), (b, a, link_type))] + list(links)
+    ends = [(numbers.of(a), numbers.of(b), link_type) for a, b, link_type in new_links]
+    first_new_link = sum(box.links for box in boxes)
     limits = [*_box_limits(boxes, box_names)]
     links_of: dict[int, list[int]] = {}  # by node, its new links
     for i, (a, b, _) in enumerate(ends):
         links_of.setdefault(a, []).append(i)
         links_of.setdefault(b, []).append(i)
     for card in cards:
-        own = {numbers.of(end) for end in card.ends}
-        nearby = sorted({i for node in own for i in links_of.get(node, ())})
-        limits += _card_limits(card, own, [(first + i, ends[i][0], ends[i][1]) for i in nearby])
-    inner = [
-        (int(numbers.where[i][a]), int(numbers.where[i][b]), box.types[type_index])
+        card_nodes = {numbers.of(end) for end in card.ends}
+        card_links = sorted({i for node in card_nodes for i in links_of.get(node, ())})
+        limits += _card_limits(card, card_nodes, [(first_new_link + i, ends[i][0], ends[i][1]) for i in card_links])
+    box_links = [
+        (int(numbers.of_box[i][a]), int(numbers.of_box[i][b]), box.types[type_index])
         for i, box in enumerate(boxes)
         for a, b, type_index in zip(box.link_src.tolist(), box.link_dst.tolist(), box.link_type.tolist(), strict=True)
     ]
     places = [""] * numbers.nodes
-    for label, box, where in zip(box_names, boxes, numbers.where, strict=True):
-        for node, place in zip(where.tolist(), box.places, strict=True):
+    for label, box, node_numbers in zip(box_names, boxes, numbers.of_box, strict=True):
+        for node, place in zip(node_numbers.tolist(), box.places, strict=True):
             places[node] = f"{label}/{place}"
     places[numbers.nodes - len(switches) :] = switches
     abilities = [box.ability(node) for box in boxes for node in range(box.ranks, box.nodes)]
     return build(
         name,
         numbers.ranks,
-        inner + ends,
+        box_links + ends,
         switches=numbers.nodes - numbers.ranks,
         limits=limits,
         places=places,
@@ -235,13 +235,13 @@ def reverse(topology: Topology) -> Topology:
 def relabel(topology: Topology, permutation: ArrayLike) -> Topology:
     """Renumber nodes: node i becomes node permutation[i], with its place and abilities; links keep their numbers.
     Linear."""
-    to = check_permutation(topology, permutation)
-    old_node = np.argsort(to).tolist()
+    new_number = check_permutation(topology, permutation)
+    old_node = np.argsort(new_number).tolist()
     return replace(
-        topology, link_src=to[topology.link_src], link_dst=to[topology.link_dst],
+        topology, link_src=new_number[topology.link_src], link_dst=new_number[topology.link_dst],
         places=tuple(topology.places[node] for node in old_node),
         abilities=tuple(topology.ability(node) for node in old_node[topology.ranks :]),
-        cards=_renumber_cards(topology, dict(enumerate(to.tolist()))),
+        cards=_renumber_cards(topology, dict(enumerate(new_number.tolist()))),
     )  # fmt: skip
 
 
@@ -254,18 +254,18 @@ def _renumber_cards(topology: Topology, number: Mapping[int, int]) -> tuple[Netw
 def check_permutation(topology: Topology, permutation: ArrayLike) -> Ints:
     """Return a permutation as a column; raise Invalid unless it maps ranks to ranks and switches to switches."""
     try:
-        to = np.asarray(permutation)
+        new_number = np.asarray(permutation)
     except ValueError:
-        to = np.zeros(0, object)  # ragged
+        new_number = np.zeros(0, object)  # ragged
     ranks = topology.ranks
-    if to.shape != (topology.nodes,) or to.dtype.kind not in "iu":
+    if new_number.shape != (topology.nodes,) or new_number.dtype.kind not in "iu":
         raise Invalid(f"permutation: expected {topology.nodes} whole numbers, one per node")
-    if not np.array_equal(np.sort(to), np.arange(topology.nodes)):
+    if not np.array_equal(np.sort(new_number), np.arange(topology.nodes)):
         raise Invalid(f"permutation: every number from 0 to {topology.nodes - 1} must be there exactly once")
-    if ranks < topology.nodes and ranks and int(to[:ranks].max()) >= ranks:
-        bad = int(np.flatnonzero(to[:ranks] >= ranks)[0])
-        raise Invalid(f"permutation: rank {bad} becomes node {to[bad]}, a switch; ranks must become ranks")
-    return to.astype(np.int32)
+    if ranks < topology.nodes and ranks and int(new_number[:ranks].max()) >= ranks:
+        rank = int(np.flatnonzero(new_number[:ranks] >= ranks)[0])
+        raise Invalid(f"permutation: rank {rank} becomes node {new_number[rank]}, a switch; ranks must become ranks")
+    return new_number.astype(np.int32)
 
 
 def _parse_node(value: object, count: int, label: str) -> int:
@@ -283,8 +283,8 @@ def _parse_allocation(topology: Topology, ranks: Iterable[int], label: str) -> t
 
 
 def _only_name(topology: Topology, ranks: Sequence[int]) -> str:
-    which = f" only {','.join(map(str, ranks))}"
-    return topology.name if topology.name.endswith(which) else _clip_name(topology.name + which)
+    suffix = f" only {','.join(map(str, ranks))}"
+    return topology.name if topology.name.endswith(suffix) else _clip_name(topology.name + suffix)
 
 
 def _clip_name(name: str) -> str:
@@ -296,7 +296,7 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
     src, dst, nodes = topology.link_src, topology.link_dst, topology.nodes
     ranks = alive.copy()
     ranks[topology.ranks :] = False
-    # Fixed point: dropping a switch can leave its neighbour without a second one.
+    # Fixed point: dropping a switch can leave its neighbour with only one neighbour, or unreachable.
     while True:
         links = alive[src] & alive[dst]
         a, b = src[links], dst[links]
@@ -319,10 +319,10 @@ def _with_links(topology: Topology, kept_links: Bools) -> Topology:
 def _keep_limits(topology: Topology, kept_links: Bools) -> tuple[SharedLimit, ...]:
     """Return the shared limits with only these links, renumbered in order, without the limits that lose all of them."""
     number, resources = np.cumsum(kept_links) - 1, topology.resources
-    # An allocation of a large machine keeps few of its limits: the others are not even looked at. As resources, limits
+    # An allocation of a large machine keeps few of its limits, so start from the remaining links. As resources, limits
     # are numbered after the links, and limit_ptr delimits those of each link.
-    concerned = np.unique(resources.limit_of[np.repeat(kept_links, np.diff(resources.limit_ptr))]) - topology.links
-    limits = [topology.limits[i] for i in concerned.tolist()]
+    limit_numbers = np.unique(resources.limit_of[np.repeat(kept_links, np.diff(resources.limit_ptr))]) - topology.links
+    limits = [topology.limits[i] for i in limit_numbers.tolist()]
     return tuple(
         replace(limit, links=tuple(int(number[link]) for link in limit.links if kept_links[link])) for limit in limits
     )
@@ -384,26 +384,26 @@ class _Numbers:
 
     def __init__(self, boxes: Sequence[Topology], switches: Sequence[str]) -> None:
         self.ranks = sum(box.ranks for box in boxes)
-        self.boxes, self.where = boxes, [np.zeros(0, np.int64)] * len(boxes)
-        # where[b]: the numbers of the nodes of box b. Ranks of all boxes come first, then their switches, then the new
+        self.boxes, self.of_box = boxes, [np.zeros(0, np.int64)] * len(boxes)
+        # of_box[b]: the numbers of the nodes of box b. Ranks of all boxes come first, then their switches, then the new
         # switches.
         rank, switch = 0, self.ranks
         for i, box in enumerate(boxes):
-            self.where[i] = np.concatenate([rank + np.arange(box.ranks), switch + np.arange(box.switches)])
+            self.of_box[i] = np.concatenate([rank + np.arange(box.ranks), switch + np.arange(box.switches)])
             rank, switch = rank + box.ranks, switch + box.switches
-        self.new = {label: switch + i for i, label in enumerate(switches)}
-        self.nodes = switch + len(self.new)
+        self.switch_number = {label: switch + i for i, label in enumerate(switches)}
+        self.nodes = switch + len(self.switch_number)
 
     def of(self, end: End) -> int:
         """Return the number of an end: a (box, node) pair or the name of a new switch."""
         if isinstance(end, str):
-            if end not in self.new:
-                raise unknown("switch to join at", end, self.new)
-            return self.new[end]
+            if end not in self.switch_number:
+                raise unknown("switch to join at", end, self.switch_number)
+            return self.switch_number[end]
         if not isinstance(end, tuple) or len(end) != 2:
             raise Invalid(f"join: expected (box, node) or the name of a new switch, got {quote(end)}")
         box = _parse_node(end[0], len(self.boxes), "join: box")
-        return int(self.where[box][_parse_node(end[1], self.boxes[box].nodes, f"join: node of box {box}")])
+        return int(self.of_box[box][_parse_node(end[1], self.boxes[box].nodes, f"join: node of box {box}")])
 
 
 def _box_limits(boxes: Sequence[Topology], names: Sequence[str]) -> Iterable[SharedLimit]:
@@ -432,8 +432,8 @@ def _card_limits(card: Card, ends: set[int], links: Sequence[tuple[int, int, int
 def contract(topology: Topology, host: Longs) -> Topology:
     """Return the machine whose ranks are the hosts of this one. `host`: the host of every rank.
 
-    Links inside a host vanish, also those to switches that only its own ranks use; all switches stay, such ones without
-    links. Places and network cards are dropped.
+    Links inside a host vanish, and with them those of switches that only its own ranks use. All switches keep their
+    numbers. Places and network cards are dropped.
     """
     ranks = int(host.max()) + 1
     number = np.concatenate([host, np.arange(ranks, ranks + topology.switches)])
@@ -450,15 +450,15 @@ def contract(topology: Topology, host: Longs) -> Topology:
 def _inner_switches(ranks: int, switches: int, src: Longs, dst: Longs) -> Bools:
     """Return which nodes are switches whose routes begin and end at one rank, so that no data pass to another."""
     nodes = ranks + switches
-    joined = np.zeros((nodes, ranks), bool)  # by node, the ranks that a route joins with it, either way
+    is_connected = np.zeros((nodes, ranks), bool)  # by node, the ranks that a route joins with it, either way
     for tail, head in ((src, dst), (dst, src)):
         reached = np.eye(nodes, ranks, dtype=bool)
-        onward = head >= ranks
+        into_switch = head >= ranks
         while True:
-            further = reached.copy()
-            np.logical_or.at(further, head[onward], reached[tail[onward]])
-            if np.array_equal(further, reached):
+            extended = reached.copy()
+            np.logical_or.at(extended, head[into_switch], reached[tail[into_switch]])
+            if np.array_equal(extended, reached):
                 break
-            reached = further
-        joined |= reached
-    return np.asarray((np.arange(nodes) >= ranks) & (joined.sum(axis=1) <= 1))
+            reached = extended
+        is_connected |= reached
+    return np.asarray((np.arange(nodes) >= ranks) & (is_connected.sum(axis=1) <= 1))

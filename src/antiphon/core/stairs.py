@@ -8,9 +8,9 @@ Example: link 5 carries 3 in steps 0 and 1, and 4 in steps 1 and 2. Changes: +3 
 Staircase: 3 in [0, 1), 7 in [1, 2), 4 in [2, 3).
 
 `upper_envelope` takes the runs of all staircases (intervals of constant load), with their ends given as indices into
-the sorted border steps ("marks"). It is a sparse table used backwards: every run of length n is covered by two
-overlapping runs of length 2^k <= n, whose values are then passed down to their halves, longest first. That takes
-O(n + marks log marks) and sorts no events.
+the sorted steps at which some run begins or ends ("marks"). It is a sparse table used backwards: a run of length n is
+covered by two overlapping intervals of length 2^k <= n, and each interval passes its value down to its two halves,
+longest first. That takes O(n + marks log marks).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Runs = tuple[Longs, Longs, Longs, Exact]  # resource, begin, end, value; in orde
 
 
 def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
-    """Return each key once, ascending, and the sum of its loads.
+    """Return each key once, ascending, and the sum of its loads. All keys are below `bound`.
 
     >>> add_equal_keys(np.array([7, 3, 7]), np.array([1, 2, 4]), 1000)
     (array([3, 7]), array([2, 5]))
     """
-    # `bound`: all keys are below it. With few possible keys, adding up in a table is faster than sorting.
+    # With few possible keys, adding up in a table is faster than sorting.
     if bound <= 4 * len(key) and load.dtype != object:
         keys = distinct(key, bound)
         return keys, sums_by_group(key, load, bound)[keys]
@@ -45,29 +45,29 @@ def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
 def build_staircase(resource: Longs, step: Longs, window: Longs, load: Exact) -> Runs:
     """Return every resource's load as runs of constant value, without zero runs, in order of resources and steps.
 
-    `load[i]` is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
+    `load[i]` is on `resource[i]` in each of `window[i]` steps from `step[i]` on. O(n log n).
 
-    >>> both = build_staircase(np.array([5, 5]), np.array([0, 1]), np.array([2, 2]), np.array([3, 4]))
-    >>> [column.tolist() for column in both]
+    >>> runs = build_staircase(np.array([5, 5]), np.array([0, 1]), np.array([2, 2]), np.array([3, 4]))
+    >>> [column.tolist() for column in runs]
     [[5, 5, 5], [0, 1, 2], [1, 2, 3], [3, 7, 4]]
     """
     if bool((window == 1).all()):
         return resource, step, step + 1, load
-    bound = int((step + window).max(initial=0)) + 1
-    top = (int(resource.max(initial=0)) + 1) * bound
-    if top >= 2**62:  # (resource, step) as one number would not fit into int64
-        resource, at = np.tile(resource, 2), np.concatenate([step, step + window])
-        order = np.lexsort((at, resource))
-        resource, at, change = resource[order], at[order], np.concatenate([load, -load])[order]
+    step_bound = int((step + window).max(initial=0)) + 1
+    key_bound = (int(resource.max(initial=0)) + 1) * step_bound
+    if key_bound >= 2**62:  # (resource, step) as one number would not fit into int64
+        resource, border = np.tile(resource, 2), np.concatenate([step, step + window])
+        order = np.lexsort((border, resource))
+        resource, border, change = resource[order], border[order], np.concatenate([load, -load])[order]
     else:
-        first = resource * bound + step
-        key, change = add_equal_keys(np.concatenate([first, first + window]), np.concatenate([load, -load]), top)
-        resource, at = np.divmod(key, bound)
+        first = resource * step_bound + step
+        key, change = add_equal_keys(np.concatenate([first, first + window]), np.concatenate([load, -load]), key_bound)
+        resource, border = np.divmod(key, step_bound)
     # Running sum over all resources in a row: each resource's changes cancel, so the next one starts at 0 again.
     height = np.cumsum(change)
-    inside = (resource[1:] == resource[:-1]) & (at[1:] > at[:-1]) & (height[:-1] != 0)
-    keep = np.flatnonzero(inside)
-    return resource[keep], at[keep], at[keep + 1], height[keep]
+    is_run = (resource[1:] == resource[:-1]) & (border[1:] > border[:-1]) & (height[:-1] != 0)
+    run_rows = np.flatnonzero(is_run)
+    return resource[run_rows], border[run_rows], border[run_rows + 1], height[run_rows]
 
 
 def merge_equal_runs(resource: Longs, begin: Longs, end: Longs, load: Exact) -> Runs:
@@ -77,8 +77,8 @@ def merge_equal_runs(resource: Longs, begin: Longs, end: Longs, load: Exact) -> 
     >>> [column.tolist() for column in runs]
     [[5, 6], [0, 3], [3, 4], [8, 8]]
     """
-    same = (resource[1:] == resource[:-1]) & (begin[1:] == end[:-1]) & (load[1:] == load[:-1])
-    first = np.flatnonzero(np.append(True, ~same.astype(np.bool_)))  # == of objects may be objects
+    continues = (resource[1:] == resource[:-1]) & (begin[1:] == end[:-1]) & (load[1:] == load[:-1])
+    first = np.flatnonzero(np.append(True, ~continues.astype(np.bool_)))  # == of objects may be objects
     last = np.append(first[1:], len(resource)) - 1
     return resource[first], begin[first], end[last], load[first]
 
@@ -98,17 +98,17 @@ def upper_envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[E
     table = np.full(marks, -1, np.int64)
     for k in range(int(level.max()), -1, -1):
         size = 1 << k
-        of_level = np.flatnonzero(level == k)
-        np.maximum.at(table, low[of_level], position[of_level])
-        np.maximum.at(table, high[of_level] - size, position[of_level])
+        runs_of_level = np.flatnonzero(level == k)
+        np.maximum.at(table, low[runs_of_level], position[runs_of_level])
+        np.maximum.at(table, high[runs_of_level] - size, position[runs_of_level])
         if k:  # table[i] covers `size` intervals from i on: pass it to both halves
             half = size // 2
-            lower = table.copy()
-            np.maximum(lower[half:], table[:-half], out=lower[half:])
-            table = lower
+            halves = table.copy()
+            np.maximum(halves[half:], table[:-half], out=halves[half:])
+            table = halves
     covered = table >= 0
-    top: Exact = np.zeros(marks, value.dtype)
-    winner = np.full(marks, -1, np.int64)
-    winner[covered] = by_value[table[covered]]
-    top[covered] = value[winner[covered]]
-    return top, winner
+    envelope: Exact = np.zeros(marks, value.dtype)
+    run = np.full(marks, -1, np.int64)
+    run[covered] = by_value[table[covered]]
+    envelope[covered] = value[run[covered]]
+    return envelope, run

@@ -1,6 +1,7 @@
 """The machine: ranks, switches, directed links, shared limits, and a place for every node.
 
-Ranks (numbers 0 to ranks - 1) hold data, switches (the numbers after them) only forward it. Links are stored as columns
+Ranks (numbers 0 to ranks - 1) hold data. Switches (the numbers after them) forward them; an `Ability` says whether they
+also multicast or reduce. Links are stored as columns
 of source, destination and type, because a full mesh of a thousand ranks has a million of them; the kind, bandwidth and
 latency of a type are stored once in a table. Bandwidths are exact fractions, so that bounds are exact.
 
@@ -54,7 +55,7 @@ class SharedLimit:
 
     name: str
     links: tuple[int, ...]
-    bandwidth: Fraction
+    bandwidth: Fraction  # bytes per second, exact
 
     def __post_init__(self) -> None:
         check_text(self.name, "shared limit name")
@@ -66,15 +67,15 @@ class SharedLimit:
 class Ability:
     """What a switch can do besides forwarding. The field names are the keys of a topology file."""
 
-    multicast: bool = False  # sends one arrival out of several links
-    reduce: bool = False  # combines several arrivals into one
-    through: bool = False  # sends what it combined out of several links at once, without passing through a rank
+    multicast: bool = False  # sends data that arrive once out of several links
+    reduce: bool = False  # combines data that arrive over several links
+    through: bool = False  # multicasts what it combined at once, so that they need not pass through a rank between
     # The destination's own contribution to a reduction, and the copy that the source of a multicast keeps, cross the
     # switch like other data (NVLS); otherwise they stay in the rank's memory.
     own: bool = False
     at_once: int = 0  # joints that the switch can serve in one step; 0: no limit is stated
-    operators: tuple[str, ...] = ()  # that it can combine with; an operator for only one type: "max of float16"
-    types: tuple[str, ...] = ()  # data types that it can combine; empty: all, as for operators
+    operators: tuple[str, ...] = ()  # that it can combine with; empty: all; for only one type: "max of float16"
+    types: tuple[str, ...] = ()  # data types that it can combine; empty: all
 
     def __post_init__(self) -> None:
         count = self.at_once
@@ -137,7 +138,7 @@ class Topology(Displayed):
     places: tuple[str, ...] = ()  # where every node is, e.g. "dc0/rack3/host2/gpu1"; by default "rank0", "switch0", ...
     unit: Fraction = field(default=Fraction(0))  # bandwidth of a unit link; 0: that of the slowest link
     abilities: tuple[Ability, ...] = ()  # per switch; empty if no switch does more than forward
-    cards: tuple[NetworkCard, ...] = ()  # by which the machine can be joined to others
+    cards: tuple[NetworkCard, ...] = ()  # unconnected network cards, by which the machine can be joined to others
 
     def __post_init__(self) -> None:
         check_text(self.name, "topology name")
@@ -220,11 +221,13 @@ class Topology(Displayed):
         if not self.abilities:
             return FORWARD_ONLY
         pairs = np.unique(np.stack([self.link_src, self.link_dst], axis=1), axis=0)
-        into, out = (np.bincount(pairs[:, end], minlength=self.nodes) for end in (1, 0))  # neighbours per node
+        sources, destinations = (
+            np.bincount(pairs[:, end], minlength=self.nodes) for end in (1, 0)
+        )  # neighbours per node
         switches = [(node, self.ability(node)) for node in range(self.ranks, self.nodes)]
         return Ability(
-            any(ability.multicast and into[node] and out[node] > 1 for node, ability in switches),
-            any(ability.reduce and into[node] > 1 and out[node] for node, ability in switches),
+            any(ability.multicast and sources[node] and destinations[node] > 1 for node, ability in switches),
+            any(ability.reduce and sources[node] > 1 and destinations[node] for node, ability in switches),
         )
 
     @cached_property

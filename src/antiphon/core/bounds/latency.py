@@ -32,14 +32,14 @@ Bits = NDArray[np.uint64]
 
 
 class _LinksByHead(NamedTuple):
-    """Links sorted by their heads: those into heads[i] are `tails` from starts[i] on."""
+    """Links sorted by their heads: those into heads[i] come from tails[starts[i]:starts[i + 1]]."""
 
     heads: Longs
     starts: Longs
     tails: Longs
 
     def spread(self, reach: Bits) -> Bits:
-        """Return what arrives over these links, for every head, beside the needs already there."""
+        """Return for every head its own bits and those that arrive over these links."""
         return reach[self.heads] | np.bitwise_or.reduceat(reach[self.tails], self.starts, axis=0)
 
 
@@ -86,28 +86,30 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
         return None
     arcs = _Arcs(topology)
     by_holders = needs.rows_by_holders
-    used = np.flatnonzero(np.diff(by_holders.pointer))
-    far, farthest_set, farthest_rank = -1, needs.sets[0], 0
+    needed_sets = np.flatnonzero(np.diff(by_holders.pointer))
+    most_steps, farthest_set, farthest_rank = -1, needs.sets[0], 0
     block = 64 * max(1, _MAX_WORDS // max(1, topology.links))
     # Blocks of holder sets bound the memory of the bitsets.
-    for first in range(0, len(used), block):
-        owners = used[first : first + block]
-        column = np.repeat(np.arange(len(owners)), by_holders.counts(owners))
-        sets = [needs.sets[i] for i in owners.tolist()]
-        steps, index, rank = _farthest_need(arcs, topology.nodes, sets, column, needs.dst[by_holders.of_owners(owners)])
+    for first in range(0, len(needed_sets), block):
+        set_numbers = needed_sets[first : first + block]
+        column = np.repeat(np.arange(len(set_numbers)), by_holders.counts(set_numbers))
+        sets = [needs.sets[i] for i in set_numbers.tolist()]
+        steps, index, rank = _farthest_need(
+            arcs, topology.nodes, sets, column, needs.dst[by_holders.of_owners(set_numbers)]
+        )
         if steps < 0:
-            raise _cut_off(topology, arcs, sets[index], rank)
-        if steps > far:
-            far, farthest_set, farthest_rank = steps, sets[index], rank
+            raise _unreachable_error(topology, arcs, sets[index], rank)
+        if steps > most_steps:
+            most_steps, farthest_set, farthest_rank = steps, sets[index], rank
     return _build_proof(topology, arcs, farthest_set, farthest_rank)
 
 
 def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
-    """Return a bitset per node with these (row, column) bits set."""
+    """Return a bitset of `width` bits per node, with bit columns[i] of node rows[i] set."""
     words = np.zeros((nodes, (width + 63) // 64), np.uint64)
     for bits in row_batches(len(rows)):
-        place, bit = columns[bits] // 64, (columns[bits] % 64).astype(np.uint64)
-        np.bitwise_or.at(words, (rows[bits], place), np.uint64(1) << bit)
+        word, bit = columns[bits] // 64, (columns[bits] % 64).astype(np.uint64)
+        np.bitwise_or.at(words, (rows[bits], word), np.uint64(1) << bit)
     return words
 
 
@@ -124,11 +126,11 @@ def _farthest_need(
     need = _pack_bits(arcs.ranks, dst, column, len(sets))
     steps = 0
     while True:
-        moved = arcs.step_reach(reach)
+        changed = arcs.step_reach(reach)
         unreached = need & ~reach[: arcs.ranks]
         done = not unreached.any()
-        # The last unmet needs are the farthest ones; pick the first of them as witness.
-        if done or not moved:
+        # Needs that this step met last, or that no step meets, are the farthest ones: the first of them is the witness.
+        if done or not changed:
             rank, word = (int(x[0]) for x in np.nonzero(need if done else unreached))
             bits = int((need if done else unreached)[rank, word])
             index = 64 * word + (bits & -bits).bit_length() - 1  # the lowest bit that is set
@@ -136,13 +138,13 @@ def _farthest_need(
         need, steps = unreached, steps + 1
 
 
-def _cut_off(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Invalid:
+def _unreachable_error(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Invalid:
     """Return the error for a rank that cannot be reached from the holders."""
     reach = _pack_bits(topology.nodes, np.array(holders), np.zeros(len(holders), np.int64), 1)
     while arcs.step_reach(reach):
         pass
-    lost = np.flatnonzero(reach[: topology.ranks, 0] == 0).tolist()
-    other_ranks = [r for r in lost if r != rank]
+    unreached = np.flatnonzero(reach[: topology.ranks, 0] == 0).tolist()
+    other_ranks = [r for r in unreached if r != rank]
     also = f" (nor can rank{'s' if len(other_ranks) > 1 else ''} {_format_ranks(other_ranks)})" if other_ranks else ""
     start = f"rank {holders[0]}" if len(holders) == 1 else f"ranks {_format_ranks(list(holders))}"
     return Invalid(
@@ -158,26 +160,26 @@ def _format_ranks(ranks: list[int]) -> str:
 def _build_proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Distance:
     """Return the distances from the holders to all nodes (capped at the answer) and a shortest path."""
     nodes = topology.nodes
-    far = np.full(nodes, -1, np.int64)
+    distance = np.full(nodes, -1, np.int64)
     entered_from = np.full(nodes, -1, np.int64)
-    far[list(holders)] = 0
+    distance[list(holders)] = 0
     steps = 0
     into_rank = arcs.head < topology.ranks
-    while far[rank] < 0:
+    while distance[rank] < 0:
         # Links into switches first (distance unchanged), then one layer of links into ranks (distance + 1).
-        for ranks_now in (False, True):
+        for to_ranks in (False, True):
             while True:
-                usable = (far[arcs.tail] >= 0) & (far[arcs.head] < 0) & (into_rank == ranks_now)
-                heads, first = np.unique(arcs.head[usable], return_index=True)
-                entered_from[heads] = arcs.tail[usable][first]
-                far[heads] = steps + ranks_now
-                if ranks_now or not heads.size:
+                is_next = (distance[arcs.tail] >= 0) & (distance[arcs.head] < 0) & (into_rank == to_ranks)
+                heads, first = np.unique(arcs.head[is_next], return_index=True)
+                entered_from[heads] = arcs.tail[is_next][first]
+                distance[heads] = steps + to_ranks
+                if to_ranks or not heads.size:
                     break
         steps += 1
     # Nodes beyond the answer are capped: the proof needs only "at least".
-    far[far < 0] = far[rank]
+    distance[distance < 0] = distance[rank]
     path = [rank]
     while entered_from[path[-1]] >= 0:
         path.append(int(entered_from[path[-1]]))
-    distances = tuple(np.minimum(far, far[rank]).tolist())
-    return Distance(holders, rank, int(far[rank]), tuple(path[::-1]), distances)
+    distances = tuple(np.minimum(distance, distance[rank]).tolist())
+    return Distance(holders, rank, int(distance[rank]), tuple(path[::-1]), distances)

@@ -8,8 +8,8 @@ witness.
                  loads cross each partition often enough                      (allreduce only)
 
 A *family* is a set of needs whose bytes are distinct, so that their loads add up, such as everything that one rank must
-receive (families.py). A *commodity* is a flow between one end and many, the unit in which a family's flows are
-modelled.
+receive (families.py). A *commodity* is a flow from one node to many, or from many to one; the flows of a family are
+modelled as commodities.
 
 Any schedule gives a feasible point, so the optimum is a lower bound. HiGHS solves it in floating point, which proves
 nothing by itself. By duality any non-negative prices of links give a bound:
@@ -46,16 +46,16 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 
-_MAX_PRICE = 5000  # whole-number prices up to this are looked for
-_FINE_SCALE = 10**11  # if there are none, the greatest price becomes this and the others are rounded
+_MAX_PRICE = 5000  # every greatest price below this is tried, so that all others come out as whole numbers
+_FINE_SCALE = 10**11  # the greatest price of the last attempt: rounding changes prices by less than 1e-11 of it
 
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
     """Links that join the same nodes under the same shared limits, merged into one arc.
 
-    `capacity`, `exact`: the summed capacity in units of resources.scale, as float and as int. `limits`: per arc the
-    numbers of its shared limits. `links`: per arc the links that were merged.
+    `capacity`, `exact`: the summed capacity as float and as int, in units of `resources.scale` bytes per second.
+    `limits`: per arc the numbers of its shared limits. `links`: per arc the links that were merged.
     """
 
     tail: Longs
@@ -105,11 +105,11 @@ class BoundProgram:
     """The linear program of one collective on one machine; partitions may be added between solutions."""
 
     topology: Topology
-    groups: Sequence[FamilyRows]
+    groups: Sequence[FamilyRows]  # the families
     needs: Needs
-    places: Bools  # per node whether data may be combined or copied there (ranks, and switches that help)
+    places: Bools  # per node, whether it is a rank or a switch that combines or copies data (places.py)
     shared: bool = False  # whether other collectives use the links at the same time (joint.py)
-    partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # and crossings per arc
+    partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # with crossings per arc
 
     def __post_init__(self) -> None:
         self.arcs = arcs_of(self.topology)
@@ -125,7 +125,7 @@ class BoundProgram:
     def add_partition(self, partition: Partition, solution: Solution | None = None) -> bool:
         """Require that loads cross a partition often enough; return whether the requirement was added.
 
-        With `solution`, it is added only if the loads of that solution violate it.
+        With `solution`, it is added only if the loads of that solution violate it by more than rounding.
         """
         arcs = self.arcs
         crossings = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
@@ -163,9 +163,9 @@ class BoundProgram:
             for end, amount in commodity.ends:
                 supply[self._node_number(end)] += -amount if commodity.forward else amount
             # Conservation at the root follows from that at all other nodes; dropping it keeps the rows independent.
-            keep = np.arange(self._nodes) != self._node_number(commodity.root)
-            blocks.append(incidence[keep])
-            supplies.append(supply[keep])
+            is_kept = np.arange(self._nodes) != self._node_number(commodity.root)
+            blocks.append(incidence[is_kept])
+            supplies.append(supply[is_kept])
         return sp.block_diag(blocks, format="csr"), np.concatenate(supplies)
 
     def _node_number(self, end: tuple[str, int]) -> int:
@@ -226,11 +226,11 @@ class BoundProgram:
         arcs, count = len(self.arcs), len(self.commodities)
         family = np.array([c.group for c in self.commodities])
         member = sp.csr_array((np.ones(count), (family, np.arange(count))), shape=(len(self.groups), count))
-        under = sp.kron(member, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
+        flows_of_family = sp.kron(member, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
         stacked = sp.kron(np.ones((len(self.groups), 1)), sp.eye_array(arcs), format="csr")
-        crossing = np.array([times for _, times in self.partitions]).reshape(-1, arcs)
+        crossing = np.array([crossings for _, crossings in self.partitions]).reshape(-1, arcs)
         minimum = np.array([-1.0 * p.times * p.weight for p, _ in self.partitions])
-        return (-stacked, under), (sp.csr_array(-crossing), minimum)
+        return (-stacked, flows_of_family), (sp.csr_array(-crossing), minimum)
 
     def solve(self, time_scale: float) -> Solution | None:
         """Return the optimum by HiGHS, or None if it fails. Variables: T, loads, then all flows.
@@ -250,8 +250,7 @@ class BoundProgram:
         )
         upper = self._inequality_rows(link_room, limit, limit_room)
         crossing_rows = [-1.0 * p.times * p.weight / supply_scale for p, _ in self.partitions]
-        # With a single family the loads equal its flow, which is balanced at switches; without rows for the balance of
-        # loads the lengths of the family are the prices of the links.
+        # A single family needs no rows for the balance of loads: its flow, which equals the loads, is balanced already.
         balance = self._switch_balance()[: 0 if self._single else None]
         # Zero blocks for scipy: T in the rows of flows, and flows in the rows of balance.
         no_time, no_flow = sp.csr_array((flow.shape[0], 1)), sp.csr_array((balance.shape[0], flow.shape[1]))
@@ -324,7 +323,7 @@ class BoundProgram:
             tuple(sorted(prices)),
             tuple(families),
             tuple((topology.ranks + i, v) for i, v in enumerate(potentials) if v),
-            tuple((p, times) for (p, _), times in zip(self.partitions, multipliers, strict=True) if times > 0),
+            tuple((p, factor) for (p, _), factor in zip(self.partitions, multipliers, strict=True) if factor > 0),
         )
 
     def _required_prices(
@@ -335,12 +334,12 @@ class BoundProgram:
         potential = [0] * ranks + potentials
         price = []
         for arc, (tail, head) in enumerate(zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)):
-            # Cost = price + limits + potential(head) - potential(tail) >= lengths + crossings, solved for the price.
-            used = sum(lengths[arc::arcs])
+            # Dual feasibility: price + limits + potential(head) - potential(tail) >= lengths + crossings.
+            cost = sum(lengths[arc::arcs])
             for (_, crossings), multiplier in zip(self.partitions, multipliers, strict=True):
-                used += int(crossings[arc]) * max(multiplier, 0)
-            used -= sum(limits[i] for i in self.arcs.limits[arc])
-            price.append(max(0, used - potential[head] + potential[tail]))
+                cost += int(crossings[arc]) * max(multiplier, 0)
+            cost -= sum(limits[i] for i in self.arcs.limits[arc])
+            price.append(max(0, cost - potential[head] + potential[tail]))
         return price
 
 

@@ -30,7 +30,7 @@ from antiphon.core.bounds.network import Network
 
 Groups = list[list[int]]  # groups of ranks that stay in one part: a member and the relays assigned to it
 
-MOST_ASSIGNMENTS = 256  # if there are more assignments of relays to members, only a few are tried
+MOST_ASSIGNMENTS = 256  # of relays to members: each costs a whole search, so above this only up to 9 are tried
 MOST_MEMBERS = 16  # with more members, and switches that must be in a part, only one assignment is tried
 
 
@@ -38,8 +38,8 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
     """Return sets of nodes that cover all ranks, each with a member, of least (sum of capacity out) / (sets - 1), and
     that ratio.
 
-    `places`: switches that must be in exactly one set, as ranks are. The result is the minimum over all partitions if
-    all ranks are members, or if relays can be assigned in at most 256 ways (each set has some member); else a good one.
+    `places`: switches that must be in exactly one set, as ranks are. If all ranks are members, or if relays can be
+    assigned to them in at most 256 ways, the result is the minimum over all partitions; else it is the best one tried.
     O(members * Newton rounds) maximum flows per assignment.
     """
     # From here on, relays: other ranks and `places`, each to be assigned to a member whose part it joins.
@@ -66,16 +66,16 @@ def _assign_relays(network: Network, members: list[int], relays: list[int], max_
     if len(members) ** len(relays) <= max_assignments:
         assignments = list(itertools.product(range(len(members)), repeat=len(relays)))
     else:
-        spread = tie_to_members(network, members, relays)
-        assignments = [tuple(spread[relay] for relay in relays)]
+        owners = tie_to_members(network, members, relays)
+        assignments = [tuple(owners[relay] for relay in relays)]
         assignments += [tuple(i for _ in relays) for i in range(min(len(members), 8)) if max_assignments]
-    placed = []
+    choices = []
     for assignment in assignments:
         groups = [[member] for member in members]
         for relay, owner in zip(relays, assignment, strict=True):
             groups[owner].append(relay)
-        placed.append(groups)
-    return placed
+        choices.append(groups)
+    return choices
 
 
 def tie_to_members(network: Network, members: list[int], relays: list[int]) -> dict[int, int]:
@@ -86,15 +86,15 @@ def tie_to_members(network: Network, members: list[int], relays: list[int]) -> d
         zip(network.capacity.tolist(), network.tail.tolist(), network.head.tolist(), strict=True),
         reverse=True,
     )
-    grown = True
-    while grown:
-        grown = False
+    has_grown = True
+    while has_grown:
+        has_grown = False
         for _, tail, head in arcs:
             for a, b in ((tail, head), (head, tail)):
                 if a in owner and b not in owner:
-                    owner[b], grown = owner[a], True
+                    owner[b], has_grown = owner[a], True
                     break
-            if grown:
+            if has_grown:
                 break
     return {relay: owner.get(relay, 0) for relay in relays}
 
@@ -154,15 +154,17 @@ class _Strength:
         links = [c * q for c in self.links]
         price: list[int] = []  # per group: how much it raises the sum over parts of q * capacity out - p
         part_of = list(range(count))
-        big = self.infinite * q + p * count
+        unbounded = self.infinite * q + p * count
         # Greedy (Dilworth truncation). Invariant: sum(price) is the least of the partitions of `added` groups.
         for added in range(count):
             # Groups of positive price hang on the source and those of negative price on the sink, so a cut around S has
             # the value (capacity out of S) - (sum of the prices in S) + sum(positive). Later groups are outside S.
             positive = [max(x, 0) for x in price]
-            feed = [*positive, big] + [0] * (count - added - 1)
-            drain = [max(-x, 0) for x in price] + [0] + [big] * (count - added - 1)
-            value, side = self.flows.cut(links + [big] * self.ties + feed + drain, self.source, self.sink)
+            source_capacity = [*positive, unbounded] + [0] * (count - added - 1)
+            sink_capacity = [max(-x, 0) for x in price] + [0] + [unbounded] * (count - added - 1)
+            value, side = self.flows.cut(
+                links + [unbounded] * self.ties + source_capacity + sink_capacity, self.source, self.sink
+            )
             price.append(value - sum(positive) - p)
             # The minimum cut selects the existing parts that merge with group `added`.
             joined = {part_of[i] for i in range(added + 1) if side[self.heads[i]]}

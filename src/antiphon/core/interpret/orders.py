@@ -28,7 +28,7 @@ def order_of_combining(schedule: Schedule | Analysis) -> str | None:
     """Return a name for the one tree by which every element of every rank is combined; None if there are several trees.
 
     Equal names mean equal trees (up to collisions of 128-bit hashes, which do not happen in practice). Leaves are
-    identified by contribution, not by block: all blocks of a reducescatter must have one tree. "" if nothing is
+    identified by contribution, not by block, so all blocks of a reducescatter must have one tree. "" if nothing is
     combined. O(n) for n transfers besides `analyse`, some array operations per level.
 
     All three ranks of `core.example.star` end with one sum of three; a chain adds 0 to (1 and 2), another tree:
@@ -38,45 +38,48 @@ def order_of_combining(schedule: Schedule | Analysis) -> str | None:
     >>> order_of_combining(star()) == order_of_combining(chain), order_of_combining(star()) is None
     (False, False)
     """
-    groups = schedule if isinstance(schedule, Analysis) else analyse(schedule)
-    joints = joints_of(groups.schedule)
+    analysis = schedule if isinstance(schedule, Analysis) else analyse(schedule)
+    joints = joints_of(analysis.schedule)
     if joints is not None and bool((joints.kind != MULTICAST).any()):
         return None  # the order in which a switch combines is not known
-    combined = groups.outputs.count > 1
-    if not combined.any():
+    is_combined = analysis.outputs.count > 1
+    if not is_combined.any():
         return NOTHING
-    ends = _hash_cells(groups)[:, groups.outputs.cell[combined]]
-    if np.any(ends != ends[:, :1]):
+    final_hashes = _hash_cells(analysis)[:, analysis.outputs.cell[is_combined]]
+    if np.any(final_hashes != final_hashes[:, :1]):
         return None
-    return "".join(f"{int(mark):016x}" for mark in ends[:, 0])
+    return "".join(f"{int(half):016x}" for half in final_hashes[:, 0])
 
 
-def _hash_cells(groups: Analysis) -> Hashes:
+def _hash_cells(analysis: Analysis) -> Hashes:
     """Return the hash of every cell's final value, as two rows of 64 bits. O(operands).
 
     >>> from antiphon.core.example import star
-    >>> first, second = _hash_cells(analyse(star()))
-    >>> len(first), len(set(first.tolist())), len(set(second.tolist()))  # three cells, the same in all
+    >>> low, high = _hash_cells(analyse(star()))
+    >>> len(low), len(set(low.tolist())), len(set(high.tolist()))  # three cells, the same in all
     (3, 1, 1)
     """
-    marks = np.zeros((2, len(groups.cell_chunk)), np.uint64)
-    leaves = least_ids(groups.schedule)[groups.inputs.pair].astype(np.uint64)
-    marks[:, groups.inputs.cell] = _mix_bits(np.add(leaves, _LANES))
-    bounds = pointers(groups.level, groups.levels)
-    # A node's hash mixes its operands' hashes with their positions: a different order gives a different hash.
-    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        count, begin = groups.count[first:last], groups.first[first:last]
-        place = concat_ranges(np.zeros(len(count), np.int64), count).astype(np.uint64)
-        read = marks[:, groups.operand[concat_ranges(begin, count)]]
-        head = np.cumsum(count) - count
-        sums: Hashes = np.add.reduceat(_mix_bits(read + (place + np.uint64(1)) * _LANES), head, axis=1)
+    hashes = np.zeros((2, len(analysis.cell_chunk)), np.uint64)
+    leaves = least_ids(analysis.schedule)[analysis.inputs.pair].astype(np.uint64)
+    hashes[:, analysis.inputs.cell] = _mix_bits(np.add(leaves, _LANES))
+    bounds = pointers(analysis.level, analysis.levels)
+    # A node's hash mixes its operands' hashes with their positions, so a different order gives a different hash. The
+    # operands of a level are written on earlier levels.
+    for first_group, last_group in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        count, begin = analysis.count[first_group:last_group], analysis.first[first_group:last_group]
+        position = concat_ranges(np.zeros(len(count), np.int64), count).astype(np.uint64)
+        operand_hash = hashes[:, analysis.operand[concat_ranges(begin, count)]]
+        first_operand = np.cumsum(count) - count
+        sums: Hashes = np.add.reduceat(
+            _mix_bits(operand_hash + (position + np.uint64(1)) * _LANES), first_operand, axis=1
+        )
         node = _mix_bits(np.bitwise_xor(sums, count.astype(np.uint64)))
-        marks[:, groups.dst[first:last]] = np.where(count > 1, node, read[:, head])
-    return marks
+        hashes[:, analysis.dst[first_group:last_group]] = np.where(count > 1, node, operand_hash[:, first_operand])
+    return hashes
 
 
-def _mix_bits(marks: Hashes) -> Hashes:
+def _mix_bits(hashes: Hashes) -> Hashes:
     """Permute the 64-bit numbers so that sums and small differences leave no pattern (SplitMix64)."""
-    marks = (marks ^ (marks >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    marks = (marks ^ (marks >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return marks ^ (marks >> np.uint64(31))
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return hashes ^ (hashes >> np.uint64(31))

@@ -35,9 +35,12 @@ Rows = list[list[int]]
 
 
 def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
-    """Return a dual by links and blocks: `prices` as (link, step, price), `shares` of blocks with several destinations.
+    """Return a dual by links and blocks: `prices` as (link, step, price), and `shares` for blocks with several
+    destinations.
 
-    A block with one destination has no shares: its length is the cost of its cheapest path at the prices.
+    A share divides the price of each link among the destinations of its blocks: `families` has per destination the
+    lengths (link, step, length), `potentials` the rows (switch, step, value). A block with one destination has no
+    share: its length is the cost of its cheapest path at the prices.
     """
     bonds, links = instance.bonds, instance.topology.links
     prices: Rows = []
@@ -46,6 +49,7 @@ def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
         prices += [[member, step, price] for member in members]
     shares = []
     for number, kind in enumerate(instance.kinds):
+        # A kind without a spread of its own has that of a symmetric kind, renumbered (StepDual.like).
         representative, bond_names, node_names = dual.like.get(number, (number, (), ()))
         if len(kind.dests) == 1:
             continue
@@ -64,37 +68,38 @@ def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
 def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witness | None) -> dict[str, Any]:
     """Return the witness of a bandwidth bound as a dual without steps (step 0 stands for all times).
 
-    A cut is the dual with price 1 on what leaves it; a partition one with itself as the only item. Raises Unsupported
-    for partitions of groups at the same time, which the form does not have.
+    A cut becomes the dual with price 1 on every link that leaves it, a partition the dual that has only this partition.
+    Raises Unsupported for partitions of groups that run at the same time: the format has none.
     """
     if isinstance(witness, JointDual):
         if any(dual.partitions for dual in witness.groups):
             raise Unsupported(
                 "a certificate holds no partitions of several groups; verify --proof rechecks those of a plan"
             )
-        each = [
+        group_shares = [
             bandwidth_evidence(topology, group, replace(dual, prices=witness.prices))["shares"][0]
             for group, dual in zip(collective.groups, witness.groups, strict=True)
         ]
-        own = [
-            {**share, "blocks": list(range(b.stop))[b]} for share, b in zip(each, collective.group_blocks, strict=True)
+        shares = [
+            {**share, "blocks": list(range(b.stop))[b]}
+            for share, b in zip(group_shares, collective.group_blocks, strict=True)
         ]
-        return {"prices": [[r, 0, p] for r, p in witness.prices], "shares": own, "partitions": []}
+        return {"prices": [[r, 0, p] for r, p in witness.prices], "shares": shares, "partitions": []}
     prices: Rows = []
     families: list[Rows] = []
     potentials: Rows = []
     partitions: list[list[Any]] = []
     links = topology.links
     if isinstance(witness, Cut | Partition):
-        counted = {(x, 1) for x in witness.limits} if isinstance(witness, Cut) else set(witness.limits)
+        limit_counts = {(x, 1) for x in witness.limits} if isinstance(witness, Cut) else set(witness.limits)
         crossings = _crossings(topology, [witness.side] if isinstance(witness, Cut) else witness.parts, witness)
         # A shared limit that counts n times stands in for n crossings of each of its links.
-        prices = [[links + limit, 0, count] for limit, count in sorted(counted)]
-        members = [(set(topology.limits[limit].links), count) for limit, count in counted]
-        covered = [sum(count for of_limit, count in members if link in of_limit) for link in range(links)]
-        prices += [[x, 0, n - covered[x]] for x, n in enumerate(crossings) if n > covered[x]]
+        prices = [[links + limit, 0, count] for limit, count in sorted(limit_counts)]
+        limited_links = [(set(topology.limits[limit].links), count) for limit, count in limit_counts]
+        covered = [sum(count for group, count in limited_links if link in group) for link in range(links)]
+        prices += [[link, 0, n - covered[link]] for link, n in enumerate(crossings) if n > covered[link]]
         if isinstance(witness, Cut):
-            families = [[[x, 0, n] for x, n in enumerate(crossings) if n]]
+            families = [[[link, 0, n] for link, n in enumerate(crossings) if n]]
         else:
             partitions = [_partition_item(witness, 1)]
     elif isinstance(witness, LpDual):
@@ -129,8 +134,8 @@ def _link_costs(topology: Topology, dual: LpDual) -> list[int]:
     costs = []
     for link, (a, b) in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
         limits = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()
-        own = price.get(link, 0) + sum(price.get(limit, 0) for limit in limits)
-        costs.append(own + potential.get(b, 0) - potential.get(a, 0))
+        cost = price.get(link, 0) + sum(price.get(limit, 0) for limit in limits)
+        costs.append(cost + potential.get(b, 0) - potential.get(a, 0))
     return costs
 
 
@@ -215,16 +220,16 @@ def explicit_refutation(instance: Instance, value: Mapping[str, Any]) -> str:
     """
     replay = _Replay(instance, value)
     count = len(replay.formula.clauses)
-    used = sorted({hint for _, _, hints in replay.lemmas for hint in hints if hint <= count})
-    clauses = [[number, *replay.formula.clauses[number - 1]] for number in used]
+    used_clauses = sorted({hint for _, _, hints in replay.lemmas for hint in hints if hint <= count})
+    clauses = [[number, *replay.formula.clauses[number - 1]] for number in used_clauses]
     lemmas = [[number, list(lemma), hints] for number, lemma, hints in replay.lemmas]
-    unnamed = {abs(x) for _, *clause in clauses for x in clause}
+    pending = {abs(x) for _, *clause in clauses for x in clause}
     meanings: dict[int, list[Any]] = {}
-    while unnamed:  # the meaning of a count names further variables
-        meanings |= {variable: replay.meaning(variable) for variable in unnamed}
-        named = {x for v in unnamed for entry in meanings[v][1:] if isinstance(entry, list)
+    while pending:  # the meaning of a count names further variables
+        meanings |= {variable: replay.meaning(variable) for variable in pending}
+        mentioned = {x for v in pending for entry in meanings[v][1:] if isinstance(entry, list)
                  for x in entry if meanings[v][0] in ("load", "order")}  # fmt: skip
-        unnamed = named - meanings.keys()
+        pending = mentioned - meanings.keys()
     proof = {"variables": [[v, meanings[v]] for v in sorted(meanings)], "clauses": clauses, "lemmas": lemmas}
     return base64.b64encode(zlib.compress(json.dumps(proof, separators=(",", ":")).encode(), 9)).decode("ascii")
 

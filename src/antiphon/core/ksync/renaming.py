@@ -77,13 +77,13 @@ class Naming:
 def rename_instance(instance: Instance, naming: Naming) -> Instance:
     """Return the same problem, renumbered. O(links + limits + kinds * ranks)."""
     # Permutations map old to new; argsort inverts them where the new order is needed.
-    nodes, bonds = naming.nodes, np.argsort(naming.bonds)  # per new bond its old number
-    tail, head = nodes[instance.tail[bonds]], nodes[instance.head[bonds]]
-    count = len(bonds)
-    resources = np.concatenate([bonds, count + np.argsort(naming.limits)])
+    nodes, old_bond = naming.nodes, np.argsort(naming.bonds)  # per new bond its old number
+    tail, head = nodes[instance.tail[old_bond]], nodes[instance.head[old_bond]]
+    count = len(old_bond)
+    resources = np.concatenate([old_bond, count + np.argsort(naming.limits)])
     capacity = tuple(instance.capacity[r] for r in resources.tolist())
     new_number = naming.resources
-    limits_of = tuple(tuple(sorted(new_number[list(instance.limits_of[bond])].tolist())) for bond in bonds.tolist())
+    limits_of = tuple(tuple(sorted(new_number[list(instance.limits_of[bond])].tolist())) for bond in old_bond.tolist())
     collective, block = relabel_collective(instance.collective, nodes[: instance.ranks])
     kinds = []
     for old in np.argsort(naming.kinds).tolist():
@@ -126,6 +126,7 @@ def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
         )
         for kind, spread in dual.spreads.items()
     }  # fmt: skip
+    # `like` refers a kind to a symmetric one, with the permutations of bonds and nodes between them.
     like = {
         int(kinds[kind]): (
             int(kinds[other]),
@@ -146,15 +147,15 @@ def _rename_rows(rows: Table, permutations: Sequence[Table]) -> Table:
     >>> _rename_rows(np.array([[0, 5], [1, 6]]), [np.array([2, 0, 1])]).tolist()
     [[0, 6], [2, 5]]
     """
-    out = rows.copy()
+    renamed = rows.copy()
     for column, new_number in enumerate(permutations):
-        out[:, column] = new_number[out[:, column]]
-    return out[np.lexsort(out.T[::-1])]
+        renamed[:, column] = new_number[renamed[:, column]]
+    return renamed[np.lexsort(renamed.T[::-1])]
 
 
 def _conjugate_permutation(new_number: Table, permutation: Sequence[int]) -> tuple[int, ...]:
-    """Renumber a permutation: if it mapped x to y, the result maps name[x] to name[y]."""
-    out = np.zeros(len(permutation), np.int64)
-    # Conjugation: the old permutation p becomes name * p * name^-1.
-    out[new_number] = new_number[list(permutation)]
-    return tuple(out.tolist())
+    """Renumber a permutation: if it mapped x to y, the result maps new_number[x] to new_number[y]."""
+    renamed = np.zeros(len(permutation), np.int64)
+    # Conjugation: permutation p becomes new_number * p * new_number^-1.
+    renamed[new_number] = new_number[list(permutation)]
+    return tuple(renamed.tolist())

@@ -53,13 +53,13 @@ def resource_name(topology: Topology, resource: int) -> str:
 
 def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Longs]:
     """Return the links and limits that these routes (-1: none) load, as (index in `route`, resource)."""
-    moved = np.flatnonzero(route >= 0)
-    used_routes = route[moved]
+    routed = np.flatnonzero(route >= 0)
+    used_routes = route[routed]
     hops = table.ptr[used_routes + 1] - table.ptr[used_routes]
     link = table.links[concat_ranges(table.ptr[used_routes], hops)].astype(np.int64)
-    owner: Longs = np.repeat(moved, hops)
-    place, resource = with_limits(topology, link)
-    return owner[place], resource
+    owner: Longs = np.repeat(routed, hops)
+    index, resource = with_limits(topology, link)
+    return owner[index], resource
 
 
 def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
@@ -67,17 +67,17 @@ def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
 
     Of links 0 to 3 the links 0 and 2 share a limit, which is resource 4:
 
-    >>> from types import SimpleNamespace as Some
-    >>> machine = Some(resources=Some(limit_ptr=np.array([0, 1, 1, 2, 2]), limit_of=np.array([4, 4])))
+    >>> from types import SimpleNamespace as Namespace
+    >>> machine = Namespace(resources=Namespace(limit_ptr=np.array([0, 1, 1, 2, 2]), limit_of=np.array([4, 4])))
     >>> [column.tolist() for column in with_limits(machine, np.array([3, 2, 0]))]
     [[0, 1, 2, 1, 2], [3, 2, 0, 4, 4]]
     """
-    place, resources = np.arange(len(link)), topology.resources
+    index, resources = np.arange(len(link)), topology.resources
     if not len(resources.limit_of):
-        return place, link
+        return index, link
     limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[concat_ranges(resources.limit_ptr[link], limit_counts)].astype(np.int64)
-    return np.concatenate([place, np.repeat(place, limit_counts)]), np.concatenate([link, shared])
+    limits = resources.limit_of[concat_ranges(resources.limit_ptr[link], limit_counts)].astype(np.int64)
+    return np.concatenate([index, np.repeat(index, limit_counts)]), np.concatenate([link, limits])
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ class Paths:
 
 
 def paths(messages: Messages, topology: Topology) -> Paths:
-    """Return the paths of all messages; raise Invalid if one has no path or no single one.
+    """Return the paths of all messages; raise Invalid if a message has no path, or several and names none.
 
     O(n) in messages; uses take O(n log n), times links per route.
     """
@@ -142,20 +142,20 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
     once."""
     schedule, of_row = messages.schedule, messages.of_row
     routes = resolve_routes(schedule, topology)
-    far = np.where(routes.route >= 0, latencies(topology, routes.table)[routes.route], 0.0)
+    row_latency = np.where(routes.route >= 0, latencies(topology, routes.table)[routes.route], 0.0)
     # Latency of a message: the maximum over its rows; for rows of one route all are equal.
     alpha = np.zeros(len(messages))
-    np.maximum.at(alpha, of_row, far)
+    np.maximum.at(alpha, of_row, row_latency)
     joints = joints_of(schedule)
     # Rows that load links: one per message, and every row of a joint, whose links are merged below.
-    first = np.zeros(schedule.transfers, np.bool_)
-    first[messages.row] = True
+    loads_links = np.zeros(schedule.transfers, np.bool_)
+    loads_links[messages.row] = True
     if joints is not None:
-        first |= joints.of_row >= 0
-    route = np.where(first, routes.route, np.int32(-1))  # the rows of a message use their common links once
+        loads_links |= joints.of_row >= 0
+    route = np.where(loads_links, routes.route, np.int32(-1))  # the rows of a message use their common links once
     link, row = crossed_links(schedule, replace(routes, route=route), topology)
-    place, resource = with_limits(topology, link)
-    message = of_row[row[place]].astype(np.int64)
+    index, resource = with_limits(topology, link)
+    message = of_row[row[index]].astype(np.int64)
     return Paths(messages, topology, routes.table, routes.route[messages.row], alpha, (message, resource))
 
 
@@ -164,15 +164,15 @@ def _sort_uses(messages: Messages, resources: int, message: Longs, resource: Lon
 
     Messages 0 and 2 are of step 0, message 1 of step 1:
 
-    >>> from types import SimpleNamespace as Some
-    >>> class Three(Some):
+    >>> from types import SimpleNamespace as Namespace
+    >>> class Three(Namespace):
     ...     __len__ = lambda self: 3
     >>> [column.tolist() for column in
     ...  _sort_uses(Three(step=np.array([0, 1, 0])), 9, np.array([1, 2, 0, 0]), np.array([5, 7, 7, 6]))]
     [[0, 0, 2, 1], [6, 7, 7, 5]]
     """
-    times, time = unique_inverse(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)
+    steps, step_index = unique_inverse(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)
     order = order_of(message, max(len(messages), 1))  # three stable sorts: by message, by resource, by step
     order = order[order_of(resource[order], resources)]
-    order = order[order_of(time[message[order]], max(len(times), 1))]
+    order = order[order_of(step_index[message[order]], max(len(steps), 1))]
     return message[order], resource[order]

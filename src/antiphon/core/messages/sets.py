@@ -3,8 +3,8 @@
 `waits.py` expresses dependencies as conditions: a condition holds once certain messages are done (or have left) and the
 condition before it holds. Files of other programs have no conditions; they list for each message the messages that it
 waits for. This file turns each condition into a set of items "message m is done" or "message m has left". A chain of
-conditions, each after the one before, would give ever longer sets; so a set ends where one of its messages already
-waited for all earlier conditions.
+conditions, each after the one before, would give ever longer sets. So a set reaches back only to a condition with a
+message that itself waited for all earlier conditions: these are then implied.
 
 Sets are slices of one array, because the sets along a chain overlap. Example: conditions c1 = {m0}, c2 = {m1} after c1,
 and m1 does not wait for c1: c2's set is {m0, m1}; items = [m0, m1], c1 = items[0:1], c2 = items[0:2].
@@ -46,23 +46,23 @@ class Sets:
         """The number of (message, awaited message) pairs that the sets stand for, repeated ones included."""
         return int((self.high - self.low)[self.set].sum())
 
-    def listed(self, pick: NDArray[np.intp] | slice = slice(None)) -> tuple[Longs, Longs]:
-        """Return the pairs (message, item) of these waits, each once, in order. O(n log n) in pairs.
+    def listed(self, waits: NDArray[np.intp] | slice = slice(None)) -> tuple[Longs, Longs]:
+        """Return the pairs (message, item) of these rows of `message` and `set`, each once, sorted. O(n log n).
 
         Message 4 waits for set 0 (messages 0 and 1 done), message 5 for set 1 (1 done, 2 has left):
 
-        >>> two = Sets(np.array([0, 2, 5]), np.array([0, 1]), np.array([2, 3]), np.array([4, 5]), np.array([0, 1]))
-        >>> two.listed()
+        >>> example = Sets(np.array([0, 2, 5]), np.array([0, 1]), np.array([2, 3]), np.array([4, 5]), np.array([0, 1]))
+        >>> example.listed()
         (array([4, 4, 5, 5]), array([0, 2, 2, 5]))
         """
-        message, chosen = self.message[pick], self.set[pick]
+        message, chosen = self.message[waits], self.set[waits]
         set_sizes = (self.high - self.low)[chosen]
         return _distinct_pairs(
             np.repeat(message.astype(np.int64), set_sizes), self.items[concat_ranges(self.low[chosen], set_sizes)]
         )
 
     def members(self, chosen: Longs) -> tuple[Longs, Longs]:
-        """Return the pairs (set, item) of these sets, each once, in order."""
+        """Return the pairs (set, item) of these sets, each once, sorted."""
         set_sizes = (self.high - self.low)[chosen]
         return _distinct_pairs(np.repeat(chosen, set_sizes), self.items[concat_ranges(self.low[chosen], set_sizes)])
 
@@ -92,27 +92,28 @@ def sets(waits: Waits) -> Sets:
     count = len(waits)
     # Stage 1: all contributions as (message, condition), with the item that each adds to its set.
     message, condition = waits.pairs("need")
-    giving = [waits.pairs(event) for event in ("done", "left")]
-    giver, target = (np.concatenate(columns) for columns in zip(*giving, strict=True))  # message, condition
-    item = np.concatenate([2 * giving[0][0], 2 * giving[1][0] + 1])
+    contributions = [waits.pairs(event) for event in ("done", "left")]
+    # Per contribution its message and its condition.
+    contributor, target = (np.concatenate(columns) for columns in zip(*contributions, strict=True))
+    item = np.concatenate([2 * contributions[0][0], 2 * contributions[1][0] + 1])
     before = waits.before.astype(np.int64)
     # Stage 2: drop predecessors that are implied. If a contributor itself needs the condition before, then that
     # condition already held when the contributor started, so a new set can begin here.
     need = distinct(message * np.int64(max(count, 1)) + condition)
-    pair = giver * max(count, 1) + before[target]  # (contributor, condition before)
+    pair = contributor * max(count, 1) + before[target]  # (contributor, condition before)
     # Membership test of `pair` in the sorted `need`.
-    at = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
-    implied = (need[at] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
+    row = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
+    implied = (need[row] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
     begins = before < 0
     begins[target[implied]] = True
-    place, order = _chain_conditions(before)  # in this order a set is a run of conditions, hence a slice of items
+    position, order = _chain_conditions(before)  # in this order a set is a run of conditions, hence a slice of items
     # Stage 3: items in the order of the chains; a set is the slice from where its chain begins to its own end.
-    by_place = order_of(place[target], max(count, 1))
-    items = item[by_place]
-    pointer = pointers(place[target][by_place], count)
-    # base: for each condition in chain order, the place of the latest condition at or before it that begins a set.
-    base = np.maximum.accumulate(np.where(begins[order], np.arange(count), 0)) if count else place
-    low, high = pointer[base][place], pointer[1:][place]
+    item_order = order_of(position[target], max(count, 1))
+    items = item[item_order]
+    pointer = pointers(position[target][item_order], count)
+    # base: for each condition in chain order, the position of the latest condition at or before it that begins a set.
+    base = np.maximum.accumulate(np.where(begins[order], np.arange(count), 0)) if count else position
+    low, high = pointer[base][position], pointer[1:][position]
     # A wait for an empty set is none.
     nonempty = np.flatnonzero((high > low)[condition])
     return _merge_equal(items, low, high, message[nonempty], condition[nonempty])
@@ -127,18 +128,18 @@ def _chain_conditions(before: Longs) -> tuple[Longs, Longs]:
     (array([0, 2, 3, 1]), array([0, 3, 1, 2]))
     """
     count = len(before)
-    # Pointer jumping: after round k, `further` points 2^k conditions back, so O(log length) rounds suffice.
-    root, depth, further = np.arange(count), (before >= 0).astype(np.int64), before.copy()
+    # Pointer jumping: after round k, `ancestor` is 2^k conditions back, so O(log length) rounds suffice.
+    root, depth, ancestor = np.arange(count), (before >= 0).astype(np.int64), before.copy()
     root = np.where(before >= 0, before, root)
-    while bool((has_predecessor := further >= 0).any()):  # twice as far each time
-        back = further[has_predecessor]
-        depth[has_predecessor] += depth[back]
-        root[has_predecessor] = root[back]
-        further[has_predecessor] = further[back]
+    while bool((has_predecessor := ancestor >= 0).any()):
+        nearer = ancestor[has_predecessor]
+        depth[has_predecessor] += depth[nearer]
+        root[has_predecessor] = root[nearer]
+        ancestor[has_predecessor] = ancestor[nearer]
     order = order_of(*pack_columns((root, count), (depth, int(depth.max(initial=0)) + 1)))
-    place = np.empty(count, np.int64)
-    place[order] = np.arange(count)
-    return place, order
+    position = np.empty(count, np.int64)
+    position[order] = np.arange(count)
+    return position, order
 
 
 def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, condition: Longs) -> Sets:
@@ -156,25 +157,25 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
     """
     # Only sets that some message waits for are compared.
     used = distinct(condition)
-    place = np.searchsorted(used, condition)
+    position = np.searchsorted(used, condition)
     low, high = low[used], high[used]
     if not len(used):
-        none = np.zeros(0, np.int32)
-        return Sets(items, low, high, none, none)
-    draw = np.random.default_rng(20240229)
+        empty = np.zeros(0, np.int32)
+        return Sets(items, low, high, empty, empty)
+    generator = np.random.default_rng(20240229)
     item_bound = int(items.max(initial=0)) + 1
-    marks: list[NDArray[np.uint64]] = []
+    set_sums: list[NDArray[np.uint64]] = []
     for _ in range(2):
         # Prefix sums of random values: equal multisets give equal differences, different ones collide
         # with a probability of about 2^-64 per round.
-        value: NDArray[np.uint64] = draw.integers(0, 2**64, item_bound, np.uint64)
+        value: NDArray[np.uint64] = generator.integers(0, 2**64, item_bound, np.uint64)
         total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value[items], dtype=np.uint64)])  # modulo 2^64
-        marks.append(total[high] - total[low])
-    group = number_rows(*marks)
+        set_sums.append(total[high] - total[low])
+    group = number_rows(*set_sums)
     # The first set of each group of equal ones stands for the group.
     representative = np.full(int(group.max()) + 1, len(used), np.int64)
     np.minimum.at(representative, group, np.arange(len(used)))
-    pair = distinct(message * np.int64(len(representative)) + group[place])
+    pair = distinct(message * np.int64(len(representative)) + group[position])
     return Sets(
         items,
         low[representative],

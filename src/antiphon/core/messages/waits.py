@@ -1,11 +1,12 @@
 """Which messages must wait for which others, compactly: as conditions that several messages share, not as pairs.
 
-A condition holds once all messages that contribute to it are done (or have left their sender) and the condition before
-it holds; a message may start when all conditions that it needs hold. Three sets of rules (`order`):
+A message contributes to a condition when it is done (received and combined) or already when it has left its sender. A
+condition holds once all its messages have contributed and the condition before it holds; a message may start when all
+conditions that it needs hold. `waits` builds them for simulation and execution, by one of three rules (`order`):
 
     rounds    a rank's messages of one step wait for everything that it sent or received in earlier steps
     data      a message waits for the data that it reads, and for readers of the data that it overwrites
-    streams   the rules of rounds and of data, with separate rounds for each level of the machine
+    streams   both rules, with separate rounds for each level of the machine (within hosts, between hosts, ...)
 
 A *round* in this file is all messages that one rank sends or receives in one step (not SCCL's unit of time). A *cell*
 is a rank's copy of a chunk; a *version* is its value between two writes.
@@ -68,9 +69,8 @@ class Waits:
 
         Two messages contribute to conditions 0 and 1, 2 and 3; the first needs none, the second condition 1:
 
-        >>> none = np.zeros(0, np.int32)
-        >>> two = Waits(none, np.array([0, 1, 2, 3]), none, none, none, np.array([-1, 1]), np.full(4, -1))
-        >>> two.pairs("done"), two.pairs("need")
+        >>> example = Waits(NONE, np.array([0, 1, 2, 3]), NONE, NONE, NONE, np.array([-1, 1]), np.full(4, -1))
+        >>> example.pairs("done"), example.pairs("need")
         ((array([0, 0, 1, 1]), array([0, 1, 2, 3])), (array([1]), array([1])))
         """
         condition, pointer = getattr(self, event), getattr(self, f"{event}_ptr")
@@ -89,7 +89,7 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
       "received", as with calls that block until then; with `sent` "left" as soon as its last byte has left.
     - "data": for the versions that they read (`core.dependencies`). A version of a cell is available when its writers
       are done, the version before it is available, and the messages that read the version before it have left.
-    - "streams": by both rules, with separate rounds for each level (`level`: a number per message).
+    - "streams": by both rules, with separate rounds for each level. `level`: per message its level, -1 within a rank.
 
     O(n log n) in rows; "rounds" is linear in messages, except for steps that few ranks take part in.
 
@@ -138,52 +138,53 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
     >>> rounds.before.tolist()
     [-1, -1, -1, 0, 1, 2]
     """
-    # Stage 1: number the round of either end of each message: step index * keys + key. Blocks bound the memory.
+    # Stage 1: number the round of either end of each message: (index of the step) * keys + key, in blocks of messages
+    # to save memory.
     count, begins = len(messages), run_starts(messages.step)
-    times = int(np.count_nonzero(begins))  # messages come by step
-    bound = max(times * keys, 1)
-    fits = np.int32 if bound < 2**31 else np.int64
-    ends = np.empty((count, 2), fits)  # the rounds of source and receiver
-    last_time = -1
+    step_count = int(np.count_nonzero(begins))  # messages come by step
+    bound = max(step_count * keys, 1)
+    dtype = np.int32 if bound < 2**31 else np.int64
+    ends = np.empty((count, 2), dtype)  # the rounds of source and receiver
+    last_step = -1
     for block in row_batches(count):
-        time: AnyInts = np.cumsum(begins[block], dtype=fits)
-        time += last_time
-        last_time = int(time[-1])
-        time *= keys
+        round_number: AnyInts = np.cumsum(begins[block], dtype=dtype)
+        round_number += last_step
+        last_step = int(round_number[-1])
+        round_number *= keys
         for side, end in enumerate((src, dst)):
-            np.add(time, end[block], out=ends[block, side], casting="same_kind")
+            np.add(round_number, end[block], out=ends[block, side], casting="same_kind")
     # Stage 2: drop rounds without messages, and find for each round the previous one of the same key.
     if bound <= 8 * count:  # dense: use a table of all keys in all steps
-        used = np.zeros(bound, np.bool_)
+        has_message = np.zeros(bound, np.bool_)
         for block in row_batches(count):
-            used[ends[block]] = True
-        if used.all():
+            has_message[ends[block]] = True
+        if has_message.all():
             # Every key has a message in every step: the previous round is always `keys` numbers earlier.
             before = np.arange(-keys, bound - keys, dtype=np.int32)
             before[:keys] = -1
         else:
             # A running maximum down the steps carries the number of the latest used round of each key.
-            number = np.cumsum(used, dtype=np.int32) - np.int32(1)
-            last = np.where(used, number, np.int32(-1)).reshape(times, keys)
-            np.maximum.accumulate(last, axis=0, out=last)
-            before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[used]
+            new_number = np.cumsum(has_message, dtype=np.int32) - np.int32(1)
+            latest = np.where(has_message, new_number, np.int32(-1)).reshape(step_count, keys)
+            np.maximum.accumulate(latest, axis=0, out=latest)
+            before = np.concatenate([np.full(keys, -1, np.int32), latest[:-1].reshape(-1)])[has_message]
             for block in row_batches(count):
-                ends[block] = number[ends[block]]
+                ends[block] = new_number[ends[block]]
     else:
         # Sparse: sort the rounds that occur by key (a stable sort keeps the steps in order) and link neighbours.
-        names, place = unique_inverse(ends.ravel(), bound)
-        ends = place.reshape(count, 2)
-        order = order_of(names % keys, keys)
-        before = np.full(len(names), -1, np.int32)
-        same = ~run_starts((names % keys)[order])
-        before[order[same]] = order[np.flatnonzero(same) - 1]
+        old_number, position = unique_inverse(ends.ravel(), bound)
+        ends = position.reshape(count, 2)
+        order = order_of(old_number % keys, keys)
+        before = np.full(len(old_number), -1, np.int32)
+        has_previous = ~run_starts((old_number % keys)[order])
+        before[order[has_previous]] = order[np.flatnonzero(has_previous) - 1]
     ends = as_int32(ends)
     # A message needs the round of its source before its own; it contributes to the rounds of both ends.
     need = take_batched(before, ends[:, 0])
     if sent == LEFT:
-        each = np.arange(count + 1, dtype=np.int32)
-        first, second = (np.ascontiguousarray(ends[:, side]) for side in (0, 1))
-        return Waits(each, second, each, first, NONE, need, before)
+        own_ptr = np.arange(count + 1, dtype=np.int32)
+        of_source, of_receiver = (np.ascontiguousarray(ends[:, side]) for side in (0, 1))
+        return Waits(own_ptr, of_receiver, own_ptr, of_source, NONE, need, before)
     return Waits(NONE, ends.ravel(), NONE, NONE, NONE, need, before)
 
 
@@ -202,34 +203,34 @@ def _wait_for_versions(messages: Messages) -> Waits:
     >>> data.pairs("left"), data.pairs("need")
     ((array([0, 1]), array([5, 3])), (array([2, 3]), array([1, 1])))
     """
-    derived, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
+    table, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
     # Condition numbers are version numbers, so reading version v needs condition v.
-    written = ~derived.initial[derived.read]
-    last = derived.final[derived.read]
-    done_columns = _conditions_by_message(rows, derived.write, len(messages), len(derived))
+    reads_written = ~table.initial[table.read]
+    reads_final = table.final[table.read]
+    done_columns = _conditions_by_message(rows, table.write, len(messages), len(table))
     # The next version of the same cell is read + 1; nothing overwrites a final version.
-    left_columns = _conditions_by_message(rows[~last], derived.read[~last] + 1, len(messages), len(derived))
-    need_columns = _conditions_by_message(rows[written], derived.read[written], len(messages), len(derived))
+    left_columns = _conditions_by_message(rows[~reads_final], table.read[~reads_final] + 1, len(messages), len(table))
+    need_columns = _conditions_by_message(rows[reads_written], table.read[reads_written], len(messages), len(table))
     return Waits(
         *done_columns,
         *(left_columns if len(left_columns[1]) else (NONE, NONE)),
         *need_columns,
-        _previous_versions(derived),
+        _previous_versions(table),
     )
 
 
-def _previous_versions(derived: Versions) -> Ints:
+def _previous_versions(table: Versions) -> Ints:
     """Return per version the previous one of its cell, or -1 if there is none or it is the initial one. O(versions).
 
     >>> step = np.array([-1, 0, 4, -1, 2], np.int32)  # of cell 0, then of cell 1
     >>> _previous_versions(Versions(None, None, np.array([0, 0, 0, 1, 1]), step, 1, 1))
     array([-1, -1,  1, -1, -1], dtype=int32)
     """
-    out = np.arange(-1, len(derived) - 1, dtype=np.int32)
-    out[derived.initial] = -1
+    previous = np.arange(-1, len(table) - 1, dtype=np.int32)
+    previous[table.initial] = -1
     # The first written version needs no wait for the initial one.
-    out[1:][derived.initial[:-1]] = -1
-    return out
+    previous[1:][table.initial[:-1]] = -1
+    return previous
 
 
 def _conditions_by_message(message: Longs, condition: Ints, messages: int, conditions: int) -> tuple[Ints, Ints]:
@@ -255,5 +256,5 @@ def _join_waits(first: Waits, second: Waits, messages: int) -> Waits:
             len(first) + len(second),
         )
         columns[f"{event}_ptr"], columns[event] = pair if event != "left" or len(pair[1]) else (NONE, NONE)
-    later = np.where(second.before >= 0, second.before + np.int32(len(first)), np.int32(-1))
-    return Waits(before=np.concatenate([first.before, later]), **columns)
+    second_before = np.where(second.before >= 0, second.before + np.int32(len(first)), np.int32(-1))
+    return Waits(before=np.concatenate([first.before, second_before]), **columns)

@@ -4,7 +4,7 @@ All blocks of a collective are laid end to end on one *line*, measured in units 
 points on this line plus a shift (docs/program.md, Addresses). The terms of this file:
 
     part            an interval between two points in a buffer, which an operation reads or writes
-    finish table    the intervals of the output that avg divides in the end
+    finish table    the intervals of the output that the operator avg divides in the end
     atom            an interval of the line between neighbouring points; all points that occur cut the line into atoms
     view            a buffer with a shift, or a slot of scratch while it holds data of one *origin* (the point at which
                     the slot then begins); each such use of a slot is a *generation*
@@ -65,7 +65,7 @@ class Cells:
 
 
 def cells_of(program: Program) -> Cells:
-    """Return every access of a program, with the cell that it touches. O(n log n); Unsupported if there are over 2^22.
+    """Return every access of a program, with the cell that it touches. O(n log n). Unsupported above 2^22 accesses.
 
     In `core.example.star` the first operations of rank 0 are: receive into slots 0 and 1 (cells 1 and 0); then the
     output (3) becomes the sum of the input (2) and both slots. Each cell is its own memory.
@@ -78,21 +78,25 @@ def cells_of(program: Program) -> Cells:
     >>> cells.memory.tolist(), cells.in_output.tolist()
     ([0, 1, 2, 3, 4, 5, 6, 7], [False, False, False, True, False, True, False, True])
     """
-    first, last = sides(program.collective, program.in_place)
+    input_side, output_side = sides(program.collective, program.in_place)
     weights = program.collective.weights
     block_begin = np.cumsum(weights) - weights  # per block, in units of weight on the line
     # Stage 1: give every access (part, input, output, finish row) its interval of atoms on the line.
     coordinates, points, (block_low, block_high) = _number_points(program, block_begin, weights)
     low, high = points[program.part_begin], points[program.part_end]
-    begin = np.concatenate([low, block_low[first.block], block_low[last.block], points[program.finish_begin]])
-    end = np.concatenate([high, block_high[first.block], block_high[last.block], points[program.finish_end]])
+    begin = np.concatenate(
+        [low, block_low[input_side.block], block_low[output_side.block], points[program.finish_begin]]
+    )
+    end = np.concatenate(
+        [high, block_high[input_side.block], block_high[output_side.block], points[program.finish_end]]
+    )
     length = end - begin
     if float(length.astype(np.float64).sum()) > MOST_STRETCHES:
         raise Unsupported("it touches more than 2^22 stretches of data, too many to prove: use fewer, larger chunks")
-    counts = [len(low), len(first.block), len(last.block), len(program.finish_base)]
+    counts = [len(low), len(input_side.block), len(output_side.block), len(program.finish_base)]
     cuts = np.cumsum([0, *counts])
     # Stage 2: expand each interval to its atoms; a cell is a distinct pair (view, atom).
-    view, region, generations = _find_views(program, first, last, block_begin, points)
+    view, region, generations = _find_views(program, input_side, output_side, block_begin, points)
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(coordinates[0])
     key, cell = unique_inverse(view[row] * atoms + concat_ranges(begin, length), (int(view.max(initial=0)) + 1) * atoms)
@@ -104,11 +108,11 @@ def cells_of(program: Program) -> Cells:
     # Inputs are written before the first operation, outputs are read after the last.
     op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
     before_finish = slice(0, bounds[3])
-    writing = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
+    is_write = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
     same_pieces = np.full(cuts[3], -1, np.int64)
     # Only parts of the same interval in the same view have the same pieces, so only these may go piece by piece.
-    divided = np.flatnonzero(program.pieces[program.part_op] > 1)
-    same_pieces[divided] = number_rows(view[divided], low[divided], high[divided])
+    pipelined = np.flatnonzero(program.pieces[program.part_op] > 1)
+    same_pieces[pipelined] = number_rows(view[pipelined], low[pipelined], high[pipelined])
     cell_view, atom = np.divmod(key, max(atoms, 1))
     # Stage 4: place the cells in memory, by the region and shift of their view.
     region_of_view = np.zeros(int(view.max(initial=-1)) + 1, np.int64)
@@ -117,12 +121,13 @@ def cells_of(program: Program) -> Cells:
     shift_of_view[view] = region[1]
     memory, stretches = _find_memory(coordinates, cell_view, atom, region_of_view, shift_of_view)
     rows = row[before_finish]
-    row_in_table = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]  # less the rows of the tables before its own
+    # Rows count across the four tables; subtract those of the tables before its own.
+    row_in_table = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]
     cell_region = region_of_view[cell_view]
     return Cells(
-        program=program, input_side=first, output_side=last, operations=operations, inputs=inputs, outputs=outputs,
-        op=op[rows], row=row_in_table, cell=cell[before_finish], written=writing[rows], same_pieces=same_pieces[rows],
-        head=(ends - length)[: counts[0]], length=length[: counts[0]],
+        program=program, input_side=input_side, output_side=output_side, operations=operations,
+        inputs=inputs, outputs=outputs, op=op[rows], row=row_in_table, cell=cell[before_finish], written=is_write[rows],
+        same_pieces=same_pieces[rows], head=(ends - length)[: counts[0]], length=length[: counts[0]],
         finish_cell=cell[finish], finish_row=row[finish] - cuts[3], memory=memory, stretches=stretches,
         in_output=(cell_region >= 0) & (cell_region % 2 == OUTPUT),  # as `_find_views` numbers regions
         generations=generations,
@@ -156,7 +161,7 @@ def _number_points(
 
 
 def _find_views(
-    program: Program, first: Side, last: Side, block_begin: Longs, points: Longs
+    program: Program, input_side: Side, output_side: Side, block_begin: Longs, points: Longs
 ) -> tuple[Longs, tuple[Longs, Longs], tuple[Longs, Longs]]:
     """Return the view of every part, input, output and row of the finish table, and the region and shift of each.
 
@@ -169,8 +174,7 @@ def _find_views(
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
     >>> program = lower(star())
-    >>> first, last = sides(program.collective)
-    >>> view, (region, shift), _ = _find_views(program, first, last, np.array([0]), np.array([0, 1]))
+    >>> view, (region, shift), _ = _find_views(program, *sides(program.collective), np.array([0]), np.array([0, 1]))
     >>> view[:6].tolist(), region[:6].tolist()
     ([1, 0, 3, 2, 0, 1], [-1, -2, 1, 0, -2, -1])
     """
@@ -184,12 +188,14 @@ def _find_views(
     region[scratch], shift[scratch] = -1 - generation, 0
     source = OUTPUT if program.in_place else INPUT
     part_count = len(program.part_base)
-    region = np.concatenate([region[:part_count], 2 * first.rank + source, 2 * last.rank + OUTPUT, region[part_count:]])
+    region = np.concatenate(
+        [region[:part_count], 2 * input_side.rank + source, 2 * output_side.rank + OUTPUT, region[part_count:]]
+    )
     shift = np.concatenate(
         [
             shift[:part_count],
-            first.start - block_begin[first.block],
-            last.start - block_begin[last.block],
+            input_side.start - block_begin[input_side.block],
+            output_side.start - block_begin[output_side.block],
             shift[part_count:],
         ]
     )
@@ -217,34 +223,34 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
     # Empty parts touch nothing; they get a generation of their own at the end.
     low, high = points[program.part_begin[part_rows]], points[program.part_end[part_rows]]
     part_rows, nonempty = part_rows[low < high], low < high
-    of, base = program.part_op[part_rows], program.part_base[part_rows]
+    op, base = program.part_op[part_rows], program.part_base[part_rows]
     slot, origin = slot_of(program, base), points[program.base_origin[base]]
-    length = np.where(program.pieces[of] > 1, high[nonempty], 0)
+    length = np.where(program.pieces[op] > 1, high[nonempty], 0)
     # By slot, then operation: a generation ends where the origin or the length changes.
-    order = np.lexsort((length, origin, of, slot))
-    slot, of, origin, length = slot[order], of[order], origin[order], length[order]
-    fresh = run_starts(slot)
-    change = run_starts(origin) | run_starts(length)
+    order = np.lexsort((length, origin, op, slot))
+    slot, op, origin, length = slot[order], op[order], origin[order], length[order]
+    begins_slot = run_starts(slot)
+    begins_data = run_starts(origin) | run_starts(length)
     # A change within one operation means that it uses the slot for two origins at the same time.
-    twice = np.zeros(program.operations, bool)
-    twice[of[change & ~fresh & ~run_starts(of)]] = True
-    complain(program, twice, "it uses a slot for two things at once")
-    number = np.cumsum(fresh | change) - 1
+    uses_slot_twice = np.zeros(program.operations, bool)
+    uses_slot_twice[op[begins_data & ~begins_slot & ~run_starts(op)]] = True
+    complain(program, uses_slot_twice, "it uses a slot for two things at once")
+    number = np.cumsum(begins_slot | begins_data) - 1
     generation = np.full(len(nonempty), -1, np.int64)
     generation[np.flatnonzero(nonempty)[order]] = number
     generation[~nonempty] = int(number[-1]) + 1 if len(number) else 0  # for empty parts
-    reused = np.flatnonzero(change & ~fresh)  # where a generation begins that is not the first of its slot
+    reused = np.flatnonzero(begins_data & ~begins_slot)  # where a generation begins that is not the first of its slot
     # Per generation its first operation: assigned in reverse order, so the earliest one is stored last and stays.
-    leader = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
-    leader[number[::-1]] = of[::-1]
-    reuses_slot = np.zeros(len(leader) + 1, bool)  # per generation, whether another one used its slot before
+    first_op = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    first_op[number[::-1]] = op[::-1]
+    reuses_slot = np.zeros(len(first_op) + 1, bool)  # per generation, whether another one used its slot before
     reuses_slot[number[reused]] = True
     # All accesses of a generation precede the first of the next, and that one precedes the rest of its own. A
     # generation that another one follows is not the last, so number + 1 exists; the minimum only guards empty arrays.
     is_followed, follows = reuses_slot[1:][number], reuses_slot[:-1][number]
     pairs = (
-        np.concatenate([of[is_followed], leader[number[follows]]]),
-        np.concatenate([leader[np.minimum(number[is_followed] + 1, len(leader) - 1)], of[follows]]),
+        np.concatenate([op[is_followed], first_op[number[follows]]]),
+        np.concatenate([first_op[np.minimum(number[is_followed] + 1, len(first_op) - 1)], op[follows]]),
     )
     return generation, pairs
 
@@ -291,11 +297,11 @@ def _find_overlapping(coordinates: tuple[Longs, Longs], view: Longs, atom: Longs
     array([ True,  True, False])
     """
     views = len(region)
-    edge = run_starts(view)  # cells ascend by view, then atom
-    last = np.append(edge[1:], True)[: len(edge)]
+    is_first = run_starts(view)  # cells ascend by view, then atom
+    is_last = np.append(is_first[1:], True)[: len(is_first)]
     low, high = np.zeros(views, np.int64), np.zeros(views, np.int64)
     # Interval of atoms that a view covers, from its first atom to its last.
-    low[view[edge]], high[view[last]] = atom[edge], atom[last] + 1
+    low[view[is_first]], high[view[is_last]] = atom[is_first], atom[is_last] + 1
     is_seen = np.zeros(views, bool)
     is_seen[view] = True
     rows = np.flatnonzero(is_seen & (region >= 0))
@@ -309,11 +315,13 @@ def _find_overlapping(coordinates: tuple[Longs, Longs], view: Longs, atom: Longs
     span = int(ends.max(initial=0)) + 1
     row_region = region[rows][order]
     # Sweep by begin: an interval overlaps an earlier one of its region if it begins before their greatest end.
-    reach = np.maximum.accumulate(row_region * span + end[order]) if len(row_region) else row_region
-    clash = np.zeros(len(row_region), bool)
-    clash[1:] = (row_region[1:] == row_region[:-1]) & (reach[:-1] > row_region[1:] * span + begin[order][1:])
+    max_end = np.maximum.accumulate(row_region * span + end[order]) if len(row_region) else row_region
+    overlaps_earlier = np.zeros(len(row_region), bool)
+    overlaps_earlier[1:] = (row_region[1:] == row_region[:-1]) & (
+        max_end[:-1] > row_region[1:] * span + begin[order][1:]
+    )
     region_overlaps = np.zeros(int(region.max(initial=-1)) + 1, bool)
-    region_overlaps[row_region[clash]] = True
+    region_overlaps[row_region[overlaps_earlier]] = True
     overlaps = np.zeros(views, bool)
     overlaps[rows] = region_overlaps[region[rows]]
     return overlaps
@@ -337,8 +345,8 @@ def by_memory(cells: Cells) -> tuple[Longs, Longs]:
         raise Unsupported("it touches more than 2^22 stretches of memory; a proof takes no more")
     access = np.repeat(np.arange(len(cells.op)), stretch_count)
     stretch = concat_ranges(cells.memory[cells.cell], stretch_count)
-    # Sort key within a stretch: inputs have operation -1, hence + 1; odd numbers are writes, so reads come first.
-    moment = 2 * (cells.op[access] + 1) + cells.written[access]
-    bound = 2 * (cells.operations + 2)
-    order = order_of(stretch * bound + moment, (int(stretch.max(initial=0)) + 1) * bound)
+    # Sort key within a stretch: inputs have operation -1, hence + 1. Writes are odd: an operation reads first.
+    time = 2 * (cells.op[access] + 1) + cells.written[access]
+    time_bound = 2 * (cells.operations + 2)
+    order = order_of(stretch * time_bound + time, (int(stretch.max(initial=0)) + 1) * time_bound)
     return stretch[order], access[order]

@@ -2,7 +2,8 @@
 
 A file holds the program of one collective out of place, in place, or both: a header with the collective, a directory,
 and a section per rank and variant, so that a rank can read just its own. Checksums cover the head and every section,
-and `decode` refuses every damaged file with an error (`check` then checks what the program computes).
+and `decode` refuses every damaged file with an error (`check` then checks what the program computes). kinds.py explains
+points, bases, classes, parts and the finish table. A *variant* is the program out of place (0) or in place (1).
 
 Example: `decode(encode([program]))` gives a list with an equal program; `dump(program, 0)` prints rank 0, with lines
 like `2  @1  fold out[1/3:2/3] = in[1/3:2/3] + slot0[0:1/3]  (after 0)`.
@@ -27,7 +28,7 @@ from antiphon.errors import Invalid, Unsupported
 
 # The layout of program files (docs/program.md): headers, then one struct per row of a table
 MAGIC, VERSION = b"ANTIPROG", 1
-# A file holds the index of the kind in this list
+# A file holds the index of the collective's kind in this list, so its order never changes
 _KINDS = (
     "broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", "custom",
 )  # fmt: skip
@@ -74,7 +75,7 @@ def encode(programs: Sequence[Program]) -> bytes:
         _encode_section(variants[v], r) if v in variants else b"" for v in (False, True) for r in range(first.ranks)
     ]
     tables = b"".join(map(_pad_section, _head_tables(first)))
-    head = HEADER.size + len(tables) + DIRECTORY_ENTRY.size * len(sections)
+    head = HEADER.size + len(tables) + DIRECTORY_ENTRY.size * len(sections)  # bytes before the sections
     # The directory: offset, size and checksum of every section; all zero for a variant that the file lacks.
     at, entries = head, []
     for section in sections:
@@ -126,12 +127,12 @@ def _encode_section(p: Program, rank: int) -> bytes:
     scratch = p.base_buffer[bases] == SCRATCH
     origins = p.base_origin[bases][scratch]
     # Points are shared by all ranks in memory; a section holds only the points that it names, renumbered.
-    named = (p.part_begin[part_rows], p.part_end[part_rows], origins, p.finish_begin[ends], p.finish_end[ends])
-    points, number = np.unique(np.concatenate(named), return_inverse=True)
-    begin, end, origins, first, last = np.split(number, np.cumsum([len(n) for n in named])[:-1])
+    point_columns = (p.part_begin[part_rows], p.part_end[part_rows], origins, p.finish_begin[ends], p.finish_end[ends])
+    points, number = np.unique(np.concatenate(point_columns), return_inverse=True)
+    begin, end, origins, finish_begin, finish_end = np.split(number, np.cumsum([len(n) for n in point_columns])[:-1])
     origin = np.zeros(len(scratch), np.int64)
     origin[scratch] = origins
-    classes, of_slot = np.unique(p.slot_class[slots], return_inverse=True)
+    classes, slot_class = np.unique(p.slot_class[slots], return_inverse=True)
     # Row numbers in a section count from its own first row.
     first_part, first_wait = p.part_ptr[op_rows] - part_rows.start, p.wait_ptr[op_rows] - waits.start
     if len(p.when[op_rows]) and int(p.when[op_rows].max()) >= 2**32:
@@ -143,7 +144,7 @@ def _encode_section(p: Program, rank: int) -> bytes:
             origin=origin,
         ),
         _fill_table(_CLASS, whole=p.class_whole[classes], part=p.class_part[classes], pieces=p.class_pieces[classes]),
-        of_slot.astype(_U4),
+        slot_class.astype(_U4),
         _fill_table(
             _OPERATION, kind=p.kind[op_rows], channel=p.channel[op_rows], peer=p.peer[op_rows],
             pieces=p.pieces[op_rows], when=p.when[op_rows], first_part=first_part,
@@ -152,7 +153,8 @@ def _encode_section(p: Program, rank: int) -> bytes:
         ),
         _fill_table(_PART, begin=begin, end=end, base=p.part_base[part_rows] - bases.start),
         (p.wait[waits] - op_rows.start).astype(_U4),
-        _fill_table(_FINISH, begin=first, end=last, base=p.finish_base[ends] - bases.start, count=p.finish_count[ends]),
+        _fill_table(_FINISH, begin=finish_begin, end=finish_end, base=p.finish_base[ends] - bases.start,
+                    count=p.finish_count[ends]),
     )  # fmt: skip
     weights = [int(w[rank]) for w in p.weights]
     head = SECTION_HEADER.pack(rank, int(p.in_place), *weights, *map(len, tables))
@@ -160,7 +162,7 @@ def _encode_section(p: Program, rank: int) -> bytes:
 
 
 def _fill_table(form: np.dtype[Any], /, **columns: Longs) -> Table:
-    """Return a table of this type with these columns."""
+    """Return a structured array of this type with these columns."""
     length = len(next(iter(columns.values())))
     table = np.zeros(length, form)
     for name, values in columns.items():
@@ -236,23 +238,26 @@ class _Reader:
 
     def _read_relation(self, pre: int, post: int, wants: int, wanted_ids: int) -> Relation:
         """Read the relation of a custom collective, checked for range and order."""
-        have = [self._take_array("<i4", pre).astype(np.int32) for _ in range(3)]
-        need = [self._take_array("<i4", post).astype(np.int32) for _ in range(3)]
+        pre_columns = [self._take_array("<i4", pre).astype(np.int32) for _ in range(3)]
+        post_columns = [self._take_array("<i4", post).astype(np.int32) for _ in range(3)]
         lengths, ids = self._take_array("<u4", wants), self._take_array("<i4", wanted_ids).tolist()
         ends = np.cumsum(lengths.astype(np.int64)).tolist()
         if (ends[-1] if ends else 0) != wanted_ids:
             raise Invalid("its relation does not fit together")
         # The caps bound the memory that a damaged count could claim before the relation is checked.
-        for column, top in ((have[0], 2**25), (have[1], self.ranks), (need[0], 2**25), (need[1], self.ranks)):
-            if len(column) and not 0 <= int(column.min()) <= int(column.max()) < top:
-                raise Invalid("its relation names a block or rank that is not there")
-        for columns, min_step in ((have, 0), (need, 1)):
+        for blocks, ranks, _ in (pre_columns, post_columns):
+            for column, bound in ((blocks, 2**25), (ranks, self.ranks)):
+                if len(column) and not 0 <= int(column.min()) <= int(column.max()) < bound:
+                    raise Invalid("its relation names a block or rank that is not there")
+        for columns, min_step in ((pre_columns, 0), (post_columns, 1)):
             if np.any(np.diff((columns[0].astype(np.int64) << 32) | columns[1]) < min_step):
                 raise Invalid("its relation is not in the order of its blocks and ranks")
-        if len(need[2]) and not -1 <= int(need[2].min()) <= int(need[2].max()) < wants:
+        if len(post_columns[2]) and not -1 <= int(post_columns[2].min()) <= int(post_columns[2].max()) < wants:
             raise Invalid("its relation wants a set that is not listed")
-        listed = tuple(tuple(ids[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)) if ends else ()
-        return Relation(have[0], have[1], have[2], need[0], need[1], need[2], listed)
+        want_ids = tuple(tuple(ids[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)) if ends else ()
+        return Relation(
+            pre_columns[0], pre_columns[1], pre_columns[2], post_columns[0], post_columns[1], post_columns[2], want_ids
+        )
 
     def program(self, variant: int) -> Program:
         """Return one variant: the sections of all ranks, concatenated.
@@ -306,43 +311,43 @@ class _Reader:
         """Return the buffer weights and the tables of one rank's section."""
         begin, size, crc, _ = self.directory[variant * self.ranks + rank]
         data = self.data[begin : begin + size]
-        where = f"the section of rank {rank}"
+        section_name = f"the section of rank {rank}"
         if not begin or begin % 8 or size < SECTION_HEADER.size or len(data) != size or zlib.crc32(data) != crc:
-            raise Invalid(f"is damaged: {where} is missing, or its checksum is wrong")
+            raise Invalid(f"is damaged: {section_name} is missing, or its checksum is wrong")
         if begin < self.free:
-            raise Invalid(f"{where} does not stand behind the one before it")
+            raise Invalid(f"{section_name} does not stand behind the one before it")
         self.free = begin + size
-        owner, kind, first, last, *counts = SECTION_HEADER.unpack_from(data)
-        if (owner, kind) != (rank, variant):
-            raise Invalid(f"{where} is that of rank {owner}")
+        section_rank, section_variant, input_weight, output_weight, *counts = SECTION_HEADER.unpack_from(data)
+        if (section_rank, section_variant) != (rank, variant):
+            raise Invalid(f"{section_name} is that of rank {section_rank}")
         at, tables = SECTION_HEADER.size, []
         for table, count in zip(TABLES, counts, strict=True):
             if at + count * table.itemsize > size:
-                raise Invalid(f"{where} is shorter than what it tells of")
+                raise Invalid(f"{section_name} is shorter than what it tells of")
             tables.append(np.frombuffer(data, table, count, at))
             at += count * table.itemsize
             at += -at % 8
         if at != size:
-            raise Invalid(f"{where} has not the length that it tells")
-        wrong = _find_misfit(counts, tables, self.ranks)
-        if wrong:
-            raise Invalid(f"{where}: {wrong}")
-        return (first, last), tables
+            raise Invalid(f"{section_name} has not the length that it tells")
+        misfit = _find_misfit(counts, tables, self.ranks)
+        if misfit:
+            raise Invalid(f"{section_name}: {misfit}")
+        return (input_weight, output_weight), tables
 
 
 def _find_misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> str:
     """Describe the first number of a section that refers to a missing row; "" if all are valid."""
     points, bases, classes, slots, ops, part_table, waits, finish = tables
     scratch = bases[bases["buffer"] == SCRATCH]
-    named: list[tuple[str, Table, int]] = [
+    references: list[tuple[str, Table, int]] = [
         ("a buffer", bases["buffer"], 3), ("a slot", scratch["slot"], counts[3]),
         ("an origin", scratch["origin"], counts[0]),
         ("a class", slots, counts[2]), ("a kind", ops["kind"], 4), ("a peer", ops["peer"], ranks),
         ("a base", part_table["base"], counts[1]), ("a base", finish["base"], counts[1]),
         ("an operation", waits, counts[4]),
     ]  # fmt: skip
-    named += [("a point", table[end], counts[0]) for table in (part_table, finish) for end in ("begin", "end")]
-    for row_name, values, bound in named:
+    references += [("a point", table[end], counts[0]) for table in (part_table, finish) for end in ("begin", "end")]
+    for row_name, values, bound in references:
         if len(values) and int(values.max()) >= bound:
             return f"names {row_name} that is not there"
     for row_name, first, count_name, total in (
@@ -371,20 +376,20 @@ def dump(program: Program, rank: int) -> str:
     if not 0 <= rank < program.ranks:
         raise Invalid(f"rank: expected 0 to {program.ranks - 1}, got {rank}")
     weights = tuple(int(w[rank]) for w in program.weights)
-    place = "in place" if program.in_place else "out of place"
+    variant = "in place" if program.in_place else "out of place"
     slots = int(program.slot_ptr[rank + 1] - program.slot_ptr[rank])
-    lines = [f"rank {rank}: {program.label}, {place}; in {weights[0]}, out {weights[1]}, {slots} slots"]
+    lines = [f"rank {rank}: {program.label}, {variant}; in {weights[0]}, out {weights[1]}, {slots} slots"]
     first = int(program.op_ptr[rank])
     for row in range(first, int(program.op_ptr[rank + 1])):
         operands = [_part_text(program, i) for i in range(int(program.part_ptr[row]), int(program.part_ptr[row + 1]))]
         kind, peer, pieces = int(program.kind[row]), int(program.peer[row]), int(program.pieces[row])
-        does = {SEND: f"{' '.join(operands)} to {peer}", RECEIVE: f"{' '.join(operands)} from {peer}", JOIN: ""}
-        does[FOLD] = f"{operands[0]} = {' + '.join(operands[1:])}" if kind == FOLD and operands else ""
+        action = {SEND: f"{' '.join(operands)} to {peer}", RECEIVE: f"{' '.join(operands)} from {peer}", JOIN: ""}
+        action[FOLD] = f"{operands[0]} = {' + '.join(operands[1:])}" if kind == FOLD and operands else ""
         waits = [str(int(w) - first) for w in program.wait[program.wait_ptr[row] : program.wait_ptr[row + 1]]]
         remarks = [f"in {pieces} pieces"] if pieces > 1 else []
         remarks += [f"channel {int(program.channel[row])}"] if program.channels > 1 else []
         remarks += [f"after {' '.join(waits)}"] if waits else []
-        text = f"{row - first:6d}  @{int(program.when[row])}  {NAMES[kind]} {does[kind]}".rstrip()
+        text = f"{row - first:6d}  @{int(program.when[row])}  {NAMES[kind]} {action[kind]}".rstrip()
         lines.append(text + (f"  ({', '.join(remarks)})" if remarks else ""))
     for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
         begin, end = (

@@ -7,7 +7,8 @@ error that names rank and operation. Limits are checked by the numbers alone, be
 Addresses are *points* on the line of all blocks, whole + part / denominator in units of weight (kinds.py). Points in
 ascending order are at ascending elements at every size, and two points a whole number apart have the same distance at
 all sizes, so comparing points once decides for all sizes. Example: a part from 1/3 to 2/3 in a buffer of weight 1 is
-inside it whether the unit has 3 elements or 3 million.
+inside it whether the unit has 3 elements or 3 million. kinds.py also explains bases, classes (sizes of slots) and the
+time `when` of an operation.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from antiphon.errors import Invalid, Unsupported
 MOST_WEIGHT = 2**61  # total weight of all blocks
 MOST_PAIRS = 2**24  # (block, rank) rows of the relation
 MOST_WORK = 2**25  # per rank, the sum over its operations of pieces * (1 + parts + waits)
-FEW_PIECES, MOST_PIECES = 4, 2**20  # per rank, the total pieces of its operations with more than FEW_PIECES
+FEW_PIECES = 4  # operations with more pieces count as pipelined
+MOST_PIECES = 2**20  # per rank, the total pieces of its pipelined operations
 MOST_STRETCHES = 2**22  # atoms of all parts, inputs and outputs in a proof, about 250 bytes each
 
 
 def refuse_collective(collective: Collective) -> None:
     """Raise Unsupported if the relation alone would fill the memory, or positions would exceed 64 bits."""
     members, roots = len(collective.members), max(len(collective.roots), 1)
-    sharers = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
-    if members * sharers.get(collective.kind, roots) > MOST_PAIRS:
+    rows_per_member = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
+    if members * rows_per_member.get(collective.kind, roots) > MOST_PAIRS:
         raise Unsupported(
             f"a program for {collective.kind} among {members} ranks has more than 2^24 blocks at its ranks"
         )
@@ -43,10 +45,10 @@ def refuse_collective(collective: Collective) -> None:
 def refuse_work(program: Program) -> None:
     """Raise Unsupported if a rank has more work than an engine supports."""
     part_counts, wait_counts = np.diff(program.part_ptr), np.diff(program.wait_ptr)
-    each = program.pieces.astype(np.float64) * (1 + part_counts + wait_counts)
-    # Two limits: the pieces of pipelined operations, and all work (pieces times parts and waits).
+    load = program.pieces.astype(np.float64) * (1 + part_counts + wait_counts)
+    # Two limits: the pieces of pipelined operations, and all work.
     pipelined = np.where(program.pieces > FEW_PIECES, program.pieces, 0)
-    for unit_text, amounts, max_work in (("", pipelined, MOST_PIECES), (", of their parts and waits", each, MOST_WORK)):
+    for unit_text, amounts, max_work in (("", pipelined, MOST_PIECES), (", of their parts and waits", load, MOST_WORK)):
         # Sums per rank as differences of a prefix sum at the rank borders.
         work = np.diff(np.append(0.0, np.cumsum(amounts, dtype=np.float64))[program.op_ptr])
         if np.any(work > max_work):
@@ -64,13 +66,13 @@ def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Long
     A size or length is `units` + numerator / denominator, in units of weight. `size`: units and numerator of every
     slot. `written`: slot, units and numerator of every written part.
     """
-    into, units, numerators = written
+    written_slot, units, numerators = written
     # The last of each slot in this order is the largest part written into it.
-    order = np.lexsort((numerators, units, into))
-    last = np.append(into[order][1:] != into[order][:-1], True)[: len(order)]
+    order = np.lexsort((numerators, units, written_slot))
+    is_largest = np.append(written_slot[order][1:] != written_slot[order][:-1], True)[: len(order)]
     max_units, max_numerators = np.full(len(slot), -1, np.int64), np.zeros(len(slot), np.int64)
-    max_units[into[order][last]] = units[order][last]
-    max_numerators[into[order][last]] = numerators[order][last]
+    max_units[written_slot[order][is_largest]] = units[order][is_largest]
+    max_numerators[written_slot[order][is_largest]] = numerators[order][is_largest]
     return np.asarray((size[0] > max_units) | ((size[0] == max_units) & (size[1] > max_numerators)))
 
 
@@ -132,20 +134,20 @@ def _refuse_columns(p: Program) -> None:
             raise Invalid(f"{name} does not share out its {total} rows among {owners}")
     scratch = p.base_buffer == SCRATCH
     slots = np.repeat(np.diff(p.slot_ptr), np.diff(p.base_ptr))
-    named: dict[str, tuple[Longs, Any]] = {
+    references: dict[str, tuple[Longs, Any]] = {
         name: (getattr(p, name), len(p.point_whole))
         for name in ("part_begin", "part_end", "finish_begin", "finish_end")
     }
     # Slots are counted within a rank, so their bound depends on the base's rank.
-    named |= {
+    references |= {
         "base_buffer": (p.base_buffer, SCRATCH + 1), "base_slot": (p.base_slot[scratch], slots[scratch]),
         "base_origin": (p.base_origin[scratch], len(p.point_whole)), "slot_class": (p.slot_class, len(p.class_pieces)),
         "part_base": (p.part_base, counts[2]), "finish_base": (p.finish_base, counts[2]), "wait": (p.wait, counts[0]),
     }  # fmt: skip
-    for name, (values, bound) in named.items():
-        bad = (values < 0) | (values >= bound)
-        if bad.any():
-            raise Invalid(f"{name}[{int(np.argmax(bad))}] names what is not there")
+    for name, (values, bound) in references.items():
+        is_faulty = (values < 0) | (values >= bound)
+        if is_faulty.any():
+            raise Invalid(f"{name}[{int(np.argmax(is_faulty))}] names what is not there")
     for numerators in (p.point_part, p.class_part):
         if np.any((numerators < 0) | (numerators >= p.denominator)):
             raise Invalid("a point or class lies outside of its unit")
@@ -166,21 +168,21 @@ def _refuse_operations(program: Program) -> None:
     complain(program, (kind == JOIN) & (part_counts > 0), "it has parts")
     # References must stay within the rank, as the section of each rank in a file stands alone.
     base_rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
-    of = program.part_op
-    bad = np.zeros(count, bool)
-    bad[of[base_rank[program.part_base] != rank[of]]] = True
-    complain(program, bad, "a part has a base of another rank")
-    falls = np.zeros(count, bool)
-    falls[1:] = (rank[1:] == rank[:-1]) & (program.when[1:] < program.when[:-1])
-    complain(program, falls, "its time is before that of the operation before it")
+    op = program.part_op
+    is_faulty = np.zeros(count, bool)
+    is_faulty[op[base_rank[program.part_base] != rank[op]]] = True
+    complain(program, is_faulty, "a part has a base of another rank")
+    goes_back = np.zeros(count, bool)
+    goes_back[1:] = (rank[1:] == rank[:-1]) & (program.when[1:] < program.when[:-1])
+    complain(program, goes_back, "its time is before that of the operation before it")
     later, earlier = program.wait_op, program.wait
     # Equal numbers of pieces wait piece by piece; else for the last piece, which is 2 (pieces - 1) later.
     all_pieces = program.pieces[later] != program.pieces[earlier]
-    last = program.when[earlier] + np.where(all_pieces, 2 * (program.pieces[earlier] - 1), 0)
-    bad[later[(rank[earlier] != rank[later]) | (earlier >= later)]] = True
-    complain(program, bad, "it waits for an operation that is not before it in its rank")
-    bad[later[last >= program.when[later]]] = True
-    complain(program, bad, "it waits for something that is not at an earlier time")
+    last_time = program.when[earlier] + np.where(all_pieces, 2 * (program.pieces[earlier] - 1), 0)
+    is_faulty[later[(rank[earlier] != rank[later]) | (earlier >= later)]] = True
+    complain(program, is_faulty, "it waits for an operation that is not before it in its rank")
+    is_faulty[later[last_time >= program.when[later]]] = True
+    complain(program, is_faulty, "it waits for something that is not at an earlier time")
 
 
 def _refuse_points(program: Program) -> None:
@@ -192,18 +194,18 @@ def _refuse_points(program: Program) -> None:
     if np.any(abs(program.base_shift.astype(np.float64)) > 2.0**61) or np.any(program.class_whole > total):
         raise Invalid("a shift or class is larger than all blocks together")
     begin, end = program.part_begin, program.part_end
-    bad = np.zeros(program.operations, bool)
-    bad[program.part_op[_lies_before(program, end, begin)]] = True
-    complain(program, bad, "a part ends before it begins")
+    is_faulty = np.zeros(program.operations, bool)
+    is_faulty[program.part_op[_lies_before(program, end, begin)]] = True
+    complain(program, is_faulty, "a part ends before it begins")
     if np.any(_lies_before(program, program.finish_end, program.finish_begin)):
         raise Invalid("a stretch of the finish table ends before it begins")
     # All parts of a fold must be the same interval as its first part, the result.
-    of, head = program.part_op, program.part_ptr[:-1][program.part_op]
-    fold = program.kind[of] == FOLD
+    op, head = program.part_op, program.part_ptr[:-1][program.part_op]
+    fold = program.kind[op] == FOLD
     for points in (begin, end):
-        other = (units[points] != units[points[head]]) | (numerators[points] != numerators[points[head]])
-        bad[of[fold & other]] = True
-    complain(program, bad, "its result and operands are not the same stretch of the line")
+        differs = (units[points] != units[points[head]]) | (numerators[points] != numerators[points[head]])
+        is_faulty[op[fold & differs]] = True
+    complain(program, is_faulty, "its result and operands are not the same stretch of the line")
 
 
 def _lies_before(program: Program, a: Longs, b: Longs) -> Bools:
@@ -214,29 +216,29 @@ def _lies_before(program: Program, a: Longs, b: Longs) -> Bools:
 
 def writes(program: Program) -> Bools:
     """Return per part whether it is written."""
-    of = program.part_op
-    kind = program.kind[of]
-    return np.asarray((kind == RECEIVE) | ((kind == FOLD) & run_starts(of)))
+    op = program.part_op
+    kind = program.kind[op]
+    return np.asarray((kind == RECEIVE) | ((kind == FOLD) & run_starts(op)))
 
 
 def _refuse_buffers(program: Program) -> None:
     """Check that parts and the finish table stay inside their buffers, and that no input is written."""
     sizes = np.stack(program.weights, axis=1)
     rank = program.rank[program.part_op]
-    bad = np.zeros(program.operations, bool)
+    is_faulty = np.zeros(program.operations, bool)
     inside = _fits_buffer(program, sizes, rank, program.part_base, program.part_begin, program.part_end)
-    bad[program.part_op[~inside]] = True
-    complain(program, bad, "a part leaves its buffer")
+    is_faulty[program.part_op[~inside]] = True
+    complain(program, is_faulty, "a part leaves its buffer")
     written_input = writes(program) & (program.base_buffer[program.part_base] == INPUT)
-    bad[program.part_op[written_input]] = True
-    complain(program, bad, "it writes into the input")
+    is_faulty[program.part_op[written_input]] = True
+    complain(program, is_faulty, "it writes into the input")
     if program.in_place:
-        bad[program.part_op[program.base_buffer[program.part_base] == INPUT]] = True
-        complain(program, bad, "in place there is no buffer but the output")
+        is_faulty[program.part_op[program.base_buffer[program.part_base] == INPUT]] = True
+        complain(program, is_faulty, "in place there is no buffer but the output")
     owner = np.repeat(np.arange(program.ranks), np.diff(program.finish_ptr))
     base = program.finish_base
-    home = (base >= program.base_ptr[owner]) & (base < program.base_ptr[owner + 1])
-    if not np.all(home & (program.base_buffer[base] == 1)):
+    is_own_base = (base >= program.base_ptr[owner]) & (base < program.base_ptr[owner + 1])
+    if not np.all(is_own_base & (program.base_buffer[base] == 1)):
         raise Invalid("the finish table names a base outside of the output of its rank")
     if not np.all(_fits_buffer(program, sizes, owner, base, program.finish_begin, program.finish_end)):
         raise Invalid("the finish table leaves the output")
@@ -248,12 +250,12 @@ def _fits_buffer(program: Program, sizes: Longs, rank: Longs, base: Longs, begin
     size = sizes[rank, np.minimum(buffer, 1)]
     low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
     # A numerator above 0 at the last whole unit lies beyond the end.
-    over = (high > size) | ((high == size) & (program.point_part[end] > 0))
-    return np.asarray((buffer == SCRATCH) | ~((low < 0) | over))
+    ends_outside = (high > size) | ((high == size) & (program.point_part[end] > 0))
+    return np.asarray((buffer == SCRATCH) | ~((low < 0) | ends_outside))
 
 
 def span(program: Program, begin: Longs, end: Longs) -> tuple[Longs, Longs]:
-    """Return the distance between points, as units and numerator."""
+    """Return the distance from `begin` to `end`, as units and numerator."""
     units = program.point_whole[end] - program.point_whole[begin]
     numerators = program.point_part[end] - program.point_part[begin]
     return units - (numerators < 0), np.where(numerators < 0, numerators + program.denominator, numerators)
@@ -268,30 +270,30 @@ def slot_of(program: Program, base: Longs) -> Longs:
 def _refuse_slots(program: Program) -> None:
     """Check that parts in scratch lie within their slots, and that no slot is larger than needed."""
     rows = np.flatnonzero(program.base_buffer[program.part_base] == SCRATCH)
-    of, base = program.part_op[rows], program.part_base[rows]
+    op, base = program.part_op[rows], program.part_base[rows]
     slot, origin, begin, end = slot_of(program, base), program.base_origin[base], program.part_begin, program.part_end
     size_class = program.slot_class[slot]
     units, numerators = program.class_whole[size_class], program.class_part[size_class]
     # A part must lie within its slot, which begins at `origin` and has the size of its class.
-    reach = span(program, origin, end[rows])
+    part_end = span(program, origin, end[rows])
     outside = _lies_before(program, begin[rows], origin)
-    outside |= (reach[0] > units) | ((reach[0] == units) & (reach[1] > numerators))
-    outside |= program.class_pieces[size_class] != program.pieces[of]
+    outside |= (part_end[0] > units) | ((part_end[0] == units) & (part_end[1] > numerators))
+    outside |= program.class_pieces[size_class] != program.pieces[op]
     # Pieces of a slot are addressed from its origin, so a part in pieces must begin there.
-    outside |= (program.pieces[of] > 1) & _lies_before(program, origin, begin[rows])
-    bad = np.zeros(program.operations, bool)
-    bad[of[outside]] = True
-    complain(program, bad, "a part leaves its slot, or has other pieces than that")
+    outside |= (program.pieces[op] > 1) & _lies_before(program, origin, begin[rows])
+    is_faulty = np.zeros(program.operations, bool)
+    is_faulty[op[outside]] = True
+    complain(program, is_faulty, "a part leaves its slot, or has other pieces than that")
     # The reverse: no slot may be larger than needed, which would let a file claim memory.
-    into = writes(program)[rows]
+    writing = writes(program)[rows]
     sizes = program.class_whole[program.slot_class], program.class_part[program.slot_class]
-    written = span(program, begin[rows], end[rows])
-    large = oversized(program.slot_class, sizes, (slot[into], written[0][into], written[1][into]))
-    if large.any():
-        at = int(np.argmax(large))
-        rank = int(np.searchsorted(program.slot_ptr, at, side="right")) - 1
+    written_size = span(program, begin[rows], end[rows])
+    is_large = oversized(program.slot_class, sizes, (slot[writing], written_size[0][writing], written_size[1][writing]))
+    if is_large.any():
+        slot_row = int(np.argmax(is_large))
+        rank = int(np.searchsorted(program.slot_ptr, slot_row, side="right")) - 1
         raise Invalid(
-            f"rank {rank}: its slot {at - int(program.slot_ptr[rank])} is larger than what is written into it"
+            f"rank {rank}: its slot {slot_row - int(program.slot_ptr[rank])} is larger than what is written into it"
         )
 
 
@@ -310,15 +312,15 @@ def _compare_messages(program: Program) -> Envelopes:
         (program.channel[send], program.channel[receive]), (program.when[send], program.when[receive]),
         (program.pieces[send], program.pieces[receive]), (count[send], count[receive]),
     ]  # fmt: skip
-    bad = np.zeros(program.operations, bool)
+    is_faulty = np.zeros(program.operations, bool)
     for a, b in columns:
-        bad[send[a != b]] = True
-    complain(program, bad, "no receive of this time, pieces and stretches takes what it sends")
+        is_faulty[send[a != b]] = True
+    complain(program, is_faulty, "no receive of this time, pieces and stretches takes what it sends")
     # Compare the line intervals too; the counts are equal, so both lists align.
     sent = stretch[concat_ranges(first[send], count[send])]
     differs = np.any(sent != stretch[concat_ranges(first[receive], count[receive])], axis=1)
-    bad[np.repeat(send, count[send])[differs]] = True
-    complain(program, bad, "its receive takes it as other stretches of the line")
+    is_faulty[np.repeat(send, count[send])[differs]] = True
+    complain(program, is_faulty, "its receive takes it as other stretches of the line")
     return Envelopes(np.stack([a for a, _ in columns], axis=1), sent)
 
 
@@ -330,24 +332,24 @@ def _join_parts(program: Program) -> tuple[Longs, Longs, Longs]:
 
     Operation 0 has parts from point 0 to 1 and from 1 to 2, operation 1 one from 0 to 2:
 
-    >>> from types import SimpleNamespace as Some
+    >>> from types import SimpleNamespace as Namespace
     >>> points = {"point_whole": np.array([0, 4, 8]), "point_part": np.array([0, 0, 0])}
     >>> parts = {"part_begin": np.array([0, 1, 0]), "part_end": np.array([1, 2, 2]), "part_op": np.array([0, 0, 1])}
-    >>> program = Some(**points, **parts, pieces=np.array([1, 1]), operations=2)
+    >>> program = Namespace(**points, **parts, pieces=np.array([1, 1]), operations=2)
     >>> first, count, stretch = _join_parts(program)
     >>> first.tolist(), count.tolist(), stretch.tolist()
     ([0, 1], [1, 1], [[0, 0, 8, 0], [0, 0, 8, 0]])
     """
     units, numerators = program.point_whole, program.point_part
-    begin, end, of = program.part_begin, program.part_end, program.part_op
+    begin, end, op = program.part_begin, program.part_end, program.part_op
     nonempty = np.flatnonzero(_lies_before(program, begin, end))
-    begin, end, of = begin[nonempty], end[nonempty], of[nonempty]
+    begin, end, op = begin[nonempty], end[nonempty], op[nonempty]
     # Parts in pieces are cut one by one and must not be joined.
-    fresh = run_starts(of) | (program.pieces[of] > 1)
-    fresh[1:] |= (units[begin[1:]] != units[end[:-1]]) | (numerators[begin[1:]] != numerators[end[:-1]])
-    last = np.append(fresh[1:], True)[: len(fresh)]
-    begin, end = begin[fresh], end[last]
-    count = np.bincount(of[fresh], minlength=program.operations).astype(np.int64)
+    is_first = run_starts(op) | (program.pieces[op] > 1)
+    is_first[1:] |= (units[begin[1:]] != units[end[:-1]]) | (numerators[begin[1:]] != numerators[end[:-1]])
+    is_last = np.append(is_first[1:], True)[: len(is_first)]
+    begin, end = begin[is_first], end[is_last]
+    count = np.bincount(op[is_first], minlength=program.operations).astype(np.int64)
     return (
         np.cumsum(count) - count,
         count,

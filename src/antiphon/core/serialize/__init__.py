@@ -1,8 +1,8 @@
 """Topologies, collectives and plans as versioned JSON.
 
 `loads` recognises the value by its "format" key, decodes it against the schemas (schemas.py), builds the core type
-(convert.py) and warns about unlikely values (slips.py). Every error is one line that names the file and the place.
-Reading never verifies a schedule: `verify` does that. Writing is deterministic and atomic.
+(convert.py) and warns about unlikely values (slips.py). Every error is one line that names the file and the position in
+it. Reading never verifies a schedule: `verify` does that. Writing is deterministic and atomic.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def dumps(value: Topology | Collective | Plan) -> bytes:
 def loads(data: bytes, name: str = "input", *, outer: bytes = b"", warn: bool = True) -> Topology | Collective | Plan:
     """Read the value of a JSON text by its "format".
 
-    `name` precedes every error; `outer`: the enclosing text, to whose lines errors refer. With `warn`, valid but
-    unlikely values are reported, too.
+    `name` precedes every error. `outer`: the text of the whole file if `data` is only a section of it; errors then
+    refer to its lines. With `warn`, valid but unlikely values are reported, too.
     """
     try:
         value, slip = _read_value(data, name)
@@ -143,6 +143,6 @@ def _load_kind(path: str | os.PathLike[str], kind: type[K]) -> K:
         data = read_bytes(path)
     value = loads(data, name_of(path))
     if not isinstance(value, kind):
-        holds, expected = type(value).__name__.lower(), kind.__name__.lower()
-        raise Invalid(f"{name_of(path)}: holds a {holds}; a {expected} is needed here")
+        held, expected = type(value).__name__.lower(), kind.__name__.lower()
+        raise Invalid(f"{name_of(path)}: holds a {held}; a {expected} is needed here")
     return value

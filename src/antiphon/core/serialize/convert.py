@@ -2,8 +2,9 @@
 
 `topology_in`, `collective_in` and `plan_in` take the decoded objects of schemas.py (their names end in Row) and return
 checked values; an error names the position in the file, such as "links[3]: ...". `topology_out`, `collective_out` and
-`plan_out` return plain dictionaries in the order in which keys are written; defaults are left out. Counts are limited
-before anything is allocated, so that no small file fills the memory.
+`plan_out` return plain dictionaries in the order in which keys are written; defaults are left out. `pre` and `post` are
+the keys of a custom block: the ranks that begin with it and those that must end with it. Counts are limited before
+anything is allocated, so that no small file fills the memory.
 
 Example: `{"kind": "allreduce", "ranks": 4}` becomes `Collective("allreduce", 4)`, and back.
 """
@@ -90,13 +91,13 @@ def topology_in(row: TopologyRow) -> Topology:
 def _check_links(links: Longs, nodes: int, types: int) -> None:
     """Refuse the first link that leads to no node or to itself, or has no type."""
     ends = links[:, :2]
-    wrong = ((ends < 0) | (ends >= nodes)).any(axis=1) | (ends[:, 0] == ends[:, 1])
-    wrong |= (links[:, 2] < 0) | (links[:, 2] >= types)
-    if not wrong.any():
+    is_faulty = ((ends < 0) | (ends >= nodes)).any(axis=1) | (ends[:, 0] == ends[:, 1])
+    is_faulty |= (links[:, 2] < 0) | (links[:, 2] >= types)
+    if not is_faulty.any():
         return
-    at = int(np.flatnonzero(wrong)[0])
-    src, dst, link_type = links[at].tolist()
-    position = f"links[{at}]: [{src}, {dst}, {link_type}]"
+    link = int(np.flatnonzero(is_faulty)[0])
+    src, dst, link_type = links[link].tolist()
+    position = f"links[{link}]: [{src}, {dst}, {link_type}]"
     if not 0 <= link_type < types:
         raise Invalid(f"{position}: no link type has number {link_type} (types has {types}, numbered from 0)")
     if src == dst:
@@ -202,9 +203,9 @@ def _joint_in(row: CollectiveRow, rows: list[GroupRow]) -> Collective:
         raise Invalid("groups: a joint collective has groups, and no kind, blocks, roots, weights or order of its own")
     groups = []
     for i, group in enumerate(rows):
-        of_group = {f.name: getattr(group, f.name) for f in msgspec.structs.fields(group) if f.name != "size"}
+        group_fields = {f.name: getattr(group, f.name) for f in msgspec.structs.fields(group) if f.name != "size"}
         try:
-            groups.append(collective_in(CollectiveRow(ranks=row.ranks, **of_group)))
+            groups.append(collective_in(CollectiveRow(ranks=row.ranks, **group_fields)))
         except (Invalid, Unsupported) as error:
             raise type(error)(f"groups[{i}]: {error}") from None
     if not groups or sum(group.blocks for group in groups) > MAX_FILE_BLOCKS:
@@ -219,8 +220,8 @@ def _custom_in(
     row: CollectiveRow, blocks: list[msgspec.Raw], members: tuple[int, ...], roots: tuple[int, ...]
 ) -> Collective:
     """Build a custom collective, decoding one block at a time to save memory."""
-    # Rows (block, rank, contribution) of what ranks begin with, and (block, rank, number of the want, -1: all) of what
-    # they must end with.
+    # Rows (block, rank, id of the contribution) of what ranks begin with, and (block, rank, index in `wants`; -1: all)
+    # of what they must end with.
     pre, post, weights = array("i"), array("i"), array("q")
     wants: dict[tuple[int, ...], int] = {}
     block = BlockRow(pre=[], post=[])
@@ -232,9 +233,11 @@ def _custom_in(
             inside = fault.startswith(("pre", "post", "weight"))
             raise Invalid(f"blocks[{i}]{'.' if inside else ': '}{fault}") from None
         for holder in block.pre:
-            # A number alone is a rank: its contribution is its own, or 0 if nothing is combined.
-            rank, name = (holder, holder if row.combining else 0) if isinstance(holder, int) else holder
-            pre.extend((i, _check_below(rank, row.ranks, f"blocks[{i}].pre: rank"), _check_below(name, 2**31, "id")))
+            # A number alone is a rank. Its contribution has the rank's number as id, or 0 if nothing is combined.
+            rank, identity = (holder, holder if row.combining else 0) if isinstance(holder, int) else holder
+            pre.extend(
+                (i, _check_below(rank, row.ranks, f"blocks[{i}].pre: rank"), _check_below(identity, 2**31, "id"))
+            )
         for receiver in block.post:
             rank, want = (
                 (receiver, -1) if isinstance(receiver, int) else (receiver.rank, _want_number(receiver.ids, wants))
@@ -251,7 +254,7 @@ def _custom_in(
 
 
 def _want_number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
-    """Return the number of a multiset of wanted ids, adding it if it is new."""
+    """Return the index in `wants` of a multiset of ids, adding it if it is new."""
     return wants.setdefault(tuple(sorted(ids)), len(wants))
 
 
@@ -288,8 +291,8 @@ def _custom_out(collective: Collective) -> dict[str, Any]:
         for weight in collective.weights.tolist()
     ]
     pre = (relation.pre_block, relation.pre_rank, relation.pre_id)
-    for block, rank, name in zip(*(c.tolist() for c in pre), strict=True):
-        blocks[block]["pre"].append(rank if name == (rank if combining else 0) else [rank, name])
+    for block, rank, identity in zip(*(c.tolist() for c in pre), strict=True):
+        blocks[block]["pre"].append(rank if identity == (rank if combining else 0) else [rank, identity])
     post = (relation.post_block, relation.post_rank, relation.post_want)
     for block, rank, want in zip(*(c.tolist() for c in post), strict=True):
         ids = {"rank": rank, "ids": list(relation.wants[want])} if want >= 0 else rank
@@ -366,7 +369,7 @@ def _schedule_in(
                 for c, w in ((chunk_row.block, "block"), (chunk_row.offset, "offset"), (chunk_row.share, "share"))
             ]
             chunks = Chunks(chunk_columns[0], chunk_columns[1], chunk_columns[2], chunk_row.denominator)  # type: ignore[arg-type]
-        read: dict[str, Any] = {
+        read_columns: dict[str, Any] = {
             name: _read_longs(values, name) if isinstance(values, list) else values for name, values in columns.items()
         }
         route_ptr = np.cumsum([0, *map(len, row.routes)], dtype=np.int64)
@@ -375,7 +378,7 @@ def _schedule_in(
             raise Invalid("routes: the number of a link is out of range")
         pieces = row.pieces if isinstance(row.pieces, int) else _read_longs(row.pieces, "pieces")
         return Schedule(
-            collective, chunks, **read, routes=Routes(route_ptr, links.astype(np.int32)),
+            collective, chunks, **read_columns, routes=Routes(route_ptr, links.astype(np.int32)),
             pieces=_check_below(pieces, 2**31, "pieces") if isinstance(pieces, int) else pieces,
             local=tuple(_local_in(item, i) for i, item in enumerate(row.local)), provenance=row.provenance,
         )  # fmt: skip

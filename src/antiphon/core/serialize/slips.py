@@ -1,8 +1,7 @@
 """Warn about valid but unlikely values of a topology file: bandwidths and latencies without unit, one-way links.
 
 Example: "bandwidth": 25 means 25 bytes per second, but its author most likely meant 25 GB/s; the warning names the
-place and the likely unit. Values written with a unit ("25B/s", "1s") are never reported, so that is also how to confirm
-one.
+position and the likely unit. Values written with a unit ("25B/s", "1s") are never reported: write one to confirm it.
 """
 
 from __future__ import annotations
@@ -34,16 +33,17 @@ def latency_out(seconds: float) -> float | str:
 
 
 def first_slip(row: TopologyRow, data: bytes, prefix: str = "") -> str:
-    """Return a warning about the first unlikely value, with its place and the number of others; "" for none. Linear."""
-    slips = [
-        *_bare_values(row),
-        *(() if prefix else _one_way(row)),
-    ]  # one-way links were reported when the topology's own file was read
+    """Return a warning about the first unlikely value, with its position and the number of others; "" for none. Linear.
+
+    `prefix`: the path of the topology in the file ("topology." in a plan), for positions in `data`.
+    """
+    # The one-way links of a plan's topology were reported when the topology's own file was read.
+    slips = [*_bare_values(row), *(() if prefix else _one_way(row))]
     if not slips:
         return ""
-    where, explanation = slips[0]
+    value_path, explanation = slips[0]
     others_text = f" (and {len(slips) - 1} more like it in this file)" if len(slips) > 1 else ""
-    path = prefix + where
+    path = prefix + value_path
     return f"{locate(f'{path}: ', data)}{path}: {explanation}{others_text}"
 
 
@@ -62,11 +62,11 @@ def _bare_values(row: TopologyRow) -> Iterator[tuple[str, str]]:
                 f'{speed} without a unit is in bytes per second; write "{speed}{unit}", or "{speed}B/s" if it is meant',
             )
     for i, kind in enumerate(row.types):
-        late = kind.latency
-        if not isinstance(late, str) and late >= MAX_LATENCY:
+        latency = kind.latency
+        if not isinstance(latency, str) and latency >= MAX_LATENCY:
             yield (
                 f"types[{i}].latency",
-                f'{late} without a unit is in seconds; write "{late}us", or "{late}s" if it is meant',
+                f'{latency} without a unit is in seconds; write "{latency}us", or "{latency}s" if it is meant',
             )
 
 
@@ -78,9 +78,9 @@ def _one_way(row: TopologyRow) -> Iterator[tuple[str, str]]:
     one_way_count, link_count = (
         np.bincount(kinds, minlength=len(row.types)) for kinds in (links[lacks_reverse, 2], links[:, 2])
     )
-    for at in np.flatnonzero(lacks_reverse & (2 * one_way_count <= link_count)[links[:, 2]]).tolist():
-        src, dst, kind = row.links[at]
+    for link in np.flatnonzero(lacks_reverse & (2 * one_way_count <= link_count)[links[:, 2]]).tolist():
+        src, dst, kind = row.links[link]
         yield (
-            f"links[{at}]",
+            f"links[{link}]",
             f"[{src}, {dst}, {kind}] has no link back; add [{dst}, {src}, {kind}], or {_ONE_WAY_ADVICE}",
         )

@@ -17,44 +17,45 @@ from antiphon.core.columns import as_int32
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 
 
-def add_on_arrival(spread: Schedule, collective: Collective) -> Schedule:
-    """Return the allreduce among the members of an allgather whose blocks are cut alike. O(n) for n transfers.
+def add_on_arrival(allgather: Schedule, collective: Collective) -> Schedule:
+    """Return an allreduce made of an allgather among the same members, all blocks of which have equally many chunks.
 
-    Data that a rank must forward are kept in a slot of their own and added from there one step later.
+    O(n) for n transfers. Data that a rank must forward are kept in a slot of their own and added from there one step
+    later.
     """
     slot_of = {rank: i + 1 for i, rank in enumerate(collective.members)}
     blocks = len(collective.members)
-    rows: list[tuple[int, ...]] = []  # step, chunk, src, dst, op, route, slots, joint
-    last_send: dict[tuple[int, int], int] = defaultdict(lambda: -1)  # (chunk, rank): the last step it forwards that in
-    transfers = spread.transfers
-    routes = spread.route.tolist() if spread.route is not None else [-1] * transfers
-    joints = spread.joint.tolist() if spread.joint is not None else [-1] * transfers
-    columns = (spread.step, spread.chunk, spread.src, spread.dst)
-    received = list(zip(*(column.tolist() for column in columns), routes, joints, strict=True))
-    for step, chunk, src, *_ in received:
+    rows: list[tuple[int, ...]] = []  # step, chunk, src, dst, op, route, src_slot, dst_slot, joint
+    last_send: dict[tuple[int, int], int] = defaultdict(lambda: -1)  # (chunk, rank) -> last step in which it sends that
+    transfers = allgather.transfers
+    routes = allgather.route.tolist() if allgather.route is not None else [-1] * transfers
+    joints = allgather.joint.tolist() if allgather.joint is not None else [-1] * transfers
+    columns = (allgather.step, allgather.chunk, allgather.src, allgather.dst)
+    sends = list(zip(*(column.tolist() for column in columns), routes, joints, strict=True))
+    for step, chunk, src, *_ in sends:
         last_send[chunk, src] = max(last_send[chunk, src], step)
-    # all receivers of a joint do the same
-    forwarded_joints = {joint for step, chunk, _, dst, _, joint in received if last_send[chunk, dst] > step} - {-1}
-    for step, chunk, src, dst, route, joint in received:
+    # All receivers of a joint must do the same: if one keeps the data in a slot, all do.
+    forwarded_joints = {joint for step, chunk, _, dst, _, joint in sends if last_send[chunk, dst] > step} - {-1}
+    for step, chunk, src, dst, route, joint in sends:
         part_number, block = divmod(chunk, blocks)
         owner = collective.members[block]
         slot = slot_of[owner]
-        # slot 0 is the rank's accumulating buffer: in step 0 it still holds the pure input, later it does not
+        # Slot 0 accumulates the result: only in step 0 does it still hold the rank's own input alone.
         source = slot if src != owner or step > 0 else 0
         if last_send[chunk, dst] > step or joint in forwarded_joints:
             rows.append((step, part_number, src, dst, COPY, route, source, slot, joint))
             rows.append((step + 1, part_number, dst, dst, REDUCE, -1, slot, 0, -1))
         else:
             rows.append((step, part_number, src, dst, REDUCE, route, source, 0, joint))
-    # a rank that sends its own input after step 0 needs a copy of it
-    for (chunk, rank), last in sorted(last_send.items()):
+    # A rank that sends its own input after step 0 needs a copy of it.
+    for (chunk, rank), last_step in sorted(last_send.items()):
         part_number, block = divmod(chunk, blocks)
-        if collective.members[block] == rank and last > 0:
+        if collective.members[block] == rank and last_step > 0:
             rows.append((0, part_number, rank, rank, COPY, -1, 0, slot_of[rank], -1))
     table = np.array(sorted(rows), np.int64).reshape(-1, 9)
     column = [as_int32(table[:, i]) for i in range(9)]
     return Schedule(
-        collective, cut(collective, len(spread.chunks) // blocks), column[0], column[1], column[2], column[3],
-        column[4].astype(np.uint8), route=column[5], src_slot=column[6], dst_slot=column[7], routes=spread.routes,
-        joint=column[8] if spread.joint is not None else None,
+        collective, cut(collective, len(allgather.chunks) // blocks), column[0], column[1], column[2], column[3],
+        column[4].astype(np.uint8), route=column[5], src_slot=column[6], dst_slot=column[7], routes=allgather.routes,
+        joint=column[8] if allgather.joint is not None else None,
     )  # fmt: skip

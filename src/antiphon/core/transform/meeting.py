@@ -48,7 +48,7 @@ class Stretches:
     pre: Rows  # (stretch, rank, id), sorted
     post: Rows  # (stretch, rank, set), sorted
     ids: tuple[tuple[int, ...], ...]  # per set its ids, each once
-    name: str  # for messages
+    name: str  # of the schedule, for messages
 
     def stretch_text(self, stretch: int) -> str:
         """Describe a stretch."""
@@ -57,27 +57,25 @@ class Stretches:
         return "all of the data" if high - low == 1 else f"the part from {low} to {high} of the data"
 
 
-def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) -> Stretches:
-    """Return a collective's relation on the stretches between edges; its block b is owner b of `where`."""
+def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) -> Stretches:
+    """Return a collective's relation on the stretches between edges. `spans`: per block, as owner, where it lies."""
     relation = collective.relation
-    # `edges` contains every border of `where`, so both searches hit exactly.
-    first = np.searchsorted(edges, where.begin)
-    stretch_counts = np.searchsorted(edges, where.end) - first
-    stretch, owner = (
-        concat_ranges(first, stretch_counts),
-        np.repeat(where.owner, stretch_counts),
-    )  # of each block's stretches
+    # `edges` contains every border of `spans`, so both searches hit exactly.
+    first_stretch = np.searchsorted(edges, spans.begin)
+    stretch_counts = np.searchsorted(edges, spans.end) - first_stretch
+    # Of each block's stretches: their number and their block.
+    stretch, owner = concat_ranges(first_stretch, stretch_counts), np.repeat(spans.owner, stretch_counts)
     order = np.argsort(owner, kind="stable")
     stretch, ptr = stretch[order], pointers(owner[order], collective.blocks)
 
-    def spread(block: Longs) -> tuple[Longs, Longs]:
+    def repeat_rows(block: Longs) -> tuple[Longs, Longs]:
         """Repeat rows for the stretches of their blocks; return the stretch and the old row of each new row."""
         count = ptr[block + 1] - ptr[block]
         if int(count.sum()) > MOST_PAIRS:
             raise Unsupported(f"{name}: {int(count.sum())} pairs of stretches and ranks are too many; compose fewer")
         return stretch[concat_ranges(ptr[block], count)], np.repeat(np.arange(len(block)), count)
 
-    pre_stretch, row = spread(relation.pre_block.astype(np.int64))
+    pre_stretch, row = repeat_rows(relation.pre_block.astype(np.int64))
     pre = Rows(pre_stretch, relation.pre_rank[row].astype(np.int64), relation.pre_id[row].astype(np.int64))
     # Composition takes sets, not multisets: one holder per contribution, each wanted at most once.
     if len(distinct((relation.pre_block.astype(np.int64) << 32) | relation.pre_id)) < len(relation.pre_id) or any(
@@ -88,13 +86,13 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
     sets, number = unique_inverse(
         relation.post_block.astype(np.int64) * (len(relation.wants) + 1) + relation.post_want + 1, 2**62
     )
-    own = pointers(relation.pre_block, collective.blocks)
+    pre_ptr = pointers(relation.pre_block, collective.blocks)
     ids = []
     for code in sets.tolist():
         block, want = divmod(code, len(relation.wants) + 1)
-        all_of_it = relation.pre_id[own[block] : own[block + 1]].tolist()
-        ids.append(tuple(sorted(all_of_it if want == 0 else relation.wants[want - 1])))
-    post_stretch, row = spread(relation.post_block.astype(np.int64))
+        block_ids = relation.pre_id[pre_ptr[block] : pre_ptr[block + 1]].tolist()
+        ids.append(tuple(sorted(block_ids if want == 0 else relation.wants[want - 1])))
+    post_stretch, row = repeat_rows(relation.post_block.astype(np.int64))
     post = Rows(post_stretch, relation.post_rank[row].astype(np.int64), number[row])
     return Stretches(edges, _sort_rows(pre), _sort_rows(post), tuple(ids), name)
 
@@ -113,11 +111,11 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
     stretch, rank, _ = second.pre
     # Stage 1: join second.pre with first.post on (stretch, rank). Every input of the second must be an output of the
     # first.
-    left_keys = first.post.stretch * 2**32 + first.post.rank
-    output = np.searchsorted(left_keys, stretch * 2**32 + rank)  # per input of the second: the first's output
+    output_keys = first.post.stretch * 2**32 + first.post.rank
+    output = np.searchsorted(output_keys, stretch * 2**32 + rank)  # per input of the second: the first's output
     is_output = np.zeros(len(stretch), np.bool_)
-    inside = output < len(left_keys)
-    is_output[inside] = left_keys[output[inside]] == (stretch * 2**32 + rank)[inside]
+    inside = output < len(output_keys)
+    is_output[inside] = output_keys[output[inside]] == (stretch * 2**32 + rank)[inside]
     if not is_output.all():
         missing = int(np.flatnonzero(~is_output)[0])
         raise Invalid(
@@ -126,10 +124,10 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
             "the other begins, or merge with more groups before composing"
         )
     # Stage 2: translate the sets of the second into unions of sets of the first.
-    held_set = first.post.content[output]  # per contribution to the second: the set of the first that it holds
+    held_set = first.post.content[output]  # per input of the second: the set of the first that it holds
     begin = pointers(stretch, len(second.edges) - 1)
     sets: dict[tuple[int, ...], int] = {}
-    same = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
+    kept_set = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
     keys, number = unique_inverse(second.post.stretch * len(second.ids) + second.post.content, 2**62)
     for index, key in enumerate(keys.tolist()):
         stretch_number, want = divmod(key, len(second.ids))
@@ -139,21 +137,21 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
         )
         # A contribution that would be added twice makes the sum wrong: refuse it by name.
         union = sorted(i for name in second.ids[want] for i in first.ids[sets_by_name[name]])
-        twice = next((a for a, b in pairwise(union) if a == b), None)
-        if twice is not None:
+        repeated = next((a for a, b in pairwise(union) if a == b), None)
+        if repeated is not None:
             raise Invalid(
-                f"compose: {second.name} would add the contribution {twice} twice to "
+                f"compose: {second.name} would add the contribution {repeated} twice to "
                 f"{second.stretch_text(stretch_number)}: more than one of those that it combines has it after "
                 f"{first.name}; compose it with what leaves each "
                 "of them a sum of its own, or use a collective that copies"
             )
         keys[index] = sets.setdefault(tuple(union), len(sets))
     # Stage 3: ranks that the second schedule does not touch keep their results.
-    stay = ~np.isin(first.post.rank, used)
+    is_kept = ~np.isin(first.post.rank, used)
     post = Rows(
-        np.concatenate([first.post.stretch[stay], second.post.stretch]),
-        np.concatenate([first.post.rank[stay], second.post.rank]),
-        np.concatenate([same[first.post.content[stay]], keys[number]]),
+        np.concatenate([first.post.stretch[is_kept], second.post.stretch]),
+        np.concatenate([first.post.rank[is_kept], second.post.rank]),
+        np.concatenate([kept_set[first.post.content[is_kept]], keys[number]]),
     )
     return Stretches(first.edges, first.pre, _sort_rows(post), tuple(sets), f"{first.name}, {second.name}")
 
@@ -162,8 +160,8 @@ def _holders_text(first: Stretches, stretch: int) -> str:
     """Describe the ranks that have a stretch after the first schedule."""
     ranks = first.post.rank[first.post.stretch == stretch].tolist()
     listed = ", ".join(map(str, ranks[:8]))
-    where = {0: "no rank", 1: f"rank {listed}"}.get(len(ranks), f"ranks {listed}")
-    return f"it leaves that at {where}{', ...' if len(ranks) > 8 else ''}"
+    holders = {0: "no rank", 1: f"rank {listed}"}.get(len(ranks), f"ranks {listed}")
+    return f"it leaves that at {holders}{', ...' if len(ranks) > 8 else ''}"
 
 
 def join_relations(stretches: Sequence[Stretches]) -> Stretches:
@@ -203,28 +201,27 @@ def _recognize_kind(stretches: Stretches, members: Longs) -> tuple[str, list[int
     pre_ptr, post_ptr = pointers(pre.stretch, count), pointers(post.stretch, count)
     sources, targets = np.diff(pre_ptr), np.diff(post_ptr)
     size = np.array([len(ids) for ids in stretches.ids])
-    full = bool((size[post.content] == sources[post.stretch]).all())
-    # Reductions are recognized only if contributions are named after their holders.
+    wants_all = bool((size[post.content] == sources[post.stretch]).all())
     named_by_rank = np.array_equal(pre.rank, pre.content)
     m = len(members)
-    if not full or not len(sources) or not sources.all() or not targets.all() or m < 2:
+    if not wants_all or not len(sources) or not sources.all() or not targets.all() or m < 2:
         return None
     source, target = pre.rank[pre_ptr[:-1]], post.rank[post_ptr[:-1]]  # the first one per stretch
     source_place, target_place = np.searchsorted(members, source), np.searchsorted(members, target)
     # Classify by the number of sources and targets per stretch: m is "every member", 1 is "one member".
-    each, to_each = bool((sources == 1).all()), bool((targets == 1).all())
+    one_source, one_target = bool((sources == 1).all()), bool((targets == 1).all())
     named_kind: tuple[str, list[int], Longs, int] | None = None
     if (sources == m).all() and named_by_rank and (targets == m).all():
         named_kind = "allreduce", [], np.zeros(len(sources), np.int64), 1
-    elif (sources == m).all() and named_by_rank and to_each:
+    elif (sources == m).all() and named_by_rank and one_target:
         named_kind = _block_per_root("reducescatter", "reduce", members, target, target_place)
-    elif each and (targets == m).all():
+    elif one_source and (targets == m).all():
         named_kind = _block_per_root("allgather", "broadcast", members, source, source_place)
-    elif each and to_each and len(distinct(source)) == 1:
+    elif one_source and one_target and len(distinct(source)) == 1:
         named_kind = "scatter", [int(source[0])], target_place, m
-    elif each and to_each and len(distinct(target)) == 1:
+    elif one_source and one_target and len(distinct(target)) == 1:
         named_kind = "gather", [int(target[0])], source_place, m
-    elif each and to_each:
+    elif one_source and one_target:
         named_kind = "alltoall", [], target_place * m + source_place, m * m
     return named_kind
 
@@ -246,15 +243,15 @@ def _custom_relation(stretches: Stretches) -> Relation:
     """Return the custom relation; sets that are all contributions of their stretch are not listed."""
     begin = pointers(stretches.pre.stretch, len(stretches.edges) - 1)
     size = np.array([len(ids) for ids in stretches.ids])
-    full = size[stretches.post.content] == np.diff(begin)[stretches.post.stretch]
-    used, number = unique_inverse(stretches.post.content[~full], max(len(stretches.ids), 1))
-    want = np.full(len(full), -1, np.int64)
-    want[~full] = number
+    wants_all = size[stretches.post.content] == np.diff(begin)[stretches.post.stretch]
+    listed_sets, number = unique_inverse(stretches.post.content[~wants_all], max(len(stretches.ids), 1))
+    want = np.full(len(wants_all), -1, np.int64)
+    want[~wants_all] = number
     pre, post = (
         [column.astype(np.int32) for column in stretches.pre],
         [column.astype(np.int32) for column in stretches.post[:2]],
     )
-    wants = tuple(stretches.ids[i] for i in used.tolist())
+    wants = tuple(stretches.ids[i] for i in listed_sets.tolist())
     return Relation(pre[0], pre[1], pre[2], post[0], post[1], want.astype(np.int32), wants)
 
 
@@ -268,8 +265,8 @@ def find_overlap(groups: Sequence[Longs]) -> tuple[int, int, int] | None:
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     # Equal values become neighbours, so a repeat is a row that does not start a new value.
     order = np.lexsort((owner, values))
-    again = np.flatnonzero(~run_starts(values[order]))
-    if not len(again):
+    repeats = np.flatnonzero(~run_starts(values[order]))
+    if not len(repeats):
         return None
-    i = int(again[0])
+    i = int(repeats[0])
     return int(values[order][i]), int(owner[order][i - 1]), int(owner[order][i])

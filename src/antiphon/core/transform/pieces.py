@@ -24,7 +24,7 @@ class Cuts:
     """A runtime's rule for cutting messages.
 
     Only messages without pieces in the schedule are cut. A piece of a message is forwarded alone only if every other
-    message at that rank is the same stretch of data or disjoint from it; otherwise ranks wait for the whole message,
+    message at that rank is the same stretch of data or disjoint from it. Otherwise ranks wait for the whole message,
     which then counts as one piece.
     """
 
@@ -58,7 +58,7 @@ class Cutting:
         self.message = number_rows(schedule.step[rows], schedule.src[rows], schedule.dst[rows], route)
         self.chunk, self.messages = chunk, int(self.message.max()) + 1
         weights, scale = schedule.chunks.weights(schedule.collective)
-        self.share = np.zeros(self.messages)
+        self.share = np.zeros(self.messages)  # per message its fraction of nbytes
         np.add.at(self.share, self.message, weights[chunk].astype(float) / scale)
         self.is_uniform = self._find_uniform(rows)
 
@@ -74,15 +74,15 @@ class Cutting:
         array([False, False,  True])
         """
         schedule, chunks = self.schedule, self.schedule.chunks
-        rank = np.lexsort((chunks.offset, chunks.block))
-        place = np.empty(len(chunks), np.int64)
-        place[rank] = np.arange(len(chunks))
-        chunk_places = place[self.chunk]
+        order = np.lexsort((chunks.offset, chunks.block))
+        position = np.empty(len(chunks), np.int64)  # per chunk, on the line of all chunks
+        position[order] = np.arange(len(chunks))
+        chunk_position = position[self.chunk]
         low = np.full(self.messages, len(chunks), np.int64)
         high, count = np.zeros(self.messages, np.int64), np.bincount(self.message, minlength=self.messages)
-        np.minimum.at(low, self.message, chunk_places)
-        np.maximum.at(high, self.message, chunk_places)
-        # A message is contiguous if its chunks occupy consecutive places on the line of all chunks.
+        np.minimum.at(low, self.message, chunk_position)
+        np.maximum.at(high, self.message, chunk_position)
+        # A message is contiguous if its chunks have consecutive positions.
         is_contiguous = high - low + 1 == count
         stretch = number_rows(low, high, np.where(is_contiguous, 0, np.arange(1, self.messages + 1)))
         is_uniform: Bools = is_contiguous.copy()
@@ -92,17 +92,18 @@ class Cutting:
             cell = number_rows(end, self.chunk)
             first = np.full(int(cell.max()) + 1, -1, np.int64)
             first[cell] = stretch[self.message]
-            odd = np.zeros(len(first), bool)
-            np.logical_or.at(odd, cell, first[cell] != stretch[self.message])
-            np.logical_and.at(is_uniform, self.message, ~odd[cell])
+            is_mixed = np.zeros(len(first), bool)
+            np.logical_or.at(is_mixed, cell, first[cell] != stretch[self.message])
+            np.logical_and.at(is_uniform, self.message, ~is_mixed[cell])
         return is_uniform
 
     def pieces(self, nbytes: int) -> tuple[int, ...] | None:
         """Return the pieces per chunk at this size; None if nothing is cut."""
         if self.cuts_nothing:
             return None
-        size = np.ceil(self.share * nbytes / self.cuts.piece)
-        count = np.where(self.is_uniform, np.clip(size, 1, self.cuts.most), 1).astype(np.int64)
+        piece_count = np.ceil(self.share * nbytes / self.cuts.piece)
+        count = np.where(self.is_uniform, np.clip(piece_count, 1, self.cuts.most), 1).astype(np.int64)
+        # A chunk gets the fewest pieces of the messages that carry it; chunks in no message stay whole.
         pieces = np.full(len(self.schedule.chunks), self.cuts.most, np.int64)
         np.minimum.at(pieces, self.chunk, count[self.message])
         pieces[np.bincount(self.chunk, minlength=len(pieces)) == 0] = 1

@@ -1,6 +1,6 @@
 """The same schedule for other ranks: relabelled, or copied by a symmetry.
 
-Relabelling permutes ranks and, with them, blocks: the block of rank r in an allgather becomes the block of name[r].
+Relabelling permutes ranks and, with them, blocks: the block of rank r in an allgather becomes the block of new_rank[r].
 Scatter, gather and alltoall number their blocks by two coordinates (sender and receiver); both are permuted.
 
 Example: in an allgather among 3 ranks, relabelled r -> r + 1 (mod 3), the row "block 0 from rank 0 to 1" becomes "block
@@ -21,32 +21,32 @@ from antiphon.core.schedule import Chunks, Schedule
 from antiphon.errors import Invalid
 
 
-def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective, Longs]:
-    """Renumber rank r as name[r]; return the collective, and the new number of each of its blocks. O(blocks).
+def relabel_collective(collective: Collective, new_rank: Longs) -> tuple[Collective, Longs]:
+    """Renumber rank r as new_rank[r]; return the collective, and the new number of each of its blocks. O(blocks).
 
     >>> relabel_collective(Collective("allgather", 3, weights=[5, 6, 7]), np.array([2, 0, 1]))[1]
     array([2, 0, 1])
     """
     if collective.custom is not None:
-        custom = _relabel_relation(collective.custom, name)
-        members = tuple(name[list(collective.members)].tolist())
+        custom = _relabel_relation(collective.custom, new_rank)
+        members = tuple(new_rank[list(collective.members)].tolist())
         renamed = replace(collective, members=members, custom=custom, groups=())
         return renamed, np.arange(collective.blocks)
-    renamed_members = name[list(collective.members)]
-    # Member i -> its place among the renamed members, which are sorted.
-    place = np.empty(len(renamed_members), np.int64)
-    place[np.argsort(renamed_members)] = np.arange(len(renamed_members))
-    roots = tuple(name[list(collective.roots)].tolist())
+    renamed_members = new_rank[list(collective.members)]
+    # Member i -> its position among the renamed members, which are sorted.
+    position = np.empty(len(renamed_members), np.int64)
+    position[np.argsort(renamed_members)] = np.arange(len(renamed_members))
+    roots = tuple(new_rank[list(collective.roots)].tolist())
     m, r = len(renamed_members), max(len(roots), 1)
     block = np.arange(collective.blocks)
     if collective.kind in ("allgather", "reducescatter"):
-        block = place
+        block = position
     elif collective.kind == "scatter":
-        block = place[block // r] * r + block % r
+        block = position[block // r] * r + block % r
     elif collective.kind == "gather":
-        block = block // m * m + place[block % m]
+        block = block // m * m + position[block % m]
     elif collective.kind == "alltoall":
-        block = place[block // m] * m + place[block % m]
+        block = position[block // m] * m + position[block % m]
     # Scatter the weights to the new block numbers.
     weights = np.empty(collective.blocks, np.int64)
     weights[block] = collective.weights
@@ -54,9 +54,9 @@ def relabel_collective(collective: Collective, name: Longs) -> tuple[Collective,
     return replace(collective, members=members, roots=roots, weights=weights), block
 
 
-def _relabel_relation(relation: Relation, name: Longs) -> Relation:
+def _relabel_relation(relation: Relation, new_rank: Longs) -> Relation:
     """Renumber the ranks of a custom relation."""
-    pre_rank, post_rank = name[relation.pre_rank], name[relation.post_rank]
+    pre_rank, post_rank = new_rank[relation.pre_rank], new_rank[relation.post_rank]
     pre = np.lexsort((relation.pre_id, pre_rank, relation.pre_block))
     post = np.lexsort((post_rank, relation.post_block))
     return Relation(
@@ -72,15 +72,15 @@ def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None
 
     >>> from antiphon.core.example import of_rows
     >>> chain = of_rows("allgather", 3, [(0, 0, 0, 1, 0), (0, 1, 1, 2, 0), (1, 0, 1, 2, 0)])
-    >>> turned = relabel(chain, [1, 2, 0])
-    >>> turned.chunk.tolist(), turned.chunks.block.tolist(), turned.src.tolist(), turned.dst.tolist()
-    ([0, 1, 0], [1, 2, 0], [1, 2, 2], [2, 0, 0])
+    >>> relabelled = relabel(chain, [1, 2, 0])
+    >>> [c.tolist() for c in (relabelled.chunk, relabelled.chunks.block, relabelled.src, relabelled.dst)]
+    [[0, 1, 0], [1, 2, 0], [1, 2, 2], [2, 0, 0]]
     """
-    name = np.asarray(names, np.int64)
+    new_number = np.asarray(names, np.int64)
     ranks = schedule.collective.ranks
-    if len(name) < ranks or not np.array_equal(np.sort(name[:ranks]), np.arange(ranks)):
+    if len(new_number) < ranks or not np.array_equal(np.sort(new_number[:ranks]), np.arange(ranks)):
         raise Invalid(f"relabel: expected a permutation of the {ranks} ranks")
-    collective, block = relabel_collective(schedule.collective, name[:ranks])
+    collective, block = relabel_collective(schedule.collective, new_number[:ranks])
     routes, chunks = schedule.routes, schedule.chunks
     if links is not None:
         routes = Routes(routes.ptr, np.asarray(links, np.int32)[routes.links])
@@ -88,7 +88,7 @@ def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None
         schedule,
         collective=collective,
         chunks=Chunks(as_int32(block[chunks.block]), chunks.offset, chunks.share, chunks.denominator),
-        src=as_int32(name[schedule.src]),
-        dst=as_int32(name[schedule.dst]),
+        src=as_int32(new_number[schedule.src]),
+        dst=as_int32(new_number[schedule.dst]),
         routes=routes,
     )

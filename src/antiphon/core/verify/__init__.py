@@ -18,6 +18,9 @@ Example: an allreduce on 3 ranks. Rank 0 adds the values of 1 and 2: its cell co
 was used once, so the count 3 proves the set {0, 1, 2}. Had rank 1 sent its value twice and rank 2 none, the count would
 be 3, too; but then a partial sum is used twice, and sets.py decides.
 
+In a batch, the *owner* of a row or cell is the index of its chunk, and `post` lists the cells that must hold a result
+at the end (layout.py).
+
 Joints (multicast and reduction in switches) are checked separately (joined.py, branching.py).
 """
 
@@ -77,8 +80,8 @@ def verify(
 def _earliest_fault(*faults: Fault | None) -> Fault | None:
     """Return the earliest fault: by step (a fault of the final result has none and comes last), then chunk."""
     present_faults = [fault for fault in faults if fault is not None]
-    late = 2**62
-    key = lambda f: (late if f.step is None else f.step, late if f.chunk is None else f.chunk)  # noqa: E731
+    latest = 2**62
+    key = lambda f: (latest if f.step is None else f.step, latest if f.chunk is None else f.chunk)  # noqa: E731
     return min(present_faults, key=key, default=None)
 
 
@@ -141,25 +144,28 @@ def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome)
     collective = schedule.collective
     number = collective.ids_per_block[schedule.chunks.block[batch.chunks]]
     # Counting does not decide where a partial sum is used twice or where only a subset is wanted.
-    unclear = outcome.shared.copy()
-    unclear[batch.post_owner[batch.post_want >= 0]] = True
-    wrong = (outcome.count[batch.post] != number[batch.post_owner]) & ~unclear[batch.post_owner]
-    if not wrong.any() and unclear.any():
-        for owners in _group_chunks(np.flatnonzero(unclear), batch, number):
+    is_undecided = outcome.shared.copy()
+    is_undecided[batch.post_owner[batch.post_want >= 0]] = True
+    is_wrong = (outcome.count[batch.post] != number[batch.post_owner]) & ~is_undecided[batch.post_owner]
+    if not is_wrong.any() and is_undecided.any():
+        for owners in _group_chunks(np.flatnonzero(is_undecided), batch, number):
             chunk_rows = batch.only(owners).compact()
-            good = sets.holds_exactly(chunk_rows, collective.relation.wants)
-            if not good.all():
-                return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
+            is_right = sets.holds_exactly(chunk_rows, collective.relation.wants)
+            if not is_right.all():
+                return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~is_right)[0]))
     # Explain the first wrong cell from exact sets of its chunk alone.
-    if wrong.any():
-        chunk_rows = batch.only(batch.post_owner[np.flatnonzero(wrong)[:1]]).compact()
-        good = sets.holds_exactly(chunk_rows, collective.relation.wants)
-        return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
+    if is_wrong.any():
+        chunk_rows = batch.only(batch.post_owner[np.flatnonzero(is_wrong)[:1]]).compact()
+        is_right = sets.holds_exactly(chunk_rows, collective.relation.wants)
+        return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~is_right)[0]))
     return None
 
 
 def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]:
-    """Group chunks so that the exact state of a group stays below sets.MAX_STATE_BYTES. `number`: of contributions."""
+    """Group chunks so that the exact state of a group stays below sets.MAX_STATE_BYTES.
+
+    `owners`: the chunks, as indices into `batch.chunks`. `number`: per chunk of the batch its count of contributions.
+    """
     cells = np.bincount(batch.owner, minlength=len(batch.chunks)) * 2 + np.bincount(
         batch.pre_owner, minlength=len(batch.chunks)
     )
@@ -170,7 +176,7 @@ def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]
 
 
 def _explain_cell(schedule: Schedule, batch: ChunkRows, post: int) -> Fault:
-    """Return the fault of a wrong final cell: its missing and surplus contributions, recounted for its chunk alone."""
+    """Return the fault of a wrong final cell, `batch.post[post]`: its missing and surplus contributions, recounted."""
     owner, rank = int(batch.post_owner[post]), int(batch.post_rank[post])
     chunk = int(batch.chunks[owner])
     chunk_rows = batch.only(np.array([owner])).compact()
@@ -180,35 +186,37 @@ def _explain_cell(schedule: Schedule, batch: ChunkRows, post: int) -> Fault:
     want = chunk_rows.post_want[row]
     listed = schedule.collective.relation.wants[want] if want >= 0 else tuple(names.values())
     expected = Counter(listed) if want >= 0 else dict.fromkeys(names.values(), 1)
-    lacking: list[tuple[int, int]] = []
-    over: list[tuple[int, int]] = []
+    missing: list[tuple[int, int]] = []
+    surplus: list[tuple[int, int]] = []
     span = max(1, sets.MAX_STATE_BYTES // (8 * max(chunk_rows.cells, 1)))
     # Count contributions window by window, so that the state stays small.
     for low in range(0, int(per_chunk[0]), span):
         high = min(low + span, int(per_chunk[0]))
-        have = sets.track_counts(chunk_rows, ids, low, high, max_count)[chunk_rows.post[row]]
-        for number, times in enumerate(have.tolist(), low):
-            should = expected.get(names[number], 0)
-            (lacking if times < should else over if times > should else []).append((names[number], times))
+        counts = sets.track_counts(chunk_rows, ids, low, high, max_count)[chunk_rows.post[row]]
+        for number, times in enumerate(counts.tolist(), low):
+            wanted_count = expected.get(names[number], 0)
+            (missing if times < wanted_count else surplus if times > wanted_count else []).append(
+                (names[number], times)
+            )
     return Fault(
-        "post", _outcome_text(rank, chunk, lacking, over, schedule.collective.combining), chunk=chunk, dst=rank
+        "post", _outcome_text(rank, chunk, missing, surplus, schedule.collective.combining), chunk=chunk, dst=rank
     )
 
 
 def _outcome_text(
-    rank: int, chunk: int, lacking: list[tuple[int, int]], over: list[tuple[int, int]], combining: bool
+    rank: int, chunk: int, missing: list[tuple[int, int]], surplus: list[tuple[int, int]], combining: bool
 ) -> str:
-    """Describe a wrong final cell. `lacking`, `over`: (contribution, how often it is there)."""
+    """Describe a wrong final cell. `missing`, `surplus`: (contribution, how often it is there)."""
 
-    def some(pairs: list[tuple[int, int]]) -> str:
+    def list_first(pairs: list[tuple[int, int]]) -> str:
         return ", ".join(str(name) for name, _ in pairs[:5]) + (", ..." if len(pairs) > 5 else "")
 
     contribution = "the contribution of rank" if combining else "the data of rank"
     clauses = []
-    if lacking:
-        clauses.append(f"without {contribution} {some(lacking)}")
-    if over:
-        clauses.append(f"with {contribution} {some(over)} more often than it should")
+    if missing:
+        clauses.append(f"without {contribution} {list_first(missing)}")
+    if surplus:
+        clauses.append(f"with {contribution} {list_first(surplus)} more often than it should")
     return f"chunk {chunk}: rank {rank} ends {' and '.join(clauses)}"
 
 

@@ -3,7 +3,7 @@
 A cell is a (chunk, rank, slot): slot 0 is a rank's copy of the chunk, slots above 0 are private extra copies. `pre`
 cells hold a contribution at the start; `post` cells must hold a `want` at the end: -1 for all contributions of the
 block, else an index into `Relation.wants`. Within a batch cells are numbered 0, 1, ... so that the state of all cells
-is one array. A batch holds up to CELLS cells, or ROWS rows if chunks touch few of their cells; such batches are
+is one array. A batch holds up to MAX_CELLS cells, or MAX_ROWS rows if chunks touch few of their cells; such batches are
 renumbered to the cells that occur.
 
 Example: 1000 chunks on 4096 ranks have 4 million cells: one batch. 10,000 chunks make ten batches. The rows are sorted

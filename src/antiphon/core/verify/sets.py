@@ -5,11 +5,11 @@ and, for a reduction, the old set: the union by OR. Adding a contribution twice 
 the union is then less than the sum of the sizes.
 
 Example: cell A holds {0, 1}, cell B holds {1, 2}. Reducing B into A gives the union {0, 1, 2} of size 3, but 2 + 2 =
-4: contribution 1 is counted twice, and the cell is marked `over`.
+4: contribution 1 is counted twice, and the cell is marked in `has_repeats`.
 
 Where a relation wants a contribution several times, counts replace bits. They saturate at one more than the greatest
 number wanted, which is exact: sums never fall again. Contributions are processed in windows so that the state stays
-below STATE bytes.
+below MAX_STATE_BYTES.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ ROWS_PER_GROUP = 2**16  # rows combined at once
 def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
     """Number the contributions of each chunk from 0.
 
+    A *pre row* is a row of `batch.pre`, a *post row* one of `batch.post` (layout.py).
+
     Return the number of every pre row's id, the number of ids per chunk, and how often any id is wanted at most.
     """
-    top = int(batch.pre_id.max(initial=0)) + 1
-    keys, place = unique_inverse(batch.pre_owner * top + batch.pre_id, max(len(batch.chunks), 1) * top)
-    per_chunk = np.bincount(keys // top, minlength=len(batch.chunks))
+    id_bound = int(batch.pre_id.max(initial=0)) + 1
+    keys, position = unique_inverse(batch.pre_owner * id_bound + batch.pre_id, max(len(batch.chunks), 1) * id_bound)
+    per_chunk = np.bincount(keys // id_bound, minlength=len(batch.chunks))
     base = np.cumsum(per_chunk) - per_chunk
     max_count = max((max(np.unique(w, return_counts=True)[1], default=1) for w in wants), default=1)
-    return place - base[batch.pre_owner], per_chunk, int(max_count)
+    return position - base[batch.pre_owner], per_chunk, int(max_count)
 
 
 def _group_by_cell(dst: AnyInts, cells: int) -> tuple[Longs, Longs]:
@@ -57,10 +59,10 @@ class _Writes(NamedTuple):
 
 
 def _slice_writes(batch: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> Iterator[_Writes]:
-    """Yield the writes of one step, about ROWS rows at a time."""
+    """Yield the writes of one step, about ROWS_PER_GROUP rows at a time."""
     order, first = _group_by_cell(dst, batch.cells)
     read, write, reduces = src[order], dst[order], batch.reduces[rows][order]
-    # Take whole written cells until about ROWS rows are together; at least one cell per slice.
+    # Take whole written cells until about ROWS_PER_GROUP rows are together; at least one cell per slice.
     begin = 0
     while begin < len(first):
         end = max(begin + 1, int(np.searchsorted(first, first[begin] + ROWS_PER_GROUP)))
@@ -75,32 +77,32 @@ class Bits:
     """The contributions of every cell."""
 
     state: NDArray[np.uint64]  # a row of words per cell: bit i % 64 of word i // 64 is contribution i
-    over: Bools  # per cell, whether it has some contribution twice
+    has_repeats: Bools  # per cell, whether it has some contribution twice
 
 
 def track_sets(batch: ChunkRows, ids: Longs, words: int) -> Bits:
     """Track sets of contributions. O(rows * words); the state is cells * words * 8 bytes."""
     state = np.zeros((batch.cells, words), np.uint64)
-    over = np.zeros(batch.cells, np.bool_)
+    has_repeats = np.zeros(batch.cells, np.bool_)
     np.bitwise_or.at(state, (batch.pre, ids >> 6), np.uint64(1) << (ids & 63).astype(np.uint64))
     for rows, src, dst in batch.steps():
-        done = []
+        writes = []
         for cells, adds, read, first in _slice_writes(batch, rows, src, dst):
             operands = state[read]
             union = np.bitwise_or.reduceat(operands, first)
-            twice = np.logical_or.reduceat(over[read], first)
-            # number: the sum of the sizes of all operands, with repetition.
-            number = np.add.reduceat(np.bitwise_count(operands).sum(axis=1, dtype=np.int64), first)
+            is_repeated = np.logical_or.reduceat(has_repeats[read], first)
+            # size_sum: the sum of the sizes of all operands, with repetition.
+            size_sum = np.add.reduceat(np.bitwise_count(operands).sum(axis=1, dtype=np.int64), first)
             old = np.where(adds[:, None], state[cells], np.uint64(0))
-            number += np.bitwise_count(old).sum(axis=1, dtype=np.int64)
+            size_sum += np.bitwise_count(old).sum(axis=1, dtype=np.int64)
             union |= old
-            twice |= adds & over[cells]
+            is_repeated |= adds & has_repeats[cells]
             # |union| < sum of sizes: some contribution arrived twice.
-            twice |= np.bitwise_count(union).sum(axis=1, dtype=np.int64) != number
-            done.append((cells, union, twice))
-        for cells, union, twice in done:  # all reads of a step precede its writes
-            state[cells], over[cells] = union, twice
-    return Bits(state, over)
+            is_repeated |= np.bitwise_count(union).sum(axis=1, dtype=np.int64) != size_sum
+            writes.append((cells, union, is_repeated))
+        for cells, union, is_repeated in writes:  # all reads of a step precede its writes
+            state[cells], has_repeats[cells] = union, is_repeated
+    return Bits(state, has_repeats)
 
 
 def track_counts(batch: ChunkRows, ids: Longs, low: int, high: int, max_count: int) -> NDArray[np.int64]:
@@ -113,12 +115,12 @@ def track_counts(batch: ChunkRows, ids: Longs, low: int, high: int, max_count: i
     np.add.at(state, (batch.pre[in_range], ids[in_range] - low), 1)
     np.minimum(state, max_count + 1, out=state)
     for rows, src, dst in batch.steps():
-        done = []
+        writes = []
         for cells, adds, read, first in _slice_writes(batch, rows, src, dst):
             total = np.add.reduceat(state[read], first)
             total += np.where(adds[:, None], state[cells], 0)
-            done.append((cells, np.minimum(total, max_count + 1)))
-        for cells, total in done:
+            writes.append((cells, np.minimum(total, max_count + 1)))
+        for cells, total in writes:
             state[cells] = total
     return state
 
@@ -126,19 +128,19 @@ def track_counts(batch: ChunkRows, ids: Longs, low: int, high: int, max_count: i
 def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
     """Return per post row whether its cell holds exactly the contributions required."""
     ids, per_chunk, max_count = number_contributions(batch, wants)
-    plain = max_count == 1 and not _has_repeats(batch)
+    is_set = max_count == 1 and not _has_repeats(batch)
     width = int(per_chunk.max(initial=1))
-    if plain:
-        # Plain case: no contribution may occur twice, so a bit per contribution decides.
+    if is_set:
+        # No contribution may occur twice, so a bit per contribution decides.
         words = (width + 63) // 64
-        have = track_sets(batch, ids, words)
-        want = np.zeros((len(batch.post), words), np.uint64)
+        bits = track_sets(batch, ids, words)
+        wanted_bits = np.zeros((len(batch.post), words), np.uint64)
         row, number = _wanted_pairs(batch, ids, wants)
-        np.bitwise_or.at(want, (row, number >> 6), np.uint64(1) << (number & 63).astype(np.uint64))
-        same: Bools = (have.state[batch.post] == want).all(axis=1)
-        return same & ~have.over[batch.post]
-    good = np.ones(len(batch.post), np.bool_)
-    # Multisets: exact counts, in windows of contributions that keep the state within STATE bytes.
+        np.bitwise_or.at(wanted_bits, (row, number >> 6), np.uint64(1) << (number & 63).astype(np.uint64))
+        is_equal: Bools = (bits.state[batch.post] == wanted_bits).all(axis=1)
+        return is_equal & ~bits.has_repeats[batch.post]
+    is_right = np.ones(len(batch.post), np.bool_)
+    # Multisets: exact counts, in windows of contributions that keep the state within MAX_STATE_BYTES.
     span = max(1, MAX_STATE_BYTES // (8 * max(batch.cells, 1)))
     row, number = _wanted_pairs(batch, ids, wants)
     for low in range(0, width, span):
@@ -147,8 +149,8 @@ def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
         want_counts = np.zeros((len(batch.post), high - low), np.int64)
         in_range = (number >= low) & (number < high)
         np.add.at(want_counts, (row[in_range], number[in_range] - low), 1)
-        good &= (state[batch.post] == want_counts).all(axis=1)
-    return good
+        is_right &= (state[batch.post] == want_counts).all(axis=1)
+    return is_right
 
 
 def _has_repeats(batch: ChunkRows) -> bool:
@@ -168,21 +170,21 @@ def _wanted_pairs(batch: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]
     >>> [column.tolist() for column in _wanted_pairs(batch, ids, ())]  # all three ids at every rank
     [[0, 0, 0, 1, 1, 1, 2, 2, 2], [0, 1, 2, 0, 1, 2, 0, 1, 2]]
     """
-    top = int(batch.pre_id.max(initial=0)) + 1
-    keys = batch.pre_owner * top + batch.pre_id
-    order = order_of(keys, max(len(batch.chunks), 1) * top)
-    keep = order[run_starts(keys[order])]
-    id_keys, number, owner = keys[keep], ids[keep], batch.pre_owner[keep]
+    id_bound = int(batch.pre_id.max(initial=0)) + 1
+    keys = batch.pre_owner * id_bound + batch.pre_id
+    order = order_of(keys, max(len(batch.chunks), 1) * id_bound)
+    distinct_rows = order[run_starts(keys[order])]
+    id_keys, number, owner = keys[distinct_rows], ids[distinct_rows], batch.pre_owner[distinct_rows]
     rows: list[Longs] = []
     numbers: list[Longs] = []
     # begin: CSR from chunk to its distinct contributions.
     begin = np.searchsorted(owner, np.arange(len(batch.chunks) + 1))
-    every = np.flatnonzero(batch.post_want < 0)
-    size = (begin[1:] - begin[:-1])[batch.post_owner[every]]
-    rows.append(np.repeat(every, size))
-    numbers.append(number[concat_ranges(begin[batch.post_owner[every]], size)])
+    wants_all = np.flatnonzero(batch.post_want < 0)
+    size = (begin[1:] - begin[:-1])[batch.post_owner[wants_all]]
+    rows.append(np.repeat(wants_all, size))
+    numbers.append(number[concat_ranges(begin[batch.post_owner[wants_all]], size)])
     for row in np.flatnonzero(batch.post_want >= 0).tolist():
         want = np.array(wants[batch.post_want[row]], np.int64)
         rows.append(np.full(len(want), row, np.int64))
-        numbers.append(number[np.searchsorted(id_keys, batch.post_owner[row] * top + want)])
+        numbers.append(number[np.searchsorted(id_keys, batch.post_owner[row] * id_bound + want)])
     return np.concatenate(rows), np.concatenate(numbers)
