@@ -123,15 +123,15 @@ def parse_span(value: SupportsIndex | str, label: str = "nbytes") -> Span:
 
 def parse_sizes(value: Sizes, label: str = "nbytes", usual: int = 2) -> list[int]:
     """Return the sizes of a range as `parse_span` reads it (`usual`: factor of FROM:TO), or of several ranges."""
-    several: list[Any] = [value]
+    spans: list[Any] = [value]
     if not isinstance(value, str) and isinstance(value, Iterable):
         try:
-            several = list(islice(value, MOST_SIZES + 1))
+            spans = list(islice(value, MOST_SIZES + 1))
         except TypeError:  # a NumPy array of no dimensions is an Iterable by its type, and cannot be iterated
             raise Invalid(f"{label}: expected a size such as 64KB, or several, got {quote(value)}") from None
-        if len(several) > MOST_SIZES:
+        if len(spans) > MOST_SIZES:
             raise Invalid(f"{label}: more than {MOST_SIZES} sizes; give fewer")
-    return [size for size_text in several for size in parse_span(size_text, label).sizes(usual)]
+    return [size for size_text in spans for size in parse_span(size_text, label).sizes(usual)]
 
 
 def _size_unit(unit: str) -> int | None:
@@ -258,8 +258,8 @@ def format_size(nbytes: int, family: str = "") -> str:
             return f"{quotient}{unit}"
         if "i" not in unit and family == DECIMAL and 0 < quotient < 1000 and nbytes % 1000 == rest * 1000 % scale == 0:
             return f"{quotient}.{rest * 1000 // scale:03}".rstrip("0") + unit
-    exact = [f"{nbytes // scale}{unit}" for scale, unit in _LONG_SIZES if nbytes and nbytes % scale == 0]
-    return min(exact, key=len, default=f"{nbytes}B")
+    exact_texts = [f"{nbytes // scale}{unit}" for scale, unit in _LONG_SIZES if nbytes and nbytes % scale == 0]
+    return min(exact_texts, key=len, default=f"{nbytes}B")
 
 
 def size_family(sizes: Iterable[int]) -> str:
@@ -273,13 +273,13 @@ def format_ends(start: int, stop: int | None, family: str = "") -> tuple[str, st
 
     One byte more than a round size is ">4MB" as the start, and "4MB" as the end.
     """
-    shown = [format_size(end, family) if end is not None else "-" for end in (start, stop)]
-    for at, end in enumerate((start, stop)):
-        if end is not None and end > 1000 and re.fullmatch(r"[0-9]+B", shown[at]):
-            before = format_size(end - 1, family)
-            if not re.fullmatch(r"[0-9]+B", before):
-                shown[at] = f">{before}" if at == 0 else before
-    return shown[0], shown[1]
+    texts = [format_size(end, family) if end is not None else "-" for end in (start, stop)]
+    for i, end in enumerate((start, stop)):
+        if end is not None and end > 1000 and re.fullmatch(r"[0-9]+B", texts[i]):
+            round_text = format_size(end - 1, family)
+            if not re.fullmatch(r"[0-9]+B", round_text):
+                texts[i] = f">{round_text}" if i == 0 else round_text
+    return texts[0], texts[1]
 
 
 def format_bandwidth(bytes_per_second: Number | float) -> str:

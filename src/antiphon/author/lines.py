@@ -36,12 +36,12 @@ def current_line(with_function: CodeType | None = None) -> Line:
     innermost one, the line of the call is included.
     """
     frame = _leave_package(sys._getframe(1))
-    line, outer = Line(frame.f_code.co_filename, frame.f_lineno), frame
-    while with_function is not None and outer.f_code is not with_function:
-        if outer.f_back is None:
+    line, calling_frame = Line(frame.f_code.co_filename, frame.f_lineno), frame
+    while with_function is not None and calling_frame.f_code is not with_function:
+        if calling_frame.f_back is None:
             return line
-        outer = outer.f_back
-    caller = Line(outer.f_code.co_filename, outer.f_lineno)
+        calling_frame = calling_frame.f_back
+    caller = Line(calling_frame.f_code.co_filename, calling_frame.f_lineno)
     return line if with_function is None or caller == line else Line(line.file, line.number, caller)
 
 
@@ -66,7 +66,7 @@ def _leave_package(frame: FrameType) -> FrameType:
 def _shorten_path(file: str) -> str:
     """Return the path relative to the working directory if it is below it."""
     try:
-        inside = os.path.join(os.getcwd(), "")
+        folder = os.path.join(os.getcwd(), "")
     except OSError:  # the directory is gone
         return file
-    return file.removeprefix(inside)
+    return file.removeprefix(folder)

@@ -112,15 +112,15 @@ def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[An
     table: dict[tuple[int, ...], int] = {}
     ends = ((row.src.rank, row.dst.rank) for row in rows if row.via is None)
     pairs = sorted({(src, dst) for src, dst in ends if src != dst})
-    chosen: dict[tuple[int, int], int] = {}
+    route_of: dict[tuple[int, int], int] = {}
     if pairs:
         shortest = find_paths(topology, *np.array(pairs, np.int32).T)
         unreachable = set(shortest.unreachable.tolist())  # verify reports these
         for number, pair in enumerate(pairs):
             if number not in unreachable and not shortest.only_link[number]:
-                chosen[pair] = table.setdefault(shortest.table[number], len(table))
+                route_of[pair] = table.setdefault(shortest.table[number], len(table))
     route = [
-        chosen.get((row.src.rank, row.dst.rank), -1) if row.via is None else table.setdefault(row.via, len(table))
+        route_of.get((row.src.rank, row.dst.rank), -1) if row.via is None else table.setdefault(row.via, len(table))
         for row in rows
     ]
     return np.array(route, np.int32), Routes.of(table) if table else NO_ROUTES

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from types import CodeType, TracebackType
-from typing import SupportsIndex, TypeVar
+from typing import Self, SupportsIndex
 
 from antiphon.author.arguments import Arguments, Index, Ranks
 from antiphon.author.layout import INPUT, OUTPUT, SCRATCH, Layout, Place
@@ -37,7 +37,6 @@ from antiphon.select import measure
 
 WRITTEN = "written"
 MAX_ROWS = 2**24
-Own = TypeVar("Own", bound="Writing")
 
 
 class Places:
@@ -176,7 +175,7 @@ class Writing:
 
     # ---- the block ----
 
-    def __enter__(self: Own) -> Own:
+    def __enter__(self) -> Self:
         if self._open or self._ended:
             raise Invalid(f"{current_line()}: this schedule is written already; begin another with antiphon.write")
         self._with_function, self._line, self._open = current_code(), current_line(), True
@@ -403,10 +402,11 @@ class Writing:
         if buffer is None:
             return self._layout.default_place(rank, chunk) or self._layout.scratch_place(rank, SCRATCH, chunk)
         if buffer in (INPUT, OUTPUT):
-            own = self._layout.buffer_place(rank, buffer, chunk)
-            if own is not None and index in (None, own.index):
-                return own
-            reason = f"its place there is {own}" if own else f"rank {rank} has no place for it there; use scratch"
+            own_place = self._layout.buffer_place(rank, buffer, chunk)
+            if own_place is not None and index in (None, own_place.index):
+                return own_place
+            no_place = f"rank {rank} has no place for it there; use scratch"
+            reason = f"its place there is {own_place}" if own_place else no_place
             index_text = "" if index is None else f", {index}"
             raise self._make_error(f"w[{rank}, {buffer!r}{index_text}] is not for the data of {src}: {reason}")
         place = self._layout.scratch_place(rank, buffer, chunk) if index is None else Place(rank, buffer, index)

@@ -112,9 +112,9 @@ def check_outputs(
             check_folder(path, parents)
         else:
             check_writable(path)
-        other = option_of_path.setdefault(os.path.realpath(path), option)
-        if other != option and (path.is_file() or not path.exists()):
-            raise Invalid(f"{path}: is given for both {other} and {option}; name two files")
+        first_option = option_of_path.setdefault(os.path.realpath(path), option)
+        if first_option != option and (path.is_file() or not path.exists()):
+            raise Invalid(f"{path}: is given for both {first_option} and {option}; name two files")
     for option, path in outputs.items():
         if path is not None and option != folder:
             _check_suffix(path, option, forms.get(option, _JSON_SUFFIX))
@@ -129,10 +129,10 @@ def _check_suffix(path: Path, option: str, form: str) -> None:
     """Refuse a suffix other than that of the format (`form`), which would mislead. A name may have none."""
     name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
     suffix = Path(name).suffix
-    allowed = (form, ".htm") if form == ".html" else (form,)
-    if re.fullmatch(r"\.[a-zA-Z]\w*", suffix) and suffix.lower() not in allowed:
-        written = form[1:].upper()
-        raise Invalid(f"{option} {path}: {written} is written, not {suffix}; name it {Path(name).stem}{form}")
+    suffixes = (form, ".htm") if form == ".html" else (form,)
+    if re.fullmatch(r"\.[a-zA-Z]\w*", suffix) and suffix.lower() not in suffixes:
+        format_name = form[1:].upper()
+        raise Invalid(f"{option} {path}: {format_name} is written, not {suffix}; name it {Path(name).stem}{form}")
 
 
 def write_pictures(draw: Callable[[], str], pictures: Sequence[Path] | None) -> list[str]:

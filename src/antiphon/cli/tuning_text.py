@@ -118,8 +118,8 @@ def tunings_text(family: Tunings, explain: bool = False) -> str:
 def _verdict_lines(tuning: Tuning) -> list[str]:
     """Return the verdict with machine and sizes; of several collectives a line for each verdict."""
     low, high = (format_size(size) for size in tuning.span)
-    stopped = "" if tuning.complete else " (interrupted: not all candidates were tried)"
-    subject = f" on {tuning.topology.name}, {low} to {high}{stopped}"
+    interruption = "" if tuning.complete else " (interrupted: not all candidates were tried)"
+    subject = f" on {tuning.topology.name}, {low} to {high}{interruption}"
     if len(tuning.collectives) == 1:
         kind = tuning.collectives[0]
         plan = tuning.plans.get(kind)
@@ -155,10 +155,10 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
 def _note_texts(tunings: Sequence[Tuning]) -> list[str]:
     """Return at most three lines: where the times are from, the use of switches, and what was tried."""
     notes = [f"Predicted by {'; or '.join(dict.fromkeys(map(_basis_text, tunings)))}."]
-    in_switches = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
-    if in_switches:
-        kinds = ", ".join(dict.fromkeys(r.collective for r in in_switches))
-        uses = uses_text(dict.fromkeys(use for r in in_switches for use in r.candidate.uses))
+    switch_ranges = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
+    if switch_ranges:
+        kinds = ", ".join(dict.fromkeys(r.collective for r in switch_ranges))
+        uses = uses_text(dict.fromkeys(use for r in switch_ranges for use in r.candidate.uses))
         notes.append(f"Plans for {kinds} use {uses}; --explain: what a runtime without it can do.")
     count = sum(c.status == "ok" for tuning in tunings for c in tuning.candidates)
     outcomes = [f"{count} schedules, all verified"]
@@ -232,9 +232,9 @@ def _gains_lines(tuning: Tuning) -> list[str]:
     lines = ["", f"  Gain from choosing {', '.join(tuning.sweep)} for each size:", "", *table(head, rows)]
     lines += paragraph("over: the first value of the sweep; mean: geometric, over the sizes")
     for gain in tuning.gains if not has_several_kinds else ():
-        best = [f"{words.options_text(dict(setting))} from {format_size(start)}" for start, _, setting in gain.best]
-        unlisted = f", and {len(best) - MAX_SETTINGS} more" if len(best) > MAX_SETTINGS else ""
-        lines += paragraph(f"{gain.planner}: {'; '.join(best[:MAX_SETTINGS])}{unlisted}", rest="    ")
+        settings = [f"{words.options_text(dict(setting))} from {format_size(start)}" for start, _, setting in gain.best]
+        more_text = f", and {len(settings) - MAX_SETTINGS} more" if len(settings) > MAX_SETTINGS else ""
+        lines += paragraph(f"{gain.planner}: {'; '.join(settings[:MAX_SETTINGS])}{more_text}", rest="    ")
     return lines
 
 
@@ -265,9 +265,9 @@ def _best_of_ours(tuning: Tuning) -> list[str]:
     head += [*(["library's choice", "speedup"] if has_library else []), "calibrated by"]
     rows = []
     for r in ranges:
-        over = [r.over or "-", words.ratio(r.speedup)] if has_library else []
+        choice = [r.over or "-", words.ratio(r.speedup)] if has_library else []
         name, basis = words.candidate_text(r.candidate), r.rests_on.removeprefix("calibrated by ")
-        rows.append([*words.ends_text(r.start, r.stop), name, format_size(r.at), time_text(r.seconds), *over, basis])
+        rows.append([*words.ends_text(r.start, r.stop), name, format_size(r.at), time_text(r.seconds), *choice, basis])
     (head_lines, *row_lines), _ = fitted_rows(head, rows, ("library's choice", "speedup", "at"))
     return [*head_lines, *under_names(groups, row_lines)]
 
@@ -282,25 +282,25 @@ def _unfinished(tuning: Tuning) -> list[str]:
                 end = (f"{c.collective} by {c.planner}", c.reason)
                 options_by_end.setdefault(end, []).append(words.options_text(c.options))
         for (subject, reason), options in options_by_end.items():
-            unlisted = f" and {len(options) - MAX_OPTIONS} more" if len(options) > MAX_OPTIONS else ""
-            listed = " | ".join(options[:MAX_OPTIONS]) + unlisted
-            lines += paragraph(f"{status}: {f'{subject} {listed}'.strip()}: {reason}", rest="    ")
+            more_text = f" and {len(options) - MAX_OPTIONS} more" if len(options) > MAX_OPTIONS else ""
+            options_text = " | ".join(options[:MAX_OPTIONS]) + more_text
+            lines += paragraph(f"{status}: {f'{subject} {options_text}'.strip()}: {reason}", rest="    ")
     return lines
 
 
 def _refusals(tuning: Tuning) -> list[str]:
     """Return the planners that are not applicable, those with the same reason together."""
     counts: dict[str, int] = {}  # candidates by planner
-    refused: dict[str, list[str]] = {}  # reasons by planner, one for each refused candidate
+    texts_of: dict[str, list[str]] = {}  # reasons by planner, one for each refused candidate
     for c in tuning.candidates:
         counts[c.planner] = counts.get(c.planner, 0) + 1
         # which collectives a planner supports is in `antiphon list planners`, not worth a line here
         if c.status == "refused" and not c.reason.startswith("it does not plan"):
-            refused.setdefault(c.planner, []).append(c.reason)
-    reasons = {planner: texts[0] for planner, texts in refused.items()}
+            texts_of.setdefault(c.planner, []).append(c.reason)
+    reasons = {planner: texts[0] for planner, texts in texts_of.items()}
     planners_by_reason: dict[str, list[str]] = {}
     for planner, reason in (reasons if tuning.plans else words.decisive_reasons(reasons)).items():
-        share = f" ({len(refused[planner])} of {counts[planner]})" if len(refused[planner]) < counts[planner] else ""
+        share = f" ({len(texts_of[planner])} of {counts[planner]})" if len(texts_of[planner]) < counts[planner] else ""
         planners_by_reason.setdefault(_strip_planner(reason, planner), []).append(planner + share)
     skipped: dict[str, dict[str, str]] = {}  # by collective the reason by planner
     for c in tuning.candidates:

@@ -113,8 +113,8 @@ def _ring_rows() -> Iterator[Row]:
 
 def _unused_links(machine: Topology, packing: CyclePacking) -> set[frozenset[int]]:
     """Return the pairs of ranks whose links no ring uses."""
-    used = {frozenset(pair) for ring in packing.cycles for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
-    return set(map(frozenset, zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))) - used
+    used_pairs = {frozenset(pair) for ring in packing.cycles for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
+    return set(map(frozenset, zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))) - used_pairs
 
 
 def _weight_rows() -> Iterator[Row]:
@@ -143,10 +143,10 @@ def _weight_rows() -> Iterator[Row]:
         "megabytes": 1000 // len(default_packing.trees),
     }
     published = {"trees": 6, "each": "1", "megabytes": 166}
-    same = all(len(packing.trees) == 6 and _tree_rates(packing) == "1" for packing in packings.values())
+    is_same = all(len(packing.trees) == 6 and _tree_rates(packing) == "1" for packing in packings.values())
     yield row(
-        "dgx1v broadcast, trees after minimising", published, ours, ours == published and same,
-        note=f"3.2.1; megabytes of 1000 for each; {'' if same else 'not '}the same for all these epsilons",
+        "dgx1v broadcast, trees after minimising", published, ours, ours == published and is_same,
+        note=f"3.2.1; megabytes of 1000 for each; {'' if is_same else 'not '}the same for all these epsilons",
         engine="blink",
     )  # fmt: skip
 
@@ -196,10 +196,10 @@ def figure14() -> Iterator[Row]:
                 engine="cuts, packing of rings", proof=proof,
             )  # fmt: skip
     greatest = max(ratio for ratio, _ in named_ratios)
-    where = [name for ratio, name in named_ratios if ratio == greatest]
+    greatest_names = [name for ratio, name in named_ratios if ratio == greatest]
     yield row(
         "both, the greatest", {"max": 6}, {"max": float(greatest)}, round(greatest) == 6,
-        deviation=f"{float(greatest):g} for {'; '.join(where)}", note="5.1: up to 6 times",
+        deviation=f"{float(greatest):g} for {'; '.join(greatest_names)}", note="5.1: up to 6 times",
         engine="cuts, packing of rings",
         proof=[f"{name}: {ratio}" for ratio, name in named_ratios if ratio > 6],
     )  # fmt: skip
@@ -244,32 +244,33 @@ def machine_rows(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterat
     The plans of the first two are added to `full_plans`, the exact one first.
     """
     box = topology(name)
-    best, limit = rate_bound(box, kind)
-    proof = [f"rate <= {best}: {explain_bound(limit, range(box.ranks))}"]
+    optimum, limit = rate_bound(box, kind)
+    proof = [f"rate <= {optimum}: {explain_bound(limit, range(box.ranks))}"]
     published = {"trees": 6, "rate": "6"} if (name, kind) == ("dgx1v", "broadcast") else None
-    packed = plan_and_measure(blink, box, kind)
-    ours = {"trees": packed.count, "rate": str(packed.rate), "of_optimum": _round_share(packed.rate / best)}
+    blink_plan = plan_and_measure(blink, box, kind)
+    share = blink_plan.rate / optimum
+    ours = {"trees": blink_plan.count, "rate": str(blink_plan.rate), "of_optimum": _round_share(share)}
     yield row(
         f"{name} {kind}, blink", published or {"of_optimum": _round_share(MIN_SHARE)}, ours,
-        MIN_SHARE <= packed.rate / best <= 1 and (published is None or published.items() <= ours.items()),
-        note=f"optimum {best}; {packed.summary}", engine="blink", proof=proof,
+        MIN_SHARE <= share <= 1 and (published is None or published.items() <= ours.items()),
+        note=f"optimum {optimum}; {blink_plan.summary}", engine="blink", proof=proof,
     )  # fmt: skip
     exact_plan = plan_and_measure(exact, box, kind)
     ours = {"trees": exact_plan.count, "rate": str(exact_plan.rate)}
     more_than_six = f"trees of weights {exact_plan.weights} reach it; 6 of weight 1 are needed"
     yield row(
-        f"{name} {kind}, fewest at the optimum", published, ours, exact_plan.rate == best and exact_plan.proved,
+        f"{name} {kind}, fewest at the optimum", published, ours, exact_plan.rate == optimum and exact_plan.proved,
         deviation=more_than_six if published and ours != published else None,
         note=f"{exact_plan.summary}; weights {exact_plan.weights}", engine="trees", proof=proof,
     )  # fmt: skip
-    full_plans += [exact_plan, packed]
+    full_plans += [exact_plan, blink_plan]
     fewest = _fewest_trees(box, kind)
     rate = fewest.rate / box.unit
     weights = join_rates(tree.rate / box.unit for tree in fewest.trees)
     yield row(
         f"{name} {kind}, fewest within 5 %", None, {"trees": len(fewest.trees), "rate": str(rate)},
-        MIN_SHARE <= rate / best <= 1 and fewest.proved, note=f"{fewest.describe()}; weights {weights}", engine="trees",
-        proof=proof,
+        MIN_SHARE <= rate / optimum <= 1 and fewest.proved, note=f"{fewest.describe()}; weights {weights}",
+        engine="trees", proof=proof,
     )  # fmt: skip
 
 
@@ -287,18 +288,18 @@ def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], ful
     """
     shares, proof = [], []
     optimal_count = integral_count = 0  # allocations: `trees` attains the optimum; `blink` needs weights 0 and 1 only
-    for each in allocations:
-        best, limit = rate_bound(each.machine, kind)
-        all_gpus = len(each.gpus) == topology(name).ranks
-        exact_plan, packed = (
-            full_plans if all_gpus else (plan_and_measure(planner, each.machine, kind) for planner in (exact, blink))
+    for job in allocations:
+        optimum, limit = rate_bound(job.machine, kind)
+        all_gpus = len(job.gpus) == topology(name).ranks
+        exact_plan, blink_plan = (
+            full_plans if all_gpus else (plan_and_measure(planner, job.machine, kind) for planner in (exact, blink))
         )
-        optimal_count += exact_plan.rate == best
-        shares.append(packed.rate / best)
-        integral_count += packed.summary.endswith("weights 0 or 1")
+        optimal_count += exact_plan.rate == optimum
+        shares.append(blink_plan.rate / optimum)
+        integral_count += blink_plan.summary.endswith("weights 0 or 1")
         proof.append(
-            f"{each.name}: rate {exact_plan.rate}, trees {exact_plan.count}; <= {best}: "
-            f"{explain_bound(limit, each.gpus)}; blink: rate {packed.rate}, trees {packed.count}"
+            f"{job.name}: rate {exact_plan.rate}, trees {exact_plan.count}; <= {optimum}: "
+            f"{explain_bound(limit, job.gpus)}; blink: rate {blink_plan.rate}, trees {blink_plan.count}"
         )
     least_share = min(shares)
     return row(

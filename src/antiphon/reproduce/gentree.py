@@ -204,28 +204,28 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
     for network in networks:
         machine = topology(network.lower())
         chosen_kinds = {size: plan_types(gentree_plan(machine, floats)) for size, floats in SIZES.items()}
-        for switch, printed in TABLE6[network].items():
-            published = dict(zip(SIZES, printed, strict=True))
+        for switch, printed_types in TABLE6[network].items():
+            published = dict(zip(SIZES, printed_types, strict=True))
             ours = {
                 size: " or ".join(sorted({kinds.get(at, "none") for at in SWITCHES[network][switch]}))
                 for size, kinds in chosen_kinds.items()
             }
-            differing = [size for size in SIZES if ours[size] != published[size]]
-            if "ACPS" not in printed:
+            differing_sizes = [size for size in SIZES if ours[size] != published[size]]
+            if "ACPS" not in printed_types:
                 family = "one switch" if network.startswith("SS") else "hierarchical"
                 compared_cells[family] += len(SIZES)
-                equal_cells[family] += len(SIZES) - len(differing)
-            comparisons = [compare_plan_types(network, switch, size, published, ours) for size in differing]
+                equal_cells[family] += len(SIZES) - len(differing_sizes)
+            comparisons = [compare_plan_types(network, switch, size, published, ours) for size in differing_sizes]
             yield row(
                 f"{network} {switch}", published, ours,
                 all(is_slower for is_slower, _ in comparisons),
                 deviation="; ".join(comparison for _, comparison in comparisons) or None,
                 engine="gentree",
             )  # fmt: skip
-    enough = compared_cells["hierarchical"] * MIN_EQUAL_CELLS / CELLS
+    min_equal_cells = compared_cells["hierarchical"] * MIN_EQUAL_CELLS / CELLS
     ok = agreement(
         equal_cells == compared_cells,
-        equal_cells["one switch"] == compared_cells["one switch"] and equal_cells["hierarchical"] >= enough,
+        equal_cells["one switch"] == compared_cells["one switch"] and equal_cells["hierarchical"] >= min_equal_cells,
     )
     yield row(
         "cells that are the same", dict(compared_cells), dict(equal_cells), ok,

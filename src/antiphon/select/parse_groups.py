@@ -98,9 +98,9 @@ class _Mesh:
 
 def _list_groups(text: str, topology: Topology, ranks: Sequence[int], mesh: _Mesh | None) -> list[list[int]]:
     """Return the groups that a text names, checked: at least two ranks each, no rank twice."""
-    label, every = f"groups {quote(text)}", re.fullmatch(r"every=(\d{1,9})", text)
-    if every is not None:
-        stride = int(every[1])
+    label, stride_match = f"groups {quote(text)}", re.fullmatch(r"every=(\d{1,9})", text)
+    if stride_match is not None:
+        stride = int(stride_match[1])
         if stride < 1:
             raise Invalid(f"{label}: expected a stride from 1")
         groups = [list(ranks[first::stride]) for first in range(min(stride, len(ranks)))]

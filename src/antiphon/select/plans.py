@@ -1,8 +1,9 @@
 """Make a plan: by one planner, or from other plans. Every schedule is verified and compared with the bounds.
 
-    every_plan     a plan for each schedule that a planner yields, one by one
-    plan           the best of these: for a size the fastest by a cost model, else the one with the least gaps
-    put_together   one plan of the schedules of several plans, one after the other, or all at once
+    every_plan          a plan for each schedule that a planner yields, one by one
+    plan                the best of these: for a size the fastest by a cost model, else the one with the least gaps
+    put_together        one plan of the schedules of several plans, one after the other, or all at once
+    run_plans_together  plans that share the links at the same time, as one plan that is only priced
 
 Every schedule passes these stages (`_plans_by`): planning; the lower bound, once; verifying and measuring; with
 `deterministic`, the check that all elements are reduced in one order; its certificate. `_rank_plans` adds a sort key;
@@ -220,7 +221,7 @@ def _rank_plans(task: _PlanTask, enter: Callable[[str], None] = silent) -> Gener
 def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_SortKey, Plan], None, None]:
     """Yield what `_rank_plans` yields, from a child process; raise TimedOut when the budget stops it."""
     request, stage, any_plan = task.request, PLANNING, False
-    who = f"planner {task.planner}" if task.planner else "deterministic planners"
+    subject = f"planner {task.planner}" if task.planner else "deterministic planners"
     terms = Terms[_PlanTask](_rank_in_process, seconds=lambda task: task.request.budget, grace=GRACE)
     try:
         with closing(stream_job(replace(task, request=replace(request, tell=silent)), terms)) as messages:
@@ -234,13 +235,13 @@ def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_SortKey, Plan], Non
                     yield message
     except Stopped as stop:
         if any_plan:
-            raise TimedOut(f"{who} was {stop}, while {stage}; a larger --budget may find better") from None
+            raise TimedOut(f"{subject} was {stop}, while {stage}; a larger --budget may find better") from None
         raise TimedOut(
-            f"{who} was {stop}, while {stage}: no plan of {request.collective.title} on {request.topology.name} until "
-            "then; raise --budget, or name another planner"
+            f"{subject} was {stop}, while {stage}: no plan of {request.collective.title} on {request.topology.name} "
+            "until then; raise --budget, or name another planner"
         ) from None
     except Lost as error:
-        raise NotFound(f"{who} failed: {error}") from None
+        raise NotFound(f"{subject} failed: {error}") from None
 
 
 def _rank_in_process(task: _PlanTask, send: Send) -> None:
@@ -286,7 +287,7 @@ def _deterministic_plans(request: Request, enter: Callable[[str], None] = silent
     """Yield the plans of all DETERMINISTIC_PLANNERS that combine in one order; planners that cannot are skipped."""
     enter(BOUNDING)
     bounds = bound(request.topology, request.collective)
-    any_plan = any_several = False
+    any_plan = any_several_orders = False
     refusal: AntiphonError | None = None
     for name, options in DETERMINISTIC_PLANNERS:
         try:
@@ -294,10 +295,10 @@ def _deterministic_plans(request: Request, enter: Callable[[str], None] = silent
                 any_plan = True
                 yield candidate
         except SeveralOrders:
-            any_several = True
+            any_several_orders = True
         except (Infeasible, Invalid, NotFound, Unsupported) as error:
             refusal = refusal or error
-    if not any_plan and not any_several and refusal is not None:
+    if not any_plan and not any_several_orders and refusal is not None:
         raise refusal
     if not any_plan:
         raise SeveralOrders(

@@ -159,14 +159,14 @@ class _OverrunError(BaseException):
 
 def _run_here(context: Context, cache: ScheduleCache, task: Task, report: Report) -> None:
     """Run a task in this process, within its budget."""
-    done = False
+    has_ended = False
     try:
         with interrupted_after(limit_of(context, task), _OverrunError):
             for message in run_task(context, cache, task):
-                done = isinstance(message, Done)
+                has_ended = isinstance(message, Done)
                 report(message)
     except _OverrunError:
-        if not done:
+        if not has_ended:
             report(overrun_message(context, task))
 
 

@@ -62,13 +62,13 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def recording_name(context: Context, tasks: Sequence[Task]) -> str:
     """Return the file name of the recording of a request that has no profile, no cuts and no plans of the user."""
-    requested = [(task.index, task.kind, task.planner, sorted(task.options.items())) for task in tasks]
+    task_keys = [(task.index, task.kind, task.planner, sorted(task.options.items())) for task in tasks]
     collectives = [(kind, repr(collective.key())) for kind, collective in context.collectives.items()]
     settings = (
         context.model_name, context.sizes, context.budget, context.seed, context.effort, context.deterministic,
         context.in_switches,
     )  # fmt: skip
-    text = repr((FORMAT, producer_versions(), dumps(context.topology), collectives, settings, requested))
+    text = repr((FORMAT, producer_versions(), dumps(context.topology), collectives, settings, task_keys))
     return f"{hashlib.sha256(text.encode()).hexdigest()}.json.gz"
 
 

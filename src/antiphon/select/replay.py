@@ -76,11 +76,11 @@ class Replay:
 
     def as_json(self) -> dict[str, Any]:
         steps = len(self.now.steps)
-        total = sum(call.seconds for call in self.job.calls) / steps
+        seconds_per_step = sum(call.seconds for call in self.job.calls) / steps
         exposed = sum(self.now.waited) / steps
-        work = [sum(i.seconds for i in items if i.kind == WORK) / steps for items in self.job.ranks.values()]
+        work_seconds = [sum(i.seconds for i in items if i.kind == WORK) / steps for items in self.job.ranks.values()]
         recorded = median(self.job.steps)
-        worth = max(self.rows, key=lambda row: row["gain"] or 0.0, default=None)
+        best_class = max(self.rows, key=lambda row: row["gain"] or 0.0, default=None)
         return {
             "ranks": sorted(self.job.ranks),
             "groups": [{"name": g.name, "size": g.size, "members": list(g.members)} for g in self.job.groups],
@@ -95,14 +95,14 @@ class Replay:
                 "rests_on": rests_on([row["rests_on"] for row in self.rows if row["rests_on"]]),
                 "without_communication": self.free,
             },
-            "computation": max(work),
+            "computation": max(work_seconds),
             "communication": {
-                "seconds": total, "exposed": exposed, "hidden": max(total - exposed, 0.0),
+                "seconds": seconds_per_step, "exposed": exposed, "hidden": max(seconds_per_step - exposed, 0.0),
                 "ours_exposed": sum(self.ours.waited) / steps,
             },
             "calls": self.rows,
-            "worth_tuning": (worth and worth["gain"] and worth["gain"] > 0 and {
-                key: worth[key] for key in ("collective", "nbytes", "group", "gain", "rests_on")
+            "worth_tuning": (best_class and best_class["gain"] and best_class["gain"] > 0 and {
+                key: best_class[key] for key in ("collective", "nbytes", "group", "gain", "rests_on")
             }) or None,
             "buckets": self.bucket_sizes,
             "together": self.together,
@@ -128,7 +128,7 @@ def replay(
     cores, and what runs at the same time slows each other down.
     """
     tell = progress or (lambda _: None)
-    undisturbed = job if cores_of_host is None else cores.remove_slowdown(job, cores_of_host)
+    undisturbed_job = job if cores_of_host is None else cores.remove_slowdown(job, cores_of_host)
 
     # serial: collectives of a group run one after another, as in our runtimes; else in lanes as recorded
     def run(variant: Job, seconds: Sequence[float], serial: bool) -> Outcome:
@@ -136,31 +136,31 @@ def replay(
             return replay_job(variant, seconds, serial=serial)
         return cores.replay_job(variant, seconds, cores_of_host, serial=serial)
 
-    recorded = [call.seconds for call in undisturbed.calls]
+    recorded = [call.seconds for call in undisturbed_job.calls]
     tell("as it was")
-    now = run(undisturbed, recorded, False)
+    now = run(undisturbed_job, recorded, False)
     classes = _classify_calls(job)
     prices: dict[tuple[str, int, int], Price | None] = {}
     for c in classes:
         tell(f"{c.kind} of {c.nbytes} bytes")
         prices[c.kind, c.nbytes, c.group] = ours.price(c.kind, c.nbytes, c.group, job.groups[c.group])
     # calls without a price of ours keep their recorded time
-    best = [
+    our_seconds = [
         _price_or_recorded(prices[c.kind, c.nbytes, c.group], s)
-        for c, s in zip(undisturbed.calls, recorded, strict=True)
+        for c, s in zip(undisturbed_job.calls, recorded, strict=True)
     ]
-    with_ours = run(undisturbed, best, any(prices.values()))
-    free = run(undisturbed, [0.0] * len(recorded), False).step
+    with_ours = run(undisturbed_job, our_seconds, any(prices.values()))
+    free = run(undisturbed_job, [0.0] * len(recorded), False).step
     rows = _class_rows(job, classes, now, prices, library)
     # each class takes two more simulations of all items: bound their total
-    count = min(MAX_CLASSES, MAX_MOVES // sum(map(len, job.ranks.values())))
-    for row, c in list(zip(rows, classes, strict=True))[:count]:
+    class_count = min(MAX_CLASSES, MAX_MOVES // sum(map(len, job.ranks.values())))
+    for row, c in list(zip(rows, classes, strict=True))[:class_count]:
         tell(f"{c.kind} of {c.nbytes} bytes alone")
         calls = set(c.calls)
         # our price or 0 s for one class, all others as recorded
-        for key, seconds in (("gain", best), ("most", [0.0] * len(best))):
-            changed = [seconds[k] if k in calls else recorded[k] for k in range(len(recorded))]
-            row[key] = now.step - run(undisturbed, changed, False).step
+        for key, seconds in (("gain", our_seconds), ("most", [0.0] * len(our_seconds))):
+            variant_seconds = [seconds[k] if k in calls else recorded[k] for k in range(len(recorded))]
+            row[key] = now.step - run(undisturbed_job, variant_seconds, False).step
     notes = list(job.notes)
     unpriced = sorted({c.kind for c in classes if prices[c.kind, c.nbytes, c.group] is None})
     if unpriced:
@@ -177,7 +177,7 @@ def replay(
     together, reasons = compare_together(job, ours) if isinstance(ours, ByPlans) else ([], [])
     notes += reasons
     tell("buckets")
-    bucket_sizes = _compare_buckets(undisturbed, ours, run, notes)
+    bucket_sizes = _compare_buckets(undisturbed_job, ours, run, notes)
     return Replay(job, cores_of_host, now, with_ours, free, rows, bucket_sizes, notes, together)
 
 

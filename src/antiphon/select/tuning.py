@@ -153,8 +153,8 @@ class Tuning(Explorable):
         sms_taken = sorted({(r.sms, r.sms_of) for r in self.ranges if r.sms is not None})
         sms_text = " or ".join(f"{sms} of {of}" for sms, of in sms_taken)
         lines += [f"while it runs, communication takes up to {sms_text} SMs of each GPU"] if sms_taken else []
-        lost = self.damage.describe() if self.damage is not None else ""
-        return [line for line in (self.unpriced, *lines, lost) if line]
+        damage_text = self.damage.describe() if self.damage is not None else ""
+        return [line for line in (self.unpriced, *lines, damage_text) if line]
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -194,8 +194,8 @@ class Tuning(Explorable):
         if self.library is not None and collective in self.baselines:
             return self.library.at(collective, nbytes)[0].seconds
         names = self.baselines.get(collective, ())
-        theirs = (c for c in self.of(collective) if c.planner in names and not _is_beyond_nccl(c))
-        return min((c.seconds[nbytes] for c in theirs if nbytes in c.seconds), default=None)
+        stand_ins = (c for c in self.of(collective) if c.planner in names and not _is_beyond_nccl(c))
+        return min((c.seconds[nbytes] for c in stand_ins if nbytes in c.seconds), default=None)
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON. Keys are stable; seconds, bytes, bytes per second."""

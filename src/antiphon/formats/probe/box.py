@@ -4,6 +4,10 @@ machine.
 The conversion follows the catalogue: NVLinks between two GPUs become one link, all NVSwitches one switch, PCIe
 becomes switches below the host bridges of the sockets, with the bandwidth limit of each bridge. Where the faster
 links connect all GPUs, PCIe is omitted, because no plan would use it.
+
+Example: four GPUs without NVLink, two below each of two PCIe switches, which are below one host bridge. The machine has
+ranks 0 to 3, a switch for each PCIe switch and one for the bridge. Had each PCIe switch one GPU, only the bridge would
+be a switch: its links to the GPUs are as fast as the slowest link on the way.
 """
 
 from __future__ import annotations
@@ -86,12 +90,12 @@ class Box:
     def drop_slow_cards(self) -> None:
         """Leave out cards of at most a tenth of the fastest one's speed: they manage the host."""
         known_speeds = [speed for speed in self.nic_speeds.values() if speed]
-        slow = [device for device, speed in self.nic_speeds.items() if speed and speed * 10 <= max(known_speeds)]
-        for device in slow:
+        slow_cards = [device for device, speed in self.nic_speeds.items() if speed and speed * 10 <= max(known_speeds)]
+        for device in slow_cards:
             del self.nic_speeds[device]
-        if slow:
-            named = ", ".join(self.devices[device].name for device in slow[:8])
-            self.notes.append(f"slow network cards are left out: {named}")
+        if slow_cards:
+            names = ", ".join(self.devices[device].name for device in slow_cards[:8])
+            self.notes.append(f"slow network cards are left out: {names}")
 
 
 def build_box(box: Box, pcie: object = None) -> Probed:
@@ -176,20 +180,22 @@ class _MachineBuilder:
         # 1. Walk up from every GPU; stop at a device where this branch was counted before.
         branches: dict[int, set[int]] = {}  # device above a GPU -> those directly below it that lead to a GPU
         for device in self.box.gpus:
-            below, parent = device, devices[device].parent
+            child, parent = device, devices[device].parent
             while parent >= 0:
-                lower = branches.setdefault(parent, set())
-                is_new = below not in lower
-                lower.add(below)
+                children = branches.setdefault(parent, set())
+                is_new = child not in children
+                children.add(child)
                 if not is_new:
                     break
-                below, parent = parent, devices[parent].parent
+                child, parent = parent, devices[parent].parent
         # 2. Keep only devices where branches meet: a switch with one GPU below adds nothing.
         tops = sorted(device for device in branches if devices[device].parent < 0)
         sockets = {top: number for number, top in enumerate(tops)}
         roots = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
-        inner = sorted(device for device in branches if devices[device].parent >= 0 and len(branches[device]) > 1)
-        for number, device in enumerate(inner):
+        switch_devices = sorted(
+            device for device in branches if devices[device].parent >= 0 and len(branches[device]) > 1
+        )
+        for number, device in enumerate(switch_devices):
             self.node[device] = self.add_switch(f"host0/socket{sockets[self._top_of(device)]}/pcie{number}")
         for top in roots:
             self.node[top] = self.add_switch(f"host0/socket{sockets[top]}/bridge{sockets[top]}")
@@ -199,7 +205,7 @@ class _MachineBuilder:
             for rank, device in enumerate(self.box.gpus):
                 if (top := self._top_of(device)) in sockets:
                     self.places[rank] = f"host0/socket{sockets[top]}/gpu{rank}"
-        self._add_pcie_links([*self.box.gpus, *inner])
+        self._add_pcie_links([*self.box.gpus, *switch_devices])
         if len(self.bridges) > 1:
             if len(self.bridges) > MAX_PAIRED:
                 hub = self.add_switch("host0/sockets")
@@ -211,10 +217,10 @@ class _MachineBuilder:
                 f"between sockets {format_bandwidth(BETWEEN_SOCKETS)} each way are assumed (NCCL's figure)"
             )
 
-    def _add_pcie_links(self, below: Sequence[int]) -> None:
-        assumed = False
+    def _add_pcie_links(self, devices: Sequence[int]) -> None:
+        has_assumed_speed = False
         host_links = {self.box.gpus[rank]: speed for rank, speed in self.box.hosts.items()}
-        for device in below:
+        for device in devices:
             speeds, parent = [self.box.devices[device].speed], self.box.devices[device].parent
             # the slowest link on the way to the next device that is a node limits the merged link
             while parent >= 0 and parent not in self.node:
@@ -223,14 +229,14 @@ class _MachineBuilder:
             if parent < 0:
                 continue
             known_speeds = [speed for speed in speeds if speed is not None]
-            assumed = assumed or not (known_speeds or device in host_links)
+            has_assumed_speed = has_assumed_speed or not (known_speeds or device in host_links)
             link_type = LinkType("pcie", min(known_speeds, default=PCIE.get(self.box.pcie, PCIE[4])), PCIE_HOP)
             # POWER systems: NVLink to the processor takes the place of PCIe
             if device in host_links and self._top_of(device) in self.node:
                 parent = self._top_of(device)
                 link_type = LinkType(self.box.fast_kind, host_links[device], NVLINK_LATENCY)
             self.links += both_ways([(self.node[device], self.node[parent])], link_type)
-        if assumed:
+        if has_assumed_speed:
             self.box.notes.append(f"PCIe: 16 lanes of generation {self.box.pcie} are assumed (--option pcie_gen=5)")
 
     def _top_of(self, device: int) -> int:

@@ -52,7 +52,7 @@ def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
     A slot holds one chunk. Linear in steps, unless queues are often full.
     """
     all_blocks = [block for rank_blocks in blocks_of_rank for block in rank_blocks]
-    current = dict.fromkeys(all_blocks, 0)  # per block the index of its current step
+    current_index = dict.fromkeys(all_blocks, 0)  # per block the index of its current step
     remaining = {block: block.steps[0].count for block in all_blocks if block.steps}  # chunks of the current step
     # Chunks put into and taken from each queue, which is named by (from, to, channel).
     sent: dict[tuple[int, int, int], int] = defaultdict(int)
@@ -65,12 +65,12 @@ def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
         block = work.pop()
         incoming = (block.recv, block.rank, block.channel)
         outgoing = (block.rank, block.send, block.channel)
-        steps, index, chunks_left = block.steps, current[block], remaining[block]
+        steps, index, chunks_left = block.steps, current_index[block], remaining[block]
         while index < len(steps):
             step = steps[index]
             unfinished = None  # the block that this step waits for
             for awaited in step.waits:
-                if (index if awaited.block is block else current[awaited.block]) <= awaited.index:
+                if (index if awaited.block is block else current_index[awaited.block]) <= awaited.index:
                     unfinished = awaited.block
                     break
             if unfinished is not None:
@@ -78,17 +78,17 @@ def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
                 break
             count = chunks_left
             if step.verb in RECEIVES:
-                filled = sent[incoming] - received[incoming]
-                if not filled:
+                filled_slots = sent[incoming] - received[incoming]
+                if not filled_slots:
                     sleepers[incoming, "filled"].append(block)
                     break
-                count = min(count, filled)
+                count = min(count, filled_slots)
             if step.verb in SENDS:
-                free = slots - (sent[outgoing] - received[outgoing])
-                if free <= 0:
+                free_slots = slots - (sent[outgoing] - received[outgoing])
+                if free_slots <= 0:
                     sleepers[outgoing, "free"].append(block)
                     break
-                count = min(count, free)
+                count = min(count, free_slots)
                 sent[outgoing] += count
                 if (outgoing, "filled") in sleepers:
                     work += sleepers.pop((outgoing, "filled"))
@@ -99,12 +99,12 @@ def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
             chunks_left -= count
             if not chunks_left:
                 index += 1
-                current[block] = index
+                current_index[block] = index
                 chunks_left = steps[index].count if index < len(steps) else 0
                 if block in sleepers:
                     work += sleepers.pop(block)
         remaining[block] = chunks_left
-    return [block for block in all_blocks if current[block] < len(block.steps)]
+    return [block for block in all_blocks if current_index[block] < len(block.steps)]
 
 
 # ---- numbers ----
@@ -184,15 +184,15 @@ def _number_scratch(rank_blocks: list[Block], first: int, size: int) -> list[int
 
     `first`: the first cell of scratch. `size`: chunks of scratch.
     """
-    touched = bytearray(size)
+    used_cells = bytearray(size)
     for block in rank_blocks:
         for step in block.steps:
             for cell in (step.src, step.dst):
                 if cell >= first:
-                    touched[cell - first : cell - first + step.count] = b"\1" * step.count
+                    used_cells[cell - first : cell - first + step.count] = b"\1" * step.count
     numbers, number = [], -1
-    for is_touched in touched:
-        number += is_touched
+    for is_used in used_cells:
+        number += is_used
         numbers.append(number)
     return numbers
 

@@ -225,13 +225,13 @@ class _Placement:
         if operands[order[0]][0] == result and len(order) == 1:
             raise AssertionError("a fold of nothing but its result")
         # An operand that arrives late delays only the step that reads it, not the whole fold.
-        first, later = self._split_waits(fold, order)
+        first_waits, later_waits = self._split_waits(fold, order)
         step: Step | None = None
         # A step moves at most limits.count chunks.
         for low in range(0, length, self.limits.count):
             count = min(self.limits.count, length - low)
             numbers = order
-            awaited = latest_steps_of(first) if low == 0 else {}
+            awaited = latest_steps_of(first_waits) if low == 0 else {}
             if low == 0:
                 add_behind(awaited, fold.waits)
             if operands[order[0]][0] == result:
@@ -240,13 +240,15 @@ class _Placement:
                 # The first operand is copied to the result, unless the result's own cell is the first operand.
                 verb = "cpy" if position == 0 and numbers is order else "re"
                 if low == 0:
-                    for operation in later.get(number, ()):
+                    for operation in later_waits.get(number, ()):
                         for each in operation.done:
                             add(awaited, each)
                 if step is not None:
                     add(awaited, step)
-                near = step.block if step is not None else self._receiving_block(fold.rank, awaited)
-                step = self._place_local(fold.rank, verb, operands[number][0] + low, result + low, count, awaited, near)
+                preferred = step.block if step is not None else self._receiving_block(fold.rank, awaited)
+                step = self._place_local(
+                    fold.rank, verb, operands[number][0] + low, result + low, count, awaited, preferred
+                )
                 awaited = {}
         assert step is not None
         return step
@@ -257,22 +259,22 @@ class _Placement:
         The latter are receives that bring this operand alone; they are returned by the operand's number.
         """
         length, writer = fold.length, self.values.writer
-        brings: dict[Operation, set[int]] = defaultdict(set)
+        operands_of: dict[Operation, set[int]] = defaultdict(set)
         for number in range(len(order)):
             for version in fold.versions[number * length : (number + 1) * length]:
                 if version >= 0:
-                    brings[writer[version]].add(number)
+                    operands_of[writer[version]].add(number)
         # if the result's own cell is the first operand, the first step reads the first two
         early_operands = {order[0], order[min(1, len(order) - 1)]}
-        first: list[Operation] = []
-        later: dict[int, list[Operation]] = defaultdict(list)
+        first_waits: list[Operation] = []
+        later_waits: dict[int, list[Operation]] = defaultdict(list)
         for operation in fold.waits:
-            operands = brings.get(operation, set())
+            operands = operands_of.get(operation, set())
             if operation.kind == RECEIVE and len(operands) == 1 and not operands & early_operands:
-                later[next(iter(operands))].append(operation)
+                later_waits[next(iter(operands))].append(operation)
             else:
-                first.append(operation)
-        return first, later
+                first_waits.append(operation)
+        return first_waits, later_waits
 
     def _receiving_block(self, rank: int, awaited: Awaited) -> Block | None:
         """Return a receiving block among those waited for, if any: a step placed in it need not wait for that block."""
@@ -280,11 +282,11 @@ class _Placement:
         return max(receiving, key=lambda step: step.index).block if receiving else None
 
     def _place_local(
-        self, rank: int, verb: str, src: int, dst: int, count: int, awaited: Awaited, near: Block | None
+        self, rank: int, verb: str, src: int, dst: int, count: int, awaited: Awaited, preferred: Block | None
     ) -> Step:  # fmt: skip
-        """Place a step without a message: in block `near` if there is room, else in a block without messages."""
-        if near is not None and self._has_room(near, Needs(awaited, has_unplaced=False)):
-            block = near
+        """Place a step without a message: in block `preferred` if there is room, else in a block without messages."""
+        if preferred is not None and self._has_room(preferred, Needs(awaited, has_unplaced=False)):
+            block = preferred
         else:
             block = self._local_block(rank, awaited)
         return self._append_step(Step(verb, src, dst, count, block), awaited)

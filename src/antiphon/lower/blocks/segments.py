@@ -90,9 +90,9 @@ def _find_cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int
         for operand in operands:
             begin, end = operand.offset, operand.offset + operand.count
             edges[send] |= {begin, end}
-            inside = {at - begin for at in edges[send] if begin < at < end}
-            if inside:
-                cuts.setdefault(operand.fold, set()).update(inside)
+            inner_cuts = {at - begin for at in edges[send] if begin < at < end}
+            if inner_cuts:
+                cuts.setdefault(operand.fold, set()).update(inner_cuts)
     return edges, cuts
 
 
@@ -106,7 +106,7 @@ def _find_direct(values: Values, fold: Operation) -> None:
     length, versions, writers = fold.length, fold.versions, values.writer
     candidates: list[DirectOperand] = []  # operands that a receive brings, for this fold alone
     other_cells: list[int] = []
-    stored: set[Operation] = set()  # operations whose values must be stored
+    stored_writers: set[Operation] = set()  # operations whose values must be stored
     for at, (cell, _) in zip(range(0, len(versions), length), fold.spans[1:], strict=True):
         first = versions[at]
         writer = writers[first] if first >= 0 else None
@@ -118,22 +118,22 @@ def _find_direct(values: Values, fold: Operation) -> None:
             candidates.append(DirectOperand(first - writer.first, length, fold, writer, cell))
         else:
             other_cells.append(cell)
-            stored.update([writers[version] for version in versions[at : at + length] if version >= 0])
+            stored_writers.update([writers[version] for version in versions[at : at + length] if version >= 0])
     if not candidates:
         return
     # A message that another operand also needs must be stored, so it cannot be folded on arrival.
-    direct = {operand.receive for operand in candidates} - stored
+    direct_receives = {operand.receive for operand in candidates} - stored_writers
     result = fold.spans[0][0]
-    awaited = [operation for operation in waits_through_joins(fold) if operation not in direct]
+    awaited = [operation for operation in waits_through_joins(fold) if operation not in direct_receives]
     for operand in candidates:
         # A receive into the result's own cell waits for readers of that cell. The fold's first instruction writes that
         # cell instead, so it must wait for them.
-        if operand.cell == result and operand.receive in direct:
+        if operand.cell == result and operand.receive in direct_receives:
             awaited += waits_through_joins(operand.receive)
     latest = max([operation.when for operation in awaited], default=-1)
     for operand in candidates:
         # Receives must not wait for operations of later times.
-        if operand.receive in direct and operand.receive.when > latest:
+        if operand.receive in direct_receives and operand.receive.when > latest:
             operand.receive.direct_operands = [*operand.receive.direct_operands, operand]
         else:
             other_cells.append(operand.cell)
@@ -200,12 +200,12 @@ def _cut_message(
     segments: list[Segment] = []
     operand_at = {operand.offset: operand for operand in receive.direct_operands}
     current: DirectOperand | None = None
-    source, target = _Walk(send), _Walk(receive)
+    source_cells, target_cells = _Walk(send), _Walk(receive)
     for low, high in pairwise(ordered):
         if current is not None and low >= current.offset + current.count:
             current = None
         current = operand_at.get(low, current)
-        src, dst = source.cell_at(low), target.cell_at(low)
+        src, dst = source_cells.cell_at(low), target_cells.cell_at(low)
         if current is not None:
             stretch = _find_beginning(current.fold.fold_stretches, low - current.offset)
             segments.append(Segment(send, receive, low, high - low, src, dst, stretch))

@@ -59,7 +59,7 @@ class Case:
         grain, relation = code.grain, code.collective.relation
         # Every contribution gets `grain` random values, one per cell (per weight 1 of its block); index 0 means empty.
         # A contribution is a pair: a block of the collective and its number there (`name`).
-        first, last = sides(code.collective, code.in_place)
+        input_side, output_side = sides(code.collective, code.in_place)
         values, index_of, of_block = [0], dict[tuple[int, int], int](), dict[int, list[int]]()
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
             index_of[block, name] = len(values)
@@ -97,10 +97,10 @@ class Case:
             table, counts = np.array(rows, np.int64).reshape(-1, 2), np.full(len(rows), grain)
             return concat_ranges(table[:, 0], counts), concat_ranges(table[:, 1], counts)
 
-        inputs, input_values = expand_to_cells(first, INPUT, initial_index)
+        inputs, input_values = expand_to_cells(input_side, INPUT, initial_index)
         initial = np.zeros(int(code.places.begin[-1]), np.int64)
         initial[inputs] = input_values
-        results, result_values = expand_to_cells(last, OUTPUT, required_index)
+        results, result_values = expand_to_cells(output_side, OUTPUT, required_index)
         # User inputs that are no results must keep their values.
         is_no_result = np.ones(len(initial), bool)
         is_no_result[results] = False
@@ -109,9 +109,9 @@ class Case:
         return Case(values, initial, np.concatenate([inputs, results]), required, len(inputs))
 
 
-def _draw_contribution(drawn: int) -> int:
+def _draw_contribution(random_bits: int) -> int:
     """Return the value of one contribution, from 128 random bits."""
-    return (1 << COUNT_SHIFT) + (drawn >> 64 << SUM_BITS) + (drawn & WORD)
+    return (1 << COUNT_SHIFT) + (random_bits >> 64 << SUM_BITS) + (random_bits & WORD)
 
 
 def sum_words(sums: list[int]) -> NDArray[np.uint64]:
@@ -187,9 +187,9 @@ class _Simulation:
             if random is None:
                 block = ready.pop(0)
             else:
-                drawn = int(random() * len(ready))
+                position = int(random() * len(ready))
                 # Draw and remove in O(1): the last ready block fills the gap.
-                block, ready[drawn] = ready[drawn], ready[-1]
+                block, ready[position] = ready[position], ready[-1]
                 ready.pop()
             if delayed is not None and delayed == (block, self.at[block]):
                 held.append(block)
@@ -210,9 +210,9 @@ class _Simulation:
         instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
         for instruction in instructions[index : index + turns] if turns > 1 else (instructions[index],):
             # Check all conditions before any effect: a blocked instruction changes nothing.
-            for other, awaited in instruction.wait:
-                if at[other] <= awaited:
-                    self.awaiting_block.setdefault(other, []).append(block)
+            for awaited_block, awaited_index in instruction.wait:
+                if at[awaited_block] <= awaited_index:
+                    self.awaiting_block.setdefault(awaited_block, []).append(block)
                     return False
             for number in instruction.acquire:
                 if not counters[number]:
@@ -285,22 +285,22 @@ class _Simulation:
 
     def _find_hang(self) -> Fault | None:
         """Return a hang: a sleeping block and its missing condition; if possible one that waits for no stuck block."""
-        lacking = {
-            block: (lack, number)
-            for lack, sleepers in (
+        waits_of = {
+            block: (condition, number)
+            for condition, sleepers in (
                 ("block", self.awaiting_block), ("semaphore", self.awaiting_semaphore),
                 ("message", self.awaiting_message), ("room", self.awaiting_room),
             )
-            for number, asleep in sleepers.items()
-            for block in asleep
+            for number, sleeping in sleepers.items()
+            for block in sleeping
         }  # fmt: skip
-        if not lacking:
+        if not waits_of:
             return None
-        stuck = sorted(lacking)
+        stuck_blocks = sorted(waits_of)
         # Report a root cause: a block whose missing condition is not itself a blocked block.
-        first = (b for b in stuck if lacking[b][0] != "block" or lacking[b][1] not in lacking)
-        block = next(first, stuck[0])
-        (kind, number), names = lacking[block], self.code.semaphore_names
+        roots = (b for b in stuck_blocks if waits_of[b][0] != "block" or waits_of[b][1] not in waits_of)
+        block = next(roots, stuck_blocks[0])
+        (kind, number), names = waits_of[block], self.code.semaphore_names
         reason = {
             "block": lambda: f"waits for {self.code.blocks[number].name}, which never gets so far",
             "semaphore": lambda: f"waits for {names[number] if names else 'a signal'}, which never comes",
@@ -310,7 +310,7 @@ class _Simulation:
                 "under way"
             ),
         }[kind]()
-        others_text = f"; {len(stuck) - 1} more blocks are stuck" if len(stuck) > 1 else ""
+        others_text = f"; {len(stuck_blocks) - 1} more blocks are stuck" if len(stuck_blocks) > 1 else ""
         return Fault("hang", f"{self.code.describe(block, self.at[block])}: never done: {reason}{others_text}")
 
     def _find_wrong(self) -> Fault | None:
@@ -328,11 +328,13 @@ class _Simulation:
         if not wrong:
             return None
         cell, writer = self._first_written(wrong)
-        who = self.code.describe(*writer) if writer else f"rank {self.code.places.rank(cell)}, no step of any block"
+        writer_text = (
+            self.code.describe(*writer) if writer else f"rank {self.code.places.rank(cell)}, no step of any block"
+        )
         if cell in case.cells[case.input_count :]:
             message_end = f"ends with {self._content_text(cell, required[cell])}"
-            return Fault("wrong", f"{who}: {self.code.places.describe(cell)} {message_end}")
-        return Fault("input", f"{who}: {self.code.places.describe(cell)} is written over, and is no result")
+            return Fault("wrong", f"{writer_text}: {self.code.places.describe(cell)} {message_end}")
+        return Fault("input", f"{writer_text}: {self.code.places.describe(cell)} is written over, and is no result")
 
     def _instruction_at(self, position: tuple[int, int]) -> Instruction:
         return self.code.blocks[position[0]].instructions[position[1]]

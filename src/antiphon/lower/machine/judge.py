@@ -143,16 +143,16 @@ def _find_race(
     unordered = np.flatnonzero(happens_before.unordered(before, after))
     for number, at in enumerate(unordered.tolist()):
         first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
-        early, late = (second_spot, first_spot) if wrong is None else (first_spot, second_spot)
-        message = f"{code.describe(*early)} does not wait for {code.describe(*late)}, and both touch"
+        later, earlier = (second_spot, first_spot) if wrong is None else (first_spot, second_spot)
+        message = f"{code.describe(*later)} does not wait for {code.describe(*earlier)}, and both touch"
         message += f" {code.places.describe(int(cell[at]))}"
         if number >= max_tried or _loses_addition(code, first_spot, second_spot, int(cell[at])):
             return Fault("race", message), False
         run = execute(code, seed, delayed=first_spot, until=second_spot)
         if (wrong is None) != (run.fault is None):
-            ended = wrong or run.fault
-            assert ended is not None
-            return Fault("race", f"{message}: where it comes first, {ended.what}"), False
+            failure = wrong or run.fault
+            assert failure is not None
+            return Fault("race", f"{message}: where it comes first, {failure.what}"), False
     if wrong is not None:
         return None, False
     if code.inorder:
@@ -165,8 +165,8 @@ def _find_race(
             ), False
     if any(instruction.loose for block in code.blocks for instruction in block.instructions):
         visible_order = Order.of(code, flat, visible_only=True)
-        unseen = np.flatnonzero(written)[visible_order.unordered(before[written], after[written])]
-        for at in unseen[~np.isin(unseen, unordered)].tolist():
+        invisible = np.flatnonzero(written)[visible_order.unordered(before[written], after[written])]
+        for at in invisible[~np.isin(invisible, unordered)].tolist():
             first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
             message = (
                 f"{code.describe(*second_spot)}: knows only by a relaxed signal that {code.describe(*first_spot)} is "
@@ -208,11 +208,11 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     ahead = np.array([instruction.ahead for block in code.blocks for instruction in block.instructions], bool)
     flat = happens_before.flat
     owner = code.places.owner(accesses.cell)
-    far = np.flatnonzero(owner != rank_of[flat.block[accesses.row]])
+    remote = np.flatnonzero(owner != rank_of[flat.block[accesses.row]])
     # (row, rank that it accesses) as one number, without and with `ahead`
     plain_keys, ahead_keys = (
         np.unique(accesses.row[far_rows] * code.collective.ranks + owner[far_rows])
-        for far_rows in _split_rows(far, ahead[accesses.row[far]])
+        for far_rows in _split_rows(remote, ahead[accesses.row[remote]])
     )
     line, place = happens_before.lines
     rows, ranks = plain_keys // code.collective.ranks, plain_keys % code.collective.ranks
@@ -247,13 +247,13 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
 def _find_unbalanced(code: Code) -> Fault | None:
     """Return a fault if a semaphore does not end at its start value."""
     balance = [0] * len(code.start)
-    last: dict[tuple[int, bool], tuple[int, int]] = {}
+    last_use: dict[tuple[int, bool], tuple[int, int]] = {}
     for block, its_block in enumerate(code.blocks):
         for index, instruction in enumerate(its_block.instructions):
             for semaphores, sign in ((instruction.release, 1), (instruction.acquire, -1)):
                 for semaphore in semaphores:
                     balance[semaphore] += sign
-                    last[semaphore, sign > 0] = block, index
+                    last_use[semaphore, sign > 0] = block, index
     for semaphore, surplus in enumerate(balance):
         if surplus:
             name = code.semaphore_names[semaphore] if code.semaphore_names else f"semaphore {semaphore}"
@@ -263,13 +263,13 @@ def _find_unbalanced(code: Code) -> Fault | None:
                 else f"takes {-surplus} more of {name} than is given"
             )
             return Fault(
-                "left", f"{code.describe(*last[semaphore, surplus > 0])}: {message}; the next call would find it so"
+                "left", f"{code.describe(*last_use[semaphore, surplus > 0])}: {message}; the next call would find it so"
             )
     return None
 
 
-def _split_rows(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
-    return rows[~chosen], rows[chosen]
+def _split_rows(rows: Longs, mask: Bools) -> tuple[Longs, Longs]:
+    return rows[~mask], rows[mask]
 
 
 def _line_ends(line: Longs, place: Longs) -> Longs:
@@ -288,9 +288,12 @@ def _find_unknown(
     others, `_collect_heard` finds all ranks that a row has heard from.
     """
     flat, key_base = happens_before.flat, happens_before.code.collective.ranks + 1
-    own_rows, far = (happens_before.dst, happens_before.src) if before else (happens_before.src, happens_before.dst)
+    # per edge, the row on the side of `rows` and the one on the other side
+    own_rows, far_rows = happens_before.dst, happens_before.src
+    if not before:
+        own_rows, far_rows = far_rows, own_rows
     line, place = happens_before.lines
-    key = line[own_rows] * key_base + rank_of[flat.block[far]]
+    key = line[own_rows] * key_base + rank_of[flat.block[far_rows]]
     order = np.lexsort((place[own_rows] if before else -place[own_rows], key))
     keys, at = np.unique(key[order], return_index=True)
     asked_keys = line[rows] * key_base + ranks

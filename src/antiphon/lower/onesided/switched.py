@@ -92,18 +92,18 @@ def drop_unused_scratch(program: Program, bound: Bound, switched: Switched) -> B
     if any(place[0] == SCRATCH for switch in switched.switches for place in (switch.source, switch.target)):
         return bound  # it lies at one address for all ranks
     # Mark used cells by a difference array over the scratch of all ranks laid end to end.
-    used = (bound.buffer == SCRATCH) & ~switched.dropped[program.part_op]
+    is_used = (bound.buffer == SCRATCH) & ~switched.dropped[program.part_op]
     scratch_sizes, part_rank = bound.sizes[:, SCRATCH], program.rank[program.part_op]
-    first = np.concatenate([[0], np.cumsum(scratch_sizes)])
-    at = first[part_rank[used]] + bound.begin[used]
-    edge = np.zeros(int(first[-1]) + 1, np.int64)
-    np.add.at(edge, at, 1)
-    np.add.at(edge, at + bound.length[used], -1)
-    # `before[cell]`: the used cells in front of it, which is its new address.
-    before = np.concatenate([[0], np.cumsum(np.cumsum(edge[:-1]) > 0)])
+    scratch_begin = np.concatenate([[0], np.cumsum(scratch_sizes)])
+    cell = scratch_begin[part_rank[is_used]] + bound.begin[is_used]
+    change = np.zeros(int(scratch_begin[-1]) + 1, np.int64)
+    np.add.at(change, cell, 1)
+    np.add.at(change, cell + bound.length[is_used], -1)
+    # `used_before[cell]`: the used cells in front of it, which is its new address.
+    used_before = np.concatenate([[0], np.cumsum(np.cumsum(change[:-1]) > 0)])
     begin, sizes = bound.begin.copy(), bound.sizes.copy()
-    begin[used] = before[at] - before[first[part_rank[used]]]
-    sizes[:, SCRATCH] = before[first[1:]] - before[first[:-1]]
+    begin[is_used] = used_before[cell] - used_before[scratch_begin[part_rank[is_used]]]
+    sizes[:, SCRATCH] = used_before[scratch_begin[1:]] - used_before[scratch_begin[:-1]]
     return replace(bound, begin=begin, sizes=sizes)
 
 
@@ -184,11 +184,15 @@ class _Finder:
         """Return the fold that adds the arriving operands of a reduction to one operand of the rank itself."""
         if len(joint.targets) > 1:
             raise self._make_refusal("has no reduction by switches that is sent on from there without touching a rank")
-        arrived = {self._places_of(row)[0] for row in joint.receives}
-        for fold in self.readers.get((joint.targets[0], min(arrived)), []):
+        arriving = {self._places_of(row)[0] for row in joint.receives}
+        for fold in self.readers.get((joint.targets[0], min(arriving)), []):
             operands = self._places_of(fold)[1:]
             # The sum must contain every arriving operand and exactly one operand of the rank's own.
-            if arrived < set(operands) and self._waits_for(fold, joint.receives) and len(operands) == len(arrived) + 1:
+            if (
+                arriving < set(operands)
+                and self._waits_for(fold, joint.receives)
+                and len(operands) == len(arriving) + 1
+            ):
                 return fold
         raise self._make_refusal(
             "has no reduction by switches to which its end adds anything but one operand of its own"
@@ -214,13 +218,13 @@ class _Finder:
         dropped: list[int] = []
         # Reduction and multicast in one: the switch reads `place` at all ranks and writes it at all of them.
         if fold is not None:
-            first = reductions.pop(fold)
-            place = self._common_place(first.sends)[0]
-            own = set(self._places_of(fold)[1:]) - {self._places_of(row)[0] for row in first.receives}
-            if source != target or own != {place}:
+            reduction = reductions.pop(fold)
+            place = self._common_place(reduction.sends)[0]
+            own_operands = set(self._places_of(fold)[1:]) - {self._places_of(row)[0] for row in reduction.receives}
+            if source != target or own_operands != {place}:
                 raise self._make_refusal(NO_COMMON_PLACE)
-            dropped = [fold, *first.sends, *first.receives]
-            send = {self.rank[row]: row for row in first.sends}
+            dropped = [fold, *reduction.sends, *reduction.receives]
+            send = {self.rank[row]: row for row in reduction.sends}
             self.switched.send_of.update((row, send[self.rank[row]]) for row in joint.receives)
             source = place
         # Multicast alone: a copy that puts the rank's own data at the target is done by the switch, too.
@@ -265,12 +269,12 @@ class _Finder:
             np.array(column) for column in zip(*((s.step, s.rank) for s in self.switched.switches), strict=True)
         )
         when = np.where(switch_of >= 0, step[switch_of], p.when // 2)
-        after, before = p.wait_op, p.wait
-        differ = switch_of[after] != switch_of[before]
+        waiter, awaited = p.wait_op, p.wait
+        differ = switch_of[waiter] != switch_of[awaited]
         # Dependencies into a switch must end in an earlier step, those out of it may not begin before it.
-        early = differ & (switch_of[after] >= 0) & (when[before] >= when[after])
-        behind = (p.kind[after] == FOLD) | ((p.kind[after] == SEND) & (p.rank[after] == rank[switch_of[before]]))
-        late = differ & (switch_of[before] >= 0) & (switch_of[after] < 0)
-        late &= (when[after] < when[before]) | ((when[after] == when[before]) & ~behind)
-        if np.any(early | late):
+        too_early = differ & (switch_of[waiter] >= 0) & (when[awaited] >= when[waiter])
+        is_behind = (p.kind[waiter] == FOLD) | ((p.kind[waiter] == SEND) & (p.rank[waiter] == rank[switch_of[awaited]]))
+        too_late = differ & (switch_of[awaited] >= 0) & (switch_of[waiter] < 0)
+        too_late &= (when[waiter] < when[awaited]) | ((when[waiter] == when[awaited]) & ~is_behind)
+        if np.any(too_early | too_late):
             raise self._make_refusal("what switches add they multicast at once, and here something comes between")
