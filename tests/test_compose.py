@@ -25,7 +25,7 @@ from antiphon.core.topology import Ability, LinkType, SharedLimit, Topology, bot
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.compose.inside import GroupPlanner, usual_planners
-from antiphon.planners.compose.splits import given_split
+from antiphon.planners.compose.splits import parse_split
 from antiphon.planners.compose.stages import KINDS, StagePlanner, broadcast_variants, stage_collective
 from antiphon.planners.shared import end_sizes
 from antiphon.planners.shared.end_sizes import Pipeline
@@ -168,7 +168,7 @@ def test_every_way_from_a_root_is_right_both_ways(kind: str, groups: str, root: 
     size = {"3+4": 7, "2+1+3": 6, "4x2": 8}[groups]
     machine, spread = antiphon.topology(f"star:ranks={size}"), wanted("broadcast", size, root)
     inside = GroupPlanner(Request(machine if kind == "broadcast" else reverse(machine), spread), ("direct", "ring"))
-    split = given_split(groups, range(size))
+    split = parse_split(groups, range(size))
     ways = list(broadcast_variants(spread, split, StagePlanner(spread, split, inside, "rate")))
     assert len(ways) == 3
     for one in ways:

@@ -54,7 +54,7 @@ MOST_PER_CHANNEL = 32  # thread blocks of a rank that send, or that receive, on 
 @dataclass(eq=False, slots=True)
 class ExecutedStep:
     """A step as the executor runs it: the last of the file's steps fused in it; the offsets that it reads, and its
-    dependencies as (block, step). `counter`: the value of the block's counter when it is done."""
+    dependencies as (block, step). `counter`: the value of the block's counter that it publishes."""
 
     step: Step
     sources: list[int]

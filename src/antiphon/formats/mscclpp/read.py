@@ -1,9 +1,8 @@
 """Read an execution plan of MSCCL++: its header, and the operations of its thread blocks as code for the checker.
 
-The checker (lower.machine.judge) runs the code in every order that the executor may take. `read_plan` is for users,
-`read` for `antiphon lint`. Each thread block is turned into blocks of the abstract machine by operations.py (what an
-operation reads and writes) and lanes.py (what is ordered). Pipelines are written out, turn by turn; barriers become
-waits between blocks.
+The checker is lower.machine.judge. `read_plan` is for users; formats/foreign.py calls `read`. Each thread block becomes
+blocks of the abstract machine, by operations.py (what an operation reads and writes) and lanes.py (what is ordered).
+Pipelines are written out, turn by turn; barriers become waits between blocks.
 """
 
 from __future__ import annotations

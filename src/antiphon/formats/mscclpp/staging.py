@@ -58,7 +58,10 @@ SPARE = 4  # at most 1 / SPARE of scratch is in use: smaller units, so that smal
 
 @dataclass(frozen=True)
 class Staged:
-    """The blocks of all ranks, their addresses, and the bytes of a unit, which each chunk has at least."""
+    """The thread blocks of all ranks (`gpus`), their addresses (`bound`), and the bytes of a unit.
+
+    Calls must be large enough that each chunk has at least `unit` bytes.
+    """
 
     bound: Bound
     gpus: list[Gpu]
@@ -67,11 +70,15 @@ class Staged:
 
 @without_gc()
 def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int) -> Staged:
-    """Return the plan of a program whose ranks receive in scratch alone (`lower(staged=True)`)."""
+    """Return the plan of a program whose ranks receive in scratch alone (`lower(staged=True)`).
+
+    `blocks`: thread blocks per rank to aim at. `alignment`: bytes that units are multiples of.
+    """
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     one_sided, reason = OneSided(program, bound), ""
     for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
-        # 1. The steps of all ranks: sums one by one, copies for ports, all of a stream on equally many chunks.
+        # 1. The steps of all ranks: sums one by one, copies for ports; all steps of a stream on as many chunks
+        # (`chunks_per_step`), so that one loop runs them.
         _, steps_of, _ = one_sided.split_streams(max_streams)
         sizes = bound.sizes.copy()
         streams_by_rank = []
@@ -79,18 +86,19 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
             copies = _Copies(rank_ends, int(sizes[rank_ends.rank, SCRATCH]))
             streams_by_rank.append([list(copies.stage_puts(_split_folds(steps))) for steps in steps_of(rank_ends.rank)])
             sizes[rank_ends.rank, SCRATCH] = copies.end
-        units = [
+        chunks_per_step = [
             find_unit(rank_streams[stream] for rank_streams in streams_by_rank)
             for stream in range(len(streams_by_rank[0]))
         ]
         streams_by_rank = [
-            [cut_steps(steps, unit) for steps, unit in zip(rank_streams, units, strict=True)]
+            [cut_steps(steps, unit) for steps, unit in zip(rank_streams, chunks_per_step, strict=True)]
             for rank_streams in streams_by_rank
         ]
         # 2. Cut chunks, so that each stream has several blocks; cut scratch into slots, of one unit each.
         operations = sum(len(steps) for rank_streams in streams_by_rank for steps in rank_streams)
         busy_streams = max(sum(map(bool, rank_streams)) for rank_streams in streams_by_rank)
         splits = max(1, min(blocks // max(busy_streams, 1), MOST_GROUPED // max(operations, 1)))
+        # the next power of two, so that slots divide scratch evenly
         slots = 2 ** (SPARE * splits * int(sizes[:, SCRATCH].max()) - 1).bit_length()
         slots = max(slots, SHARED_SCRATCH // MOST_UNIT)
         unit = -(-SHARED_SCRATCH // slots // alignment) * alignment
@@ -98,7 +106,7 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
             raise Unsupported(f"{BACK_END}: {slots // SPARE} slots of scratch are too many to stage data through")
         try:
             gpus = [
-                _loop(rank_ends, rank_streams, units, splits, slots // 2, unit)
+                _loop(rank_ends, rank_streams, chunks_per_step, splits, slots // 2, unit)
                 for rank_ends, rank_streams in zip(ends, streams_by_rank, strict=True)
             ]
         except Unsupported as error:
@@ -150,17 +158,17 @@ class _Copies:
             yield step._replace(moves=tuple(staged)) if far else step
 
 
-def _loop(ends: Ends, streams: list[list[Step]], units: list[int], splits: int, begin: int, unit: int) -> Gpu:
+def _loop(ends: Ends, streams: list[list[Step]], chunks_per_step: list[int], splits: int, begin: int, unit: int) -> Gpu:
     """Return the blocks of a rank: `splits` for each stream, each a loop over its chunks. `begin`: the first slot."""
     shifted = [
         [_take_part(step, chunks, splits, split, begin) for step in steps]
-        for steps, chunks in zip(streams, units, strict=True)
+        for steps, chunks in zip(streams, chunks_per_step, strict=True)
         for split in range(splits)
     ]
     gpu = gpu_of(ends, shifted)
     if len(gpu.blocks) > MOST_BLOCKS or gpu.chaining.semaphores or gpu.chaining.barriers:
         raise Unsupported(f"rank {ends.rank} has too many steps for one thread block each; take a planner with fewer")
-    chunks_of = [chunks for steps, chunks in zip(streams, units, strict=True) if steps for _ in range(splits)]
+    chunks_of = [chunks for steps, chunks in zip(streams, chunks_per_step, strict=True) if steps for _ in range(splits)]
     for block, chunks in zip(gpu.blocks, chunks_of, strict=True):
         inner = block.operations if block.operations[-1] == NOP else [*block.operations, NOP]
         context = f'{{"unit_size":{unit},"num_chunks":{chunks}}}'

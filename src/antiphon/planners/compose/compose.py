@@ -43,7 +43,7 @@ from antiphon.options import Option
 from antiphon.planners.compose.inside import GroupPlanner, usual_planners
 from antiphon.planners.compose.rotate import Mark, Plan, share_data
 from antiphon.planners.compose.split import Split
-from antiphon.planners.compose.splits import find_splits, given_split, rotate_levels
+from antiphon.planners.compose.splits import find_splits, parse_split, rotate_levels
 from antiphon.planners.compose.stages import AIMS, StagedPlan, stage_collective
 from antiphon.planners.shared.end_sizes import Pipeline
 from antiphon.planners.shared.pipelining import PIECE_NUMBERS
@@ -179,7 +179,7 @@ class _Search:
         for name in names:
             if find("planner", name).can.composes:
                 raise Invalid(f"option inside: planner {name} composes itself; name one that plans directly")
-        splits_found = [given_split(str(groups), members)] if groups else find_splits(request.topology, members)
+        splits_found = [parse_split(str(groups), members)] if groups else find_splits(request.topology, members)
         if groups and not any(group.subgroups for group in splits_found[0].groups.subgroups):
             raise Invalid(f"option groups: {quote(groups)} is one group; give two levels or more, such as 4x2")
         options = {"inside": ",".join(names) or None, "turn": turn}

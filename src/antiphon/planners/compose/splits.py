@@ -27,7 +27,7 @@ from antiphon.planners.shared.groups import Groups, groups_at, parse_fanins, par
 MOST_LEVELS = 5  # levels of places that are distinguished
 
 
-def given_split(text: str, members: Sequence[int]) -> Split:
+def parse_split(text: str, members: Sequence[int]) -> Split:
     """Parse the option `groups`: "8x4", the innermost first, or "3+4"."""
     if set(text) & set("+*()"):
         return Split(np.array(members), parse_groups(text, len(members)))

@@ -6,8 +6,8 @@ takes (C, S, R) = (2, 2, 2) where two halves take (8, 4, 6). Here each number of
     bounds      an allreduce brings each input to all ranks, as a broadcast does, and all inputs to each rank, as a
                 reduce does: the least R / C of these in S steps (linear.py) bounds that of every allreduce in S steps
     candidates  (C, R) from that bound to the best known R / C: the tightest first, then by the number of chunks
-    tries       one candidate under several symmetries: pairs of a group and a subgroup (sums.Shape), the smallest
-                encodings first, with one slot per rank, later with more
+    tries       one candidate under several symmetries: a group that maps the algorithm to itself, and its subgroup that
+                fixes a chunk (sums.Shape); the smallest encodings first, with one slot per rank, later with more
     turns       all numbers of steps again, with four times the conflicts and more symmetries, while effort is left
 
 A point that meets its bound is optimal in every form, and its certificate is that of the broadcast or the reduce.
@@ -46,9 +46,9 @@ from antiphon.planners.synth.task import Effort
 class SumLimits:
     """Effort and sizes of the search. Chosen on machines of 4 to 16 ranks."""
 
-    first_size: int = 2**10  # size of an encoding (`_size_of`) searched in turn 0; four times as much in every next ...
-    max_size: int = 2**15  # ... turn, up to this
-    usual_units: int = 20  # effort up to which `max_size` holds; with more effort it grows in proportion
+    first_size: int = 2**10  # size (`_size_of`) of encodings searched in turn 0; four times as much in every next turn
+    max_size: int = 2**15  # largest size, if the effort is at most ...
+    usual_units: int = 20  # ... this; with more effort, larger in proportion
     first_conflicts: int = 500  # of one try in turn 0; four times as many in every next turn
     first_failures: int = 6  # candidates of a number of steps that may fail in turn 0; twice as many in every next turn
     turns: int = 8

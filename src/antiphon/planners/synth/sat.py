@@ -44,8 +44,8 @@ SOLVERS = {"minisat": "minisat22", "cadical": "cadical195"}
 
 @dataclass(frozen=True)
 class Encoding:
-    """The clauses; the chunk (kind, number) that represents each orbit; and the send variables (chunk x arc x step;
-    0: none).
+    """`chunks`: the (kind, number) of the chunk that represents each orbit. `sends`: variables by
+    [chunk, arc, step], 0 for none.
     """
 
     clauses: Clauses
@@ -61,9 +61,9 @@ def list_representatives(task: Task, group: SymmetryGroup) -> list[tuple[int, in
     chunks = []
     kind_orbit = orbits(group.kinds)
     for kind in np.unique(kind_orbit).tolist():
-        keeping = int(np.count_nonzero(group.kinds[:, kind] == kind))
+        fixing_count = int(np.count_nonzero(group.kinds[:, kind] == kind))
         count = task.parts * task.instance.kinds[kind].weight
-        chunks += [(kind, number) for number in range(count // keeping)]
+        chunks += [(kind, number) for number in range(count // fixing_count)]
     return chunks
 
 
@@ -73,19 +73,19 @@ def encode_task(task: Task, group: SymmetryGroup) -> Encoding:
     chunks = list_representatives(task, group)
     out = Clauses()
     sends = np.zeros((len(chunks), len(instance.arcs), steps), np.int64)
-    for place, (kind, _) in enumerate(chunks):
-        _encode_chunk(out, instance, instance.kinds[kind], steps, sends[place])
+    for index, (kind, _) in enumerate(chunks):
+        _encode_chunk(out, instance, instance.kinds[kind], steps, sends[index])
     max_rounds = list(task.split) if task.split is not None else [task.rounds - steps + 1] * steps
     extra = free_rounds(out, max_rounds, task.rounds if task.split is None else None)
     # the load of a resource includes images of sends: image e of a chunk uses arc a iff the representative uses e^-1(a)
-    back = np.argsort(group.arcs, axis=1)
+    inverse_arcs = np.argsort(group.arcs, axis=1)
     arcs_of: dict[int, list[int]] = defaultdict(list)
     for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
         arcs_of[resource].append(arc)
     for resource in np.unique(orbits(group.resources)).tolist():
-        loading = back[:, arcs_of[resource]].ravel()
+        loading_arcs = inverse_arcs[:, arcs_of[resource]].ravel()
         for step in range(steps):
-            literals = sends[:, loading, step].ravel()
+            literals = sends[:, loading_arcs, step].ravel()
             load_within(
                 out, sorted(literals[literals > 0].tolist()), instance.capacity[resource], extra[step], max_rounds[step]
             )
@@ -117,10 +117,10 @@ def _encode_chunk(out: Clauses, instance: Instance, kind: Kind, steps: int, send
             sends_into[b, step + 1].append(send)
     # monotone in time, and only with a cause
     for (rank, time), has_it in have.items():
-        before = have.get((rank, time - 1))
-        if before is not None:
-            out.rows.append([-before, has_it])
-        out.rows.append([-has_it, *([before] if before is not None else []), *sends_into[rank, time]])
+        had_it = have.get((rank, time - 1))
+        if had_it is not None:
+            out.rows.append([-had_it, has_it])
+        out.rows.append([-has_it, *([had_it] if had_it is not None else []), *sends_into[rank, time]])
     for rank in kind.dests:
         out.rows.append([have[rank, steps]] if (rank, steps) in have else [])
 
@@ -139,9 +139,7 @@ def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[
 
 
 def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: list[int], max_rounds: int) -> None:
-    """Limit the number of true literals to capacity * rounds, where `extra` (if any) encodes the rounds of a
-    step.
-    """
+    """Limit the number of true literals to capacity * rounds of the step; `extra`: its variables of `free_rounds`."""
     if len(literals) <= capacity * (max_rounds if not extra else 1):
         return
     # count_reached: true if more than j literals are
@@ -165,10 +163,10 @@ def solve_sat(
     if task.rounds < (task.steps if task.split is None else sum(task.split)):
         return Answer(None, refuted=True)
     encoding = encode_task(task, group)
-    satisfiable, price, true = run_solver_in_slices(encoding.clauses, effort, solver, effort_left)
+    satisfiable, price, true_variables = run_solver_in_slices(encoding.clauses, effort, solver, effort_left)
     if not satisfiable:
         return Answer(None, satisfiable is False, price)
-    return Answer(tuple(decode_model(task, group, encoding, true)), price=price)
+    return Answer(tuple(decode_model(task, group, encoding, true_variables)), price=price)
 
 
 def run_solver_in_slices(
@@ -180,19 +178,19 @@ def run_solver_in_slices(
     """
     from pysat.solvers import Solver
 
-    named, back = _renumber_variables(clauses, effort.seed)
-    with Solver(name=SOLVERS[solver], bootstrap_with=named) as engine:
-        written = LITERAL * sum(map(len, named))
-        satisfiable, price, tried = None, written, 0
+    rows, back = _renumber_variables(clauses, effort.seed)
+    with Solver(name=SOLVERS[solver], bootstrap_with=rows) as engine:
+        clause_price = LITERAL * sum(map(len, rows))
+        satisfiable, price, conflicts_used = None, clause_price, 0
         while (
             satisfiable is None
-            and (effort.conflicts is None or tried < effort.conflicts)
+            and (effort.conflicts is None or conflicts_used < effort.conflicts)
             and (effort_left is None or price < effort_left)
         ):
-            slice_ = SLICE if effort.conflicts is None else min(SLICE, effort.conflicts - tried)
+            slice_ = SLICE if effort.conflicts is None else min(SLICE, effort.conflicts - conflicts_used)
             engine.conf_budget(slice_)
-            satisfiable, tried = engine.solve_limited(), tried + slice_
-            price = written + PROPAGATION * engine.accum_stats()["propagations"]
+            satisfiable, conflicts_used = engine.solve_limited(), conflicts_used + slice_
+            price = clause_price + PROPAGATION * engine.accum_stats()["propagations"]
         return satisfiable, price, {back[x] for x in engine.get_model() if x > 0} if satisfiable else set()
 
 
@@ -207,15 +205,15 @@ def _renumber_variables(clauses: Clauses, seed: int) -> tuple[list[list[int]], l
     return [[to[x] if x > 0 else -to[-x] for x in row] for row in clauses.rows], list(back.tolist())
 
 
-def decode_model(task: Task, group: SymmetryGroup, encoding: Encoding, true: set[int]) -> list[Move]:
+def decode_model(task: Task, group: SymmetryGroup, encoding: Encoding, true_variables: set[int]) -> list[Move]:
     """Return all chunks' moves from the true send variables."""
     instance, moves = task.instance, list[Move]()
-    for place, (kind, number) in enumerate(encoding.chunks):
-        arcs, steps = np.nonzero(encoding.sends[place])
+    for index, (kind, number) in enumerate(encoding.chunks):
+        arcs, steps = np.nonzero(encoding.sends[index])
         sent = [
             (instance.arcs.paths[arc], step)
             for arc, step in zip(arcs.tolist(), steps.tolist(), strict=True)
-            if int(encoding.sends[place, arc, step]) in true
+            if int(encoding.sends[index, arc, step]) in true_variables
         ]
         moves += orbit_moves(group, kind, number, drop_useless_moves(instance, kind, sent))
     return moves
