@@ -15,7 +15,7 @@ import pytest
 from antiphon.cli import run
 from antiphon.core.verify import verify
 from antiphon.cost.fit import plan_of, read_plan_times
-from antiphon.cost.fit.plans import count_terms
+from antiphon.cost.fit.plans import derive_factors
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.registry import table
 from antiphon.runtimes.engine.launch import LAUNCHED, consent
@@ -86,7 +86,7 @@ def test_schedules_are_what_the_formulas_count(name: str, ranks: int) -> None:
     """Of its messages, and of what each rank receives of nbytes: the formula's bytes, as genmodel itself has them."""
     schedule, machine = bench.schedule_of(name, ranks), topology(f"star:ranks={ranks},latency=0us")
     assert verify(schedule, machine).ok
-    counted = count_terms(plan_of(name, ranks), ranks)
+    counted = derive_factors(plan_of(name, ranks), ranks)
     into = np.bincount(schedule.dst, weights=np.ones(schedule.transfers), minlength=ranks)
     share = schedule.chunks.weights(schedule.collective)
     received = into[0] * float(share[0][0]) / share[1]

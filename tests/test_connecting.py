@@ -138,7 +138,7 @@ def test_what_is_no_way_is_told_by_its_rank(engine: Engine) -> None:
 
 def test_a_pipe_tells_that_a_process_is_gone() -> None:
     first, second = AlivePipes(0, 2), AlivePipes(1, 2)
-    assert second.open_other(0, first.place)
+    assert second.open_other(0, first.address)
     end = second.release()[0]
     poll = select.poll()
     poll.register(end, select.POLLIN)
@@ -151,10 +151,10 @@ def test_a_pipe_tells_that_a_process_is_gone() -> None:
 
 def test_what_was_closed_or_is_another_pipe_is_not_seen() -> None:
     first, second, third = AlivePipes(0, 3), AlivePipes(1, 3), AlivePipes(2, 3)
-    assert not second.open_other(0, (*first.place[:2], third.place[2]))
-    place = first.place
+    assert not second.open_other(0, (*first.address[:2], third.address[2]))
+    address = first.address
     first.close()
-    assert not third.open_other(0, place)
+    assert not third.open_other(0, address)
     second.close()
     third.close()
 

@@ -31,7 +31,7 @@ from antiphon.cost.fit import (
     write_addition_times,
     write_plan_times,
 )  # fmt: skip
-from antiphon.cost.fit.plans import count_terms
+from antiphon.cost.fit.plans import derive_factors
 from antiphon.cost.genmodel import forms
 from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.measure.bench_memory import add_all, bench_memory
@@ -85,7 +85,7 @@ def test_counts_are_those_of_the_closed_forms(name: str, collective: str) -> Non
         for w_t in (0, 1, 3, 9):
             tier, server = forms.Tier(1.0, 2.0, 4.0, w_t), forms.Server(8.0, 16.0)
             try:
-                found = count_terms(plan_of(name, n, collective), n)
+                found = derive_factors(plan_of(name, n, collective), n)
             except Unsupported:
                 with pytest.raises(Unsupported):
                     form_of(name, fanins)(n, 60.0, tier, server, collective)

@@ -1,4 +1,4 @@
-"""State what a predicted figure rests on, in a few words: published measurements, a profile, or nothing.
+"""State the basis of a predicted figure in a few words: published measurements, a profile, or nothing.
 
 Also choose the default model: `calls`, which has figures for launch and protocols, if they are known for the machine's
 GPUs; else alpha-beta, which needs none.
@@ -59,7 +59,7 @@ def join_bases(bases: Sequence[str]) -> str:
 
 
 def in_short(rests_on: str) -> str:
-    """Return in a word whether the figures are calibrated, for narrow tables: yes, partly, no, or profile."""
+    """Return whether the figures of a basis are calibrated, in a word for narrow tables: yes, partly, no, profile."""
     uncalibrated = [NOT_CALIBRATED in basis for basis in rests_on.split("; ")]
     if all(uncalibrated):
         return "no"

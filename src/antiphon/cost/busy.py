@@ -24,11 +24,11 @@ class Utilisation:
     """
 
     topology: Topology
-    resource: Longs  # a link; from topology.links on, a shared limit
+    resource: Longs  # number of a link; from topology.links on, of a shared limit
     begin: Floats  # seconds
     end: Floats
     load: Floats  # bytes per second
-    share: Floats  # load / nominal capacity; under incast it stays below 1 although the link is full
+    share: Floats  # load / nominal capacity; stays below 1 if incast slows the link
 
     def __len__(self) -> int:
         return len(self.resource)

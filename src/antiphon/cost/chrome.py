@@ -2,8 +2,8 @@
 
 A trace is a list of events. `TraceWriter` collects them: `process` and `line` name where events are drawn,
 `add_interval` draws an interval of time (viewers call it a slice), `arrow` connects two intervals, `counter` draws a
-value over time.
-`write_ranks` draws the messages of all ranks; intervals of one rank that overlap are put on separate lines.
+value over time. `write_ranks` draws the messages of all ranks; intervals of one rank that overlap are put on separate
+lines.
 
 Example: a message from 0 to 1, from 2 to 5 us, is an interval on line "rank 0 sends" and one on line "rank 1 receives",
 with an arrow.
@@ -63,10 +63,13 @@ class TraceWriter:
 
     def arrow(self, number: int, start: tuple[int, int, float], end: tuple[int, int, float]) -> None:
         """Add an arrow between two intervals that were added before. An end is (pid, tid, time)."""
-        same = {"name": "message", "cat": "message", "id": number}
+        common = {"name": "message", "cat": "message", "id": number}
         for phase, (pid, tid, ts) in (("s", start), ("f", end)):
-            bound = {"bp": "e"} if phase == "f" else {}
-            self.events.append({**same, "ph": phase, "pid": pid, "tid": tid, "ts": round(ts * 1000) / 1000, **bound})
+            # "bp": "e" binds the head of the arrow to the interval around it, not to the next one
+            binding = {"bp": "e"} if phase == "f" else {}
+            self.events.append(
+                {**common, "ph": phase, "pid": pid, "tid": tid, "ts": round(ts * 1000) / 1000, **binding}
+            )
 
     def counter(self, name: str, line: tuple[int, int], ts: float, values: Mapping[str, float]) -> None:
         """Add a value of a counter at a time."""
@@ -148,15 +151,14 @@ def write_ranks(trace: TraceWriter, passages: Sequence[Passage], works: Sequence
 
 
 def _assign_lanes(intervals: Sequence[Interval]) -> list[int]:
-    """Assign intervals to lines so that none overlap on a line; the number of lines is the greatest number of intervals
-    that overlap at a time.
+    """Assign intervals to lines so that none overlap on a line, with as few lines as possible.
 
     >>> _assign_lanes([(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)])
     [0, 1, 0]
     """
     lanes = [0] * len(intervals)
-    busy: list[tuple[float, int]] = []
-    free: list[int] = []
+    busy: list[tuple[float, int]] = []  # heap of (end, line)
+    free: list[int] = []  # heap of lines
     for number in sorted(range(len(intervals)), key=lambda index: intervals[index]):
         begin, end = intervals[number]
         while busy and busy[0][0] <= begin:

@@ -1,4 +1,4 @@
-"""Lower bounds under a cost model: the gap of a plan divides its predicted time by such a bound of the same model.
+"""Lower bounds under a cost model. The gap of a plan is its predicted time divided by the bound under the same model.
 
 Every model has assumptions of its own (a launch per call, protocols, barriers between steps), so a bound holds for one
 model and one profile. `BOUNDS` has a function for each model whose bound is known; for the others there is no gap.
@@ -10,8 +10,8 @@ model and one profile. `BOUNDS` has a function for each model whose bound is kno
                            critical-path) with the latencies and bandwidths of the fastest protocol
 
 Example: under critical-path a one-way ring of 4 ranks, 1 us per link and a bandwidth bound of 1.5 s per GB. The
-farthest rank is 3 links away; and the busiest link is busy for 1.5e-9 * nbytes, after which its last message still
-takes the latency of 1 us. The bound is max(3 us, 1 us + 1.5e-9 * nbytes).
+farthest rank is 3 links away. The busiest link is busy for 1.5e-9 * nbytes, and its last message then still takes the
+latency of 1 us. The bound is max(3 us, 1 us + 1.5e-9 * nbytes).
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ def _calls(proofs: BoundEvaluator, profile: Profile, options: Mapping[str, Any])
     except (Invalid, Unsupported):  # no figures for this machine, so the model itself prices nothing either
         return None
     # A process group has two sets of figures: for schedules that send through other nodes, and for those that do not.
-    bounds = [_bound_by_protocols(proofs, each, options.get("by", "alpha-beta")) for each in figures]
+    bounds = [_bound_by_protocols(proofs, case, options.get("by", "alpha-beta")) for case in figures]
     return lambda nbytes: min(bound(nbytes) for bound in bounds)
 
 
 def _bound_by_protocols(proofs: BoundEvaluator, figures: ProtocolFigures, by: str) -> SecondsBySize:
     """Return the bound for one set of figures. `by`: the model that prices the schedule after the launch."""
     bound_of = proofs.with_barriers if by == "alpha-beta" else proofs.without_barriers
-    # With figures for switches that multicast and reduce (NVLS), the model prices schedules that use such switches by
-    # these figures, and only all others, whose switches just forward (unaided), by the protocols. Without, it prices
-    # all schedules by the protocols, so the bounds must hold for all.
+    # NVLS: switches multicast and reduce. If there are figures for them, the model prices schedules that use them by
+    # these figures; the protocols then price only schedules whose switches just forward (`unaided`). If there are none,
+    # the protocols price all schedules, so their bounds must hold for all.
     has_nvls = figures.switched is not None
-    # Every schedule moves bytes for at least the bandwidth bound, so it has at least the ramp of that. By critical-path
-    # the ramp is that of the bytes on the longest path, which may be fewer.
+    # The ramp, the time lost by the slow first bytes of a call, grows with the seconds in which bytes move. By
+    # alpha-beta these are at least the bandwidth bound, so its ramp is part of the bound. By critical-path they are
+    # those of the bytes on the longest path, which may be fewer, so no ramp is certain.
     gpu = figures.gpu if by == "alpha-beta" else None
 
     def with_ramp(bound: SecondsBySize, profile: Profile, *, unaided: bool, in_switches: bool = False) -> SecondsBySize:

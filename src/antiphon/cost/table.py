@@ -1,4 +1,7 @@
-"""The built-in cost models by name. To add one: a file with a function that prepares it, and a line here."""
+"""The built-in cost models by name. To add one: a file with a function that prepares it, and an entry here.
+
+An entry has the function, a line for `antiphon list models`, and its `ModelCapabilities` (explained in registry.py).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from dataclasses import replace
 
 from antiphon.registry import Entry, ModelCapabilities
 
-# What models can do: record a trace, price switches that multicast and reduce; _FREE: without barriers between steps
+# _JOINTS: also prices switches that multicast and reduce
 _NO_TRACE = ModelCapabilities()
-_ALL = ModelCapabilities(trace=True)
+_TRACE = ModelCapabilities(trace=True)
 _JOINTS = ModelCapabilities(trace=True, in_switches=True)
-_FREE = replace(_JOINTS, barriers=False)
+_NO_BARRIERS = replace(_JOINTS, barriers=False)
 
 TABLE: dict[str, Entry[ModelCapabilities]] = {
     "alpha-beta": Entry(
@@ -31,7 +34,7 @@ TABLE: dict[str, Entry[ModelCapabilities]] = {
     "critical-path": Entry(
         "antiphon.cost.barriers.critical_path:critical_path",
         "no barriers: what waits for what, links served in turn",
-        _FREE,
+        _NO_BARRIERS,
     ),
     "genmodel": Entry(
         "antiphon.cost.genmodel.genmodel:genmodel",
@@ -49,11 +52,11 @@ TABLE: dict[str, Entry[ModelCapabilities]] = {
     "flows": Entry(
         "antiphon.cost.flows.flows:flows",
         "simulated: flows share links max-min fairly, with incast by --profile",
-        replace(_FREE, limits_pieces=True),
+        replace(_NO_BARRIERS, limits_pieces=True),
     ),
     "loggp": Entry(
         "antiphon.cost.loggp.loggp:loggp",
         "simulated: LogGP with ports and NICs, by --profile; :fidelity=packet for packets",
-        replace(_ALL, barriers=False, limits_pieces=True),
+        replace(_TRACE, barriers=False, limits_pieces=True),
     ),
 }

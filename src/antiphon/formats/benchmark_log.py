@@ -37,7 +37,7 @@ OSU = "OSU"
 NAME_IT = "keep the line that starts the program (all_reduce_perf)"
 PER_RANK = ("allgather", "alltoall", "gather", "scatter")  # OSU gives the bytes of one rank, or of one pair
 
-# Replaced by a blank before lines are read: colours of a terminal, marks of a forum, tags of launchers
+# Replaced by a blank before lines are read: colours of a terminal, ` and | of a forum, tags of launchers
 _NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[`|]|\[[0-9]+(?:,[0-9]+)?\](?:<\w+> ?:?)?")
 # The name of a benchmark program. With `verb` or `option` the line starts it; else it may be a listing or prose.
 _PROGRAM_NAME = re.compile(
@@ -105,7 +105,7 @@ class Run:
     environment: dict[str, str] = field(default_factory=dict)  # NCCL's variables on the command line or in its log
     signs: tuple[str, ...] = ()  # slow transports that the library logged (keys of _SIGNS)
     failure: str = ""  # the error at which the program ended
-    separate: bool = False  # the processes formed several jobs, each for itself: nccl-tests was built without MPI
+    separate: bool = False  # each process measured alone, not as one job: nccl-tests was built without MPI
     rows: list[LogRow] = field(default_factory=list)
     garbled: int = 0  # rows left out, as they are cut short or their algbw contradicts their time
 
@@ -146,7 +146,7 @@ class Run:
 def read_runs(text: str, with_incomparable: bool = False) -> list[Run]:
     """Return the runs of a log in their order. Invalid if there is none, or if a collective is not named.
 
-    Programs that measure no collective (sendrecv_perf) are left out. `with_incomparable`: return these, too, and those
+    Programs that measure no collective (sendrecv_perf) are left out. `with_incomparable`: return them, and also runs
     whose collective is not named (kind "").
     """
     if text.lstrip().startswith("{") and '"out_of_place"' in text:
@@ -212,7 +212,10 @@ class _Reader:
         self.run = Run()
         self.last_kind = ""  # the collective that a program or a title named last, maybe for an earlier run
         self.devices: dict[int, tuple[str, str]] = {}  # host and process by rank
-        self.bus_factor = (0.0, 0.0)  # busbw / algbw, and algbw: of the row with the greatest algbw, rounded least
+        self.bus_factor = (
+            0.0,
+            0.0,
+        )  # busbw / algbw, and algbw, of the row with the greatest algbw: rounding changes it least
         self.op_and_root = ("", "")  # what the rows print as operator and root
         self.width = USUAL_WIDTH  # as USUAL_WIDTH, by the head of the current table
         self.has_failed = False  # the summary of the run says that values were out of bounds
@@ -258,7 +261,7 @@ class _Reader:
             self.has_command = self.has_command or is_command
         if device := _DEVICE.search(line):
             host_and_process = (device[3], device[2])
-            # One job has each rank once. (A rank of the same host may be of an earlier start, without rows.)
+            # In one job each rank is on one host. (The same rank and host may be of an earlier start, without rows.)
             run.separate |= self.devices.setdefault(int(device[1]), host_and_process)[0] != device[3]
             self.devices[int(device[1])] = host_and_process
             run.gpu = run.gpu or device[4].strip()
@@ -419,7 +422,7 @@ def _has_columns(kind: str, op: str, root: str) -> bool:
 
 def _infer_kind(op: str, root: str, factor: float) -> str:
     """Return the collective that these columns and this busbw / algbw show; empty where it may be one of several."""
-    if op != "none" and factor > 1.05:  # of no other collective busbw exceeds algbw
+    if op != "none" and factor > 1.05:  # only an allreduce has a busbw above algbw
         return "allreduce"
     if not op or not root or not factor:
         return ""

@@ -2,8 +2,9 @@
 
 Such a trace is JSON: a list of events with a phase ("ph": X is a complete event, with a begin and a length, M names a
 process or thread, others are arrows and marks), a process and a thread ("pid", "tid") and times in microseconds.
-`ChromeTrace` checks one; `merge_traces` puts several side by side, to compare runs: pids and the ids of arrows are
-renumbered, process names get the title of their trace, and processes of the same place follow each other.
+`ChromeTrace` checks one. `merge_traces` puts several side by side, to compare runs. It renumbers pids and the ids of
+arrows, puts the title of its trace before each process name, and sorts the first processes of all traces before their
+second ones.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ChromeTrace:
 
 
 def _check_event(event: dict[str, Any], number: int) -> None:
-    """Raise Invalid if an event is ambiguous to readers of traces."""
+    """Raise Invalid if an event lacks what viewers need, or has it in another type."""
     if not isinstance(event.get("ph"), str):
         raise Invalid(f"event {number}: has no phase (ph)")
     for key in _TIMES:
@@ -108,12 +109,12 @@ def merge_traces(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[d
     ids: dict[tuple[int, str, str], int] = {}
     processes = 0
     for number, trace in enumerate(traces):
-        pids = {pid: processes + place for place, pid in enumerate(_sort_processes(trace.events), 1)}
+        pids = {pid: processes + index for index, pid in enumerate(_sort_processes(trace.events), 1)}  # old -> new
         processes += len(pids)
         start = trace.start
-        named = _name_processes(trace, titles[number], pids, (number, len(traces)))
+        name_events = _name_processes(trace, titles[number], pids, number, len(traces))
         events += [_shift_event(event, number, pids, start, ids) for event in trace.events if not _names_process(event)]
-        events += named
+        events += name_events
     about = {"title": " beside ".join(titles), "traces": [{**trace.about, "start_us": trace.start} for trace in traces]}
     merged = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
     return msgspec.json.encode(merged) + b"\n", rows
@@ -122,8 +123,8 @@ def merge_traces(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[d
 def _unique_titles(titles: Sequence[str]) -> list[str]:
     """Return the titles, with numbers added to equal ones."""
     return [
-        title if titles.count(title) == 1 else f"{title} ({titles[: place + 1].count(title)})"
-        for place, title in enumerate(titles)
+        title if titles.count(title) == 1 else f"{title} ({titles[: index + 1].count(title)})"
+        for index, title in enumerate(titles)
     ]
 
 
@@ -134,13 +135,13 @@ def _pid_of(event: Mapping[str, Any]) -> int | str:
 
 def _sort_processes(events: Sequence[Mapping[str, Any]]) -> list[int | str]:
     """Return the processes of a trace in the order of their sort indices."""
-    place: dict[int | str, float] = {}
+    sort_key: dict[int | str, float] = {}
     for event in events:
-        place.setdefault(_pid_of(event), math.inf)
+        sort_key.setdefault(_pid_of(event), math.inf)
         if event["ph"] == "M" and event.get("name") == "process_sort_index":
             sort_index = event.get("args", {}).get("sort_index")
-            place[_pid_of(event)] = sort_index if isinstance(sort_index, int | float) else math.inf
-    return sorted(place, key=lambda pid: place[pid])
+            sort_key[_pid_of(event)] = sort_index if isinstance(sort_index, int | float) else math.inf
+    return sorted(sort_key, key=lambda pid: sort_key[pid])
 
 
 def _names_process(event: Mapping[str, Any]) -> bool:
@@ -148,20 +149,20 @@ def _names_process(event: Mapping[str, Any]) -> bool:
 
 
 def _name_processes(
-    trace: ChromeTrace, title: str, pids: Mapping[int | str, int], position: tuple[int, int]
+    trace: ChromeTrace, title: str, pids: Mapping[int | str, int], number: int, traces: int
 ) -> list[dict[str, Any]]:
-    """Return events that name and order the processes of a trace. `position`: its number, and the number of traces."""
+    """Return events that name and order the processes of trace `number` of `traces`. `pids`: new pid by old one."""
     names = {
         _pid_of(event): str(event.get("args", {}).get("name", ""))
         for event in trace.events
         if event["ph"] == "M" and event.get("name") == "process_name"
     }
     events = []
-    for place, (pid, new) in enumerate(pids.items()):
-        named = {"name": f"{title}: {names[pid]}" if names.get(pid) else title}
-        sorted_ = {"sort_index": place * position[1] + position[0]}
-        for name, args in (("process_name", named), ("process_sort_index", sorted_)):
-            events.append({"name": name, "ph": "M", "pid": new, "tid": 0, "args": args})
+    for index, (old_pid, new_pid) in enumerate(pids.items()):
+        name_args = {"name": f"{title}: {names[old_pid]}" if names.get(old_pid) else title}
+        order_args = {"sort_index": index * traces + number}
+        for name, args in (("process_name", name_args), ("process_sort_index", order_args)):
+            events.append({"name": name, "ph": "M", "pid": new_pid, "tid": 0, "args": args})
     return events
 
 
@@ -172,7 +173,7 @@ def _shift_event(
     start: float,
     ids: dict[tuple[int, str, str], int],
 ) -> dict[str, Any]:
-    """Return an event with its new process, time and ids, changed in place, as there may be millions.
+    """Return an event with its new pid, time and ids. It is changed in place, as there may be millions.
 
     `number`: of the trace; `start`: its first time; `ids`: the new id by (trace, category, old id).
     """

@@ -1,5 +1,7 @@
-"""Read programs for GPU runtimes (MSCCL XML, MSCCL++ JSON) from any tool: interpret and verify them, then convert them
-to plans.
+"""Read programs for GPU runtimes (MSCCL XML, MSCCL++ JSON) from any tool.
+
+Commands that accept such files call `reader_of` to read one, `check_correct` to interpret and verify it, and `plan_of`
+to convert it to a plan.
 """
 
 from __future__ import annotations
@@ -87,8 +89,8 @@ def _keep_linked(machine: Topology) -> Topology:
 def _machine_of_sends(name: str, schedule: Schedule) -> Topology:
     """Return a machine with a link wherever the schedule sends, all alike."""
     ranks = schedule.collective.ranks
-    across = schedule.src != schedule.dst
-    pairs = distinct(schedule.src[across].astype(np.int64) * ranks + schedule.dst[across])
+    is_sent = schedule.src != schedule.dst  # else a copy within a rank
+    pairs = distinct(schedule.src[is_sent].astype(np.int64) * ranks + schedule.dst[is_sent])
     kind = LinkType("link", Fraction(10**9))
     links = [(pair // ranks, pair % ranks, kind) for pair in pairs.tolist()]
     return build(f"{NO_MACHINE} ({name} names none)", ranks, links)

@@ -1,4 +1,7 @@
-"""The built-in back ends by name. To add one: a file with an emit function, and a line here."""
+"""The built-in back ends by name. To add one: a file with a function that writes it, and an entry here.
+
+An entry has the function, a line for `antiphon list formats`, and its `BackendCapabilities` (explained in registry.py).
+"""
 
 from __future__ import annotations
 

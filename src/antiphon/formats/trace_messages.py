@@ -20,12 +20,13 @@ from antiphon.errors import Invalid, quote
 from antiphon.formats.chrome import ChromeTrace
 
 MAX_RANK = 2**16 - 1
-_SENT, _ARRIVED = ("send", "within"), "receive"  # categories; "within": from a rank to itself, which has no receiver
+# Categories of intervals; "within": from a rank to itself, which has no interval of a receiver
+_SENT, _ARRIVED = ("send", "within"), "receive"
 
 
 @dataclass(frozen=True, eq=False)
 class TracedMessages:
-    """Messages in the order of their start, in seconds from the begin of the trace."""
+    """Messages in the order of their start, one element per message; times in seconds from the begin of the trace."""
 
     title: str
     about: Mapping[str, Any]  # what the trace states of itself: runs, seconds (median), clock_error_us
@@ -35,7 +36,7 @@ class TracedMessages:
     dst: Longs
     carried: Floats  # bytes
     start: Floats
-    landed: Floats
+    landed: Floats  # when the message has arrived
     critical: Longs  # numbers of the messages on the critical path, where the trace marks one
 
     @property
@@ -86,13 +87,13 @@ def _messages_of(trace: ChromeTrace) -> TracedMessages:
         raise Invalid(f"nbytes: expected a whole number of bytes, got {quote(nbytes)}")
     rows = []
     for (src, dst), events in sent.items():
-        ends = arrived.pop((src, dst), []) if src != dst else events
-        if len(ends) != len(events):
-            raise Invalid(f"rank {src} sends {len(events)} messages to rank {dst}, which receives {len(ends)}")
+        arrivals = arrived.pop((src, dst), []) if src != dst else events
+        if len(arrivals) != len(events):
+            raise Invalid(f"rank {src} sends {len(events)} messages to rank {dst}, which receives {len(arrivals)}")
         rows += [
-            (send["ts"], max(send["ts"], end["ts"] + end.get("dur", 0)), src, dst, send["args"]["step"],
+            (send["ts"], max(send["ts"], arrival["ts"] + arrival.get("dur", 0)), src, dst, send["args"]["step"],
              send["args"]["bytes"], bool(send["args"].get("critical")))
-            for send, end in zip(events, ends, strict=True)
+            for send, arrival in zip(events, arrivals, strict=True)
         ]  # fmt: skip
     if arrived:
         raise Invalid("rank {} sends no messages to rank {}, which receives some".format(*next(iter(arrived))))
@@ -108,9 +109,9 @@ def _messages_of(trace: ChromeTrace) -> TracedMessages:
 def _check_message(event: Mapping[str, Any], number: int) -> None:
     """Raise Invalid if an interval does not say what was sent from where to where."""
     args = event.get("args", {})
-    ends = all(type(args.get(key)) is int and 0 <= args[key] <= MAX_RANK for key in ("src", "dst"))
+    has_ranks = all(type(args.get(key)) is int and 0 <= args[key] <= MAX_RANK for key in ("src", "dst"))
     step, carried = args.get("step"), args.get("bytes")
-    if not ends or type(step) is not int or not 0 <= step < 2**31:
+    if not has_ranks or type(step) is not int or not 0 <= step < 2**31:
         raise Invalid(f"event {number}: a message needs its step, and src and dst, ranks from 0 to {MAX_RANK}")
     if type(carried) not in (int, float) or not 0 <= carried < 2**60:
         raise Invalid(f"event {number}: bytes: expected a number of bytes, got {quote(carried)}")

@@ -18,7 +18,7 @@ from antiphon.errors import Invalid, quote
 Attributes = Mapping[str, str]
 _WINDOW = 2**14  # bytes in which attributes are counted
 _BLOCK = 2**20  # bytes that are parsed at once
-MAX_ATTRIBUTES = 2**8  # in a window of bytes within which no element ends
+MAX_ATTRIBUTES = 2**8  # in a window of _WINDOW bytes within which no element ends
 MAX_DIGITS = 18  # of a whole number
 _ENCODINGS = {  # first bytes of a file (a byte-order mark, or "<") -> its encoding
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"<\0\0\0": "UTF-32-LE", b"\0\0\0<": "UTF-32-BE",
@@ -98,10 +98,10 @@ def read_xml(
                 f'{expat.ErrorString(error.code)}; expected <name attribute="value" .../> and every element closed'
             ) from None
         except (LookupError, ValueError) as error:
-            # Expat raises LookupError (unknown encoding), UnicodeError (bytes that it lacks) or ValueError("multi-byte
+            # Expat raises LookupError (unknown encoding), UnicodeError (bytes invalid in it) or ValueError("multi-byte
             # encodings are not supported"). All others, such as Invalid and KeyError, come from the reader.
-            of_encoding = type(error) is LookupError or isinstance(error, UnicodeError)
-            if not of_encoding and "multi-byte encodings" not in str(error):
+            is_encoding_error = type(error) is LookupError or isinstance(error, UnicodeError)
+            if not is_encoding_error and "multi-byte encodings" not in str(error):
                 raise
             raise Invalid(_UNREAD_ENCODING.format(error)) from None
 

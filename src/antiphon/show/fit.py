@@ -287,7 +287,7 @@ def loggp_svg(fit: LogGPFit) -> str:
     sizes = fit.medians.sizes
     regimes = [fit.regime_of(size) for size in sizes]
     fitted = {
-        "half": [float(r.half(np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)],
+        "half": [float(r.half_round_trip(np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)],
         "gap": [r.start["g"] + (s - 1) * r.start["G"] for r, s in zip(regimes, sizes, strict=True)],
         **{
             name: [float(r.line(name, np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)]

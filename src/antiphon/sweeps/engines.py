@@ -1,8 +1,10 @@
-"""Where the cells of a sweep are planned: in processes of this computer, on a Ray or on a Dask cluster.
+"""Where a sweep plans its cells: in processes of this computer, on a Ray or on a Dask cluster.
+
+A cell of a sweep is one plan to make: a `Question` (machine, collective and sizes).
 
 An engine is a function in ENGINES: it takes jobs (a number, and the arguments of `plan_cell`) and yields each number
 with its result, in any order. A worker that is killed loses nothing: its jobs are given to others, RETRIES times at
-most. What an engine is asked does not change the results, only where they are computed.
+most. The engine does not change the results, only where they are computed.
 
     processes[:N]              N processes here (default: one per core)
     ray[:ADDRESS]              the cluster at this address, or one that is started here (extra `ray`)
@@ -44,7 +46,7 @@ def run_jobs(jobs: Jobs, engine: str) -> Iterator[tuple[int, Result]]:
 
 
 def _in_processes(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
-    """Yield results of processes here (one: of this process). If one is killed, new ones do what has no result."""
+    """Yield results of N processes here (N = 1: of this process). If one is killed, new ones do its jobs."""
     if address and not (address.isdecimal() and int(address)):
         raise Invalid(f"engine processes:{address}: expected the number of processes, such as processes:2")
     workers = int(address) if address else available_processors()
@@ -77,13 +79,13 @@ def _begin_worker() -> None:
 
 
 def _on_ray(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
-    """Yield results of tasks on Ray, which runs those of a worker that was killed again."""
+    """Yield results of tasks on Ray, which runs the tasks of a killed worker again."""
     try:
         import ray
     except ImportError:
         raise Missing("engine ray: needs Ray; pip install 'antiphon[ray]'") from None
-    started = not ray.is_initialized()
-    if started:
+    is_owner = not ray.is_initialized()  # else the caller's own Ray is used, and left running
+    if is_owner:
         ray.init(address=address or None, include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(plan_cell)
@@ -93,7 +95,7 @@ def _on_ray(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
             for reference in done:
                 yield pending.pop(reference), _ray_result(ray, reference)
     finally:
-        if started:
+        if is_owner:
             ray.shutdown()
 
 
@@ -106,7 +108,7 @@ def _ray_result(ray: Any, reference: Any) -> Result:
 
 
 def _on_dask(jobs: Jobs, address: str) -> Iterator[tuple[int, Result]]:
-    """Yield results of tasks on Dask, which runs those of a worker that was killed again."""
+    """Yield results of tasks on Dask, which runs the tasks of a killed worker again."""
     try:
         import dask
         import distributed

@@ -134,24 +134,26 @@ class Flow:
 
     @cached_property
     def _order(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
-        """Return the order in which `run` works, as six columns: rows by message; where each message's rows begin;
-        where each step's messages, rows and uses of links begin; and the place of every use in the queue of its link
-        and step.
+        """Return the order in which `run` works: rows, row_ptr, message_steps, row_steps, use_steps, queue_place.
+
+        `rows`: the rows of the schedule, sorted by message; `row_ptr`: where those of each message begin. `*_steps`:
+        where the messages, rows and uses of each step begin. `queue_place`: per use of a link, its place in the queue
+        of this link in this step.
 
         >>> from antiphon.core.example import machine, star
-        >>> rows, row_ptr, steps, row_steps, uses, place = Flow(star(), machine())._order
-        >>> rows.tolist(), row_ptr.tolist(), steps.tolist(), place.tolist()  # four messages of a row each
+        >>> rows, row_ptr, message_steps, row_steps, use_steps, queue_place = Flow(star(), machine())._order
+        >>> rows.tolist(), row_ptr.tolist(), message_steps.tolist(), queue_place.tolist()  # four messages of a row each
         ([1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 2, 4], [0, 0, 0, 0])
         """
         table, routing = self.messages, self.paths
         rows = order_of(table.of_row, max(len(table), 1))
         row_ptr = pointers(table.of_row[rows], len(table))
-        steps = np.append(np.flatnonzero(np.diff(table.step, prepend=-1)), len(table))
-        uses = np.searchsorted(routing.use_message[self._by_message], steps)
-        place = index_in_run(
+        message_steps = np.append(np.flatnonzero(np.diff(table.step, prepend=-1)), len(table))
+        use_steps = np.searchsorted(routing.use_message[self._by_message], message_steps)
+        queue_place = index_in_run(
             table.step[routing.use_message].astype(np.int64) * routing.resources + routing.use_resource
         )
-        return rows, row_ptr, steps, row_ptr[steps], uses, place
+        return rows, row_ptr, message_steps, row_ptr[message_steps], use_steps, queue_place
 
     @cached_property
     def _by_message(self) -> Longs:
@@ -161,25 +163,29 @@ class Flow:
     def run(self, nbytes: int) -> Times:
         """Compute all times, step by step: what a step reads was written in earlier steps."""
         table, routing, version_table = self.messages, self.paths, self.versions
-        rows, row_ptr, steps, row_steps, use_steps, place = self._order
+        rows, row_ptr, message_steps, row_steps, use_steps, queue_place = self._order
         read, write, of_row = version_table.read[rows], version_table.write[rows], table.of_row[rows]
         written_at, last_read = np.zeros(len(version_table)), np.zeros(len(version_table))
         ready, sent, cost = np.zeros(len(table)), np.zeros(len(table)), self.cost * nbytes
         use_start, use_end, written = np.zeros(len(cost)), np.zeros(len(cost)), np.zeros(len(rows))
         idle_from = np.zeros(routing.resources)
-        bounds = zip(*(np.stack([c[:-1], c[1:]]).T.tolist() for c in (steps, row_steps, use_steps)), strict=True)
+        bounds = zip(
+            *(np.stack([c[:-1], c[1:]]).T.tolist() for c in (message_steps, row_steps, use_steps)), strict=True
+        )
+        # per step: its messages are m0 to m1 - 1, its rows r0 to r1 - 1, its uses of links u0 to u1 - 1
         for (m0, m1), (r0, r1), (u0, u1) in bounds:
             reads, writes, message_of_row = read[r0:r1], write[r0:r1], of_row[r0:r1] - m0
             ready[m0:m1] = np.maximum.reduceat(written_at[reads], row_ptr[m0:m1] - r0)
             user, resource = routing.use_message[u0:u1] - m0, routing.use_resource[u0:u1]
-            begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], idle_from[resource], place[u0:u1])
+            begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], idle_from[resource], queue_place[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
             idle_from[resource] = end  # of several turns on a link, the last one is assigned last
-            out = ready[m0:m1].copy()
-            np.maximum.at(out, user, end)
-            sent[m0:m1] = out
-            np.maximum.at(last_read, reads, out[message_of_row])
-            landed = (out + routing.alpha[m0:m1])[message_of_row]
+            last_turn_end = ready[m0:m1].copy()  # of messages that use no link
+            np.maximum.at(last_turn_end, user, end)
+            sent[m0:m1] = last_turn_end
+            np.maximum.at(last_read, reads, last_turn_end[message_of_row])
+            landed = (last_turn_end + routing.alpha[m0:m1])[message_of_row]
+            # a cell is overwritten once its previous version is complete and has been read
             landed = np.maximum(landed, np.maximum(written_at[writes - 1], last_read[writes - 1]))
             written[r0:r1] = landed
             np.maximum.at(written_at, writes, landed)
@@ -191,11 +197,11 @@ class Flow:
 
     @cached_property
     def turn_before(self) -> Longs:
-        """Return for each use the previous use of the same link."""
+        """Return for each use the previous use of the same link; undefined for the first use of a link."""
         order = order_of(self.paths.use_resource, self.paths.resources)
-        out = np.empty(len(order), np.int64)
-        out[order[1:]] = order[:-1]
-        return out
+        previous = np.empty(len(order), np.int64)
+        previous[order[1:]] = order[:-1]
+        return previous
 
     @cached_property
     def _use_ptr(self) -> Longs:
@@ -224,9 +230,8 @@ class Flow:
                 if times.complete[before] >= times.read[before]:
                     row = walk.writer(before, times)
                     continue
-                readers = version_table.readers[1][
-                    version_table.readers[0][before] : version_table.readers[0][before + 1]
-                ]
+                ptr, rows = version_table.readers
+                readers = rows[ptr[before] : ptr[before + 1]]
                 message = int(table.of_row[readers[times.sent[table.of_row[readers]].argmax()]])
             else:
                 walk.alpha.append(float(alpha[message]))
@@ -247,10 +252,10 @@ class _Walk:
     def turns(self, message: int, times: Times) -> int:
         """Go back through the turns that delayed this message; return the message whose turn found the link idle."""
         self.passed.append(message)
-        own = self.flow.uses_by_message(message)
-        if not len(own) or times.sent[message] <= times.ready[message]:
+        uses = self.flow.uses_by_message(message)
+        if not len(uses) or times.sent[message] <= times.ready[message]:
             return message
-        use = int(own[times.use_end[own].argmax()])
+        use = int(uses[times.use_end[uses].argmax()])
         self.uses.append(use)
         users, before = self.flow.paths.use_message, self.flow.turn_before
         while times.use_start[use] > times.ready[message]:
@@ -300,15 +305,15 @@ def _queue_turns(ready: Floats, cost: Floats, idle_from: Floats, place: Longs) -
     longest = int(place.max(initial=0))
     if longest == 0:
         return begin, begin + cost
-    after = np.cumsum(cost)
+    total = np.cumsum(cost)
     first = np.arange(len(place)) - place
-    after -= after[first] - cost[first]
-    best = begin - (after - cost)
+    total -= total[first] - cost[first]  # costs of the queue up to and including this turn
+    best = begin - (total - cost)  # running maximum of: when the queue would begin if this turn did not wait
     shift = 1
     while shift <= longest:
-        moved = np.where(place[shift:] >= shift, best[:-shift], -np.inf)
-        best[shift:] = np.maximum(best[shift:], moved)
+        earlier = np.where(place[shift:] >= shift, best[:-shift], -np.inf)  # in the same queue
+        best[shift:] = np.maximum(best[shift:], earlier)
         shift *= 2
-    end = best + after
+    end = best + total
     previous = np.where(place == 0, 0.0, np.concatenate([[0.0], end[:-1]]))
     return np.maximum(begin, previous), end

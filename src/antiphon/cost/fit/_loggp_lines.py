@@ -5,6 +5,8 @@ For every interval of sizes `_fit_lines` fits a line with Huber's cost, which is
 linear for outliers. Among all ways to cut the sizes into intervals, `find_segments` takes the one of least cost plus a
 penalty per regime (the Bayesian information criterion), by dynamic programming over the end of the last regime.
 
+loggp.py calls `find_segments` to find regimes, and `weights_of` and `line_map` for the line of each.
+
 Example: sizes 1 to 8 KB on a line of slope 1, 16 to 64 KB on one of slope 2: one cut between 8 and 16 KB removes all
 residuals, a second cut gains nothing and costs its penalty.
 """
@@ -22,10 +24,9 @@ from antiphon.cost.fit.least_squares import Floats, pseudo_inverse
 
 MIN_REGIME_SIZES = 3  # least number of sizes in a regime
 HUBER_LIMIT = 1.345  # Huber's constant: 95 % efficiency compared with least squares if errors are normal
-REWEIGHTINGS = 6  # of reweighting
-MAX_COST_INCREASE = (
-    3.84  # chi-square, one degree of freedom, 95 %: a break may be where the cost is higher by at most this
-)
+REWEIGHTINGS = 6  # rounds of iteratively reweighted least squares
+# A break may be where the cost is higher by at most this: chi-square, one degree of freedom, 95 %
+MAX_COST_INCREASE = 3.84
 COST_ROUNDING = 1e-6  # costs that differ by less are equal: the first is taken, so that rounding does not decide
 
 Signal = tuple[Floats, Floats]  # figures and their standard errors; an error of inf excludes the figure
@@ -51,8 +52,8 @@ def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floa
 
     Row i of `mask` marks the sizes that line i is fitted to. 1e-300 only avoids divisions by 0.
     """
-    y, sd = signal
-    base = np.where(mask, 1.0 / sd**2, 0.0)
+    y, standard_error = signal
+    base = np.where(mask, 1.0 / standard_error**2, 0.0)
     weights, deviation = base, np.zeros_like(base)
     scale = max(float(np.abs(x).max()), 1.0)
     u = x / scale
@@ -62,7 +63,7 @@ def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floa
         du, dy = u - mx[:, None], y - my[:, None]
         spread = dot(weights, du**2)
         slope = np.where(spread > 1e-14 * total, dot(weights * du, dy) / np.maximum(spread, 1e-300), 0.0)
-        deviation = np.where(mask, (dy - slope[:, None] * du) / sd, 0.0)
+        deviation = np.where(mask, (dy - slope[:, None] * du) / standard_error, 0.0)
         # Iteratively reweighted least squares: outliers get the weight HUBER_LIMIT / deviation.
         weights = base * np.minimum(1.0, HUBER_LIMIT / np.maximum(np.abs(deviation), 1e-300))
     return weights, huber_cost(deviation).sum(1)
@@ -80,21 +81,21 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
         return [0], []
     low, high = np.triu_indices(m + 1, MIN_REGIME_SIZES)
     mask = (np.arange(m) >= low[:, None]) & (np.arange(m) < high[:, None])
-    price = np.full((m + 1, m + 1), np.inf)
-    price[low, high] = sum(_fit_lines(x, signal, mask)[1] for signal in signals)
+    cost_of = np.full((m + 1, m + 1), np.inf)  # [a, b]: one regime of the sizes a to b - 1
+    cost_of[low, high] = sum(_fit_lines(x, signal, mask)[1] for signal in signals)
     penalty = (2 * len(signals) + 1) * math.log(m * len(signals))
     best, last_start = np.full(m + 1, np.inf), np.zeros(m + 1, int)
     best[0] = -penalty
     # Invariant: best[e] is the least cost of the sizes before e; last_start[e] is where its last regime begins.
     for end in range(MIN_REGIME_SIZES, m + 1):
-        costs = best[:end] + price[:end, end] + penalty
+        costs = best[:end] + cost_of[:end, end] + penalty
         last_start[end] = first_least(costs)
         best[end] = costs[last_start[end]]
     # Walk back from the end to recover the breaks.
     starts = [m]
     while starts[0]:
         starts.insert(0, int(last_start[starts[0]]))
-    movable_ranges = [_movable_range(price, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
+    movable_ranges = [_movable_range(cost_of, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
     return starts[:-1], movable_ranges
 
 
@@ -103,26 +104,26 @@ def first_least(costs: Floats) -> int:
     return int(np.flatnonzero(costs <= costs.min() + COST_ROUNDING)[0])
 
 
-def _movable_range(price: Floats, low: int, cut: int, high: int) -> tuple[int, int]:
+def _movable_range(cost_of: Floats, low: int, cut: int, high: int) -> tuple[int, int]:
     """Return the range in which the break `cut` between regimes from `low` and to `high` can move at little more cost.
 
-    `price[a, b]`: the cost of one regime of the sizes a to b - 1.
+    `cost_of[a, b]`: the cost of one regime of the sizes a to b - 1.
     """
-    max_cost = price[low, cut] + price[cut, high] + MAX_COST_INCREASE
+    max_cost = cost_of[low, cut] + cost_of[cut, high] + MAX_COST_INCREASE
     cuts = [
         b
         for b in range(low + MIN_REGIME_SIZES, high - MIN_REGIME_SIZES + 1)
-        if price[low, b] + price[b, high] <= max_cost
+        if cost_of[low, b] + cost_of[b, high] <= max_cost
     ]
     return min(cuts), max(cuts)
 
 
 def line_map(x: Floats, weights: Floats, columns: Sequence[int]) -> Floats:
     """Return the matrix that maps figures at x to (value at x = 0, slope); columns not listed stay 0. O(len(x))."""
-    out = np.zeros((2, len(x)))
+    matrix = np.zeros((2, len(x)))
     scale = max(float(np.abs(x).max()), 1.0)
     design = np.stack([np.ones_like(x), x / scale], 1)[:, list(columns)]
     root = np.sqrt(weights)
-    out[list(columns)] = pseudo_inverse(design * root[:, None]) * root
-    out[1] /= scale
-    return out
+    matrix[list(columns)] = pseudo_inverse(design * root[:, None]) * root
+    matrix[1] /= scale
+    return matrix

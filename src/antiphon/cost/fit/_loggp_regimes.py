@@ -2,6 +2,8 @@
 
 MPI and NCCL change protocol with the size (eager, rendezvous, ...), and so do the parameters. Example: regime 1 B to 8
 KB with L = 2 us, regime 16 KB to 1 MB with L = 6 us and another G, and a break between 8 and 16 KB.
+
+A fit (loggp.py, which has the formulas) consists of these. L, o_s, o_r and g are in seconds, G in seconds per byte.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ class Regime:
     """A range of sizes with one set of parameters."""
 
     low: int  # bytes, the least measured size
-    high: int  # bytes, the greatest
-    figures: Mapping[str, Estimate]  # g, G, and L, o_s, o_r as they are at `low`
-    growth: Mapping[str, Estimate]  # what L, o_s and o_r grow by per byte, if they do
+    high: int  # bytes, the greatest measured size
+    figures: Mapping[str, Estimate]  # g and G of the whole regime; L, o_s and o_r at the size `low`
+    growth: Mapping[str, Estimate]  # of L, o_s and o_r, in seconds per byte beyond `low`; empty if they are constant
     start: Mapping[str, float]  # values of `figures`, 0 if undetermined; only L may be negative here
     slope: Mapping[str, float]  # values of `growth`, 0 if there is none
 
     def line(self, name: str, sizes: Floats) -> Floats:
-        """Return a figure at these sizes; only L may be negative."""
+        """Return a figure at these sizes (bytes), one element per size; only L may be negative."""
         start, growth = self.start[name], self.slope.get(name, 0.0) * (sizes - self.low)
         line: Floats = start + growth
         if name != "L":
@@ -35,13 +37,13 @@ class Regime:
         # Where both cancel, the sign of the remainder is rounding.
         return np.where(np.abs(line) <= NEGLIGIBLE * (abs(start) + np.abs(growth)), 0.0, line)
 
-    def half(self, sizes: Floats) -> Floats:
-        """Return half a round trip at these sizes according to the fit."""
+    def half_round_trip(self, sizes: Floats) -> Floats:
+        """Return half a round trip, L + o_s + o_r + (s - 1) G, at these sizes s, in seconds."""
         seconds: Floats = sum((self.line(name, sizes) for name in ("L", "o_s", "o_r")), (sizes - 1) * self.start["G"])
         return seconds
 
     def model(self, sizes: Floats) -> dict[str, Floats]:
-        """Return every figure, none below 0, as a profile needs them.
+        """Return every figure at these sizes, none below 0, as a profile needs them.
 
         If overheads and transfer exceed half a round trip (L below 0), part of the overheads overlapped with the
         transfer; just that part is left out.
@@ -64,15 +66,12 @@ class Regime:
 
 @dataclass(frozen=True)
 class Break:
-    """A change of protocol between two measured sizes: after the size `after`, before the size `before`.
+    """A change of protocol between two measured sizes, in bytes."""
 
-    `earliest`, `latest`: the range of the first size of the later regime (95 % confidence).
-    """
-
-    after: int
-    before: int
-    earliest: int
-    latest: int
+    after: int  # the last size of the earlier regime
+    before: int  # the first measured size of the later regime
+    earliest: int  # 95 % interval of the size at which the later regime begins: from here
+    latest: int  # ... to here
 
     def as_json(self) -> dict[str, Any]:
         return {"between": [self.after, self.before], "plausible": [self.earliest, self.latest]}

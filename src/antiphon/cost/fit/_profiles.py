@@ -2,7 +2,7 @@
 
 A profile is the file that models read (cost/profile.py). Example: a GenModel fit with alpha = 4 us over 2 links and a
 determined w_t gives {"alpha": {"ethernet": 2e-6}, "incast": {"ethernet": {...}}}; an undetermined delta is left out,
-and `list_missing_figures` names it.
+and `list_missing_figures` names it. The states of estimates (DETERMINED, UNSEEN, WEAK) are explained in linear.py.
 """
 
 from __future__ import annotations
@@ -75,10 +75,12 @@ def memory_profile(fit: MemoryFit, name: str = "") -> Profile:
 
 
 def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
-    """Return the figures between ranks that share the place `within`; none is below 0. `gamma`: measured otherwise.
+    """Return the LogGP figures between ranks that share the place `within`; none is below 0.
+
+    `gamma`: seconds per byte of a reduction, which round trips do not show.
 
     Sizes are the ends of every regime, and figures are interpolated between the last size of one and the first of the
-    next; within a regime that is not a line (growing figures that are cut at 0) every measured size is listed.
+    next. A regime whose figures grow and are cut at 0 is no line, so every measured size in it is listed.
     """
     sizes: list[float] = []
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
@@ -106,8 +108,9 @@ def loggp_profile(
     """Return a profile with this level; `into`: add the level to that profile, or replace its level of this name.
 
     A new level is placed outside the named ones that exist, so add levels from the innermost to the outermost; the
-    level without a name stays last. Radices are those that the measurements determine, else those of `into`. Raises
-    Invalid if no measurement determines how long a byte or a message takes.
+    level without a name stays last. The radices (messages that a rank, or a node's network card, sends at once) are
+    those that the measurements determine, else those of `into`. Raises Invalid if no measurement determines how long a
+    byte or a message takes.
     """
     if all(regime.start[figure] == 0 for regime in fit.regimes for figure in ("L", "o_s", "o_r", "g", "G")):
         raise Invalid("nothing to write into a profile: these measurements determine no figure")
@@ -125,7 +128,7 @@ def loggp_profile(
 
 
 def _set_radices(figures: LogGP, fit: LogGPFit) -> LogGP:
-    """Set the radices that are known; None where no limit was seen."""
+    """Set the radices that are known; a radix is None where no limit was seen."""
     device, node = (fit.radices[name] for name in ("device", "node"))
     if device.state in (DETERMINED, UNSEEN):
         figures = replace(figures, device_radix=device.count)
@@ -135,7 +138,7 @@ def _set_radices(figures: LogGP, fit: LogGPFit) -> LogGP:
 
 
 def list_missing_loggp_figures(fit: LogGPFit) -> list[str]:
-    """List the figures that such a profile lacks because they are undetermined."""
+    """List the figures that a profile of this fit lacks because the measurements do not determine them."""
     missing_figures = []
     for regime in fit.regimes:
         where = f"{format_size(regime.low)} to {format_size(regime.high)}"

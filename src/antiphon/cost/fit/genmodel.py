@@ -39,7 +39,7 @@ from antiphon.cost.fit.linear import (  # fmt: skip
     round_portably,
     rounded_error,
 )
-from antiphon.cost.fit.plans import count_terms
+from antiphon.cost.fit.plans import derive_factors
 from antiphon.cost.fit.tables import PlanTime
 from antiphon.errors import Invalid
 
@@ -121,7 +121,7 @@ class GenmodelFit:
         g = PARAMETERS["G"]
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied_thresholds) > 1:
-            senders = [pair[0] for row in self.measured for pair in count_terms(row.plan, row.ranks).received]
+            senders = [pair[0] for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions]
             min_senders, max_senders = min(senders), max(senders)
             yield f"epsilon ({max_senders} - w_t)", lambda w: {"epsilon": float(max_senders - (w or 0))}
             yield (
@@ -207,7 +207,9 @@ class GenmodelFit:
         if parameters["delta"].state != "given" and not parameters["delta"].usable:
             yield "delta is not determined well enough to be used: take it from `antiphon fit memory` (--memory)"
         if self.w_t.state == UNSEEN:
-            max_senders = max(pair[0] for row in self.measured for pair in count_terms(row.plan, row.ranks).received)
+            max_senders = max(
+                pair[0] for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions
+            )
             yield f"no incast was seen with up to {max_senders} senders to one receiver"
         elif self.w_t.state == WEAK:
             yield "w_t is not determined well enough to be used: measure plan cps with more rank counts, more often"
@@ -264,9 +266,9 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
     target = (seconds - known_seconds) / seconds
     _check_known_seconds(measured, known_seconds, known_values)
     columns = np.array([table[name] / seconds for name in free]).T
-    counts_per_row = [count_terms(row.plan, row.ranks) for row in measured]
+    counts_per_row = [derive_factors(row.plan, row.ranks) for row in measured]
     sizes = np.array([float(row.nbytes) for row in measured])
-    max_senders = max(senders for c in counts_per_row for senders, _ in c.received)
+    max_senders = max(senders for c in counts_per_row for senders, _ in c.receptions)
     solutions: dict[int | None, Solution] = {}
     # w_t is an integer in a max(), so it is not linear: solve one linear problem per candidate.
     for w_t in (None, *range(1, max_senders)):
@@ -292,7 +294,7 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
 
 def _count_factors(measured: Sequence[PlanTime]) -> dict[str, Floats]:
     """Return by parameter its factor in every measurement: its value times the factor is seconds."""
-    factors = [(count_terms(row.plan, row.ranks), float(row.nbytes)) for row in measured]
+    factors = [(derive_factors(row.plan, row.ranks), float(row.nbytes)) for row in measured]
     return {
         "alpha": np.array([c.alpha for c, _ in factors]),
         "beta": np.array([c.beta * size for c, size in factors]),

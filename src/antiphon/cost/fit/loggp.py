@@ -98,7 +98,7 @@ class LogGPFit:
             extra = float(self.extra_seconds[int(np.searchsorted(self.medians.sizes, row.nbytes))])
             if row.delay:
                 extra = max((row.n - 1) * (o_s + row.delay), extra)
-            out.append(2 * float(regime.half(s)[0]) + (row.n > 1) * extra)
+            out.append(2 * float(regime.half_round_trip(s)[0]) + (row.n > 1) * extra)
         return np.array(out)
 
     @cached_property
@@ -117,7 +117,7 @@ class LogGPFit:
         medians = self.medians
         regimes = [self.regime_of(size) for size in medians.sizes]
         one_message = 2 * np.array(
-            [float(r.half(np.array([s]))[0]) for r, s in zip(regimes, medians.sizes, strict=True)]
+            [float(r.half_round_trip(np.array([s]))[0]) for r, s in zip(regimes, medians.sizes, strict=True)]
         )
         many_messages = one_message + self.extra_seconds
         relative_deviation = np.concatenate([one_message / medians.one, many_messages / medians.many]) - 1

@@ -1,4 +1,4 @@
-"""Parametrized round trips as CSV: `antiphon bench loggp` writes them and `antiphon fit loggp` reads them.
+"""Parametrized round trips (PRTT) as CSV: `antiphon bench loggp` writes them and `antiphon fit loggp` reads them.
 
     kind,n,delay,nbytes,seconds
     rtt,1,0,4096,7.9e-06                 one message there, one back
@@ -13,8 +13,8 @@ and, with more ranks, for the number of messages at once:
     fan-in,3,0,1048576,2.1e-04           3 ranks send to one
     pairs,3,0,1048576,2.1e-04            3 ranks each send to a partner on the other node
 
-One row per repetition. The table of the paper's public prototype (columns size, n, d, PRTT(1,0,s), ..., separated by
-spaces, in seconds) is read as well.
+One row per repetition. The tables of the public prototype of the paper (named in loggp.py) are read as well: columns
+size, n, d, PRTT(1,0,s), ..., separated by spaces, in seconds.
 """
 
 from __future__ import annotations
@@ -37,12 +37,8 @@ from antiphon.units import parse_seconds
 
 COLUMNS = ("kind", "n", "delay", "nbytes", "seconds")
 RTT, SERVER = "rtt", "server"  # round trips, and a receiver's time per message
-BURST, FAN_OUT, FAN_IN, PAIRS = SIMULTANEOUS = (
-    "burst",
-    "fan-out",
-    "fan-in",
-    "pairs",
-)  # experiments on simultaneous messages
+# Experiments on simultaneous messages
+BURST, FAN_OUT, FAN_IN, PAIRS = SIMULTANEOUS = ("burst", "fan-out", "fan-in", "pairs")
 # Columns of the LogGP prototype's files
 _PROTOTYPE_COLUMNS = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,s)", "PRTT_server(n-1,d,s)")
 
@@ -51,9 +47,9 @@ _PROTOTYPE_COLUMNS = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,
 class RoundTrip:
     """One measurement between two ranks.
 
-    kind `rtt`: PRTT(n, delay, nbytes): the time of n messages, `delay` seconds between two of them, until one has come
-    back. kind `server`: the seconds in which n messages were received that had already arrived, `delay` before each of
-    them. Kinds in SIMULTANEOUS: n messages that could all begin at once.
+    kind `rtt`: PRTT(n, delay, nbytes), the time from the first of n messages, `delay` seconds between two of them,
+    until the answer is back. kind `server`: the seconds in which the receiver took n messages that had already arrived,
+    with a pause of `delay` before each. Kinds in SIMULTANEOUS: n messages that could all begin at once.
     """
 
     kind: str
@@ -61,7 +57,7 @@ class RoundTrip:
     delay: float
     nbytes: int
     seconds: float
-    line: int = 0
+    line: int = 0  # of the file, for messages
 
 
 def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:
@@ -94,7 +90,7 @@ def _parse_round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
 
 
 def _parse_prototype(text: str) -> list[RoundTrip]:
-    """Parse the prototype's table: four measurements per line; PRTT_server is of n - 1 messages, d before each."""
+    """Parse the prototype's table: four measurements per line, PRTT_server of n - 1 messages, each after a pause."""
     rows: list[RoundTrip] = []
     head: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):

@@ -41,28 +41,26 @@ class Plan:
 
 
 class Step(NamedTuple):
-    """`times` equal steps: the busiest rank receives `part` of nbytes from `senders` ranks, and combines `fanin`
-    values."""
+    """Equal steps, as the busiest rank sees them."""
 
-    times: int
-    part: float
-    senders: int
-    fanin: int
+    times: int  # number of such steps
+    part: float  # of nbytes, that the rank receives in total
+    senders: int  # ranks that send to it at once
+    fanin: int  # values that it combines of each byte, its own included; 0: none
 
 
-class Counts(NamedTuple):
-    """The factor of alpha; per byte of nbytes those of beta, gamma and delta; and (senders, share) pairs for
-    epsilon."""
+class ParameterFactors(NamedTuple):
+    """What each parameter is multiplied with: alpha by `alpha`, beta by `beta` times nbytes, and so on."""
 
     alpha: float
     beta: float
     gamma: float
     delta: float
-    received: tuple[tuple[int, float], ...]
+    receptions: tuple[tuple[int, float], ...]  # per kind of step: senders, and share of nbytes; for epsilon
 
     def epsilon(self, w_t: int) -> float:
-        """Return the factor of epsilon at a threshold."""
-        return math.fsum(share * max(senders - w_t, 0) for senders, share in self.received)
+        """Return the factor of epsilon times nbytes at a threshold."""
+        return math.fsum(share * max(senders - w_t, 0) for senders, share in self.receptions)
 
 
 def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
@@ -70,16 +68,16 @@ def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
     plan = Plan(name.lower(), collective.lower())
     if plan.collective not in COLLECTIVES:
         raise unknown("collective", collective, COLLECTIVES)
-    count_terms(plan, ranks)
+    derive_factors(plan, ranks)
     return plan
 
 
 @cache
-def count_terms(plan: Plan, ranks: int) -> Counts:
+def derive_factors(plan: Plan, ranks: int) -> ParameterFactors:
     """Return the factors of a plan. O(steps), that is O(log ranks)."""
     steps = _plan_steps(plan, ranks)
     combined = [step for step in steps if step.fanin]
-    return Counts(
+    return ParameterFactors(
         math.fsum(step.times for step in steps),
         math.fsum(step.times * step.part for step in steps),
         math.fsum(step.times * step.part for step in combined),
@@ -98,9 +96,11 @@ def _plan_steps(plan: Plan, n: int) -> list[Step]:
         if plan.collective != ALLREDUCE:
             raise Unsupported(f"plan reduce-broadcast: is an allreduce, not a {plan.collective}; use cps")
         return [Step(1, n - 1.0, n - 1, n), Step(1, n - 1.0, 1, 0)]
-    reducing = _reducing_steps(plan, n)
-    spreading = [step._replace(fanin=0) for step in reducing]
-    return {"reducescatter": reducing, "allgather": spreading, ALLREDUCE: reducing + spreading}[plan.collective]
+    reducing_steps = _reducing_steps(plan, n)
+    gathering_steps = [step._replace(fanin=0) for step in reducing_steps]
+    return {"reducescatter": reducing_steps, "allgather": gathering_steps, ALLREDUCE: reducing_steps + gathering_steps}[
+        plan.collective
+    ]
 
 
 def _reducing_steps(plan: Plan, n: int) -> list[Step]:

@@ -37,14 +37,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PlanTime:
-    """The measured time of a plan (a named algorithm). `nbytes`: the size of the call; for the plan `incast`, in which
-    everyone sends to everyone, the bytes that each rank receives."""
+    """The measured time of a plan (a named algorithm)."""
 
     plan: Plan
     ranks: int
-    nbytes: int
+    nbytes: (
+        int  # of the call; for the plan `incast`, in which everyone sends to everyone, those that each rank receives
+    )
     seconds: float
-    line: int = 0
+    line: int = 0  # of the file, for messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +133,11 @@ def read_rows(
     path: str | os.PathLike[str],
     needed: Sequence[str],
     optional: Sequence[str],
-    make: Callable[[Mapping[str, str], int], T],
+    parse_row: Callable[[Mapping[str, str], int], T],
 ) -> list[T]:
     """Read a CSV file; see `parse_rows`. Errors name the file."""
     with within(name_of(path)):
-        return parse_rows(read_text(path, needed), needed, optional, make)
+        return parse_rows(read_text(path, needed), needed, optional, parse_row)
 
 
 def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
@@ -148,29 +149,29 @@ def read_text(path: str | os.PathLike[str], needed: Sequence[str]) -> str:
 
 
 def parse_rows(
-    text: str, needed: Sequence[str], optional: Sequence[str], make: Callable[[Mapping[str, str], int], T]
+    text: str, needed: Sequence[str], optional: Sequence[str], parse_row: Callable[[Mapping[str, str], int], T]
 ) -> list[T]:
     """Parse CSV with the columns `needed` and perhaps `optional` ones. Linear.
 
-    Return `make`(cells by column, line number) of every line after the first.
+    Return `parse_row`(cells by column, line number) of every line after the first.
     """
     lines = csv.reader(io.StringIO(text))
     head: list[str] = []
     rows: list[T] = []
     try:
         for cells in lines:
-            cleaned = [cell.strip() for cell in cells]
-            if not any(cleaned) or cleaned[0].startswith("#"):
+            stripped = [cell.strip() for cell in cells]
+            if not any(stripped) or stripped[0].startswith("#"):
                 continue
             if not head:
-                head = _check_header(cleaned, needed, optional)
+                head = _check_header(stripped, needed, optional)
                 continue
             with within(f"line {lines.line_num}"):
-                if len(cleaned) != len(head):
-                    raise Invalid(f"has {len(cleaned)} columns, the first line has {len(head)}: {','.join(head)}")
+                if len(stripped) != len(head):
+                    raise Invalid(f"has {len(stripped)} columns, the first line has {len(head)}: {','.join(head)}")
                 if len(rows) == MAX_ROWS:
                     raise Invalid(f"has more than {MAX_ROWS} measurements; keep fewer, such as their medians")
-                rows.append(make(dict(zip(head, cleaned, strict=True)), lines.line_num))
+                rows.append(parse_row(dict(zip(head, stripped, strict=True)), lines.line_num))
     except csv.Error as error:
         raise Invalid(f"line {lines.line_num}: {error}") from None
     if not rows:
@@ -179,8 +180,7 @@ def parse_rows(
 
 
 def _check_header(cells: list[str], needed: Sequence[str], optional: Sequence[str]) -> list[str]:
-    """Return the names of columns in the first line, checked: all `needed` ones, else only `optional` ones, none
-    twice."""
+    """Return the names of columns in the first line: all `needed` ones and perhaps `optional` ones, none twice."""
     names = [cell.lower() for cell in cells]
     for name in needed:
         if name not in names:

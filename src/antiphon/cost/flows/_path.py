@@ -3,7 +3,9 @@
 Input: the recorded moments of a run. Output: seconds per term (latency alpha, bandwidth beta, incast epsilon, additions
 gamma, memory access delta) that sum to the total time, and the messages on the path. Going back, a version (a cell's
 value between two writes) was delayed by the last message that wrote it or by its rank's earlier work; a message was
-delayed by the version that it read last or by the previous message on its connection.
+delayed by the version that it read last or by the previous message on its connection. `Moments` (run.py) has per
+message when it was ready, began to move and was sent, and per version when combining was possible, began (`combine`)
+and was complete (`written_at`).
 
 Example: 0 -> 1 -> 2, each 1 us latency and 2 us of bytes: from the final version at 6 us back to message 1 -> 2 (began
 moving at 4), its latency (ready at 3), the version at rank 1, message 0 -> 1: alpha 2 us, beta 4 us.
@@ -37,9 +39,7 @@ class Walk:
     latency_count: int = 0  # messages whose latency is on the path
 
     def trace_back(self) -> Walk:
-        """Trace from the end to the beginning. O(number of messages and versions on the path, their readers and
-        writers).
-        """
+        """Trace from the end to the beginning. O(messages and versions on the path, their readers and writers)."""
         written_at = self.moments.written_at
         version = int(written_at.argmax()) if len(written_at) else -1
         while version >= 0:
@@ -65,15 +65,15 @@ class Walk:
             self.terms["delta"] += spent - adding
             rank = int(self.tables.rank[version])
             self.combining[rank] = self.combining.get(rank, 0.0) + spent
+        # its rank was still combining another version
         if moments.combine[version] > moments.possible[version]:
             return -1, int(moments.before[version])
         of_row = self.tables.messages.of_row
         # rows that write this version, and rows that read the previous version of its cell (CSR: pointers, rows)
-        rows = [version_table.writers[1][version_table.writers[0][version] : version_table.writers[0][version + 1]]]
+        (writer_ptr, writers), (reader_ptr, readers) = version_table.writers, version_table.readers
+        rows = [writers[writer_ptr[version] : writer_ptr[version + 1]]]
         if not version_table.initial[version]:
-            rows.append(
-                version_table.readers[1][version_table.readers[0][version - 1] : version_table.readers[0][version]]
-            )
+            rows.append(readers[reader_ptr[version - 1] : reader_ptr[version]])
         messages = of_row[np.concatenate(rows)]
         if not len(messages):
             return -1, -1

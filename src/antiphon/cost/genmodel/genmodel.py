@@ -159,11 +159,11 @@ class _Bottlenecks:
         spent = np.bincount(loads.key[busiest], weights=self.sum_over_steps(beta + epsilon, self.busiest_load)[used])
         resource = int(spent.argmax())
         runs = busiest[loads.key[busiest] == resource]
-        named = resource_name(self.work.topology, resource)
+        name = resource_name(self.work.topology, resource)
         if not epsilon[runs].any():
-            return named
+            return name
         _, senders = loads.values
-        return f"{named}: incast of up to {int(senders[runs].max())} senders to one receiver"
+        return f"{name}: incast of up to {int(senders[runs].max())} senders to one receiver"
 
     def _busiest_rank(self) -> str:
         """Return the rank that is the bottleneck of combining for the longest total time."""
@@ -176,10 +176,9 @@ class _Bottlenecks:
         return f"rank {int(spent.argmax())}: combining what arrives"
 
     def path(self) -> list[Hop]:
-        """Return the critical path: per segment (step, source, destination) of a message over its busiest link or
-        limit. O(E)."""
+        """Return the critical path: per segment (step, src, dst) of a message over its busiest link or limit. O(E)."""
         paths, segments, loads = self.work.paths, self.work.segments, self.work.loads
-        out = []
+        hops = []
         # Index uses by resource, so that the messages over the bottleneck are one slice.
         order = np.argsort(paths.use_resource, kind="stable")
         resource, message = paths.use_resource[order], paths.use_message[order]
@@ -189,12 +188,11 @@ class _Bottlenecks:
             # `low` and `high` are per message, `begin` is per segment.
             in_progress = (segments.low[candidates] <= segment) & (segment < segments.high[candidates])
             first = candidates[in_progress].min()
-            out.append((int(segments.begin[segment]), int(paths.messages.src[first]), int(paths.messages.dst[first])))
-        return out
+            hops.append((int(segments.begin[segment]), int(paths.messages.src[first]), int(paths.messages.dst[first])))
+        return hops
 
     def predictor(self, note: str) -> Predictor:
-        """Return the predictor."""
-        # All maxima are independent of the size, so a prediction is alpha + nbytes times a constant per term.
+        """Return the predictor: all maxima are independent of the size, so its terms are linear in nbytes."""
         per_byte = self.coefficients()
         alpha = per_byte.pop("alpha")
         names, path = self.name_bottlenecks(), LazyPath(self.path)
@@ -202,7 +200,7 @@ class _Bottlenecks:
         def predict(nbytes: int) -> Prediction:
             terms = {"alpha": alpha, **{name: seconds * nbytes for name, seconds in per_byte.items()}}
             largest = max(terms, key=lambda name: terms[name])
-            named = names[largest] if terms[largest] else "nothing takes time"
-            return Prediction(sum(terms.values()), terms, named, path, note)
+            bottleneck = names[largest] if terms[largest] else "nothing takes time"
+            return Prediction(sum(terms.values()), terms, bottleneck, path, note)
 
         return predict

@@ -10,6 +10,8 @@ segment `high`. A *run* is (key, low, high) with a value: for example key = link
     greatest_per_segment  per segment the run of greatest value that covers it
     align_runs            cut the runs of one function where another one changes
 
+`count` is the number of segments. Pairs (key, segment) are sorted as integers, key * (count + 1) + segment.
+
 Example: link 3 carries load 1 in segments [0, 4) and load 2 in [2, 6). Summed: 1 in [0, 2), 3 in [2, 4), 2 in [4, 6).
 """
 
@@ -88,7 +90,7 @@ class Runs:
 
 
 def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], count: int) -> Runs:
-    """Sum per key the values of overlapping runs. `count` segments. One sort; with pieces, integers stay exact.
+    """Sum per key the values of overlapping runs. One sort; with pieces, integers stay exact.
 
     Key 7 has 1 in segments 0 and 1, and 10 in 1 and 2:
 
@@ -152,11 +154,11 @@ def highest_per_key(runs: Runs, count: int) -> Runs:
         maxima = np.zeros(len(places), runs.values[0].dtype)
         np.maximum.at(maxima, place, runs.values[0])
         return Runs(places // count, places % count, places % count + 1, (maxima,))
-    bound = (int(runs.key.max(initial=0)) + 1) * (count + 1)
+    max_pairs = (int(runs.key.max(initial=0)) + 1) * (count + 1)
     ends = np.concatenate([runs.key * (count + 1) + runs.low, runs.key * (count + 1) + runs.high])
-    marks, place = unique_inverse(ends, bound)
-    half = len(runs.key)
-    top, winner = upper_envelope(place[:half], place[half:], runs.values[0], len(marks))
+    marks, place = unique_inverse(ends, max_pairs)
+    size = len(runs.key)
+    top, winner = upper_envelope(place[:size], place[size:], runs.values[0], len(marks))
     used = np.flatnonzero(winner >= 0)
     key, low = np.divmod(marks[used], count + 1)
     return Runs(key, low, marks[used + 1] % (count + 1), (top[used],))

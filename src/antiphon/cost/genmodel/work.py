@@ -61,10 +61,10 @@ class Incasts:
             joined = [kinds[int(topology.link_type[link])] for link in limit.links]
             # The worst link decides: greatest epsilon, and for equal ones the smallest threshold.
             of_limits.append(max(joined, key=lambda incast: (incast.epsilon, -incast.w_t)))
-        every = [*kinds, *of_limits]
+        incasts = [*kinds, *of_limits]  # per link type, then per shared limit
         index = np.concatenate([topology.link_type, len(kinds) + np.arange(len(of_limits))]).astype(np.int64)
-        epsilon = np.array([incast.epsilon for incast in every], np.float64)
-        return Incasts(epsilon[index], np.array([incast.w_t for incast in every], np.int64)[index])
+        epsilon = np.array([incast.epsilon for incast in incasts], np.float64)
+        return Incasts(epsilon[index], np.array([incast.w_t for incast in incasts], np.int64)[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +88,9 @@ class Work:
 
     @cached_property
     def senders(self) -> Runs:
-        """Per link and limit with incast: the greatest number of simultaneous senders over it to one receiver. O(n log
-        n).
+        """Per link and limit with incast: the greatest number of ranks that send over it to one receiver at once.
+
+        O(n log n).
 
         Ranks 1 and 2 send over links 2 and 4 to a switch (node 3), from which link 1 leads to rank 0, in segment 0:
 
@@ -106,8 +107,8 @@ class Work:
         if not has_incast.any() or not len(routing.use_message):
             return Runs(nothing, nothing, nothing, (nothing,))
         # Filter first: only messages to receivers with more senders than the smallest threshold can have incast.
-        crowded = self._crowded_messages(int(incasts.w_t[has_incast].min()))
-        uses = np.flatnonzero(crowded[routing.use_message] & has_incast[routing.use_resource])
+        is_crowded = self._find_crowded(int(incasts.w_t[has_incast].min()))
+        uses = np.flatnonzero(is_crowded[routing.use_message] & has_incast[routing.use_resource])
         message, resource = routing.use_message[uses], routing.use_resource[uses]
         if not len(message):
             return Runs(nothing, nothing, nothing, (nothing,))
@@ -137,19 +138,21 @@ class Work:
         key = (table.src.astype(np.int64) * table.ranks + table.dst) * len(self.segments) + self.segments.low
         return len(distinct(key)) == len(key)
 
-    def _crowded_messages(self, w_t: int) -> Numbers:
-        """Return the messages whose receiver has more than `w_t` senders; with pieces, all its senders count. O(n).
+    def _find_crowded(self, w_t: int) -> Numbers:
+        """Return per message whether its receiver has more than `w_t` senders at once. O(n).
+
+        With pieces, all senders of the receiver count, at once or not: an upper bound is enough for a filter.
 
         >>> from antiphon.core.example import machine, star
-        >>> Work(star(), machine(), Profile())._crowded_messages(1)
+        >>> Work(star(), machine(), Profile())._find_crowded(1)
         array([ True,  True, False, False])
         """
         table, ranks = self.paths.messages, self.paths.messages.ranks
-        crossing, span = table.src != table.dst, self.segments
+        is_between_ranks, span = table.src != table.dst, self.segments
         if span.is_unpipelined:
-            place, which = unique_inverse(table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
-            return (np.bincount(which, weights=crossing, minlength=len(place)) > w_t)[which]
-        pairs = distinct((table.dst.astype(np.int64) * ranks + table.src)[crossing])
+            receptions, which = unique_inverse(table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
+            return (np.bincount(which, weights=is_between_ranks, minlength=len(receptions)) > w_t)[which]
+        pairs = distinct((table.dst.astype(np.int64) * ranks + table.src)[is_between_ranks])
         return (np.bincount(pairs // ranks, minlength=ranks) > w_t)[table.dst]
 
     @cached_property
@@ -180,7 +183,8 @@ class Work:
         return exact.astype(np.float64) if exact.dtype == object else exact
 
     def price_loads(self) -> tuple[Floats, Floats]:
-        """For each run of `loads` return its seconds per byte of nbytes: by bandwidth, and by incast in addition.
+        """Return the seconds per byte of nbytes of each run of `loads` in two columns: by bandwidth, added by incast.
+
         O(runs).
 
         >>> from antiphon.core.example import machine, star

@@ -1,5 +1,4 @@
-"""The cost model `loggp`: LogGP with contention, a discrete-event simulation of messages, ports and network cards
-(NICs).
+"""The cost model `loggp`: LogGP with contention, a discrete-event simulation of messages, ports and NICs.
 
 Liu, Rhee, Wilkins and Dinda, "Parameterized Algorithms and Parameter Selection for Fast GPU-GPU Collective
 Communication", sections III and IV. docs/models/loggp.md specifies the simulation. This file is the entry: it reads the
@@ -50,8 +49,7 @@ def loggp(  # noqa: PLR0913 (every option of the model)
         steps, as in programs of blocking calls. "streams": the same, separately on each level of the profile, and the
         data. "data": only the data that it reads.
     sent
-        When a message that a rank sent in an earlier step counts: when it is "received", or when its last byte has
-        "left".
+        When a rank may go on after a send of an earlier step: when the message is "received", or has "left".
     contention
         "off" ignores ports and NICs.
     device_radix, node_radix

@@ -13,9 +13,8 @@ are first in their lines and could begin, the one that was enqueued first begins
 
 This needs a loop of its own: events are ordered by *turns*, numbers that an operation keeps when it is put back for a
 later time. `event_loop` orders events of the same time by when they were put in (`heap`), which is faster, but does not
-know for how long an event has been waiting. Both loops share the bookkeeping of
-dependencies (`contribute`), the classes of cost and the log. docs/models/loggp.md specifies the model; the example is
-that of `event_loop`.
+know for how long an event has been waiting. Both loops share the bookkeeping of dependencies (`contribute`), the
+classes of cost and the log. docs/models/loggp.md specifies the model; the example is that of `event_loop`.
 
 The queue is a heap in which each entry has four children, in two arrays: the entry at index i has its time at times[i],
 and turn << BITS | operation at turns[1 + i]; turns[0] is the number of entries. The children of index i are 4 i + 1 to
@@ -157,8 +156,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                 last_user[port] = m
             if kind != COMBINING or inside:
                 log.port[m] += waited
-        # ---- it begins: find until when processor and port are busy, whether the message has left, whether it is done
-        # ----
+        # ---- it begins: find until when processor and port are busy, and whether the message has left, or is done ----
         has_left, done, sent_time = False, False, now
         if kind == SENDING:
             processor_idle_from[rank] = now + send[k]
@@ -201,8 +199,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                 last, last_message = end_time, m
             if record:
                 log.done[m] = end_time
-        # ---- contribute to conditions that wait until the message has left, then to those that wait until it is done
-        # ----
+        # ---- contribute to conditions that wait until the message has left (side 0), or until it is done (side 1) ----
         for side in range(2):
             first_condition, end_condition, moment = 0, 0, end_time
             if side == 0 and has_left and reports_left:
@@ -213,25 +210,24 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                 else:
                     first_condition, end_condition = 2 * m, 2 * m + 2
             conditions = on_left if side == 0 else on_done
-            for i in range(
-                contribute(
-                    workspace,
-                    graph,
-                    log,
-                    last_contributor,
-                    made_ready,
-                    conditions,
-                    first_condition,
-                    end_condition,
-                    moment,
-                    m,
-                )
-            ):
-                other = int(made_ready[i])  # not int32, whose turns would overflow where this is not compiled
-                taken_in[other] = src[other] == dst[other]
-                operation = count + other if taken_in[other] else other
+            ready_count = contribute(
+                workspace,
+                graph,
+                log,
+                last_contributor,
+                made_ready,
+                conditions,
+                first_condition,
+                end_condition,
+                moment,
+                m,
+            )
+            for i in range(ready_count):
+                new = int(made_ready[i])  # not int32, whose turns would overflow where this is not compiled
+                taken_in[new] = src[new] == dst[new]
+                operation = count + new if taken_in[new] else new
                 turn[operation] = turn_count << BITS | operation
-                push_event(times, turns, ready[other], turn[operation])
+                push_event(times, turns, ready[new], turn[operation])
                 turn_count += 1
     return last, last_message, finished
 

@@ -4,7 +4,7 @@ Input: the library's model of the healthy machine, and measured seconds by size.
 machine: NVLS off, only one protocol or algorithm in use, slower links within nodes, PCIe in their place, some network
 cards missing, a slow network, a slow launch. Each predicts the time of every size, and its misfit is
 
-    mean over sizes of  |ln(measured / predicted)| / error(size)    (error: of the model, on machines not in its fit)
+    mean over sizes of  |ln(measured / predicted)| / ln(1 + error)    (error of the model, on machines not in its fit)
 
 so 1 means "wrong by as much as the model usually is". Faults with a degree (a link at 40 %, 3 of 8 cards) are tried at
 every degree, and a constant is added to their misfit for that choice. A fault counts as more likely if the log has a
@@ -44,13 +44,14 @@ class DiagnosisLimits:
     """Thresholds, chosen on published tables of healthy machines (bench/data/published.json)."""
 
     unknown_error: float = 0.8  # without held-out rows (gather, scatter; alltoall between nodes; symmetric kernels)
-    tolerance: float = 2.0  # a band is slow if measured / predicted - 1 exceeds this many errors and also
-    # by band this value (but not large sizes within a node, whose links are best known)
+    # A band is slow if measured / predicted - 1 exceeds this many errors, and also `min_slowdown` of the band (but for
+    # large sizes within a node, whose links are best known)
+    tolerance: float = 2.0
     min_slowdown: tuple[float, ...] = (0.3, 0.7, 0.25)
     named_slowdown: float = 0.1  # enough for a fault that the log names
     max_misfit: float = 1.6  # of a likely cause
-    min_gain: float = 0.7  # greatest ratio of a likely cause's misfit to that of the healthy machine
-    alike: float = 0.35  # faults whose misfit exceeds the best by at most this are reported, too
+    max_misfit_ratio: float = 0.7  # of a likely cause's misfit to that of the healthy machine
+    misfit_margin: float = 0.35  # faults whose misfit exceeds the best by at most this are reported, too
     per_degree: float = 0.15  # added to the misfit for each number that is chosen to fit
     min_points: int = 3  # sizes; fewer do not distinguish faults
     max_points: int = 32  # sizes used, evenly spread
@@ -120,7 +121,7 @@ class Fault:
         """Return whether this sign of a log names the fault."""
         signs = (self.setting,) if self.setting else CHECKS[self.name][1]
         name, _, value = sign.rstrip(".").lower().partition("=")
-        return any(own.lower() in (f"{name}={value}" if value else name, f"{name}=*") for own in signs)
+        return any(pattern.lower() in (f"{name}={value}" if value else name, f"{name}=*") for pattern in signs)
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def band_of(nbytes: int) -> str:
 def diagnose(
     library: LibraryModel, collective: str, points: Points, signs: Sequence[str] = (), cards: int = 0
 ) -> Diagnosis:
-    """Judge measured seconds by size, and return the verdict with its likely causes.
+    """Compare measured seconds by size with the model, and return the verdict with its likely causes.
 
     `signs`: variables and words of the log that may name a fault (see CHECKS); `cards`: network cards of a node.
     """
@@ -199,7 +200,7 @@ def diagnose(
     causes = rank_causes(library, collective, points, signs, cards, misfit) if slow or signs else ()
     if not slow:
         # For a fault that the log names, and that fits much better than none, a small slowdown suffices.
-        named = tuple(c for c in causes if c.evidence and c.misfit < LIMITS.min_gain * misfit)
+        named = tuple(c for c in causes if c.evidence and c.misfit < LIMITS.max_misfit_ratio * misfit)
         slow = tuple(band for band, ratio in medians.items() if named and ratio > 1 + LIMITS.named_slowdown)
         if not slow:
             return Diagnosis("fast" if fast else "normal", medians, slow, misfit)
@@ -226,7 +227,7 @@ def rank_causes(
     # A fault that the log names must only fit better than none; others must fit well, and about as well as the best.
     named = [c for c in causes if c.evidence and c.misfit < healthy]
     min_misfit = min((c.misfit for c in causes), default=0.0)
-    limit = min(LIMITS.max_misfit, LIMITS.min_gain * healthy, min_misfit + LIMITS.alike)
+    limit = min(LIMITS.max_misfit, LIMITS.max_misfit_ratio * healthy, min_misfit + LIMITS.misfit_margin)
     fitting = [c for c in causes if c not in named and c.misfit <= limit] if len(points) >= LIMITS.min_points else []
     return (*named, *fitting)
 
@@ -246,6 +247,7 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[Fault]:
     """Yield the degraded machines; faults with a degree once per degree."""
     place, costs, every = library.place, library.costs, tuple(library.algorithms)
     healthy = Fault("", "", place, costs, every)
+    # without the algorithms whose switches reduce
     unaided = tuple(a for a in every if a not in (NVLS, NVLS_TREE))
     if place.in_switches and costs.gpu.nvls is not None:
         yield replace(healthy, name="nvls-off", text="NVLS is off: the switches do not reduce", algorithms=unaided)
@@ -287,12 +289,12 @@ def _list_faults_between(healthy: Fault, cards: int) -> Iterator[Fault]:
         also = ", or one card at half its speed" if 2 * used == cards else ""
         text = f"{used} of {cards} network cards of a node in use{also}"
         yield replace(healthy, name="cards", text=text, place=replace(place, card=place.card * used / cards), degrees=1)
-    for degree, factor in [*((d, 1.0) for d in DEGREES), *((d, hops) for d in DEGREES[::5] for hops in HOPS)]:
+    for degree, factor in [*((d, 1.0) for d in DEGREES), *((d, factor) for d in DEGREES[::5] for factor in HOPS)]:
         rate = f"{format_bandwidth(degree * place.card)} of {format_bandwidth(place.card)}"
-        hops = msgspec.structs.replace(network, hop={p: factor * seconds for p, seconds in network.hop.items()})
+        slow_network = msgspec.structs.replace(network, hop={p: factor * seconds for p, seconds in network.hop.items()})
         also = f" and hops that take {factor:.0f} times as long" if factor > 1 else ""
         yield replace(
             healthy, name="network", text=f"a network with {rate} from each node{also}",
-            place=replace(place, card=degree * place.card), costs=replace(healthy.costs, network=hops),
+            place=replace(place, card=degree * place.card), costs=replace(healthy.costs, network=slow_network),
             degrees=1 + (factor > 1),
         )  # fmt: skip

@@ -33,37 +33,30 @@ MAX_SOURCES = 64  # ranks of a node from which distances are computed
 
 @dataclass(frozen=True)
 class Place:
-    """The figures of a machine that NCCL's model needs.
-
-    `wire`: bytes per second that any rank sends within its node; `card`: that a node sends to others, over all its
-    cards. `switched`: ranks of a node meet in a switch; `in_switches`: such switches multicast and reduce;
-    `in_network`: the network's switches do. `all_meet`: any two ranks of a node have a link, or a switch. `pairs`: the
-    number of pairs with a direct link, in all nodes. `kinds`: of links that enter or leave a node, `trunks`: of links
-    between switches outside of nodes; `inner`: kind and bandwidth of links within nodes. `cuts`: for groups of nodes
-    below common switches, the number of nodes and the bandwidth of the links that leave the group. `to_all`: bytes per
-    second that every rank sends while all ranks of a node send to all others of it at once, over shortest paths; 0: the
-    same as `wire`.
-    """
+    """The figures of a machine that NCCL's model needs. Bandwidths are in bytes per second."""
 
     ranks: int
     nodes: int
-    wire: float
-    card: float = 0.0
-    kinds: tuple[str, ...] = ()
-    switched: bool = False
-    in_switches: bool = False
-    in_network: bool = False
-    all_meet: bool = True
-    pairs: int = 0
-    inner: frozenset[tuple[str, Fraction]] = frozenset()
-    trunks: tuple[str, ...] = ()
+    wire: float  # bandwidth with which any rank sends within its node
+    card: float = 0.0  # with which a node sends to others, over all its cards
+    kinds: tuple[str, ...] = ()  # of links that enter or leave a node
+    switched: bool = False  # ranks of a node meet in a switch
+    in_switches: bool = False  # such switches multicast and reduce
+    in_network: bool = False  # the network's switches do
+    all_meet: bool = True  # any two ranks of a node have a link, or a switch
+    pairs: int = 0  # pairs of ranks with a direct link, in all nodes
+    inner: frozenset[tuple[str, Fraction]] = frozenset()  # kind and bandwidth of links within nodes
+    trunks: tuple[str, ...] = ()  # kinds of links between switches outside of nodes
+    # per group of nodes below common switches: the number of nodes and the bandwidth of the links that leave the group
     cuts: tuple[tuple[int, float], ...] = ()
+    # bandwidth of a rank while all ranks of a node send to all others of it, over shortest paths; 0: the same as `wire`
     to_all: float = 0.0
-    hops: float = 1.0
-    over_pcie: bool = False
+    hops: float = 1.0  # greatest distance within a node: in links, or 1 for rank to switch to rank
+    over_pcie: bool = False  # a node's links form no ring of all ranks, so its rings use PCIe
 
     @property
     def local(self) -> int:
+        """Return the ranks of a node."""
         return self.ranks // self.nodes
 
 
@@ -101,8 +94,10 @@ def wires_of(machine: Topology) -> Wires:
 
 
 def count_cards(machine: Topology) -> int:
-    """Return the network cards of a node: its links to other nodes or to switches outside, of those that share a card
-    one; 0 for a single node."""
+    """Return the network cards of a node, 0 for a single node.
+
+    A card is a link to other nodes or to switches outside; links that share a limit are one card.
+    """
     node_of = _node_of_all(machine, node_of_ranks(machine))
     leaving = {*np.flatnonzero((node_of[machine.link_src] == 0) & (node_of[machine.link_dst] != 0)).tolist()}
     shared = {frozenset(leaving.intersection(limit.links)) for limit in machine.limits} - {frozenset()}
@@ -126,32 +121,32 @@ def _find_place(machine: Topology) -> Place:
     card = _outgoing_bandwidth(machine, (src >= 0) & (dst != src), speed, src)
     in_switches, in_network = _find_abilities(machine, node_of)
     local = machine.ranks // nodes
-    reach = float(wire.min()) if local > 1 else 0.0  # of the rank with the fewest links
+    min_wire = float(wire.min()) if local > 1 else 0.0  # of the rank with the fewest links
     pairs = inside & (machine.link_dst < machine.ranks)
     linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
     meet = wires.switched or linked == machine.ranks * (local - 1)
     ring_limited = nodes == 1 and 1 < local <= MAX_RANKS and not machine.switches
-    rings = _ring_bandwidth(machine, reach) if ring_limited else reach
+    rings = _ring_bandwidth(machine, min_wire) if ring_limited else min_wire
     over_pcie = ring_limited and not rings
     return Place(
         machine.ranks, nodes, PCIE * float(machine.unit) if over_pcie else rings, card, wires.kinds, wires.switched,
         in_switches and local > 1, in_network, meet, linked, wires.inner, wires.trunks,
         _find_cuts(machine, node_of, speed) if wires.trunks else (),
-        0.0 if meet or not reach else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
+        0.0 if meet or not min_wire else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
         _farthest(machine, node_of) / (2 if wires.switched else 1), over_pcie,
     )  # fmt: skip
 
 
-def _ring_bandwidth(machine: Topology, reach: float) -> float:
+def _ring_bandwidth(machine: Topology, min_wire: float) -> float:
     """Return a rank's bandwidth around the rings of a node without switches.
 
-    If all pairs have equal links: all links of the rank that has the fewest (`reach`); else as many rings as the links
-    can hold (rings.py).
+    If all pairs have equal links: all links of the rank that has the fewest (`min_wire`); else as many rings as the
+    links can hold (rings.py).
     """
     width = np.zeros((machine.ranks, machine.ranks))
     np.add.at(width, (machine.link_src, machine.link_dst), [float(machine.bandwidth(i)) for i in range(machine.links)])
     np.fill_diagonal(width, width.max())
-    return reach if width.min() == width.max() else min(ring_bandwidth(machine), reach)
+    return min_wire if width.min() == width.max() else min(ring_bandwidth(machine), min_wire)
 
 
 def _farthest(machine: Topology, node_of: Longs) -> float:
@@ -188,14 +183,13 @@ def _to_all(machine: Topology, members: list[int]) -> float:
 
 
 def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:
-    """Return the kinds of links within nodes, out of nodes and between outer switches; `node_of`: -1 for outer
-    switches."""
+    """Return the kinds of links within nodes, out of nodes and between outer switches (`node_of` is -1)."""
     src, dst = node_of[machine.link_src], node_of[machine.link_dst]
     inside = (src == dst) & (src >= 0)
-    near = [machine.types[int(t)] for t in np.unique(machine.link_type[inside])]
+    inner_types = [machine.types[int(t)] for t in np.unique(machine.link_type[inside])]
     switched = bool((inside & (machine.link_src < machine.ranks) & (machine.link_dst >= machine.ranks)).any())
     return Wires(
-        frozenset((kind.kind, kind.bandwidth) for kind in near), _link_kinds(machine, src != dst),
+        frozenset((kind.kind, kind.bandwidth) for kind in inner_types), _link_kinds(machine, src != dst),
         _link_kinds(machine, (src < 0) & (dst < 0)), switched,
     )  # fmt: skip
 
@@ -217,18 +211,17 @@ def count_nodes(machine: Topology, members: Collection[int]) -> int:
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
     """Return the node of every rank and of switches whose place is in a node; -1: in none.
 
-    If places name no nodes, everything is in one; so it is for a single host if otherwise all of its links would leave
-    it.
+    Everything is in one node if places name none, or if they name a single host and no link lies within it.
     """
     single_node = np.zeros(machine.nodes, np.int64)
-    alone = not of_rank.any()
-    if alone and not _host(machine.places[0]):
+    is_single = not of_rank.any()
+    if is_single and not _host(machine.places[0]):
         return single_node
     prefix = {_host(place): int(node) for place, node in zip(machine.places, of_rank, strict=False)}
     switches = [prefix.get(_host(place), -1) for place in machine.places[machine.ranks :]]
     node_of = np.array([*of_rank.tolist(), *switches], np.int64)
     within = (node_of[machine.link_src] == 0) & (node_of[machine.link_dst] == 0)
-    return single_node if alone and not within.any() else node_of
+    return single_node if is_single and not within.any() else node_of
 
 
 def _host(place: str) -> str:
@@ -278,8 +271,11 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
 
 
 def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
-    """Group nodes on the same switches, then groups of such groups, and so on: return the number of nodes of each group
-    and the bandwidth of its links to others, once for equal groups. O(links * levels)."""
+    """Group nodes on the same switches, then such groups, and so on.
+
+    Return the number of nodes of each group and the bandwidth of its links to others, once for equal groups. O(links *
+    levels).
+    """
     nodes = int(node_of.max()) + 1
     above = node_of < 0
     group = np.where(above, nodes + np.arange(machine.nodes), node_of)  # each outer switch is at first its own group
@@ -329,15 +325,17 @@ def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
 
 
 def network_of(place: Place, gpu: str, networks: Mapping[str, Calls]) -> Calls | None:
-    """Return the network to which all of these links belong, preferably one for this generation."""
+    """Return the figures of the network that has all links of the place outside its nodes, preferably with this GPU."""
     kinds, above = set(place.kinds), set(place.trunks) - {TRUNK}
-    able = [c for c in networks.values() if kinds and kinds | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)]
-    return min(able, key=lambda calls: not calls.gpus, default=None)
+    candidates = [
+        c for c in networks.values() if kinds and kinds | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)
+    ]
+    return min(candidates, key=lambda calls: not calls.gpus, default=None)
 
 
 def by_name(name: str, catalogue: Mapping[str, Calls], option: str, *, boxes: bool) -> Calls:
-    """Look up figures by name."""
-    able = {key: calls for key, calls in catalogue.items() if bool(calls.boxes) == boxes}
-    if name not in able:
-        raise Invalid(f"{option}={quote(name)}: figures are known of {', '.join(able)}")
-    return able[name]
+    """Look up figures by name. `boxes`: those of GPUs in a box, else of networks; `option`: for the message."""
+    figures = {key: calls for key, calls in catalogue.items() if bool(calls.boxes) == boxes}
+    if name not in figures:
+        raise Invalid(f"{option}={quote(name)}: figures are known of {', '.join(figures)}")
+    return figures[name]

@@ -31,9 +31,10 @@ def ring_bandwidth(node: Topology) -> float:
     units = np.floor(np.minimum(width, width.T) / float(node.unit) + 1e-9)
     if node.ranks == 2:
         return float(units[0, 1]) * float(node.unit)
+    # permutations from rank 0 on, one per direction
     orders = (order for order in itertools.permutations(range(1, node.ranks)) if order[0] < order[-1])
-    around = (list(itertools.pairwise((0, *order, 0))) for order in orders)
-    cycles = [pairs for pairs in around if all(units[pair] for pair in pairs)]
+    rings = (list(itertools.pairwise((0, *order, 0))) for order in orders)
+    cycles = [pairs for pairs in rings if all(units[pair] for pair in pairs)]
     return 2 * _pack(cycles, units) * float(node.unit)
 
 
@@ -51,6 +52,6 @@ def _pack(cycles: list[list[tuple[int, int]]], units: np.ndarray) -> int:
     load = np.zeros((len(pairs), len(cycles)))
     for column, cycle in enumerate(cycles):
         load[[row[min(pair), max(pair)] for pair in cycle], column] = 1
-    held = LinearConstraint(load, ub=[units[pair] for pair in pairs])
-    result = milp(-np.ones(len(cycles)), constraints=held, integrality=np.ones(len(cycles)))
+    capacity = LinearConstraint(load, ub=[units[pair] for pair in pairs])
+    result = milp(-np.ones(len(cycles)), constraints=capacity, integrality=np.ones(len(cycles)))
     return round(-result.fun)

@@ -1,5 +1,4 @@
-"""Encode and decode the nodes of a Chakra execution trace (schema/protobuf/et_def.proto of
-github.com/mlcommons/chakra).
+"""Encode and decode the nodes of a Chakra execution trace (et_def.proto of github.com/mlcommons/chakra).
 
 A trace is a file of Protocol Buffers messages, each with its length before it: first a head with attributes, then a
 node per operation of the rank. A node has a number, a name, a type (compute, send, receive, collective, metadata), the
@@ -15,7 +14,6 @@ import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.chakra.wire import (
@@ -46,7 +44,7 @@ VERSION = "0.0.4"
 MAX_NODES, MAX_DEPENDENCIES = 2**22, 2**25  # of a file
 # Limits on the memory that a hostile file can occupy: objects (a node counts as two, an attribute as one) that any file
 # may have, and bytes that it must have for each further object
-MIN_ALLOWED_PARTS, BYTES_PER_PART = 2**14, 12
+MIN_ALLOWED_OBJECTS, BYTES_PER_OBJECT = 2**14, 12
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 
 # The types of fields 3 to 32 of an attribute, two of each: an odd field holds one value, an even one a list.
@@ -128,7 +126,11 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
             name, attribute_value = _read_attribute(data, value, end)
             head_attributes.setdefault(name, attribute_value)
     nodes: list[Node] = []
-    dependency_count, objects, max_objects = 0, len(head_attributes), MIN_ALLOWED_PARTS + len(data) // BYTES_PER_PART
+    dependency_count, objects, max_objects = (
+        0,
+        len(head_attributes),
+        MIN_ALLOWED_OBJECTS + len(data) // BYTES_PER_OBJECT,
+    )
     for begin, end in spans:
         if len(nodes) == MAX_NODES:
             raise Unsupported(f"has more than {MAX_NODES} nodes")
@@ -138,13 +140,17 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
         if dependency_count > MAX_DEPENDENCIES:
             raise Unsupported(f"its nodes have more than {MAX_DEPENDENCIES} dependencies")
         if objects > max_objects:
-            raise Invalid(f"byte {begin}: too many short nodes and attributes: {BYTES_PER_PART} bytes are usual")
+            raise Invalid(f"byte {begin}: too many short nodes and attributes: {BYTES_PER_OBJECT} bytes are usual")
         nodes.append(entry)
     _check_dependencies(nodes)
     return head_attributes, nodes
 
 
 def _read_node(data: bytes, begin: int, end: int) -> Node:
+    """Decode a node.
+
+    Fields: 1 id, 2 name, 3 type, 4 and 5 dependencies (control and data), 6 start, 7 duration, 8 inputs, 10 attribute.
+    """
     values: dict[int, int] = {}
     name = inputs = ""
     dependencies = array("Q")
@@ -167,14 +173,10 @@ def _read_node(data: bytes, begin: int, end: int) -> Node:
             attributes = {} if attributes is None else attributes
             key, item = _read_attribute(data, value, stop)
             attributes.setdefault(key, item)
-    remaining_fields: tuple[Any, ...] = (
-        dependencies or (),
-        values.get(6, 0),
-        values.get(7, 0),
-        attributes or _NO_ATTRIBUTES,
-        inputs,
-    )
-    return Node(values.get(1, 0), name, values.get(3, 0), *remaining_fields)
+    return Node(
+        values.get(1, 0), name, values.get(3, 0), dependencies or (), values.get(6, 0), values.get(7, 0),
+        attributes or _NO_ATTRIBUTES, inputs,
+    )  # fmt: skip
 
 
 def _read_attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
@@ -219,8 +221,8 @@ def _read_values(type_name: str, data: bytes, begin: int, end: int) -> Value:
     for number_, kind, value, stop in fields(data, begin, end):
         if number_ != 1:
             continue
-        if len(values) > MIN_ALLOWED_PARTS + (end - begin) // BYTES_PER_PART and type_name in ("string", "bytes"):
-            raise Invalid(f"byte {begin}: too many short texts: {BYTES_PER_PART} bytes are usual")
+        if len(values) > MIN_ALLOWED_OBJECTS + (end - begin) // BYTES_PER_OBJECT and type_name in ("string", "bytes"):
+            raise Invalid(f"byte {begin}: too many short texts: {BYTES_PER_OBJECT} bytes are usual")
         if kind != BYTES or type_name in ("string", "bytes"):
             values.append(_read_value(type_name, data, kind, value, stop))
         elif type_name in _FIXED:
@@ -247,24 +249,24 @@ def _check_dependencies(nodes: Sequence[Node]) -> None:
 def topological_order(nodes: Sequence[Node]) -> Iterator[Node]:
     """Return the nodes in topological order (Kahn). Invalid if there is a cycle. O(nodes + dependencies)."""
     place = {entry.id: number_ for number_, entry in enumerate(nodes)}
-    missing, last = array("q", (len(entry.dependencies) for entry in nodes)), array("q", [-1]) * len(nodes)
+    unmet, last = array("q", (len(entry.dependencies) for entry in nodes)), array("q", [-1]) * len(nodes)
     # linked lists: per wait the node that waits, and the previous wait for the same node; `last`: their heads
     waiting_node, previous_wait = array("q"), array("q")
     for number_, entry in enumerate(nodes):
-        for other in entry.dependencies:
+        for dependency in entry.dependencies:
             waiting_node.append(number_)
-            previous_wait.append(last[place[other]])
-            last[place[other]] = len(waiting_node) - 1
+            previous_wait.append(last[place[dependency]])
+            last[place[dependency]] = len(waiting_node) - 1
     del place
-    ready_nodes = array("q", (number_ for number_, count in enumerate(missing) if not count))
-    for finished in ready_nodes:  # it grows meanwhile
+    ready_nodes = array("q", (number_ for number_, count in enumerate(unmet) if not count))
+    for finished in ready_nodes:  # grows during the loop
         yield nodes[finished]
         wait = last[finished]
         while wait >= 0:
-            missing[waiting_node[wait]] -= 1
-            if not missing[waiting_node[wait]]:
+            unmet[waiting_node[wait]] -= 1
+            if not unmet[waiting_node[wait]]:
                 ready_nodes.append(waiting_node[wait])
             wait = previous_wait[wait]
     if len(ready_nodes) < len(nodes):
-        stuck = next(nodes[number_].id for number_, unmet in enumerate(missing) if unmet)
+        stuck = next(nodes[number_].id for number_, count in enumerate(unmet) if count)
         raise Invalid(f"node {stuck}: waits for itself, by way of others")

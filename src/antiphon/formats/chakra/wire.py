@@ -1,5 +1,4 @@
-"""Encode and decode the Protocol Buffers wire format, as far as Chakra needs it: integers, bytes, and nested
-messages.
+"""Encode and decode the Protocol Buffers wire format, as far as Chakra needs it: integers, bytes, nested messages.
 
 The format is documented at https://protobuf.dev/programming-guides/encoding. A message is a list of fields: a key (the
 field's number and type), then a number in groups of 7 bits (varint), 4 or 8 bytes, or a length and its bytes. Field
@@ -61,13 +60,13 @@ def delimited(message: bytes) -> bytes:
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Return the number at `at`, and where it ends."""
     value = shift = 0
-    for place in range(at, min(end, at + _MAX_VARINT)):
-        byte = data[place]
+    for index in range(at, min(end, at + _MAX_VARINT)):
+        byte = data[index]
         value |= (byte & 127) << shift
         if byte < 128:
             if value > _MASK64:
                 break
-            return value, place + 1
+            return value, index + 1
         shift += 7
     raise Invalid(f"byte {at}: the number there has no end, or is longer than 64 bits")
 

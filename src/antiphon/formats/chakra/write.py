@@ -31,7 +31,8 @@ MAX_ROWS, MAX_WAITS = 2**20, 2**23
 ROWS = ("chunk", "op", "src_slot", "dst_slot")  # columns that are lists in the attributes of a node
 
 _GPU_OPERATION = {"is_cpu_op": False}  # ASTRA-sim refuses messages of processors
-_NUMBERS_PER_MESSAGE = 4  # numbers for each message: its send, its receive, what combines it
+# Node numbers of message m: send 4 m + 1, receive 4 m + 2, combination 4 m + 3; 4 m is left out
+_NUMBERS_PER_MESSAGE = 4
 
 
 def chakra(
@@ -78,10 +79,9 @@ def chakra(
 class _Files:
     """The columns from which all files are written.
 
-    Node numbers: message m is sent by node 4 m + 1, received by 4 m + 2, combined by 4 m + 3.
     `waits`: per message the nodes that its send waits for.
     `rows`: rows of the schedule, sorted by message.
-    `by_rank`: per rank the messages that it sends, and those that it receives plus the number of messages.
+    `by_rank`: per rank the messages that it sends, and those that it receives, of which it has number + message count.
 
     The star's messages 0 and 1 are combined at rank 0; 2 and 3, sent by it, wait for that:
 
@@ -105,17 +105,20 @@ class _Files:
         self.src, self.dst, self.step = messages.src.tolist(), messages.dst.tolist(), messages.step.tolist()
         self.waits: dict[int, list[int]] = {}
         for message, item in zip(*(column.tolist() for column in needs.listed()), strict=True):
+            # item 2 m: message m must be done; 2 m + 1: it must have left its sender
             self.waits.setdefault(message, []).append(self._node_number(item >> 1, bool(item & 1)))
         columns = messages.schedule.columns()
         self.columns = {name: columns[name] for name in ROWS if name in columns}
-        rows = np.lexsort((*reversed(self.columns.values()), messages.of_row))  # for any order of the schedule's
+        rows = np.lexsort(
+            (*reversed(self.columns.values()), messages.of_row)
+        )  # the same for any order of the schedule's rows
         self.rows, self.row_ptr = rows, pointers(messages.of_row[rows], len(messages))
         ends = np.concatenate([messages.src, messages.dst])
         order_by_rank = order_of(ends, messages.ranks)
         self.by_rank = np.split(order_by_rank, np.cumsum(np.bincount(ends, minlength=messages.ranks))[:-1])
 
     def _node_number(self, message: int, sent: bool) -> int:
-        """Return the node whose end others wait for: the send, or the receive, or the combination if there is one."""
+        """Return the node that ends when a message has left (`sent`), or when it is done: received and combined."""
         if sent or self.src[message] == self.dst[message]:
             return _NUMBERS_PER_MESSAGE * message + 1
         return _NUMBERS_PER_MESSAGE * message + (3 if self.combined[message] else 2)
@@ -127,8 +130,7 @@ class _Files:
         for message in np.unique(self.by_rank[rank] % max(len(self.messages), 1)).tolist():
             src, dst = self.src[message], self.dst[message]
             if src == rank:
-                inside = src == dst
-                yield self._write_send(message, COMPUTE if inside else SEND)
+                yield self._write_send(message, COMPUTE if src == dst else SEND)
                 finished.append(_NUMBERS_PER_MESSAGE * message + 1)
             if dst == rank and src != rank:
                 yield self._write_receive(message)
@@ -172,4 +174,5 @@ class _Files:
 
 
 def _encode_attributes(values: Mapping[str, bool | int | list[int]], short: bool = False) -> bytes:
+    """Encode attributes, each as field 10 of a node."""
     return b"".join(octets(10, attribute(name, value, short)) for name, value in values.items())

@@ -95,10 +95,10 @@ class _CompletionTimes:
         for _, end in ends:
             self.ends.append(max(end, self.ends[-1] if self.ends else end))
 
-    def at(self, launch: float, otherwise: float) -> float:
-        """Return that time for a moment; `otherwise` if nothing was launched before."""
+    def at(self, launch: float, default: float) -> float:
+        """Return when all kernels launched until `launch` are done; `default` if there are none."""
         before = bisect_right(self.launches, launch)
-        return self.ends[before - 1] if before else otherwise
+        return self.ends[before - 1] if before else default
 
 
 def _join_spans(spans: Sequence[Span]) -> list[Span]:
@@ -113,15 +113,15 @@ def _join_spans(spans: Sequence[Span]) -> list[Span]:
 
 
 def _find_waits(calls: Sequence[RankCall], busy: Sequence[Span]) -> list[tuple[float, float, int]]:
-    """Return (begin, end, number of the collective) of the times in which the GPU waited; `busy`: its computation."""
+    """Return (begin, end, number of the collective) of the GPU's waits, in seconds; `busy`: computation, in us."""
     begins = [begin for begin, _ in busy]
     waits = []
     for number, call in enumerate(calls):
         end = call.end / _US
-        place = bisect_right(begins, end)
-        if place < len(busy) and begins[place] - end > _MAX_RESUME_DELAY:
+        resumed = bisect_right(begins, end)  # index of the first computation after the collective
+        if resumed < len(busy) and begins[resumed] - end > _MAX_RESUME_DELAY:
             continue  # it went on later, so it waited for something else
-        idle = busy[place - 1][1] if place else call.called / _US
+        idle = busy[resumed - 1][1] if resumed else call.called / _US
         if idle < end:
             waits.append((max(idle * _US, call.called), call.end, number))
     return waits

@@ -39,6 +39,7 @@ from antiphon.formats.kineto.calls import (
 )
 
 _US = 1e-6
+_MIN_GAP_RATIO = 10  # a gap must be this many times the one before the recorded end to count as the wait
 _MAX_INSPECTED = 512  # intervals of computation inspected before the recorded end of a collective
 # By how much the end of a collective may be recorded late: microseconds, or a share of its time if that is more
 _MAX_DELAY_US, _MAX_DELAY_SHARE = 1000.0, 0.02
@@ -59,7 +60,7 @@ class _Call:
 
     event: Event  # of the call
     returned: float  # when the call returned
-    hook: bool  # whether a hook of DDP made it
+    in_hook: bool  # whether a hook of DDP made it
     execution_start: float = 0.0
     execution_end: float = 0.0  # 0: no execution was found
     thread: str = ""  # the thread that executed it
@@ -112,9 +113,9 @@ def read_processor_rank(
         else:
             collective = _c10d_call(call, known_groups, notes)
         if collective is not None:
-            due = _backward_end(thread_log.backward, call.called, steps[step][1] / _US) * _US if call.hook else None
-            ran = (call.called * _US, call.execution_start * _US, call.execution_end * _US)
-            collectives.append(RankCall(*collective, *ran, call.thread, step, due, call.hook, call.returned * _US))
+            due = _backward_end(thread_log.backward, call.called, steps[step][1] / _US) * _US if call.in_hook else None
+            times = (call.called * _US, call.execution_start * _US, call.execution_end * _US)
+            collectives.append(RankCall(*collective, *times, call.thread, step, due, call.in_hook, call.returned * _US))
             calls.append(call)
     if not collectives:
         raise Invalid(NO_CALLS)
@@ -154,13 +155,13 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
     thread_log = _Thread()
     events = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
     # enclosing events; an event without inner events is computation
-    stack: list[list[Any]] = []  # end, name, begin, whether something is within, whether it is within a hook
+    stack: list[list[Any]] = []  # end, name, begin, whether it has inner events, whether it is within a hook
 
     def leave(now: float) -> None:
         """Take the events that are over by `now` from the stack."""
         while stack and stack[-1][0] <= now:
-            end, name, begin, outer, _ = stack.pop()
-            if not outer and not is_call(name):
+            end, name, begin, has_inner, _ = stack.pop()
+            if not has_inner and not is_call(name):
                 thread_log.busy.append((begin, end))
             if name.startswith(_BACKWARD):
                 thread_log.backward.append(end)
@@ -169,16 +170,16 @@ def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
         name, end = str(event.get("name", "")), event["ts"] + event.get("dur", 0.0)
         leave(event["ts"])
         # calls within a DDP hook are due at the end of the backward pass
-        hook = bool(stack) and stack[-1][4]
+        in_hook = bool(stack) and stack[-1][4]
         if name in (_WAIT_EVENT, _DONE_EVENT):
             (thread_log.waits if name == _WAIT_EVENT else thread_log.done).append(event)
         elif name.startswith((_OUR_PREFIX, "c10d::")) and kind_of(name) is not None:
-            thread_log.calls.append(_Call(event, end, hook))
+            thread_log.calls.append(_Call(event, end, in_hook))
         elif name in _GRADIENT:
             thread_log.gradients.append((event["ts"], _tensor_bytes(event)))
         if stack and not is_call(name):
             stack[-1][3] = True
-        stack.append([end, name, event["ts"], False, hook or name == _HOOK_EVENT])
+        stack.append([end, name, event["ts"], False, in_hook or name == _HOOK_EVENT])
     leave(float("inf"))
     thread_log.busy.sort()
     thread_log.backward.sort()
@@ -213,25 +214,21 @@ def _find_executions(calls: Sequence[_Call], executions: Sequence[Event], busy: 
         if at < len(in_order):
             execution = call.execution = in_order[at]
             end = _estimate_end(busy, begins, call.called, execution["ts"] + execution.get("dur", 0.0))
-            call.execution_start, call.execution_end, call.thread = (
-                min(execution["ts"], end),
-                end,
-                str(execution.get("tid")),
-            )
+            call.execution_start, call.execution_end = min(execution["ts"], end), end
+            call.thread = str(execution.get("tid"))
             at += 1
 
 
 def _estimate_end(busy: Sequence[Span], begins: Sequence[float], called: float, reported_end: float) -> float:
     """Return when a collective was over: as recorded, or a little earlier, where computation went on after its longest
-    gap. The thread that executes it may lose its core before it has recorded the end."""
+    gap.
+
+    The thread that executes it may lose its core before it has recorded the end. All times are in microseconds.
+    """
     last = bisect_right(begins, reported_end)
-    longest = (
-        10 * (reported_end - busy[last - 1][1]) if last else 0.0
-    )  # it must be far longer than the gap before the recorded end
-    end, earliest = (
-        reported_end,
-        max(called, reported_end - max(_MAX_DELAY_US, _MAX_DELAY_SHARE * (reported_end - called))),
-    )
+    longest = _MIN_GAP_RATIO * (reported_end - busy[last - 1][1]) if last else 0.0
+    max_delay = max(_MAX_DELAY_US, _MAX_DELAY_SHARE * (reported_end - called))
+    end, earliest = reported_end, max(called, reported_end - max_delay)
     # go back over gaps in the computation, and take the longest one that ends late enough
     for place in range(last - 1, max(last - _MAX_INSPECTED, 0), -1):
         if begins[place] < earliest:
@@ -242,32 +239,34 @@ def _estimate_end(busy: Sequence[Span], begins: Sequence[float], called: float, 
     return end
 
 
-def _name_of(event: Event) -> tuple[str, str]:
-    """Return the group and number that a call of our backend, its wait and its end have in common."""
+def _call_key(event: Event) -> tuple[str, str]:
+    """Return (group, number), which a call of our backend, its wait and its end have in common."""
     args = args_of(event)
     return str(args.get("Process Group Name", "")), str(args.get("call", ""))
 
 
 def _find_own_executions(thread_log: _Thread) -> None:
     """Set begin and end of our backend's calls, which record afterwards how long ago both were."""
-    calls = {_name_of(call.event): call for call in thread_log.calls if _is_our_call(call.event)}
+    calls = {_call_key(call.event): call for call in thread_log.calls if _is_our_call(call.event)}
     for event in thread_log.done:
-        call, args = calls.get(_name_of(event)), args_of(event)
+        call, args = calls.get(_call_key(event)), args_of(event)
         nanoseconds_ago = [args.get(key) for key in ("begun ns ago", "over ns ago")]
         if call is None:
             continue  # made before the profiler recorded
         if not all(isinstance(ns, int) and 0 <= ns < 2**60 for ns in nanoseconds_ago):
             raise Invalid(f"{_DONE_EVENT} at {event['ts']} us: does not show when its call was")
         begun, end = (max(event["ts"] - ns / 1000, call.called) for ns in nanoseconds_ago if ns is not None)
-        call.execution_start, call.execution_end, call.thread = begun, max(begun, end), _name_of(event)[0]
+        call.execution_start, call.execution_end, call.thread = begun, max(begun, end), _call_key(event)[0]
 
 
 # ---- which collective ----
 
 
 def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> CollectiveCall:
-    """Return the collective of a call of c10d: it records shapes, but no group, and no type of lists of tensors, which
-    the event of the execution has."""
+    """Return the collective of a call of c10d, which records shapes, but no group.
+
+    It records no type of lists of tensors either; the event of the execution has it.
+    """
     kind = kind_of(str(call.event["name"])) or ""
     group = next(iter(groups))
     if len(groups) > 1:
@@ -277,15 +276,15 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> CollectiveCall:
         raise Invalid(
             f"{call.event['name']} at {call.called} us: no shapes were recorded; record with record_shapes=True"
         )
-    types = [
+    type_bytes = [
         bytes_of(type_name)
         for event in (call.event, call.execution)
         for type_name in _list_argument(event, "Input type")
     ]
-    item = next((type_name for type_name in types if type_name), None)
-    if item is None and kind != "barrier":
+    item_bytes = next((nbytes for nbytes in type_bytes if nbytes), None)
+    if item_bytes is None and kind != "barrier":
         notes.append("some calls have no recorded data type: 4 bytes per element are assumed")
-    nbytes = count_as_nccl_tests(kind, *count_sent_received(kind, dims), groups[group].size) * (item or 4)
+    nbytes = count_as_nccl_tests(kind, *count_sent_received(kind, dims), groups[group].size) * (item_bytes or 4)
     return CollectiveCall(kind, nbytes, group)
 
 
@@ -299,11 +298,11 @@ def _backward_end(ends: Sequence[float], call: float, limit: float) -> float:
 
 
 def _recorded_waits(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[float, float, int]]:
-    # our calls record their wait; it ends when the call does
-    number = {_name_of(call.event): k for k, call in enumerate(calls) if _is_our_call(call.event)}
+    """Return (begin, end, number) of the waits that our backend recorded; each ends when its call does."""
+    number = {_call_key(call.event): k for k, call in enumerate(calls) if _is_our_call(call.event)}
     spans = []
     for event in waits:
-        index = number.pop(_name_of(event), None)
+        index = number.pop(_call_key(event), None)
         if index is not None:
             begin, end = event["ts"], calls[index].execution_end
             spans.append((begin * _US, max(begin, end) * _US, index))
@@ -313,7 +312,7 @@ def _recorded_waits(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tupl
 def _inferred_waits(
     busy: Sequence[Span], calls: Sequence[_Call], collectives: Sequence[RankCall]
 ) -> list[tuple[float, float, int]]:
-    """Return (begin, end, number) of waits for collectives of other backends: no computation until it was over."""
+    """Return (begin, end, number) of waits for collectives of other backends: gaps in computation until they end."""
     begins = [begin for begin, _ in busy]
     spans = []
     for number, (call, collective) in enumerate(zip(calls, collectives, strict=True)):

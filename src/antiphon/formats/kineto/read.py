@@ -21,7 +21,7 @@ from antiphon.formats.kineto.processor import read_processor_rank
 
 _STEP = re.compile(r"ProfilerStep#[0-9]{1,9}")
 _RANK = re.compile(r"(?:rank|[._-])[._-]?([0-9]{1,6})(?=[._-]|$)")
-_US = 1e-6
+_US = 1e-6  # seconds; times in a trace are microseconds
 
 
 def is_kineto(trace: ChromeTrace) -> bool:

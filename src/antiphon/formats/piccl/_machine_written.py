@@ -27,7 +27,7 @@ TOPOLOGY = "topology.xml"
 
 @dataclass(frozen=True, eq=False)
 class _Tier:
-    """A level of the file: the group of every rank, and per group its figures (by their place in the profile)."""
+    """A level of the file: the group of every rank, and per group its figures, as a level of the profile."""
 
     group: Longs
     level: Longs
@@ -60,9 +60,9 @@ def _write_groups(
     for group in np.unique(tier.group[ranks]).tolist():
         inside = ranks[tier.group[ranks] == group]
         indent = "    " * (len(tiers) - number)
-        own = f' ports="{ports}"' if number == 0 else ""
+        port_attribute = f' ports="{ports}"' if number == 0 else ""
         file = quoteattr(names[int(tier.level[group])])
-        lines.append(f'{indent}<group level="{number}" id="{group}"{own} param_file={file}>')
+        lines.append(f'{indent}<group level="{number}" id="{group}"{port_attribute} param_file={file}>')
         if number:
             _write_groups(lines, tiers, number - 1, inside, names, ports)
         else:
@@ -71,9 +71,13 @@ def _write_groups(
 
 
 def _make_tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
-    """Return the levels as groups of all ranks, the inmost first; a group of two levels goes by the inner one."""
+    """Return the tiers, the inmost first: each divides all ranks into groups.
+
+    A level of the profile without some of the ranks shares a tier with the next level that has them all. Where a group
+    of that tier is a place of the incomplete level, it has the figures of the incomplete (inner) level.
+    """
     tiers: list[_Tier] = []
-    waiting: list[tuple[int, Longs]] = []  # levels whose groups are some of those of the next one
+    waiting: list[tuple[int, Longs]] = []  # levels (number, groups) of the next tier
     for number, group in enumerate(loggp.groups(topology)):
         if (group < 0).all():
             continue
@@ -125,6 +129,8 @@ def _file_names(tiers: list[_Tier]) -> dict[int, str]:
     """Return the name of the parameter file of each level of the profile."""
     names: dict[int, str] = {}
     for number, tier in enumerate(tiers):
-        for i, level in enumerate(np.unique(tier.level)[::-1].tolist()):  # the plain one is the outer, thus the last
+        for i, level in enumerate(
+            np.unique(tier.level)[::-1].tolist()
+        ):  # the outer level, the last one, gets the plain name
             names[level] = f"level{number}.csv" if i == 0 else f"level{number}-{i}.csv"
     return names

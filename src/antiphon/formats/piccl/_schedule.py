@@ -32,9 +32,12 @@ from antiphon.formats.xml import MAX_DIGITS, Attributes, read_integer, read_xml
 MAX_ROWS = 2**27
 # 3, 3-7, or 3:0:1 (from slot 0 to slot 1)
 _RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")
-_IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # gives nothing back: else each comma takes memory
+_IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # possessive (+): backtracking would take memory for each comma
+# One value per transfer: id to dst, line of the file, step, route. Per wait: owner (index of the waiting transfer), dep
+# (id of the transfer waited for), left. Per run of chunks: a row of runs, see `_read_chunks`.
 _COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "left", "step", "route", "runs")
-_WAITS = {"deps": 0, "left": 1}  # waits until transfers are done; (our attribute) until their last byte has left
+# Attribute -> `left`: waits until transfers are done; until their last byte has left (only in files of Antiphon)
+_WAITS = {"deps": 0, "left": 1}
 _BATCH = 2**12  # transfers converted at a time
 _OPS = {"copy": COPY, "reduce": REDUCE}
 
@@ -50,7 +53,7 @@ class PicclSchedule:
     nbytes: int
     graph: MessageGraph  # the transfers as messages, in the order of the file
     ids: Longs  # the id of each transfer
-    plan: Plan | None = None  # the plan that Antiphon wrote beside them, for this size; None in files of others
+    plan: Plan | None = None  # the plan that Antiphon wrote beside them, for this size; None in files of other programs
 
     def verifiable(self) -> Plan:
         """Return the plan in the file; Unsupported if it has none."""
@@ -147,18 +150,18 @@ class _Reader:
         """Convert the attributes of the batch to arrays, and begin a new one."""
         if not self.batch:
             return
-        everyone = list(range(len(self.batch)))
+        all_indices = list(range(len(self.batch)))
         for name in ("id", "size", "src", "dst", *(("step",) if self.plan is not None else ())):
-            self._append_column(name, self._read_numbers(name, everyone))
+            self._append_column(name, self._read_numbers(name, all_indices))
         for key in _WAITS:
             self._read_dependencies(key)
         if self.plan is not None:
-            routed = [i for i in everyone if "route" in self.batch[i]]
-            route = np.full(len(everyone), -1, np.int64)
+            routed = [i for i in all_indices if "route" in self.batch[i]]
+            route = np.full(len(all_indices), -1, np.int64)
             route[routed] = self._read_numbers("route", routed)
             self._append_column("route", route)
             for key, op in _OPS.items():
-                self._read_chunks(key, op, [i for i in everyone if key in self.batch[i]])
+                self._read_chunks(key, op, [i for i in all_indices if key in self.batch[i]])
         self._append_column("line", self.lines)
         self.count += len(self.batch)
         self.batch, self.lines = [], []
@@ -166,8 +169,8 @@ class _Reader:
     def _append_column(self, name: str, values: list[int] | Longs) -> None:
         self.arrays[name].append(np.array(values, np.int64))
 
-    def _line_of(self, at: int) -> str:
-        return f"line {self.lines[at]}: transfer"
+    def _line_of(self, index: int) -> str:
+        return f"line {self.lines[index]}: transfer"
 
     def _read_numbers(self, key: str, indices: list[int]) -> list[int]:
         """Return the attribute `key` of these transfers of the batch as numbers."""
@@ -204,13 +207,16 @@ class _Reader:
             self._add_dependencies(key, [self.count + i] * len(ids), list(map(int, ids)))
 
     def _add_dependencies(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
-        self.arrays["owner"].append(np.array(owner, np.int32))  # these columns may be long: no wider than they must be
+        self.arrays["owner"].append(np.array(owner, np.int32))  # narrow types, as these columns may be long
         self._append_column("dep", dep)
         self.arrays["left"].append(np.full(len(dep), _WAITS[key], np.int8))
 
     def _read_chunks(self, key: str, op: int, indices: list[int]) -> None:
-        """Read chunks into rows (transfer, first, last, op, source slot, destination slot)."""
-        alone = [i for i in indices if self.batch[i][key].isdigit()]  # by far the most in rings
+        """Read the runs of chunks that the attribute `key` of these transfers names.
+
+        Columns of `runs`: transfer, first chunk, last chunk, op, source slot, destination slot.
+        """
+        alone = [i for i in indices if self.batch[i][key].isdigit()]  # a single chunk: by far the most in rings
         chunk = self._read_numbers(key, alone)
         runs = np.zeros((len(alone), 6), np.int64)
         runs[:, 0], runs[:, 1], runs[:, 2], runs[:, 3] = np.array(alone, np.int64) + self.count, chunk, chunk, op
@@ -233,14 +239,14 @@ class _Reader:
         self._take_batch()
         self.all = {name: _join_arrays(self.arrays.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
         ids, src, dst, size = (self.all[name] for name in ("id", "src", "dst", "size"))
-        for name, ends in (("src", src), ("dst", dst)):
-            wrong = np.flatnonzero(ends >= self.ranks)
+        for name, nodes in (("src", src), ("dst", dst)):
+            wrong = np.flatnonzero(nodes >= self.ranks)
             if wrong.size:
-                raise self._error_at(int(wrong[0]), f"{name} is {ends[wrong[0]]}, but nodes are 0 to {self.ranks - 1}")
+                raise self._error_at(int(wrong[0]), f"{name} is {nodes[wrong[0]]}, but nodes are 0 to {self.ranks - 1}")
         wrong = np.flatnonzero(src == dst)
         if wrong.size:
             raise self._error_at(int(wrong[0]), f"goes from node {src[wrong[0]]} to itself; remove it")
-        # ids -> places in the file
+        # ids -> indices of transfers in the file
         owner, dep, left = self._resolve_ids(ids)
         ptr = pointers(owner, len(ids))
         # a cycle of waits would never start
@@ -259,7 +265,7 @@ class _Reader:
         return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {reason}")
 
     def _resolve_ids(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
-        """Return the waits (owner, transfer waited for, whether only to leave) by place in the file, each once.
+        """Return the waits, each once: owner, transfer waited for (as indices), whether it only needs to have left.
 
         Transfers with the ids 10 and 12; the second waits for the first, listed twice:
 
@@ -270,7 +276,7 @@ class _Reader:
         """
         owner, dep, left = (self.all.pop(name) for name in ("owner", "dep", "left"))  # these may be long
         count = len(ids)
-        # usually ids are the places already; else look them up by binary search
+        # usually ids are the indices already; else look them up by binary search
         if not np.array_equal(ids, np.arange(count)):
             order = np.argsort(ids, kind="stable")
             ordered = ids[order]
@@ -280,18 +286,18 @@ class _Reader:
                 raise self._error_at(int(second), f"line {self.all['line'][first]} has the same id; give each its own")
             at = np.minimum(np.searchsorted(ordered, dep), max(count - 1, 0))
             exists = ordered[at] == dep if count else np.zeros(len(dep), np.bool_)
-            place = order[at] if count else at
+            index = order[at] if count else at
         else:
-            exists, place = dep < count, dep
+            exists, index = dep < count, dep
         if not exists.all():
-            bad = int(np.argmin(exists))
-            raise self._error_at(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
-        # pack (owner, place, left) into one integer: sorting and removing duplicates need one pass
+            wait = int(np.argmin(exists))
+            raise self._error_at(int(owner[wait]), f"waits for {dep[wait]}, but there is no transfer of that id")
+        # pack (owner, index, left) into one integer: sorting and removing duplicates need one pass
         key = np.multiply(owner, max(count, 1), dtype=np.int64)
-        key += place
+        key += index
         key *= 2
         key += left
-        del owner, dep, place, left
+        del owner, dep, index, left
         if len(key) and bool((key[1:] <= key[:-1]).any()):
             key = distinct(key)
         flags = (key & 1).astype(np.bool_)
@@ -309,19 +315,19 @@ class _Reader:
         empty_schedule = entry.schedule
         if plan.collective.ranks != graph.ranks:
             raise Invalid(f"nodes is {graph.ranks}, but the plan in <antiphon> is for {plan.collective.ranks}")
-        of, first, last, op, src_slot, dst_slot = self.all["runs"].T
+        transfer, first, last, op, src_slot, dst_slot = self.all["runs"].T
         wrong = np.flatnonzero((last < first) | (last >= len(empty_schedule.chunks)))
         if wrong.size:
             at = wrong[0]
             raise self._error_at(
-                int(of[at]), f"chunks {first[at]}-{last[at]}, but there are {len(empty_schedule.chunks)}"
+                int(transfer[at]), f"chunks {first[at]}-{last[at]}, but there are {len(empty_schedule.chunks)}"
             )
         # a run of chunks becomes a row per chunk
         counts = last - first + 1
         if int(counts.sum()) > MAX_ROWS:
             raise Invalid(f"its transfers carry {counts.sum()} chunks, more than {MAX_ROWS}")
-        row, chunk = _rows_of(of, first, counts)
-        empty = np.flatnonzero(np.bincount(of, minlength=len(graph)) == 0)
+        row, chunk = _rows_of(transfer, first, counts)
+        empty = np.flatnonzero(np.bincount(transfer, minlength=len(graph)) == 0)
         if empty.size:
             raise self._error_at(int(empty[0]), 'carries no chunks; expected copy="..." or reduce="..."')
         step, route = self.all["step"], self.all["route"]

@@ -37,7 +37,7 @@ class LibraryTrees:
     def refuse_unknown(self, leaf: str, parameters: Iterable[str], path: str) -> None:
         """Raise Unsupported for a word that this MPICH does not know: it would run an arbitrary algorithm instead."""
         for word in (leaf, *(f"{key}=" for key in parameters)):
-            if f"{word}\0".encode() not in self.data:  # also accepts the end of a longer word
+            if f"{word}\0".encode() not in self.data:  # a longer word with this end passes, too
                 raise Unsupported(
                     f"{path}: this MPICH does not support {quote(word)} in a selection file; tune again with it"
                 )
@@ -118,10 +118,10 @@ def _condition_holds(key: str, count: int) -> bool | None:
         return True
     if key == "comm_size=pow2":
         return count & (count - 1) == 0
-    limit = re.fullmatch(r"comm_size(<=?)(\d+)", key)
-    if limit is None:
+    match = re.fullmatch(r"comm_size(<=?)(\d+)", key)
+    if match is None:
         return None
-    return count <= int(limit[2]) if limit[1] == "<=" else count < int(limit[2])
+    return count <= int(match[2]) if match[1] == "<=" else count < int(match[2])
 
 
 def find_first_leaf(tree: Mapping[str, Any]) -> str:
@@ -136,7 +136,7 @@ def find_first_leaf(tree: Mapping[str, Any]) -> str:
 
 
 def replace_for_count(own: Tree, count: int, rewrite: Callable[[Tree], Tree]) -> Tree:
-    """Return the library's own tree, but for `count` processes `rewrite` of its simplification."""
+    """Return the library's own tree, in which `rewrite` has changed the simplified tree for `count` processes."""
     return {
         f"comm_size<={count - 1}": own,
         f"comm_size<={count}": rewrite(simplify_for_count(own, count)),

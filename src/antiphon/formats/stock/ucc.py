@@ -1,4 +1,7 @@
-"""Write tuning strings for UCC: the algorithm of its component tl/ucp for each collective and size."""
+"""Write tuning strings for UCC: the algorithm of its component tl/ucp for each collective and size.
+
+Example: allreduce:0-4095:[8]:@knomial selects the algorithm knomial for up to 4095 bytes and teams of 8 processes.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from antiphon.options import parse_yes
 FILE = "ucc.conf"
 NO_ALGORITHM = "UCC has no such algorithm"
 COLLECTIVES = {"broadcast": "bcast", "reducescatter": "reduce_scatter"}  # where UCC calls them otherwise
-OF_BLOCK = ("reducescatter",)  # whose size UCC knows as that of what one process gets
-# Which of UCC's algorithms does as our planners, and as algorithms of MPIs by their names there.
+OF_BLOCK = ("reducescatter",)  # collectives whose size in UCC is that of one process's result
+# Collective -> UCC's algorithm -> names of our planners and of MPIs' algorithms that do the same.
 FAMILIES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "allreduce": {
         "knomial": ("recursive-doubling", "recmult", "permrecmult", "recursive_doubling", "recursive_multiplying",
@@ -58,7 +61,7 @@ _BY_NAME = {
 
 
 class Rule(NamedTuple):
-    """UCC's algorithm for a range ("": none), and why UCC shall choose by itself."""
+    """UCC's algorithm for a range of sizes; "": UCC chooses by itself, for this reason."""
 
     algorithm: str
     reason: str = ""
@@ -67,8 +70,8 @@ class Rule(NamedTuple):
 def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
     """Write one UCC configuration file for all plans, for teams of exactly as many processes as the machine has ranks.
 
-    A string selects an algorithm where the MPI library's one was measured to be faster than its own choice, and UCC has
-    the same.
+    A string selects an algorithm where one of the MPI library was measured to be faster than the library's own choice,
+    and UCC has the same algorithm.
 
     Parameters
     ----------
@@ -80,15 +83,15 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
     for kind, plan in plans.items():
         refuse_subset(plan, "ucc")
         count = plan.topology.ranks
-        share = count if kind in OF_BLOCK else 1
+        divisor = count if kind in OF_BLOCK else 1  # nbytes per byte of UCC
         for size_range in merge_ranges(plan, partial(_rule_of, unproven=unproven)):
             assert size_range.value is not None
             # UCC counts bytes of a block for the collectives in OF_BLOCK: round the lower end up, the upper end down.
-            low = -(-size_range.start // share)
-            high = "inf" if size_range.stop is None else str((size_range.stop - 1) // share)
+            low = -(-size_range.start // divisor)
+            high = "inf" if size_range.stop is None else str((size_range.stop - 1) // divisor)
             if not size_range.value.algorithm:
                 reasons.append(size_range.value.reason)
-            # A range without a multiple of `share` is empty in UCC's bytes.
+            # A range without a multiple of `divisor` is empty in UCC's bytes.
             elif high == "inf" or int(high) >= low:
                 tokens.append(f"{COLLECTIVES.get(kind, kind)}:{low}-{high}:[{count}]:@{size_range.value.algorithm}")
     if not tokens and all(reason == NO_ALGORITHM for reason in reasons):
@@ -103,7 +106,7 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
 
 
 def _rule_of(entry: Entry, unproven: bool) -> Rule:
-    """UCC's name of the algorithm that was measured to be best; if `unproven`, also of the planner's."""
+    """Return UCC's name of the algorithm that was measured to be best; if `unproven`, else that of the planner's."""
     claim, kind = library_claim(entry), entry.schedule.collective.kind
     if claim is not None and claim["algorithm"] == DEFAULT:
         return Rule("", "the MPI's own choice was measured to be as good")

@@ -53,29 +53,28 @@ def _parse_address(address: str) -> tuple[str, int]:
 
 
 class Star:
-    """Connections of rank 0 with all others, on which they exchange texts."""
+    """Connections of rank 0 with all others, on which they exchange texts. The constructor returns once all exist."""
 
     def __init__(self, rank: int, ranks: int, address: str, timeout: float, secret: str | None = None) -> None:
         self.rank, self.ranks, self.timeout = rank, ranks, timeout
-        self.end = time.monotonic() + timeout
+        self.deadline = time.monotonic() + timeout
         host, port = _parse_address(address)
-        self.where = f"{host}:{port}"
+        self.address_text = f"{host}:{port}"
         addresses = self._resolve_addresses(host, port)
-        self.secret = job_secret(secret, all(map(_is_loopback, addresses)), self.where)
-        this_process = LocalProcess(rank, ranks, self.where, timeout, hint_of(self.secret))
+        self.secret = job_secret(secret, all(map(_is_loopback, addresses)), self.address_text)
+        this_process = LocalProcess(rank, ranks, self.address_text, timeout, hint_of(self.secret))
         key = derive_key(self.secret.data, b"rendezvous")
         if rank:
             peer_connection = PeerConnection(
-                0, addresses, key, self.where, may_start_later=True, answer_timeout=ANSWER_TIMEOUT
+                0, addresses, key, self.address_text, may_start_later=True, answer_timeout=ANSWER_TIMEOUT
             )
-            self.connections = connect_all(this_process, [], b"", (), [peer_connection], self.end)
+            self.connections = connect_all(this_process, [], b"", (), [peer_connection], self.deadline)
         else:
             with self._open_listener(addresses[0]) as listener:
-                self.connections = connect_all(this_process, [listener], key, range(1, ranks), [], self.end)
+                self.connections = connect_all(this_process, [listener], key, range(1, ranks), [], self.deadline)
         for connection in self.connections.values():
-            connection.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-            )  # a length and its text are sent one after another
+            # a length and its text are sent one after another: do not delay the text
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Star:
         return self
@@ -88,25 +87,27 @@ class Star:
         """Return the texts of all ranks in their order. Collective."""
         try:
             if self.rank:
-                send_text(self.connections[0], text, self.end)
-                return texts_of(receive_text(self.connections[0], self.end, "rank 0"), self.ranks, "rank 0")
+                send_text(self.connections[0], text, self.deadline)
+                return texts_of(receive_text(self.connections[0], self.deadline, "rank 0"), self.ranks, "rank 0")
             peers = range(1, self.ranks)
-            texts = [text, *(receive_text(self.connections[rank], self.end, f"rank {rank}") for rank in peers)]
+            texts = [text, *(receive_text(self.connections[rank], self.deadline, f"rank {rank}") for rank in peers)]
             joined = json.dumps(texts)
             for rank in peers:
-                send_text(self.connections[rank], joined, self.end)
+                send_text(self.connections[rank], joined, self.deadline)
             return texts
         except TimeoutError:
-            raise TimedOut(f"{self.where}: the processes did not all answer in {self.timeout:g} seconds") from None
+            raise TimedOut(
+                f"{self.address_text}: the processes did not all answer in {self.timeout:g} seconds"
+            ) from None
         except OSError as error:
-            raise TransportFailed(f"{self.where}: a process is gone ({error.strerror or error})") from None
+            raise TransportFailed(f"{self.address_text}: a process is gone ({error.strerror or error})") from None
 
     def _resolve_addresses(self, host: str, port: int) -> list[SocketAddress]:
         try:
             rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or "no name of a host"
-            raise Invalid(f"address: {self.where} is unknown here ({why}); choose another") from None
+            raise Invalid(f"address: {self.address_text} is unknown here ({why}); choose another") from None
         return [(row[0], row[4]) for row in rows]
 
     def _open_listener(self, socket_address: SocketAddress) -> socket.socket:
@@ -119,7 +120,9 @@ class Star:
                 stack.pop_all()
                 return listener
         except OSError as error:
-            raise Invalid(f"address: {self.where} cannot be listened at ({error.strerror}); choose another") from None
+            raise Invalid(
+                f"address: {self.address_text} cannot be listened at ({error.strerror}); choose another"
+            ) from None
 
 
 def _is_loopback(socket_address: SocketAddress) -> bool:

@@ -1,7 +1,8 @@
 """The shared secret of the processes of a job.
 
 It comes from the argument, else $ANTIPHON_SECRET, else the file $ANTIPHON_SECRET_FILE. Without any of them, processes
-that meet at a loopback address use a file that only their user can read. Nothing that launchers pass on is secret.
+that meet at a loopback address use a file that only their user can read. The variables that launchers
+set (job number, address) are no substitute: others can read them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _NAME = "antiphon-secret"
 
 @dataclass(frozen=True)
 class Secret:
-    """`source`: where it is from, for messages. The secret itself is never shown."""
+    """A secret, which is never shown, and where it is from (`source`), for messages."""
 
     data: bytes = field(repr=False)
     source: str
 
 
 def hint_of(secret: Secret | None) -> str:
-    """Return how to fix it if another process has a different secret."""
+    """Return how to fix that another process has a different secret."""
     source = f"here: {secret.source}" if secret else f"here: none, ${TEXT} is not set"
     return f"give every process the same secret ({source})"
 
@@ -72,18 +73,18 @@ def _check_length(data: bytes, source: str) -> Secret:
 def _read_private(path: Path, prefix: str = "") -> bytes:
     """Read a file that must belong to this user and be readable by no other."""
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            status = os.fstat(number)
+            status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise Invalid(f"{prefix}{path}: is no file")
             if status.st_uid != os.geteuid():
                 raise Invalid(f"{prefix}{path}: belongs to another user, who can change it; use a file of your own")
             if status.st_mode & 0o077:
                 raise Invalid(f"{prefix}{path}: others can read or write it; chmod 600 it, and use another secret")
-            return os.read(number, _MAX_BYTES + 1)
+            return os.read(descriptor, _MAX_BYTES + 1)
         finally:
-            os.close(number)
+            os.close(descriptor)
     except OSError as error:
         raise Invalid(
             f"{prefix}{path}: cannot be read ({error.strerror}); it must hold the secret of the job"
@@ -102,12 +103,12 @@ def _secret_folder() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.path.isabs(runtime) and _is_private(Path(runtime)):
         return Path(runtime)
-    own = Path(tempfile.gettempdir(), f"antiphon-{os.geteuid()}")
+    folder = Path(tempfile.gettempdir(), f"antiphon-{os.geteuid()}")
     with suppress(OSError):
-        own.mkdir(0o700)
-    if not _is_private(own):
-        raise Invalid(f"{own}: is no folder that only this user can enter; remove it, or set ${TEXT}")
-    return own
+        folder.mkdir(0o700)
+    if not _is_private(folder):
+        raise Invalid(f"{folder}: is no folder that only this user can enter; remove it, or set ${TEXT}")
+    return folder
 
 
 def _is_private(folder: Path) -> bool:
@@ -119,11 +120,11 @@ def _is_private(folder: Path) -> bool:
 
 
 def _create_secret(path: Path) -> None:
-    """Create it atomically. If several processes do so, the first one wins."""
+    """Create the file of a secret atomically. If several processes do so, the first one wins."""
     try:
-        number, draft = tempfile.mkstemp(prefix=f"{_NAME}-", dir=path.parent)
+        descriptor, draft = tempfile.mkstemp(prefix=f"{_NAME}-", dir=path.parent)
         try:
-            with open(number, "w", encoding="ascii") as file:
+            with open(descriptor, "w", encoding="ascii") as file:
                 file.write(secrets.token_hex(32) + "\n")
             with suppress(FileExistsError):
                 os.link(draft, path)

@@ -1,7 +1,7 @@
 """Show the calls of a group to PyTorch's profiler (docs/replay.md): which were made, when they ran, and waits for them.
 
 A profiler records the thread that started it, but not the worker that executes calls. So the times of a call are
-recorded by a later event of a recorded thread: the next call, or the end of a wait.
+recorded by a later event of a recorded thread: at the next call, or at the end of a wait.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Profiled:
             return None
         self._group["Process Group Name"] = name
         self.record_ended()
-        facts = {
+        arguments = {
             "call": call,
             "Collective name": kind,
             "In msg nelems": sum(tensor.numel() for tensor in inputs),
@@ -65,7 +65,7 @@ class Profiled:
             "dtype": _type_name([*inputs, *results]),
             **self._group,
         }
-        with _make_event(CALLED + kind, facts):
+        with _make_event(CALLED + kind, arguments):
             times = CallTimes(call)
         with self._lock:
             self._unreported.append(times)
@@ -87,13 +87,13 @@ class Profiled:
                 self._unreported.remove(times)
         for times in ended:
             now = time.perf_counter_ns()
-            begin, end = now - times.begin, now - times.end
-            with _make_event(DONE, {"call": times.call, "begun ns ago": begin, "over ns ago": end, **self._group}):
+            ago = {"begun ns ago": now - times.begin, "over ns ago": now - times.end}
+            with _make_event(DONE, {"call": times.call, **ago, **self._group}):
                 pass
 
 
-def _make_event(name: str, facts: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    event: AbstractContextManager[Any] = _RecordFunctionFast(name, [], dict(facts))
+def _make_event(name: str, arguments: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    event: AbstractContextManager[Any] = _RecordFunctionFast(name, [], dict(arguments))
     return event
 
 

@@ -1,10 +1,10 @@
 """PyTorch's work objects for calls in progress, and the worker threads that execute them.
 
 `all_reduce(x, async_op=True)` returns at once with a work object; `work.wait()` returns when the call is done. A group
-has one `Worker`, a thread that executes calls in order; each call is a `WorkerWork`, whose state is guarded by two
-locks: `_under_way` is held from creation to the end, so that acquiring it means waiting. Futures of PyTorch
-(`get_future`) run callbacks, which may make or wait for calls themselves; a `Pool` of other threads completes them, so
-that the worker never waits for itself.
+has one `Worker`, a thread that executes calls in order; each call is a `WorkerWork`. It holds `_end_lock` from creation
+to the end of the call, so that acquiring this lock means waiting. Futures of PyTorch (`get_future`) run callbacks,
+which may make calls or wait for them. So a `Pool` of other threads completes the futures: the worker never waits for
+itself.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ class CpuWork(_Work):
 
 
 def future_of(
-    base: torch.futures.Future[None], find: Callable[[], list[torch.Tensor]]
+    end: torch.futures.Future[None], get_result: Callable[[], list[torch.Tensor]]
 ) -> torch.futures.Future[list[torch.Tensor]]:
-    """Return a future of the result of `find`, which is called once `base` is set.
+    """Return a future of the result of `get_result`, which is called once `end` is set.
 
-    `find` raises the exceptions of the call. With set_exception instead, DDP would end the process.
+    `get_result` raises the exceptions of the call. With set_exception instead, DDP would end the process.
     """
-    return base.then(lambda _: find())
+    return end.then(lambda _: get_result())
 
 
 class WorkerWork(CpuWork):
-    """A call that a worker executes: `do`. `wait` raises the exceptions of the call.
+    """A call that a worker executes by calling `do`. `wait` raises the exceptions of the call.
 
-    `results`: the tensors that it fills. `profiled`, `times`: where its begin and end are recorded for a profiler.
+    `results`: the tensors that the call fills. `profiled`, `times`: where its begin and end are recorded.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class WorkerWork(CpuWork):
         self._profiled, self._times = profiled, times  # of a call that a profiler has recorded
         self._results, self._do, self._pool = results, do, pool
         self._ended = False
-        self._under_way = threading.Lock()  # held until the end; a threading.Event takes as long as a small message
-        self._under_way.acquire()
-        self._lock = threading.Lock()
+        self._end_lock = threading.Lock()  # held until the end; a threading.Event takes as long as a small message
+        self._end_lock.acquire()
+        self._lock = threading.Lock()  # guards the end and the creation of the future
         self._error: BaseException | None = None
-        self._base: torch.futures.Future[None] | None = None
+        self._end_future: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     # ---- for the worker ----
@@ -130,10 +130,10 @@ class WorkerWork(CpuWork):
             self._error = error
             del self._do  # and with it the tensors that only this call used
             self._ended = True
-            base = self._base
-        self._under_way.release()
-        if base is not None:  # callbacks of the future may wait for a collective: not in the worker
-            self._pool.submit(lambda: base.set_result(None))
+            end_future = self._end_future
+        self._end_lock.release()
+        if end_future is not None:  # callbacks of the future may wait for a collective: not in the worker
+            self._pool.submit(lambda: end_future.set_result(None))
 
     # ---- for PyTorch ----
 
@@ -158,9 +158,9 @@ class WorkerWork(CpuWork):
     def _wait_until_ended(self, seconds: float) -> bool:
         """Wait for the end, at most these seconds (-1: forever). False after a timeout."""
         if not self._ended:
-            if not self._under_way.acquire(timeout=seconds):
+            if not self._end_lock.acquire(timeout=seconds):
                 return False
-            self._under_way.release()  # for other waits
+            self._end_lock.release()  # for other waits
         return True
 
     def is_completed(self) -> bool:
@@ -179,10 +179,10 @@ class WorkerWork(CpuWork):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         with self._lock:
             if self._future is None:
-                self._base = torch.futures.Future()
-                self._future = future_of(self._base, self._results_or_error)
+                self._end_future = torch.futures.Future()
+                self._future = future_of(self._end_future, self._results_or_error)
                 if self._ended:
-                    self._base.set_result(None)
+                    self._end_future.set_result(None)
             return self._future
 
     def _results_or_error(self) -> list[torch.Tensor]:
@@ -226,9 +226,9 @@ class CoalescedWork(CpuWork):
         """Return a future that a thread of the pool completes, by waiting for all works."""
         with self._future_lock:
             if self._future is None:
-                base: torch.futures.Future[None] = torch.futures.Future()
-                self._future = future_of(base, self.result)
-                self._pool.submit(lambda: base.set_result(None))
+                ready: torch.futures.Future[None] = torch.futures.Future()
+                self._future = future_of(ready, self.result)  # in the pool's thread, `result` waits for all works
+                self._pool.submit(lambda: ready.set_result(None))
             return self._future
 
 
@@ -236,7 +236,7 @@ class Pool:
     """Threads for callbacks of futures: as many as wait at the same time."""
 
     def __init__(self) -> None:
-        self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = self._threads = 0
 
@@ -248,10 +248,10 @@ class Pool:
             else:
                 self._threads += 1
                 threading.Thread(target=self._run_queue, name="antiphon-futures", daemon=True).start()
-        self._todo.put(do)
+        self._queue.put(do)
 
     def _run_queue(self) -> None:
-        while (do := self._todo.get()) is not None:
+        while (do := self._queue.get()) is not None:
             do()
             del do
             with self._lock:
@@ -259,7 +259,7 @@ class Pool:
 
     def close(self) -> None:
         for _ in range(self._threads):
-            self._todo.put(None)
+            self._queue.put(None)
 
 
 class Worker:
@@ -271,11 +271,11 @@ class Worker:
 
     def __init__(self) -> None:
         self.pool = Pool()
-        self._todo: queue.SimpleQueue[WorkerWork | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[WorkerWork | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._executing = threading.Lock()  # held while a call is executed
-        self._caller = 0  # the thread that executes its own call
-        self._under_way = 0  # number of calls made and not done
+        self._caller = 0  # identifier of the thread that executes its own call, 0 if none
+        self._pending = 0  # calls that were made and are not done
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -300,42 +300,43 @@ class Worker:
         """Execute the call here, unless other calls precede it. Return whether it was executed.
 
         A signal handler may raise after any function call, even one that acquires or releases a lock: then everything
-        done so far is undone."""
-        entered = False
+        done so far is undone.
+        """
+        runs_here = False
         try:
             with self._lock:
                 # nothing is queued or running: execute in this thread
-                if not self._under_way and not self._closed:
-                    self._under_way += 1
-                    entered = True
-            if entered:
+                if not self._pending and not self._closed:
+                    self._pending += 1
+                    runs_here = True
+            if runs_here:
                 with self._executing:
                     self._caller = threading.get_ident()
                     work.execute_here()
         finally:
-            if entered:
+            if runs_here:
                 self._caller = 0
                 with self._lock:
-                    self._under_way -= 1
-        return entered
+                    self._pending -= 1
+        return runs_here
 
     def _enqueue_work(self, work: WorkerWork) -> None:
         with self._lock:
             if self._closed:
                 work.end(CollectiveFailed("the process group has been destroyed"))
                 return
-            self._under_way += 1
-            self._todo.put(work)
+            self._pending += 1
+            self._queue.put(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run_queue, name="antiphon", daemon=True)
                 self._thread.start()
 
     def _note_done(self) -> None:
         with self._lock:
-            self._under_way -= 1
+            self._pending -= 1
 
     def _run_queue(self) -> None:
-        while (work := self._todo.get()) is not None:
+        while (work := self._queue.get()) is not None:
             with self._executing:
                 work.execute(self._note_done)
             del work
@@ -345,7 +346,7 @@ class Worker:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._todo.put(None)
+                self._queue.put(None)
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         # wait for a call that another thread executes itself

@@ -48,17 +48,17 @@ class Connecting:
         if self._addresses == [""] and os.environ.get("ANTIPHON_SHARED") != "0":
             with suppress(OSError):
                 self._alive = AlivePipes(rank, ranks)
-        self._sockets: list[int] = []  # per rank and rail; -1 for this rank
+        self._sockets: list[int] = []  # descriptors per rank and rail, owned by the wire; -1 for this rank
 
     def offer(self, engine: Engine | None) -> str:
-        """Return where the own pipe is, and at process 0 the name of the shared memory."""
+        """Return, as JSON, where this process's pipe is ("life"), and at process 0 the name of the shared memory."""
         name = b""
         if engine is not None and self._alive is not None:
             self._engine = engine
             self._memory, name = engine.share(self._ranks)
         fields = {
-            "once": secrets.token_hex(32),
-            "life": self._alive and self._alive.place,
+            "once": secrets.token_hex(32),  # a nonce
+            "life": self._alive and self._alive.address,
             "memory": name.hex() if self._memory else "",
             "rails": len(self._addresses),
         }
@@ -67,15 +67,15 @@ class Connecting:
     def answer(self, engine: Engine, offers: Sequence[str]) -> str:
         """Return whether this process can open the memory and all pipes, with a proof that it knows the secret."""
         self._engine = engine
-        places = [_read_offer(text, f"rank {rank}") for rank, text in enumerate(offers)]
+        pipes_and_memories = [_read_offer(text, f"rank {rank}") for rank, text in enumerate(offers)]
         # all must use the same number of networks
         self._rails = min(_read_rails(text, f"rank {rank}") for rank, text in enumerate(offers))
         # the key covers all offers, which contain random numbers: an old proof is worthless
         digest = hashlib.sha256(json.dumps([*offers]).encode()).digest()
         self._key = derive_key(self._secret.data if self._secret else b"", b"group " + digest)
-        return self._append_proof(self._rank, _YES if self._opens_all(engine, places) else _NO)
+        return self._append_proof(self._rank, _YES if self._opens_all(engine, pipes_and_memories) else _NO)
 
-    def _opens_all(self, engine: Engine, offers: Sequence[tuple[Place | None, bytes]]) -> bool:
+    def _opens_all(self, engine: Engine, offers: Sequence[tuple[PipeAddress | None, bytes]]) -> bool:
         """Open the shared memory and all pipes. Closes those of an earlier call: they may be of other processes."""
         if self._alive is None:
             return False
@@ -85,15 +85,15 @@ class Connecting:
             self._memory = engine.join(offers[0][1], self._rank)
         if not self._memory:
             return False
-        places = [(rank, place) for rank, (place, _) in enumerate(offers) if rank != self._rank]
-        return all(place is not None and self._alive.open_other(rank, place) for rank, place in places)
+        pipes = [(rank, address) for rank, (address, _) in enumerate(offers) if rank != self._rank]
+        return all(address is not None and self._alive.open_other(rank, address) for rank, address in pipes)
 
     def _append_proof(self, rank: int, text: str) -> str:
         """Append the proof to an answer. It is valid for this rank and group only."""
         return f"{text} {hmac.digest(self._key, f'{rank} of {self._ranks}: {text}'.encode(), 'sha256').hex()}"
 
     def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
-        # shared memory only if every process can open everything
+        """Return the wire: shared memory if every process can open everything, else sockets."""
         if self._alive is not None and all(text.startswith(_YES) for text in answers):
             for rank, text in enumerate(answers):
                 if not hmac.compare_digest(text.encode(), self._append_proof(rank, _YES).encode()):
@@ -105,11 +105,11 @@ class Connecting:
             meshes = [self._connect_mesh(address, stack) for address in self._addresses[: self._rails]]
             # all rails are connected: keep the sockets open
             stack.pop_all()
-        self._sockets = [number for row in zip(*map(detach_all, meshes), strict=True) for number in row]
+        self._sockets = [fd for fds_of_rank in zip(*map(detach_all, meshes), strict=True) for fd in fds_of_rank]
         return engine.sockets(self._rank, self._sockets, self._rails)
 
     def _connect_mesh(self, address: str, stack: ExitStack) -> list[socket.socket | None]:
-        """Connect to all others by this address of ours."""
+        """Connect to all other processes, by this address of this process."""
         timeout, secret = self._timeout, self._secret
         connections = connect_mesh(
             self._rank, self._ranks, self._exchange, address=address, timeout=timeout, secret=secret
@@ -131,9 +131,9 @@ class Connecting:
         """Make calls under way over the wire fail at once, here and at the others. The wire stays open."""
         if not self._sockets and self._alive is not None:
             self._alive.cut()
-        for number in self._sockets:
-            if number >= 0:
-                connection = socket.socket(fileno=number)
+        for fd in self._sockets:
+            if fd >= 0:
+                connection = socket.socket(fileno=fd)
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
                 connection.detach()  # the wire owns it
@@ -147,11 +147,11 @@ def _read_rails(text: str, sender: str) -> int:
     raise no_message(sender, f"expected the number of networks that it uses, 1 to {MAX_RAILS}")
 
 
-def _read_offer(text: str, sender: str) -> tuple[Place | None, bytes]:
+def _read_offer(text: str, sender: str) -> tuple[PipeAddress | None, bytes]:
     """Return where the pipe of a process is, and the name of its memory."""
     match fields_of(text, sender):
-        case {"once": str(), "life": [int(process), int(number), int(pipe)], "memory": str(memory)}:
-            return (process, number, pipe), hex_of(memory, sender)
+        case {"once": str(), "life": [int(process), int(fd), int(inode)], "memory": str(memory)}:
+            return (process, fd, inode), hex_of(memory, sender)
         case {"once": str(), "life": None, "memory": str(memory)}:
             return None, hex_of(memory, sender)
     raise no_message(sender, "expected how it is to be noticed")
@@ -169,14 +169,15 @@ def _load_engine(compiler: str, *_: str | None) -> Engine:
 
 # ---- noticing that a process of the same host has ended ----
 
-Place = tuple[int, int, int]  # a process, the descriptor of its pipe there, and the inode of the pipe
+PipeAddress = tuple[int, int, int]  # process number, descriptor of its pipe in it, and the inode of the pipe
 
 
 class AlivePipes:
     """A pipe of each process. The others open its reading end, and see it close when the process ends.
 
     A process has both ends of its own pipe as one descriptor. Nothing is written until `cut`. OSError if the system
-    cannot open pipes by /proc."""
+    cannot open pipes by /proc.
+    """
 
     def __init__(self, rank: int, ranks: int) -> None:
         self._rank, self._ends, self._owned = rank, [-1] * ranks, True
@@ -187,16 +188,16 @@ class AlivePipes:
             for end in ends:
                 os.close(end)
         # device and inode identify a pipe, so a reused process number is noticed
-        self._device, number = _identify_end(self._ends[rank])
-        self.place: Place = (os.getpid(), self._ends[rank], number)
+        self._device, inode = _identify_end(self._ends[rank])
+        self.address: PipeAddress = (os.getpid(), self._ends[rank], inode)
 
-    def open_other(self, other: int, place: Place) -> bool:
+    def open_other(self, other: int, address: PipeAddress) -> bool:
         """Open the pipe of another rank. In another process namespace the descriptor belongs to something else."""
         try:
-            self._ends[other] = _open_descriptor(place[0], place[1], os.O_RDONLY)
+            self._ends[other] = _open_descriptor(address[0], address[1], os.O_RDONLY)
         except (OSError, OverflowError):
             return False
-        return _identify_end(self._ends[other]) == (self._device, place[2])
+        return _identify_end(self._ends[other]) == (self._device, address[2])
 
     def forget(self) -> None:
         """Close the pipes of all others."""
@@ -211,7 +212,7 @@ class AlivePipes:
         return [*self._ends]
 
     def cut(self) -> None:
-        """Let the others notice, even if a child of this process holds its end, too."""
+        """Write to the pipe, so that the others notice even if a child of this process holds its end, too."""
         with suppress(OSError):
             os.write(self._ends[self._rank], b".")
 
@@ -222,8 +223,8 @@ class AlivePipes:
         self._owned = False
 
 
-def _open_descriptor(process: int, number: int, flags: int) -> int:
-    return os.open(f"/proc/{process}/fd/{number}", flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+def _open_descriptor(process: int, fd: int, flags: int) -> int:
+    return os.open(f"/proc/{process}/fd/{fd}", flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 def _identify_end(end: int) -> tuple[int, int]:

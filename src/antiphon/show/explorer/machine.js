@@ -1,11 +1,16 @@
 // The machine: boxes, switches and links; what is in use at a moment, loads as colour and width, and the limiting cut.
+//
+// `machine`: the object of machine.py; its levels draw it ever coarser (a node may stand for a box), and the first that is
+// readable is chosen unless the user picks one. `run`: the transfers of a plan over time. `picked()`: the rank, link,
+// message, chunk or step that the user follows. An edge of a drawing has the numbers of its links by direction (`ways`).
+// Lengths are pixels; `view` maps a drawing to the screen.
 
 import { clamp, TICKS } from "./basics.js";
 import { picked, state, update } from "./state.js";
 import { colour, FONT, loadColour, Surface } from "./surface.js";
 
 const READABLE = 150; // nodes of a drawing that is chosen by itself
-const ARROWS = 260; // lit lines up to which each has an arrow
+const ARROWS = 260; // lines in use up to which each has an arrow
 
 // Return the point of a curve at t, from 0 to 1.
 function pointAt({ a, middle, b, straight }, t) {
@@ -69,8 +74,8 @@ export class MachineView {
 
   zoom(factor, px = this.surface.width / 2, py = this.surface.height / 2) {
     const view = this.view || this.fit(this.surface.width, this.surface.height);
-    const scale = clamp(view.scale * factor, 0.01, 8), grown = scale / view.scale;
-    this.view = { scale, x: px - (px - view.x) * grown, y: py - (py - view.y) * grown };
+    const scale = clamp(view.scale * factor, 0.01, 8), ratio = scale / view.scale;
+    this.view = { scale, x: px - (px - view.x) * ratio, y: py - (py - view.y) * ratio }; // (px, py) stays in place
     this.forget();
   }
 
@@ -134,15 +139,15 @@ export class MachineView {
     }
   }
 
-  // The names of boxes, where they are wide enough, on ground that hides the lines below.
+  // The names of boxes, where they are wide enough, on a background that hides the lines below.
   drawLabels(ctx, { view, level }) {
     ctx.font = `11px ${FONT}`;
     ctx.textAlign = "left";
     for (const [, , w, , label, left, base] of level.frames) {
-      const wide = ctx.measureText(label).width, x = left * view.scale + view.x, y = base * view.scale + view.y;
-      if (w * view.scale < Math.max(wide + 16, 90)) continue;
+      const textWidth = ctx.measureText(label).width, x = left * view.scale + view.x, y = base * view.scale + view.y;
+      if (w * view.scale < Math.max(textWidth + 16, 90)) continue;
       ctx.fillStyle = colour("frame");
-      ctx.fillRect(x - 2, y - 11, wide + 4, 14);
+      ctx.fillRect(x - 2, y - 11, textWidth + 4, 14);
       ctx.fillStyle = colour("soft");
       ctx.fillText(label, x, y);
     }
@@ -170,10 +175,10 @@ export class MachineView {
     return Math.max(edge.width * clamp(scene.view.scale, 0.35, 1.3), 0.6);
   }
 
-  // The links by their kind, or by their load over the whole time, and pale while a moment is shown. Lines of one look
-  // are one path.
+  // Draw the links by their kind, or by their load over the whole time, and pale while a moment is shown. Lines of equal
+  // colour and width are one path, which is faster.
   drawEdges(ctx, scene) {
-    const looks = new Map();
+    const paths = new Map(); // colour and width -> edges
     const byLoad = state.colour === "load" && this.run, moment = this.showsTraffic;
     for (const edge of scene.level.edges) {
       const load = byLoad ? Math.max(...this.loadsOf(edge)) / (this.run.mostLoad || 1) : 0;
@@ -181,10 +186,10 @@ export class MachineView {
       const paint = byLoad ? loadColour(shade) : this.machine.kinds[edge.kind][1];
       const width = byLoad ? 0.8 + shade * 3.4 * clamp(scene.view.scale, 0.5, 1.2) : this.widthOf(scene, edge);
       const key = `${shade} ${paint} ${width.toFixed(1)}`;
-      if (!looks.has(key)) looks.set(key, { shade, paint, width, edges: [] });
-      looks.get(key).edges.push(edge);
+      if (!paths.has(key)) paths.set(key, { shade, paint, width, edges: [] });
+      paths.get(key).edges.push(edge);
     }
-    for (const { paint, width, edges } of [...looks.values()].sort((a, b) => a.shade - b.shade)) {
+    for (const { paint, width, edges } of [...paths.values()].sort((a, b) => a.shade - b.shade)) {
       ctx.beginPath();
       for (const edge of edges) this.trace(ctx, this.curve(scene, edge));
       ctx.strokeStyle = byLoad && moment ? colour("line") : paint;
@@ -201,17 +206,17 @@ export class MachineView {
     const tick = Math.min(state.time * TICKS, TICKS - 1);
     const flags = run.follow(picked());
     const traffic = state.time > 0 ? run.trafficAt(tick, flags) : run.trafficOf(flags);
-    const lit = { copy: [], reduce: [] };
+    const inUse = { copy: [], reduce: [] }; // [edge, direction, share of its links in use]
     for (const edge of scene.level.edges)
       edge.ways.forEach((links, back) => {
         let busy = 0, message = -1;
         for (const link of links) {
-          if (traffic[link]) { busy++; message = traffic[link] - 1; }
+          if (traffic[link]) { busy++; message = traffic[link] - 1; } // 0: idle
         }
-        if (busy) lit[run.op[message] ? "reduce" : "copy"].push([edge, back, busy / links.length]);
+        if (busy) inUse[run.op[message] ? "reduce" : "copy"].push([edge, back, busy / links.length]);
       });
-    const arrows = lit.copy.length + lit.reduce.length <= ARROWS;
-    for (const [name, lines] of Object.entries(lit)) {
+    const arrows = inUse.copy.length + inUse.reduce.length <= ARROWS;
+    for (const [name, lines] of Object.entries(inUse)) {
       if (!lines.length) continue;
       ctx.strokeStyle = ctx.fillStyle = colour(name);
       ctx.lineWidth = clamp(3 * scene.view.scale, arrows ? 2 : 1.2, 3.5);
@@ -356,20 +361,20 @@ export class MachineView {
     });
     canvas.addEventListener("pointercancel", () => { drag = null; });
     canvas.addEventListener("dblclick", (event) => {
-      const seen = canvas.getBoundingClientRect();
-      this.zoom(event.shiftKey ? 0.6 : 1.7, event.clientX - seen.left, event.clientY - seen.top);
+      const box = canvas.getBoundingClientRect();
+      this.zoom(event.shiftKey ? 0.6 : 1.7, event.clientX - box.left, event.clientY - box.top);
     });
     canvas.addEventListener("wheel", (event) => {
       if (!event.ctrlKey && !event.metaKey) return; // else the page scrolls
       event.preventDefault();
-      const seen = canvas.getBoundingClientRect();
-      this.zoom(Math.exp(-event.deltaY / 240), event.clientX - seen.left, event.clientY - seen.top);
+      const box = canvas.getBoundingClientRect();
+      this.zoom(Math.exp(-event.deltaY / 240), event.clientX - box.left, event.clientY - box.top);
     }, { passive: false });
   }
 
   pick(event) {
-    const seen = this.surface.canvas.getBoundingClientRect();
-    update({ pick: this.hit(event.clientX - seen.left, event.clientY - seen.top) });
+    const box = this.surface.canvas.getBoundingClientRect();
+    update({ pick: this.hit(event.clientX - box.left, event.clientY - box.top) });
   }
 
   // Return what is at a point: "rank:3", "node:9" or "link:12"; "" for nothing.
@@ -381,13 +386,13 @@ export class MachineView {
       if (Math.abs(x - px) > Math.max(node.halfWidth * view.scale, 5) || Math.abs(y - py) > Math.max(node.halfHeight * view.scale, 5)) continue;
       return node.shape === "rank" ? `rank:${node.ranks[0]}` : `node:${node.members[0]}`;
     }
-    let best = "", nearest = 8;
+    let best = "", nearest = 8; // pixels within which a line is hit
     for (const edge of scene.level.edges) {
       const curve = this.curve(scene, edge);
       for (let i = 1; i < 20; i++) {
-        const [x, y] = pointAt(curve, i / 20), away = Math.hypot(x - px, y - py);
-        if (away >= nearest) continue;
-        nearest = away;
+        const [x, y] = pointAt(curve, i / 20), distance = Math.hypot(x - px, y - py);
+        if (distance >= nearest) continue;
+        nearest = distance;
         const links = edge.ways.flat();
         const busiest = links.reduce((top, link) => ((this.run?.load[link] || 0) > (this.run?.load[top] || 0) ? link : top), links[0]);
         if (busiest != null) best = `link:${busiest}`;

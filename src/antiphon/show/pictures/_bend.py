@@ -27,15 +27,15 @@ def least_hidden_bend(
     That is the first whose curve passes by all obstacles, else the one that overlaps them least at `samples` points.
     Obstacles are circles with these centres and radii. O(bends * samples * obstacles).
     """
-    across = np.array([end[1] - start[1], start[0] - end[0]]) / (math.dist(start, end) or 1.0)
+    normal = np.array([end[1] - start[1], start[0] - end[0]]) / (math.dist(start, end) or 1.0)
     t = np.linspace(0, 1, samples)[1:-1, None]
     best, least_overlap = (side, start), math.inf
     for bend in bends:
-        middle = (start + end) / 2 + across * (side + bend)
-        gaps = np.linalg.norm(curve_points(start, middle, end, t)[:, None] - centres[None], axis=2) - radii
+        control = (start + end) / 2 + normal * (side + bend)
+        gaps = np.linalg.norm(curve_points(start, control, end, t)[:, None] - centres[None], axis=2) - radii
         overlap = float(np.maximum(-gaps, 0).sum())
         if overlap < least_overlap:
-            best, least_overlap = (side + bend, middle), overlap
+            best, least_overlap = (side + bend, control), overlap
         if not overlap:
             break
     return best
@@ -44,33 +44,33 @@ def least_hidden_bend(
 def control_point(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -> Floats:
     """Return the control point of the curve from node a to node b, bent as little as needed to pass by other nodes.
 
-    `side`: pixels to the left to begin with. O(nodes).
+    `side`: pixels to the left by which the line is moved before it is bent. O(nodes).
     """
     is_obstacle = np.ones(len(centres), bool)
     is_obstacle[[a, b]] = False
     return least_hidden_bend(centres[a], centres[b], centres[is_obstacle], radii[is_obstacle] + 4, side, _BENDS, 33)[1]
 
 
-def curve_points(start: Floats, middle: Floats, end: Floats, t: Floats) -> Floats:
+def curve_points(start: Floats, control: Floats, end: Floats, t: Floats) -> Floats:
     """Return the points of a quadratic curve at `t`, from 0 (start) to 1 (end)."""
-    position: Floats = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
+    position: Floats = (1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end
     return position
 
 
-def trim_curve(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:
+def trim_curve(start: Floats, control: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:
     """Return the part of the curve that is farther than `gaps` pixels from its start and its end."""
     samples = np.linspace(0, 1, 257)[:, None]
-    curve = curve_points(start, middle, end, samples)
+    curve = curve_points(start, control, end, samples)
     inside = np.flatnonzero(
         (np.linalg.norm(curve - start, axis=1) >= gaps[0]) & (np.linalg.norm(curve - end, axis=1) >= gaps[1])
     )
     if len(inside) < 2:
-        return start, middle, end
+        return start, control, end
     # the control point of a part of the curve follows from de Casteljau's construction
     low, high = float(samples[inside[0], 0]), float(samples[inside[-1], 0])
-    first = (1 - low) * ((1 - high) * start + high * middle) + low * ((1 - high) * middle + high * end)
-    ends = curve_points(start, middle, end, np.array([[low], [high]]))
-    return ends[0], first, ends[1]
+    part_control = (1 - low) * ((1 - high) * start + high * control) + low * ((1 - high) * control + high * end)
+    ends = curve_points(start, control, end, np.array([[low], [high]]))
+    return ends[0], part_control, ends[1]
 
 
 def arrow_head(tip: Floats, before: Floats, size: float) -> str:

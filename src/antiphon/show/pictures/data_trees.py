@@ -35,14 +35,13 @@ Row = tuple[int, int, int, int, Via]  # step, from, to, op, switches on the way
 
 @dataclass(frozen=True)
 class Arrow:
-    """A transfer as drawn. `number`: depth below the root (1 for the first), or without a tree its step; `inwards`:
-    towards the root; `via`: the switches on the way."""
+    """A transfer as drawn."""
 
     src: int
     dst: int
-    number: int
-    inwards: bool = False
-    via: tuple[int, ...] = ()
+    number: int  # depth below the root (1 for the first), or without a tree the step
+    inwards: bool = False  # towards the root
+    via: tuple[int, ...] = ()  # switches on the way
 
     @property
     def parent(self) -> int:
@@ -96,16 +95,16 @@ def data_trees_of(schedule: Schedule, topology: Topology, root: int | None = Non
     distinct_trees = {tree for _, tree in shares}
     # many different roots would give too many pictures: show those of one root
     by_root = len(roots) > 1 and (schedule.collective.blocks > 1 or len(distinct_trees) > MAX_TREES_OF_ALL_ROOTS)
-    chosen = root if root is not None else roots[0] if by_root else -1
+    drawn_root = root if root is not None else roots[0] if by_root else -1
     weight: dict[DataTree, int] = defaultdict(int)
     for (tree_root, tree), share in shares.items():
-        if chosen in (-1, tree_root):
+        if drawn_root in (-1, tree_root):
             weight[tree] += share
     total = sum(weight.values()) or 1
     # shares in lowest terms
     common = math.gcd(*weight.values()) or 1
     order = sorted(weight.items(), key=lambda item: -item[1])
-    return DataTrees(tuple((share // common, tree) for tree, share in order), total // common, chosen, len(roots))
+    return DataTrees(tuple((share // common, tree) for tree, share in order), total // common, drawn_root, len(roots))
 
 
 def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
@@ -145,13 +144,13 @@ def _sum_shares(
         if rows[chunk]:
             chunks_at[root_of.get(block, -1), offset, share].append(chunk)
     shares: dict[tuple[int, DataTree], int] = defaultdict(int)
-    for (root, _, share), alike in chunks_at.items():
-        # try to draw all chunks of the same place as one tree, else each by itself
-        joint = data_tree_of(shape, root, [row for chunk in alike for row in rows[chunk]])
-        if joint.shape != ANY or len(alike) == 1:
-            shares[joint.root if root < 0 else root, joint] += share
+    for (root, _, share), chunk_group in chunks_at.items():
+        # try to draw all chunks at the same offset as one tree, else each by itself
+        merged = data_tree_of(shape, root, [row for chunk in chunk_group for row in rows[chunk]])
+        if merged.shape != ANY or len(chunk_group) == 1:
+            shares[merged.root if root < 0 else root, merged] += share
             continue
-        for chunk in alike:
+        for chunk in chunk_group:
             tree = data_tree_of(shape, root, rows[chunk])
             shares[tree.root if root < 0 else root, tree] += share
     return shares
@@ -161,8 +160,8 @@ def _rows_by_chunk(schedule: Schedule, topology: Topology) -> list[list[Row]]:
     """Return the transfers of every chunk, without those between slots of a rank."""
     by_chunk: list[list[Row]] = [[] for _ in range(len(schedule.chunks))]
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    heads = topology.link_dst.tolist()
-    via = [tuple(heads[link] for link in resolved.table[route][:-1]) for route in range(len(resolved.table))]
+    link_ends = topology.link_dst.tolist()
+    via = [tuple(link_ends[link] for link in resolved.table[route][:-1]) for route in range(len(resolved.table))]
     columns = (schedule.chunk, schedule.step, schedule.src, schedule.dst, schedule.op, resolved.route)
     for chunk, step, src, dst, op, route in zip(*(column.tolist() for column in columns), strict=True):
         if src != dst:
@@ -189,7 +188,7 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
     if shape == ANY:
         top_ranks = {parent for parent, _ in into or out} - {child for _, child in into or out}
         root = min(top_ranks) if len(top_ranks) == 1 else -1
-    # None if the hops are not a tree below the root
+    # rank -> depth; None if the hops are not a tree below the root
     inward_depth, outward_depth = _tree_depths(root, into), _tree_depths(root, out)
     if inward_depth is None or outward_depth is None or root < 0:
         steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
@@ -212,14 +211,14 @@ def _tree_depths(root: int, pairs: Iterable[Pair]) -> Mapping[int, int] | None:
     below: dict[int, list[int]] = defaultdict(list)
     for parent, child in pairs:
         below[parent].append(child)
-    depth_of, todo = {root: 0}, [root]
-    # breadth-first; `todo` grows while it is iterated
-    for rank in todo:
+    depth_of, reached = {root: 0}, [root]
+    # breadth-first; `reached` grows while it is iterated
+    for rank in reached:
         for child in below[rank]:
             # reached twice: a cycle, or two parents
             if child in depth_of:
                 return None
             depth_of[child] = depth_of[rank] + 1
-            todo.append(child)
+            reached.append(child)
     # a tree has one edge less than nodes; otherwise some edges are not connected to the root
     return depth_of if len(depth_of) == sum(map(len, below.values())) + 1 else None

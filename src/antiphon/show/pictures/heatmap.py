@@ -18,7 +18,7 @@ from antiphon.show.pictures.chart import FONT
 from antiphon.show.words import model_text, options_text
 from antiphon.units import format_seconds, format_size
 
-# seconds over those of the best up to which a level applies, its colour on light and dark pages, and its label
+# greatest ratio of a cell's seconds to the best of its column, colours on light and on dark pages, label
 LEVELS = (
     (1.02, "#0d3f73", "#a9d4ff", "2 %"),
     (1.05, "#2f6fab", "#6fb0ee", "5 %"),
@@ -28,12 +28,12 @@ LEVELS = (
     (2.0, "#e2e6e8", "#263543", "100 %"),
     (float("inf"), "#f3f0e9", "#22262b", "more"),
 )
-MAX_ROWS = 160
+MAX_ROWS = 160  # of a panel
 MAX_TITLES = 1500  # cells with tooltips; more of them are drawn as one shape per colour
 MAX_WIDTH = 1400  # pixels
 # pixels: above the panels of a collective, below a panel, between panels, at the edges
 TITLE_HEIGHT, FOOT_HEIGHT, PANEL_GAP, EDGE_MARGIN = 40, 34, 30, 16
-MAX_SHORT_LABEL = 5  # letters of a value that fits above a column
+MAX_SHORT_LABEL = 5  # characters of a value that fits above a column
 DARK = """<style>@media (prefers-color-scheme: dark) {
 .hm-back { fill: #17181a } .hm-ink { fill: #e9e6df } .hm-soft { fill: #a5a199 } .hm-line { stroke: #55524b }
 .hm-dot { fill: #17181a } %s }</style>"""
@@ -75,8 +75,8 @@ class Panel:
 def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_width: float = MAX_WIDTH) -> str:
     """Return a picture: for every collective (or just one) a panel per planner that was swept, side by side.
 
-    Rows: the values; columns: sizes; colour: seconds over those of the planner's best value at this size, which is
-    marked. O(cells).
+    Rows: the values; columns: sizes; colour: seconds divided by those of the planner's best value at this size, which
+    is marked. O(cells).
 
     `standalone`: with titles, and in dark colours on a dark screen; else it is part of a page.
     `max_width`: pixels, unless one panel needs more.
@@ -203,8 +203,8 @@ def _draw_cells(tuning: Tuning, panel: Panel) -> Iterator[str]:
     for row in range(len(panel.rows)):
         for size in range(len(panel.best)):
             level = _level_of(panel, row, size)
-            at = f'x="{panel.left + cell_width * size:.1f}" y="{panel.head + cell_height * row:.1f}"'
-            box = f'{at} width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
+            corner = f'x="{panel.left + cell_width * size:.1f}" y="{panel.head + cell_height * row:.1f}"'
+            box = f'{corner} width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
             title = escape(_cell_text(tuning, panel, row, size))
             yield f'<rect class="hm-{level}" {box} fill="{LEVELS[level][1]}"><title>{title}</title></rect>'
 

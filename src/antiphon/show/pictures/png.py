@@ -1,4 +1,7 @@
-"""Convert our SVG pictures to PNG, with the optional packages of the extra [plot] (a renderer and fonts)."""
+"""Convert our SVG pictures to PNG, with the optional packages of the extra [plot] (a renderer and fonts).
+
+The command line calls `check_png` before a long computation and `png_of` after it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from xml.etree import ElementTree
 from antiphon.errors import Missing
 
 ZOOM = 3  # 288 pixels per inch
-LONGEST = 12_000  # pixels of the longer side, however large the picture
+LONGEST = 12_000  # pixels of the longer side: larger pictures are zoomed less
 _NEEDS = ("resvg_py", "pymupdf_fonts")
 _FONTS = {"regular.ttf": "notos", "bold.ttf": "notosbo"}
 
@@ -23,9 +26,10 @@ def check_png() -> None:
 
 
 def png_of(svg: str) -> bytes:
-    """Return the picture on white, three times as large in pixels, the same on every machine: fonts come with [plot].
+    """Return the picture as a PNG on white, ZOOM times as large in pixels, the same on every machine.
 
-    Fonts of the machine are only used for letters that its Noto Sans lacks (it has Latin, Greek and Cyrillic).
+    The font is Noto Sans, which comes with [plot] and has Latin, Greek and Cyrillic. Fonts of the machine are used only
+    if the picture has other characters.
     """
     check_png()
     import resvg_py
@@ -45,6 +49,7 @@ def png_of(svg: str) -> bytes:
                 style_sheet='svg { font-family: "Noto Sans" }',
                 sans_serif_family="Noto Sans",
                 font_files=[str(file) for file in files],
-                skip_system_fonts=all(ord(letter) < 0x530 or 0x2010 <= ord(letter) <= 0x2027 for letter in svg),
+                # below U+0530: Latin, Greek and Cyrillic; U+2010 to U+2027: dashes, quotes, ellipsis
+                skip_system_fonts=all(ord(char) < 0x530 or 0x2010 <= ord(char) <= 0x2027 for char in svg),
             )
         )

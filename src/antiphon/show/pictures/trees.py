@@ -1,9 +1,9 @@
 """Draw the trees along which data travels: a panel per tree, in the layout of the machine's own picture.
 
-Stages of `trees_svg`: recover the trees (`tree`), lay out the machine once for all panels (`_make_panel_layout`),
-route the arrows of each tree around the nodes (`_route_arrows`), then draw each panel: links in grey, arrows coloured
-by their distance from the root, the root filled. Title lines compare the schedule's rate with the bound; a panel's
-caption says which share of the data its tree carries.
+Stages of `trees_svg`: recover the trees (`data_trees_of`), lay out the machine once for all panels
+(`_make_panel_layout`), route the arrows of each tree around the nodes (`_route_arrows`), then draw each panel: links in
+grey, arrows coloured by their distance from the root, the root filled. Title lines compare the schedule's rate with the
+bound; a panel's caption says which share of the data its tree carries.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from antiphon.units import format_bandwidth
 
 MAX_NODES = 128
 MAX_PANELS = 24  # trees that are drawn; the others are only counted
-_WIDTH = 1150.0  # of the whole picture, as far as one panel allows
-_NODE_DISTANCE = 62.0  # pixels between the closest two nodes, to which layouts shrink
+# All lengths are in pixels.
+_WIDTH = 1150.0  # of the whole picture, unless one panel is wider
+_NODE_DISTANCE = 62.0  # between the centres of the closest two nodes, to which layouts shrink
 _MARGIN = 31.0  # around the nodes of a panel
 _CAPTION = 30.0  # height of the text below a panel
 _EDGE_MARGIN = 10.0  # between lines and the edge of a panel
-# colours of arrows by their number; of the root, of texts, of ranks that the tree does not reach, of links
+# _RAMP: colours of arrows by their number. _GREY: texts, _PALE: ranks that the tree does not reach
 _RAMP = ("#12406e", "#1f7fa8", "#2e9e78", "#8aa81c", "#dd9a12", "#d0591f", "#a3243f", "#6d2a76")
 _ROOT, _GREY, _PALE, _LINK = "#12406e", "#5b6672", "#8b95a0", "#d5dae0"
 _TITLE_STYLE, _SUBTITLE_STYLE = ' font-weight="bold" font-size="15"', ' fill="#3b444d"'
@@ -61,10 +62,12 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     title_lines = _title_lines(schedule, topology, limits, data_trees)
     legend, legend_width = _make_legend([tree for _, tree in shown], colours)
     lines = [_route_arrows(panel_layout, tree) for _, tree in shown]
-    before, above, after, below = _measure_overhang(panel_layout, [line.curve for arrows in lines for line in arrows])
+    pad_left, pad_top, pad_right, pad_bottom = _measure_overhang(
+        panel_layout, [line.curve for arrows in lines for line in arrows]
+    )
     panel_width, panel_height = (
-        before + panel_layout.drawing.width + after,
-        above + panel_layout.drawing.height + below + _CAPTION,
+        pad_left + panel_layout.drawing.width + pad_right,
+        pad_top + panel_layout.drawing.height + pad_bottom + _CAPTION,
     )
     # Panels in a grid, below the title lines; a row of captions below each.
     columns, top = _count_columns(panel_width, len(shown)), 16.0 + 20 * len(title_lines)
@@ -82,14 +85,13 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     for i, text in enumerate(title_lines):
         elements.append(f'<text x="16" y="{25 + 20 * i}"{_SUBTITLE_STYLE if i else _TITLE_STYLE}>{escape(text)}</text>')
     for i, ((share, tree), arrows) in enumerate(zip(shown, lines, strict=True)):
-        position = (
-            f"{first_x + before + panel_width * (i % columns):.1f} {top + above + panel_height * (i // columns):.1f}"
-        )
-        caption_x, caption_y = panel_layout.drawing.width / 2, panel_layout.drawing.height + below + 7
+        x = first_x + pad_left + panel_width * (i % columns)
+        y = top + pad_top + panel_height * (i // columns)
+        caption_x, caption_y = panel_layout.drawing.width / 2, panel_layout.drawing.height + pad_bottom + 7
         under = f'x="{caption_x:.1f}" y="{caption_y:.1f}" text-anchor="middle"'
         caption = f'<text {under} fill="#22282e">{escape(_caption_text(share, data_trees, tree))}</text>'
         elements += [
-            f'<g transform="translate({position})">',
+            f'<g transform="translate({x:.1f} {y:.1f})">',
             *_draw_panel(panel_layout, tree, arrows, colours),
             caption,
             "</g>",
@@ -153,10 +155,10 @@ def _caption_text(share: int, data_trees: DataTrees, tree: DataTree) -> str:
 
 def _make_legend(shown: Sequence[DataTree], colours: Sequence[str]) -> tuple[str, float]:
     """Return the legend of colours as SVG, and its width."""
-    steps = any(tree.shape == ANY for tree in shown)
-    words = "steps:" if steps else "root, and hops from it:"
-    text_x = 0 if steps else 25
-    elements = [] if steps else [f'<circle cx="8" cy="0" r="8" fill="{_ROOT}"/>']
+    has_steps = any(tree.shape == ANY for tree in shown)
+    words = "steps:" if has_steps else "root, and hops from it:"
+    text_x = 0 if has_steps else 25
+    elements = [] if has_steps else [f'<circle cx="8" cy="0" r="8" fill="{_ROOT}"/>']
     elements.append(f'<text x="{text_x}" y="4" fill="{_GREY}">{words}</text>')
     x = text_x + 6.3 * len(words) + 14
     for number in range(1, len(colours) + 1, max(1, math.ceil(len(colours) / 12))):
@@ -193,15 +195,18 @@ def _make_panel_layout(graph: Graph) -> PanelLayout:
     drawing = arrange(graph)
     centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
     gaps = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 1e9 * np.eye(len(centres))
-    # Scale the layout down until the closest two nodes are _NODE_DISTANCE pixels apart, at most to 45 %.
+    # Scale the layout down until the closest two nodes are _NODE_DISTANCE apart, but to no less than 45 % of its size.
     factor = 1.0 if drawing.frames else min(1.0, max(0.45, _NODE_DISTANCE / float(gaps.min())))
     if factor < 1:
         centres = (centres - centres.min(axis=0)) * factor + _MARGIN
-        right, low = (float(v) for v in centres.max(axis=0) + _MARGIN)
-        drawing = Drawing({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], right, low)
+        width, height = (float(v) for v in centres.max(axis=0) + _MARGIN)
+        drawing = Drawing({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], width, height)
     radii = np.array([min(node.half) for node in graph.nodes])
-    bare = PanelLayout(graph, drawing, centres, radii, ())
-    return replace(bare, links=tuple(bare.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})))
+    without_links = PanelLayout(graph, drawing, centres, radii, ())
+    return replace(
+        without_links,
+        links=tuple(without_links.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})),
+    )
 
 
 def _measure_overhang(panel_layout: PanelLayout, curves: Sequence[Curve]) -> list[float]:
@@ -213,13 +218,13 @@ def _measure_overhang(panel_layout: PanelLayout, curves: Sequence[Curve]) -> lis
     # The extreme of a quadratic curve is near its point at t = 1/2: (start + 2 control + end) / 4.
     extremes = np.concatenate([start, (start + 2 * middle + end) / 4, end])
     size = np.array([panel_layout.drawing.width, panel_layout.drawing.height])
-    over = np.concatenate([_EDGE_MARGIN - extremes.min(axis=0), extremes.max(axis=0) + _EDGE_MARGIN - size])
-    return [max(0.0, float(value)) for value in over]
+    overhang = np.concatenate([_EDGE_MARGIN - extremes.min(axis=0), extremes.max(axis=0) + _EDGE_MARGIN - size])
+    return [max(0.0, float(value)) for value in overhang]
 
 
-def _count_columns(wide: float, count: int) -> int:
+def _count_columns(panel_width: float, count: int) -> int:
     """Return the number of columns: as many panels as fit, then as few as need no more rows."""
-    fitting = max(1, int(_WIDTH // wide))
+    fitting = max(1, int(_WIDTH // panel_width))
     return max(1, math.ceil(count / max(1, math.ceil(count / fitting))))
 
 
@@ -230,20 +235,20 @@ def _draw_panel(
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="{_LINK}"/>'
         for x, y, w, h, _ in panel_layout.drawing.frames
     ]
-    through = {node for line in lines for node in line.ends}  # switches among these are drawn over the lines' ends
+    ends = {node for line in lines for node in line.ends}  # switches among these are drawn over the lines' ends
     switches = [n for n, node in enumerate(panel_layout.graph.nodes) if node.shape != RANK]
     return [
         *frames,
         f'<path d="{" ".join(map(curve_path, panel_layout.links))}" fill="none" stroke="{_LINK}" stroke-width="1.4"/>',
-        *(_draw_switch(panel_layout, n) for n in switches if n not in through),
+        *(_draw_switch(panel_layout, n) for n in switches if n not in ends),
         *(_draw_arrow(panel_layout, line, colours[line.number - 1]) for line in lines),
-        *(_draw_switch(panel_layout, n) for n in switches if n in through),
+        *(_draw_switch(panel_layout, n) for n in switches if n in ends),
         *_draw_ranks(panel_layout, tree, colours),
     ]
 
 
 def _unambiguous_switches(tree: DataTree) -> set[int]:
-    """Return the switches through which all arrows have the same parent: their lines may share the parent's line."""
+    """Return the switches through which all arrows come from one parent, so that their lines may share the rest."""
     if tree.shape == ANY:
         return set()
     parents: dict[int, set[int]] = defaultdict(set)
@@ -259,7 +264,7 @@ class DrawnArrow:
 
     ends: tuple[int, int]
     curve: Curve
-    number: int
+    number: int  # hop from the root, or step: gives the colour
     dashed: bool
     title: str
 
@@ -299,10 +304,11 @@ def _draw_arrow(panel_layout: PanelLayout, line: DrawnArrow, colour: str) -> str
 
 def _draw_switch(panel_layout: PanelLayout, number: int) -> str:
     (x, y), node = panel_layout.centres[number], panel_layout.graph.nodes[number]
-    half, tall = node.half
-    where = f'x="{x - half:.1f}" y="{y - tall:.1f}" width="{2 * half:.1f}" height="{2 * tall:.1f}" rx="4"'
+    half_width, half_height = node.half
+    corner = f'x="{x - half_width:.1f}" y="{y - half_height:.1f}" rx="4"'
+    size = f'width="{2 * half_width:.1f}" height="{2 * half_height:.1f}"'
     words = f'x="{x:.1f}" y="{y + 4.5:.1f}" text-anchor="middle" fill="{_GREY}"'
-    return f'<rect {where} fill="#f4f6f8" stroke="#c3cad2"/><text {words}>{escape(node.label)}</text>'
+    return f'<rect {corner} {size} fill="#f4f6f8" stroke="#c3cad2"/><text {words}>{escape(node.label)}</text>'
 
 
 def _draw_ranks(panel_layout: PanelLayout, tree: DataTree, colours: Sequence[str]) -> list[str]:
