@@ -338,27 +338,29 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
             replace(among(same_size, "allgather"), separate=len(group_numbers) < len(sizes)) for same_size in by_size
         ]
 
-    across = forth.plan_stage(
+    outer_stage = forth.plan_stage(
         0, holders, spans_between(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
     )
     every = np.arange(len(sizes))
-    # three ways to begin in the root's group: (before, after) the exchange among groups
+    # three ways to begin in the root's group: stages (before, after) `outer_stage`, the broadcast among groups
     stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gather_within(every))]
     if sizes[home] > 1:
-        home_group, own = every[home : home + 1], (root - int(starts[home]),)
-        stage_pairs = [([among(home_group, "scatter", own)], gather_within(every))]
-        stage_pairs.append(([among(home_group, "broadcast", own)], gather_within(every[every != home])))
+        home_group, home_root = every[home : home + 1], (root - int(starts[home]),)
+        stage_pairs = [([among(home_group, "scatter", home_root)], gather_within(every))]
+        stage_pairs.append(([among(home_group, "broadcast", home_root)], gather_within(every[every != home])))
         # the third: the root deals everything out and keeps nothing to itself, so each byte leaves it once
         with suppress(Unsupported):  # needs a root that reaches all others, and these each other without it
             if dealing_factor > 1:
-                dealt, second = _deal_from_root(forth, np.arange(sizes[home]) + starts[home], own[0], all_spans)
-                stage_pairs.append(([dealt], [*gather_within(every[every != home]), second]))
-    for ahead, last in stage_pairs:
-        placements = [placement for stage in ahead for placement in stage.placed_at(0)]
-        placements += delay_after(across.placed_at(0), placements)
-        ready = max(placement.stop for placement in placements)
-        placements += [placement for stage in last for placement in stage.placed_at(ready)]
-        yield StagedPlan(split, tuple(placements), (*ahead, across, *last), all_spans)
+                scatter_stage, gather_stage = _deal_from_root(
+                    forth, np.arange(sizes[home]) + starts[home], home_root[0], all_spans
+                )
+                stage_pairs.append(([scatter_stage], [*gather_within(every[every != home]), gather_stage]))
+    for first_stages, last_stages in stage_pairs:
+        placements = [placement for stage in first_stages for placement in stage.placed_at(0)]
+        placements += delay_after(outer_stage.placed_at(0), placements)
+        last_start = max(placement.stop for placement in placements)
+        placements += [placement for stage in last_stages for placement in stage.placed_at(last_start)]
+        yield StagedPlan(split, tuple(placements), (*first_stages, outer_stage, *last_stages), all_spans)
 
 
 def _dealing_factor(groups: Groups, root: int) -> int:
@@ -371,7 +373,7 @@ def _dealing_factor(groups: Groups, root: int) -> int:
     return receivers if receivers > 1 and groups.size * units_per_seat(groups) * receivers < MOST_WHOLE else 1
 
 
-def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Spans) -> tuple[Stage, Stage]:
+def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, all_spans: Spans) -> tuple[Stage, Stage]:
     """Let a group's root send all data to the others, which then gather. So each byte leaves the root once.
 
     Each of the others receives its own part and a share of the root's part.
@@ -379,24 +381,27 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, own: int, all_spans: Span
     size = len(seats)
     line = int(all_spans.lengths.sum())
     own_length, root_share = line // size, line // (size * (size - 1))
-    receivers = np.flatnonzero(np.arange(size) != own)
+    receivers = np.flatnonzero(np.arange(size) != root_index)
     # two intervals per receiver: its own part of the line, and its share of the root's part
-    low = np.stack([receivers * own_length, own * own_length + np.arange(size - 1) * root_share], axis=1)
-    high = low + np.array([own_length, root_share])
-    holdings = all_spans.cut(np.zeros(low.size, np.int64), low.ravel(), high.ravel()).grouped(np.arange(size) * 2)
-    weights = (np.arange(size) != own).astype(np.int64)
+    begin = np.stack([receivers * own_length, root_index * own_length + np.arange(size - 1) * root_share], axis=1)
+    end = begin + np.array([own_length, root_share])
+    holdings = all_spans.cut(np.zeros(begin.size, np.int64), begin.ravel(), end.ravel()).grouped(np.arange(size) * 2)
+    weights = (np.arange(size) != root_index).astype(np.int64)
     # the root has no span; the i-th receiver has the i-th holdings
-    dealt = Spans(
+    scatter_spans = Spans(
         np.cumsum([0, *(np.diff(holdings.ptr)[np.cumsum(weights) - 1] * weights)]), holdings.begin, holdings.end
     )
-    ahead = plans.plan_stage(1, seats[None], dealt, Collective("scatter", size, roots=(own,), weights=weights), line)
-    if any((placement.schedule.src != own).any() for placement in ahead.placements):
+    scatter_stage = plans.plan_stage(
+        1, seats[None], scatter_spans, Collective("scatter", size, roots=(root_index,), weights=weights), line
+    )
+    if any((placement.schedule.src != root_index).any() for placement in scatter_stage.placements):
         raise Unsupported("planner compose: run backwards, a rank that relays a part would add its own data again")
-    second = plans.plan_stage(1, seats[None, receivers], holdings, Collective("allgather", size - 1), line)
-    placements = tuple(_as_broadcast(placement) for placement in ahead.placements)
-    planners = tuple(f"{by}, a part each" for by in ahead.planners)
+    gather_stage = plans.plan_stage(1, seats[None, receivers], holdings, Collective("allgather", size - 1), line)
+    placements = tuple(_as_broadcast(placement) for placement in scatter_stage.placements)
+    planners = tuple(f"{by}, a part each" for by in scatter_stage.planners)
+    scatter_stage = replace(scatter_stage, placements=placements, planners=planners)
     # in both stages together the others receive as much as the root sends, which the first stage already counts
-    return replace(ahead, placements=placements, planners=planners), replace(second, pipelined=Fraction(0))
+    return scatter_stage, replace(gather_stage, pipelined=Fraction(0))
 
 
 def _as_broadcast(placement: Placement) -> Placement:

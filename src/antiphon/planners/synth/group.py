@@ -110,8 +110,8 @@ def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], see
     Subgroups whose non-identity elements fix no arc come first, then larger ones. O(tries * size) products.
     """
     trivial = group.take([0])
-    number = {row.tobytes(): e for e, row in enumerate(group.nodes)}
-    if len(group) == 1 or len(number) < len(group):  # some elements differ in parallel bonds alone
+    element_number = {row.tobytes(): e for e, row in enumerate(group.nodes)}
+    if len(group) == 1 or len(element_number) < len(group):  # some elements differ in parallel bonds alone
         return [trivial]
     rng = np.random.default_rng(seed)
     chunks = parts * np.asarray(weights, np.int64)
@@ -119,14 +119,14 @@ def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], see
     fixed_arcs = np.count_nonzero(group.arcs == np.arange(group.arcs.shape[1]), axis=1)
     candidates: dict[frozenset[int], None] = {}
     for allowed in (fixed_arcs == 0, np.ones(len(group), bool)):
-        best = 0
+        largest = 0
         for _ in range(_CLIMBS):
-            for subgroup in _grow_subgroups(group, number, allowed, chunks, rng):
+            for subgroup in _grow_subgroups(group, element_number, allowed, chunks, rng):
                 candidates.setdefault(subgroup)
-                best = max(best, len(subgroup))
-            if best == group.arcs.shape[1]:
+                largest = max(largest, len(subgroup))
+            if largest == group.arcs.shape[1]:
                 break  # a larger subgroup would fix an arc
-        if best > 1 and len(group) > 64:
+        if largest > 1 and len(group) > 64:
             break
     by_figures: dict[tuple[object, ...], list[SymmetryGroup]] = {}
     for subgroup in candidates:
@@ -141,7 +141,7 @@ def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], see
 
 
 def _grow_subgroups(
-    group: SymmetryGroup, number: dict[bytes, int], allowed: NDArray[np.bool_], chunks: NDArray[np.int64],
+    group: SymmetryGroup, element_number: dict[bytes, int], allowed: NDArray[np.bool_], chunks: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> Iterator[frozenset[int]]:  # fmt: skip
     """Yield growing subgroups of allowed elements, each generated from the one before and one more element."""
@@ -152,7 +152,7 @@ def _grow_subgroups(
     for element in rng.permutation(candidates)[:_TRIES].tolist():
         if element in subgroup:
             continue
-        closed = _generate_subgroup(group, number, [*generators, element], allowed, fixes_kind, chunks)
+        closed = _generate_subgroup(group, element_number, [*generators, element], allowed, fixes_kind, chunks)
         if closed is not None:
             generators.append(element)
             subgroup = closed
@@ -162,7 +162,7 @@ def _grow_subgroups(
 
 
 def _generate_subgroup(
-    group: SymmetryGroup, number: dict[bytes, int], picked: Sequence[int], allowed: NDArray[np.bool_],
+    group: SymmetryGroup, element_number: dict[bytes, int], generators: Sequence[int], allowed: NDArray[np.bool_],
     fixes_kind: NDArray[np.bool_], chunks: NDArray[np.int64],
 ) -> frozenset[int] | None:  # fmt: skip
     """Return the subgroup that these elements generate, as element numbers, or None if it is not admissible."""
@@ -170,21 +170,21 @@ def _generate_subgroup(
     generated, fresh = {0}, [0]
     fixing = fixes_kind[0].astype(np.int64)
     while fresh:
-        after = []
+        next_fresh = []
         for element in fresh:
-            for generator in picked:
-                other = number[group.nodes[generator][group.nodes[element]].tobytes()]
+            for generator in generators:
+                other = element_number[group.nodes[generator][group.nodes[element]].tobytes()]
                 if other in generated:
                     continue
                 if not allowed[other]:
                     return None
                 generated.add(other)
-                after.append(other)
+                next_fresh.append(other)
                 # chunks are permuted freely, so an orbit has as many chunks of a kind as elements fix the kind
                 fixing += fixes_kind[other]
                 if np.any(fixing > chunks):
                     return None
-        fresh = after
+        fresh = next_fresh
     return None if np.any(chunks % fixing) else frozenset(generated)
 
 
@@ -374,11 +374,11 @@ def _sample_subgroup(generators: Table, widths: Sequence[int], seed: int) -> tup
             continue
         # mostly cyclic subgroups, sometimes two generators
         chosen = np.array([pool[a]] if trial % 4 else [pool[a], pool[b]])
-        moved = _orbit_count(chosen[:, :nodes])
-        if moved < fewest:
+        orbit_count = _orbit_count(chosen[:, :nodes])
+        if orbit_count < fewest:
             closed = _close_products(chosen, widths, _FEW)
             if closed is not None:
-                best, fewest = (chosen, closed), moved
+                best, fewest = (chosen, closed), orbit_count
         if fewest == goal:
             break
     return best

@@ -93,15 +93,15 @@ class _CutProgram:
     Variables: per direction the load of every link; then the weight of every root if free, otherwise the rate.
     """
 
-    def __init__(self, topology: Topology, demand: Mapping[int, int] | None, reversals: Sequence[bool]) -> None:
-        self.topology, self.inward = topology, list(reversals)
+    def __init__(self, topology: Topology, demand: Mapping[int, int] | None, directions: Sequence[bool]) -> None:
+        self.topology, self.inward = topology, list(directions)
         self.roots = sorted(range(topology.ranks) if demand is None else demand)
-        self.links, self.directions = topology.links, len(reversals)
+        self.links, self.directions = topology.links, len(directions)
         demands = [] if demand is None else [demand[root] // math.gcd(*demand.values()) for root in self.roots]
         self.unit = sum(demands) or 1  # common denominator of the roots' weights relative to their sum
         # weights of the roots = this matrix times the last variables (a weight per root, or one rate)
         self.weight = np.eye(len(self.roots)) if demand is None else np.array(demands, float)[:, None] / self.unit
-        self.width = self.links * self.directions + self.weight.shape[1]
+        self.column_count = self.links * self.directions + self.weight.shape[1]
         resources = topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         self.capacity: Floats = capacity / _narrowest_rank(topology, capacity)
@@ -159,7 +159,7 @@ class _CutProgram:
         # a capacity that no solution can use would only spoil the scaling
         usable = np.minimum(self.capacity, MAX_SCALE * self.directions * self.topology.ranks)
         row_limits = np.concatenate([usable, np.zeros(len(self.cuts))])
-        cost = np.full(self.width, LOAD_COST)
+        cost = np.full(self.column_count, LOAD_COST)
         cost[self.links * self.directions :] = -1.0
         balances = self._balance_rows()
         solution = linprog(
@@ -192,7 +192,7 @@ class _CutProgram:
     def _cut_row(self, direction: int, side: Bools) -> Floats:
         """Return the row "weight inside a cut <= load that leaves it"."""
         tail, head = self.ends[direction]
-        row = np.zeros(self.width)
+        row = np.zeros(self.column_count)
         row[self.links * direction : self.links * (direction + 1)] = -(side[tail] & ~side[head]).astype(float)
         row[self.links * self.directions :] = dot(self.weight.T, side[self.roots].astype(float))
         return row
