@@ -36,9 +36,7 @@ def _critical_path(proofs: BoundEvaluator, profile: Profile, options: Mapping[st
 
 
 def _calls(proofs: BoundEvaluator, profile: Profile, options: Mapping[str, Any]) -> SecondsBySize | None:
-    """Return the launch plus the least bound over the protocols, each with its own latency per hop and share of the
-    bandwidth.
-    """
+    """Return the launch plus the least bound of a protocol, with its latency per hop and share of the bandwidth."""
     from antiphon.cost.nccl.model import protocol_figures
 
     try:

@@ -212,10 +212,7 @@ class _Reader:
         self.run = Run()
         self.last_kind = ""  # the collective that a program or a title named last, maybe for an earlier run
         self.devices: dict[int, tuple[str, str]] = {}  # host and process by rank
-        self.bus_factor = (
-            0.0,
-            0.0,
-        )  # busbw / algbw, and algbw, of the row with the greatest algbw: rounding changes it least
+        self.bus_factor = (0.0, 0.0)  # busbw / algbw, and algbw, of the row of greatest algbw: it is rounded least
         self.op_and_root = ("", "")  # what the rows print as operator and root
         self.width = USUAL_WIDTH  # as USUAL_WIDTH, by the head of the current table
         self.has_failed = False  # the summary of the run says that values were out of bounds

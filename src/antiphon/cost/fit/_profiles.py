@@ -77,10 +77,9 @@ def memory_profile(fit: MemoryFit, name: str = "") -> Profile:
 def loggp_level(fit: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
     """Return the LogGP figures between ranks that share the place `within`; none is below 0.
 
-    `gamma`: seconds per byte of a reduction, which round trips do not show.
-
-    Sizes are the ends of every regime, and figures are interpolated between the last size of one and the first of the
-    next. A regime whose figures grow and are cut at 0 is no line, so every measured size in it is listed.
+    `gamma`: seconds per byte added, which round trips do not show. Sizes are the ends of every regime, and figures are
+    interpolated between the last size of one and the first of the next. A regime whose figures grow and are cut at 0 is
+    no line, so every measured size in it is listed.
     """
     sizes: list[float] = []
     figures: dict[str, list[float]] = {name: [] for name in FIGURES}
@@ -108,9 +107,8 @@ def loggp_profile(
     """Return a profile with this level; `into`: add the level to that profile, or replace its level of this name.
 
     A new level is placed outside the named ones that exist, so add levels from the innermost to the outermost; the
-    level without a name stays last. The radices (messages that a rank, or a node's network card, sends at once) are
-    those that the measurements determine, else those of `into`. Raises Invalid if no measurement determines how long a
-    byte or a message takes.
+    level without a name stays last. Radices, the messages that a rank or a network card sends at once, are those that
+    were measured, else those of `into`. Raises Invalid if the measurements determine no figure.
     """
     if all(regime.start[figure] == 0 for regime in fit.regimes for figure in ("L", "o_s", "o_r", "g", "G")):
         raise Invalid("nothing to write into a profile: these measurements determine no figure")

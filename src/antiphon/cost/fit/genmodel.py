@@ -207,9 +207,8 @@ class GenmodelFit:
         if parameters["delta"].state != "given" and not parameters["delta"].usable:
             yield "delta is not determined well enough to be used: take it from `antiphon fit memory` (--memory)"
         if self.w_t.state == UNSEEN:
-            max_senders = max(
-                pair[0] for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions
-            )
+            rows = self.measured
+            max_senders = max(pair[0] for row in rows for pair in derive_factors(row.plan, row.ranks).receptions)
             yield f"no incast was seen with up to {max_senders} senders to one receiver"
         elif self.w_t.state == WEAK:
             yield "w_t is not determined well enough to be used: measure plan cps with more rank counts, more often"

@@ -43,8 +43,8 @@ class Plan:
 class Step(NamedTuple):
     """Equal steps, as the busiest rank sees them."""
 
-    times: int  # number of such steps
-    part: float  # of nbytes, that the rank receives in total
+    times: int  # number of these steps
+    part: float  # of nbytes, that the rank receives (in the second step of reduce-broadcast: sends) in total
     senders: int  # ranks that send to it at once
     fanin: int  # values that it combines of each byte, its own included; 0: none
 
@@ -96,11 +96,9 @@ def _plan_steps(plan: Plan, n: int) -> list[Step]:
         if plan.collective != ALLREDUCE:
             raise Unsupported(f"plan reduce-broadcast: is an allreduce, not a {plan.collective}; use cps")
         return [Step(1, n - 1.0, n - 1, n), Step(1, n - 1.0, 1, 0)]
-    reducing_steps = _reducing_steps(plan, n)
-    gathering_steps = [step._replace(fanin=0) for step in reducing_steps]
-    return {"reducescatter": reducing_steps, "allgather": gathering_steps, ALLREDUCE: reducing_steps + gathering_steps}[
-        plan.collective
-    ]
+    reduction = _reducing_steps(plan, n)
+    gathering = [step._replace(fanin=0) for step in reduction]
+    return {"reducescatter": reduction, "allgather": gathering, ALLREDUCE: reduction + gathering}[plan.collective]
 
 
 def _reducing_steps(plan: Plan, n: int) -> list[Step]:

@@ -44,7 +44,7 @@ class Place:
     in_switches: bool = False  # such switches multicast and reduce
     in_network: bool = False  # the network's switches do
     all_meet: bool = True  # any two ranks of a node have a link, or a switch
-    pairs: int = 0  # pairs of ranks with a direct link, in all nodes
+    pairs: int = 0  # ordered pairs of ranks with a direct link, in all nodes
     inner: frozenset[tuple[str, Fraction]] = frozenset()  # kind and bandwidth of links within nodes
     trunks: tuple[str, ...] = ()  # kinds of links between switches outside of nodes
     # per group of nodes below common switches: the number of nodes and the bandwidth of the links that leave the group
@@ -271,10 +271,9 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
 
 
 def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
-    """Group nodes on the same switches, then such groups, and so on.
+    """Return per group of nodes below common switches its number of nodes and the bandwidth of its links to others.
 
-    Return the number of nodes of each group and the bandwidth of its links to others, once for equal groups. O(links *
-    levels).
+    Nodes on the same switches form a group, then such groups, and so on. Equal ones count once. O(links * levels).
     """
     nodes = int(node_of.max()) + 1
     above = node_of < 0
@@ -327,9 +326,9 @@ def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
 def network_of(place: Place, gpu: str, networks: Mapping[str, Calls]) -> Calls | None:
     """Return the figures of the network that has all links of the place outside its nodes, preferably with this GPU."""
     kinds, above = set(place.kinds), set(place.trunks) - {TRUNK}
-    candidates = [
-        c for c in networks.values() if kinds and kinds | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)
-    ]
+    if not kinds:
+        return None
+    candidates = [c for c in networks.values() if kinds | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)]
     return min(candidates, key=lambda calls: not calls.gpus, default=None)
 
 

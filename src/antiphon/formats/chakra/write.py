@@ -56,7 +56,7 @@ def chakra(
     name
         Prefix of the file names.
     """
-    seconds = read_gamma(gamma)
+    seconds_per_byte = read_gamma(gamma)
     check_order(order)
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         raise Invalid(f"name: expected letters, digits, - and _, got {quote(name)}")
@@ -71,7 +71,7 @@ def chakra(
     schedule = expand(entry.schedule)
     empty = replace(plan, entries=(replace(entry, start=0, stop=None, schedule=schedule.take([])),))
     head_attributes = {"antiphon": dumps(empty).decode(), "nbytes": str(size)}
-    files = _Files(messages_of(schedule), size, order, seconds, local_work_us)
+    files = _Files(messages_of(schedule), size, order, seconds_per_byte, local_work_us)
     ranks = range(plan.collective.ranks)
     return {f"{name}.{rank}.et": files.text(rank, head_attributes if rank == 0 else {}) for rank in ranks}
 
@@ -109,9 +109,8 @@ class _Files:
             self.waits.setdefault(message, []).append(self._node_number(item >> 1, bool(item & 1)))
         columns = messages.schedule.columns()
         self.columns = {name: columns[name] for name in ROWS if name in columns}
-        rows = np.lexsort(
-            (*reversed(self.columns.values()), messages.of_row)
-        )  # the same for any order of the schedule's rows
+        # sorted by all columns, so that the order of the schedule's rows does not matter
+        rows = np.lexsort((*reversed(self.columns.values()), messages.of_row))
         self.rows, self.row_ptr = rows, pointers(messages.of_row[rows], len(messages))
         ends = np.concatenate([messages.src, messages.dst])
         order_by_rank = order_of(ends, messages.ranks)

@@ -129,8 +129,7 @@ def _file_names(tiers: list[_Tier]) -> dict[int, str]:
     """Return the name of the parameter file of each level of the profile."""
     names: dict[int, str] = {}
     for number, tier in enumerate(tiers):
-        for i, level in enumerate(
-            np.unique(tier.level)[::-1].tolist()
-        ):  # the outer level, the last one, gets the plain name
+        # the outer level, which is the greatest number, gets the plain name
+        for i, level in enumerate(np.unique(tier.level)[::-1].tolist()):
             names[level] = f"level{number}.csv" if i == 0 else f"level{number}-{i}.csv"
     return names

@@ -65,10 +65,8 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     pad_left, pad_top, pad_right, pad_bottom = _measure_overhang(
         panel_layout, [line.curve for arrows in lines for line in arrows]
     )
-    panel_width, panel_height = (
-        pad_left + panel_layout.drawing.width + pad_right,
-        pad_top + panel_layout.drawing.height + pad_bottom + _CAPTION,
-    )
+    panel_width = pad_left + panel_layout.drawing.width + pad_right
+    panel_height = pad_top + panel_layout.drawing.height + pad_bottom + _CAPTION
     # Panels in a grid, below the title lines; a row of captions below each.
     columns, top = _count_columns(panel_width, len(shown)), 16.0 + 20 * len(title_lines)
     width = max(
@@ -203,10 +201,8 @@ def _make_panel_layout(graph: Graph) -> PanelLayout:
         drawing = Drawing({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], width, height)
     radii = np.array([min(node.half) for node in graph.nodes])
     without_links = PanelLayout(graph, drawing, centres, radii, ())
-    return replace(
-        without_links,
-        links=tuple(without_links.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})),
-    )
+    pairs = sorted({(edge.a, edge.b) for edge in graph.edges})
+    return replace(without_links, links=tuple(without_links.line(*pair) for pair in pairs))
 
 
 def _measure_overhang(panel_layout: PanelLayout, curves: Sequence[Curve]) -> list[float]:
