@@ -112,6 +112,7 @@ class Refutation:
 
     def is_count(self, false, true):
         """Counts add up; more chunks than a resource carries in n rounds need n + 1 rounds; all rounds are limited."""
+        # `total`, `loads` and `steps` add up what is in `false`; `goal` is the only meaning in `true`, if there is one.
         total, loads, steps, goal = 0, Counter(), Counter(), next(iter(true), ("none", 0, ()))
         for m in false:
             total += {"send": 1, "load": m[1], "excess": m[1]}.get(m[0], -FAR)
@@ -124,18 +125,20 @@ class Refutation:
         if steps:
             return total > self.spare_rounds if goal[0] == "none" else goal[1] <= total and set(steps) <= set(goal[2])
         extra = goal[1] - 1 if goal[0] == "excess" else self.spare_rounds  # rounds beyond `min_rounds`
-        at = {send[3] for send in loads}
+        send_steps = {send[3] for send in loads}
         uses = [Counter(x for link in send[2] for x in self.machine.used_by[link]) for send in loads]
         fits = [x for x in (uses or [()])[0] if all(n <= use[x] for n, use in zip(loads.values(), uses, strict=True))]
-        in_step = len(at) == 1 and goal[0] in ("none", "excess") and set(goal[2]) in (set(), at)
+        in_step = len(send_steps) == 1 and goal[0] in ("none", "excess") and set(goal[2]) in (set(), send_steps)
         return in_step and any(total > (extra + self.min_rounds) * self.capacity[x] for x in fits)
 
     def is_order(self, false, true):
         """Chunks of blocks that are alike are sorted by their sends; "order": so far no send of the first only."""
+        # The definition: an order still holds with one more pair of sends, unless only the first of these is true.
         for _, above, below in (m for m in true if m[0] == "order"):
             before = len(above) == 1 or ("order", above[:-1], below[:-1]) in false
             if before and (self.meanings[above[-1]] in true or self.meanings[below[-1]] in false):
                 return True
+        # The sorting: where an order holds so far, the second chunk makes the next send only if the first does, too.
         sends = [[m for m in side if m[0] == "send"] for side in (true, false)]
         for _, above, below in [m for m in false if m[0] == "order"] or [(0, (), ())]:
             for last in itertools.product(*sends):

@@ -120,9 +120,9 @@ class _Pipe(io.RawIOBase):
 
     def __init__(self, handle: int, waits: bool) -> None:
         self.handle = handle
-        self.until = time.monotonic() + PIPE_TIMEOUT if waits else None
-        self.ready = select.poll()
-        self.ready.register(handle, select.POLLIN)
+        self.deadline = time.monotonic() + PIPE_TIMEOUT if waits else None
+        self.poller = select.poll()
+        self.poller.register(handle, select.POLLIN)
 
     def readable(self) -> bool:
         return True
@@ -135,13 +135,13 @@ class _Pipe(io.RawIOBase):
             try:
                 count = os.readv(self.handle, [buffer])
             except BlockingIOError:  # there is a writer that has sent nothing yet
-                self.until = None
-                self.ready.poll()
+                self.deadline = None
+                self.poller.poll()
                 continue
-            if count or self.until is None:
-                self.until = None
+            if count or self.deadline is None:
+                self.deadline = None
                 return count
-            if time.monotonic() > self.until:
+            if time.monotonic() > self.deadline:
                 raise OSError(
                     None, f"is a pipe to which nobody writes (for {PIPE_TIMEOUT:g} s); start its writer first"
                 )

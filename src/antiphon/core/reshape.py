@@ -419,13 +419,13 @@ def _card_limits(card: Card, ends: set[int], links: Sequence[tuple[int, int, int
     """Return the limits that a network card puts on new links (number, source, destination)."""
     bandwidth = parse_bandwidth(card.bandwidth, f"bandwidth of card {card.name}")
     # Links between two ends of one card stay inside of it and do not load it.
-    out = tuple(number for number, a, b in links if a in ends and b not in ends)
-    into = tuple(number for number, a, b in links if b in ends and a not in ends)
-    if not out and not into:
+    outgoing = tuple(number for number, a, b in links if a in ends and b not in ends)
+    incoming = tuple(number for number, a, b in links if b in ends and a not in ends)
+    if not outgoing and not incoming:
         raise Invalid(f"join: no new link leaves or reaches the ends of card {quote(card.name)}")
     if not card.duplex:
-        return [SharedLimit(card.name, out + into, bandwidth)]
-    directions = ((f"{card.name} out", out), (f"{card.name} in", into))
+        return [SharedLimit(card.name, outgoing + incoming, bandwidth)]
+    directions = ((f"{card.name} out", outgoing), (f"{card.name} in", incoming))
     return [SharedLimit(label, numbers, bandwidth) for label, numbers in directions if numbers]
 
 

@@ -1,6 +1,6 @@
 """The machine: ranks, switches, directed links, shared limits, and a place for every node.
 
-Ranks (numbers 0 to ranks - 1) hold data. Switches (the numbers after them) forward them; an `Ability` says whether they
+Ranks (numbers 0 to ranks - 1) hold data. Switches (the numbers after them) forward them; an `Ability` states if they
 also multicast or reduce. Links are stored as columns
 of source, destination and type, because a full mesh of a thousand ranks has a million of them; the kind, bandwidth and
 latency of a type are stored once in a table. Bandwidths are exact fractions, so that bounds are exact.
@@ -69,7 +69,7 @@ class Ability:
 
     multicast: bool = False  # sends data that arrive once out of several links
     reduce: bool = False  # combines data that arrive over several links
-    through: bool = False  # multicasts what it combined at once, so that they need not pass through a rank between
+    through: bool = False  # what it combined may leave by several links without reaching a rank in between
     # The destination's own contribution to a reduction, and the copy that the source of a multicast keeps, cross the
     # switch like other data (NVLS); otherwise they stay in the rank's memory.
     own: bool = False
@@ -163,9 +163,9 @@ class Topology(Displayed):
             raise Invalid(f"topology places: expected {self.nodes} texts, one per node, got {len(self.places)}")
         for place in self.places:
             check_text(place, "topology place")
-        able = any(ability != FORWARD_ONLY for ability in self.abilities)
-        object.__setattr__(self, "abilities", tuple(self.abilities) if able else ())
-        if able and len(self.abilities) != self.switches:
+        has_abilities = any(ability != FORWARD_ONLY for ability in self.abilities)
+        object.__setattr__(self, "abilities", tuple(self.abilities) if has_abilities else ())
+        if has_abilities and len(self.abilities) != self.switches:
             raise Invalid(f"topology abilities: expected {self.switches}, one per switch, got {len(self.abilities)}")
         object.__setattr__(self, "cards", tuple(self.cards))
         for number, card in enumerate(self.cards):
@@ -175,21 +175,21 @@ class Topology(Displayed):
                 raise Invalid(
                     f"cards[{number}] ({quote(card.name)}): serves a node out of range (0 to {self.nodes - 1})"
                 )
-        used = [self.types[i].bandwidth for i in np.unique(self.link_type)]
-        object.__setattr__(self, "unit", exact(self.unit, "unit bandwidth") or min(used, default=Fraction(1)))
+        speeds = [self.types[i].bandwidth for i in np.unique(self.link_type)]
+        object.__setattr__(self, "unit", exact(self.unit, "unit bandwidth") or min(speeds, default=Fraction(1)))
         if self.unit <= 0:
             raise Invalid(f"unit bandwidth: must be greater than 0, got {self.unit}")
 
     def _check_limits(self) -> None:
         """Check that every shared limit names at least one link, each once and in range."""
         for number, limit in enumerate(self.limits):
-            where = f"limits[{number}] (shared limit {quote(limit.name)})"
+            position = f"limits[{number}] (shared limit {quote(limit.name)})"
             if not limit.links:
-                raise Invalid(f"{where}: names no links; a limit bounds one link or several together")
+                raise Invalid(f"{position}: names no links; a limit bounds one link or several together")
             if len(set(limit.links)) != len(limit.links):
-                raise Invalid(f"{where}: names a link twice")
+                raise Invalid(f"{position}: names a link twice")
             if min(limit.links) < 0 or max(limit.links) >= self.links:
-                raise Invalid(f"{where}: link out of range (0 to {self.links - 1})")
+                raise Invalid(f"{position}: link out of range (0 to {self.links - 1})")
 
     @property
     def nodes(self) -> int:

@@ -46,7 +46,7 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 
-_MAX_PRICE = 5000  # every greatest price below this is tried, so that all others come out as whole numbers
+_MAX_PRICE = 5000  # greatest prices 1, 2, ... below this are tried until all prices are nearly whole numbers
 _FINE_SCALE = 10**11  # the greatest price of the last attempt: rounding changes prices by less than 1e-11 of it
 
 
@@ -177,11 +177,11 @@ class BoundProgram:
 
         arcs = len(self.arcs)
         ends = np.concatenate([self.arcs.head, self.arcs.tail])
-        table = sp.csr_array(
+        incidence = sp.csr_array(
             (np.repeat([1.0, -1.0], arcs), (ends, np.tile(np.arange(arcs), 2))),
             shape=(self.topology.nodes, arcs),
         )
-        return table[np.flatnonzero(~self.places)]
+        return incidence[np.flatnonzero(~self.places)]
 
     def _limit_rows(self) -> tuple[Any, NDArray[np.float64]]:
         """Return which arcs count toward each shared limit, and the limits' capacities."""
@@ -225,12 +225,12 @@ class BoundProgram:
 
         arcs, count = len(self.arcs), len(self.commodities)
         family = np.array([c.group for c in self.commodities])
-        member = sp.csr_array((np.ones(count), (family, np.arange(count))), shape=(len(self.groups), count))
-        flows_of_family = sp.kron(member, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
-        stacked = sp.kron(np.ones((len(self.groups), 1)), sp.eye_array(arcs), format="csr")
+        membership = sp.csr_array((np.ones(count), (family, np.arange(count))), shape=(len(self.groups), count))
+        flows_of_family = sp.kron(membership, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
+        load_of_family = sp.kron(np.ones((len(self.groups), 1)), sp.eye_array(arcs), format="csr")
         crossing = np.array([crossings for _, crossings in self.partitions]).reshape(-1, arcs)
         minimum = np.array([-1.0 * p.times * p.weight for p, _ in self.partitions])
-        return (-stacked, flows_of_family), (sp.csr_array(-crossing), minimum)
+        return (-load_of_family, flows_of_family), (sp.csr_array(-crossing), minimum)
 
     def solve(self, time_scale: float) -> Solution | None:
         """Return the optimum by HiGHS, or None if it fails. Variables: T, loads, then all flows.
@@ -287,17 +287,17 @@ class BoundProgram:
 
     def exact_witnesses(self, solution: Solution) -> Iterator[LpDual]:
         """Yield exact witnesses rounded from the float duals, the simplest first."""
-        kinds = (solution.lengths.ravel(), solution.limit_price, solution.potentials, solution.multipliers)
+        dual_vectors = (solution.lengths.ravel(), solution.limit_price, solution.potentials, solution.multipliers)
         if self._single:
-            kinds = (solution.link_price, solution.limit_price, solution.potentials[:0], solution.multipliers)
-        values = np.concatenate(kinds)
-        top = float(np.abs(values).max(initial=0.0))
-        if not top > 0:
+            dual_vectors = (solution.link_price, solution.limit_price, solution.potentials[:0], solution.multipliers)
+        values = np.concatenate(dual_vectors)
+        max_value = float(np.abs(values).max(initial=0.0))
+        if not max_value > 0:
             return
         # Try small multiples first: they give simple witnesses. The fine rounding is always valid and almost optimal.
-        for scale in [*_find_scales(values / top), _FINE_SCALE]:
-            integers = [round(v) for v in (values / top * scale).tolist()]
-            borders = np.cumsum([0, *(len(values_of_kind) for values_of_kind in kinds)])
+        for scale in [*_find_scales(values / max_value), _FINE_SCALE]:
+            integers = [round(v) for v in (values / max_value * scale).tolist()]
+            borders = np.cumsum([0, *(len(vector) for vector in dual_vectors)])
             witness = self._assemble_dual(*(integers[a:b] for a, b in itertools.pairwise(borders.tolist())))
             if witness.prices:
                 yield witness
@@ -335,11 +335,11 @@ class BoundProgram:
         price = []
         for arc, (tail, head) in enumerate(zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)):
             # Dual feasibility: price + limits + potential(head) - potential(tail) >= lengths + crossings.
-            cost = sum(lengths[arc::arcs])
+            min_price = sum(lengths[arc::arcs])
             for (_, crossings), multiplier in zip(self.partitions, multipliers, strict=True):
-                cost += int(crossings[arc]) * max(multiplier, 0)
-            cost -= sum(limits[i] for i in self.arcs.limits[arc])
-            price.append(max(0, cost - potential[head] + potential[tail]))
+                min_price += int(crossings[arc]) * max(multiplier, 0)
+            min_price -= sum(limits[i] for i in self.arcs.limits[arc])
+            price.append(max(0, min_price - potential[head] + potential[tail]))
         return price
 
 

@@ -108,16 +108,16 @@ class _Strength:
 
     def __init__(self, network: Network, groups: Groups) -> None:
         self.network, self.groups = network, groups
-        self.heads = [group[0] for group in groups]
+        self.first_nodes = [group[0] for group in groups]
         n = network.nodes
         self.source, self.sink = n, n + 1
         ties = [(a, b) for g in groups for x in g[1:] for a, b in ((g[0], x), (x, g[0]))]
-        tail = network.tail.tolist() + [a for a, _ in ties] + [self.source] * len(groups) + self.heads
-        head = network.head.tolist() + [b for _, b in ties] + self.heads + [self.sink] * len(groups)
-        self.ties = len(ties)
+        tail = network.tail.tolist() + [a for a, _ in ties] + [self.source] * len(groups) + self.first_nodes
+        head = network.head.tolist() + [b for _, b in ties] + self.first_nodes + [self.sink] * len(groups)
+        self.tie_count = len(ties)
         self.flows = Flows(n + 2, tail, head)
-        self.links = [int(c) for c in network.capacity.tolist()]
-        self.infinite = sum(self.links) + 1
+        self.capacities = [int(c) for c in network.capacity.tolist()]
+        self.infinite = sum(self.capacities) + 1
 
     def find_weakest(self) -> tuple[Groups, Fraction]:
         """Newton iteration: test the ratio of the last partition until no partition has a lower one."""
@@ -138,7 +138,7 @@ class _Strength:
         sides, total = [], 0
         for group_numbers in part_groups:
             inside = set(group_numbers)
-            capacity = self.links + [self.infinite] * self.ties
+            capacity = self.capacities + [self.infinite] * self.tie_count
             capacity += [self.infinite if i in inside else 0 for i in range(len(self.groups))]
             capacity += [0 if i in inside else self.infinite for i in range(len(self.groups))]
             _, side = self.flows.cut(capacity, self.source, self.sink)
@@ -151,7 +151,7 @@ class _Strength:
         per group."""
         p, q = ratio.numerator, ratio.denominator
         count = len(self.groups)
-        links = [c * q for c in self.links]
+        links = [c * q for c in self.capacities]
         price: list[int] = []  # per group: how much it raises the sum over parts of q * capacity out - p
         part_of = list(range(count))
         unbounded = self.infinite * q + p * count
@@ -160,14 +160,14 @@ class _Strength:
             # Groups of positive price hang on the source and those of negative price on the sink, so a cut around S has
             # the value (capacity out of S) - (sum of the prices in S) + sum(positive). Later groups are outside S.
             positive = [max(x, 0) for x in price]
-            source_capacity = [*positive, unbounded] + [0] * (count - added - 1)
-            sink_capacity = [max(-x, 0) for x in price] + [0] + [unbounded] * (count - added - 1)
+            from_source = [*positive, unbounded] + [0] * (count - added - 1)
+            to_sink = [max(-x, 0) for x in price] + [0] + [unbounded] * (count - added - 1)
             value, side = self.flows.cut(
-                links + [unbounded] * self.ties + source_capacity + sink_capacity, self.source, self.sink
+                links + [unbounded] * self.tie_count + from_source + to_sink, self.source, self.sink
             )
             price.append(value - sum(positive) - p)
             # The minimum cut selects the existing parts that merge with group `added`.
-            joined = {part_of[i] for i in range(added + 1) if side[self.heads[i]]}
+            joined = {part_of[i] for i in range(added + 1) if side[self.first_nodes[i]]}
             for i in range(added + 1):
                 if part_of[i] in joined:
                     part_of[i] = added

@@ -145,8 +145,8 @@ def _link_costs(topology: Topology, dual: LpDual) -> list[int]:
 class _Replay:
     """A resolution proof replayed on its clauses: the formula, and per lemma its literals and the clauses it needs.
 
-    `instance` is the problem as the certificate poses it. The solver may have worked on a renumbered copy, `solved`;
-    `to_original` renumbers back (None: there is no copy).
+    `instance` is the problem as the certificate poses it, `value` the JSON object of its refutation. The solver may
+    have worked on a renumbered copy, `solved`; `to_original` renumbers back (None: there is no copy).
     """
 
     def __init__(self, instance: Instance, value: Mapping[str, Any]) -> None:

@@ -32,8 +32,10 @@ def resolve_routes(schedule: Schedule, topology: Topology) -> Resolved:
 def _refuse_missing(schedule: Schedule, routes: Resolved, row: Ints | None = None) -> Resolved:
     """Raise Invalid for the first row without a path."""
     if len(routes.faulty_rows):
-        at = int(routes.faulty_rows[0] if row is None else row[routes.faulty_rows[0]])
-        raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {routes.faults[0]}")
+        faulty_row = int(routes.faulty_rows[0] if row is None else row[routes.faulty_rows[0]])
+        raise Invalid(
+            f"step {schedule.step[faulty_row]}, chunk {schedule.chunk[faulty_row]}: the transfer {routes.faults[0]}"
+        )
     return routes
 
 

@@ -77,10 +77,10 @@ def encode(programs: Sequence[Program]) -> bytes:
     tables = b"".join(map(_pad_section, _head_tables(first)))
     head = HEADER.size + len(tables) + DIRECTORY_ENTRY.size * len(sections)  # bytes before the sections
     # The directory: offset, size and checksum of every section; all zero for a variant that the file lacks.
-    at, entries = head, []
+    offset, entries = head, []
     for section in sections:
-        entries.append(DIRECTORY_ENTRY.pack(at if section else 0, len(section), zlib.crc32(section), 0))
-        at += len(section)
+        entries.append(DIRECTORY_ENTRY.pack(offset if section else 0, len(section), zlib.crc32(section), 0))
+        offset += len(section)
     collective, relation = first.collective, first.collective.custom
     wants = relation.wants if relation else ()
     numbers = [
@@ -91,7 +91,7 @@ def encode(programs: Sequence[Program]) -> bytes:
         len(wants), sum(map(len, wants)),
     ]  # fmt: skip
     # The checksum covers everything after itself (from byte 16) up to the sections, which have their own.
-    body = HEADER.pack(MAGIC, VERSION, 0, head, at, *numbers)[16:] + tables + b"".join(entries)
+    body = HEADER.pack(MAGIC, VERSION, 0, head, offset, *numbers)[16:] + tables + b"".join(entries)
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
 
 
@@ -123,11 +123,13 @@ def _encode_section(p: Program, rank: int) -> bytes:
     waits = slice(int(p.wait_ptr[op_rows.start]), int(p.wait_ptr[op_rows.stop]))
     bases = slice(int(p.base_ptr[rank]), int(p.base_ptr[rank + 1]))
     slots = slice(int(p.slot_ptr[rank]), int(p.slot_ptr[rank + 1]))
-    ends = slice(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1]))
+    finish_rows = slice(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1]))
     scratch = p.base_buffer[bases] == SCRATCH
     origins = p.base_origin[bases][scratch]
     # Points are shared by all ranks in memory; a section holds only the points that it names, renumbered.
-    point_columns = (p.part_begin[part_rows], p.part_end[part_rows], origins, p.finish_begin[ends], p.finish_end[ends])
+    point_columns = (
+        p.part_begin[part_rows], p.part_end[part_rows], origins, p.finish_begin[finish_rows], p.finish_end[finish_rows],
+    )  # fmt: skip
     points, number = np.unique(np.concatenate(point_columns), return_inverse=True)
     begin, end, origins, finish_begin, finish_end = np.split(number, np.cumsum([len(n) for n in point_columns])[:-1])
     origin = np.zeros(len(scratch), np.int64)
@@ -153,8 +155,8 @@ def _encode_section(p: Program, rank: int) -> bytes:
         ),
         _fill_table(_PART, begin=begin, end=end, base=p.part_base[part_rows] - bases.start),
         (p.wait[waits] - op_rows.start).astype(_U4),
-        _fill_table(_FINISH, begin=finish_begin, end=finish_end, base=p.finish_base[ends] - bases.start,
-                    count=p.finish_count[ends]),
+        _fill_table(_FINISH, begin=finish_begin, end=finish_end, base=p.finish_base[finish_rows] - bases.start,
+                    count=p.finish_count[finish_rows]),
     )  # fmt: skip
     weights = [int(w[rank]) for w in p.weights]
     head = SECTION_HEADER.pack(rank, int(p.in_place), *weights, *map(len, tables))
@@ -320,14 +322,14 @@ class _Reader:
         section_rank, section_variant, input_weight, output_weight, *counts = SECTION_HEADER.unpack_from(data)
         if (section_rank, section_variant) != (rank, variant):
             raise Invalid(f"{section_name} is that of rank {section_rank}")
-        at, tables = SECTION_HEADER.size, []
+        offset, tables = SECTION_HEADER.size, []
         for table, count in zip(TABLES, counts, strict=True):
-            if at + count * table.itemsize > size:
+            if offset + count * table.itemsize > size:
                 raise Invalid(f"{section_name} is shorter than what it tells of")
-            tables.append(np.frombuffer(data, table, count, at))
-            at += count * table.itemsize
-            at += -at % 8
-        if at != size:
+            tables.append(np.frombuffer(data, table, count, offset))
+            offset += count * table.itemsize
+            offset += -offset % 8
+        if offset != size:
             raise Invalid(f"{section_name} has not the length that it tells")
         misfit = _find_misfit(counts, tables, self.ranks)
         if misfit:

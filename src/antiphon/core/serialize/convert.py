@@ -364,11 +364,9 @@ def _schedule_in(
         check_plain(row.provenance, "provenance")
         chunk_row = row.chunks
         with within("chunks"):
-            chunk_columns = [
-                _read_longs(c, w)
-                for c, w in ((chunk_row.block, "block"), (chunk_row.offset, "offset"), (chunk_row.share, "share"))
-            ]
-            chunks = Chunks(chunk_columns[0], chunk_columns[1], chunk_columns[2], chunk_row.denominator)  # type: ignore[arg-type]
+            names = ("block", "offset", "share")
+            block, offset, share = (_read_longs(getattr(chunk_row, name), name) for name in names)
+            chunks = Chunks(block, offset, share, chunk_row.denominator)  # type: ignore[arg-type]
         read_columns: dict[str, Any] = {
             name: _read_longs(values, name) if isinstance(values, list) else values for name, values in columns.items()
         }
@@ -422,8 +420,8 @@ def _read_longs(values: Sequence[int], column_name: str) -> Longs:
     try:
         return np.fromiter(values, np.int64, len(values))
     except OverflowError:
-        at = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
-        raise Invalid(f"{column_name}[{at}]: {quote(values[at])} is out of range") from None
+        row = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
+        raise Invalid(f"{column_name}[{row}]: {quote(values[row])} is out of range") from None
 
 
 def _check_below(value: int, high: int, field_name: str) -> int:

@@ -1,6 +1,7 @@
 """An allreduce from an allgather: every rank's whole input goes everywhere and is added where it arrives.
 
-In as many steps as an allgather of such inputs, half of those of a reducescatter and an allgather, but with more data.
+It takes as many steps as an allgather of such inputs: half of those of a reducescatter followed by an allgather. In
+return it moves more data.
 
 Example: three ranks on a line, 0 - 1 - 2. Rank 1 receives the inputs of 0 and 2; it adds them to its own, and keeps
 each in a slot of its own as well, from where it forwards it to the other end.
@@ -18,7 +19,7 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 
 
 def add_on_arrival(allgather: Schedule, collective: Collective) -> Schedule:
-    """Return an allreduce made of an allgather among the same members, all blocks of which have equally many chunks.
+    """Return an allreduce made of an allgather among the same members, with equally many chunks in every block.
 
     O(n) for n transfers. Data that a rank must forward are kept in a slot of their own and added from there one step
     later.

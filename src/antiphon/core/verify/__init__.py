@@ -98,21 +98,21 @@ def _check_routes(schedule: Schedule, topology: Topology, op: str | None, dtype:
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if not len(resolved.faulty_rows):
         return None if schedule.joint is None else joined.find_joint_fault(schedule, topology, resolved, op, dtype)
-    at = int(
+    fault_index = int(
         np.lexsort((resolved.faulty_rows, schedule.chunk[resolved.faulty_rows], schedule.step[resolved.faulty_rows]))[0]
     )
-    return row_fault("route", schedule, int(resolved.faulty_rows[at]), resolved.faults[at])
+    return row_fault("route", schedule, int(resolved.faulty_rows[fault_index]), resolved.faults[fault_index])
 
 
 def _check_data(schedule: Schedule) -> Fault | None:
     """Check, batch by batch, that cells hold what rows read and end with what the collective demands."""
     demand = Demand.of(schedule.collective)
     # The quick test is only valid where every cell needs a single contribution.
-    single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
-    single &= len(schedule.collective.relation.pre_block) == 0 or not _has_double_pre(demand)
+    is_single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
+    is_single &= len(schedule.collective.relation.pre_block) == 0 or not _has_double_pre(demand)
     fault: Fault | None = None
     for batch in split_batches(schedule, demand):
-        if not (single and quick.is_surely_right(batch)):
+        if not (is_single and quick.is_surely_right(batch)):
             fault = _earliest_fault(fault, _check_batch(schedule, batch))
     return fault
 
@@ -142,13 +142,13 @@ def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome)
     """Check that every cell required at the end holds exactly its contributions: by count if that decides, else by
     exact sets."""
     collective = schedule.collective
-    number = collective.ids_per_block[schedule.chunks.block[batch.chunks]]
+    contribution_count = collective.ids_per_block[schedule.chunks.block[batch.chunks]]
     # Counting does not decide where a partial sum is used twice or where only a subset is wanted.
     is_undecided = outcome.shared.copy()
     is_undecided[batch.post_owner[batch.post_want >= 0]] = True
-    is_wrong = (outcome.count[batch.post] != number[batch.post_owner]) & ~is_undecided[batch.post_owner]
+    is_wrong = (outcome.count[batch.post] != contribution_count[batch.post_owner]) & ~is_undecided[batch.post_owner]
     if not is_wrong.any() and is_undecided.any():
-        for owners in _group_chunks(np.flatnonzero(is_undecided), batch, number):
+        for owners in _group_chunks(np.flatnonzero(is_undecided), batch, contribution_count):
             chunk_rows = batch.only(owners).compact()
             is_right = sets.holds_exactly(chunk_rows, collective.relation.wants)
             if not is_right.all():

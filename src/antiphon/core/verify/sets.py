@@ -93,9 +93,9 @@ def track_sets(batch: ChunkRows, ids: Longs, words: int) -> Bits:
             is_repeated = np.logical_or.reduceat(has_repeats[read], first)
             # size_sum: the sum of the sizes of all operands, with repetition.
             size_sum = np.add.reduceat(np.bitwise_count(operands).sum(axis=1, dtype=np.int64), first)
-            old = np.where(adds[:, None], state[cells], np.uint64(0))
-            size_sum += np.bitwise_count(old).sum(axis=1, dtype=np.int64)
-            union |= old
+            old_set = np.where(adds[:, None], state[cells], np.uint64(0))
+            size_sum += np.bitwise_count(old_set).sum(axis=1, dtype=np.int64)
+            union |= old_set
             is_repeated |= adds & has_repeats[cells]
             # |union| < sum of sizes: some contribution arrived twice.
             is_repeated |= np.bitwise_count(union).sum(axis=1, dtype=np.int64) != size_sum
