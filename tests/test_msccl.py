@@ -194,7 +194,7 @@ def test_text_is_what_the_executors_own_parser_takes() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"proto": "simple"}, "proto: expected Simple, LL, LL128, got 'simple'"),
+        ({"proto": "simple"}, "proto: expected auto, Simple, LL, LL128, got 'simple'"),
         ({"instances": 0}, "instances: expected a whole number from 1 to 32, got 0"),
         ({"instances": True}, "instances: expected a whole number"),
         ({"name": "a b"}, "name: expected up to 100 letters"),

@@ -14,7 +14,7 @@ from antiphon.cli import run
 from antiphon.cli.tuning_text import tuning_text
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.nccl.accuracy import error_at, is_clearly_faster
-from antiphon.cost.nccl.library import library
+from antiphon.cost.nccl.library import library, library_here
 from antiphon.cost.nccl.model import calls
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import NotFound, Unsupported
@@ -160,6 +160,25 @@ def test_no_plan_is_written_by_a_slower_protocol_unsaid(spec: str, tmp_path: Pat
                     f"{kind} from {format_size(entry.start)}: at .*? takes ([0-9.]+) times", str(files.notes)
                 )
                 assert slower <= 1.005 or (stated and slower <= 1.01 * float(stated[1])), nbytes
+                assert prices[protocol] <= 1.005 * library_here(tuning.topology).at(kind, nbytes)[0].seconds, nbytes
+
+
+def test_sizes_between_the_tuned_ones_are_left_to_a_faster_library(tmp_path: Path) -> None:
+    """Packets win at 8 KiB; from 16 KiB on plain data takes 46 us, RCCL 14."""
+    tuning = antiphon.tune("allreduce", "mi300x", nbytes=["8KiB", "64KiB"], planners=["recursive-doubling", "direct"])
+    assert tuning.ranges[0].candidate.planner == "recursive-doubling"
+    files = antiphon.export(tuning, "mscclpp-json", tmp_path)
+    fitting = runpy.run_path(str(tmp_path / "register.py"))["fitting"]
+    served = [nbytes for nbytes in (2**power for power in range(7, 17)) if fitting("allreduce", nbytes, False, 0)]
+    assert served == [2**power for power in range(7, 14)]
+    assert "protocol Simple takes" in files.notes[0]
+    assert files.notes[0].endswith("left to RCCL")
+    antiphon.export(tuning, "msccl-xml", tmp_path / "msccl")  # which has LL128, as the predictions
+    texts = {file.stem.removesuffix("-in-place"): file.read_text() for file in (tmp_path / "msccl").glob("*.xml")}
+    for name, protocol in (("allreduce-recursive-doubling-0", "LL"), ("allreduce-direct-1", "LL128")):
+        assert f' proto="{protocol}" ' in texts[name]
+    with pytest.raises(NotFound, match=r"left to RCCL; allreduce from 64KiB: .*left to RCCL"):
+        antiphon.export(tuning, "msccl-xml", tmp_path / "forced", options={"proto": "Simple"})
 
 
 def test_a_runner_up_that_nccl_beats_is_not_written(broadcast: antiphon.Tuning) -> None:

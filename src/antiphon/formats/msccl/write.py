@@ -19,15 +19,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
 from antiphon.core.program import Program, among, job_of
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.msccl.read import KINDS, LETTERS, NODES, SLOTS
+from antiphon.formats.predicted_times import PredictedTimes
 from antiphon.formats.served import refuse_served
 from antiphon.lower.blocks.blocks import Blocks, NumberedBlock, Place, Row, compile_to_blocks
 from antiphon.lower.blocks.place import Limits
@@ -35,14 +37,16 @@ from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Places
 from antiphon.lower.without_gc import without_gc
 from antiphon.options import parse_yes
+from antiphon.units import format_size
 
 FORMAT_NAME = "MSCCL XML"
+AUTO = "auto"  # the protocol that is predicted to be the fastest
 MAX_NAME = 100  # characters of a name
 MAX_RCCL_BLOCKS = 64  # thread blocks per rank that RCCL holds; files without fused steps are for RCCL
 
 
 def msccl_xml(
-    plan: Plan, *, proto: str = "Simple", instances: int = 1, fused: bool = True, alone: bool = False, name: str = ""
+    plan: Plan, *, proto: str = "auto", instances: int = 1, fused: bool = True, alone: bool = False, name: str = ""
 ) -> Files[Iterator[bytes]]:  # fmt: skip
     """Write MSCCL XML: a file per schedule for calls out of place and in place, or one for both if they are the same.
 
@@ -53,7 +57,8 @@ def msccl_xml(
     Parameters
     ----------
     proto
-        Simple, LL or LL128.
+        Simple, LL or LL128. Default: the fastest at the size for which tuning chose the schedule, else Simple. Sizes at
+        which NCCL is predicted to be faster are left to it.
     instances
         Run this number of copies of the algorithm, each on its share of every chunk with channels of its own.
     fused
@@ -63,15 +68,15 @@ def msccl_xml(
     name
         Name of the files and of the algorithm in them. Default: the planner's.
     """
-    if proto not in SLOTS:
-        raise Invalid(f"proto: expected {', '.join(SLOTS)}, got {quote(proto)}")
+    if proto not in (AUTO, *SLOTS):
+        raise Invalid(f"proto: expected {AUTO}, {', '.join(SLOTS)}, got {quote(proto)}")
     if isinstance(instances, bool) or not isinstance(instances, int) or not 1 <= instances <= 32:
         raise Invalid(f"instances: expected a whole number from 1 to 32, got {quote(instances)}")
     fused, alone = parse_yes(fused, "option fused"), parse_yes(alone, "option alone")
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]*", name, re.ASCII) or len(name) > MAX_NAME:
         raise Invalid(f"name: expected up to {MAX_NAME} letters, digits, '_', '-' and '.', got {quote(name)}")
     files: dict[str, Iterator[bytes]] = {}
-    skipped = refuse_served(plan, FORMAT_NAME)
+    notes = refuse_served(plan, FORMAT_NAME)
     for number, entry in enumerate(plan.entries):
         sizes = bytes_of(entry, plan)
         if sizes is None or entry.served_by in GPU_LIBRARIES:
@@ -81,11 +86,24 @@ def msccl_xml(
             raise Unsupported(
                 f"{FORMAT_NAME}: has nothing that lets switches multicast or combine; take a planner that does without"
             )
-        for suffix, text in _write_places(unjoined(entry.schedule), title, proto, instances, fused, sizes).items():
+        schedule = unjoined(entry.schedule)
+        times = PredictedTimes.of(plan, entry, schedule)
+        fastest = times.fastest_protocol(times.tuned_bytes) if times.tuned_bytes else ""
+        protocol = proto if proto != AUTO else next((name for name in SLOTS if name.lower() == fastest), "Simple")
+        last = None if entry.stop is None else entry.stop - 1
+        # an export without the work of switches (`alone`) was asked for, so it serves all sizes
+        note, served = times.compare(protocol, entry.start, last, may_leave=not alone)
+        notes += [f"{plan.collective.kind} from {format_size(entry.start)}: {note}"] if note else []
+        sizes = served and bytes_of(replace(entry, start=served[0], stop=served[1] and served[1] + 1), plan)
+        if not sizes:
+            continue
+        for suffix, text in _write_places(schedule, title, protocol, instances, fused, sizes).items():
             files[f"{title}-{number}{suffix}.xml"] = iter([text])
+    if notes and not files:
+        raise NotFound(f"{FORMAT_NAME}: nothing to write: {'; '.join(notes)}")
     if not files:
         raise Unsupported(f"{FORMAT_NAME}: the plan is for no bytes at all, which runtimes do not ask schedules for")
-    return Files(files, skipped)
+    return Files(files, notes)
 
 
 def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:

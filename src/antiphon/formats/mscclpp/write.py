@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import NamedTuple
 
 from antiphon.core.collective import Collective
@@ -30,8 +28,7 @@ from antiphon.core.program.kinds import SCRATCH, chunked
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
-from antiphon.cost.nccl.model import calls
-from antiphon.errors import AntiphonError, Invalid, NotFound, Unsupported, quote
+from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import BACK_END, MIN_SHARE, MOST_CHUNKS, Far, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.gpu import BlockText, Gpu
@@ -39,6 +36,7 @@ from antiphon.formats.mscclpp.registration import PlanRow, registration_text
 from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, SWITCH
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.formats.mscclpp.staging import stage
+from antiphon.formats.predicted_times import PredictedTimes
 from antiphon.formats.served import refuse_served
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.packets import KINDS as PACKET_KINDS
@@ -49,7 +47,6 @@ from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.units import format_size, parse_size
 
-SAME_TIME = 1.005  # ratio of predicted times up to which two plans count as equally fast
 # collectives whose plans state a range of sizes
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
@@ -183,8 +180,12 @@ class _Writer:
                 continue
             schedule = unjoined(entry.schedule) if self.alone else entry.schedule
             is_uneven = collective.kind == "alltoall" and not _has_equal_counts(collective)
-            prediction = _Prediction.of(plan, entry, schedule)
-            limit = prediction.largest_by_packets(entry.start, entry.stop) if packet_limit is None else packet_limit
+            prediction = PredictedTimes.of(plan, entry, schedule)
+            limit = (
+                prediction.largest_by(LL, entry.start, entry.stop, MOST_OFFSET)
+                if packet_limit is None
+                else packet_limit
+            )
             variants = [
                 variant
                 for in_place in ((False,) if is_uneven else (False, True))
@@ -197,17 +198,14 @@ class _Writer:
             if not variants:
                 continue
             tuned_bytes = prediction.tuned_bytes
-            begin = min((head.sizes.smallest for _, head, _ in variants if not head.packets), default=tuned_bytes)
-            protocol, lowest = (LL, tuned_bytes) if tuned_bytes <= largest_by_packets else ("Simple", begin)
-            # an export without the work of switches (`alone`) was asked for, so it serves all sizes
-            slower_note, first = prediction.compare(protocol, lowest, may_leave=not self.alone)
-            if slower_note:
+            slower, served = self._compare(prediction, variants, entry.stop, largest_by_packets)
+            for slower_note in slower:
                 can_have_packets = (
                     collective.kind in PACKET_KINDS and packet_limit is not None and packet_limit < tuned_bytes
                 )
                 remedy = f" (--option packets={format_size(tuned_bytes)})" if can_have_packets else ""
                 notes.append(f"{label}: {slower_note}{remedy}")
-            written = [variant for variant in variants if variant.head.packets or first is not None]
+            written = [variant for variant in variants if variant.head.packets or served is not None]
             # Calls usually have powers of two, which multiples of a power of two serve.
             multiple = max((head.sizes.multiple for _, head, _ in written), default=1)
             if multiple & (multiple - 1):
@@ -219,8 +217,12 @@ class _Writer:
                     "longer than predicted; other planners or options may keep more busy"
                 )
             for in_place, head, gpus in written:
-                if not head.packets and first is not None:
-                    head.sizes = head.sizes._replace(smallest=max(first, head.sizes.smallest))
+                if not head.packets and served is not None:
+                    smallest, largest = served
+                    head.sizes = head.sizes._replace(
+                        smallest=max(smallest, head.sizes.smallest),
+                        largest=head.sizes.largest if largest is None else min(largest, head.sizes.largest),
+                    )
                 suffix = f"{'-packets' if head.packets else ''}{'-in-place' if in_place else ''}"
                 file = f"{prefix}plan{number}{suffix}.json"
                 self.files[file] = head.text(gpus)
@@ -232,6 +234,22 @@ class _Writer:
                     row = (collective.kind, root, serves_in_place, *head.sizes, has_groups, head.packets)
                     self.rows.append(PlanRow(file, head.label, *row))
         return notes
+
+    def _compare(
+        self, prediction: PredictedTimes, variants: Sequence[_Variant], stop: int | None, largest_by_packets: int
+    ) -> tuple[list[str], tuple[int, int | None] | None]:
+        """Return notes on files that are slower than the choice, and the sizes that plain data serves; None: none."""
+        notes, tuned_bytes = list[str](), prediction.tuned_bytes
+        if 0 < tuned_bytes <= largest_by_packets:
+            notes.append(prediction.compare(LL, tuned_bytes, tuned_bytes, may_leave=False)[0])
+        smallest = min((head.sizes.smallest for _, head, _ in variants if not head.packets), default=None)
+        served: tuple[int, int | None] | None = None
+        if smallest is not None:
+            last = None if stop is None else stop - 1
+            # an export without the work of switches (`alone`) was asked for, so it serves all sizes
+            note, served = prediction.compare("Simple", smallest, last, may_leave=not self.alone)
+            notes.append(note)
+        return [note for note in notes if note], served
 
     def _variants(
         self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], packet_limit: int, far: Far
@@ -295,88 +313,6 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
     bound, switched_part = _find_switched(program)
     gpus = gpus_of(program, bound, switched_part, blocks, lambda a, b: False)
     return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
-
-
-@dataclass(frozen=True)
-class _Prediction:
-    """The predicted time for which tuning chose a plan, and the times of its schedule by protocol at any size.
-
-    `tuned_bytes`: the size at which tuning compared the plan. `speedup`: the factor by which it was faster than
-    `library`, 0 if unknown.
-    """
-
-    tuned_bytes: int  # 0: nothing is known
-    seconds: float
-    speedup: float
-    library: str
-    by_protocol: Callable[[int], dict[str, float]]  # bytes -> predicted seconds by protocol; empty if nothing is known
-
-    @staticmethod
-    def of(plan: Plan, entry: Entry, schedule: Schedule) -> _Prediction:
-        """Return the prediction for `schedule`, written for the entry; nothing is known without times by protocol."""
-        claims = entry.claims
-        nbytes, seconds, speedup = claims.get("at"), claims.get("seconds"), claims.get("speedup")
-        is_by_calls = claims.get("model") == "calls"
-        if is_by_calls and isinstance(nbytes, int) and isinstance(seconds, float) and nbytes > 0 and seconds > 0:
-            with suppress(AntiphonError):
-                library = str(claims.get("reference") or "") if isinstance(speedup, float) else ""
-                by_protocol = calls(schedule, plan.topology).seconds_by_protocol
-                factor = float(speedup or 0) if library else 0.0
-                return _Prediction(nbytes, seconds, factor, library.upper(), by_protocol)
-        return _Prediction(0, 1.0, 0.0, "", lambda nbytes: {})
-
-    def fastest_protocol(self, nbytes: int) -> str:
-        """Return the fastest protocol at a size, "" if nothing is known."""
-        times = self.by_protocol(nbytes)
-        return min(times, key=lambda name: times[name], default="")
-
-    def largest_by_packets(self, start: int, stop: int | None) -> int:
-        """Return the largest size of a range, within a factor of 2, up to which packets are fastest; 0 if none."""
-        packets, largest, nbytes = LL.lower(), 0, max(start, 1)
-        while nbytes < (stop or MOST_OFFSET) and self.fastest_protocol(nbytes) == packets:
-            largest, nbytes = nbytes, 2 * nbytes
-        reaches_end = stop is not None and largest > 0 and self.fastest_protocol(stop - 1) == packets
-        return stop - 1 if stop is not None and reaches_end else largest
-
-    def compare(self, protocol: str, begin: int, *, may_leave: bool) -> tuple[str, int | None]:
-        """Compare the written plan, which uses `protocol` from `begin` bytes on, with the one that tuning chose.
-
-        Return a note, empty unless the written plan is slower, and the size from which it serves calls, within a factor
-        of 2; None: it serves none. `may_leave`: leave sizes up to `tuned_bytes` to the library if it is faster there
-        than the written plan. The plan's speedup at `tuned_bytes` stands for that at every size.
-        """
-        if not self.tuned_bytes:
-            return "", begin
-        sizes = [max(self.tuned_bytes, begin)]  # halved down to `begin`
-        while sizes[-1] > max(begin, 1):
-            sizes.append(max(sizes[-1] // 2, begin, 1))
-        slowdowns = {nbytes: self._slowdown(protocol, nbytes) for nbytes in sizes}
-
-        def is_faster_than_library(nbytes: int) -> bool:
-            # Equally fast as the chosen plan counts as faster, as does an unknown speedup.
-            return slowdowns[nbytes] <= SAME_TIME or slowdowns[nbytes] < self.speedup or self.speedup <= 0
-
-        served = list(takewhile(is_faster_than_library, sizes)) if may_leave else sizes
-        worst = max(served or sizes[:1], key=lambda nbytes: slowdowns[nbytes])
-        notes = []
-        if slowdowns[worst] > SAME_TIME:
-            fastest = self.fastest_protocol(worst)
-            won_by = f", which won by {fastest}" if fastest != protocol.lower() else ""
-            notes.append(
-                f"at {format_size(worst)} protocol {protocol} takes {slowdowns[worst]:.3g} times the time of the choice"
-                f"{won_by}"
-            )
-        if not served:
-            return f"{notes[0]}: left to {self.library}", None
-        if len(served) == len(sizes):
-            return "".join(notes), begin
-        return "; ".join([*notes, f"below {format_size(served[-1])} left to {self.library}"]), served[-1]
-
-    def _slowdown(self, protocol: str, nbytes: int) -> float:
-        """Return the predicted time by `protocol` over that of the chosen plan; 1 if the protocol has no prediction."""
-        times = self.by_protocol(nbytes)
-        chosen = self.seconds if nbytes == self.tuned_bytes else min(times.values())
-        return times.get(protocol.lower(), chosen) / chosen
 
 
 def _has_equal_counts(collective: Collective) -> bool:
