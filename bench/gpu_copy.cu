@@ -27,7 +27,7 @@ enum { CALLS = 20 };
 /* As it was before: 64 bytes in a row by each thread. */
 ON_DEVICE void copy_before(float *to, const float *from, i64 count, u32 block, u32 blocks) {
     enum { ROW = 4, TILE = ROW * 4 };
-    const i64 first = sliced(count, block, blocks, TILE), end = sliced(count, block + 1, blocks, TILE);
+    const i64 first = slice_begin(count, block, blocks, TILE), end = slice_begin(count, block + 1, blocks, TILE);
     const i64 tiles = (end - first) / TILE;
     for (i64 tile = my_thread(); tile < tiles; tile += my_threads()) {
         Sixteen row[ROW];

@@ -43,7 +43,7 @@ class _KilledError(BaseException):
 def run_here(
     jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool]
 ) -> Generator[tuple[Job, Sent | Ended], None, None]:
-    """Do the same as `as_done` in this process: yield (job, Sent) and (job, Ended) for one needed job after another."""
+    """Yield (job, Sent) and (job, Ended) for one needed job after another, as `as_done` (_pool) does with processes."""
     if terms.prepare is not None:
         terms.prepare()
     for job in jobs:
@@ -67,7 +67,7 @@ def run_here(
 
 
 def _work(terms: Terms[Job], interrupts: list[KeyboardInterrupt], job: Job, send: Send) -> Any:
-    """Do the work on a job; add Ctrl-C to `interrupts`, which is for the whole program."""
+    """Do the work on a job; add Ctrl-C to `interrupts`, so that `run_here` can raise it for the whole program."""
     try:
         return terms.work(job, send)
     except KeyboardInterrupt as error:
@@ -144,4 +144,4 @@ def _interrupted_by_thread(seconds: float, error: type[BaseException]) -> Iterat
     finally:
         with lock:
             ended.set()
-        raise_in(thread, None)  # if it was about to be raised
+        raise_in(thread, None)  # cancel an error that is set but not yet raised

@@ -43,7 +43,7 @@ Job = TypeVar("Job")
 
 
 class Lost(Exception):
-    """The job has no result; the message says why.
+    """The job has no result, for the reason in the message.
 
     `begun`: whether the job had begun. `died`: whether its process died; otherwise the job raised an error that is no
     AntiphonError, or returned a value that cannot be pickled.
@@ -81,7 +81,7 @@ class Terms(Generic[Job]):
     """Options of a pool of processes."""
 
     work: Callable[[Job, Send], Any]  # work(job, send) runs in the child; send(value) returns an intermediate result
-    workers: int = 1  # jobs at a time
+    workers: int = 1  # the most jobs at a time
     seconds: Callable[[Job], float | None] = lambda job: None  # CPU budget, computed when a job begins; None: unlimited
     memory: int | None = None  # bytes that a process may allocate beyond its size at the start
     # Seconds for the work to return a partial result after TimedOut has been raised in it, at the end of its budget or
@@ -99,7 +99,7 @@ class Terms(Generic[Job]):
 class Process(Generic[Job]):
     """A child process with its current job and the CPU time used for it.
 
-    With `job` it is forked for that one; without, it is a worker that runs one job after another.
+    With `job` it is forked for that job; without, it is a worker that runs one job after another.
     """
 
     def __init__(self, terms: Terms[Job], *job: Job) -> None:
@@ -195,7 +195,7 @@ class Process(Generic[Job]):
 
     def _insist_on_end(self) -> Ended | None:
         """Send SIGTERM again, and kill the process once its grace is over."""
-        # again, since the first may have arrived before the child had installed its handler
+        # repeated, since the first may have arrived before the child had installed its handler
         with suppress(OSError):
             os.kill(self.pid, signal.SIGTERM)
         late = time.monotonic() - self.stopping >= self.terms.grace
@@ -262,7 +262,7 @@ def stopped_error(seconds: float | None) -> Stopped:
 
 
 def result_of(how: str, value: Any) -> Any:
-    """Return what an ENDED message says: a value or an AntiphonError, else Lost."""
+    """Return the result in an ENDED message: a value or an AntiphonError, else Lost. `how`: RETURNED, RAISED, ..."""
     if how in (RETURNED, RAISED):
         return value
     return (Starved if how == STARVED else Lost)(value, died=False)

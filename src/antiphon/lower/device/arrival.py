@@ -2,8 +2,8 @@
 
 For planner `permrecmult` (permuted recursive multiplying) every message is then one contiguous run of memory at sender
 and receiver (paper on parameterized collectives, section III.C, Figure 3b; docs/planners/radix.md), so a GPU's copies
-are few and large; in the usual order a message has many runs. Input are the steps (instructions) of all ranks
-(onesided.form), output the steps with changed places, and the cycles of the permutation, computed once.
+are few and large; in the usual order a message has many runs. table.py passes in the steps (instructions) of all ranks
+(onesided/form.py), and writes into the table the steps with changed places and the cycles of the permutation.
 
 Example: a rank receives the blocks of ranks 2, 0 and 1 in this order, so its buffer holds 2, 0, 1. Block 0 arrives at
 place 1, block 1 at place 2, block 2 at place 0. The permutation has one cycle; along it each block moves to its place.
@@ -25,14 +25,14 @@ from antiphon.planners.shared.rows import Seats
 
 
 def arrivals(schedule: Schedule) -> Longs:
-    """Return by (rank, block) the place of arrival. Unsupported if the schedule defines none.
+    """Return by (rank, block) the place of arrival, counted in blocks. Unsupported if the schedule defines none.
 
     >>> from antiphon.core.collective import Collective
     >>> from antiphon.core.request import Request
     >>> from antiphon.planners.radix.permrecmult import permrecmult
     >>> from antiphon.topologies.spec import machine_of as machine
-    >>> made = next(permrecmult(Request(machine("full:ranks=9"), Collective("allgather", 9)), k=3))
-    >>> np.argsort(arrivals(made)[4]).tolist()
+    >>> schedule = next(permrecmult(Request(machine("full:ranks=9"), Collective("allgather", 9)), k=3))
+    >>> np.argsort(arrivals(schedule)[4]).tolist()
     [4, 7, 1, 5, 8, 2, 3, 6, 0]
     """
     collective, rule = schedule.collective, schedule.provenance.get("layout")
@@ -41,6 +41,7 @@ def arrivals(schedule: Schedule) -> Longs:
         raise Unsupported("no order of arrival: only allgathers of all ranks by planner permrecmult have one")
     if (weights != weights[0]).any():
         raise Unsupported("blocks of several lengths have no places to arrive at that are as long")
+    # the planner's layout is by seat; `order` says which rank has which seat
     order = (schedule.provenance.get("options") or {}).get("order")
     seating = [int(rank_text) for rank_text in str(order).split(",")] if order else list(collective.members)
     member = Seats.in_order(collective, seating).member
@@ -70,7 +71,10 @@ def cycles(place: Longs) -> list[list[int]]:
 
 
 class Arranged:
-    """Changes steps so that outputs are filled in order of arrival. `block`: atoms (see atoms.py) of one block."""
+    """Changes steps so that outputs are filled in order of arrival.
+
+    `places`: of `arrivals`; `block`: atoms (atoms.py) of one block. Stretches (runs of atoms) are measured in atoms.
+    """
 
     def __init__(self, places: Longs, block: int) -> None:
         self.places, self.block = places, block
@@ -122,7 +126,7 @@ class Arranged:
         return intervals
 
     def _locate_place(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
-        """Return where a place is, and the contiguous length from there."""
+        """Return where the data `done` atoms behind a place lie, and how many atoms are contiguous from there."""
         buffer, begin = place[0], place[1] + done
         if buffer != OUTPUT:
             return (buffer, begin), self.block * len(self.places)

@@ -1,8 +1,14 @@
 """Write the table of a rank: what its thread blocks do, as the kernel reads it (docs/device.md, native/table.h).
 
 Input is a program (or schedule), whose steps onesided/ computes; output are 64-bit numbers: a head, then `parts` (the
-cuts of atoms, atoms.py), classes of slots, regions of scratch, blocks, steps and arguments, one after the other. A
-table does not depend on message size, datatype or operator.
+cuts of atoms, atoms.py), classes of slots, regions of scratch, thread blocks, steps and arguments, one after the other.
+A table does not depend on message size, datatype or operator. A *class* is a size of slots; a *stream* is a list of
+steps (instructions of a rank, onesided/form.py), and each stream is one entry of the thread blocks.
+
+Example: rank 0 puts two atoms of its input into the output of rank 1, and signals.
+
+    steps      (PUT, 0, 2, 0), (SYNC, 2, 0, 0), (SIGNAL, 2, 1, 0)        kind, first argument, their number, `more`
+    arguments  (0, INPUT, 0, 0, 2), (1, OUTPUT, 0, 0, 2), (1, 0, 0, 0, 1)    rank, region, units, cut, number
 """
 
 from __future__ import annotations
@@ -28,8 +34,8 @@ from antiphon.lower.onesided.switched import Switched, switched
 
 MAGIC, VERSION = int.from_bytes(b"ANTIDEVT", "little"), 2
 HEAD = 17  # numbers of the head
-DIVIDE, PERMUTE = 7, 8  # what follows the kinds of `onesided.form`
-MOST_OPERANDS = 2**16
+DIVIDE, PERMUTE = 7, 8  # kinds of steps, after those of `onesided.form`
+MOST_OPERANDS = 2**16  # of a fold
 MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
 
 
@@ -96,29 +102,31 @@ def tables_of(
     if packets:
         streams_of_steps, boxes = by_packets(streams_of_steps, addresses)
     finish = _Finish(program, addresses, streams_of_steps)
-    # Atoms of one block; all blocks are equal where an order of arrival exists.
+    # atoms of one block of the collective; all are equal where an order of arrival exists
     block = int(program.collective.weights[:1].sum()) * addresses.count
     if places is not None:
         arranged = Arranged(places, block)
         streams_of_steps = [
-            [arranged.steps(rank, steps, program.in_place) for rank, steps in enumerate(of)] for of in streams_of_steps
+            [arranged.steps(rank, steps, program.in_place) for rank, steps in enumerate(by_rank)]
+            for by_rank in streams_of_steps
         ]
     rank_tables = []
     for rank in range(program.ranks):
         writer = _Writer(program, addresses, rank, block if places is not None else 0, boxes)
         orders = cycles(places[rank]) if places is not None else []
-        rank_tables.append(writer.table([of[rank] for of in streams_of_steps], finish.of(rank), orders))
+        rank_tables.append(writer.table([by_rank[rank] for by_rank in streams_of_steps], finish.of(rank), orders))
     return rank_tables
 
 
 class _Finish:
-    """For an average: which stream divides which stretch at the end, namely the one that wrote it last."""
+    """For an average: which stream divides which stretch (run of atoms) of the output at the end: the last writer."""
 
     def __init__(
         self, program: Program, addresses: Atoms, streams_of_steps: Sequence[Sequence[Sequence[Step]]]
     ) -> None:
         self.program, self.addresses = program, addresses
-        self.writes: list[list[tuple[int, int, int]]] = [[] for _ in range(program.ranks)]  # stream, begin, end
+        # by rank: stream, begin and end of each write to the output, in atoms
+        self.writes: list[list[tuple[int, int, int]]] = [[] for _ in range(program.ranks)]
         if not len(program.finish_begin):
             return
         for number, ranks in enumerate(streams_of_steps):
@@ -129,7 +137,7 @@ class _Finish:
                             self.writes[whose].append((number, place[1], place[1] + size))
 
     def of(self, rank: int) -> dict[int, list[tuple[int, int, int]]]:
-        """Return by stream begin, size and divisor of each stretch that it divides."""
+        """Return by stream the begin, size and divisor of each stretch that it divides, at a rank."""
         p, at, by_stream = self.program, self.addresses.bound.at, dict[int, list[tuple[int, int, int]]]()
         for row in range(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1])):
             base = int(p.base_shift[p.finish_base[row]]) * self.addresses.count
@@ -171,11 +179,12 @@ def _last_writers(writes: Sequence[tuple[int, int, int]], low: int, high: int) -
 
 
 class _Writer:
-    """Writes the numbers of one rank."""
+    """Writes the table of one rank. `block`: atoms of a block of the collective, if blocks are permuted at the end."""
 
     def __init__(self, program: Program, addresses: Atoms, rank: int, block: int, boxes: Boxes | None) -> None:
         self.program, self.addresses, self.rank, self.block, self.boxes = program, addresses, rank, block, boxes
-        self.regions: dict[tuple[int, int], int] = {}  # of a rank and a row (of Atoms), or -1 and a buffer
+        # number of each region, by rank and row of Atoms; by -1 and the buffer for users' buffers and packets
+        self.regions: dict[tuple[int, int], int] = {}
         for buffer in (INPUT, OUTPUT):
             self.regions[-1, buffer] = buffer
         self.steps: list[tuple[int, int, int, int]] = []
@@ -186,7 +195,7 @@ class _Writer:
         self, streams: Sequence[Sequence[Step]], finish: dict[int, list[tuple[int, int, int]]],
         orders: Sequence[Sequence[int]] = (),
     ) -> Table:  # fmt: skip
-        """Return the table. `orders`: cycles of output blocks to be permuted at the end."""
+        """Return the table. `finish`: of `_Finish.of`; `orders`: cycles of output blocks to be permuted at the end."""
         blocks = []
         for number, steps in enumerate(streams):
             # Signals are numbered per stream.
@@ -210,7 +219,7 @@ class _Writer:
         return Table(self._encode_blocks(blocks), len(streams), not self.addresses.shared.any(), self.boxes is not None)
 
     def _append_opening(self, opening: Opening) -> None:
-        """Append the opening; steps with a flag are skipped where it is known that all ranks have begun."""
+        """Append the opening (packets.py). Steps with `extra` 1 are skipped if all ranks are known to have begun."""
         for kind, peers in ((SIGNAL, opening.notified), (WAIT, opening.awaited)):
             if peers:
                 arguments = [(peer, 0, 0, 0, self._signal_number(kind, peer)) for peer in peers]
@@ -219,11 +228,11 @@ class _Writer:
             self._append(SYNC, (), 1)
 
     def _encode_blocks(self, blocks: list[tuple[int, int]]) -> Longs:
-        """Encode the thread blocks."""
+        """Return the words of the table. `blocks`: the first step and the number of steps of each."""
         p, addresses, boxes = self.program, self.addresses, self.boxes
         # Sections in the order in which the kernel reads them (native/table.h).
         classes = np.stack([p.class_whole, p.class_part], axis=1)
-        if boxes:  # one behind all classes of scratch
+        if boxes:  # packets have the last class
             classes = np.concatenate([classes, [[boxes.units, boxes.numerator]]]).astype(np.int64)
         regions = np.array([self._encode_region(*key) for key in self.regions], np.int64)
         slots = np.bincount(self._slot_classes(self.rank), minlength=len(classes))
@@ -239,7 +248,7 @@ class _Writer:
         return np.concatenate([np.array(head, np.int64), *(table.reshape(-1) for table in tables)])
 
     def _encode_region(self, rank: int, row: int) -> list[int]:
-        """Return its buffer, the place of its origin, and the number of slots of each class before it."""
+        """Return a region: its buffer, the place of its origin, and the number of slots of each class before it."""
         classes = len(self.program.class_whole) + (self.boxes is not None)
         if rank < 0:
             before = np.zeros(classes, np.int64)
@@ -256,6 +265,7 @@ class _Writer:
         return p.slot_class[p.slot_ptr[rank] : p.slot_ptr[rank + 1]]
 
     def _append(self, kind: int, arguments: Sequence[tuple[int, int, int, int, int]] = (), extra: int = 0) -> None:
+        """Append a step. `extra`: the member `more` of Step in native/table.h."""
         self.steps.append((kind, len(self.arguments), len(arguments), extra))
         self.arguments += arguments
 
@@ -275,7 +285,7 @@ class _Writer:
 
     def _append_step(self, step: Step) -> None:
         """Append a step with its arguments."""
-        make = self._encode_argument
+        encode = self._encode_argument
         if step.kind in (SIGNAL, WAIT):
             self._append(step.kind, [(peer, 0, 0, 0, self._signal_number(step.kind, peer)) for peer in step.peers])
         elif step.kind == PUT:
@@ -283,19 +293,19 @@ class _Writer:
         # A get is a put whose source is remote: pairs (source, target) with the ranks exchanged.
         elif step.kind == GET:
             ends = [((move.peer, move.source), (self.rank, move.target), move.size) for move in step.moves]
-            self._append(PUT, [make(*end, size) for source, target, size in ends for end in (source, target)])
+            self._append(PUT, [encode(*end, size) for source, target, size in ends for end in (source, target)])
         elif step.kind == FOLD:
-            into = make(self.rank, step.into, step.size)
-            operands = [make(self.rank, place) for place in step.operands]
+            into = encode(self.rank, step.into, step.size)
+            operands = [encode(self.rank, place) for place in step.operands]
             # A fold writes its result to further targets; their source is the result itself, so only targets are
             # encoded.
             along = [self._move_arguments(move)[1] for move in step.moves]
             self._append(FOLD, [into, *along, *operands], 1 + len(along))
         elif step.kind in (SWITCH, SPREAD):
-            # A switch step lists results first; `extra` is their number.
+            # a switch step lists results first; `extra` is their number
             sources = step.peers if step.kind == SWITCH else (self.rank,)
-            results = [make(peer, step.into, step.size) for peer in step.peers]
-            self._append(step.kind, [*results, *(make(peer, step.operands[0]) for peer in sources)], len(results))
+            results = [encode(peer, step.into, step.size) for peer in step.peers]
+            self._append(step.kind, [*results, *(encode(peer, step.operands[0]) for peer in sources)], len(results))
         else:
             self._append(step.kind)
 

@@ -1,14 +1,13 @@
 """Cache plans by machine up to isomorphism, so that other allocations of the same cluster find them.
 
 The key is a hash of the machine's canonical form (a canonical graph labelling). The file contains the plans for the
-first such machine, in its numbers, and their gain; on a hit, the composition of the two canonical labellings
-renumbers them:
+first such machine, in its numbers, and their predicted gain as text; on a hit, the composition of the two canonical
+labellings renumbers them:
 
     allocation A: GPUs 0 1 4 5  -> canonical form X, plans saved
     allocation B: GPUs 2 3 6 7  -> canonical form X, plans relabelled 0>2, 1>3, 4>6, 5>7
 
-Files are not trusted: every schedule is verified on the requesting machine before use, and its program is proven like
-any other.
+Files are not trusted: every schedule is verified on the requesting machine before use, and so is its program.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from antiphon.runtimes.serve.files import write_cache_file
 from antiphon.select.renumber_plans import renumber_plan
 
 CACHE_SUFFIX = ".alike"
-FORMAT = 1
-MAX_BYTES = 2**26
+FORMAT = 1  # of the file
+MAX_BYTES = 2**26  # of the file
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

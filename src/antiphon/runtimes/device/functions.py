@@ -1,4 +1,7 @@
-"""Declare the C functions of device.h for Python, in the library of a device: CUDA, HIP, or threads."""
+"""Declare the C functions of device.h for Python, in the library of a device: CUDA, HIP, or threads.
+
+`Group` (group.py) and its memory call them as `Device.call.NAME`; device.h says what each does.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 from antiphon.runtimes.engine.build import library
 
-_FUNCTIONS = {  # device.h
+_FUNCTIONS = {  # the type of the result, then those of the arguments
     "ad_why": (c_char_p,),
     "ad_rank_new": (c_void_p, c_uint32, c_uint32, c_uint32, c_uint32),
     "ad_rank_free": (None, c_void_p),

@@ -6,9 +6,10 @@ A table (lower/device) lists the operations of a rank for any size; `DevicePlan`
     plan = group.plan(tables(schedule))
     group.run(plan, unit, inputs, outputs)    # NumPy arrays, copied to the device and back; `go`: on device memory
 
-A call binds the tables to a size and to buffer addresses, launches one cooperative kernel per device and waits for its
-stream. Calls are numbered, and signals carry the number, so that no signal is ever reset. `Captured` is such a call
-recorded as a CUDA graph. With ranks in several processes, handles to memory travel by `tell`, an allgather of bytes.
+A call binds the tables to `unit` (elements per weight 1 of a block) and to buffer addresses, launches one cooperative
+kernel per device and waits for its stream. Calls are numbered, and signals carry the number, so that no signal is ever
+reset. `Captured` is such a call recorded as a CUDA graph. With ranks in several processes, handles to memory travel by
+`tell`, an allgather of bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def kernel_type(dtype: np.dtype[Any]) -> int:
 
 
 class DevicePlan:
-    """The tables of a group, loaded on the device for the ranks of this process. `ranks`: handles of the group."""
+    """The tables of a group, loaded on the device for the ranks of this process. `ranks`: their handles (ad_rank_new).
+
+    `streams`: the most of any rank; `sliced`: whether all ranks may cut a call into slices (`Table.sliced`)."""
 
     def __init__(self, device: Device, ranks: Mapping[int, int], tables: Sequence[Table]) -> None:
         self._device, self.ranks = device, ranks
@@ -55,10 +58,11 @@ class DevicePlan:
             if not handle:
                 raise Invalid(f"the device table of rank {rank}: {self._device.why()}")
             self.handles[rank] = handle
-        self.every = handles_of(self.handles)
+        self.handle_array = handles_of(self.handles)
 
     def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
         """Return whether its packets fit into the boxes (memory for incoming packets) of these ranks."""
+        # a call has half a box: calls of odd and even numbers alternate
         call, box_bytes = self._device.call, self._device.call.ad_box_bytes() // 2
         return all(call.ad_plan_box(handle, unit, kernel_type(dtype)) <= box_bytes for handle in self.handles.values())
 
@@ -72,21 +76,20 @@ class DevicePlan:
 
 
 CALLS = 2**36  # call numbers wrap around at this
-_CALL_SHIFT = 28  # bits of a signal below the call number
+_CALL_SHIFT = 28  # CALL_BITS of signals.h: bits of a signal below the call number
 _PLACES, _LENGTHS = np.dtype(np.uintp), np.dtype(np.int64)
-_STOPPED = 2  # of ad_graph_counted
+_STOPPED = 2  # result of ad_graph_counted
 ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
-# How a call is made: by one kernel, or from the host: a kernel for each step, with copies for puts, or with copies
-# through host memory.
+# How a call is made: by one kernel; or by the host, with a kernel for each step, or with copies for puts (writes to
+# other ranks), or with copies through host memory.
 WAYS = ("kernel", "steps", "copies", "staged")
 
 
 class Group(Memory):
-    """Ranks with `blocks` blocks of `threads` threads each. `call`: the number of the first call.
+    """Ranks with `blocks` thread blocks of `threads` threads each. `call`: the number of the first call.
 
-    `tell`: if ranks are in several processes, returns the messages of all processes in any order (like mpi4py's
-    allgather); `own_ranks`: then the ranks of this process. All processes make the same calls of a group in the same
-    order.
+    If ranks are in several processes: `own_ranks`: those of this process; `tell`: sends a message and returns those of
+    all processes in any order (like mpi4py's allgather). All processes make the same calls of a group in one order.
     """
 
     def __init__(
@@ -127,7 +130,8 @@ class Group(Memory):
     ) -> None:  # fmt: skip
         """Make a call of all ranks, in this process, on copies of these arrays; without inputs it is in place.
 
-        TimedOut after `timeout` seconds. `way`: of WAYS. `joined`: use memory known to switches."""
+        `lanes`, `rounds`: slices made by thread blocks in parallel, and one after another. TimedOut after `timeout`
+        seconds. `way`: of WAYS. `joined`: use memory with a multicast address."""
         dtype = outputs[0].dtype
         try:
             scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
@@ -151,14 +155,14 @@ class Group(Memory):
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, rounds: int = 1, timeout: float = 0.0,
     ) -> None:  # fmt: skip
-        """Make a call of the ranks of this process. `where`, `lengths`: addresses and elements of the input, output and
-        scratch of all ranks."""
+        """Make a call of the ranks of this process. `where`, `lengths`: addresses and elements by [rank, buffer], for
+        all ranks and the buffers INPUT, OUTPUT and SCRATCH."""
         places = self._check_call(plan, where, lengths, lanes * rounds)
         # signals encode the number modulo CALLS
         number, self.number = self.number % CALLS, self.number + 1
         code = self.device.call.ad_start(
-            len(self.handles), self._ranks, plan.every, number, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds,
-            *places,
+            len(self.handles), self._ranks, plan.handle_array, number, unit, kernel_type(dtype), OPERATORS[op], lanes,
+            rounds, *places,
         )  # fmt: skip
         if code:
             raise Invalid(f"rank {list(self.handles)[code - 1]}: {self.device.why()}")
@@ -167,7 +171,7 @@ class Group(Memory):
     def _check_call(
         self, plan: DevicePlan, where: NDArray[np.uintp], lengths: NDArray[np.int64], slices: int = 1
     ) -> tuple[int, int]:  # fmt: skip
-        """Return the addresses of both arrays. Refuse plans of other groups, and unsupported slices."""
+        """Return the addresses of both arrays for C. Refuse plans of other groups, and unsupported slices."""
         if plan.ranks is not self.handles:
             raise Invalid("this plan is one of another group")
         for array, kind in ((where, _PLACES), (lengths, _LENGTHS)):
@@ -192,7 +196,8 @@ class Group(Memory):
         On GPUs it is a graph. All processes capture the same call."""
         places = self._check_call(plan, where, lengths, lanes * rounds)
         handle = self.device.call.ad_graph_new(
-            len(self.handles), self._ranks, plan.every, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds, *places,
+            len(self.handles), self._ranks, plan.handle_array, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds,
+            *places,
         )  # fmt: skip
         if not handle:
             raise Invalid(f"this call cannot be captured: {self.device.why()}")
@@ -208,9 +213,9 @@ class Group(Memory):
         in another way, in one lane and one round."""
         places = self._check_call(plan, where, lengths)
         number = self.number % CALLS
-        self.number += self._allgather is not None  # other processes count it, too
+        self.number += self._allgather is not None  # only other processes need signals, which carry the number
         code = self.device.call.ad_by_host(
-            len(self.handles), self._ranks, plan.every, number, unit, kernel_type(dtype), OPERATORS[op], lanes,
+            len(self.handles), self._ranks, plan.handle_array, number, unit, kernel_type(dtype), OPERATORS[op], lanes,
             WAYS.index(way) - 1, *places, timeout,
         )  # fmt: skip
         if code < 0:

@@ -1,4 +1,4 @@
-"""Call NCCL's or RCCL's collectives on the same buffers, for comparison; the library is loaded by name at run time."""
+"""Call NCCL's or RCCL's collectives on the buffers of a group, to compare with plans; loaded by name at run time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
 UNSUPPORTED_TYPES = ("int16", "uint16")
-WHOLE = ("scatter", "gather", "alltoall")  # made of point-to-point messages, which have no form in place
+POINT_TO_POINT = ("scatter", "gather", "alltoall")  # made of sends and receives, which have no form in place
 
 
 def path_of(name: str) -> str:
-    """Return its path in a wheel, else its name for the system's search."""
+    """Return the path of a library in a wheel of NVIDIA, else its name for the dynamic loader to find."""
     in_wheels = sorted(Path(sysconfig.get_paths()["purelib"]).glob(f"nvidia/*/lib/{name}"))
     return str(in_wheels[0]) if in_wheels else name
 
@@ -42,10 +42,13 @@ class Library:
     def call(
         self, collective: Collective, unit: int, where: NDArray[np.uintp], dtype: np.dtype[Any], op: str, in_place: bool
     ) -> Callable[[], None]:  # fmt: skip
-        """Return the library's call of this collective. Unsupported if it has none."""
+        """Return a function that makes the library's call of this collective; Unsupported if the library has none.
+
+        `where`: addresses by [rank, buffer], as in `Group.go`; `unit`: elements per weight 1 of a block."""
         kind, ranks = collective.kind, collective.ranks
+        # NCCL's collectives have equal blocks, and all ranks are members
         even = bool((collective.weights == collective.weights[0]).all()) and len(collective.members) == ranks
-        if kind not in KINDS or not even or dtype.name in UNSUPPORTED_TYPES or (in_place and kind in WHOLE):
+        if kind not in KINDS or not even or dtype.name in UNSUPPORTED_TYPES or (in_place and kind in POINT_TO_POINT):
             raise Unsupported(f"the library has no {kind} of this kind")
         count = unit * int(collective.weights[0])
         source, target = where[:, OUTPUT if in_place else INPUT].copy(), where[:, OUTPUT].copy()

@@ -1,8 +1,8 @@
 """Run unmodified programs in a lab: once for each rank, or by an MPI launcher.
 
 `antiphon lab run TOPO -- python train.py` starts the program once per rank, each in its namespace. A launcher
-(`mpiexec -n 4 ./a.out`) is started once; what it starts gets an entrance in front (`with_entrance`), `kernel.py rank`,
-which moves the process to the namespace of its rank. "{enter}" in the command marks that place for other launchers.
+(`mpiexec -n 4 ./a.out`) is started once. `with_entrance` puts `kernel.py rank` in front of the program that it starts,
+which moves each process to the namespace of its rank. With other launchers the user marks that place by "{enter}".
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ _ARGUMENT_COUNTS = {  # options of Hydra before the program, with the number of 
 
 
 def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bool]:
-    """Return the command to start, and whether to start it once for each rank.
+    """Return the command to start, `kernel.py rank` included, and whether to start it once for each rank.
 
-    Invalid if that is ambiguous, or if it requests more processes than the lab has `ranks` (0: unlimited)."""
-    own = [*SCRIPT, "rank"]
+    Invalid if the program's place is ambiguous, or if the command requests more processes than the lab has `ranks` (0:
+    unlimited)."""
+    entrance = [*SCRIPT, "rank"]
     if ENTER in command:
         at = list(command).index(ENTER)
-        return [*command[:at], *own, *command[at + 1 :]], False
+        return [*command[:at], *entrance, *command[at + 1 :]], False
     first = _find_launcher(command)
     if Path(command[first]).name not in LAUNCHERS:
         return list(command), True
@@ -67,7 +68,7 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
         raise Invalid(f"{command[first]}: no program to start behind its options")
     if ":" in command[at:]:
         raise Invalid(f"{command[first]} with several programs: write {ENTER} before each")
-    return [*command[:at], *own, *command[at:]], False
+    return [*command[:at], *entrance, *command[at:]], False
 
 
 def _find_launcher(command: Sequence[str]) -> int:
@@ -95,7 +96,7 @@ def run_foreign(
         raise Invalid("no command: antiphon lab run TOPO -- COMMAND ...")
     started_command, each = with_entrance(command, len(lab.about["ranks"]))
     if not each:
-        _not_open_mpi(command[_find_launcher(command)])
+        _refuse_open_mpi(command[_find_launcher(command)])
     settings = SETTINGS if MACHINE_NAME in os.environ else {**SETTINGS, **_describe_machine(lab)}
     environment = {**settings, **(added_settings or {}), **os.environ}
     began = time.monotonic()
@@ -111,9 +112,8 @@ def run_foreign(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if code == 127 and (
-        not lab.is_up() or wait_for_end(lab.keeper, lab.began, 0.3)
-    ):  # the keeper ends after all others
+    # 127: the command did not start, or the lab was taken down, whose keeper ends after all other processes
+    if code == 127 and (not lab.is_up() or wait_for_end(lab.keeper, lab.began, 0.3)):
         raise Failed(f"lab {lab.name} was taken down during the run")
     return code, time.monotonic() - began
 
@@ -123,7 +123,7 @@ def _describe_machine(lab: Lab) -> dict[str, str]:
     return {MACHINE_NAME: MACHINE, RANKS_NAME: ",".join(map(str, lab.about["ranks"]))}
 
 
-def _not_open_mpi(program: str) -> None:
+def _refuse_open_mpi(program: str) -> None:
     try:
         version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except FileNotFoundError:

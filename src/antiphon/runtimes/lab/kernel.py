@@ -1,4 +1,4 @@
-"""Namespaces of the kernel: the keeper of those of a lab, and how processes enter them. Linux; needs root.
+"""Linux namespaces of a lab: the process that keeps them, and how other processes enter them. Needs root.
 
 A lab is one process, its keeper, that has a mount, a process and several network namespaces of its own. Names of the
 network namespaces are files below /run/netns, a file system that is visible only to the keeper and in the lab (`ip
@@ -9,11 +9,12 @@ A lab is *leashed* if it belongs to the process that made it and ends with that 
 stays until `lab down`. `place`: the number of a process in the job, from 0. `rank`: its number in the machine, which
 differs if the job uses only some of the ranks.
 
-Runs by itself (python -I -S kernel.py) to start quickly: only the standard library here.
+keeping.py runs it as a script (python -I -S kernel.py), to start quickly: only the standard library here. KEEPER is the
+keeper's process number.
 
     keep NAME                 set up the lab on stdin (one line of JSON); end with stdin if it is leashed
-    enter KEEPER SPACE each|once COMMAND   run COMMAND in the lab, once or for each rank; its processes end with it
-    change KEEPER             run the commands on stdin (one line of JSON) in the lab, and say there what is dead
+    enter KEEPER SPACE each|once COMMAND   run COMMAND in network namespace SPACE of the lab, or once in each rank's
+    change KEEPER             run the commands on stdin (one line of JSON) in the lab, and record the dead links there
     rank COMMAND              become COMMAND in the namespace of the rank that an MPI launcher gave this process
 """
 
@@ -40,13 +41,15 @@ _DEATH_SIGNAL = 1
 SPACES = "/run/netns"
 HOST = "host"  # the network namespace of launchers: only the loopback
 ABOUT = "/dev/shm/lab.json"  # in the lab: facts for its processes
-MACHINE = "/dev/shm/topology.json"  # and its machine
-DEAD = "/dev/shm/dead"  # and the names of links that were cut
+MACHINE = "/dev/shm/topology.json"  # in the lab: its machine
+DEAD = "/dev/shm/dead"  # in the lab: the names of links that were cut
+# variables in which launchers pass a process its number
 RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 GRACE = 10.0  # seconds for the other ranks to end after one has failed
 _NOT_STARTED = 127  # exit code
 
-_libc: ctypes.CDLL = ctypes.CDLL(None, use_errno=True) if hasattr(os, "fork") else ctypes.pythonapi  # Linux has it
+# Windows has no C library by this name, but imports this module
+_libc: ctypes.CDLL = ctypes.CDLL(None, use_errno=True) if hasattr(os, "fork") else ctypes.pythonapi
 
 
 # ---- system calls that Python 3.11 does not have ----
@@ -146,7 +149,7 @@ def _set_up(spec: dict[str, Any]) -> None:
             pass
         _mount_filesystem("/proc/self/ns/net", f"{SPACES}/{name}", "", _BIND)
     # thousands of commands: one process of `ip -batch` per namespace, not one per command
-    for program, space, text in spec["batches"]:
+    for program, space, text in spec["batches"]:  # ip, tc or bridge; its namespace or ""; its commands
         _run_batch([program, *(["-n", space] if space else []), "-batch", "-"], text)
 
 
@@ -173,7 +176,7 @@ def _run_batch(command: Sequence[str], text: str) -> None:
 
 
 def change(keeper: int) -> int:
-    """Run batches of commands in the namespaces of a lab, after writing what is dead from now on."""
+    """Run batches of commands in the namespaces of a lab, after writing the names of dead links to DEAD."""
     spec = json.loads(sys.stdin.buffer.readline())
     join_namespace(f"/proc/{keeper}/ns/mnt", CLONE_NEWNS)
     try:
@@ -257,7 +260,7 @@ def _exec_command(command: Sequence[str]) -> int:
 
 
 def _run_each(command: Sequence[str]) -> int:
-    """Run once for each rank, in its namespace. Return the first exit code that is not 0, after ending the others."""
+    """Run a command for each rank, in its namespace. Return the first exit code but 0, after ending the others."""
     _mount_filesystem("proc", "/proc", "proc")
     with open(ABOUT, encoding="utf-8") as text:
         ranks = json.load(text)["ranks"]
@@ -322,7 +325,7 @@ def become_rank(command: Sequence[str]) -> int:
 
 
 def start_time(process: int) -> str:
-    """Return when a process began, in kernel ticks, which identifies it with its number. Empty: it has ended."""
+    """Return when a process began, in kernel ticks; "" if it has ended. With its number that identifies a process."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as text:
             fields = text.read().rpartition(")")[2].split()

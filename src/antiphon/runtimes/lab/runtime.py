@@ -42,12 +42,12 @@ from antiphon.units import format_seconds
 HEADERS, PACKET = 52, MTU + 14  # bytes: of IP and TCP with time stamps; of a full packet as the shaper counts it
 OVERHEAD = PACKET / (MTU - HEADERS) - 1  # bytes on the link per byte of payload, minus 1
 STALL = 5.0  # minimum seconds without progress before a rank gives up
-MODEL = "flows"  # flows share links as with TCP, without barriers
+MODEL = "flows"  # the cost model: flows share links as with TCP, without barriers
 
 
 class LabRuntime(Runtime):
-    """A process for each rank, in its namespace: one launch for all cases of a machine, in its lab if that is up, else
-    in one made for it. There is no library to compare with."""
+    """A process for each rank, in its namespace. All cases of a machine run in one launch, in its lab if that is up,
+    else in one made for the launch. There is no library to compare with."""
 
     def ready(self, how: How) -> None:
         need_root()
@@ -70,7 +70,7 @@ class LabRuntime(Runtime):
 
 
 class _CasesOfLab:
-    """The cases of one machine in its lab."""
+    """The cases of one machine in its lab. `programs`: those used, by number; `expected`: seconds by size, of each."""
 
     def __init__(self, lab: Lab, programs: Sequence[Runnable], cases: Sequence[Case], how: How) -> None:
         self.lab, self.layout, self.how = lab, lab.layout(), how
@@ -80,7 +80,7 @@ class _CasesOfLab:
             number: self._prepare_predictor(runnable.schedule) for number, runnable in self.programs.items()
         }
         self.cases = [self._with_timeout(case) for case in cases]
-        self.place = {number: place for place, number in enumerate(used)}
+        self.job_number = {number: i for i, number in enumerate(used)}  # in the job, which has the used programs only
 
     def _prepare_predictor(self, schedule: Schedule) -> Callable[[int], float]:
         check_paths(self.layout, schedule.src.tolist(), schedule.dst.tolist(), schedule.route, schedule.routes)
@@ -100,7 +100,7 @@ class _CasesOfLab:
             _peers_of_ranks([runnable.schedule for runnable in self.programs.values()], ranks),
             {str(rank): rank_address(rank) for rank in ranks},
             [(self.layout.space(port.node), self.layout.space(port.peer)) for port in ports],
-            [replace(case, program=self.place[case.program]) for case in self.cases],
+            [replace(case, program=self.job_number[case.program]) for case in self.cases],
             [runnable.data for runnable in self.programs.values()],
         )  # fmt: skip
         remaining = len(self.cases)
@@ -117,6 +117,7 @@ class _CasesOfLab:
         runnable = self.programs[case.program]
         links = _link_rows(self.layout, runnable.programs[case.in_place], case, row.pop("counted"))
         predicted = self.expected[case.program](case.nbytes)
+        # less than AT_ONCE bytes pass an idle link without delay, so its rate does not predict their time
         comparable = predicted and _greatest_load(self.layout, links) > AT_ONCE
         return {
             **row, "predicted_seconds": predicted, "over_predicted": row["seconds"] / predicted if comparable else None,
@@ -217,7 +218,7 @@ def _fault_text(lab: Lab, row: Row) -> str:
 
 
 def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
-    """Return the most bytes that one shaper must let through: of a link in one direction, or of a shared limit."""
+    """Return the most bytes that one shaper (tc's queue with a rate) passes: of a link direction or a shared limit."""
     load = {link["link"]: link["expected"] for link in links}
     shared = [
         sum(
@@ -230,7 +231,8 @@ def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
 
 
 def _link_rows(layout: Layout, program: Program, case: Case, counted: Sequence[int]) -> list[Row]:
-    """Return per link and direction the payload by the program, and the bytes counted, headers included."""
+    """Return per link and direction the bytes that the program sends (`expected`), and those that the kernel counted,
+    headers included."""
     sends = program.kind[program.part_op] == SEND
     length = bind(program, case.unit).length[sends] * data_type(case.dtype).itemsize
     ranks = program.ranks

@@ -9,7 +9,8 @@
     mimo                    two -> center -> two others: the center adds to each of two streams at the same time
     mca                     two chains of two that reduce, merged by a center
 
-Places of a pattern are ranks of a machine, and its links are direct links there.
+A pattern's places (1, 2, center, ...) become ranks of a machine such that its links are direct links there. `antiphon
+bench micro` calls `bench_micro`.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _with_throughput(row: Row, pattern: Pattern, blocks: int) -> Row:
 # ---- patterns ----
 
 Transfer = tuple[int, int, int, int, int]  # step, block, src, dst, op
-PIECE, DEEPEST = 2**18, 32  # bytes of a piece, if the message has that many; maximum number of pieces
+PIECE, MAX_PIECES = 2**18, 32  # minimum bytes of a piece; maximum number of pieces, a power of two
 CHAIN, FAN = (3, 8), (1, 3)  # lengths and widths that the paper has
 
 
@@ -116,7 +117,7 @@ class Pattern:
     places: int
     have: Sequence[tuple[int, int]]
     want: Sequence[tuple[int, int]]
-    rows: Sequence[Transfer]
+    rows: Sequence[Transfer]  # with places as src and dst
 
     @property
     def title(self) -> str:
@@ -203,7 +204,7 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
     """Return a rank for each place such that links of the pattern are links of the machine, the lowest ranks first.
 
     Backtracking; patterns have 8 places at most."""
-    near: dict[tuple[int, bool], set[int]] = {}
+    near: dict[tuple[int, bool], set[int]] = {}  # by rank and direction the ranks one link away
 
     def near_to(rank: int, back: bool) -> set[int]:
         if (rank, back) not in near:
@@ -211,8 +212,8 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
         return near[rank, back]
 
     def candidates(chosen: list[int]) -> Iterable[int]:
-        """Return candidates for the next place, lowest first: neighbours of the places already set (at least one)."""
-        # places are assigned in an order in which each is adjacent to an earlier one
+        """Return candidates for the next place in `order`, lowest first: they are linked as the pattern requires to the
+        ranks already chosen, at least one of which is adjacent."""
         rank_of, place = dict(zip(order, chosen, strict=False)), order[len(chosen)]
         linked = [near_to(rank_of[a], False) for a, b in pattern.links if b == place and a in rank_of]
         linked += [near_to(rank_of[b], True) for a, b in pattern.links if a == place and b in rank_of]
@@ -264,7 +265,7 @@ def plan_on(pattern: Pattern, machine: Topology, pieces: int | None = None) -> P
     if pieces is not None:
         return Plan.of(machine, pipeline(schedule, pieces), claims)
     # one entry per pipelining depth: pieces of at least PIECE bytes
-    depths = [2**power for power in range(DEEPEST.bit_length())]
+    depths = [2**power for power in range(MAX_PIECES.bit_length())]
     starts = [0, *(depth * PIECE for depth in depths[1:])]
     ends = [*starts[1:], None]
     entries = [

@@ -40,10 +40,10 @@ from antiphon.select import Listed, Tuning, save_plans, tune
 from antiphon.units import format_size, parse_sizes
 
 NBYTES, FACTOR = "1KB:16MB", 4  # sizes that are measured, and the factor between them
-FEW = 4  # contestants per size that are chosen by the model
+FEW = 4  # contestants (schedules that race) per size that the model chooses, beside classic algorithms
 CONFIRMATIONS = 3  # launches in which winners race the library again
 CONFIRM_SHARE = 0.06  # of the time limit, for each of them
-CONSECUTIVE = 4  # in these launches: calls that are timed together, at least
+CONSECUTIVE = 4  # in these launches: at least this many calls are timed as one
 GRACE = 30.0  # seconds after the limit until a launch that hangs is killed; normally it stops by itself
 Measured = dict[int, dict[int, Row]]  # by size, and by number in the shortlist
 Progress = Callable[[int, int, str], None]  # called with the number of measurements, their total, and a text
@@ -360,20 +360,20 @@ class Races:
 
 # ---- ranges by measurements ----
 
-AnyRow = Mapping[str, Any]
+AnyRow = Mapping[str, Any]  # a measurement; "over_best", "over_library": its time over that of the winner, the library
 Item = TypeVar("Item")  # what was measured at a size
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The best schedule at a size. `row`: its measurement; None if the model chose. `moved`: the size in whole blocks,
-    as measured. `ties`: schedules that may be as fast."""
+    """The best schedule at a size. `row`: its measurement; None if the model chose. `measured_bytes`: the size that was
+    measured: `nbytes` rounded to whole elements per block; 0: none. `ties`: schedules that may be as fast."""
 
     nbytes: int
     listed: Listed
     row: AnyRow | None
     library: bool = False  # it serves, as the schedule is not surely faster
-    moved: int = 0
+    measured_bytes: int = 0
     ties: tuple[Listed, ...] = ()
 
 
@@ -388,12 +388,11 @@ def choose_best_at(
     order: str | None,
     rows: Mapping[int, AnyRow],
     library_may_serve: bool,
-    moved: int,
+    measured_bytes: int,
 ) -> Choice:
     """Return the best of the schedules measured (`rows`: by number in the shortlist); else the model's choice.
 
-    Only schedules that combine in `order`, if given. `library_may_serve`: it does if ours is not faster. `moved`: the
-    bytes measured."""
+    Only schedules that combine in `order`, if given. `library_may_serve`: it does if ours is not faster."""
     measured = {n: row for n, row in rows.items() if order is None or shortlist[n].claims.get("order") == order}
     if not measured:
         ordered = [listed for listed in shortlist if order is None or listed.claims.get("order") == order]
@@ -403,7 +402,7 @@ def choose_best_at(
     ratio, interval = measured[best]["over_library"], measured[best]["over_library_interval"]
     # in doubt the library serves: a plan must be faster beyond the measurement's spread
     library = library_may_serve and ratio is not None and not beats_library(ratio, interval[1])
-    return Choice(nbytes, shortlist[best], measured[best], library, moved, ties)
+    return Choice(nbytes, shortlist[best], measured[best], library, measured_bytes, ties)
 
 
 def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRow]]) -> str | None:
@@ -504,11 +503,11 @@ def make_ranges(
 
 
 def _min_bytes(choice: Choice) -> int:
-    return min(choice.nbytes, choice.moved or choice.nbytes)
+    return min(choice.nbytes, choice.measured_bytes or choice.nbytes)
 
 
 def _max_bytes(choice: Choice) -> int:
-    return max(choice.nbytes, choice.moved)
+    return max(choice.nbytes, choice.measured_bytes)
 
 
 def unmeasured_claims(listed: Listed, library_may_serve: bool = True) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Tune an unmodified MPI library: race its own algorithms, and show the gain that our best schedules would add.
 
+`antiphon tune --library-only` calls `tune_library`; nccl_choose.py does the same with the settings of NCCL.
+
 At every size each algorithm that the library can be set to use (by control variables, see `library`) takes turns with
 the library's default; in a race of their own, so do our best schedules by the model. Only an algorithm that is faster
 than the default beyond the noise (ALIKE) is chosen. The result is a table that leaves every range to the library and
@@ -37,15 +39,15 @@ from antiphon.runtimes.measure.rows import row_of
 from antiphon.select import Listed
 from antiphon.units import format_size
 
-FEW = 2  # of our schedules at every size
-OUR_SHARE = 0.2  # of the time for all measurements
+FEW = 2  # number of our schedules that race at every size
+OUR_SHARE = 0.2  # share of our races in the time for all measurements
 TIMEOUT = 120.0  # seconds for an MPI to describe itself
 DEFAULT = Candidate("default")  # the library's own choice
 
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """Our best schedule and the library's best algorithm at a size. `row`: of the latter, beside the default."""
+    """Our best schedule and the library's best algorithm at a size. `row`: of the algorithm, racing the default."""
 
     ours: Choice
     algorithm: Candidate
@@ -91,8 +93,9 @@ class LibraryRaces(Races):
     def measure_and_choose(self, deterministic: bool) -> MeasuredTuning:
         tuning = self.tuning
         self.library = self.find_library()
+        # both by collective and size; the rows by number in `tried`
         self.tried: dict[tuple[str, int], list[Candidate]] = {}
-        self.theirs: dict[tuple[str, int], dict[int, Row]] = {}
+        self.library_rows: dict[tuple[str, int], dict[int, Row]] = {}
         ours: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
         self.measure(ours)
         plans = {}
@@ -134,9 +137,9 @@ class LibraryRaces(Races):
                 continue
             members = list(self.tuning.plans[kind].collective.members)
             share = (1 - OUR_SHARE) * case.seconds
-            theirs = replace(case, ranks=members, race=2 * (case.race or 0) + 1, seconds=share)
+            library_case = replace(case, ranks=members, race=2 * (case.race or 0) + 1, seconds=share)
             for number in self.list_tried(kind, size, len(members), case.nbytes):
-                cases.append(replace(theirs, library=dict(self.tried[kind, size][number].settings)))
+                cases.append(replace(library_case, library=dict(self.tried[kind, size][number].settings)))
                 owners.append((kind, size, len(self.tuning.shortlist[kind]) + number))
         return programs, cases, owners
 
@@ -163,11 +166,11 @@ class LibraryRaces(Races):
 
     def add_library_row(self, key: tuple[str, int], number: int, row: Row) -> None:
         """Keep the row of an algorithm, by its number among those tried."""
-        self.theirs.setdefault(key, {})[number] = row
+        self.library_rows.setdefault(key, {})[number] = row
 
     def best_number(self, key: tuple[str, int]) -> int | None:
         """Return the fastest algorithm by its number; 0, the default, where that is as good; None without any."""
-        rows = self.theirs.get(key, {})
+        rows = self.library_rows.get(key, {})
         number = min(rows, key=lambda n: (relative_time(rows[n]), n), default=None)
         if number and 0 in rows and relative_time(rows[0]) <= ALIKE * relative_time(rows[number]):
             return 0
@@ -178,7 +181,7 @@ class LibraryRaces(Races):
         ours = choose_best_at(size, self.tuning.shortlist[kind], None, rows, True, self.case(kind, size).nbytes)
         number = self.best_number((kind, size))
         if number is not None:
-            return Best(ours, self.tried[kind, size][number], self.theirs[kind, size][number])
+            return Best(ours, self.tried[kind, size][number], self.library_rows[kind, size][number])
         if self.tried.get((kind, size)) == [] and ours.row is not None:
             return Best(ours, DEFAULT, ours.row)
         return None

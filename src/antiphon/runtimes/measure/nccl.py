@@ -1,7 +1,7 @@
 """The runtime `nccl`: a process per GPU under mpiexec, srun or torchrun, in which NCCL or RCCL runs with its settings.
 
-It is for `tune` alone, which races NCCL's settings (`nccl_choose`); beside them MSCCL++, where its library with NCCL's
-interface is installed, and our plans by MSCCL++'s executor, where its Python package is.
+Only `tune` uses it, to race NCCL's settings (`nccl_choose`). MSCCL++ races too where its library with NCCL's interface
+is installed, and so do our plans where its Python package is, whose executor runs them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from antiphon.runtimes.measure.mpi import first_process, run_job, split_row, wor
 from antiphon.runtimes.measure.nccl_calls import CHUNKS, GPU_RUNTIMES, VARIABLES, Nccl, load_library
 from antiphon.runtimes.measure.nccl_process import NcclJob
 
+# file names for the dynamic loader
 FILES = {"cuda": "libnccl.so.2", "hip": "librccl.so.1"}
 TUNERS = ("libnccl-tuner.so", "libnccl-net.so")  # in which NCCL looks for a tuner unless a variable names another
 MSCCLPP = "libmscclpp_nccl.so"
@@ -65,7 +66,7 @@ def find_nccl(how: How) -> tuple[str, str]:
 
 
 def nccl_here(how: How) -> Library:
-    """Return the library. `algorithms` is empty: `nccl_choose` lists what it knows of versions."""
+    """Return NCCL or RCCL as found here. `algorithms` is empty: `nccl_choose` lists the settings of each version."""
     for name in VARIABLES:
         if name in os.environ:
             raise Invalid(f"--on nccl: {name} is set, so NCCL's own choice is none; unset it to measure")
@@ -123,6 +124,7 @@ class NcclRuntime(Runtime):
     def run(
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
+        # a case with a `library` measures settings of NCCL, one without a plan of ours
         if all(case.library is None for case in cases):
             raise Unsupported("--on nccl: measures settings of NCCL: use it with antiphon tune")
         ours = {case.program for case in cases if case.library is None}

@@ -90,7 +90,7 @@ class NcclRaces(LibraryRaces):
             if find_mscclpp():
                 tried.append(Candidate("mscclpp", {}, {"library": 1}))
             return list(range(len(tried)))
-        rows = self.theirs.get((kind, size), {})
+        rows = self.library_rows.get((kind, size), {})
         best = min(  # names of algorithm and protocol have a blank
             (n for n in rows if " " in tried[n].name), key=lambda number: relative_time(rows[number]), default=None
         )
@@ -120,7 +120,7 @@ class NcclRaces(LibraryRaces):
             self.beside.setdefault(key, {})[number] = row
             return
         if self.stage_of.get(key) != self.stage:  # what an earlier race measured was in other company
-            self.stage_of[key], self.theirs[key] = self.stage, {}
+            self.stage_of[key], self.library_rows[key] = self.stage, {}
         super().add_library_row(key, number, row)
 
     def _notes(self) -> Iterator[str]:
@@ -130,7 +130,7 @@ class NcclRaces(LibraryRaces):
             for size in self.ladder:
                 key = kind, size
                 best = self.best_number(key)
-                chosen = self.theirs[key][best]["over_library"] if best else 1.0
+                chosen = self.library_rows[key][best]["over_library"] if best else 1.0
                 for number, row in self.beside.get(key, {}).items():
                     if row["over_library"] < MARGIN * chosen:
                         gains.setdefault(self.tried[key][number].name, {})[size] = chosen / row["over_library"]

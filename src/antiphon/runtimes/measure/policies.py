@@ -7,10 +7,10 @@ that the table has; `the library` is the library's own collective, and ` xN` beh
     allreduce,1000000,0.0101,0.0093,0.0122,0.0140
     ...
 
-A policy sees only the time of the candidate that it has chosen, as in a job. Calls of each collective and size are
-decided on their own. Policies are compared with the best candidate in hindsight: that of all calls, and that of each
-stretch of STRETCH calls, in which conditions hardly change. To add a policy, write a class with the two methods of
-`Policy` and a line of POLICIES.
+`antiphon replay --policy` prints them. A policy sees only the time of the candidate that it chose, as in a job, and
+each collective and size has a policy of its own. Policies are compared with the best candidate in hindsight: that of
+all calls, and that of each stretch of STRETCH calls, in which conditions hardly change. To add a policy, write a class
+with the two methods of `Policy` and a line of POLICIES.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from antiphon.runtimes.engine.learner import MAX_PROGRAMS, PLANNED_SLICES, Arm, 
 
 LIBRARY = "the library"
 STRETCH = 100  # calls
-TRIAL_CALLS = 8  # of the preloaded library without learning (native/preload_trial.c)
+TRIAL_CALLS = 8  # as in the preloaded library without learning (native/preload_trial.c)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,9 @@ class Trial:
     def choose(self) -> int:
         if len(self._times) < TRIAL_CALLS:
             return self._columns[len(self._times) % 2]
-        plan, library_time = (median(self._times[2 + i : TRIAL_CALLS : 2]) for i in range(2))
-        return self._columns[library_time < plan]
+        # the first call of each is warm-up
+        plan_time, library_time = (median(self._times[2 + i : TRIAL_CALLS : 2]) for i in range(2))
+        return self._columns[library_time < plan_time]
 
     def record(self, seconds: float) -> None:
         self._times.append(seconds)
@@ -107,14 +108,14 @@ class Bandit:
             column = self._column.get(self._learner.begin())
             if column is not None:
                 return column
-            self._learner.refuse()  # it was not recorded
+            self._learner.refuse()  # this candidate was not recorded
 
     def record(self, seconds: float) -> None:
         self._learner.end(seconds)
 
 
 class Prior(Bandit):
-    """The same, with what jobs on this machine or on isomorphic ones have learned: the file of $ANTIPHON_LEARNED."""
+    """The learner, starting from what jobs on this machine or isomorphic ones have learned: file $ANTIPHON_LEARNED."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
@@ -123,8 +124,8 @@ class Prior(Bandit):
             raise Invalid("policy prior: set ANTIPHON_LEARNED to a file of what was learned")
         candidates = {recording.names[column]: candidate for candidate, column in self._column.items()}
         for line in read_learned(path):
-            alike = line.collective == recording.collective and line.name in candidates
-            if alike and line.nbytes.bit_length() == recording.nbytes.bit_length():
+            is_recorded = line.collective == recording.collective and line.name in candidates
+            if is_recorded and line.nbytes.bit_length() == recording.nbytes.bit_length():
                 times = line.samples, line.seconds, line.low, line.high
                 self._learner.recall(Arm(candidates[line.name], bool(line.chosen), *times))
 

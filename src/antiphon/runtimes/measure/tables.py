@@ -1,4 +1,4 @@
-"""Write measured rows as CSV: all of them, or those that `fit genmodel` has formulas for."""
+"""Write measured rows (the results of `antiphon bench`) as CSV: all of them, or those that `antiphon fit` reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from antiphon.errors import AntiphonError, Invalid
 Row = Mapping[str, Any]
 COLUMNS = ("collective", "planner", "ranks", "nbytes", "count", "dtype", "op", "root", "in_place")
 FIGURES = ("seconds", "algbw", "busbw", "wrong", "reference_seconds", "over_library", "predicted_seconds")
-# Planners whose schedules match a formula of GenModel: in one piece, and rings in one direction.
+# Planners whose schedules match a formula of GenModel, by its name there (rhd: recursive halving and doubling, cps:
+# co-located parameter server): in one piece, and rings in one direction.
 FORMULAS = {
     ("ring", "allreduce"): "ring", ("ring", "reducescatter"): "ring", ("ring", "allgather"): "ring",
     ("halving-doubling", "allreduce"): "rhd", ("halving-doubling", "reducescatter"): "rhd",
@@ -34,7 +35,7 @@ def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
 def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
     """Write rows of float32 sums, out of place, for `fit genmodel`; return their number. Invalid if it is 0.
 
-    Rows of a lowering, out of place, are written for `fit lowering`.
+    If rows have `work` (steps and copies of a plan lowered to a GPU), they are written for `fit lowering` instead.
     """
     if any("work" in row for row in rows):
         lowered = lowering_times(rows)
@@ -52,7 +53,7 @@ def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
 
 
 def lowering_times(rows: Sequence[Row]) -> list[LoweringTime]:
-    """Return what `fit lowering` reads, of rows out of place."""
+    """Return the rows out of place that have `work`, as `fit lowering` reads them."""
     return [
         LoweringTime(
             row["lowering"], row["work"]["steps"], row["work"]["copies"],
@@ -63,13 +64,15 @@ def lowering_times(rows: Sequence[Row]) -> list[LoweringTime]:
 
 
 def _fit_row(row: Row) -> PlanTime | None:
+    """Return a row as `fit genmodel` reads it, None if no formula is for it."""
     name, options = FORMULAS.get((row["planner"] or "", row["collective"]), ""), row["options"]
-    plain = row["dtype"] == "float32" and row["op"] in ("sum", None) and row["nbytes"] > 0
+    float32_sum = row["dtype"] == "float32" and row["op"] in ("sum", None) and row["nbytes"] > 0
     in_one_piece = options.get("pieces", 1) == 1 and "pieces" not in row
+    # the formulas are for rings in one direction, and halving and doubling for powers of two
     unlike_formula = (name == "ring" and options.get("directions") != 1) or (
         name == "rhd" and row["ranks"] & row["ranks"] - 1
     )
-    if not name or not plain or not in_one_piece or unlike_formula:
+    if not name or not float32_sum or not in_one_piece or unlike_formula:
         return None
     try:
         plan = plan_of(name, row["ranks"], row["collective"])

@@ -1,8 +1,13 @@
-"""The question that a job with ANTIPHON_TABLE=auto asks, and its answer: plans for these processes, wherever they are.
+"""The question of a job with ANTIPHON_TABLE=auto, and its answer: plans for the processes of the job.
 
-A question is text in lines: what the user calls the machine, and for each process its host and the GPUs that it sees.
-Two starts of the same allocation ask the same, so the question alone finds a cached answer, without probing the
-machine. The preloaded library asks in the same words (preload_auto_plan.c).
+A question is text in lines: what the user calls the machine, and for each process its host and the GPUs that it sees
+(`process_line`). Two starts of the same allocation have the same question, so its hash finds a cached answer without
+probing the machine. The preloaded library writes the same text (preload_auto_plan.c):
+
+    antiphon auto 1 0.9
+    machine = -
+    ranks =
+    process 0b7c...2f host1 =0,1
 
 An answer is a line of words separated by tabs, then a book (see `book`). The words: its origin ("planned", or "alike":
 for an isomorphic machine), the machine, the predicted gain, notes. A cached file is used if it and its folder belong to
@@ -29,8 +34,8 @@ from antiphon.runtimes.serve.book import Book, decode_book
 TABLE, AUTO = "ANTIPHON_TABLE", "auto"
 MACHINE, RANKS = "ANTIPHON_TOPOLOGY", "ANTIPHON_RANKS"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-ENDING = ".plan"
-MAX_LETTERS = 200  # of a word of the question
+ENDING = ".plan"  # of cache files
+MAX_LETTERS = 200  # characters of a word of the question
 _FIRST_LINE = f"antiphon auto 1 {__version__}"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -45,7 +50,7 @@ class Process:
 
 
 def process_line() -> str:
-    """Return the line of this process."""
+    """Return the line of this process in a question, without the word "process"."""
     boot = "-"
     with suppress(OSError):
         boot = _BOOT.read_text(encoding="ascii", errors="replace").strip()
@@ -92,8 +97,8 @@ def _file_digest(name: str) -> str:
 # ---- answers ----
 
 PLANNED, ALIKE, KEPT = "planned", "alike", "kept"
-_WORDS = 4
-MAX_BYTES = 2**28
+_WORDS = 4  # in the first line of an answer
+MAX_BYTES = 2**28  # of a cache file
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,6 @@ def decode_answer(data: bytes, how: str = "") -> Answer:
     words = line.decode("utf-8", "replace").split("\t")
     if not mark or len(words) != _WORDS:
         raise Invalid("it is cut off or damaged")
-    # The first line names the origin of the plans; the rest of the file is the book.
     origin, machine, gain, notes = words
     answer = Answer(how or origin, machine, gain, notes, book)
     _ = answer.pages  # Invalid if the book is damaged
@@ -133,12 +137,12 @@ def decode_answer(data: bytes, how: str = "") -> Answer:
 
 
 def read_kept(path: Path) -> tuple[Answer | None, str]:
-    """Return the cached answer, and why it cannot be used; neither if there is no such file."""
+    """Return the cached answer or None, and why it cannot be used; (None, "") if there is no such file."""
     try:
         path.lstat()
     except OSError:
         return None, ""
-    # Programs in a book are executed without further proof: never read one that others could have written.
+    # programs in a book run without being verified again: never read one that others could have written
     if not is_ours(path.parent, folder=True) or not is_ours(path):
         return None, f"{path} is not trusted: others may write there"
     try:

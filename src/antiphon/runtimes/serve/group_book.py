@@ -1,4 +1,4 @@
-"""The book of one group of processes: the pages of a table for it, renumbered as the group numbers its processes.
+"""The book of one group of processes: the pages of a table that fit it, with ranks renumbered as in the group.
 
 For instance, a plan for the ranks 2 and 3 of a machine serves a group of these two processes, as ranks 0 and 1. For
 kinds of calls without a plan in the table, `default_book` makes plans by standard algorithms.
@@ -46,14 +46,14 @@ NEAR: dict[str, tuple[tuple[int, str], ...]] = {
 }
 MAX_NEAR_RANKS = 32  # beyond, the many messages of NEAR are slower than more steps
 MAX_CACHED_RANKS = 16  # larger books than for these (0.2 MB) are not cached
-MAX_CACHED_FILES = 512
+MAX_CACHED_FILES = 512  # in the folder; the oldest are removed
 
 
 def default_book(kind: str, ranks: int, root: int = -1, near: bool = False) -> Book:
     """Return plans for a kind of call among fully connected ranks, or on one host (`near`).
 
-    Those of small groups are cached, in memory and as files: importing the planners and planning dominate the start of
-    a group."""
+    Books of small groups are cached, in memory and as files: without that, importing the planners and planning would
+    take most of the time in which a group starts."""
     key = kind, ranks, root if kind in ROOTED else -1, near and ranks <= MAX_NEAR_RANKS
     return _cached_default_book(*key) if ranks <= MAX_CACHED_RANKS else _make_default_book(*key)
 
@@ -98,7 +98,7 @@ def base_program(ranks: int) -> bytes:
 def read_any(table: Any) -> Book:
     """Return the book of a table: a path, a book or its bytes, plans, a mapping of plans, or the result of `tune`.
 
-    Its programs are proven, here or before."""
+    Its programs are verified, here or before."""
     if isinstance(table, Book | bytes):
         return proven_book(encode_book(table) if isinstance(table, Book) else table)
     if isinstance(table, str | os.PathLike):
@@ -128,7 +128,7 @@ def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> 
         members = tuple(places)
     else:
         members = next((page.members for page in book.pages if len(page.members) == ranks), None)
-    number = {member: i for i, member in enumerate(members or ())}
+    rank_of = {member: rank for rank, member in enumerate(members or ())}
     pages: list[Page] = []
     programs: dict[int, int] = {}  # number in `book` -> number in the new book
     for page in book.pages:
@@ -136,7 +136,7 @@ def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> 
             continue
         # -1: no program, the MPI library is faster
         program = programs.setdefault(page.program, len(programs)) if page.program >= 0 else -1
-        root = -1 if page.root < 0 else number[page.root]
+        root = -1 if page.root < 0 else rank_of[page.root]
         pages.append(replace(page, members=tuple(range(ranks)), root=root, program=program))
     used = [
         renumber_program(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs

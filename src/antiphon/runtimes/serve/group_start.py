@@ -7,7 +7,7 @@ It only needs a channel by which every process gets the texts of all (`Processes
 store of PyTorch, or sockets), and uses it twice:
 
     1. each process sends how it can be reached; process 0 also its book and version
-    2. each process sends whether it can connect to the others by that, or the error that it had
+    2. each process sends what it needs of the others to connect (`WireSetup.answer`), or the error that it had
 
 So an error of one process (a missing compiler, a wrong table) is raised at all of them, instead of leaving the others
 waiting. With the table `auto`, process 0 also looks for cached plans for the processes of the job, or starts a
@@ -54,7 +54,7 @@ _ERRORS = {error.__name__: error for error in (Invalid, Missing, Unsupported, Ti
 
 
 class Outdated(Exception):
-    """The texts of the first exchange came from earlier processes: repeat it."""
+    """The texts of the first exchange came from processes of an earlier job in the same store: repeat it."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def start_serving(
 ) -> Serving:
     """Start serving a group. Collective; only process 0 reads the table, and an error of one process is raised at all.
 
-    There are two exchanges of texts: what each process has, then whether it can go by that. `fill`: make plans at once
-    for calls that have no page, instead of leaving them to the library.
+    `engine_of` and `setup_of` create the engine and the wire's setup; their errors count as this process's. `fill`:
+    make plans at once for calls that have no page, instead of leaving them to the library.
     """
     engine: Engine | None = None
     fields: dict[str, str] = {}
@@ -103,7 +103,7 @@ def start_serving(
                 fields |= _leader_fields(group, table, fill)
             setup = setup_of()
             stack.callback(setup.close)
-            fields["way"] = setup.offer(engine)
+            fields["setup"] = setup.offer(engine)
         except (AntiphonError, OSError) as error:
             fields = _fault_fields(error)
         # the first exchange: every process reports its offer, or its fault
@@ -113,14 +113,14 @@ def start_serving(
             try:
                 if not any("fault" in message for message in offers):
                     engine = engine or engine_of()
-                    fields["way"] = setup.answer(engine, _setup_texts(offers))
+                    fields["setup"] = setup.answer(engine, _setup_texts(offers))
             except (AntiphonError, OSError) as error:
                 fields = _fault_fields(error)
             # the second exchange; repeated from the start if the first one read texts of earlier processes
             with suppress(Outdated):
                 answers = _exchange_fields(group, fields)
                 break
-        # faults are raised only now, when all processes have heard of them
+        # faults are raised only now, when all processes have received them
         _raise_fault(group, offers)
         _raise_fault(group, answers)
         setup_answers = _setup_texts(answers)
@@ -164,7 +164,7 @@ def _setup_texts(messages: Sequence[dict[str, Any]]) -> list[str]:
     """Return the texts of `WireSetup` in the messages of all processes."""
     texts = []
     for rank, message in enumerate(messages):
-        text = message.get("way")
+        text = message.get("setup")
         if not isinstance(text, str):
             raise no_message(f"process {rank}", "expected how it can be reached")
         texts.append(text)
@@ -185,7 +185,7 @@ def _read_book(group: Processes, table: Any) -> Book:
         return Book("", group.ranks, (), (), ())
     full_book = read_any(table)
     book = group_book(full_book, group.ranks, group.places, group.everyone)
-    # A table may have plans for subgroups alone; the group of all then goes by default plans.
+    # a table may have plans for subgroups only; the group of all ranks then uses default plans
     serves_subgroups = full_book.ranks == group.ranks and bool(full_book.pages)
     if group.strict and not book.pages and not serves_subgroups:
         name = os.fspath(table) if isinstance(table, str | os.PathLike) else "table"
@@ -260,7 +260,7 @@ def start_auto(group: Processes) -> AutoStart:
         _raise_fault(group, messages)
         return messages
 
-    # process 0 needs host and GPUs of every process for the question
+    # process 0 describes host and GPUs of every process in the question (auto_question)
     messages = exchange({"facts": process_line()})
     fields: dict[str, str] = {}
     start = AutoStart(None, b"", "")
@@ -268,9 +268,9 @@ def start_auto(group: Processes) -> AutoStart:
         start = _find_or_plan(build_question([str(message.get("facts", "")) for message in messages]))
         book = "" if start.answer is None else text_of(start.answer.book)
         program = "" if book else text_of(default_book("allreduce", group.ranks).programs[0])
-        fields = {"kept": book, "path": start.path, "sum": program}
+        fields = {"book": book, "path": start.path, "program": program}
     leader = exchange(fields)[0]
-    cached, start.program = (base64_of(leader.get(name), "process 0") for name in ("kept", "sum"))
+    cached, start.program = (base64_of(leader.get(name), "process 0") for name in ("book", "program"))
     start.book, start.path = decode_book(cached) if cached else None, str(leader.get("path", ""))
     return start
 

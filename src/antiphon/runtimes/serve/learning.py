@@ -1,4 +1,4 @@
-"""Learning for NumPy and PyTorch (ANTIPHON_LEARN=1): calls run by the candidate that a learner chooses.
+"""Learning for NumPy and PyTorch (ANTIPHON_LEARN=1): each call runs by the candidate that a learner chooses.
 
 Candidates for a call: the page that the book has for it, pages of the same kind and root for other sizes, the first one
 in more and in fewer slices, and the library's own collective. Processes agree by an allreduce of the engine within the
@@ -27,10 +27,10 @@ from antiphon.runtimes.engine.native import Engine, OpenProgram
 from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.ledger import Ledger
 
-MAX_ALTERNATIVES = 3
-MIN_SLICED_BYTES = 2**15
-MAX_CHECKED_RANKS = 32  # whose sections are checked for other numbers of slices
-OTHER_CALLS = 32  # of other sizes in a row, after which the last of them is timed instead
+MAX_ALTERNATIVES = 3  # pages for other sizes that race the call's own; each costs three calls at the start
+MIN_SLICED_BYTES = 2**15  # smaller calls are dominated by latency: other numbers of slices gain nothing
+MAX_CHECKED_RANKS = 32  # with more ranks, checking that each can run other numbers of slices takes too long
+OTHER_CALLS = 32  # calls of other sizes in a row after which the size of the last one is timed instead
 
 
 @dataclass
@@ -39,9 +39,9 @@ class _Learning:
 
     learner: Learner
     pages: list[Page | None]
-    checksums: list[str]  # of their programs, in hexadecimal
-    page: Page  # that the book has for the calls
-    nbytes: int
+    checksums: list[str]  # CRC-32 of the pages' programs, in hexadecimal
+    page: Page  # the book's page for these calls
+    nbytes: int  # of the calls that are timed
     untimed: int = 0  # calls in a row of other sizes
 
 
@@ -49,7 +49,8 @@ class Learners:
     """The learners of a group, by page and size class.
 
     `exchange`: replaces numbers by their maxima over all processes; `align`: returns when all have begun the call;
-    `program_of`: the program of a page, also `open_program`; `earlier`: what jobs have learned before, all alike."""
+    `program_of`: the program file of a page, opened by `open_program`; `earlier`: the same results of earlier jobs at
+    all processes."""
 
     def __init__(
         self, engine: Engine, ranks: int, ledger: Ledger, exchange: Callable[[NDArray[Any], float], None],
@@ -60,12 +61,14 @@ class Learners:
         self._exchange, self._align, self._program_of, self._open = exchange, align, program_of, open_program
         self._earlier = earlier
         self._learners: dict[tuple[int, int, bool], _Learning] = {}
-        self._timed: Learner | None = None  # of the running call
+        self._timed: Learner | None = None  # of the call under way, if that is timed
 
     def choose(
         self, page: Page, call: Call, pages: Sequence[Page], library: bool, timeout: float
     ) -> tuple[Page | None, int]:
-        """Return the page (None: the library) and the slices for a call. The same at all processes."""
+        """Return the page (None: the library) and the slices for a call, the same at all processes.
+
+        `pages`: all of the book; `library`: whether the library can make the call."""
         key = (id(page), call.nbytes.bit_length(), library)
         if key not in self._learners:
             self._learners[key] = self._make_learning(page, pages, call.nbytes, library)
@@ -87,7 +90,7 @@ class Learners:
         return learning.pages[candidate.program], candidate.slices
 
     def record(self, seconds: float) -> None:
-        """Say how long the call took for which `choose` chose."""
+        """Record how long the call took for which `choose` chose."""
         if self._timed is not None:
             self._timed.end(seconds)
         self._timed = None
@@ -104,15 +107,15 @@ class Learners:
             if program and program not in programs and len(candidates) < 2 + MAX_ALTERNATIVES:
                 candidates.append(other)
                 programs.append(program)
-        first = 1 if page.program >= 0 else 0
+        first = 1 if page.program >= 0 else 0  # a page without a program leaves the call to the library
         sliced = nbytes >= MIN_SLICED_BYTES and all(map(self._can_be_sliced, candidates[1:]))
         functions = self._engine.library
         learner = Learner(functions, len(candidates), first, library, sliced)
         checksums = ["0", *(f"{zlib.crc32(program):x}" for program in programs)]
         learning = _Learning(learner, candidates, checksums, page, nbytes)
         for line in self._earlier:
-            size = line.nbytes.bit_length() == nbytes.bit_length()
-            if size and line.calls[:3] == (page.kind, self._ranks, page.root) and line.checksum in checksums:
+            same_class = line.nbytes.bit_length() == nbytes.bit_length()
+            if same_class and line.calls[:3] == (page.kind, self._ranks, page.root) and line.checksum in checksums:
                 candidate = Candidate(checksums.index(line.checksum), line.slices)
                 times = line.samples, line.seconds, line.low, line.high
                 if candidate.program or library:
@@ -120,7 +123,7 @@ class Learners:
         return learning
 
     def lines(self) -> list[Line]:
-        """Return what was learned, for a file."""
+        """Return what was learned, as lines of the file $ANTIPHON_LEARNED."""
         rows = []
         for learning in self._learners.values():
             for arm in learning.learner.arms() if learning.learner.choices() else ():
@@ -133,7 +136,7 @@ class Learners:
         return rows
 
     def _can_be_sliced(self, page: Page | None) -> bool:
-        """Return whether every rank can run a page in more and fewer slices. All processes find the same."""
+        """Return whether every rank can run a page in more and fewer slices; the same at all processes."""
         if page is None or self._ranks > MAX_CHECKED_RANKS:
             return False
         program = self._open(self._program_of(page))

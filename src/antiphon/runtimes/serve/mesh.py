@@ -25,8 +25,8 @@ from antiphon.runtimes.serve.admission import BACKLOG, LocalProcess, PeerConnect
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
-Exchange = Callable[[str], Sequence[str]]
-_BUFFER = 4 << 20
+Exchange = Callable[[str], Sequence[str]]  # an allgather of a text per process
+_BUFFER = 4 << 20  # bytes of a Unix-domain socket's buffers
 
 
 def connect_mesh(
@@ -44,7 +44,8 @@ def connect_mesh(
 
     Collective. `exchange`: returns the texts of all ranks in their order. `address`: where others reach this process by
     TCP; default: Unix-domain sockets within a host, and the host's own address from other hosts. `buffer`: bytes of
-    each socket's buffers instead of the default. `secret`: must be known besides what goes by `exchange`.
+    each socket's buffers instead of the default. `secret`: must be known
+    to connect, and does not go by `exchange`.
     """
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank}: there are ranks 0 to {ranks - 1}")
@@ -77,8 +78,8 @@ def connect_mesh(
 class _Card:
     """How to reach the listening sockets of a process.
 
-    `path`: of the Unix-domain socket, which processes of the same `host` can see.
-    `secret`: random, in hexadecimal; with the job's secret it gives the key of the handshake there (`token`).
+    `host`: identifies the kernel; `path`: of the Unix-domain socket, which processes of the same `host` can see.
+    `secret`: random, in hexadecimal; with the job's secret it gives the key of handshakes with this process.
     """
 
     tcp: tuple[str, int]
@@ -94,12 +95,12 @@ class _Card:
 def _read_card(text: str, sender: str) -> _Card:
     fields = fields_of(text, sender)
     match fields:
-        case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(token)} if 0 < port < 2**16:
-            hex_of(token, sender)
+        case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(secret)} if 0 < port < 2**16:
+            hex_of(secret, sender)
             if not _is_ip_address(host):
                 raise no_message(sender, "expected the number of a host")
-            return _Card((host, port), fields["host"], fields["path"], token)
-    raise no_message(sender, "expected the addresses of its doors")
+            return _Card((host, port), fields["host"], fields["path"], secret)
+    raise no_message(sender, "expected the addresses of its listening sockets")
 
 
 def _is_ip_address(host: str) -> bool:
@@ -162,8 +163,8 @@ def _configure_socket(connection: socket.socket, buffer: int | None) -> socket.s
 
 
 def _host_name() -> str:
-    """Return a text that is the same for all processes of a kernel. Containers and namespaces on it differ in the
-    folder of a Unix-domain socket, which is visible to their own processes only."""
+    """Return a text that is the same for all processes of a kernel, also in different containers: these cannot see each
+    other's Unix-domain sockets, which `_peer_connection` checks."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -179,7 +180,7 @@ def detach_all(sockets: Sequence[socket.socket | None]) -> list[int]:
 
 
 NAMES = ("ANTIPHON_INTERFACE", "GLOO_SOCKET_IFNAME")
-_SIOCGIFADDR = 0x8915
+_SIOCGIFADDR = 0x8915  # ioctl of Linux that reads an interface's IPv4 address
 _ELSEWHERE = "192.0.2.1"  # reserved for documentation (RFC 5737): reached by the default route
 
 

@@ -1,5 +1,6 @@
 /* Bind a rank's table (table.h) to a message size: compute where atoms begin, and check the caller's buffers before anything
- * runs. Host only.
+ * runs. Host only. threads.cc and cuda.cu call read_table once per plan, size_of and check_buffers for calls. Problems are
+ * returned as texts, of which "it" is the table.
  *
  * Threading: as its plan. Ownership: a Table refers to the words of its plan, which keeps them.
  */
@@ -23,18 +24,19 @@ struct Table {
     const Argument *arguments;
 
     const Region &region(i64 number) const { return *(const Region *)(regions + number * (3 + head.classes)); }
+    /* Per class the slots before a region, as table.h defines it. */
     const i64 *before(i64 number) const { return regions + number * (3 + head.classes) + 3; }
 };
 
 const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 2, 2}; /* bytes of an element */
-const i64 MOST_WEIGHT = (i64)1 << 40; /* of a slot */
-const i64 MOST_PLACE = (i64)1 << 50, MOST_ATOMS = (i64)1 << 60; /* of the line, in units; of a place */
-const i64 MOST_ELEMENTS = (i64)1 << 59; /* more than any memory has */
+/* Limits that keep sums within 64 bits: the length of a slot and a point of the line, in units; atoms of a place; elements. */
+const i64 MOST_WEIGHT = (i64)1 << 40, MOST_PLACE = (i64)1 << 50, MOST_ATOMS = (i64)1 << 60, MOST_ELEMENTS = (i64)1 << 59;
 
-/* floor(unit * part / denominator) */
+/* The elements before a cut: floor(unit * part / denominator). */
 static inline i64 share_of(i64 unit, i64 part, i64 denominator) { return (i64)((__int128)unit * part / denominator); }
 
-/* Checks a table; returns the problem, or NULL. The check makes sure that all indices are in range, not that the plan is right. */
+/* Checks a table; returns the problem, or NULL. The check makes sure that all indices are in range, not that the plan is
+ * right. */
 static const char *read_table(const i64 *words, i64 count, Table *table) {
     enum { HEAD = sizeof(Head) / sizeof(i64), MAX_NUMBERS = 1 << 28 };
     if (count < HEAD) return "it is cut off";
@@ -110,21 +112,22 @@ struct Size {
     std::vector<i64> cuts, shift;
 };
 
+/* Elements of a slot of a class. */
 static i64 stride_of(const Table &t, i64 unit, i64 number) {
     const Class &c = t.classes[number];
     const __int128 total = (__int128)c.whole * unit + ((__int128)unit * c.part + t.head.denominator - 1) / t.head.denominator;
     return total < MOST_ELEMENTS ? (i64)total : MOST_ELEMENTS;
 }
 
-/* Packets of a slot. */
-static i64 slot_of(const Table &t, i64 unit, i64 width) {
+/* The number of packets in a slot. */
+static i64 slot_packets(const Table &t, i64 unit, i64 width) {
     return packets_of(stride_of(t, unit, t.head.classes - 1) * width, t.head.atoms);
 }
 
 /* An upper bound on the bytes of packets that this rank receives in a call. */
 static i64 box_of(const Table &t, i64 unit, i64 width) {
     if (!t.head.atoms) return 0;
-    const __int128 total = (__int128)t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64);
+    const __int128 total = (__int128)t.head.packets * slot_packets(t, unit, width) * (i64)sizeof(u64);
     return total < MOST_ELEMENTS ? (i64)total : MOST_ELEMENTS;
 }
 
@@ -138,7 +141,7 @@ static Size size_of(const Table &t, i64 unit, i64 width) {
     for (i64 i = 0; i < h.regions; ++i) {
         const Region &r = t.region(i);
         i64 shift = 0;
-        if (r.buffer == PACKETS) shift = (i64)((u64)t.before(i)[h.classes - 1] * (u64)slot_of(t, unit, width));
+        if (r.buffer == PACKETS) shift = (i64)((u64)t.before(i)[h.classes - 1] * (u64)slot_packets(t, unit, width));
         if (r.buffer == SCRATCH) {
             for (i64 c = 0; c < h.classes; ++c) shift += (i64)((u64)t.before(i)[c] * (u64)strides[(size_t)c]);
             shift -= (i64)((u64)r.whole * (u64)unit) + size.cuts[(size_t)r.part];
@@ -196,18 +199,18 @@ static const char *check_buffers(const Table &t, const Size &size, const i64 *le
 
 /* Skips the check if a call equals the last one, as the check takes time for every step of the table. */
 class BufferCheck {
-    std::vector<i64> last;
+    std::vector<i64> last; /* options and lengths of the last call that passed */
 
   public:
     const char *check_buffers(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
-        const i64 how[] = {size.unit, size.width, blocks, lanes, rounds};
-        const size_t count = 3 * (size_t)t.head.ranks, prefix = sizeof how / sizeof *how;
-        if (last.size() == count + prefix && !memcmp(last.data(), how, sizeof how) &&
+        const i64 options[] = {size.unit, size.width, blocks, lanes, rounds};
+        const size_t count = 3 * (size_t)t.head.ranks, prefix = sizeof options / sizeof *options;
+        if (last.size() == count + prefix && !memcmp(last.data(), options, sizeof options) &&
             !memcmp(last.data() + prefix, lengths, count * sizeof(i64)))
             return NULL;
         const char *problem = ::check_buffers(t, size, lengths, blocks, lanes, rounds);
         last.clear();
-        if (!problem) last.assign(how, how + prefix), last.insert(last.end(), lengths, lengths + count);
+        if (!problem) last.assign(options, options + prefix), last.insert(last.end(), lengths, lengths + count);
         return problem;
     }
 };

@@ -1,29 +1,30 @@
-/* A call of all ranks of a process that its host makes step by step, on queues of the devices: folds by a kernel each, puts
- * by a kernel or by copies of the device's own engines. An event stands for each signal between these ranks, so nobody waits
- * within a kernel. Ranks of other processes hear the signals that they would hear of the kernel for whole calls, each stored
- * by a kernel of one thread, and a kernel of one thread waits for theirs; so there every process may make a call its own way.
+/* ad_by_host (device.h): the host makes a call of the ranks of its process step by step. Each step (table.h) is enqueued on
+ * queues of the devices: a fold as a kernel; a put, which writes to another rank, as a kernel or as a copy by copy engines.
  *
- * Every rank has a queue for each of its streams, and one for each peer that copies go to: there copies of all streams take
- * turns as they are asked for. Where copies go through memory of the host, so that slow links (PCIe) carry them and not those
- * that join devices, a second queue brings on to the peer what the first one brought there, in two halves that take turns.
- * Before this a device says what its queues do:
+ * Signals between these ranks become events, so no kernel waits for another. Signals to ranks of other processes are stored by
+ * a kernel of one thread, and a kernel of one thread waits for theirs. Their values are those of the kernel for whole calls
+ * (kernel.h), so each process may make the call in its own way.
  *
- *     const char *unreached(const Plan &)          why kernels cannot access what its steps do, or NULL
- *     Queue &queue_of(Rank &, u32 number)          queues of a rank, made when they are asked for
- *     Event *event_of(Queue &, size_t number)      events that this queue may record, used again by every call
- *     void ask_copy(Queue &, void *to, const void *from, size_t bytes)
- *     char *stage_of(Queue &)                      2 * STAGE bytes of the host for this queue; NULL: there is no room
- *     void ask_step(Queue &, const Run &, const Step *step, u32 lanes)
- *     void ask_record(Queue &, Event &)            once all that was asked for before is done, the event has come
- *     void ask_wait(Queue &, Event &)              all that is asked for later waits for it, which was asked for before
- *     void ask_tell(Queue &, u64 *at, u64 value)   all that was asked for before is seen by who hears this signal
- *     void ask_await(Queue &, const u64 *at, u64 value, const u32 *stop)
- *     const u32 *begin_queues(Rank &)              nothing of the rank is stopped: the number that says so
- *     bool queues_end_by(Rank &, double end)       whether all that is asked of a rank is done by then, as now() counts
- *     void stop_queues(Rank &)                     nobody waits any more, and nothing more is done
- *     int end_queues(Rank &)                       until all that is asked of a rank is done; 0: it is
+ * Every rank has a queue per stream, and one per peer for the copies of all streams to it. BY_STAGES: copies go through memory
+ * of the host, over PCIe instead of the links between GPUs. Then the peer's queue copies to the host and a second queue from
+ * there to the peer, in two halves of the memory that take turns. Each device defines, before it includes this file:
  *
- * Threading: the thread of the ranks enqueues everything; queues run on their own.
+ *     const char *unreached(const Plan &)          why kernels cannot access the memory of its steps, or NULL
+ *     Queue &queue_of(Rank &, u32 number)          a queue of a rank, created by the first use
+ *     Event *event_of(Queue &, size_t number)      an event that this queue may record; every call uses it again
+ *     void enqueue_copy(Queue &, void *to, const void *from, size_t bytes)
+ *     char *stage_of(Queue &)                      2 * STAGE bytes of host memory for this queue; NULL: out of memory
+ *     void enqueue_step(Queue &, const Run &, const Step *step, u32 lanes)
+ *     void enqueue_record(Queue &, Event &)        the event happens when all that was enqueued before is done
+ *     void enqueue_wait(Queue &, Event &)          all that is enqueued later waits for this event, recorded before
+ *     void enqueue_signal(Queue &, u64 *at, u64 value)    store a signal; who sees it also sees all that was enqueued before
+ *     void enqueue_await(Queue &, const u64 *at, u64 value, const u32 *stop)    wait for a signal, or until *stop is not 0
+ *     const u32 *begin_queues(Rank &)              clear the rank's stop flag; return its address on the device
+ *     bool queues_end_by(Rank &, double end)       whether all that is enqueued for a rank is done by then (a time of now())
+ *     void stop_queues(Rank &)                     set the stop flag: waits end, and later work is skipped
+ *     int end_queues(Rank &)                       wait until all that is enqueued for a rank is done; 0: no error
+ *
+ * Threading: the thread of the ranks enqueues everything; queues run asynchronously.
  * Ownership: queues and events belong to ranks and devices; the state of a call is on the stack of ad_by_host.
  */
 #pragma once
@@ -36,23 +37,23 @@
 
 namespace {
 
-/* How far a rank is in a stream. `copies`: enqueued, and not waited for yet. */
+/* How far a rank is in a stream: its steps up to `at`, and `waits_done` arguments of a WAIT there, are enqueued. */
 struct Follower {
     Rank &rank;
     const Table &table;
-    Line line; /* as the host has it, and so `shift` */
+    Line line;        /* line and shift (kernel.h, Run) in memory of the host */
     const i64 *shift;
     u32 stream;
     i64 at, end;
-    i64 part; /* of the arguments of a step, those that are done */
-    std::vector<Event *> copies;
+    i64 waits_done;
+    std::vector<Event *> copies; /* the ends of copies that the stream does not wait for yet */
 };
 
-/* Of a rank and a peer: memory of the host, and when each half of it has been left. */
+/* Host memory for copies from a rank to a peer. */
 struct Staging {
     char *memory = nullptr;
-    u32 turn = 0;
-    Event *drained[2] = {nullptr, nullptr};
+    u32 turn = 0;                           /* halves filled so far */
+    Event *drained[2] = {nullptr, nullptr}; /* per half, when the peer has its data */
 };
 
 class ByHost {
@@ -62,24 +63,24 @@ class ByHost {
     u32 lanes;
     bool by_copies;
     bool staged;
-    size_t width;
+    size_t width; /* bytes of an element */
     std::map<std::pair<u32, u32>, Staging> stages; /* by rank and peer */
-    std::vector<const u32 *> stop_of; /* of each rank of this process what stops it, else NULL */
+    std::vector<const u32 *> stop_of; /* per rank its stop flag; NULL: a rank of another process */
 
-    /* Where among the signals of a rank those of a sender are, in this stream. */
-    static i64 place(const Follower &f, i64 sender) { return (i64)f.stream * f.table.head.ranks + sender; }
+    /* The index of a sender's signal for this stream among the signals of a rank. */
+    static i64 signal_index(const Follower &f, i64 sender) { return (i64)f.stream * f.table.head.ranks + sender; }
 
-    Queue &own(Follower &f) { return queue_of(f.rank, f.stream); }
+    Queue &stream_queue(Follower &f) { return queue_of(f.rank, f.stream); }
 
-    Event &recorded(Queue &queue) {
+    Event &record_event(Queue &queue) {
         Event &event = *event_of(queue, events++);
-        ask_record(queue, event);
+        enqueue_record(queue, event);
         return event;
     }
 
-    /* What copies have done, all that comes later in the stream may use. */
-    void gather(Follower &f) {
-        for (Event *signal : f.copies) ask_wait(own(f), *signal);
+    /* Has the rest of the stream wait for the copies. */
+    void wait_for_copies(Follower &f) {
+        for (Event *signal : f.copies) enqueue_wait(stream_queue(f), *signal);
         f.copies.clear();
     }
 
@@ -91,85 +92,87 @@ class ByHost {
             const i64 element = f.shift[a.region] + f.line.at(a.whole, a.part);
             return f.rank.peers[(size_t)a.rank].buffer[f.table.region(a.region).buffer] + element * (i64)width;
         };
-        const i64 peer = to.rank == f.table.head.rank ? from.rank : to.rank; /* the other rank: it may be read from */
+        const i64 peer = to.rank == f.table.head.rank ? from.rank : to.rank; /* it may also be read from */
         Queue &link = queue_of(f.rank, (u32)(f.table.head.blocks + peer));
-        ask_wait(link, recorded(own(f)));
+        enqueue_wait(link, record_event(stream_queue(f)));
         if (staged && to.rank != f.table.head.rank)
             f.copies.push_back(copy_by_stages(f, (u32)to.rank, link, at(to), at(from), (size_t)length * width));
         else {
-            ask_copy(link, at(to), at(from), (size_t)length * width);
-            f.copies.push_back(&recorded(link));
+            enqueue_copy(link, at(to), at(from), (size_t)length * width);
+            f.copies.push_back(&record_event(link));
         }
     }
 
-    /* The last of the events with which all has come. While one half goes on to the peer the other is filled. */
+    /* Copies STAGE bytes at a time: while one half goes on to the peer, the other is filled. Returns the last copy's event. */
     Event *copy_by_stages(Follower &f, u32 to, Queue &link, char *target, const char *source, size_t bytes) {
         Queue &onward = queue_of(f.rank, (u32)(f.table.head.blocks + f.table.head.ranks) + to);
         Staging &stage = stages[{(u32)f.table.head.rank, to}];
         if (!stage.memory && !(stage.memory = stage_of(link)))
-            return wrong = "no room in the memory of the host", &recorded(link);
+            return problem = "no room in the memory of the host", &record_event(link);
         for (size_t done = 0; done < bytes; done += STAGE) {
             const size_t chunk = bytes - done < STAGE ? bytes - done : (size_t)STAGE;
             const u32 half = stage.turn++ % 2;
             char *const between = stage.memory + half * (size_t)STAGE;
-            if (stage.drained[half]) ask_wait(link, *stage.drained[half]);
-            ask_copy(link, between, source + done, chunk);
-            ask_wait(onward, recorded(link));
-            ask_copy(onward, target + done, between, chunk);
-            stage.drained[half] = &recorded(onward);
+            if (stage.drained[half]) enqueue_wait(link, *stage.drained[half]);
+            enqueue_copy(link, between, source + done, chunk);
+            enqueue_wait(onward, record_event(link));
+            enqueue_copy(onward, target + done, between, chunk);
+            stage.drained[half] = &record_event(onward);
         }
         return stage.drained[(stage.turn - 1) % 2];
     }
 
-    /* Enqueues a step; false: what it waits for has not been enqueued yet. */
+    /* Enqueues a step; false: a signal that it waits for has not been enqueued yet. */
     bool step(Follower &f) {
         const Step &step = f.table.steps[f.at];
         const Argument *a = f.table.arguments + step.first;
         switch (step.kind) {
-        case SIGNAL: /* behind a sync, if there is anything to signal */
+        case SIGNAL: /* a SYNC precedes it if there are copies to signal */
             for (i64 k = 0; k < step.count; ++k)
                 if (!stop_of[(size_t)a[k].rank])
-                    ask_tell(own(f), f.rank.peers[(size_t)a[k].rank].signals + place(f, f.table.head.rank),
-                             signal_of(call, 0, a[k].number));
+                    enqueue_signal(stream_queue(f),
+                                   f.rank.peers[(size_t)a[k].rank].signals + signal_index(f, f.table.head.rank),
+                                   signal_of(call, 0, a[k].number));
                 else
-                    signal_events[std::make_tuple(f.stream, (u32)f.table.head.rank, (u32)a[k].rank, a[k].number)] = &recorded(
-                        own(f));
+                    signal_events[std::make_tuple(f.stream, (u32)f.table.head.rank, (u32)a[k].rank, a[k].number)] =
+                        &record_event(stream_queue(f));
             break;
         case WAIT:
-            for (; f.part < step.count; ++f.part) {
-                const Argument &signal = a[f.part];
+            for (; f.waits_done < step.count; ++f.waits_done) {
+                const Argument &signal = a[f.waits_done];
                 if (!stop_of[(size_t)signal.rank]) {
                     const size_t me = (size_t)f.table.head.rank;
-                    ask_await(own(f), f.rank.peers[me].signals + place(f, signal.rank), signal_of(call, 0, signal.number),
-                              stop_of[me]);
+                    enqueue_await(stream_queue(f), f.rank.peers[me].signals + signal_index(f, signal.rank),
+                                  signal_of(call, 0, signal.number), stop_of[me]);
                     continue;
                 }
                 const auto event = signal_events.find(
                     std::make_tuple(f.stream, (u32)signal.rank, (u32)f.table.head.rank, signal.number));
                 if (event == signal_events.end()) return false;
-                ask_wait(own(f), *event->second);
+                enqueue_wait(stream_queue(f), *event->second);
             }
             break;
-        case SYNC: gather(f); break;
+        case SYNC: wait_for_copies(f); break;
         default:
             if (step.kind == PUT && by_copies)
                 for (i64 k = 0; k < step.count; k += 2) copy(f, a[k], a[k + 1]);
             else
-                ask_step(own(f), f.rank.run, f.rank.run.steps + f.at, lanes);
+                enqueue_step(stream_queue(f), f.rank.run, f.rank.run.steps + f.at, lanes);
         }
-        f.part = 0;
+        f.waits_done = 0;
         return true;
     }
 
   public:
-    const char *wrong = nullptr;
+    const char *problem = nullptr;
 
     ByHost(u64 call, u32 lanes, int method, int type, std::vector<const u32 *> stop_of)
         : call(call), lanes(lanes), by_copies(method != BY_STEPS), staged(method == BY_STAGES), width(WIDTHS[type]),
           stop_of(std::move(stop_of)) {}
 
-    /* Why it cannot be done, or NULL. Among the ranks that are behind all others one can always go on. */
-    const char *go(std::vector<Follower> &all) {
+    /* Enqueues the whole call; returns a problem, or NULL. Streams are advanced in turn, each until a signal is missing: in a
+     * legal plan signals form no cycle, so some stream can always go on. */
+    const char *enqueue_all(std::vector<Follower> &all) {
         for (bool any = true; any;) {
             any = false;
             for (Follower &f : all)
@@ -177,8 +180,8 @@ class ByHost {
         }
         for (Follower &f : all)
             if (f.at < f.end) return "somebody waits for a signal that nobody gives";
-        for (Follower &f : all) gather(f);
-        return wrong;
+        for (Follower &f : all) wait_for_copies(f);
+        return problem;
     }
 };
 
@@ -204,13 +207,13 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
         }
     }
     ByHost host(call, lanes ? lanes : 1, method, type, stop_of);
-    const char *wrong = host.go(all);
+    const char *problem = host.enqueue_all(all);
     bool late = false;
     const double end = now() + (seconds > 0 ? seconds : 1e9);
-    for (u32 i = 0; i < count; ++i) late |= !queues_end_by(*(Rank *)ranks[i], wrong || late ? 0 : end);
+    for (u32 i = 0; i < count; ++i) late |= !queues_end_by(*(Rank *)ranks[i], problem || late ? 0 : end);
     for (u32 i = 0; i < count && late; ++i) stop_queues(*(Rank *)ranks[i]);
     int code = 0;
     for (u32 i = 0; i < count; ++i) code |= end_queues(*(Rank *)ranks[i]);
-    if (wrong) return failure = wrong, 1;
+    if (problem) return failure = problem, 1;
     return code ? 1 : late ? (failure = "its time was up", -1) : 0;
 }

@@ -58,7 +58,7 @@ struct Device {
     std::vector<Rank *> ranks, begun;
     Run *runs = nullptr; /* of the device, as is all that follows */
     u32 *first = nullptr;
-    u32 *stop = nullptr, *stop_here = nullptr; /* mapped: the same number on the device and here */
+    u32 *stop = nullptr, *stop_on_host = nullptr; /* mapped: the same number on the device and here */
     bool running = false;
     std::map<size_t, std::unique_ptr<Event>> events;
     std::vector<bool> reaches; /* of each device whether this one may access its memory */
@@ -99,7 +99,7 @@ namespace {
 bool load_kernels() {
     cuda(Error_t) code;
     cuda(FuncAttributes) about;
-    std::vector<const void *> all = {(const void *)antiphon_tell, (const void *)antiphon_await, (const void *)antiphon_empty,
+    std::vector<const void *> all = {(const void *)antiphon_signal, (const void *)antiphon_await, (const void *)antiphon_empty,
                                      (const void *)antiphon_next};
     for (const Kernels &kernels : KERNELS) all.push_back(kernels.call), all.push_back(kernels.step);
     for (const void *kernel : all)
@@ -139,11 +139,11 @@ Device *device_of(u32 rank) {
     if (FAILS(cuda(SetDevice)(device->number)) ||
         FAILS(cuda(StreamCreateWithFlags)(&device->stream, cuda(StreamNonBlocking))) ||
         FAILS(cuda(StreamCreateWithFlags)(&device->copies, cuda(StreamNonBlocking))) ||
-        FAILS(cuda(HostAlloc)((void **)&device->stop_here, sizeof(u32), cuda(HostAllocMapped))) ||
-        FAILS(cuda(HostGetDevicePointer)((void **)&device->stop, device->stop_here, 0)) || !describe(*device, count) ||
+        FAILS(cuda(HostAlloc)((void **)&device->stop_on_host, sizeof(u32), cuda(HostAllocMapped))) ||
+        FAILS(cuda(HostGetDevicePointer)((void **)&device->stop, device->stop_on_host, 0)) || !describe(*device, count) ||
         !reach_peers(*device, count) || !load_kernels())
         return delete device, nullptr;
-    *device->stop_here = 0;
+    *device->stop_on_host = 0;
     return entry = device;
 }
 
@@ -363,7 +363,7 @@ int make_ready(Rank &rank, const Head &head, u64 call, i64 unit, u32 lanes) {
         (FAILS(cuda(SetDevice)(device.number)) ||
          FAILS(cuda(MemsetAsync)(box + half_of(call), 0, BOX * sizeof(u64), device.stream))))
         return 1;
-    *device.stop_here = 0;
+    *device.stop_on_host = 0;
     rank.used = (u32)head.blocks * lanes;
     rank.failed = false;
     return device.begun.push_back(&rank), 0;
@@ -409,8 +409,8 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
             continue;
         }
         while ((code = cuda(StreamQuery)(device.stream)) == cuda(ErrorNotReady))
-            if (seconds > 0 && now() > end && !*device.stop_here) {
-                *device.stop_here = 1;
+            if (seconds > 0 && now() > end && !*device.stop_on_host) {
+                *device.stop_on_host = 1;
                 for (Rank *peer : device.ranks) peer->failed = true;
             }
         if (code != cuda(Success)) wrong = cuda(GetErrorString)(code);

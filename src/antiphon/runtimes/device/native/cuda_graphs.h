@@ -72,8 +72,8 @@ void ask_call(const Captured &captured, cuda(Stream_t) stream) {
 
 /* What went wrong since the last time. */
 int wrong_now() {
-    const cuda(Error_t) code = failed_here;
-    failed_here = cuda(Success);
+    const cuda(Error_t) code = first_error;
+    first_error = cuda(Success);
     return code != cuda(Success) && (failure = cuda(GetErrorString)(code));
 }
 
@@ -127,7 +127,7 @@ int ad_graph_begin(void *graph, u64 call) {
     cuda(Error_t) code;
     for (auto &captured : ((Graph *)graph)->all) {
         cuda(Stream_t) stream = captured->device->stream;
-        *captured->device->stop_here = 0;
+        *captured->device->stop_on_host = 0;
         for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.stopped();
         if (FAILS(cuda(SetDevice)(captured->device->number))) return 1;
         if (captured->next != call &&
@@ -142,7 +142,7 @@ int ad_graph_begin(void *graph, u64 call) {
 int ad_graph_count(void *graph, u64 call) {
     ((Graph *)graph)->stopped = false;
     for (auto &captured : ((Graph *)graph)->all) {
-        *captured->device->stop_here = 0;
+        *captured->device->stop_on_host = 0;
         for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.stopped();
         if (copy_now(*captured->device, captured->counter, &call, sizeof call)) return 1;
         captured->next = ~(u64)0;
@@ -153,7 +153,7 @@ int ad_graph_count(void *graph, u64 call) {
 /* Kernels read this number while they wait; nothing is enqueued on the devices, which may be busy with them. */
 void ad_graph_stop(void *graph) {
     ((Graph *)graph)->stopped = true;
-    for (auto &captured : ((Graph *)graph)->all) __atomic_store_n(captured->device->stop_here, 1, __ATOMIC_RELEASE);
+    for (auto &captured : ((Graph *)graph)->all) __atomic_store_n(captured->device->stop_on_host, 1, __ATOMIC_RELEASE);
 }
 
 int ad_graph_ask(void *graph, void *const *streams) {

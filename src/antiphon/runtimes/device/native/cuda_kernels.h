@@ -41,7 +41,7 @@ template <typename T> __global__ void __launch_bounds__(512) antiphon_step(const
 }
 
 /* Calls executed step by step signal ranks of other processes, and wait for their signals, by these kernels. */
-AS_KERNEL void antiphon_tell(u64 *at, u64 value) { store(at, value); }
+AS_KERNEL void antiphon_signal(u64 *at, u64 value) { store(at, value); }
 AS_KERNEL void antiphon_await(const u64 *at, u64 value, const u32 *stop) { (void)has_come(at, value, stop); }
 
 /* In a captured graph the device counts calls itself. Before a call, antiphon_empty clears its half of the box of packets if a flag

@@ -1,16 +1,17 @@
-/* Queues of by_steps.h on GPUs: streams, events, copies by their engines, a kernel for a step. Part of cuda.cu.
+/* The queue functions that by_steps.h calls (it says what each does), on GPUs: a queue is a CUDA stream, a step a kernel, a copy
+ * is for copy engines. Part of cuda.cu.
  *
- * Threading: the thread of the ranks; the first error since the last call ended is noted, and reported at its end.
+ * Threading: the thread of the ranks. The first error of CUDA during a call is noted, and end_queues reports it.
  * Ownership: a rank owns its queues, a device its events.
  */
 #pragma once
 
 namespace {
 
-cuda(Error_t) failed_here = cuda(Success); /* the first that went wrong since the last call ended */
+cuda(Error_t) first_error = cuda(Success); /* since the last call ended */
 
 void note_error(cuda(Error_t) code) {
-    if (failed_here == cuda(Success)) failed_here = code;
+    if (first_error == cuda(Success)) first_error = code;
 }
 
 const Size &size_at(const Plan &plan) { return plan.size; }
@@ -33,7 +34,7 @@ Event *event_of(Queue &queue, size_t number) {
     return entry.get();
 }
 
-void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
+void enqueue_copy(Queue &queue, void *to, const void *from, size_t bytes) {
     note_error(cuda(SetDevice)(queue.device->number));
     note_error(cuda(MemcpyAsync)(to, from, bytes, cuda(MemcpyDefault), queue.stream));
 }
@@ -43,41 +44,42 @@ char *stage_of(Queue &queue) {
     return queue.stage;
 }
 
-void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
+void enqueue_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
     void *arguments[] = {const_cast<Run *>(&run), &step};
     note_error(cuda(SetDevice)(queue.device->number));
     note_error(cuda(LaunchKernel)(KERNELS[run.type].step, dim3(lanes), dim3(queue.threads), arguments, 0, queue.stream));
 }
 
-void ask_record(Queue &queue, Event &event) {
+void enqueue_record(Queue &queue, Event &event) {
     note_error(cuda(SetDevice)(queue.device->number));
     note_error(cuda(EventRecord)(event.event, queue.stream));
 }
 
-void ask_wait(Queue &queue, Event &event) {
+void enqueue_wait(Queue &queue, Event &event) {
     note_error(cuda(SetDevice)(queue.device->number));
     note_error(cuda(StreamWaitEvent)(queue.stream, event.event, 0));
 }
 
-void ask_tell(Queue &queue, u64 *at, u64 value) {
+void enqueue_signal(Queue &queue, u64 *at, u64 value) {
     void *arguments[] = {&at, &value};
     note_error(cuda(SetDevice)(queue.device->number));
-    note_error(cuda(LaunchKernel)((const void *)antiphon_tell, dim3(1), dim3(1), arguments, 0, queue.stream));
+    note_error(cuda(LaunchKernel)((const void *)antiphon_signal, dim3(1), dim3(1), arguments, 0, queue.stream));
 }
 
-void ask_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
+void enqueue_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
     void *arguments[] = {&at, &value, &stop};
     note_error(cuda(SetDevice)(queue.device->number));
     note_error(cuda(LaunchKernel)((const void *)antiphon_await, dim3(1), dim3(1), arguments, 0, queue.stream));
 }
 
+/* stop_on_host and stop: the same word, by its addresses on the host and on the device. */
 const u32 *begin_queues(Rank &rank) {
-    *(volatile u32 *)rank.device->stop_here = 0;
+    *(volatile u32 *)rank.device->stop_on_host = 0;
     return rank.device->stop;
 }
 
-/* Among the ranks of one process nothing can hang: every wait is enqueued behind what it waits for. For those of other
- * processes kernels wait, which are stopped. */
+/* Only waits for ranks of other processes can hang: those are kernels, which stop_queues ends. Among ranks of one process
+ * nothing hangs, as every wait is enqueued after the record of its event. */
 bool queues_end_by(Rank &rank, double end) {
     for (const auto &queue : rank.queues) {
         cuda(Error_t) state;
@@ -88,12 +90,12 @@ bool queues_end_by(Rank &rank, double end) {
     return true;
 }
 
-void stop_queues(Rank &rank) { *(volatile u32 *)rank.device->stop_here = 1; }
+void stop_queues(Rank &rank) { *(volatile u32 *)rank.device->stop_on_host = 1; }
 
 int end_queues(Rank &rank) {
     for (const auto &queue : rank.queues) note_error(cuda(StreamSynchronize)(queue.second->stream));
-    const cuda(Error_t) code = failed_here;
-    failed_here = cuda(Success);
+    const cuda(Error_t) code = first_error;
+    first_error = cuda(Success);
     return code != cuda(Success) && (failure = cuda(GetErrorString)(code));
 }
 

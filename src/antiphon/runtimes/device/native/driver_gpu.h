@@ -1,4 +1,5 @@
-/* All ranks go round the GPUs of this machine; those of one GPU are one cooperative launch.
+/* `Devices` of an exported plan (driver.h) on GPUs. Rank r runs on GPU r % device_count; the ranks of a GPU are one cooperative
+ * launch, because they wait for each other. Errors end the program with exit code 3.
  *
  * Threading: one thread of the host; a stream for each GPU. Ownership: Devices owns all memory and streams.
  */
@@ -26,13 +27,14 @@ static void checked(cuda(Error_t) code, const char *function) {
     fprintf(stderr, "%s: %s\n", function, cuda(GetErrorString)(code));
     exit(3);
 }
-#define DO(NAME, ...) checked(cuda(NAME)(__VA_ARGS__), #NAME)
+#define DO(NAME, ...) checked(cuda(NAME)(__VA_ARGS__), #NAME) /* a call of CUDA or HIP */
 
 AS_KERNEL void __launch_bounds__(THREADS) antiphon_plan(const Call call, u32 device, u32 devices) {
     const u32 blocks = STREAMS * call.lanes;
     run_block(call, device + devices * (blockIdx.x / blocks), blockIdx.x % blocks);
 }
 
+/* Fills the input of a rank (`fills`), or adds to *wrong the number of wrong elements of its output. */
 AS_KERNEL void __launch_bounds__(THREADS) antiphon_rows(i64 rank, T *buffer, i64 unit, bool fills, unsigned long long *wrong) {
     const u64 wrong_here =
         fills ? fill_or_check(HELD, HELD_ROWS, CONTRIBUTIONS, rank, buffer, unit, blockIdx.x, gridDim.x, true)
@@ -42,7 +44,7 @@ AS_KERNEL void __launch_bounds__(THREADS) antiphon_rows(i64 rank, T *buffer, i64
 
 static int device_count = 0;
 
-static void reach(int device, int other) {
+static void enable_access(int device, int other) {
     int reaches = 0;
     DO(DeviceCanAccessPeer, &reaches, device, other);
     if (!reaches) {
@@ -58,7 +60,7 @@ static void begin_devices() {
     for (int device = 0; device < device_count; ++device) {
         DO(SetDevice, device);
         for (int other = 0; other < device_count; ++other)
-            if (other != device) reach(device, other);
+            if (other != device) enable_access(device, other);
     }
 }
 
@@ -72,12 +74,12 @@ static const char *device_name() {
 
 static i64 ranks_on(int device) { return (RANKS - device + device_count - 1) / device_count; }
 
-/* All blocks of a device must be there at once. */
+/* The most lanes with which all blocks of a device run at the same time, as a cooperative launch requires. */
 static i64 max_lanes(i64 threads) {
-    int each = 0, units = 0;
-    DO(OccupancyMaxActiveBlocksPerMultiprocessor, &each, antiphon_plan, (int)threads, 0);
+    int per_unit = 0, units = 0;
+    DO(OccupancyMaxActiveBlocksPerMultiprocessor, &per_unit, antiphon_plan, (int)threads, 0);
     DO(DeviceGetAttribute, &units, DEVICE_UNITS, 0);
-    const i64 capacity = (i64)each * units / (ranks_on(0) * STREAMS);
+    const i64 capacity = (i64)per_unit * units / (ranks_on(0) * STREAMS);
     return capacity < 1 ? 1 : capacity;
 }
 
@@ -89,11 +91,11 @@ struct Queue {
 class Devices {
     const std::vector<Size> &sizes;
     std::vector<Memory> memory_of;
-    std::vector<std::vector<Call>> calls; /* of each device, for each variant */
+    std::vector<std::vector<Call>> calls; /* [device][variant]; variant 0 uses signals, 1 packets */
     Boxes boxes;
-    std::vector<Queue> queues; /* of each device, then of each pair of ranks those of copies */
+    std::vector<Queue> queues; /* [device], then [rank][peer] for copies */
     std::vector<void *> memory;
-    unsigned long long *wrong_count;
+    unsigned long long *wrong_count; /* both in host memory that GPUs access */
     u32 *stop;
 
     void *allocate(size_t bytes, const void *values = NULL) {
@@ -105,7 +107,7 @@ class Devices {
         return block;
     }
 
-    /* That of a rank's device, or its queue for copies of a peer; the device is the current one from then on. */
+    /* The queue of a rank's device, or the one for the rank's copies to or from a peer. Makes the device the current one. */
     Queue &queue_of(i64 rank, i64 peer = -1) {
         const i64 device = rank % device_count;
         Queue &queue = queues[(size_t)(peer < 0 ? device : device_count + rank * RANKS + peer)];
@@ -116,8 +118,8 @@ class Devices {
         return queue;
     }
 
-    /* All that is enqueued from now on waits for all that was before. */
-    void part_launches() {
+    /* A barrier on the devices: all that is enqueued later waits for all that was enqueued before. */
+    void enqueue_barrier() {
         Queue &first = queue_of(0);
         for (Queue &queue : queues)
             if (queue.stream) DO(EventRecord, queue.event, queue.stream), DO(StreamWaitEvent, first.stream, queue.event, 0);
@@ -127,7 +129,8 @@ class Devices {
     }
 
   public:
-    Devices(const std::vector<Size> &sizes, const std::vector<Call> &like)
+    /* `sizes` and `templates`: per variant; the calls of each device are copies of the templates with its addresses. */
+    Devices(const std::vector<Size> &sizes, const std::vector<Call> &templates)
         : sizes(sizes), queues((size_t)(device_count + RANKS * RANKS)) {
         DO(HostAlloc, (void **)&stop, sizeof(u32) + sizeof *wrong_count, cuda(HostAllocMapped) | cuda(HostAllocPortable));
         *stop = 0;
@@ -141,12 +144,12 @@ class Devices {
             };
             T *const input = elements(sizes[0].unit * INPUTS[rank]), *const output = elements(sizes[0].unit * OUTPUTS[rank]);
             T *const scratch = elements(max_scratch(sizes, rank));
-            u64 *const signals = zeroed_words(max_blocks(like) * RANKS);
+            u64 *const signals = zeroed_words(max_blocks(templates) * RANKS);
             memory_of.push_back({input, output, scratch, signals, sizes.size() > 1 ? zeroed_words(2 * BOX) : nullptr});
         }
         for (int device = 0; device < device_count; ++device) {
             queue_of(device);
-            calls.push_back(like);
+            calls.push_back(templates);
             const Memory *const everywhere = (const Memory *)allocate(memory_of.size() * sizeof(Memory), memory_of.data());
             for (size_t variant = 0; variant < sizes.size(); ++variant) {
                 const Size &size = sizes[variant];
@@ -189,6 +192,7 @@ class Devices {
         return *wrong_count;
     }
 
+    /* Starts call `number` of all ranks; boxes.h and packets.h say when a call must be opened, and boxes emptied. */
     void begin(u64 number, i64 threads, u32 variant) {
         const u32 opens = boxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
@@ -198,27 +202,27 @@ class Devices {
             each_copy(memory_of, sizes[0], launch, [&](i64 rank, i64 peer, T *to, T *from, size_t bytes) {
                 DO(MemcpyAsync, to, from, bytes, cuda(MemcpyDefault), queue_of(rank, peer).stream);
             });
-            if (STEPWISE) part_launches();
+            if (STEPWISE) enqueue_barrier();
         }
     }
 
     void begin_kernel(u64 number, i64 threads, u32 variant, u32 opens, i64 launch, int device) {
-        bool works = false;
-        for (i64 rank = device; rank < RANKS && !works; rank += device_count) works = KERNELS[launch][rank];
-        if (!works) return;
+        bool has_work = false;
+        for (i64 rank = device; rank < RANKS && !has_work; rank += device_count) has_work = KERNELS[launch][rank];
+        if (!has_work) return;
         Call call = calls[(size_t)device][variant];
         call.number = number, call.opens = opens, call.step = launch;
         u32 first = (u32)device, step = (u32)device_count;
         void *arguments[] = {&call, &first, &step};
-        const dim3 blocks((u32)(ranks_on(device) * STREAMS * call.lanes)), each((u32)threads);
+        const dim3 blocks((u32)(ranks_on(device) * STREAMS * call.lanes)), block_threads((u32)threads);
         cuda(Stream_t) const stream = queue_of(device).stream;
-        if (STEPWISE) /* nobody waits for others within a kernel */
-            DO(LaunchKernel, (const void *)antiphon_plan, blocks, each, arguments, 0, stream);
+        if (STEPWISE) /* no kernel waits for signals, so its blocks need not run at the same time */
+            DO(LaunchKernel, (const void *)antiphon_plan, blocks, block_threads, arguments, 0, stream);
         else
-            DO(LaunchCooperativeKernel, (const void *)antiphon_plan, blocks, each, arguments, 0, stream);
+            DO(LaunchCooperativeKernel, (const void *)antiphon_plan, blocks, block_threads, arguments, 0, stream);
     }
 
-    /* Until all calls are done, or time is up. Whether one had to be stopped. */
+    /* Waits until all calls are done, and stops them after CALL_TIMEOUT. Returns whether one was stopped. */
     bool finish() {
         const double end = now() + CALL_TIMEOUT;
         for (int device = 0; device < device_count; ++device) {

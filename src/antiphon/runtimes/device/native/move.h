@@ -1,4 +1,5 @@
-/* Copy, combine and divide data, slice by slice; the caller supplies the addresses.
+/* Copy, combine and divide data on the device, slice by slice; kernel.h calls these for the steps of a plan, with addresses.
+ * `T`: the type of the elements; a place: the address of a span in memory.
  *
  * Threading: by all threads of a block, each on elements of its own. Ownership: no memory.
  */
@@ -24,8 +25,9 @@ struct Share {
     u32 slice, slices;
 };
 
-/* Where a slice of `length` elements begins: at a multiple of `step` elements (16 bytes), so that it can be moved by words. */
-ON_DEVICE i64 sliced(i64 length, u32 slice, u32 slices, i64 step) {
+/* Where a slice of `length` elements begins: at a multiple of `step` elements (16 bytes), so that it can be moved in words of
+ * that size. */
+ON_DEVICE i64 slice_begin(i64 length, u32 slice, u32 slices, i64 step) {
     return slice == slices ? length : length / step * (i64)slice / (i64)slices * step;
 }
 
@@ -38,19 +40,20 @@ template <typename Work> ON_DEVICE void each_slice(const Line &line, Span span, 
         const i64 end = span.part + span.number;
         const i64 length = undivided ? line.at(end / line.parts, end % line.parts) - line.cuts[part]
                                      : line.cuts[part + 1] - line.cuts[part];
-        const i64 from = sliced(length, share.slice, share.slices, step);
-        const i64 to = sliced(length, share.slice + 1, share.slices, step);
+        const i64 from = slice_begin(length, share.slice, share.slices, step);
+        const i64 to = slice_begin(length, share.slice + 1, share.slices, step);
         if (to > from) work(at + from, at + to);
         at += length;
         part = part + 1 == line.parts ? 0 : part + 1;
     }
 }
 
+/* A word of 16 bytes of memory, with elements of any type. */
 struct __attribute__((aligned(16), may_alias)) Sixteen {
     u64 half[2];
 };
 
-/* 16 bytes of memory by one access each: left to itself, nvcc makes two of many a store. */
+/* Load and store 16 bytes by one access each: without the assembly nvcc splits many stores in two. */
 ON_DEVICE Sixteen load_sixteen(const void *at) {
 #ifdef __CUDACC__
     Sixteen value;
@@ -69,9 +72,9 @@ ON_DEVICE void store_sixteen(void *at, const Sixteen &value) {
 }
 
 /* The elements that a thread handles at once: WORDS words of 16 bytes, whose loads are issued together. They lie `stride`
- * elements apart, with the words of the other threads between them, so that the threads of a warp access one run of memory at a
- * time. Of the elements from the first word on, `remaining` may be touched. Small types have fewer words: combined, each
- * element takes a register. */
+ * elements apart, with the words of the other threads between them, so that the threads of a warp access one run of memory at
+ * a time. Only `remaining` elements from the first word on may be accessed. Types of one byte have fewer words: each element
+ * that is combined takes a register. */
 template <typename T> struct alignas(16) Wide {
     enum { EACH = 16 / sizeof(T), WORDS = sizeof(T) == 1 ? 2 : 4, TILE = WORDS * EACH };
     T value[TILE];
@@ -91,14 +94,16 @@ struct Ends {
     i64 head, tail;
 };
 
-/* The ends of a slice; all of it if addresses are not equally far (`alike`) from a multiple of 16 bytes. */
+/* The ends of a slice that begins at address `first`; all of it unless all its addresses have the same remainder modulo 16
+ * (`alike`). */
 template <typename T> ON_DEVICE Ends ends_of(uintptr_t first, bool alike, i64 length) {
     const i64 head = (i64)((16 - (first & 15)) & 15) / (i64)sizeof(T);
     if (!alike || first % sizeof(T) || length < head + Wide<T>::EACH) return {length, 0};
     return {head, (length - head) % Wide<T>::EACH};
 }
 
-/* Calls `words(at, remaining)` for what this thread has of the words of a slice, then `element(at)` for its part of the ends. */
+/* Calls `words(at, remaining)` for this thread's words of the slice from..to, then `element(at)` for its elements of the
+ * ends. */
 template <typename T, typename Words, typename Element>
 ON_DEVICE void each_word(i64 from, i64 to, Ends ends, Words words, Element element) {
     const u32 me = my_thread(), threads = my_threads();
@@ -124,8 +129,8 @@ template <typename T> OUT_OF_LINE void copy_span(const Line &line, Span span, Sh
     });
 }
 
-/* Combines operands from the left, without reordering, and writes the value to each result. `places`: the numbers and addresses
- * of both. */
+/* Combines operands from the left, without reordering, and writes the value to each result. `places`: how many there are of
+ * both, and their addresses. The sum is computed in type W; integers are added as unsigned U (numbers.h). */
 template <typename T, typename Rule, typename Places>
 OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places &places) {
     typedef typename Of<T>::wide W;
@@ -161,7 +166,7 @@ OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places 
     });
 }
 
-/* The same with the operator as a number of numbers.h; with one operand it copies. */
+/* `combine` with the operator as a number of numbers.h; with one operand it copies. */
 template <typename T, typename Places>
 ON_DEVICE void combine_by(int op, const Line &line, Span span, Share share, const Places &places) {
     switch (places.operands() == 1 ? (int)SUM : op) {

@@ -71,8 +71,8 @@ OUT_OF_LINE int combine_packets(int op, const Line &line, Span span, Share share
     i64 begin = 0, part = span.part;
     for (i64 atom = 0; atom < span.number && line.unit; ++atom) {
         const i64 length = line.cuts[part + 1] - line.cuts[part];
-        const i64 low = sliced(length, share.slice, share.slices, Wide<T>::EACH);
-        const i64 high = sliced(length, share.slice + 1, share.slices, Wide<T>::EACH);
+        const i64 low = slice_begin(length, share.slice, share.slices, Wide<T>::EACH);
+        const i64 high = slice_begin(length, share.slice + 1, share.slices, Wide<T>::EACH);
         /* the atom's first packet in the slot, as `packets_of` counts, then the slice's */
         const i64 box = begin * (i64)sizeof(T) / 4 + atom + low * (i64)sizeof(T) / 4;
         const i64 handfuls = (high - low + Hand::ELEMENTS - 1) / Hand::ELEMENTS;

@@ -15,7 +15,7 @@ Event *event_of(Queue &, size_t number) {
     return &events[number];
 }
 
-void ask_copy(Queue &queue, void *to, const void *from, size_t bytes) {
+void enqueue_copy(Queue &queue, void *to, const void *from, size_t bytes) {
     queue.ask([=, &queue] {
         if (!load_stop_flag(queue.stop)) memcpy(to, from, bytes);
     });
@@ -26,30 +26,30 @@ char *stage_of(Queue &queue) {
     return queue.stage.data();
 }
 
-void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
+void enqueue_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
     queue.ask([=] {
         for (u32 lane = 0; lane < lanes && !load_stop_flag(run.stop); ++lane)
             typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
     });
 }
 
-void ask_record(Queue &queue, Event &event) {
+void enqueue_record(Queue &queue, Event &event) {
     queue.ask([&event] { event.happened.store(true, std::memory_order_release); });
 }
 
-void ask_wait(Queue &queue, Event &event) {
+void enqueue_wait(Queue &queue, Event &event) {
     queue.ask([&event] {
         while (!event.happened.load(std::memory_order_acquire)) back_off();
     });
 }
 
-void ask_tell(Queue &queue, u64 *at, u64 value) {
+void enqueue_signal(Queue &queue, u64 *at, u64 value) {
     queue.ask([=, &queue] {
         if (!load_stop_flag(queue.stop)) store(at, value);
     });
 }
 
-void ask_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
+void enqueue_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
     queue.ask([=] { (void)has_come(at, value, stop); });
 }
 

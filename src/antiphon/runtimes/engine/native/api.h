@@ -22,14 +22,14 @@ typedef struct ap_plan ap_plan;
 typedef struct ap_wire ap_wire;
 typedef struct ap_pace ap_pace; /* how background work proceeds (prefault.h) */
 
-/* STUCK: no operation can start, as the program is wrong. MISMATCH: processes are in different calls. STOPPED: a signal
- * handler raised an exception while the call waited. */
+/* Codes of an ap_error. STUCK: no operation can start, as the program is wrong. MISMATCH: processes are in different calls.
+ * STOPPED: a signal handler raised an exception while the call waited. */
 enum {
     AP_OK = 0, AP_INVALID = 1, AP_UNSUPPORTED = 2, AP_MEMORY = 3, AP_TRANSPORT = 4, AP_TIMEOUT = 5, AP_STUCK = 6,
     AP_MISMATCH = 7, AP_STOPPED = 8
 };
 
-/* The first twelve are numbered as in NCCL. */
+/* Data types; the first twelve are numbered as in NCCL. */
 enum {
     AP_INT8, AP_UINT8, AP_INT32, AP_UINT32, AP_INT64, AP_UINT64, AP_FLOAT16, AP_FLOAT32, AP_FLOAT64, AP_BFLOAT16,
     AP_FLOAT8_E4M3, AP_FLOAT8_E5M2, AP_INT16, AP_UINT16, AP_TYPES
@@ -42,12 +42,12 @@ typedef struct {
 } ap_error;
 
 typedef struct {
-    uint32_t kind, ranks, members, roots, blocks, channels; /* kind: the collective (program.h) */
-    uint32_t variants;      /* bit 0: there is a program out of place, bit 1: in place */
+    uint32_t kind, ranks, members, roots, blocks, channels; /* kind: the collective (program.h); the others are counts */
+    uint32_t variants;      /* bit 0: the file has a program for calls out of place, bit 1: in place */
     uint64_t buffer_weight; /* the bytes of a call = buffer_weight * unit * bytes of an element */
 } ap_facts;
 
-/* What a run of a plan takes: elements of its buffers; instances of operations (plan.h), messages, and sends among these. */
+/* What a run of a plan needs: elements of its buffers; instances of operations (plan.h), messages, and sends among these. */
 typedef struct {
     uint64_t input, output, scratch;
     uint64_t instances, messages, sends;
@@ -63,14 +63,14 @@ void ap_describe(const ap_program *program, ap_facts *facts);
 /* Makes the plan of this rank, after checking its section of the file in full. `unit`: elements per weight 1 of a block. The
  * plan does not need its program any longer. */
 ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error);
-/* The same with other slices than planned: `slices` quarters of their number, which all ranks must choose alike. */
+/* The same with `slices` / 4 times as many slices as planned. All ranks must choose the same. */
 ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
                            ap_error *error);
 void ap_release(ap_plan *plan);
 void ap_get_needs(const ap_plan *plan, ap_needs *needs);
 
-/* Split messages of more bytes than this, so that the first part is combined while the next one arrives. All ranks must choose
- * the same. 0: never split. Default: into at most four parts of 128 KiB or more if values are combined or broadcast, else
+/* Splits messages of more than `bytes`, so that the first piece is combined while the next one arrives. All ranks must choose
+ * the same. 0: never. Without this call: into at most four pieces of 128 KiB or more if values are combined or broadcast, else
  * never. */
 int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error);
 
@@ -83,10 +83,12 @@ int ap_ready(ap_plan *plan, int type, ap_error *error);
 int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type, int operation,
            ap_wire *wire, double timeout, ap_error *error);
 
+/* Bytes of an element; 0: no such type. */
 size_t ap_type_size(int type);
 
 /* result = ((operand 0 + operand 1) + operand 2) + ..., with the operator for +: what a fold of a program does. */
 void ap_fold(void *result, const void *const *operands, size_t operand_count, size_t elements, int type, int operation);
+/* Divides each value by `count`, as an average does with the sum. */
 void ap_divide(void *values, size_t elements, uint64_t count, int type);
 
 /* Identifies a collective call: all processes of a group must make the same one. The members before `rank` are compared; the
@@ -95,7 +97,7 @@ typedef struct {
     uint64_t group;  /* digest of what else must be the same, such as the book */
     uint64_t number; /* of the call in the group */
     uint64_t bytes;
-    uint8_t kind, operation, type, stage, unused[4]; /* stage: 0: the call itself; above: a preparation of it */
+    uint8_t kind, operation, type, stage, unused[4]; /* stage: 0: the call itself; above 0: a call that prepares it */
     int32_t root;
     uint32_t rank; /* that makes the call */
 } ap_call_id;
@@ -153,10 +155,10 @@ typedef struct {
     int32_t in_main_thread;                   /* whether the next call is: Python runs handlers only there */
 } ap_python_signals;
 
-/* NULL: check no signals any more. The memory must stay until then. */
+/* From now on calls over this wire check signals; NULL: no more. The memory must stay until then. */
 void ap_wire_set_signals(ap_wire *wire, ap_python_signals *signals);
 
-/* From now on each ap_run over this wire writes records there; NULL: none any more. The memory must stay until then. */
+/* From now on each ap_run over this wire writes records there; NULL: no more. The memory must stay until then. */
 void ap_wire_trace(ap_wire *wire, ap_trace *trace);
 
 /* Reads both clocks at once: that of the trace, and CLOCK_MONOTONIC in nanoseconds. */

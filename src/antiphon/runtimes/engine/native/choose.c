@@ -1,4 +1,4 @@
-/* Choosing the page of a call: ranges sorted by kind and root, each list in its given order.
+/* Choosing the page of a call (choose.h). Ranges are in lists by kind and root, in which the order of the book stays.
  *
  * Threading: a chooser is read-only once open.
  * Ownership: ranges are copied; ap_chooser_close frees everything.
@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 struct ap_chooser {
-    size_t lists;     /* lists of a kind: one for calls without a root, one per root */
+    size_t lists;     /* number of lists per kind: one for calls without a root, one per root */
     uint32_t *first;  /* per list, where it begins in `number`; it ends where the next one begins */
-    uint32_t *number; /* of ranges, list by list */
-    ap_range *range;
+    uint32_t *number; /* numbers of ranges (indices into `range`), list by list */
+    ap_range *range;  /* as the caller numbers them */
 };
 
 int ap_range_of(const ap_page *page, const int32_t *rank_of, uint32_t count, ap_range *range) {

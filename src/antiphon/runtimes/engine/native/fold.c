@@ -1,4 +1,5 @@
-/* Combining values, in loops that compilers vectorise.
+/* Combining values (ap_fold) and dividing sums (ap_divide), in loops that compilers vectorise. The engine calls them for the
+ * folds and averages of a program.
  *
  * Whole numbers wrap around (signed ones are added as unsigned). float16, bfloat16 and float8 are combined in float32 and
  * rounded once. min and max with a NaN are NaN; of equal numbers (0 and -0) the first is taken, while NumPy's choice depends on
@@ -12,14 +13,16 @@
 
 #include "copy.h"
 
+/* How two values x and y combine. T: the type of an element; U: the type in which sums and products are computed. */
 #define ADD(T, U) (T)((U)x + (U)y)
 #define MULTIPLY(T, U) (T)((U)x * (U)y)
 #define LARGER(T, U) (x >= y ? x : y)
 #define SMALLER(T, U) (x <= y ? x : y)
-/* x != x holds for NaN only, which is taken. */
+/* x != x holds for NaN only, which is the result then; if y is NaN, x >= y is false. */
 #define LARGER_FLOAT(T, U) (((x >= y) | (x != x)) ? x : y)
 #define SMALLER_FLOAT(T, U) (((x <= y) | (x != x)) ? x : y)
 
+/* Define an ap_combine (fold.h). */
 #define COMBINE(NAME, T, U, RULE)                                                     \
     AP_VECTORS static void NAME(void *out, const void *a, const void *b, size_t n) { \
         T *o = out;                                                                   \
@@ -67,9 +70,10 @@ size_t ap_type_size(int type) {
     return type >= 0 && type < AP_TYPES ? sizes[type] : 0;
 }
 
-enum { BLOCK = 1024 }; /* elements that stay in the nearest cache while all operands are combined */
+enum { BLOCK = 1024 }; /* elements that stay in the L1 cache while all operands are combined */
 
-static void fold_narrow(char *result, const void *const *operands, size_t count, size_t n, int type, ap_combine f) {
+/* ap_fold by `combine` in float32. */
+static void fold_narrow(char *result, const void *const *operands, size_t count, size_t n, int type, ap_combine combine) {
     float sum[BLOCK], next[BLOCK];
     const size_t size = ap_type_size(type);
     for (size_t low = 0; low < n; low += BLOCK) {
@@ -77,7 +81,7 @@ static void fold_narrow(char *result, const void *const *operands, size_t count,
         ap_widen(sum, (const char *)operands[0] + low * size, m, type);
         for (size_t k = 1; k < count; k++) {
             ap_widen(next, (const char *)operands[k] + low * size, m, type);
-            f(sum, sum, next, m);
+            combine(sum, sum, next, m);
         }
         ap_narrow(result + low * size, sum, m, type);
     }
@@ -98,25 +102,25 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
         copy_or_move(result, operands[0], n * size);
         return;
     }
-    ap_combine f = combines[type][operation];
+    ap_combine combine = combines[type][operation];
     if (is_narrow(type)) {
-        fold_narrow(result, operands, count, n, type, f);
+        fold_narrow(result, operands, count, n, type, combine);
         return;
     }
     if (count == 2) {
-        f(result, operands[0], operands[1], n);
+        combine(result, operands[0], operands[1], n);
         return;
     }
-    double sum[BLOCK]; /* not the result: it may be the memory of a later operand */
+    double sum[BLOCK]; /* of any type, up to 8 bytes. Not in the result, which may be the memory of a later operand */
     for (size_t low = 0; low < n; low += BLOCK) {
         size_t m = n - low < BLOCK ? n - low : BLOCK, at = low * size;
-        f(sum, (const char *)operands[0] + at, (const char *)operands[1] + at, m);
-        for (size_t k = 2; k + 1 < count; k++) f(sum, sum, (const char *)operands[k] + at, m);
-        f((char *)result + at, sum, (const char *)operands[count - 1] + at, m);
+        combine(sum, (const char *)operands[0] + at, (const char *)operands[1] + at, m);
+        for (size_t k = 2; k + 1 < count; k++) combine(sum, sum, (const char *)operands[k] + at, m);
+        combine((char *)result + at, sum, (const char *)operands[count - 1] + at, m);
     }
 }
 
-#define DIVIDE_WHOLE(T, WIDE)                                                            \
+#define DIVIDE_VALUES(T, WIDE)                                                           \
     {                                                                                    \
         T *v = values;                                                                   \
         for (size_t i = 0; i < n; i++) v[i] = (T)((WIDE)v[i] / (WIDE)count);             \
@@ -138,16 +142,16 @@ void ap_divide(void *values, size_t n, uint64_t count, int type) {
     if (count < 2) return; /* and -2^63 / -1 cannot arise: counts are positive */
     if (count > INT64_MAX) count = INT64_MAX;
     switch (type) {
-    case AP_INT8: DIVIDE_WHOLE(int8_t, int64_t)
-    case AP_UINT8: DIVIDE_WHOLE(uint8_t, uint64_t)
-    case AP_INT16: DIVIDE_WHOLE(int16_t, int64_t)
-    case AP_UINT16: DIVIDE_WHOLE(uint16_t, uint64_t)
-    case AP_INT32: DIVIDE_WHOLE(int32_t, int64_t)
-    case AP_UINT32: DIVIDE_WHOLE(uint32_t, uint64_t)
-    case AP_INT64: DIVIDE_WHOLE(int64_t, int64_t)
-    case AP_UINT64: DIVIDE_WHOLE(uint64_t, uint64_t)
-    case AP_FLOAT32: DIVIDE_WHOLE(float, float)
-    case AP_FLOAT64: DIVIDE_WHOLE(double, double)
+    case AP_INT8: DIVIDE_VALUES(int8_t, int64_t)
+    case AP_UINT8: DIVIDE_VALUES(uint8_t, uint64_t)
+    case AP_INT16: DIVIDE_VALUES(int16_t, int64_t)
+    case AP_UINT16: DIVIDE_VALUES(uint16_t, uint64_t)
+    case AP_INT32: DIVIDE_VALUES(int32_t, int64_t)
+    case AP_UINT32: DIVIDE_VALUES(uint32_t, uint64_t)
+    case AP_INT64: DIVIDE_VALUES(int64_t, int64_t)
+    case AP_UINT64: DIVIDE_VALUES(uint64_t, uint64_t)
+    case AP_FLOAT32: DIVIDE_VALUES(float, float)
+    case AP_FLOAT64: DIVIDE_VALUES(double, double)
     default: divide_narrow(values, n, (float)count, type);
     }
 }

@@ -1,5 +1,5 @@
 /* Messages by MPI itself, between processes that share no memory: the tag is the channel, and MPI keeps the order. If calls are
- * compared (ap_wire_call), every message carries the identity of its call.
+ * compared (ap_wire_call), every message begins with a packet that carries the identity of its call (mpi_types.h).
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: packets belong to their transfer, then to the wire's list of spare ones.
@@ -20,6 +20,7 @@ int ap_mpi_failed(ap_error *error, const char *function, int code) {
     return ap_fail(error, AP_TRANSPORT, "%s: %.200s", function, text);
 }
 
+/* Makes room for two more requests, a packet and its data. */
 static int reserve_transfers(mpi_wire *w, ap_error *error) {
     if (w->active + 2 <= w->space) return AP_OK;
     int space = w->space ? 2 * w->space : 64;
@@ -64,7 +65,7 @@ static int start_transfer(mpi_wire *w, void *data, size_t bytes, int tag, flight
     return AP_OK;
 }
 
-enum { HEAD = offsetof(packet, data) - offsetof(packet, call) };
+enum { HEAD = offsetof(packet, data) - offsetof(packet, call) }; /* bytes of a packet that are sent before its data */
 
 static packet *take_packet(mpi_wire *w) {
     packet *p = w->spare;
@@ -75,8 +76,8 @@ static packet *take_packet(mpi_wire *w) {
 
 static void give_packet(mpi_wire *w, packet *p) { p->next = w->spare, w->spare = p; }
 
-/* Starts sending or receiving a packet, with the data in it if they are few. A receive always has room for PACK bytes: the
- * message may be of another call, and then of any length. */
+/* Starts sending or receiving a packet, with the data in it if they are at most PACK bytes. A receive always has room for PACK
+ * bytes: the message may be of another call, and then of any length. */
 static int start_packet(mpi_wire *w, const void *data, int tag, flight f, ap_error *error) {
     packet *p = f.packet = take_packet(w);
     size_t packed = f.bytes <= PACK ? f.bytes : 0;
@@ -148,41 +149,41 @@ static int test_some(mpi_wire *w, int first, int count, int block, double timeou
     return code;
 }
 
-static int by_size(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
+static int descending(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
 /* Tests which requests are done, at most `capacity` of them, the oldest first; a wait covers all of them. */
-static int test_transfers(mpi_wire *w, int block, double patience, int capacity, int *done, ap_error *error) {
+static int test_transfers(mpi_wire *w, int block, double timeout, int capacity, int *done, ap_error *error) {
     int code;
     *done = 0;
     if (w->active <= capacity) {
-        code = test_some(w, 0, w->active, block, patience, done);
+        code = test_some(w, 0, w->active, block, timeout, done);
     } else {
         code = test_some(w, 0, capacity, 0, 0, done);
         for (int at = capacity; !code && !*done && at < w->active; at += capacity) {
             code = test_some(w, at, w->active - at < capacity ? w->active - at : capacity, 0, 0, done);
             for (int i = 0; i < *done; i++) w->index[i] += at;
         }
-        if (!code && !*done && block) { /* one by one: what is done meanwhile is reported next time */
-            double end = patience > 0 ? ap_now() + patience : 0;
+        if (!code && !*done && block) { /* MPI_Testany reports one request; others that end meanwhile are reported next time */
+            double end = timeout > 0 ? ap_now() + timeout : 0;
             for (int index = MPI_UNDEFINED, done_one = 0; !code && !done_one;) {
                 code = PMPI_Testany(w->active, w->request, &index, &done_one, MPI_STATUS_IGNORE);
                 if (done_one) *done = 1, w->index[0] = index;
                 if (!done_one) sched_yield();
-                if (!done_one && patience > 0 && ap_now() > end) break;
+                if (!done_one && timeout > 0 && ap_now() > end) break;
             }
         }
     }
     return code ? explain_failure(w, code, error) : AP_OK;
 }
 
-int ap_mpi_progress_remote(mpi_wire *w, int block, double patience, uint32_t *numbers, int capacity, int *count,
+int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count,
                            ap_error *error) {
     int done = 1, code = AP_OK;
     *count = 0;
     while (w->active && done && !code && !*count) { /* until a message is done; packets are not reported */
-        code = test_transfers(w, block, patience, capacity, &done, error);
+        code = test_transfers(w, block, timeout, capacity, &done, error);
         if (code) return code;
-        if (done > 1) qsort(w->index, (size_t)done, sizeof(int), by_size);
+        if (done > 1) qsort(w->index, (size_t)done, sizeof(int), descending);
         for (int i = 0; i < done; i++) { /* from the last, so that the request moved into the gap is never one that is done */
             int last = --w->active, at = w->index[i];
             flight f = w->flight[at];

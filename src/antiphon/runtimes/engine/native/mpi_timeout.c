@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "mpi_types.h"
 
+/* Waits until a request is complete. `where`: the call of MPI that follows, for the message. */
 static int wait_for_all(MPI_Request *request, double timeout, const char *where, ap_error *error) {
     const double end = ap_now() + timeout;
     for (int done = 0, code; !done;) {
@@ -23,7 +24,8 @@ static int wait_for_all(MPI_Request *request, double timeout, const char *where,
     return AP_OK;
 }
 
-/* Two barriers: a process that comes after others have given up completes the first, which they had begun, but not the second. */
+/* Two barriers: a process that comes after others have given up completes the first, which they had begun, but not the
+ * second. */
 int ap_mpi_wait_for_all(MPI_Comm comm, double timeout, const char *where, ap_error *error) {
     int failed = AP_OK;
     for (int turn = 0; turn < 2 && !failed && timeout > 0; turn++) {

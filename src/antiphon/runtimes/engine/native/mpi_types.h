@@ -50,8 +50,8 @@ int ap_mpi_failed(ap_error *error, const char *function, int code);
 /* Starts a message by MPI. */
 int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                  ap_error *error);
-/* As `completed` of a wire, for messages by MPI; returns without an error after `patience` seconds, at once unless `block`. */
-int ap_mpi_progress_remote(mpi_wire *w, int block, double patience, uint32_t *numbers, int capacity, int *count,
+/* As `completed` of a wire, for messages by MPI; returns without an error after `timeout` seconds, at once unless `block`. */
+int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count,
                            ap_error *error);
 /* Called after a long wait: an error if others are in another call, or have given up. */
 int ap_mpi_check_others(mpi_wire *w, ap_error *error);

@@ -32,12 +32,14 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* MAX_PENDING: communicators made in one group that are checked; more are called through. FIRST_WITH_PROTOCOLS: from NCCL 2.32.0
+ * on selections may name a protocol. POLICY_ZERO: NCCL_CTA_POLICY_ZERO, copy engines. */
 enum { MAX_PENDING = 256, FIRST_WITH_PROTOCOLS = 23200, POLICY_ZERO = 2 };
 
 /* A communicator that agreed on the table, with the rules for its ranks and nodes. */
 typedef struct chooser {
     ncclComm_t communicator;
-    size_t ranks, count;
+    size_t ranks, count; /* count: of its rules */
     struct chooser *next;
     rule rules[];
 } chooser;
@@ -45,7 +47,7 @@ typedef struct chooser {
 static struct {
     rule *rules;
     size_t count;
-    uint64_t hash;
+    uint64_t hash; /* of the file's text; 0: no valid table */
     int version, usable; /* version of NCCL; whether it has entries with a configuration */
 } table;
 
@@ -146,7 +148,8 @@ static ncclResult_t count_same_color(ncclComm_t *comms, const uint64_t *colors, 
     return result;
 }
 
-/* Agree on table and nodes for communicators that this thread has made together. */
+/* Agree on table and nodes for communicators that this thread has made together. Per communicator: `local` counts the ranks on
+ * this host, `alike` those with the same table and the same `local`. */
 static void agree_on_table(ncclComm_t *comms, int count) {
     char host[512] = "", boot[64] = "";
     uint64_t colors[MAX_PENDING] = {0};
@@ -170,7 +173,8 @@ static void agree_on_table(ncclComm_t *comms, int count) {
     }
 }
 
-/* Check these communicators, now or at the end of the group. `config`: the caller's; it may make them nonblocking. */
+/* Check these communicators, now or at the end of the group. `ranks`: of each (0: not known); `config`: the caller's, which may
+ * make them nonblocking. */
 static void add_communicators(ncclComm_t *comms, int count, int ranks, const ncclConfig_t *config) {
     const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* overrides the configuration */
     int blocks = blocking && *blocking ? atoi(blocking) : !config || config->blocking;
@@ -273,12 +277,12 @@ static const char *selection_of(const rule *r) {
     return r->protocol == ANY || r->algorithm > AP_RING ? older[r->algorithm] : NULL;
 }
 
-/* Fill in the configuration of a call; return 0 if it is to be called through. `counts_share`: `count` is that of one rank's
+/* Fill in the configuration of a call; return 0 if it is to be called through. `counts_block`: `count` is that of one rank's
  * block, not of the whole call. */
-static int choose_configuration(ncclComm_t communicator, int collective, size_t count, ncclDataType_t type, int counts_share,
-                  ncclCollConfig_t *config) {
+static int choose_configuration(ncclComm_t communicator, int collective, size_t count, ncclDataType_t type, int counts_block,
+                                ncclCollConfig_t *config) {
     const chooser *c = find_chooser(communicator);
-    size_t unit = bytes_of(type) * (c && counts_share ? c->ranks : 1);
+    size_t unit = bytes_of(type) * (c && counts_block ? c->ranks : 1);
     if (!c || !unit || count > SIZE_MAX / unit) return 0;
     const rule *r = c->rules, *end = c->rules + c->count;
     while (r < end && (r->collective != collective || count * unit < r->from || count * unit > r->to)) r++;
@@ -293,13 +297,14 @@ static int choose_configuration(ncclComm_t communicator, int collective, size_t 
     return 1;
 }
 
-/* Define a collective: its name, its number here, whether it counts blocks (counts_share), its parameters and its arguments. */
-#define COLLECTIVE(name, number, shares, parameters, ...) \
+/* Define a collective: its name, its number in nccl_rules.h, `counts_block` of choose_configuration, its parameters and its
+ * arguments. */
+#define COLLECTIVE(name, number, counts_block, parameters, ...) \
     EXPORT ncclResult_t name parameters { \
         static __typeof__(name##Config) *configured; \
         ncclCollConfig_t config; \
         NEXT(name); \
-        if (!choose_configuration(comm, number, count, type, shares, &config)) return next(__VA_ARGS__); \
+        if (!choose_configuration(comm, number, count, type, counts_block, &config)) return next(__VA_ARGS__); \
         if (!configured && !(configured = FIND(name##Config))) return ncclSystemError; \
         return configured(__VA_ARGS__, &config); \
     }

@@ -65,8 +65,8 @@ static ncclResult_t destroy_tuner(void *context) {
     return ncclSuccess;
 }
 
-/* For plugins of version 2 NCCL does not check the choice; so an algorithm that it does not support here must not be chosen,
- * nor can the protocol be left to NCCL. */
+/* NCCL does not check the choice of a plugin of version 2. So an algorithm that NCCL does not support for this call (`collnet`,
+ * `nvls`: whether it does) must not be chosen, and rules must name the protocol. `together`: number of calls in one group. */
 static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes, int collnet, int nvls, int together,
                                    int *algorithm, int *protocol, int *channels) {
     (void)together;
@@ -79,13 +79,14 @@ static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes,
     return ncclSuccess;
 }
 
-/* Choose by setting a cost to 0. If the rule has no protocol, it is the one with the least cost by NCCL's own estimate. */
-static ncclResult_t choose_by_cost(void *context, int collective, size_t nbytes, float **costs, int algorithms_, int protocols_,
-                                   int *channels) {
+/* Choose by setting a cost to 0. `costs`: a table [algorithm][protocol] of NCCL's estimates, negative: unsupported. If the rule
+ * names no protocol, the one with the least estimate is chosen. */
+static ncclResult_t choose_by_cost(void *context, int collective, size_t nbytes, float **costs, int algorithm_count,
+                                   int protocol_count, int *channels) {
     const rule *r = find_rule(context, collective, nbytes);
-    if (!r || !costs || r->algorithm >= algorithms_) return ncclSuccess;
-    float *row = (float *)costs + (size_t)r->algorithm * (size_t)protocols_, *best = NULL;
-    for (int p = 0; p < protocols_ && p < AP_PROTOCOLS; p++) {
+    if (!r || !costs || r->algorithm >= algorithm_count) return ncclSuccess;
+    float *row = (float *)costs + (size_t)r->algorithm * (size_t)protocol_count, *best = NULL;
+    for (int p = 0; p < protocol_count && p < AP_PROTOCOLS; p++) {
         if (row[p] < 0 || (r->protocol != ANY && r->protocol != p)) continue;
         if (!best || row[p] < *best) best = &row[p];
     }
@@ -95,16 +96,16 @@ static ncclResult_t choose_by_cost(void *context, int collective, size_t nbytes,
     return ncclSuccess;
 }
 
-static ncclResult_t choose_3(void *context, int collective, size_t nbytes, int together, float **costs, int algorithms_,
-                             int protocols_, int *channels) {
+static ncclResult_t choose_3(void *context, int collective, size_t nbytes, int together, float **costs, int algorithm_count,
+                             int protocol_count, int *channels) {
     (void)together;
-    return choose_by_cost(context, collective, nbytes, costs, algorithms_, protocols_, channels);
+    return choose_by_cost(context, collective, nbytes, costs, algorithm_count, protocol_count, channels);
 }
 
-static ncclResult_t choose_4(void *context, int collective, size_t nbytes, int together, float **costs, int algorithms_,
-                             int protocols_, int registered, int *channels) {
+static ncclResult_t choose_4(void *context, int collective, size_t nbytes, int together, float **costs, int algorithm_count,
+                             int protocol_count, int registered, int *channels) {
     (void)together, (void)registered;
-    return choose_by_cost(context, collective, nbytes, costs, algorithms_, protocols_, channels);
+    return choose_by_cost(context, collective, nbytes, costs, algorithm_count, protocol_count, channels);
 }
 
 /* NCCL calls this after it has chosen an algorithm: the chunk of a rule that it did not follow does not apply. It limits chunks

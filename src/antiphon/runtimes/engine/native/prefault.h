@@ -1,8 +1,8 @@
 /* Prefaulting: the system provides memory page by page on the first write, which is slow; this touches the pages beforehand
  * and leaves their contents as they are.
  *
- * Threading: may run on a background thread beside users of the same memory (atomic or with 0); `stop` of a pace is set by
- *   any thread. Ownership: all memory is the caller's, and must stay mapped until the function returns.
+ * Threading: may run on a background thread beside users of the same memory, as it only ORs bytes with 0 atomically; any
+ *   thread may set `stop` of a pace. Ownership: all memory is the caller's, and must stay mapped until the function returns.
  */
 #pragma once
 
@@ -24,11 +24,13 @@ struct ap_pace {
 
 /* Called between two parts of background work: rests; true if the work must stop. */
 static inline int ap_pause(ap_pace *pace) {
-    const struct timespec pause = {0, 1000000};
+    const struct timespec pause = {0, 1000000}; /* 1 ms */
     if (pace->gentle && !atomic_load_explicit(&pace->stop, memory_order_relaxed)) nanosleep(&pause, NULL);
     return atomic_load_explicit(&pace->stop, memory_order_relaxed);
 }
 
+/* Touches the pages of `memory`, PIECE bytes between two pauses (about 0.1 ms). POPULATE_WRITE: MADV_POPULATE_WRITE of Linux
+ * 5.14, which older headers lack; where it fails, each page is touched. */
 static inline void ap_prefault(void *memory, size_t bytes, ap_pace *pace) {
     enum { PAGE = 4096, PIECE = 64 * PAGE, POPULATE_WRITE = 23 };
     uintptr_t at = (uintptr_t)memory & ~(uintptr_t)(PAGE - 1), end = (uintptr_t)memory + bytes;

@@ -329,7 +329,7 @@ typedef struct {
     int plain; /* elements are contiguous, without gaps */
 } ap_data_type;
 
-void ap_types_learn(void);
+void ap_register_types(void);
 int ap_type_of(MPI_Datatype type, ap_data_type *data); /* false: invalid; MPI will report that */
 int ap_is_built_in(MPI_Datatype type);                 /* its handle is never used for another type */
 int ap_operator_of(MPI_Op op);                         /* of the engine; -1: it has none */
@@ -383,8 +383,8 @@ int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int
 void ap_trial_end(double *spent);
 void ap_trials_free(ap_group *g);
 
-/* preload_learn.c: chooses the row and the slices by which a call is made: AP_SERVED, or why the library gets it; *row, *slices:
- * as the table has it. As for ap_trial_begin. Sometimes collective; *code: an error of MPI. */
+/* preload_learn.c: chooses the row and the slices by which a call is made: AP_SERVED, or why the library gets it; *row,
+ * *slices: as the table has it. As for ap_trial_begin. Sometimes collective; *code: an error of MPI. */
 int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **spent, int *code,
                    ap_error *error);
 void ap_learn_refuse(ap_group *g); /* what ap_learn_begin has just chosen cannot run, at any process */

@@ -1,9 +1,11 @@
-/* The data of a call by its arguments: MPI's built-in types and operators, and whether a buffer is in the memory of a GPU.
+/* The arguments of a call of MPI in terms of the engine: built-in types, operators, and whether a buffer is in the memory of a
+ * GPU.
  *
  * Buffers in the memory of a GPU are left to MPI: plans read and write memory of the host. One process may pass such a buffer
- * where another passes one of the host, and yet all must decide alike. So where there can be any (the driver's library is in
- * a process when MPI begins, or its device is on a host), every call that a plan would serve begins with a reduction over all
- * processes. Nothing is linked with CUDA: the driver's functions are looked up in the libraries that are loaded.
+ * where another passes one of the host, and yet all must decide alike. So where there can be GPU buffers (CUDA's library is
+ * loaded in a process when MPI begins, or a host has /dev/nvidiactl), every call that a plan would serve begins with a
+ * reduction over all processes. Nothing is linked with CUDA: the driver's functions are looked up in the libraries that are
+ * loaded.
  *
  * Threading: the table of types is filled in MPI_Init and only read afterwards; the address of CUDA's function is atomic.
  * Ownership: nothing is allocated. The handle of the driver's library is never closed.
@@ -17,6 +19,7 @@
 
 /* ---- types and operators ---- */
 
+/* A slot of a hash table of MPI's built-in types, with linear probing; about 60 of 512 are used, so it never fills. */
 typedef struct {
     MPI_Datatype handle;
     ap_data_type data;
@@ -29,12 +32,13 @@ static slot types[SLOTS];
 
 static slot *slot_of(MPI_Datatype handle) {
     uint64_t key = (uint64_t)(uintptr_t)handle;
-    uint32_t at = (uint32_t)((key * 0x9E3779B97F4A7C15u) >> 55);
+    uint32_t at = (uint32_t)((key * 0x9E3779B97F4A7C15u) >> 55); /* 9 bits: below SLOTS */
     while (types[at].used && types[at].handle != handle) at = (at + 1) % SLOTS;
     return &types[at];
 }
 
-/* 's' and 'u': whole numbers with and without a sign, 'f': floating, 'b': bfloat16; 'o': others, which plans only move. */
+/* The engine's type for a class and a size in bytes; -1: none, plans only move it. Classes: 's' and 'u': integers with and
+ * without a sign, 'f': floating point, 'b': bfloat16, 'o': others. */
 static int engine_type(char class, int size) {
     static const int integers[2][9] = {{-1, AP_INT8, AP_INT16, -1, AP_INT32, -1, -1, -1, AP_INT64},
                                     {-1, AP_UINT8, AP_UINT16, -1, AP_UINT32, -1, -1, -1, AP_UINT64}};
@@ -44,7 +48,7 @@ static int engine_type(char class, int size) {
     return class == 'b' && size == 2 ? AP_BFLOAT16 : -1;
 }
 
-static void learn_type(MPI_Datatype handle, char class) {
+static void add_type(MPI_Datatype handle, char class) {
     int size = 0;
     MPI_Aint low = 0, extent = 0;
     if (handle == MPI_DATATYPE_NULL) return;
@@ -55,7 +59,7 @@ static void learn_type(MPI_Datatype handle, char class) {
 }
 
 /* At run time: some MPIs define their types as variables, which a static table cannot hold. */
-static void learn_c_types(void) {
+static void add_c_types(void) {
     const MPI_Datatype with_sign[] = {MPI_SIGNED_CHAR, MPI_SHORT,   MPI_INT,     MPI_LONG,    MPI_LONG_LONG_INT,
                                       MPI_INT8_T,      MPI_INT16_T, MPI_INT32_T, MPI_INT64_T, MPI_AINT,
                                       MPI_OFFSET,      MPI_COUNT};
@@ -65,62 +69,62 @@ static void learn_c_types(void) {
     const MPI_Datatype moved_only[] = {MPI_CHAR, MPI_WCHAR, MPI_PACKED, MPI_BYTE, MPI_C_BOOL, MPI_LONG_DOUBLE, MPI_C_COMPLEX,
                                    MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX, MPI_FLOAT_INT, MPI_DOUBLE_INT,
                                    MPI_LONG_INT, MPI_SHORT_INT, MPI_2INT, MPI_LONG_DOUBLE_INT};
-    for (size_t i = 0; i < sizeof with_sign / sizeof *with_sign; i++) learn_type(with_sign[i], 's');
-    for (size_t i = 0; i < sizeof without / sizeof *without; i++) learn_type(without[i], 'u');
-    for (size_t i = 0; i < sizeof floating / sizeof *floating; i++) learn_type(floating[i], 'f');
-    for (size_t i = 0; i < sizeof moved_only / sizeof *moved_only; i++) learn_type(moved_only[i], 'o');
+    for (size_t i = 0; i < sizeof with_sign / sizeof *with_sign; i++) add_type(with_sign[i], 's');
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++) add_type(without[i], 'u');
+    for (size_t i = 0; i < sizeof floating / sizeof *floating; i++) add_type(floating[i], 'f');
+    for (size_t i = 0; i < sizeof moved_only / sizeof *moved_only; i++) add_type(moved_only[i], 'o');
 #ifdef MPIX_C_FLOAT16
-    learn_type(MPIX_C_FLOAT16, 'f');
+    add_type(MPIX_C_FLOAT16, 'f');
 #endif
 #ifdef MPIX_BFLOAT16
-    learn_type(MPIX_BFLOAT16, 'b');
+    add_type(MPIX_BFLOAT16, 'b');
 #endif
 }
 
 /* Which of these exist depends on the compilers that MPI was built with. C++ has further names only for bool and complex
  * numbers, which are never combined here. */
-static void learn_fortran_types(void) {
+static void add_fortran_types(void) {
 #ifdef MPI_INTEGER
-    learn_type(MPI_INTEGER, 's');
-    learn_type(MPI_REAL, 'f');
-    learn_type(MPI_DOUBLE_PRECISION, 'f');
-    learn_type(MPI_CHARACTER, 'o');
-    learn_type(MPI_LOGICAL, 'o');
-    learn_type(MPI_COMPLEX, 'o');
-    learn_type(MPI_DOUBLE_COMPLEX, 'o');
+    add_type(MPI_INTEGER, 's');
+    add_type(MPI_REAL, 'f');
+    add_type(MPI_DOUBLE_PRECISION, 'f');
+    add_type(MPI_CHARACTER, 'o');
+    add_type(MPI_LOGICAL, 'o');
+    add_type(MPI_COMPLEX, 'o');
+    add_type(MPI_DOUBLE_COMPLEX, 'o');
 #endif
 #ifdef MPI_INTEGER1
-    learn_type(MPI_INTEGER1, 's');
+    add_type(MPI_INTEGER1, 's');
 #endif
 #ifdef MPI_INTEGER2
-    learn_type(MPI_INTEGER2, 's');
+    add_type(MPI_INTEGER2, 's');
 #endif
 #ifdef MPI_INTEGER4
-    learn_type(MPI_INTEGER4, 's');
+    add_type(MPI_INTEGER4, 's');
 #endif
 #ifdef MPI_INTEGER8
-    learn_type(MPI_INTEGER8, 's');
+    add_type(MPI_INTEGER8, 's');
 #endif
 #ifdef MPI_REAL2
-    learn_type(MPI_REAL2, 'f');
+    add_type(MPI_REAL2, 'f');
 #endif
 #ifdef MPI_REAL4
-    learn_type(MPI_REAL4, 'f');
+    add_type(MPI_REAL4, 'f');
 #endif
 #ifdef MPI_REAL8
-    learn_type(MPI_REAL8, 'f');
+    add_type(MPI_REAL8, 'f');
 #endif
 }
 
-void ap_types_learn(void) {
+void ap_register_types(void) {
     MPI_Errhandler old[2];
     MPI_Comm where[2] = {MPI_COMM_WORLD, MPI_COMM_SELF}; /* a type that this MPI lacks may raise an error on them */
     for (int i = 0; i < 2; i++) {
         PMPI_Comm_get_errhandler(where[i], &old[i]);
         PMPI_Comm_set_errhandler(where[i], MPI_ERRORS_RETURN);
     }
-    learn_c_types();
-    learn_fortran_types();
+    add_c_types();
+    add_fortran_types();
     for (int i = 0; i < 2; i++) {
         PMPI_Comm_set_errhandler(where[i], old[i]);
         PMPI_Errhandler_free(&old[i]);
@@ -150,7 +154,7 @@ int ap_operator_of(MPI_Op op) {
 
 /* cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_MEMORY_TYPE and CU_MEMORYTYPE_DEVICE of CUDA's driver. */
 typedef int (*attribute_of)(void *data, int attribute, unsigned long long pointer);
-enum { MEMORY_TYPE = 2, OF_DEVICE = 2 };
+enum { MEMORY_TYPE = 2, DEVICE_MEMORY = 2 };
 
 typedef struct {
     unsigned long long loaded; /* libraries loaded so far, ever */
@@ -201,7 +205,7 @@ static attribute_of find_attribute_function(void) {
 static int is_of_device(attribute_of get_attribute, const void *buffer) {
     unsigned type = 0;
     if (!buffer || buffer == MPI_IN_PLACE) return 0;
-    return !get_attribute(&type, MEMORY_TYPE, (unsigned long long)(uintptr_t)buffer) && type == OF_DEVICE;
+    return !get_attribute(&type, MEMORY_TYPE, (unsigned long long)(uintptr_t)buffer) && type == DEVICE_MEMORY;
 }
 
 int ap_gpu_buffer_anywhere(const ap_call *call, int *anywhere) {

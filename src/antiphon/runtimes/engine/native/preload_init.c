@@ -199,7 +199,7 @@ static int release_group(MPI_Comm comm, int keyval, void *value, void *extra) {
 /* Finds properties of this MPI and the processes, with the same result at all of them. False: MPI failed. */
 static int inspect_mpi(void) {
     ap_state *p = &ap_preload;
-    ap_types_learn();
+    ap_register_types();
     int ready = !PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, release_group, &p->keyval, NULL) &&
                 !PMPI_Comm_group(MPI_COMM_WORLD, &p->world);
     p->packs = all_good(check_packing());

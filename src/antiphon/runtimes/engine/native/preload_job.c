@@ -1,5 +1,5 @@
-/* The job as all of its processes know it: the state of the preloaded library, the settings that the environment gives, and
- * waiting for all processes.
+/* What all processes of the job share: the state of the preloaded library, the settings from environment variables, and waiting
+ * for all processes. preload.h says what each function does.
  *
  * Role: the bottom of the preload_* files; calls none of them.
  * Threading: ap_preload is written in MPI_Init and MPI_Finalize by the thread that calls them, and read by all threads in
@@ -23,7 +23,8 @@ const char *const ap_kind_names[AP_KINDS] = {"broadcast", "reduce",        "scat
 
 /* ---- settings ---- */
 
-enum { DEFAULT_NEW_CALLS = 8 }; /* left to the library: connecting a communicator costs as much as some calls */
+/* First calls of a communicator that the MPI library serves: connecting it for plans costs as much as some calls. */
+enum { DEFAULT_NEW_CALLS = 8 };
 
 void ap_complain(char problem[AP_TEXT], const char *format, ...) {
     va_list arguments;
@@ -52,6 +53,7 @@ static int read_size(const char *text, uint64_t *bytes) {
     return 1;
 }
 
+/* Parses "plan:library,plan:library,...": process i takes pair i, or the last one if there are fewer. */
 int ap_trial_override(int process, double seconds[2]) {
     const char *at = getenv("ANTIPHON_TRIED");
     for (int i = 0; at && *at; i++) {
@@ -68,8 +70,8 @@ int ap_trial_override(int process, double seconds[2]) {
     return 0;
 }
 
-/* A number from 0 to 1. */
-static double drawn(uint64_t seed, uint64_t a, uint64_t b) {
+/* A pseudo-random number from 0 to 1, the same for the same arguments. */
+static double draw_number(uint64_t seed, uint64_t a, uint64_t b) {
     uint64_t x = seed * 0x9E3779B97F4A7C15u ^ a * 0xBF58476D1CE4E5B9u ^ (b + 1) * 0x94D049BB133111EBu;
     x = (x ^ x >> 31) * 0xD6E8FEB86659FD93u, x = (x ^ x >> 32) * 0xD6E8FEB86659FD93u;
     return (double)(x >> 11) / (double)(1ull << 53);
@@ -80,8 +82,8 @@ void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds) {
     double pair[2];
     if (text && !strncmp(text, "drawn:", 6)) {
         const uint64_t seed = strtoull(text + 6, NULL, 10), draw = call * (uint64_t)ap_preload.size + (uint64_t)ap_preload.rank;
-        const double usual = 1e-3 * (1 + drawn(seed, call / 300, (uint64_t)(candidate.program * 128 + candidate.slices)));
-        *seconds = usual * (1 + 0.2 * drawn(seed, draw, 1)) * (drawn(seed, draw, 2) < 0.02 ? 20 : 1);
+        const double usual = 1e-3 * (1 + draw_number(seed, call / 300, (uint64_t)(candidate.program * 128 + candidate.slices)));
+        *seconds = usual * (1 + 0.2 * draw_number(seed, draw, 1)) * (draw_number(seed, draw, 2) < 0.02 ? 20 : 1);
     } else if (ap_trial_override(ap_preload.rank, pair)) {
         *seconds = candidate.program ? pair[0] : pair[1];
         if (candidate.program > 1 || candidate.slices != 4) *seconds = 2 * *seconds; /* the pair is of the plan as planned */
@@ -148,9 +150,10 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
 
 /* ---- waiting for all processes ---- */
 
-enum { WARN_SECONDS = 20, ABORT_SECONDS = 300 }; /* of waiting for the other processes, until a warning and until the job is aborted */
+enum { WARN_SECONDS = 20, ABORT_SECONDS = 300 };
 
-/* Processes without this library never come: so this warns, and aborts the job in the end, unless `certain`: all have it. */
+/* Collective over the job. Processes without this library never come: so this warns after WARN_SECONDS, and aborts the job
+ * after ABORT_SECONDS, unless it is `certain` that all have it. Returns an error code of MPI. */
 int ap_wait_for_world(int certain) {
     MPI_Request request;
     struct timespec start, t, pause = {0, 1000000};

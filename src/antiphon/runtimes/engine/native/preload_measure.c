@@ -1,5 +1,5 @@
-/* Measure a call of MPI as a program would make it: by a plan, through the same code as under the preloaded library, or by the
- * MPI library. For `tune --on mpi` (runtimes/measure), in processes without LD_PRELOAD.
+/* Measure a call of MPI as a program would make it: by a plan, through the code of the preloaded library, or by the MPI library.
+ * The worker processes of `tune --on mpi` (runtimes/measure) call it; they have no LD_PRELOAD.
  *
  * Threading: one thread, and all processes of the communicator together.
  * Ownership: an ap_measure owns a copy of the caller's communicator and the rows of every program measured; programs are the
@@ -17,22 +17,22 @@ typedef struct measured_plan {
     struct measured_plan *next;
     ap_program *program;
     ap_page page;
-    ap_rows matched;
+    ap_rows rows; /* of a group: one row, this program */
 } measured_plan;
 
 struct ap_measure {
     MPI_Comm comm;
     ap_group *group;
-    int32_t *rank_of;
-    uint32_t ranks;
+    int32_t *rank_of; /* per process of `comm`, its rank of the machine */
+    uint32_t ranks;   /* of the machine */
     measured_plan *plans;
 };
 
 void ap_measure_close(ap_measure *m) {
     if (!m) return;
-    if (m->group) m->group->rows = (ap_rows){.count = 0}; /* which is freed below */
+    if (m->group) m->group->rows = (ap_rows){.count = 0}; /* a copy of the `rows` of a plan, which are freed below */
     if (m->comm != MPI_COMM_NULL) PMPI_Comm_free(&m->comm);
-    for (measured_plan *p = m->plans, *next; p; p = next) next = p->next, ap_rows_free(&p->matched), free(p);
+    for (measured_plan *p = m->plans, *next; p; p = next) next = p->next, ap_rows_free(&p->rows), free(p);
     free(m->rank_of), free(m);
 }
 
@@ -52,6 +52,7 @@ ap_measure *ap_measure_open(int comm, const int32_t *rank_of, uint32_t ranks, ap
     return NULL;
 }
 
+/* The entry of a program, made at its first call; NULL: out of memory. */
 static measured_plan *plan_of(ap_measure *m, ap_program *program, const ap_call *call) {
     for (measured_plan *p = m->plans; p; p = p->next)
         if (p->program == program) return p;
@@ -60,14 +61,14 @@ static measured_plan *plan_of(ap_measure *m, ap_program *program, const ap_call 
     if (!p) return NULL;
     p->next = m->plans, m->plans = p, p->program = program;
     p->page = (ap_page){.kind = range.kind, .root = call->root, .stop = UINT64_MAX, .measured = 1, .label = ""};
-    ap_rows *f = &p->matched;
-    *f = (ap_rows){.me = (uint32_t)m->rank_of[m->group->rank], .ranks = m->ranks,
-                      .rank_of = malloc((size_t)m->group->size * sizeof *f->rank_of), .row = calloc(1, sizeof *f->row),
+    ap_rows *rows = &p->rows;
+    *rows = (ap_rows){.me = (uint32_t)m->rank_of[m->group->rank], .ranks = m->ranks,
+                      .rank_of = malloc((size_t)m->group->size * sizeof *rows->rank_of), .row = calloc(1, sizeof *rows->row),
                       .chooser = ap_chooser_open(&range, 1, (uint32_t)m->group->size)};
-    if (!f->rank_of || !f->row || !f->chooser) return NULL;
-    for (int i = 0; i < m->group->size; i++) f->rank_of[i] = m->rank_of[i];
-    f->count = 1;
-    *f->row = (ap_row){.page = &p->page, .program = program, .range = range};
+    if (!rows->rank_of || !rows->row || !rows->chooser) return NULL;
+    for (int i = 0; i < m->group->size; i++) rows->rank_of[i] = m->rank_of[i];
+    rows->count = 1;
+    *rows->row = (ap_row){.page = &p->page, .program = program, .range = range};
     return p;
 }
 
@@ -97,8 +98,8 @@ static int call_library(const ap_call *c) {
 
 /* Make the call by the plan; false if it would be left to the library. */
 static int call_plan(const ap_call *c, int *code) {
-    double *spent;
-    return ap_serve(c, &spent, code);
+    double *unused; /* for ap_served_by_library */
+    return ap_serve(c, &unused, code);
 }
 
 /* A barrier before each call, and the mean over the processes of the seconds within the call, as benchmarks of MPI report it.
@@ -110,23 +111,23 @@ int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *ti
                           .send = timed->kind == AP_BROADCAST ? MPI_IN_PLACE : timed->send, .recv = timed->recv,
                           .send_count = timed->count, .recv_count = timed->count, .send_type = type, .recv_type = type,
                           .op = mpi_op(timed->op)};
-    double spent = 0;
+    double spent = 0; /* seconds of this process within calls */
     int code = MPI_SUCCESS;
     if (type == MPI_DATATYPE_NULL) return ap_fail(error, AP_UNSUPPORTED, "MPI has no such data type");
     if (program) {
         const measured_plan *p = plan_of(m, program, &call);
         if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
-        m->group->rows = p->matched, m->group->reason = AP_SERVED;
+        m->group->rows = p->rows, m->group->reason = AP_SERVED;
     }
-    const uint32_t first = calls > 1 ? calls / 4 : 0; /* warm-up: caches and other processes settle */
-    for (uint32_t i = 0; i < calls + first && !code; i++) {
+    const uint32_t warmup = calls > 1 ? calls / 4 : 0; /* calls that do not count: caches and other processes settle */
+    for (uint32_t i = 0; i < calls + warmup && !code; i++) {
         PMPI_Barrier(m->comm);
         const double began = PMPI_Wtime();
         if (!program)
             code = call_library(&call);
         else if (!call_plan(&call, &code))
             return ap_fail(error, AP_UNSUPPORTED, "the call does not go by the plan");
-        if (i >= first) spent += PMPI_Wtime() - began;
+        if (i >= warmup) spent += PMPI_Wtime() - began;
     }
     if (!code) code = PMPI_Allreduce(&spent, seconds, 1, MPI_DOUBLE, MPI_SUM, m->comm);
     if (code) return ap_fail(error, AP_TRANSPORT, "MPI could not carry out a call");

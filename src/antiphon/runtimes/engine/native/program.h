@@ -34,10 +34,10 @@ enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN }; /* operations; a fold combines v
 enum { AP_INPUT, AP_OUTPUT, AP_SCRATCH }; /* buffers; scratch is the engine's own, for data in transit */
 enum { AP_PROGRAM_HEADER = 96 }; /* bytes */
 
-/* Limits on what a program may ask for (docs/program.md, "Limits"). An operation has one instance per piece.
- * Instances: the total over operations that have more than FEW.
- * Work: the sum over operations of instances * (1 + parts + waits). A split makes FEW instances of one, so the work may become
- *   FEW times as much.
+/* Limits on what a program may require (docs/program.md, "Limits"). An operation has one instance per piece.
+ * Instances: the total over operations that have more than AP_FEW_INSTANCES.
+ * Work: the sum over operations of instances * (1 + parts + waits). Splitting a call into slices (ap_split) makes
+ *   AP_FEW_INSTANCES instances of one, so the work may become that many times as much.
  * Elements: of a buffer, a message or an address. */
 enum { AP_FEW_INSTANCES = 4, AP_MOST_INSTANCES = 1 << 20, AP_MOST_WORK = 1 << 25 };
 static const uint64_t AP_MOST_ELEMENTS = (uint64_t)1 << 59; /* of eight bytes each: no sum of addresses overflows */
@@ -63,13 +63,13 @@ struct ap_program {
     size_t size;
     ap_facts facts;
     uint64_t denominator;
-    uint64_t relation, directory; /* where they begin: who contributes and wants which block; where each rank's section is */
+    uint64_t relation, directory; /* offsets in `bytes` of who contributes and wants which block, and of the ranks' sections */
     uint64_t line;                /* length of the line: weight of all blocks together */
-    int even;                     /* each block weighs 1 */
-    ap_buffer_weights *buffer_weights;              /* of each rank */
+    int even;                     /* flag: each block weighs 1 */
+    ap_buffer_weights *buffer_weights; /* of each rank */
 };
 
-/* A point of the line: whole + part / denominator. */
+/* A point of the line: whole + part / denominator units of weight. (Elsewhere a part is an ap_part.) */
 typedef struct {
     int64_t whole, part;
 } ap_point;
@@ -86,12 +86,13 @@ typedef struct {
     uint32_t pieces, unused;
 } ap_class;
 
+/* `when`: the earliest time of its first piece, which orders all ranks' instances (docs/program.md). */
 typedef struct {
     uint16_t kind, channel;
     uint32_t peer, pieces, when, first_part, parts, first_wait, waits;
 } ap_operation;
 
-/* The data of an operation is made of parts: the line from one point to another, seen through a base. A fold writes its first. */
+/* The data of an operation is made of parts: the line from one point to another, through a base. A fold writes its first part. */
 typedef struct {
     uint32_t begin, end, base;
 } ap_part;
@@ -116,7 +117,8 @@ typedef struct {
     const ap_finish *finish;
 } ap_section;
 
+/* Reads the section of a rank, for calls in place or not. */
 int ap_read_section(const ap_program *program, uint32_t rank, int in_place, ap_section *section, ap_error *error);
 
-/* The checksum of zlib. */
+/* CRC-32, as zlib's crc32 computes it. */
 uint32_t ap_crc32(const unsigned char *bytes, size_t size);

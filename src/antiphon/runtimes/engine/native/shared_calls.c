@@ -1,5 +1,5 @@
-/* Comparing calls through shared memory: every message carries the digest of its call, and a board shows the last calls of each
- * process.
+/* Comparing calls through shared memory: every message carries the digest of its call, and the board of a process
+ * (shared_types.h) shows the last calls that it began, so that others can name the call of a digest.
  *
  * Threading: one thread per process. A board is written by its process alone; readers verify its digest.
  * Ownership: boards are part of the shared memory.
@@ -9,6 +9,7 @@
 #include "shared_types.h"
 #include "transport.h"
 
+/* Odd, as 0 means that no call is compared. */
 static uint64_t digest_of(const ap_call_id *call) {
     uint64_t words[(offsetof(ap_call_id, rank) + 7) / 8] = {0}, digest = 0x9E3779B97F4A7C15u;
     memcpy(words, call, offsetof(ap_call_id, rank));
@@ -26,7 +27,7 @@ void ap_shared_begin(ap_shared *s, ap_wire *wire) {
     own_board->last[at].call = wire->now, own_board->last[at].digest = s->call;
 }
 
-/* Reads an entry of a member's board; false if there is none. */
+/* Reads entry at % CALLS of a member's board; false if it is empty or being written. */
 static int read_board(const ap_shared *s, uint32_t member, uint64_t at, ap_call_id *call) {
     const board *their_board = board_of(s, member);
     uint64_t digest = their_board->last[at % CALLS].digest;
@@ -34,7 +35,7 @@ static int read_board(const ap_shared *s, uint32_t member, uint64_t at, ap_call_
     return digest_of(call) == digest;
 }
 
-/* Finds the call of that digest on a member's board; false if it is not, or no longer, there. */
+/* Finds the call with that digest on a member's board; false if the board does not have it, or no longer. */
 static int find_call(const ap_shared *s, uint32_t member, uint64_t digest, ap_call_id *call) {
     for (uint64_t at = 0; at < CALLS; at++)
         if (read_board(s, member, at, call) && digest_of(call) == digest) return 1;

@@ -1,4 +1,7 @@
-/* Messages through shared memory: into blocks, and out of them.
+/* Messages through shared memory (shared.h, shared_types.h). A send becomes a target of a payload; polls copy payloads into
+ * blocks and post an entry per block in the queue to each receiver; the receiver's polls copy blocks out into posted receives.
+ * Example, 40 KB to members 1 and 2: one payload with two targets, three blocks of 16 KB, and three entries in each of the two
+ * queues.
  *
  * Threading: one thread per process. Between processes: queues with one writer and one reader (release and acquire of head and
  *   tail), and a futex for each sleeper.
@@ -20,6 +23,7 @@
 
 /* ---- starting ---- */
 
+/* Makes room in `done` for one more message; false: out of memory. */
 static int reserve_done(ap_shared *s) {
     if (s->active + s->dones < s->space) return 1;
     uint32_t space = s->space ? 2 * s->space : 64;
@@ -29,6 +33,7 @@ static int reserve_done(ap_shared *s) {
     return 1;
 }
 
+/* The first item of a list of spare ones, or a new one; NULL: out of memory. */
 #define TAKE(LIST, TYPE) (LIST ? (TYPE *)take_spare((void **)&LIST, LIST->next) : calloc(1, sizeof(TYPE)))
 
 static void *take_spare(void **list, void *next) {
@@ -37,8 +42,9 @@ static void *take_spare(void **list, void *next) {
     return spare;
 }
 
-/* A payload that a send can join: the same data, of which nothing is in a block yet. It must be younger than the last payload
- * to this receiver: receivers get payloads in order of their serial number, so no two payloads can wait for each other. */
+/* A payload that a send can join: the same data, of which nothing is in a block yet. It must have started after the last
+ * payload to this receiver: receivers get payloads in order of their serial number, so no two payloads can wait for each
+ * other. */
 static payload *find_same_payload(const ap_shared *s, uint32_t to, const void *data, size_t bytes) {
     const target *last = s->out[to].last;
     if (bytes <= INLINE_BYTES) return NULL;
@@ -149,10 +155,10 @@ static void sleep_until_rung(bell *b, uint32_t word, const struct timespec *dura
 }
 #else /* never called: shared_memory.c works on Linux only */
 static void wake_sleeper(bell *b) { (void)b; }
-static void sleep_until_rung(bell *b, uint32_t word, const struct timespec *capacity) { (void)b, (void)word, (void)capacity; }
+static void sleep_until_rung(bell *b, uint32_t word, const struct timespec *duration) { (void)b, (void)word, (void)duration; }
 #endif
 
-/* Wakes a member after something was put into its queue. Either it sees that before it sleeps, or this sees that it sleeps. */
+/* Wakes a member after an entry was posted to it. Either the member sees the entry before it sleeps, or this sees `asleep`. */
 static void ring_bell(const ap_shared *s, uint32_t member) {
     bell *b = bell_of(s, member);
     atomic_thread_fence(memory_order_seq_cst);
@@ -161,6 +167,7 @@ static void ring_bell(const ap_shared *s, uint32_t member) {
     wake_sleeper(b);
 }
 
+/* Whether a member has posted an entry for an open receive, or read an entry, so that a poll may copy. */
 static int has_news(const ap_shared *s) {
     for (uint32_t i = 0; i < s->members; i++)
         if ((s->in[i].posted && atomic_load(&s->in[i].queue->head) != s->in[i].tail) ||
@@ -176,7 +183,7 @@ void ap_shared_sleep(ap_shared *s, int microseconds) {
     atomic_store(&b->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
     if (has_news(s))
-        sched_yield(); /* it may be for a message that waits for something else */
+        sched_yield(); /* the entry may be of a message that cannot proceed yet, so do not poll at once */
     else
         sleep_until_rung(b, word, &duration);
     atomic_store(&b->asleep, 0);
@@ -225,6 +232,7 @@ static void post_entry(ap_shared *s, outgoing *o, const target *t, uint32_t bloc
     ring_bell(s, t->to);
 }
 
+/* All of a payload is in blocks: reports its sends done. */
 static void finish_payload(ap_shared *s, payload *it) {
     for (target *t = it->targets, *sibling; t; t = sibling) {
         outgoing *o = &s->out[t->to];
@@ -281,8 +289,8 @@ static const unsigned char *data_of(const ap_shared *s, uint32_t from, const ent
     return blocks_from(s, from) + (size_t)e->block * BLOCK;
 }
 
-/* The memory for a message that no receive was posted for. It is copied out of the queue, as a receive may wait for a message
- * behind it. If no receive from its sender is open it stays in the queue: the sender may be far ahead. */
+/* The memory for a message that no receive was posted for; NULL: out of memory. Its entries are copied out of the queue, as an
+ * open receive may wait for a message behind them. (Without an open receive from the sender they stay: it may be far ahead.) */
 static message *take_unexpected(ap_shared *s, lane *l, const entry *e) {
     message *m = l->unexpected_last;
     if (l->unexpected && m->copied < m->bytes) return m;
@@ -297,6 +305,7 @@ static message *take_unexpected(ap_shared *s, lane *l, const entry *e) {
     return m;
 }
 
+/* Copies the entries of a member's queue into receives. Stops at an entry of a channel without a receive, if it can wait. */
 static int receive_entries(ap_shared *s, uint32_t from, int *moved, ap_error *error) {
     incoming *in = &s->in[from];
     uint32_t head = atomic_load_explicit(&in->queue->head, memory_order_acquire);

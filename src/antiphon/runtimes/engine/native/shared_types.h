@@ -2,7 +2,8 @@
  * shared_calls.c.
  *
  * Threading: fields in shared memory have one writer, named where they are declared; the rest is of one thread.
- * Ownership: a block belongs to the sender whose `free_block` list it came from; items, targets and messages to their process.
+ * Ownership: a block belongs to the sender whose `free_block` list it came from; payloads, targets and messages to their
+ * process.
  */
 #pragma once
 
@@ -27,9 +28,10 @@ enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 4 };
 
 /* ---- in the memory that is shared ---- */
 
+/* An element of a queue: bytes of a message. */
 typedef struct {
     uint32_t channel;
-    uint16_t block, bytes; /* where the bytes are; NO_BLOCK: in inline_data */
+    uint16_t block, bytes; /* number of the sender's block with the bytes, NO_BLOCK: in inline_data; how many there are */
     uint64_t total;        /* bytes of the whole message */
     uint64_t call;         /* digest of the call that the message belongs to */
     unsigned char inline_data[INLINE_BYTES];
@@ -45,7 +47,7 @@ typedef struct {
 /* Wakes a process that sleeps until there is something for it. */
 typedef struct {
     _Alignas(64) _Atomic uint32_t word; /* the futex; incremented with each ring */
-    _Atomic uint32_t asleep;
+    _Atomic uint32_t asleep;  /* the process sleeps, or is about to */
     _Atomic uint32_t gave_up; /* the process has given up after an error */
 } bell;
 
@@ -70,7 +72,7 @@ typedef struct payload payload;
 
 /* One send: a receiver of a payload. */
 typedef struct target {
-    struct target *next;    /* to the same receiver, later */
+    struct target *next;    /* the next send to the same receiver */
     struct target *sibling; /* another receiver of the same payload */
     payload *of;
     uint32_t to, channel, number;
@@ -91,8 +93,8 @@ struct payload {
 typedef struct {
     queue *queue;
     uint32_t head, tail, blocks_held; /* own copies of the queue's; blocks that the receiver has not read yet */
-    uint32_t block[QUEUE];
-    target *first, *last;
+    uint32_t block[QUEUE];            /* per entry, its block */
+    target *first, *last;             /* sends that are not complete */
 } outgoing;
 
 /* A receive, or a message that arrived before its receive (in `own` memory). */
@@ -103,6 +105,7 @@ typedef struct message {
     uint32_t number;
 } message;
 
+/* A channel from one member. */
 typedef struct {
     uint32_t channel;
     message *posted, *posted_last, *unexpected, *unexpected_last; /* two lists; one of them is empty */
@@ -113,7 +116,7 @@ typedef struct {
     queue *queue;
     uint32_t tail;
     lane *lanes;
-    uint32_t count, space, last;
+    uint32_t count, space, last; /* of `lanes`: used, allocated, and the one that was looked up last */
     uint32_t posted; /* receives that are not complete */
 } incoming;
 
@@ -122,15 +125,15 @@ struct ap_shared {
     size_t bytes;
     uint32_t members, me;
     int file; /* of member 0 until all have joined, else -1 */
-    unsigned char *blocks;
-    uint32_t *free_block, free_blocks, *users; /* users of each block */
-    outgoing *out;
+    unsigned char *blocks; /* of this process */
+    uint32_t *free_block, free_blocks, *users; /* own free blocks, their number; per block the receivers that still need it */
+    outgoing *out; /* per member, and so `in` */
     incoming *in;
     payload *spare_payloads, *recent[MAX_RECENT]; /* recent: those that further sends of the same data may join */
     uint32_t recents;
     target *targets; /* spare ones */
     message *spare_messages;
-    uint32_t *done, dones, space, active; /* numbers of messages that are done; active: messages under way */
+    uint32_t *done, dones, space, active; /* numbers of messages to report, their count, its limit; messages under way */
     uint64_t poll_number, serial;
     uint32_t fruitless_polls; /* polls in which nothing moved, up to now */
     ap_wire *wire;  /* whose calls are compared, or NULL */

@@ -1,6 +1,10 @@
 /* Convert float16, bfloat16 and float8 to float32 and back, rounded to nearest, ties to even, in integer arithmetic that
  * compilers vectorise; float16 by the processor's instructions if it has any. NaN stays NaN, its payload may change.
  *
+ * bits_of and float_of reinterpret a float32 (8 exponent bits of bias 127, 23 of mantissa). Names: half is float16 (5 exponent
+ * bits of bias 15, 10 of mantissa), brain is bfloat16 (the upper half of a float32), e4m3 and e5m2 are float8. To drop k bits,
+ * rounded to even, first add 2^(k-1) - 1 plus the lowest bit that stays.
+ *
  * Threading: no state. Ownership: all memory is the caller's.
  */
 #include <string.h>
@@ -24,7 +28,8 @@ static float float_of(uint32_t u) {
     return x;
 }
 
-/* The bias of the exponent differs by 112. Subnormal numbers (below 2^-14) become exact by one subtraction in float32. */
+/* `rest`: all but the sign. The bias of the exponent differs by 112 = 127 - 15. Subnormal numbers (below 2^-14) become exact
+ * by one subtraction in float32. */
 static inline float from_half(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7FFF) << 13;
     uint32_t normal = rest + (112u << 23), infinite = rest | 0x7F800000u;
@@ -35,7 +40,8 @@ static inline float from_half(uint16_t h) {
 
 static inline uint16_t to_half(float x) {
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7FFFFFFFu;
-    /* subnormal: adding 2^-1 makes the processor round at the last place of a float16, to even */
+    /* subnormal: adding 2^-1 makes the processor round at the last place of a float16, to even. 0x7E00: NaN, 0x7C00:
+     * infinity */
     uint32_t subnormal = bits_of(float_of(rest) + 0.5f) - bits_of(0.5f);
     uint32_t normal = (rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1)) >> 13;
     uint32_t magnitude = rest > 0x7F800000u ? 0x7E00u : rest >= 0x477FF000u ? 0x7C00u : rest < 0x38800000u ? subnormal : normal;
@@ -47,7 +53,7 @@ static inline uint16_t to_brain(float x) {
     return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16 & 0x8000) | 0x7FC0u : rounded);
 }
 
-/* The bias differs by 120. There is no infinity: 448 is the largest number, and the code beyond it is NaN. */
+/* The bias differs by 120 = 127 - 7. There is no infinity: 448 is the largest number, and the code beyond it is NaN. */
 static inline float from_e4m3(uint8_t b) {
     uint32_t sign = (uint32_t)(b & 0x80) << 24, rest = (uint32_t)(b & 0x7F) << 20;
     uint32_t subnormal = bits_of(float_of(rest + (121u << 23)) - float_of(121u << 23));
@@ -62,7 +68,7 @@ static inline uint8_t to_e4m3(float x) {
     return (uint8_t)((rest >= 0x43F00000u ? 0x7Fu : rest < 0x3C800000u ? subnormal : normal) | sign);
 }
 
-/* The upper half of a float16. */
+/* A float8 E5M2 is the upper half of a float16. */
 static inline float from_e5m2(uint8_t b) { return from_half((uint16_t)(b << 8)); }
 
 static inline uint8_t to_e5m2(float x) {

@@ -1,5 +1,5 @@
-/* Comparing calls over sockets: a process that has waited for long notifies all others which call it is in, and checks what
- * they are in.
+/* Comparing calls over sockets: a process that has waited for long sends all others a note that names the call it is in, and
+ * compares this call with those that their notes and messages name. A call is identified by an ap_call_id (api.h).
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: notes are messages without memory of their own.
@@ -11,7 +11,7 @@
 /* Sends all others a note with the call that this process is in; once per call. */
 static int notify_all(socket_wire *w, ap_error *error) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
-        if (w->peers[r].by->fd < 0) continue;
+        if (w->peers[r].by_rail->fd < 0) continue;
         message *note = new_message(&w->spare);
         if (!note) return ap_fail(error, AP_MEMORY, "out of memory");
         note->head = (head){0, NOTE, 0, w->base.now};
@@ -21,14 +21,15 @@ static int notify_all(socket_wire *w, ap_error *error) {
     return AP_OK;
 }
 
-/* Compares the head of a message that no receive was posted for. `call_done`: this process has completed its call. */
+/* Compares the head of a message that no receive was posted for. `call_done`: this process has completed its call. The sender
+ * may be ahead, so a head of a later call than `first` is no error. */
 static int compare_head(socket_wire *w, const head *other, int call_done, ap_error *error) {
-    uint64_t first = w->base.now.number + (call_done ? 1 : 0); /* a message of a later call may have arrived */
+    uint64_t first = w->base.now.number + (call_done ? 1 : 0);
     return other->call.number < first ? ap_compare(&w->base, &other->call, error)
                                           : ap_compare_loosely(&w->base, &other->call, error);
 }
 
-/* The next head from a rank, if it has arrived and no receive from that rank is open; reads the rest of it. */
+/* Puts the next head from a rank into *next; 0 if it has not arrived, or a receive from that rank is open. */
 static int next_head(socket_wire *w, uint32_t rank, stream *s, head *next) {
     if (s->fd < 0 || s->incoming || w->peers[rank].receives.first) return 0;
     *next = s->head;
@@ -41,7 +42,8 @@ static int next_head(socket_wire *w, uint32_t rank, stream *s, head *next) {
     return 1;
 }
 
-/* Messages from a rank that no receive was posted for show which call it is in, or was in. */
+/* Compares the calls that messages and notes of a rank name; an error if one is another call. Messages stay unread, for later
+ * receives; notes are dropped. */
 static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *error) {
     peer *p = &w->peers[rank];
     int code = AP_OK;

@@ -68,7 +68,7 @@ static void push_stream(socket_wire *w, stream *s) {
 
 void ap_sockets_send(socket_wire *w, uint32_t rank, message *m) {
     peer *p = &w->peers[rank];
-    stream *s = &p->by[p->out++ % w->rails];
+    stream *s = &p->by_rail[p->sent_count++ % w->rails];
     const int idle = !s->sends.first;
     push_message(&s->sends, m);
     if (idle) push_stream(w, s);

@@ -66,7 +66,7 @@ static void put_aside(socket_wire *w, uint32_t rank, stream *s) {
 /* The next head is complete: choose where its elements go. */
 static void place_message(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
-    s->out_of_order = 0, p->next++, s->head_bytes = 0, s->received = 0;
+    s->out_of_order = 0, p->received_count++, s->head_bytes = 0, s->received = 0;
     s->head.call.rank = rank;
     if (s->head.mark == NOTE) {
         ap_compare_loosely(&w->base, &s->head.call, &w->fault);
@@ -163,7 +163,7 @@ static void forget_ahead(socket_wire *w, stream *s) {
 
 void ap_sockets_skip_head(socket_wire *w, peer *p, stream *s) {
     s->first += sizeof(head) - s->head_bytes;
-    s->head_bytes = 0, p->next++;
+    s->head_bytes = 0, p->received_count++;
     if (!ap_sockets_bytes_ahead(s)) forget_ahead(w, s);
 }
 
@@ -179,7 +179,7 @@ void ap_sockets_use_ahead(socket_wire *w) {
         progress = 0;
         for (uint32_t r = 0; r < w->base.ranks; r++) {
             progress |= w->rails > 1 && place_out_of_order(w, r);
-            for (uint32_t k = 0; k < w->rails && w->streams_ahead; k++) progress |= use_ahead(w, r, &w->peers[r].by[k]);
+            for (uint32_t k = 0; k < w->rails && w->streams_ahead; k++) progress |= use_ahead(w, r, &w->peers[r].by_rail[k]);
         }
     }
 }

@@ -6,7 +6,7 @@
  *   MPI may still write there.
  *
  */
-#include <sched.h> /* with GNU's sets of processors */
+#include <sched.h> /* sched_getaffinity and cpu_set_t, GNU extensions */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +15,9 @@
 #include "clock.h"
 #include "mpi_types.h"
 
-/* Polls of shared memory without progress. With more processes than processors: after MAX_POLLS it sleeps NAP microseconds,
- * then longer each time, up to MAX_NAP, with POLLS_PER_NAP polls between two sleeps. Else: after SPINS it yields the
- * processor. */
+/* After polls of shared memory without progress: with more processes than processors, MAX_POLLS polls, then a sleep of NAP
+ * microseconds, and longer each time, up to MAX_NAP, with POLLS_PER_NAP polls between two sleeps. Else the processor is yielded
+ * after SPINS polls. */
 enum { MAX_POLLS = 2, NAP = 100, MAX_NAP = 500, POLLS_PER_NAP = 8, SPINS = 1000 };
 
 static int is_peer_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
@@ -52,13 +52,14 @@ static int report_timeout(mpi_wire *w, double timeout, ap_error *error) {
                    timeout, w->active + (w->shared ? ap_shared_active(w->shared) : 0));
 }
 
-/* `completed` without shared memory. If calls are compared, it waits for short times, and checks the others in between. */
+/* `completed` without shared memory. If calls are compared, it waits AP_QUIET seconds at a time, and checks the others in
+ * between. */
 static int complete_remote(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
-    double end = 0, patience = w->base.call && !(timeout > 0 && timeout < AP_QUIET) ? AP_QUIET : timeout;
+    double end = 0, interval = w->base.call && !(timeout > 0 && timeout < AP_QUIET) ? AP_QUIET : timeout;
     for (;;) {
-        int code = ap_mpi_progress_remote(w, block, patience, numbers, capacity, count, error);
+        int code = ap_mpi_progress_remote(w, block, interval, numbers, capacity, count, error);
         if (code || *count || !block || !w->active) return code;
-        if (end == 0) end = ap_now() + timeout - patience;
+        if (end == 0) end = ap_now() + timeout - interval;
         if (timeout > 0 && ap_now() >= end) return report_timeout(w, timeout, error);
         if ((code = ap_mpi_check_others(w, error))) return code;
     }
@@ -68,9 +69,10 @@ static int complete_remote(mpi_wire *w, int block, double timeout, uint32_t *num
  * that. So sleeps are short, MPI is called several times between two of them, and a process with messages by MPI does not
  * sleep. */
 static int pause_between_polls(mpi_wire *w, unsigned turn) {
-    const int waits = w->yields && turn >= MAX_POLLS && !w->active, sleeps = waits && (turn - MAX_POLLS) % POLLS_PER_NAP == 0;
+    const int may_sleep = w->yields && turn >= MAX_POLLS && !w->active;
+    const int sleeps = may_sleep && (turn - MAX_POLLS) % POLLS_PER_NAP == 0;
     int arrived, code = MPI_SUCCESS;
-    if (waits || turn % (w->yields ? 4 : 64) == 3)
+    if (may_sleep || turn % (w->yields ? 4 : 64) == 3) /* gives MPI a chance to make progress */
         code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &arrived,
                            MPI_STATUS_IGNORE);
     const unsigned naps = (turn - MAX_POLLS) / POLLS_PER_NAP;
@@ -83,7 +85,7 @@ static int pause_between_polls(mpi_wire *w, unsigned turn) {
 
 static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    double end = 0, quiet = 0;
+    double end = 0, quiet = 0; /* when the call times out; when the others are checked next */
     *count = 0;
     if (!w->shared || !ap_shared_busy(w->shared)) return complete_remote(w, block, timeout, numbers, capacity, count, error);
     for (unsigned turn = 0;; turn++) {
@@ -111,7 +113,7 @@ static int processes_here;
  * report processes that share memory, which may be fewer. */
 static int hash_computer(void) {
     char text[256] = "";
-    uint32_t sum = 2166136261u;
+    uint32_t sum = 2166136261u; /* FNV-1a */
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
     if (!file || !fgets(text, sizeof text, file)) gethostname(text, sizeof text - 1);
     if (file) fclose(file);
@@ -119,6 +121,7 @@ static int hash_computer(void) {
     return (int)(sum & 0x7fffffff);
 }
 
+/* Collective: the number of processes of `comm` on this computer. */
 static int count_here(MPI_Comm comm, int *count) {
     MPI_Comm host;
     int code = PMPI_Comm_split(comm, hash_computer(), 0, &host);
@@ -182,7 +185,7 @@ static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks,
     return w;
 }
 
-/* A communicator of the same processes. MPI_Comm_dup would also copy the user's attributes, by calling his functions. */
+/* A communicator of the same processes. MPI_Comm_dup would also copy the user's attributes, by calling the user's functions. */
 static int duplicate_comm(MPI_Comm comm, MPI_Comm *duplicate) {
     MPI_Group group;
     int code = PMPI_Comm_group(comm, &group);
@@ -192,7 +195,8 @@ static int duplicate_comm(MPI_Comm comm, MPI_Comm *duplicate) {
     return code;
 }
 
-/* The processes of this host; with ANTIPHON_SHARED=N groups of N of them, with 0 none (MPI_COMM_NULL). */
+/* A communicator of the processes that share memory: those of this host; with ANTIPHON_SHARED=N groups of N of them, with 0
+ * none (MPI_COMM_NULL). */
 static int split_near(MPI_Comm comm, MPI_Comm *near) {
     MPI_Comm host;
     const char *setting = getenv("ANTIPHON_SHARED");
@@ -220,22 +224,23 @@ int ap_mpi_near(MPI_Comm world, int32_t *near_of) {
     return code ? code : PMPI_Allgather(&first, 1, MPI_INT32_T, near_of, 1, MPI_INT32_T, world);
 }
 
-/* Fills in `near` of ap_vicinity if the caller does not know it. */
+/* Allocates *near and fills it in as `near` of ap_vicinity, for callers that do not know it. */
 static int find_near(mpi_wire *w, int processes, int32_t **near) {
     if (!(*near = malloc((processes ? (size_t)processes : 1) * sizeof **near))) return MPI_ERR_NO_MEM;
     return ap_mpi_near(w->of, *near);
 }
 
-/* What each process tells the others before memory is shared: the name of the memory, if it made it. */
+/* What each process sends to the others before memory is shared. */
 typedef struct {
-    ap_shared_name name;
+    ap_shared_name name; /* of the memory, if this process made it */
     int32_t fits; /* whether it may take the memory that it needs */
 } offer;
 
+/* The processes that share memory with this one (members): the first of them, their number, and which one this process is. */
 typedef struct {
     int me, processes; /* this process, and the number of all, in the communicator */
-    int first, members, place; /* the processes that share memory with this one: the first, the count, this one's number */
-    const int32_t *near;
+    int first, members, place;
+    const int32_t *near; /* near and of: as in ap_vicinity */
     const int *of;
 } neighbours;
 
@@ -244,7 +249,7 @@ static int is_near(const neighbours *n, int process) {
     return at != MPI_UNDEFINED && own != MPI_UNDEFINED && n->near[at] >= 0 && n->near[at] == n->near[own];
 }
 
-static neighbours find_near_ones(const mpi_wire *w, int processes, const int32_t *near, const int *of) {
+static neighbours find_neighbours(const mpi_wire *w, int processes, const int32_t *near, const int *of) {
     neighbours n = {.processes = processes, .first = -1, .near = near, .of = of};
     PMPI_Comm_rank(w->of, &n.me);
     for (int i = 0; i < processes; i++) {
@@ -268,25 +273,26 @@ static int find_places(mpi_wire *w, const neighbours *n, int *all) {
     return place != NULL;
 }
 
-/* Shares memory with the processes of this host, if all processes can: one round tells where it is, another whether all have
- * found it. *all_near: all processes share it, so messages need no MPI. *fits: false if it is more than a process may take. */
+/* Shares memory with the processes of this host, if all processes of the communicator can: a first exchange says where the
+ * memory is, a second whether all have mapped it. *all_near: all processes share one memory, so messages need no MPI. *fits:
+ * false if it is more than a process may take. */
 static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, int *all_near, int *fits) {
     enum { MAX_LOCAL = 256 };
     offer own = {.fits = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= max_bytes};
     offer local[MAX_LOCAL], *all = n->processes <= MAX_LOCAL ? local : malloc((size_t)n->processes * sizeof *all);
     ap_shared *shared = NULL;
-    int code = MPI_SUCCESS, good = all != NULL, everybody = 0;
+    int code = MPI_SUCCESS, good = all != NULL, all_good = 0;
     if (n->members > 1 && n->me == n->first && own.fits) shared = ap_shared_make((uint32_t)n->members, &own.name);
     if (all) code = PMPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, w->of);
     for (int i = 0; good && !code && i < n->processes; i++) *fits &= all[i].fits;
     if (good && !code && *fits) {
         if (n->members > 1 && n->me != n->first) shared = ap_shared_join(&all[n->first].name, (uint32_t)n->place);
         good = find_places(w, n, all_near) && (shared || n->members < 2);
-        code = PMPI_Allreduce(&good, &everybody, 1, MPI_INT, MPI_MIN, w->of);
+        code = PMPI_Allreduce(&good, &all_good, 1, MPI_INT, MPI_MIN, w->of);
     }
     if (all != local) free(all);
     if (shared) ap_shared_complete(shared);
-    if (!code && everybody) {
+    if (!code && all_good) {
         w->shared = shared;
     } else {
         *all_near = 0;
@@ -306,7 +312,7 @@ static int connect_far(mpi_wire *w) {
 
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error) {
     int processes = 0, all_near = 0, fits = 1, code = PMPI_Comm_size(comm, &processes);
-    int32_t *found_near = NULL;
+    int32_t *own_near = NULL; /* where the caller has no vicinity */
     if (code) {
         ap_mpi_failed(error, "MPI_Comm_size", code);
         return NULL;
@@ -318,13 +324,13 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
 #ifndef OPEN_MPI /* Open MPI yields the processor by itself, and is a little faster at that */
     w->crowded = w->yields;
 #endif
-    if (!vicinity) code = find_near(w, processes, &found_near);
+    if (!vicinity) code = find_near(w, processes, &own_near);
     neighbours n = {0};
     if (!code) {
-        n = find_near_ones(w, processes, vicinity ? vicinity->near : found_near, vicinity ? vicinity->of : NULL);
+        n = find_neighbours(w, processes, vicinity ? vicinity->near : own_near, vicinity ? vicinity->of : NULL);
         code = share_memory(w, &n, vicinity ? vicinity->max_bytes : UINT64_MAX, &all_near, &fits);
     }
-    free(found_near);
+    free(own_near);
     /* without a vicinity calls may be compared, which takes notes by MPI (mpi_messages.c) */
     if (!code && fits && !(all_near && vicinity)) code = connect_far(w);
     if (vicinity) *vicinity->used = w->shared ? ap_shared_bytes((uint32_t)n.members) : 0;

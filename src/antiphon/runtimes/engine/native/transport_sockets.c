@@ -22,7 +22,7 @@
 #include "sockets_types.h"
 
 static int check_connection(socket_wire *w, uint32_t rank, ap_error *error) {
-    if (rank < w->base.ranks && w->peers[rank].by->fd >= 0) return AP_OK;
+    if (rank < w->base.ranks && w->peers[rank].by_rail->fd >= 0) return AP_OK;
     return ap_fail(error, AP_INVALID, "there is no connection to rank %u", rank);
 }
 
@@ -42,7 +42,7 @@ static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const vo
 /* The stream that a message is arriving by; NULL: it has arrived. */
 static stream *stream_of(const socket_wire *w, const peer *p, const message *m) {
     for (uint32_t k = 0; k < w->rails; k++)
-        if (p->by[k].incoming == m) return &p->by[k];
+        if (p->by_rail[k].incoming == m) return &p->by_rail[k];
     return NULL;
 }
 
@@ -100,7 +100,7 @@ static int is_busy(const socket_wire *w) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         const peer *p = &w->peers[r];
         for (uint32_t k = 0; k < w->rails; k++)
-            if (p->by[k].sends.first || p->receives.first || ap_sockets_is_wanted(w, p, &p->by[k])) return 1;
+            if (p->by_rail[k].sends.first || p->receives.first || ap_sockets_is_wanted(w, p, &p->by_rail[k])) return 1;
     }
     return 0;
 }
@@ -198,7 +198,7 @@ static socket_wire *new_wire(uint32_t ranks, uint32_t rails) {
     }
     for (uint32_t r = 0; r < ranks; r++) {
         peer *p = &w->peers[r];
-        p->by = &w->streams[r * rails];
+        p->by_rail = &w->streams[r * rails];
         p->receives.end = &p->receives.first, p->aside.end = &p->aside.first;
     }
     return w;

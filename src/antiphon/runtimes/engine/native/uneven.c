@@ -1,5 +1,5 @@
-/* An alltoall of uneven lengths, without a plan. First the ranks check that every receiver expects the length that its sender
- * sends. If one does not, no data moves, and the outcome at all ranks is AP_DISAGREED.
+/* ap_uneven (api.h): an alltoall of uneven lengths, without a plan. First the ranks check that every receiver expects the
+ * length that its sender sends. If one does not, no data moves, and the outcome at all ranks is AP_DISAGREED.
  *
  * Threading: the caller's thread, which alone uses the wire. Ownership: buffers are the caller's.
  */
@@ -8,28 +8,27 @@
 #include "copy.h"
 #include "transport.h"
 
-enum { BATCH = 64 }; /* completions that are polled at once */
+enum { BATCH = 64 }; /* the most messages that one poll reports done */
 
-/* A message to or from a peer: its data and length. */
 typedef struct {
     uint32_t peer;
     int is_receive;
     void *data;
     size_t bytes;
-} leg;
+} message;
 
-static int start_message(ap_wire *wire, const leg *l, uint32_t number, ap_error *error) {
-    if (l->is_receive) return wire->receive(wire, l->peer, 0, l->data, l->bytes, number, error);
-    return wire->send(wire, l->peer, 0, l->data, l->bytes, number, error);
+static int start_message(ap_wire *wire, const message *m, uint32_t number, ap_error *error) {
+    if (m->is_receive) return wire->receive(wire, m->peer, 0, m->data, m->bytes, number, error);
+    return wire->send(wire, m->peer, 0, m->data, m->bytes, number, error);
 }
 
-/* One round of messages, at most one each way between two ranks: starts all and waits for them. */
-static int exchange_messages(ap_wire *wire, const leg *legs, uint32_t count, double timeout, ap_error *error) {
+/* Starts all messages and waits for them; at most one each way between two ranks. */
+static int exchange_messages(ap_wire *wire, const message *messages, uint32_t count, double timeout, ap_error *error) {
     uint32_t numbers[BATCH];
     int code = AP_OK;
     for (int is_receive = 1; is_receive >= 0; is_receive--) /* receives first, so that data need not be buffered on arrival */
         for (uint32_t i = 0; i < count && !code; i++)
-            if (legs[i].is_receive == is_receive) code = start_message(wire, &legs[i], i, error);
+            if (messages[i].is_receive == is_receive) code = start_message(wire, &messages[i], i, error);
     for (uint32_t pending = count; pending && !code;) {
         int done = 0;
         code = wire->completed(wire, 1, timeout, numbers, BATCH, &done, error);
@@ -39,8 +38,8 @@ static int exchange_messages(ap_wire *wire, const leg *legs, uint32_t count, dou
 }
 
 /* What each rank sends to all others about its lengths. `sum`: the sum of all its send lengths minus that of its receive
- * lengths, each multiplied by a pseudo-random number of sender and receiver. If every two ranks agree, the sums of all ranks add
- * up to 0. `differ`: whether its lengths are not all the same. */
+ * lengths, each multiplied by a pseudo-random number of sender and receiver. If every two ranks agree, the sums of all ranks
+ * add up to 0. `differ`: whether the rank's lengths are not all the same. */
 typedef struct {
     uint64_t sum, differ;
 } summary;
@@ -64,32 +63,33 @@ static summary summarize_lengths(uint32_t ranks, uint32_t me, const uint64_t *se
 }
 
 /* Exchanges summaries among all ranks: afterwards summaries[i] is that of rank i. */
-static int exchange_summaries(ap_wire *wire, uint32_t me, summary *summaries, leg *legs, double timeout, ap_error *error) {
+static int exchange_summaries(ap_wire *wire, uint32_t me, summary *summaries, message *messages, double timeout,
+                              ap_error *error) {
     const uint32_t ranks = wire->ranks;
     uint32_t count = 0;
     for (uint32_t i = 1; i < ranks; i++) {
         uint32_t from = (me + ranks - i) % ranks, to = (me + i) % ranks;
-        legs[count++] = (leg){from, 1, &summaries[from], sizeof *summaries};
-        legs[count++] = (leg){to, 0, &summaries[me], sizeof *summaries};
+        messages[count++] = (message){from, 1, &summaries[from], sizeof *summaries};
+        messages[count++] = (message){to, 0, &summaries[me], sizeof *summaries};
     }
-    return exchange_messages(wire, legs, count, timeout, error);
+    return exchange_messages(wire, messages, count, timeout, error);
 }
 
 static int exchange_data(ap_wire *wire, uint32_t me, unsigned char *from, const uint64_t *send_bytes, unsigned char *to,
-                         const uint64_t *receive_bytes, leg *legs, double timeout, ap_error *error) {
+                         const uint64_t *receive_bytes, message *messages, double timeout, ap_error *error) {
     const unsigned char *own = NULL;
     uint32_t count = 0;
     for (uint32_t i = 0; i < wire->ranks; from += send_bytes[i++])
         if (i == me)
             own = from;
         else if (send_bytes[i])
-            legs[count++] = (leg){i, 0, from, send_bytes[i]};
+            messages[count++] = (message){i, 0, from, send_bytes[i]};
     for (uint32_t i = 0; i < wire->ranks; to += receive_bytes[i++])
         if (i == me)
             ap_copy(to, own, receive_bytes[i]);
         else if (receive_bytes[i])
-            legs[count++] = (leg){i, 1, to, receive_bytes[i]};
-    return exchange_messages(wire, legs, count, timeout, error);
+            messages[count++] = (message){i, 1, to, receive_bytes[i]};
+    return exchange_messages(wire, messages, count, timeout, error);
 }
 
 int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void *to, const uint64_t *receive_bytes,
@@ -99,23 +99,23 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void 
     if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
     if (!wire->call || me >= ranks) return ap_fail(error, AP_INVALID, "this wire compares no calls");
     summary *summaries = calloc(ranks, sizeof *summaries);
-    leg *legs = calloc(ranks, 2 * sizeof *legs);
-    int code = summaries && legs ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
+    message *messages = calloc(ranks, 2 * sizeof *messages);
+    int code = summaries && messages ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
     if (!code) {
         wire->expected = (uint64_t)(ranks - 1) * (sizeof *summaries + 2 * AP_MESSAGE_OVERHEAD); /* of both exchanges */
         for (uint32_t i = 0; i < ranks; i++) wire->expected += i == me ? 0 : receive_bytes[i];
         ap_begin_call(wire);
         summaries[me] = summarize_lengths(ranks, me, send_bytes, receive_bytes);
-        code = exchange_summaries(wire, me, summaries, legs, timeout, error);
+        code = exchange_summaries(wire, me, summaries, messages, timeout, error);
         for (uint32_t i = 0; i < ranks; i++) all.sum += summaries[i].sum, all.differ |= summaries[i].differ;
         /* AP_EVEN: all lengths are equal, so a plan can serve the call */
         *outcome = all.sum ? AP_DISAGREED : all.differ ? AP_MOVED : AP_EVEN;
         /* the data to send is only read */
         if (!code && *outcome == AP_MOVED)
-            code = exchange_data(wire, me, (unsigned char *)(uintptr_t)from, send_bytes, to, receive_bytes, legs, timeout,
+            code = exchange_data(wire, me, (unsigned char *)(uintptr_t)from, send_bytes, to, receive_bytes, messages, timeout,
                                  error);
         if (code) ap_wire_break(wire);
     }
-    free(summaries), free(legs);
+    free(summaries), free(messages);
     return code;
 }
