@@ -56,7 +56,7 @@ SOURCES: Mapping[str, Source] = {
          (_SMI, "--query-gpu=index,name,uuid,pci.bus_id,pcie.link.gen.max,pcie.link.width.max", "--format=csv")), True,
     ),
     "hwloc": Source(
-        "hwloc:read", "lstopo's XML, versions 1 and 2",
+        "hwloc:read", "lstopo's XML, versions 1 to 3",
         (r"<!DOCTYPE topology\b", r"<topology[\s>]"), (("lstopo", "--of", "xml", "-"),),
     ),
     "ibnetdiscover": Source(

@@ -62,7 +62,7 @@ class Needs(NamedTuple):
     has_unplaced: bool
 
 
-def add(needs: Awaited, step: Step) -> None:
+def add_awaited(needs: Awaited, step: Step) -> None:
     """Add a step to wait for; of each block only the last one counts."""
     latest_step = needs.get(step.block)
     if latest_step is None or latest_step.index < step.index:
@@ -92,7 +92,7 @@ def add_behind(needs: Awaited, waits: Iterable[Operation]) -> None:
     for operation in waits:
         if operation.behind:
             for step in operation.behind.values():
-                add(needs, step)
+                add_awaited(needs, step)
 
 
 def inherit_behind(operation: Operation) -> None:
@@ -116,7 +116,7 @@ def last_steps(steps: list[Step]) -> list[Step]:
         return steps
     latest_steps: Awaited = {}
     for step in steps:
-        add(latest_steps, step)
+        add_awaited(latest_steps, step)
     return list(latest_steps.values())
 
 
@@ -212,7 +212,7 @@ class _Placement:
                 # The first receive takes one stored operand along; the others are added after the last receive.
                 for cell in stretch.stored_operands[1:]:
                     awaited = steps_before_write(fold.waits)
-                    add(awaited, last)
+                    add_awaited(awaited, last)
                     last = self._place_local(fold.rank, "re", cell, stretch.cell, stretch.count, awaited, last.block)
                 steps.append(last)
         fold.done = last_steps(steps)
@@ -242,9 +242,9 @@ class _Placement:
                 if low == 0:
                     for operation in later_waits.get(number, ()):
                         for each in operation.done:
-                            add(awaited, each)
+                            add_awaited(awaited, each)
                 if step is not None:
-                    add(awaited, step)
+                    add_awaited(awaited, step)
                 preferred = step.block if step is not None else self._receiving_block(fold.rank, awaited)
                 step = self._place_local(
                     fold.rank, verb, operands[number][0] + low, result + low, count, awaited, preferred
@@ -352,9 +352,9 @@ class _Placement:
         exist; otherwise after all sends of this time.
         """
         # Reserve room for the receive now, so that the block does not overflow before it is placed.
-        steps = self._step_cost(receiver, incoming)
-        receiver.load += steps
-        self.reserved[segment] = receiver, steps, incoming.awaited
+        reserved_steps = self._step_cost(receiver, incoming)
+        receiver.load += reserved_steps
+        self.reserved[segment] = receiver, reserved_steps, incoming.awaited
         self.reserved_count[receiver] += 1
         if receiver.send < 0 and self.reserved_count[receiver] == 1 and not incoming.has_unplaced:
             self._place_receive(segment)
@@ -369,15 +369,15 @@ class _Placement:
             for member in stretch.chain:
                 if member.dst == stretch.cell:
                     for step in steps_before_write(member.receive.waits).values():
-                        add(awaited, step)
+                        add_awaited(awaited, step)
             return Needs(awaited, False)
         last = stretch.chain[stretch.chain.index(segment) - 1].step
         return Needs({} if last is None else {last.block: last}, last is None)
 
     def _place_receive(self, segment: Segment) -> None:
         """Place the receive of a segment, in the block that was chosen when it was sent."""
-        block, steps, awaited = self.reserved.pop(segment)
-        block.load -= steps
+        block, reserved_steps, awaited = self.reserved.pop(segment)
+        block.load -= reserved_steps
         self.reserved_count[block] -= 1
         stretch = segment.fold_stretch
         if stretch is None:
@@ -386,14 +386,14 @@ class _Placement:
         if segment.receive.waits and segment.dst != stretch.cell:
             behind = steps_before_write(segment.receive.waits)
             for each in (stretch.fold.behind or {}).values():
-                add(behind, each)
+                add_awaited(behind, each)
             stretch.fold.behind = behind
         if stretch.chain[0] is segment:
             verb, src = ("rrc", stretch.stored_operands[0]) if stretch.stored_operands else ("r", -1)
         else:
             last = stretch.chain[stretch.chain.index(segment) - 1].step
             assert last is not None
-            add(awaited, last)
+            add_awaited(awaited, last)
             verb, src = "rrc", stretch.cell
         segment.step = self._append_step(Step(verb, src, stretch.cell, segment.count, block), awaited)
 

@@ -59,22 +59,22 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
             return run.fault
         return _find_race(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)[0] or run.fault
     # Stage 2: messages split as far as possible must not hang either, since queues are finite.
-    chunkwise = _find_chunkwise(code, seed)
-    if chunkwise is not None:
-        return chunkwise
+    split_fault = _find_chunkwise(code, seed)
+    if split_fault is not None:
+        return split_fault
     happens_before = Order.of(code, Flat.of(code, run.order))
     if code.delays and not _ends_with_delays(happens_before):
-        slower = execute(with_delays(code), seed)
-        if slower.fault is not None and slower.fault.kind == "hang":
-            return slower.fault
+        delayed_run = execute(with_delays(code), seed)
+        if delayed_run.fault is not None and delayed_run.fault.kind == "hang":
+            return delayed_run.fault
     # Stage 3: races.
     fault, ordered = _find_race(happens_before, seed)
     if fault is not None:
         return fault
     waves = Waves(happens_before) if is_large and ordered and happens_before.complete else None
-    for extra in range(1, orders):
-        if waves is None or not waves.ends_right(seed + extra):
-            run = execute(code, seed + extra)
+    for run_number in range(1, orders):
+        if waves is None or not waves.ends_right(seed + run_number):
+            run = execute(code, seed + run_number)
             if run.fault is not None:
                 return run.fault
     return None
@@ -111,10 +111,10 @@ def _find_chunkwise(code: Code, seed: int) -> Fault | None:
     fault = execute(split_into_messages(code), seed).fault
     if fault is None:
         return None
-    each = (
+    messages_text = (
         "each is a message of its own" if code.message_chunks == 1 else f"a message holds {code.message_chunks} of them"
     )
-    return Fault(fault.kind, f"{fault.what}, where chunks are so large that {each}")
+    return Fault(fault.kind, f"{fault.what}, where chunks are so large that {messages_text}")
 
 
 def _ends_with_delays(happens_before: Order) -> bool:
@@ -136,6 +136,7 @@ def _find_race(
     """
     code, flat = happens_before.code, happens_before.flat
     accesses = Accesses.of(code, flat)
+    # per conflicting pair: the row that ran first, the other row, their cell, and whether the first row writes it
     before, after, cell, written = accesses.pairs()
     # Rows often conflict at many cells: ask about each pair of rows once.
     pair, first = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
