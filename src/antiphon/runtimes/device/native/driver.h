@@ -23,7 +23,7 @@
 /* Runs thread block `block` of a rank, one lane of one stream, in all rounds. Returns 1 if the call was stopped. */
 ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
     Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, 0, false, {}};
-    for (; work.round < call.rounds; ++work.round) {
+    for (; call.rounds > work.round; ++work.round) { /* "work.round <" nvcc reads as a template, std::round */
         work.share = {work.round * call.lanes + block % call.lanes, call.rounds * call.lanes};
         if (run_stream(work, block / call.lanes) || work.sync()) return 1;
     }
