@@ -38,7 +38,7 @@ files = antiphon.export(plan, "goal", nbytes="64MiB", options={"order": "rounds"
 again = antiphon.load("plan.json", antiphon.Plan)
 antiphon.save(again, "copy.json.gz")
 alpha = antiphon.fit.genmodel("times.csv", beta=1e-10).parameters["alpha"].value
-times = antiphon.measure.memory(most=3)
+times = antiphon.measure.memory(max_vectors=3)
 
 
 def hop(c: antiphon.Places, rank: int) -> antiphon.Places:
@@ -160,7 +160,20 @@ def test_every_old_name_is_there_with_a_warning(name: str) -> None:
     assert {warning.filename for warning in warned} == {__file__}
 
 
+def test_old_keywords_work_with_a_warning() -> None:
+    old: Any = antiphon
+    said: list[str] = []
+    with pytest.warns(DeprecationWarning, match=r"tell=\.\.\. of plan is now progress=\.\.\.; .*next version"):
+        plan = old.plan(wanted="allreduce", topology="ring:ranks=4", tell=said.append, planner="ring")
+    assert plan == antiphon.plan("allreduce", "ring:ranks=4", planner="ring")
+    with pytest.raises(Invalid, match="option of bound 'tell'"):  # which never had it
+        old.bound("allreduce", "ring:ranks=4", tell=print)
+    with pytest.raises(Invalid, match="option of bound 'wanted'"):  # both
+        old.bound(collective="allreduce", topology="ring:ranks=4", wanted="broadcast")
+
+
 @pytest.mark.filterwarnings("ignore:antiphon.* is now antiphon:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:most=:DeprecationWarning")
 def test_old_functions_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     old: Any = antiphon

@@ -52,7 +52,7 @@ def given_files() -> dict[str, Any]:
     antiphon.save(antiphon.collective("gather", machine), "collective.json")
     for kind in ("reducescatter", "allgather"):
         antiphon.save(antiphon.plan(kind, machine), f"{kind}.json")
-    antiphon.save(antiphon.measure.memory(most=3, nbytes=4096, repeat=1), "times.csv")
+    antiphon.save(antiphon.measure.memory(max_vectors=3, nbytes=4096, repeat=1), "times.csv")
     antiphon.export(plan, "program", "program")
     antiphon.export(plan, "chakra", "chakra", nbytes="1KB")
     antiphon.traces.simulate(plan, "1KB", trace="simulated.json")
@@ -89,15 +89,15 @@ def silent(*_: object) -> None:
 def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """A small call of each function; of some only what goes wrong may be tried, as what is right starts processes."""
     machine, plan = found["machine"], found["plan"]
-    wish = {"wanted": "allreduce", "topology": machine, "ranks": [0, 1]}
-    many = {"wanted": "allgather", "topology": machine, "nbytes": "1KB", "planners": "ring",
+    wish = {"collective": "allreduce", "topology": machine, "ranks": [0, 1]}
+    many = {"collective": "allgather", "topology": machine, "nbytes": "1KB", "planners": "ring",
             "search": antiphon.Search(workers="none")}  # fmt: skip
     return [
         ("topology", {"spec": "ring:ranks=3", "only": [0, 1]}), ("collective", wish), ("bound", wish),
         ("machines.degrade", {"topology": "dgx1v", "drop_links": "0-3", "slow": {"1-2": 0.5}, "drop_ranks": [7],
                      "fraction": None, "seed": 0}),
         ("plan", {**wish, "planner": "ring", "nbytes": "1KB", "model": "alpha-beta", "seed": 1, "budget": "2s",
-                  "options": {}, "deterministic": False, "root": None, "tell": print}),
+                  "options": {}, "deterministic": False, "root": None, "progress": print}),
         ("write", {**wish, "root": None, "chunks": 2, "pieces": 3, "verify": True}),
         ("verify", {"plan": plan, "topology": machine, "proof": True}),
         ("verify", {"plan": plan, "runtime": "rccl-6", "nbytes": "1KB", "dtype": "float32", "op": "sum",
@@ -117,10 +117,10 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ("export", {"plan": plan, "name": "goal", "folder": "goal", "nbytes": "1KB", "options": {}, "collective": ""}),
         ("run", {"plan": plan, "nbytes": "1KB", "on": "local", "dtype": "float32", "op": "sum", "seed": 0, "repeat": 1,
                  "in_place": False, "timeout": 5, "collective": ""}),
-        ("frontier.find", {"wanted": "alltoall", "topology": machine, "k": 0, "steps": 2, "budget": 1, "seed": 0,
+        ("frontier.find", {"collective": "alltoall", "topology": machine, "k": 0, "steps": 2, "budget": 1, "seed": 0,
                       "planner": "sccl", "options": {}, "memory": None}),
         ("fit.memory", {"measurements": "times.csv"}), ("papers.reproduce", {"name": "?"}),
-        ("measure.memory", {"nbytes": 4096, "most": 3, "repeat": 1, "threads": 1}),
+        ("measure.memory", {"nbytes": 4096, "max_vectors": 3, "repeat": 1, "threads": 1}),
         ("measure.bench", {"what": "?", "topology": machine, "nbytes": "1KB", "on": "?", "dtype": "float32",
                            "op": "sum"}),
         ("lab.run", {"plan": "?", "nbytes": "1KB", "dtype": "float32"}), ("native.build", {"what": "?"}),
@@ -147,7 +147,7 @@ def a_call(chance: random.Random, calls: list[Any], wrong: list[Any]) -> tuple[s
     free = [key for key in given if key not in KEPT.get(name, ())]
     for key in chance.sample(free, min(len(free), chance.randint(1, 3))):
         given[key] = chance.choice(wrong)
-        if key in ("progress", "tell") and callable(given[key]):
+        if key == "progress" and callable(given[key]):
             given[key] = silent  # what a function of theirs raises is their own
     if chance.random() < 0.02:
         given["frobnicate"] = 1

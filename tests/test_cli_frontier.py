@@ -164,7 +164,7 @@ def test_groups_and_parts_of_machines(capsys: Capture) -> None:
 def test_in_python_the_same() -> None:
     heard: list[Any] = []
     told: list[str] = []
-    found = antiphon.frontier.find("allgather", MACHINE, k=4, tell=told.append, heard=heard.append)
+    found = antiphon.frontier.find("allgather", MACHINE, k=4, progress=told.append, on_point=heard.append)
     assert [(p.chunks, p.steps, p.rounds) for p in found.points] == [(2, 2, 3), (6, 3, 7)]
     assert heard == list(found.points)
     assert any("R/C >= 3/2 is proved" in line for line in told)

@@ -419,7 +419,7 @@ def test_the_functions_of_the_package(tmp_path: Path) -> None:
     write_plan_times(made(seed=1), tmp_path / "times.csv")
     found = antiphon.fit.genmodel(tmp_path / "times.csv", delta=TRUE["delta"])
     assert found.parameters["delta"].state == "given"
-    rows = antiphon.measure.memory(most=3, nbytes=4096, repeat=2)
+    rows = antiphon.measure.memory(max_vectors=3, nbytes=4096, repeat=2)
     assert [row.vectors for row in rows] == [2, 3]
     assert antiphon.fit.memory(sums()).parameters["gamma"].value == pytest.approx(TRUE["gamma"])
     wrong: Any = "mars"

@@ -95,15 +95,15 @@ def test_errors_and_words_of_a_planner_come_through(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ANTIPHON_CACHE", "off")
     words: list[str] = []
     with pytest.raises(EffortSpent):
-        antiphon.plan(*RING, planner="sccl", effort=1e-9, budget=600, tell=words.append)
-    plan = antiphon.plan(*RING, planner="sccl", budget=600, tell=words.append)
+        antiphon.plan(*RING, planner="sccl", effort=1e-9, budget=600, progress=words.append)
+    plan = antiphon.plan(*RING, planner="sccl", budget=600, progress=words.append)
     assert plan.entries[0].claims["bandwidth_gap"] == 1
     assert words
 
 
 def test_ctrl_c_keeps_the_best_so_far(added: Add) -> None:
     added("interrupts_who_asked")
-    plan = antiphon.plan(*RING, planner="interrupts_who_asked", budget=600, tell=lambda text: None)
+    plan = antiphon.plan(*RING, planner="interrupts_who_asked", budget=600, progress=lambda text: None)
     assert plan.entries[0].claims["stopped"] == "interrupted"
     with pytest.raises(KeyboardInterrupt):
         antiphon.plan(*RING, planner="interrupts_who_asked", budget=600)

@@ -73,13 +73,13 @@ def test_wrong_plans_lose_and_say_why(written: str) -> None:
     ("given", "says"),
     [
         ({"topology": "ring:ranks=8"}, "mine.json: is for ring:ranks=4 and not for ring:ranks=8"),
-        ({"wanted": "allgather", "root": None}, "mine.json: plans broadcast, and not allgather"),
+        ({"collective": "allgather", "root": None}, "mine.json: plans broadcast, and not allgather"),
         ({"root": 2}, "mine.json: plans broadcast, and not broadcast among these ranks and roots"),
         ({"plans": "none.json"}, "none.json: cannot be read"),
     ],
 )
 def test_plans_that_are_for_something_else(written: str, given: dict[str, object], says: str) -> None:
-    asked = {"wanted": "broadcast", "topology": MACHINE, "root": 1, "plans": written, "nbytes": "1MB", **given}
+    asked = {"collective": "broadcast", "topology": MACHINE, "root": 1, "plans": written, "nbytes": "1MB", **given}
     search = antiphon.Search(plans=asked.pop("plans"))
     with pytest.raises(Invalid, match=says):
         antiphon.tune(**asked, search=search)  # type: ignore[call-overload]

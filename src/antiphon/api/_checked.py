@@ -5,7 +5,7 @@ and normalizes its value. The decorator `public` applies it to every argument th
 folder need no checks of their own:
 
     @public
-    def plan(wanted, topology, *, budget=None): ...
+    def plan(collective, topology, *, budget=None): ...
 
     plan("allreduce", "dgx1v", budget="60s")     # budget arrives as 60.0
     plan("allreduce", "dgx1v", budget="soon")    # Invalid: budget: expected ...
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
+from antiphon.deprecations import warn_old
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 
 P = ParamSpec("P")
@@ -195,17 +196,28 @@ def profile(value: Any, name: str) -> Any:
 
 
 CHECKS: Mapping[str, Check] = {
-    "apart": yes_or_no, "budget": seconds, "chunks": whole_number(1, 2**25), "collective": text,
+    "budget": seconds, "chunks": whole_number(1, 2**25), "collective": text,
     "compiler": text, "deterministic": yes_or_no, "drop_links": links_of, "drop_nics": links_of, "drop_ranks": ranks,
-    "effort": effort, "factor": whole_number(2), "few": whole_number(1), "folder": path,
-    "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no, "iterations": whole_number(1),
+    "effort": effort, "factor": whole_number(2), "folder": path,
+    "hybrid": yes_or_no, "in_own_process": yes_or_no, "in_place": yes_or_no, "iterations": whole_number(1),
     "k": whole_number(0, 10**4), "library": text, "library_only": yes_or_no, "limit": seconds, "logs": path,
     "lowering": text, "memory": gibibytes, "miad": yes_or_no, "model": text, "mpiexec": text, "name": text,
-    "nccl": yes_or_no, "on": text, "only": ranks, "options": options, "pieces": whole_number(1, 2**30),
+    "nccl": yes_or_no, "on": text, "on_point": function, "only": ranks, "options": options,
+    "pieces": whole_number(1, 2**30),
     "planner": text, "planners": several(text), "profile": profile, "progress": function, "proof": yes_or_no,
     "ranks": ranks, "repeat": whole_number(1, 10**6), "scale": text, "seed": whole_number(0),
-    "shortlist": whole_number(0), "slow": values_of_links, "steps": whole_number(1, 10**4), "tables": several(path),
-    "tell": function, "timeout": seconds, "trace": path, "verify": yes_or_no, "warmup": whole_number(0, 10**6),
+    "shortlist": whole_number(0), "shortlisted": whole_number(1), "slow": values_of_links,
+    "steps": whole_number(1, 10**4), "tables": several(path),
+    "timeout": seconds, "trace": path, "verify": yes_or_no, "warmup": whole_number(0, 10**6),
+}  # fmt: skip
+
+
+# A collective, which each function reads itself; elsewhere `collective` is a name in a table.
+READ_BY_FUNCTION = "CollectiveLike"
+# Keywords of the version before: the new ones
+OLD_KEYWORDS: Mapping[str, str] = {
+    "apart": "in_own_process", "few": "shortlisted", "heard": "on_point", "most": "max_vectors", "tell": "progress",
+    "wanted": "collective",
 }  # fmt: skip
 
 
@@ -240,8 +252,12 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
         parameters = signature.parameters
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        for name in kwargs:
-            if name not in parameters and not takes_any:
+        for name in list(kwargs):
+            new_name = OLD_KEYWORDS.get(name, "")
+            if name not in parameters and new_name in parameters and new_name not in kwargs:
+                warn_old(f"{name}=... of {function.__name__}", f"{new_name}=...")
+                kwargs[new_name] = kwargs.pop(name)
+            elif name not in parameters and not takes_any:
                 raise _unknown_option(function.__name__, name, parameters)
         try:
             bound = signature.bind(*args, **kwargs)
@@ -250,7 +266,8 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         try:
             for name, value in bound.arguments.items():
                 is_left_out = value is None and parameters[name].default is None
-                if name in CHECKS and not is_left_out:
+                is_read = parameters[name].annotation == READ_BY_FUNCTION
+                if name in CHECKS and not is_left_out and not is_read:
                     bound.arguments[name] = CHECKS[name](value, name)
             return function(*bound.args, **bound.kwargs)
         except MemoryError:

@@ -153,13 +153,13 @@ def simulate(
 
 @public
 def predict_library(
-    wanted: CollectiveLike, topology: MachineLike, nbytes: Sizes, *, library: str = "nccl"
+    collective: CollectiveLike, topology: MachineLike, nbytes: Sizes, *, library: str = "nccl"
 ) -> list[Row]:
     """Predict the algorithm and the time of NCCL, RCCL or MSCCL at each size.
 
     Parameters
     ----------
-    wanted
+    collective
         A collective or its name, such as "allreduce". Among a subset of ranks, the others do not relay.
     topology
         The machine.
@@ -195,7 +195,7 @@ def predict_library(
     from antiphon.units import parse_sizes
 
     machine = _inputs.machine(topology, "topology")
-    target = _inputs.collective(wanted, machine)
+    target = _inputs.collective(collective, machine)
     members = sorted(target.members)
     root = members.index(target.roots[0]) if target.roots else 0
     if len(members) < machine.ranks:

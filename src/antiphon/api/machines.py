@@ -228,7 +228,7 @@ def degrade(
 
 @public
 def collective(
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: MachineLike,
     *,
     root: int | None = None,
@@ -239,7 +239,7 @@ def collective(
 
     Parameters
     ----------
-    wanted
+    collective
         Its name ("allreduce") or a JSON file; in groups "allreduce@every=8", "allreduce@0-3;4-7", "allgather@rows", or
         along dimensions of the mesh "allreduce@data + 2*alltoall@expert" (the second with twice the data).
     topology
@@ -266,18 +266,18 @@ def collective(
     >>> collective("allgather", "ring:ranks=4").blocks
     4
     """
-    return _inputs.collective(wanted, _inputs.machine(topology), root, ranks, mesh)
+    return _inputs.collective(collective, _inputs.machine(topology), root, ranks, mesh)
 
 
 @public
 def bound(
-    wanted: CollectiveLike, topology: MachineLike, *, root: int | None = None, ranks: Sequence[int] | None = None
+    collective: CollectiveLike, topology: MachineLike, *, root: int | None = None, ranks: Sequence[int] | None = None
 ) -> Bound:
     """Return exact lower bounds on the steps and the time of a collective, with their witnesses.
 
     Parameters
     ----------
-    wanted
+    collective
         A collective, its name or its file.
     topology
         The machine, its name or its file.
@@ -303,4 +303,4 @@ def bound(
     from antiphon.core.bounds import bound as find_bound
 
     machine = _inputs.machine(topology)
-    return find_bound(machine, _inputs.collective(wanted, machine, root, ranks))
+    return find_bound(machine, _inputs.collective(collective, machine, root, ranks))

@@ -280,7 +280,7 @@ def loggp(  # noqa: PLR0913
 def memory(
     nbytes: Size | None = None,
     *,
-    most: int = 15,
+    max_vectors: int = 15,
     repeat: int = 5,
     threads: int = 1,
     on: str = "",
@@ -292,7 +292,7 @@ def memory(
     ----------
     nbytes
         Size of a vector, larger than the caches (32MiB).
-    most, repeat, threads
+    max_vectors, repeat, threads
         Maximum number of vectors added at once, runs of each, and threads that add.
     on
         "cuda", "hip" or "threads": add by the GPU engine. Default: NumPy.
@@ -306,7 +306,7 @@ def memory(
     """
     from antiphon.runtimes.measure.bench_memory import bench_memory
 
-    options = checked({"most": most, "threads": threads}, most=whole_number(1), threads=whole_number(1))
+    options = checked({"most": max_vectors, "threads": threads}, most=whole_number(1), threads=whole_number(1))
     options |= {} if nbytes is None else {"nbytes": one_size(nbytes, "nbytes")}
     return bench_memory(repeat=repeat, on=on, progress=progress, **options)
 
@@ -320,7 +320,7 @@ def _parse_sizes(nbytes: Any) -> dict[str, Any]:
 
 @public
 def tune(  # noqa: PLR0913
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: MachineLike,
     *,
     on: RuntimeName | None = None,
@@ -333,7 +333,7 @@ def tune(  # noqa: PLR0913
     root: int | None = None,
     ranks: Sequence[int] | None = None,
     factor: int | None = None,
-    few: int | None = None,
+    shortlisted: int | None = None,
     dtype: str | None = None,
     op: str | None = None,
     iterations: int | None = None,
@@ -353,7 +353,7 @@ def tune(  # noqa: PLR0913
 
     Parameters
     ----------
-    wanted, topology, model, profile, planners, root, ranks, progress, search
+    collective, topology, model, profile, planners, root, ranks, progress, search
         As for `antiphon.tune`; `model` defaults to `alpha-beta`.
     on
         Runtime to measure on: "mpi", "nccl", "torch" or "lab".
@@ -366,7 +366,7 @@ def tune(  # noqa: PLR0913
         A range, one size, or several (1KB:16MB).
     factor
         Factor between consecutive measured sizes (4).
-    few
+    shortlisted
         Candidates measured at every size, the best by the model (4), in addition to the classic algorithms.
     dtype, op
         Data type and operator (float32, sum).
@@ -412,11 +412,11 @@ def tune(  # noqa: PLR0913
     machine = _inputs.machine(topology)
     options = search.options()
     del options["shortlist"]
-    if isinstance(wanted, str) and wanted == "all":
-        target: Any = wanted
+    if isinstance(collective, str) and collective == "all":
+        target: Any = collective
         options |= {"root": root, "ranks": ranks}
     else:
-        target = _inputs.collective(wanted, machine, root, ranks)
+        target = _inputs.collective(collective, machine, root, ranks)
     if logs is not None:
         from antiphon.runtimes.measure.library_logs import tune_from_logs
 
@@ -425,7 +425,7 @@ def tune(  # noqa: PLR0913
             progress=progress, **options,
         )  # fmt: skip
     options |= {name: value for name, value in {
-        "factor": factor, "few": few, "dtype": dtype, "op": op, "iterations": iterations, "warmup": warmup,
+        "factor": factor, "few": shortlisted, "dtype": dtype, "op": op, "iterations": iterations, "warmup": warmup,
         "limit": limit, "mpiexec": mpiexec, "compiler": compiler, "scale": scale, "library": library,
     }.items() if value is not None}  # fmt: skip
     sizes: Any = "" if nbytes is None else nbytes if isinstance(nbytes, str | Sequence) else [nbytes]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @public
 def plan(  # noqa: PLR0913
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: MachineLike,
     *,
     planner: str = "",
@@ -32,13 +32,13 @@ def plan(  # noqa: PLR0913
     effort: float | None = None,
     budget: Seconds | None = None,
     seed: int = 0,
-    tell: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Plan by one planner: return its best schedule, verified, with its gaps to the lower bounds.
 
     Parameters
     ----------
-    wanted
+    collective
         A collective, its name or its file.
     topology
         The machine, its name or its file.
@@ -67,7 +67,7 @@ def plan(  # noqa: PLR0913
         speed of the machine. Default: no limit.
     seed
         The same seed gives the same plan.
-    tell
+    progress
         Called with progress messages of a planner that searches. With it, Ctrl-C returns the best plan so far, with
         `stopped` among its claims.
 
@@ -94,15 +94,15 @@ def plan(  # noqa: PLR0913
 
     machine = _inputs.machine(topology)
     return plan_best(
-        _inputs.collective(wanted, machine, root, ranks), machine, planner=planner, model=model, options=options,
+        _inputs.collective(collective, machine, root, ranks), machine, planner=planner, model=model, options=options,
         nbytes=None if nbytes is None else size(nbytes, "nbytes"), deterministic=deterministic, effort=effort,
-        budget=budget, seed=seed, tell=tell,
+        budget=budget, seed=seed, tell=progress,
     )  # fmt: skip
 
 
 @public
 def frontier(  # noqa: PLR0913
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: MachineLike,
     *,
     planner: str = "sccl",
@@ -115,15 +115,15 @@ def frontier(  # noqa: PLR0913
     budget: Seconds | None = None,
     memory: float | None = None,
     seed: int = 0,
-    tell: Callable[[str], None] | None = None,
-    heard: Callable[[FrontierPoint], None] | None = None,
-    apart: bool = False,
+    progress: Callable[[str], None] | None = None,
+    on_point: Callable[[FrontierPoint], None] | None = None,
+    in_own_process: bool = False,
 ) -> Frontier:
     """Find every point of the latency-bandwidth frontier that a planner can reach, verified, with proofs rechecked.
 
     Parameters
     ----------
-    wanted
+    collective
         A collective, its name or its file.
     topology
         The machine, its name or its file.
@@ -146,11 +146,11 @@ def frontier(  # noqa: PLR0913
         Maximum memory of the search, in GiB.
     seed
         The same seed gives the same points.
-    tell
+    progress
         Called with progress messages.
-    heard
+    on_point
         Called with each point at once when the planner finds it.
-    apart
+    in_own_process
         Run the planner in a process of its own even without a budget: Ctrl-C then stops it at once, and its memory is
         limited.
 
@@ -173,9 +173,9 @@ def frontier(  # noqa: PLR0913
 
     machine = _inputs.machine(topology)
     return find_frontier(
-        _inputs.collective(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
-        budget=budget, seed=seed, memory=memory, options=options, on_progress=tell, on_point=heard,
-        in_own_process=apart,
+        _inputs.collective(collective, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
+        budget=budget, seed=seed, memory=memory, options=options, on_progress=progress, on_point=on_point,
+        in_own_process=in_own_process,
     )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def compose(
 @public
 def repair(
     plan: PlanLike, topology: MachineLike, *, collective: str = "", nbytes: Size | None = None,
-    budget: Seconds | None = None, seed: int = 0, tell: Callable[[str], None] | None = None,
+    budget: Seconds | None = None, seed: int = 0, progress: Callable[[str], None] | None = None,
 ) -> Plan:  # fmt: skip
     """Repair a plan after failures: keep what still works on the degraded machine and plan anew what does not.
 
@@ -257,7 +257,7 @@ def repair(
         CPU seconds for every schedule that must be planned anew. Default: no limit.
     seed
         Of planning anew.
-    tell
+    progress
         Called with progress messages.
 
     Returns
@@ -284,7 +284,7 @@ def repair(
     intact = _inputs.plan(plan, collective)
     return repair_plan(
         intact, _inputs.machine(topology), nbytes=None if nbytes is None else size(nbytes, "nbytes"),
-        budget=None if budget is None else budget_of(budget), seed=seed, tell=tell or silent,
+        budget=None if budget is None else budget_of(budget), seed=seed, tell=progress or silent,
     )  # fmt: skip
 
 
@@ -402,7 +402,7 @@ def verify(
 
 @public
 def write(
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: MachineLike,
     *,
     chunks: int = 1,
@@ -427,7 +427,7 @@ def write(
 
     Parameters
     ----------
-    wanted
+    collective
         A collective, its name or its file.
     topology
         The machine, its name or its file.
@@ -460,4 +460,4 @@ def write(
     from antiphon.author import Writing
 
     machine = _inputs.machine(topology)
-    return Writing(_inputs.collective(wanted, machine, root, ranks), machine, chunks, pieces, verify)
+    return Writing(_inputs.collective(collective, machine, root, ranks), machine, chunks, pieces, verify)

@@ -73,7 +73,7 @@ def run(
 
 @public
 def tune(  # noqa: PLR0913
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: MachineLike,
     *,
     store: Store | Path | None = None,
@@ -90,7 +90,7 @@ def tune(  # noqa: PLR0913
 
     Parameters
     ----------
-    wanted
+    collective
         One of the eight collectives, or its name.
     topology
         The machine, its name or its file. Plans of a machine that is the same up to numbers are renumbered.
@@ -120,13 +120,13 @@ def tune(  # noqa: PLR0913
     from antiphon.select.store import answer
 
     options = as_search(search)
-    question = _question(wanted, topology, nbytes, model, profile, planners, root, ranks, options)
+    question = _question(collective, topology, nbytes, model, profile, planners, root, ranks, options)
     return answer(question, as_store(store), budget=options.budget, workers=options.workers, progress=progress)
 
 
 @public
 def get(  # noqa: PLR0913
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: MachineLike,
     *,
     store: Store | Path | None = None,
@@ -142,7 +142,7 @@ def get(  # noqa: PLR0913
 
     Parameters
     ----------
-    wanted, topology, store, nbytes, model, profile, planners, root, ranks, search
+    collective, topology, store, nbytes, model, profile, planners, root, ranks, search
         As for `tune`.
 
     Returns
@@ -161,12 +161,12 @@ def get(  # noqa: PLR0913
     >>> get("allgather", "ring:ranks=4", store=tempfile.mkdtemp()) is None
     True
     """
-    question = _question(wanted, topology, nbytes, model, profile, planners, root, ranks, as_search(search))
+    question = _question(collective, topology, nbytes, model, profile, planners, root, ranks, as_search(search))
     return as_store(store).get(question)
 
 
 def _question(
-    wanted: CollectiveLike, topology: MachineLike, nbytes: Sizes | None, model: str | None, profile: ProfileLike,
+    collective: CollectiveLike, topology: MachineLike, nbytes: Sizes | None, model: str | None, profile: ProfileLike,
     planners: str | Sequence[str], root: int | None, ranks: Sequence[int] | None, search: Search,
 ) -> Question:  # fmt: skip
     """Return the question that the arguments of `tune` ask."""
@@ -175,7 +175,7 @@ def _question(
     from antiphon.select.store import Question
 
     machine = _inputs.machine(topology)
-    target = _inputs.collective(wanted, machine, root, ranks)
+    target = _inputs.collective(collective, machine, root, ranks)
     for name in ("sweep", "plans", "shortlist", "failures", "counts"):
         if getattr(search, name):
             raise Invalid(f"search: {name} cannot be stored; leave it out, or tune without a store")

@@ -24,7 +24,7 @@ SPAN = "1KB:1GB"
 @old_measuring
 @public
 def tune(  # noqa: PLR0913
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: MachineLike,
     *,
     nbytes: Sizes | None = None,
@@ -45,7 +45,7 @@ def tune(  # noqa: PLR0913
 
     Parameters
     ----------
-    wanted
+    collective
         A collective, its name or its file, or "all" for the eight collectives.
     topology
         The machine, its name or its file.
@@ -101,14 +101,14 @@ def tune(  # noqa: PLR0913
     failures, counts = options.pop("failures", ""), options.pop("counts", None)
     if failures and failures not in SINGLE_KINDS:
         raise unknown("kind of single failures", failures, SINGLE_KINDS)
-    target: Any = wanted
-    if isinstance(wanted, str) and wanted == "all":
+    target: Any = collective
+    if isinstance(collective, str) and collective == "all":
         options |= {"root": root, "ranks": ranks}
     else:
-        target = _inputs.collective(wanted, machine, root, ranks)
+        target = _inputs.collective(collective, machine, root, ranks)
     measured = None
     if counts is not None:
-        measured, target = of_request(counts, _inputs.collective(wanted, machine, root, ranks))
+        measured, target = of_request(counts, _inputs.collective(collective, machine, root, ranks))
     options |= {
         "nbytes": SPAN if nbytes is None else nbytes, "profile": profile, "planners": planners, "nccl": nccl,
         "progress": progress,
@@ -136,7 +136,7 @@ def tune(  # noqa: PLR0913
 @old_search_options
 @public
 def tune_over(  # noqa: PLR0913
-    wanted: CollectiveLike,
+    collective: CollectiveLike,
     topology: str,
     *,
     vary: Mapping[str, Any] | str,
@@ -154,7 +154,7 @@ def tune_over(  # noqa: PLR0913
 
     Parameters
     ----------
-    wanted
+    collective
         A collective, its name or its file, or "all".
     topology
         Name of the family with its fixed options: "delta", "ring:bandwidth=10GB/s".
@@ -186,7 +186,7 @@ def tune_over(  # noqa: PLR0913
             raise Invalid(f"{name}: is for one machine; leave it out")
 
     return find(
-        _inputs.by_name(wanted), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes, model=model or "",
+        _inputs.by_name(collective), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes, model=model or "",
         profile=profile, planners=planners, root=root, ranks=ranks, nccl=nccl, progress=progress, **options,
     )  # fmt: skip
 

@@ -56,7 +56,7 @@ def frontier_command(
             keep(_SEARCH_NOTES[target.kind])
         result = frontier(
             target, machine, planner=planner, seed=seed, effort=effort, **limits, options=options,
-            budget=seconds, tell=tell, heard=lambda point: keep(point_line(point)), apart=True,
+            budget=seconds, progress=tell, on_point=lambda point: keep(point_line(point)), in_own_process=True,
         )  # fmt: skip
     if result.stopped is not None:
         say(f"stopped early: {result.stopped}; the best so far follows")

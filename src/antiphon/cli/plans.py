@@ -125,7 +125,7 @@ def plan_command(
                 show(text)
                 log.tell(text)
 
-            best = plan(target, machine, model=model or None, tell=tell, **options)
+            best = plan(target, machine, model=model or None, progress=tell, **options)
     except (Infeasible, NotFound, TimedOut) as error:
         # only a requested point (C, S, R) has an answer without a plan, unless --deterministic refused all its plans
         if "rounds" not in options["options"] or isinstance(error, SeveralOrders):
@@ -242,7 +242,7 @@ def _repair(
     with progress(f"repairing {old} for {machine.name}", log=False) as (tell, _):
         plan = repair(
             file, machine, collective=kind or coll, nbytes=parse_size(nbytes, "--nbytes") if nbytes else None,
-            budget=parse_seconds(budget, "--budget", bare=True) if budget else None, seed=seed, tell=tell,
+            budget=parse_seconds(budget, "--budget", bare=True) if budget else None, seed=seed, progress=tell,
         )  # fmt: skip
     if coll and (kind_named(coll) or coll) != plan.collective.kind:
         raise Invalid(f"{coll}: the plan of --repair makes {plan.collective.kind}; write that, or leave it out")
