@@ -19,9 +19,9 @@ def cache_folder(name: str, always: bool = False) -> Path | None:
     None if there is no home, or if ANTIPHON_CACHE is "off". `always`: ignore "off", for files that must be stored
     somewhere (compiled code).
     """
-    own, xdg_folder = os.environ.get("ANTIPHON_CACHE", ""), os.environ.get("XDG_CACHE_HOME", "")
-    if own and not (own == OFF and always):
-        return None if own == OFF else Path(os.path.abspath(own)) / name
+    configured, xdg_folder = os.environ.get("ANTIPHON_CACHE", ""), os.environ.get("XDG_CACHE_HOME", "")
+    if configured and not (configured == OFF and always):
+        return None if configured == OFF else Path(os.path.abspath(configured)) / name
     if os.path.isabs(xdg_folder):  # the XDG specification says that relative paths are to be ignored
         return Path(xdg_folder) / "antiphon" / name
     try:

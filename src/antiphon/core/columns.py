@@ -8,6 +8,7 @@ Code on tables of millions of rows is made of these operations instead of Python
     is_ascending          whether rows are in order
     pack_columns          several columns as one integer key per row
     distinct              the distinct values
+    are_among             which values occur in an ascending column
     unique_inverse        the distinct values, and the index of every row's value among them
     unique_inverse_pairs  the same for pairs of values
     number_rows           the same index for rows of several columns
@@ -17,7 +18,7 @@ Code on tables of millions of rows is made of these operations instead of Python
     concat_ranges         the rows of chosen owners, one owner after another
     sums_by_group         sums of whole numbers by group
     count_values          how often each value occurs
-    reached_nodes         the nodes of a graph that are reached from some
+    reached_nodes         the nodes of a graph that can be reached from start nodes
     row_batches           slices of rows that fit the cache
     take_batched          table[index] without an int64 copy of the whole index
 
@@ -110,23 +111,23 @@ def order_of(key: AnyInts, bound: int) -> Longs:
     bits = max(len(key) - 1, 1).bit_length()
     if max(bound - 1, 1).bit_length() + bits > 63:
         return np.argsort(key, kind="stable").astype(np.int64)
-    pack_columns = (key.astype(np.int64) << bits) | np.arange(len(key))
-    pack_columns.sort()
-    pack_columns &= (1 << bits) - 1
-    return pack_columns
+    packed = (key.astype(np.int64) << bits) | np.arange(len(key))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
 
 
 def pack_columns(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
-    """Combine columns (each with a bound of its values) into one number per row that sorts like them; return a bound,
-    too.
+    """Combine (column, bound of its values) pairs into one number per row that sorts like the rows; return a bound of
+    the numbers, too.
 
     >>> pack_columns((np.array([1, 0, 1]), 2), (np.array([2, 2, 0]), 3))
     (array([5, 2, 3]), 6)
     """
     first, bound = columns[0]
     key, bound = first.astype(np.int64), max(bound, 1)
-    for values, top in columns[1:]:
-        size = max(top, 1)
+    for values, values_bound in columns[1:]:
+        size = max(values_bound, 1)
         if bound * size >= 2**62:  # would overflow int64: renumber the key so far without gaps
             values_used, key = unique_inverse(key, bound)
             bound = max(len(values_used), 1)
@@ -156,8 +157,8 @@ def index_in_run(group: NDArray[Any]) -> Longs:
     >>> index_in_run(np.array([7, 7, 3, 7, 7, 7]))
     array([0, 1, 0, 0, 1, 2])
     """
-    at = np.arange(len(group))
-    return at - np.maximum.accumulate(np.where(run_starts(group), at, 0)) if len(group) else at
+    index = np.arange(len(group))
+    return index - np.maximum.accumulate(np.where(run_starts(group), index, 0)) if len(group) else index
 
 
 def sums_by_group(group: AnyInts, values: NDArray[Any], groups: int) -> NDArray[Any]:
@@ -317,16 +318,16 @@ def number_rows(*columns: NDArray[Any]) -> Longs:
     array([2, 1, 2, 0])
     """
     order = np.lexsort(columns[::-1])
-    new = np.zeros(len(order), bool)
+    begins_row = np.zeros(len(order), bool)
     for values in columns:
-        new |= run_starts(values[order])
+        begins_row |= run_starts(values[order])
     out = np.empty(len(order), np.int64)
-    out[order] = np.cumsum(new) - 1
+    out[order] = np.cumsum(begins_row) - 1
     return out
 
 
 def reached_nodes(start: Bools, src: NDArray[Any], dst: NDArray[Any]) -> Bools:
-    """Return the nodes that links src -> dst lead to from the start nodes, and these. O(links) per layer.
+    """Return the start nodes and all nodes that links src -> dst lead to from them. O(links) per breadth-first layer.
 
     >>> reached_nodes(np.array([True, False, False]), np.array([0, 2]), np.array([1, 1]))
     array([ True,  True, False])

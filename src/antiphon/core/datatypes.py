@@ -17,18 +17,8 @@ from antiphon.errors import Invalid, quote, unknown
 
 # Data types that NumPy has itself
 _PLAIN = (
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-)
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+)  # fmt: skip
 _NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # defined by the package ml_dtypes
 DATA_TYPES = (*_PLAIN, *_NARROW)
 _ALIASES = {
@@ -39,14 +29,10 @@ _ALIASES = {
     "bf16": "bfloat16", "half": "float16", "float": "float32", "double": "float64",
 }  # fmt: skip
 
-# avg: sums, then divides once by the number of ranks
+# The function that combines two operands; avg adds, and `average` divides the result once
 _COMBINE: dict[str, np.ufunc] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "avg": np.add,
-}
+    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add,
+}  # fmt: skip
 OPERATORS = tuple(_COMBINE)
 
 
@@ -71,11 +57,11 @@ def data_type(name: object) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(name)
     except TypeError:
         raise Invalid(f"data type: expected a name like float32, got {quote(name)}") from None
-    return _native(dtype)
+    return _to_native_order(dtype)
 
 
 @cache  # NumPy builds the name of a type on each access, which takes longer than a short message
-def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _to_native_order(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Check a NumPy type, and return it in the byte order of this machine."""
     if dtype.name not in (*DATA_TYPES, "object"):
         raise unknown("data type", dtype.name, DATA_TYPES)
@@ -101,16 +87,16 @@ def average(values: NDArray[Any], count: ArrayLike) -> NDArray[Any]:
     """
     dtype = values.dtype
     if dtype.kind == "O":
-        return _truncated(values, np.asarray(count).astype(object))
+        return _divide_truncating(values, np.asarray(count).astype(object))
     if dtype.kind == "u":
         return np.asarray(values.astype(np.uint64) // np.asarray(count, np.uint64)).astype(dtype)
     if dtype.kind == "i":
-        return _truncated(values.astype(np.int64), np.asarray(count, np.int64)).astype(dtype)
+        return _divide_truncating(values.astype(np.int64), np.asarray(count, np.int64)).astype(dtype)
     acc = accumulator(dtype)
     return np.asarray(values.astype(acc) / np.asarray(count, acc)).astype(dtype)
 
 
-def _truncated(values: NDArray[Any], count: NDArray[Any]) -> NDArray[Any]:
+def _divide_truncating(values: NDArray[Any], count: NDArray[Any]) -> NDArray[Any]:
     """Divide integers, rounding toward zero."""
-    down = values // count
-    return np.asarray(down + ((values < 0) & (down * count != values)))
+    floors = values // count
+    return np.asarray(floors + ((values < 0) & (floors * count != values)))

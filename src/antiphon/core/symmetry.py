@@ -40,7 +40,7 @@ from antiphon.core.topology import Ability, Topology
 from antiphon.errors import Invalid
 
 Types = tuple[tuple[int, int], ...]  # (class of link type, number of links), ascending
-Bond = tuple[Types, Types]  # there, back
+Bond = tuple[Types, Types]  # of the links from node a to node b, and of those from b to a
 Sums = NDArray[np.uint64]
 MAX_EDGE_VISITS = 10**8  # while separating orbits: a second or two
 
@@ -104,7 +104,7 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     machine. One sort of the links; with limits also one run of BLISS on a graph whose nodes are all fixed (near
     linear).
     """
-    to = check_permutation(topology, permutation)
+    target = check_permutation(topology, permutation)
     kind, _ = _type_classes(topology)
     image = np.full(topology.links, -1, np.int64)
     limits_of = _limits_of(topology)
@@ -114,17 +114,17 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
     src, dst = topology.link_src[links], topology.link_dst[links]
     # Sort links by the images of their ends, and by their own ends: the i-th link of the first order has the i-th of
     # the second as its image.
-    by_image = np.lexsort((links, kind[links], to[dst], to[src]))
+    by_image = np.lexsort((links, kind[links], target[dst], target[src]))
     by_ends = np.lexsort((links, kind[links], dst, src))
     image[links[by_image]] = links[by_ends]
     if limits_of:
-        _map_limited(topology, to, image)
+        _map_limited(topology, target, image)
     # Both orders match for any permutation of links; only for a symmetry do the ends, types and abilities agree.
-    ends = np.array_equal(to[topology.link_src], topology.link_src[image]) and np.array_equal(
-        to[topology.link_dst], topology.link_dst[image]
+    ends = np.array_equal(target[topology.link_src], topology.link_src[image]) and np.array_equal(
+        target[topology.link_dst], topology.link_dst[image]
     )
     alike = not topology.abilities or all(
-        topology.ability(node) == topology.ability(int(to[node])) for node in range(topology.ranks, topology.nodes)
+        topology.ability(node) == topology.ability(int(target[node])) for node in range(topology.ranks, topology.nodes)
     )
     if not alike or not ends or not np.array_equal(kind, kind[image]):
         raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
@@ -236,10 +236,10 @@ def _list_orbits(encoded: _ColouredGraph) -> tuple[Longs, Longs]:
     rows, columns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     # Orbits are the connected components of "some generator maps u to v".
     for generator in encoded.graph().automorphism_group(color=encoded.colour):
-        to = np.array(generator, np.int64)
-        moved = np.flatnonzero(to != np.arange(count))
+        vertex_image = np.array(generator, np.int64)
+        moved = np.flatnonzero(vertex_image != np.arange(count))
         rows.append(moved)
-        columns.append(to[moved])
+        columns.append(vertex_image[moved])
     row, col = np.concatenate(rows), np.concatenate(columns)
     steps = csr_array((np.ones(len(row), np.int8), (row, col)), shape=(count, count))
     _, orbit = connected_components(steps, directed=False)
@@ -276,20 +276,20 @@ def _encode_graph(topology: Topology, node_colour: list[int] | None = None) -> _
                 ]
                 descriptions += [("bond tail", bond), ("bond head", bond)]
     tails: dict[int, list[int]] = {}
-    limit_at = len(descriptions)
+    first_limit = len(descriptions)
     descriptions += [("limit", str(limit.bandwidth)) for limit in topology.limits]
     for (a, b, limits), links in bonds.items():
         links.sort(key=lambda link: (int(kind[link]), link))
         types = tuple(sorted(Counter(int(kind[link]) for link in links).items()))
         tails[len(descriptions)] = links
         edges += [(a, len(descriptions)), (len(descriptions), len(descriptions) + 1), (len(descriptions) + 1, b)]
-        edges += [(len(descriptions), limit_at + limit) for limit in limits]
+        edges += [(len(descriptions), first_limit + limit) for limit in limits]
         descriptions += [("limited tail", types), ("limited head", types)]
-    encoded = np.concatenate([plain_edges, np.array(edges, np.int64).reshape(-1, 2)])
+    all_edges = np.concatenate([plain_edges, np.array(edges, np.int64).reshape(-1, 2)])
     distinct = sorted(set(descriptions), key=repr)
-    number = {description: i for i, description in enumerate(distinct)}
+    colour_of = {description: i for i, description in enumerate(distinct)}
     legend = (type_legend, common, tuple(distinct))
-    return _ColouredGraph(encoded, [number[description] for description in descriptions], legend, tails)
+    return _ColouredGraph(all_edges, [colour_of[description] for description in descriptions], legend, tails)
 
 
 def _ability_words(ability: Ability) -> tuple[str, ...]:
@@ -300,10 +300,10 @@ def _ability_words(ability: Ability) -> tuple[str, ...]:
 
 def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, bool] | None, Longs]:
     """Return the bond encoded as plain edges, whether the pairs *without* it are joined instead, and these edges."""
-    even = [(len(pairs), bond) for bond, pairs in plain.items() if bond[0] == bond[1]]
-    if not even:
+    both_ways = [(len(pairs), bond) for bond, pairs in plain.items() if bond[0] == bond[1]]
+    if not both_ways:
         return None, np.zeros((0, 2), np.int64)
-    count, bond = max(even)
+    count, bond = max(both_ways)
     # Join whichever are fewer, the pairs with this bond or those without it: count <= half of nodes * (nodes - 1) / 2.
     if 4 * count <= nodes * (nodes - 1):
         return (bond, False), plain[bond]
@@ -316,9 +316,9 @@ def _type_classes(topology: Topology) -> tuple[Longs, tuple[Hashable, ...]]:
     """Return the class of every link's type, and the classes by value: equal for isomorphic machines."""
     values = [(t.kind, str(t.bandwidth), t.latency.hex()) for t in topology.types]
     used = sorted({values[i] for i in np.unique(topology.link_type)})
-    place = {value: i for i, value in enumerate(used)}
-    table = np.array([place.get(value, -1) for value in values], np.int64)
-    return table[topology.link_type], tuple(used)
+    class_of_value = {value: i for i, value in enumerate(used)}
+    class_of_type = np.array([class_of_value.get(value, -1) for value in values], np.int64)
+    return class_of_type[topology.link_type], tuple(used)
 
 
 def _limits_of(topology: Topology) -> dict[int, list[int]]:
@@ -333,8 +333,8 @@ def _limits_of(topology: Topology) -> dict[int, list[int]]:
 def _collect_bonds(
     topology: Topology, kind: Longs, limits_of: dict[int, list[int]]
 ) -> tuple[dict[Bond, Longs], dict[tuple[int, int, tuple[int, ...]], list[int]]]:
-    """Return the bonds without limits, as description (there, back) -> pairs of nodes, and the links under limits by
-    (src, dst, limits). Each pair is listed from the end with the greater description."""
+    """Return the bonds without limits, as `Bond` -> pairs (a, b) of nodes, and the links under limits by (src, dst,
+    limits). Of a pair, a is the end whose links to the other have the greater word (`_number_words`)."""
     limited: dict[tuple[int, int, tuple[int, ...]], list[int]] = defaultdict(list)
     free = np.ones(topology.links, bool)
     for link, limits in limits_of.items():
@@ -342,16 +342,16 @@ def _collect_bonds(
         limited[int(topology.link_src[link]), int(topology.link_dst[link]), tuple(limits)].append(link)
     nodes = topology.nodes
     pair = topology.link_src[free].astype(np.int64) * nodes + topology.link_dst[free]
-    keys, place = unique_inverse(pair, nodes * nodes)
-    word, words = _number_words(place, kind[free], len(keys))
+    keys, pair_index = unique_inverse(pair, nodes * nodes)
+    word, words = _number_words(pair_index, kind[free], len(keys))
     # The description of the same pair seen from the other end.
-    back = keys % nodes * nodes + keys // nodes
-    at = np.minimum(np.searchsorted(keys, back), max(len(keys) - 1, 0))
-    other = np.where(keys[at] == back, word[at], 0)  # word 0: no link back
-    # Every pair of nodes once: listed from the end with the greater word, or from the lesser node if equal.
-    once = (word > other) | ((word == other) & (keys // nodes < keys % nodes))
+    opposite_key = keys % nodes * nodes + keys // nodes
+    at = np.minimum(np.searchsorted(keys, opposite_key), max(len(keys) - 1, 0))
+    opposite_word = np.where(keys[at] == opposite_key, word[at], 0)  # word 0: no link back
+    # Every pair of nodes once; where both words are equal, from the node with the lesser number.
+    once = (word > opposite_word) | ((word == opposite_word) & (keys // nodes < keys % nodes))
     plain: dict[Bond, Longs] = {}
-    codes = word[once] * len(words) + other[once]
+    codes = word[once] * len(words) + opposite_word[once]
     order = np.argsort(codes, kind="stable")
     distinct_codes, first = np.unique(codes[order], return_index=True)
     ends = np.stack([keys[once] // nodes, keys[once] % nodes], axis=1)[order]
@@ -379,12 +379,12 @@ def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Typ
     singles = np.flatnonzero(np.diff(first) == 1)
     index: dict[Types, int] = {}
     raw = np.zeros(pairs, np.int64)
-    at = first[singles]
-    top = int(count.max(initial=0)) + 1
-    codes, raw[singles] = np.unique(kind[at] * top + count[at], return_inverse=True)
+    single_rows = first[singles]
+    count_bound = int(count.max(initial=0)) + 1
+    codes, raw[singles] = np.unique(kind[single_rows] * count_bound + count[single_rows], return_inverse=True)
     # Pairs with links of one class: numbered by columns, without a Python loop over pairs.
     for code in codes.tolist():
-        index[(code // top, code % top),] = len(index)
+        index[(code // count_bound, code % count_bound),] = len(index)
     for i in np.flatnonzero(np.diff(first) > 1).tolist():
         low, high = first[i], first[i + 1]
         word = tuple(zip(kind[low:high].tolist(), count[low:high].tolist(), strict=True))
@@ -395,20 +395,20 @@ def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Typ
     return rank[raw], [(), *ordered]
 
 
-def _map_limited(topology: Topology, to: Ints, image: Longs) -> None:
+def _map_limited(topology: Topology, node_image: Ints, image: Longs) -> None:
     """Fill in the images of links under limits.
 
     Encode the machine twice, with every node coloured by its image and with every node coloured by its own number. If
-    `to` is a symmetry, the canonical forms of both graphs are equal, and vertices with equal canonical numbers
+    `node_image` is a symmetry, the canonical forms of both graphs are equal, and vertices with equal canonical numbers
     correspond.
     """
-    moved = _encode_graph(topology, to.tolist())
-    still = _encode_graph(topology, list(range(topology.nodes)))
-    by_image, *before = moved.canonical()
-    by_ends, *after = still.canonical()
-    same = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-    if moved.legend != still.legend or not same:
+    image_graph = _encode_graph(topology, node_image.tolist())
+    own_graph = _encode_graph(topology, list(range(topology.nodes)))
+    image_label, *image_form = image_graph.canonical()
+    own_label, *own_form = own_graph.canonical()
+    same = all(np.array_equal(a, b) for a, b in zip(image_form, own_form, strict=True))
+    if image_graph.legend != own_graph.legend or not same:
         raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
-    back = np.argsort(by_ends)
-    for vertex, links in moved.tails.items():
-        image[links] = still.tails[int(back[by_image[vertex]])]
+    vertex_of_label = np.argsort(own_label)
+    for vertex, links in image_graph.tails.items():
+        image[links] = own_graph.tails[int(vertex_of_label[image_label[vertex]])]

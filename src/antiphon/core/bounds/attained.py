@@ -10,8 +10,8 @@ program over all trees
 
 has exponentially many columns, so they are generated: solve the program over the trees so far; its dual values price
 every link; add the cheapest tree of each block at these prices. When no tree is new, the program is optimal. The loop
-stops as soon as T reaches the bound, and the rates are then recomputed as exact fractions. `Master` solves the program
-with all data in time 1 and the amount of data as its objective, which is the same up to scale.
+stops as soon as T reaches the bound, and the rates are then recomputed as exact fractions. `Master` (master.py) solves
+an equivalent program: T is 1, and the amount of data that the trees carry is maximised.
 
 The cheapest tree that joins a root to a set of ranks is a Steiner tree, found by dynamic programming over subsets
 (Dreyfus and Wagner 1971):
@@ -63,7 +63,8 @@ class _TreeRequest:
     """A kind of tree to look for.
 
     `block`: the tree carries a share of this block. `direction`: "out" of `root` to all `ends`, or "in" from all
-    `ends` to `root`. `share`: by amount of data (master.py), how much of it such trees carry together.
+    `ends` to `root`. `share`: number j of an amount of data t_j (master.py) -> factor; the rates of such trees sum to
+    the factors times the amounts.
     """
 
     block: int
@@ -96,9 +97,9 @@ class _TreeRates:
         capacity = [resources.scaled_capacity(resource) for resource in range(len(resources.class_of))]
         self.limits_of = np.split(resources.limit_of, resources.limit_ptr[1:-1])
         self.requests, self.weight = _requested_trees(collective)
-        amounts = len({amount for request in self.requests for amount in request.share})
-        goal = self.weight / (bound * resources.scale)
-        self.master = Master(capacity, [request.share for request in self.requests], [1] * amounts, goal)
+        amount_count = len({amount for request in self.requests for amount in request.share})
+        goal = self.weight / (bound * resources.scale)  # amount of data in time 1 that meets the bound
+        self.master = Master(capacity, [request.share for request in self.requests], [1] * amount_count, goal)
 
     def find_packing(self) -> Packing | None:
         """Run the column generation; return the exact packing, or None if the bound is not reached."""
@@ -154,8 +155,8 @@ class _TreeRates:
             ends = sorted({end for number in numbers for end in self.requests[number].ends})
             trees = _Steiner(paths, ends)
             for number in numbers:
-                tree = self.requests[number]
-                routes = trees.cheapest_tree(tree.root, tree.ends)
+                request = self.requests[number]
+                routes = trees.cheapest_tree(request.root, request.ends)
                 if routes is not None:
                     yield self._make_column(number, routes)
 
@@ -278,11 +279,11 @@ class _Steiner:
         # Dreyfus-Wagner by size of the set: smaller sets are complete, so both halves of a split are known.
         for size in range(2, count + 1):
             sets, halves = _subset_splits(count, size)
-            joined = self.cost[halves] + self.cost[sets[:, None] - halves]  # set, split, rank
+            joined = self.cost[halves] + self.cost[sets[:, None] - halves]  # axes: set, split, rank
             best = joined.argmin(axis=1)
             at_rank = np.take_along_axis(joined, best[:, None, :], axis=1)[:, 0, :]
             self.half[sets] = np.take_along_axis(halves, best, axis=1)
-            total = far[None, :, :] + at_rank[:, None, :]  # set, from, by way of
+            total = far[None, :, :] + at_rank[:, None, :]  # axes: set, root, branching rank
             self.branching[sets] = total.argmin(axis=2)
             self.cost[sets] = total.min(axis=2)
 
@@ -306,8 +307,8 @@ class _Steiner:
         for end in ends:
             node = end
             while node != root and node not in routes:
-                before, routes[node] = entered_by[node]
-                node = before
+                parent, routes[node] = entered_by[node]
+                node = parent
         return list(routes.values())
 
     def _collect_hops(self, end_set: int, rank: int) -> list[tuple[int, int, Route]]:

@@ -103,7 +103,7 @@ class SizeEvidence(Record):
 
 @dataclass(frozen=True, eq=False)
 class SizeBound:
-    """Minimum seconds as a function of the message size on one machine.
+    """Minimum seconds as a function of the message size on one machine; L, B, alpha and f are explained above.
 
     `latency`
         Seconds of the quickest path (L).
@@ -158,7 +158,7 @@ class SizeBound:
         return latency
 
     def _times(self, latency: Floats, transfer: Floats, nbytes: int) -> Floats:
-        """Return the least seconds of schedules of 1, 2, 3, ... steps of one view; at the end, of any more steps."""
+        """Return the least seconds of schedules of 1, 2, 3, ... steps of one view, and last of any more steps."""
         return np.append(latency + transfer, latency[-1] + self.seconds_per_byte * nbytes)
 
 
@@ -256,9 +256,9 @@ def _path_latencies(topology: Topology, needs: Needs, quickest: Quickest | None)
     while len(paths) < MAX_PATH_STEPS and (not paths or paths[-1] > quickest.seconds):
         seconds[topology.ranks :] = np.inf
         for _ in range(topology.switches):  # through switches, which belong to the same step
-            before = seconds.copy()
+            previous = seconds.copy()
             np.minimum.at(seconds, head[into_switch], seconds[tail[into_switch]] + latency[into_switch])
-            if np.array_equal(before, seconds):
+            if np.array_equal(previous, seconds):
                 break
         arrived = seconds.copy()
         np.minimum.at(arrived, head[~into_switch], seconds[tail[~into_switch]] + latency[~into_switch])
@@ -280,6 +280,7 @@ def least_message_latency(topology: Topology) -> float:
     into_switch = np.flatnonzero(topology.link_dst >= topology.ranks)
     node = np.arange(topology.nodes)
     is_rank = node < topology.ranks
+    # Both arrays: row 0 of the quickest route, row 1 of the quickest from a second rank; a column per node.
     seconds = np.stack([np.where(is_rank, 0.0, np.inf), np.full(topology.nodes, np.inf)])
     begin = np.stack([np.where(is_rank, node, -1), np.full(topology.nodes, -1)])  # the rank that a route comes from
     for _ in range(2 * topology.switches):
@@ -314,14 +315,14 @@ def _view_of(topology: Topology, collective: Collective, hosts_of: Sequence[int]
     host = np.array(hosts_of, np.int64)
     sets = tuple(tuple(sorted({int(host[holder]) for holder in holders})) for holders in needs.sets)
     dst = host[needs.dst]
-    outside = np.array([len(holders) for holders in sets]) > 0
+    has_holders = np.array([len(holders) for holders in sets]) > 0
     holds = np.zeros((len(sets), int(host.max()) + 1), bool)
     for i, holders in enumerate(sets):
         holds[i, list(holders)] = True
     inside = holds[needs.holders, dst]  # a host that holds the data itself needs nothing
-    keep = outside[needs.holders] & ~inside
+    keep = has_holders[needs.holders] & ~inside
     rows = np.unique(np.stack([needs.block[keep], needs.holders[keep], dst[keep]], axis=1), axis=0)
-    # Equal sets of hosts become one: with ranks told apart, an exchange between hosts would not be recognised.
+    # Merge sets of ranks that are equal as sets of hosts; otherwise an exchange between hosts would not be recognised.
     distinct = sorted(set(sets))
     number_of_set = {holders: i for i, holders in enumerate(distinct)}
     number = np.array([number_of_set[holders] for holders in sets], np.int64)
@@ -334,7 +335,7 @@ def _view_of(topology: Topology, collective: Collective, hosts_of: Sequence[int]
 
 
 def _search(view: _View) -> Iterator[Evidence]:
-    """Yield the evidence that proves most, for each kind of evidence."""
+    """Yield the evidence of which each proves most for some number of steps, then cuts over time."""
     kind, topology = view.collective.kind, view.topology
     if view.collective.custom is not None or not len(view.needs) or not topology.links:
         return
@@ -349,13 +350,13 @@ def _search(view: _View) -> Iterator[Evidence]:
     if not view.switches_help and topology.ranks <= LIMITS.one_step_ranks:
         candidates += _one_steps(view)
     proofs = {evidence: view.prove(evidence) for evidence in dict.fromkeys(candidates)}
-    useful = _not_dominated(proofs)
+    useful = _find_strongest(proofs)
     yield from useful
     if topology.ranks <= LIMITS.cut_ranks and topology.links <= LIMITS.cut_links:
         yield from _step_cuts(view, [proofs[evidence] for evidence in useful])
 
 
-def _not_dominated(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
+def _find_strongest(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
     """Return the evidence that proves the most for at least one number of steps."""
     steps = np.unique(np.geomspace(1, LIMITS.max_steps, 256).astype(np.int64)).astype(np.float64)
     if not proofs:
@@ -403,10 +404,10 @@ def _chains(view: _View, src: int, dst: int) -> Iterator[Chain]:
     Where a step raises the level by more than one, `Chain.jumps` accounts for it.
     """
     topology = view.topology
-    after, before = steps_from(topology, src), steps_from(topology, dst, backwards=True)
-    top = int(after[dst])
+    from_src, to_dst = steps_from(topology, src), steps_from(topology, dst, backwards=True)
+    top = int(from_src[dst])
     three_levels = np.where(np.arange(topology.ranks) == src, 0, np.where(np.arange(topology.ranks) == dst, 2, 1))
-    assignments = [np.clip(levels, 0, top) for levels in (after, top - before, (after + top - before) // 2)]
+    assignments = [np.clip(levels, 0, top) for levels in (from_src, top - to_dst, (from_src + top - to_dst) // 2)]
     assignments += [three_levels, *_levels_between_cuts(topology, src, dst)]
     for levels in {tuple(levels.tolist()): levels for levels in assignments}.values():
         yield from _chains_of(topology, levels, int(levels[dst]))
@@ -513,6 +514,7 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
     topology, ranks = view.topology, view.topology.ranks
     tail = np.concatenate([topology.link_src, topology.link_dst])  # links both ways
     head = np.concatenate([topology.link_dst, topology.link_src])
+    # Row i of `around`: the nodes within the distance so far of node i. Keys of `pairs` only drop repeated pairs.
     around, pairs = np.eye(topology.nodes, dtype=bool), dict[bytes, tuple[Bools, Bools]]()
     ends = [*view.holders[: LIMITS.one_step_ends], *view.receivers[: LIMITS.one_step_ends]]
     host = np.array(hosts(topology) or [0] * ranks)

@@ -31,17 +31,17 @@ COLLECT = ("reduce", "reducescatter")  # several holders, one destination
 
 @dataclass(frozen=True, eq=False)
 class FamilyRows:
-    """A family, with one row of `needs` per block. `kind` and `ranks` are `of` and `at` of witness.Family."""
+    """A family, with one row of `needs` per block."""
 
-    kind: str  # "to", "from", "pair" or "all"
-    ranks: tuple[int, ...]
+    kind: str  # "to", "from", "pair" or "all", as `of` of witness.Family
+    ranks: tuple[int, ...]  # the ranks that `kind` refers to; none for "all"
     rows: Longs
 
 
 def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     """Return the families whose joint linear program is the strongest known bound for this collective."""
     kind = collective.kind
-    every = np.arange(len(needs))
+    all_rows = np.arange(len(needs))
     if kind == "allreduce":
         first = collective.members[0]
         pairs = [p for other in collective.members[1:] for p in ((first, other), (other, first))]
@@ -49,7 +49,7 @@ def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     # Every block needed once: nothing can be shared, so all loads add up.
     needed_once = len(np.unique(needs.block)) == len(needs)
     if kind in UNICAST or (kind == "custom" and needed_once):
-        return [FamilyRows("all", (), every)]
+        return [FamilyRows("all", (), all_rows)]
     groups: list[FamilyRows] = []
     # A custom collective that combines needs no families "to" if it is like a reduce or reducescatter.
     if kind != "custom" or not collective.combining or not _has_one_destination(needs):
@@ -57,7 +57,7 @@ def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     if kind in COLLECT or (kind == "custom" and collective.combining):
         groups += from_each(needs)
     if kind == "custom":
-        groups.append(FamilyRows("all", (), needs.one_per_block(every)))
+        groups.append(FamilyRows("all", (), needs.one_per_block(all_rows)))
     return groups
 
 
@@ -101,10 +101,10 @@ class Commodity:
     An end is ("node", rank), or ("set", index into needs.sets) if several ranks hold the data.
     """
 
-    group: int
+    group: int  # index of its family
     root: tuple[str, int]
     forward: bool
-    ends: tuple[tuple[tuple[str, int], int], ...]
+    ends: tuple[tuple[tuple[str, int], int], ...]  # (end, amount in weights)
 
 
 def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity]:

@@ -1,5 +1,6 @@
 """Bound the time of a joint collective: several groups at the same time, which share the links.
 
+A group is one of the collectives that run at the same time (`Collective.groups`). `JointSearch` is called by `bound`.
 The loads of different groups add up, since their data are different. So prices of links bound the time of all groups
 together: what each group must pay at these prices is bounded on its own, as for a single collective (lp.py), and
 
@@ -11,7 +12,7 @@ and shared limits.
 
     minimise T   such that   sum over groups of (scale * load) <= capacity * T on every link and shared limit,
                              the flows of each group fit under its loads,
-                             the loads of each allreduce cross its partitions often enough
+                             the loads of each allreduce cross its partitions often enough (partition.py)
 
 `scale`: the weight of a group's blocks in the joint collective per weight of their own. The witness is a `JointDual`:
 the prices, and for every group an `LpDual` at these prices.
@@ -72,7 +73,7 @@ class JointProgram:
 
     def __init__(self, topology: Topology, searches: Sequence[BandwidthSearch], scales: Sequence[int]) -> None:
         self.topology, self.scales = topology, scales
-        self.programs = [
+        self.programs = [  # per group; its `groups` are families of needs (families.py)
             BoundProgram(topology, groups_of(s.collective, s.needs), s.needs, s.places, shared=True) for s in searches
         ]
         self.arcs = self.programs[0].arcs
@@ -88,35 +89,36 @@ class JointProgram:
 
         arcs, programs = len(self.arcs), self.programs
         flows = [program._flow_conservation() for program in programs]
-        supply = [float(np.abs(right).max()) for _, right in flows]
+        supply = [float(np.abs(right_side).max()) for _, right_side in flows]
         unit = max(s * scale for s, scale in zip(supply, self.scales, strict=True))
-        # The loads and flows of a group are in units of its greatest supply, T in units of `time_scale`.
+        # The loads and flows of a group are in units of its greatest supply, T in units of `time_scale`. `share`: the
+        # greatest supply of each group, in weights of the joint collective and relative to the greatest of all.
         share = [s * scale / unit for s, scale in zip(supply, self.scales, strict=True)]
         limit, limit_capacity = programs[0]._limit_rows()
-        room = np.concatenate([self.arcs.capacity, limit_capacity]) * (time_scale / unit)
+        capacities = np.concatenate([self.arcs.capacity, limit_capacity]) * (time_scale / unit)
         over_resources = sp.vstack([sp.eye_array(arcs), limit], format="csr")
-        width = 1 / np.maximum(room, 1)  # rows of wide links are divided by their capacity, as in `BoundProgram`
+        row_scale = 1 / np.maximum(capacities, 1)  # rows of wide links are divided by their capacity, as in lp.py
         # Columns: T, then for every group its loads and its flows.
         columns = 1 + 2 * len(programs)
-        upper: list[list[Any]] = [[sp.csr_array(-np.minimum(room, 1)[:, None]), *[None] * (columns - 1)]]
-        upper_right: list[Floats] = [np.zeros(len(room))]
+        upper: list[list[Any]] = [[sp.csr_array(-np.minimum(capacities, 1)[:, None]), *[None] * (columns - 1)]]
+        upper_right: list[Floats] = [np.zeros(len(capacities))]
         equal: list[list[Any]] = []
         equal_right: list[Floats] = []
-        for i, (program, (conservation, right)) in enumerate(zip(programs, flows, strict=True)):
-            loads, own = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)
-            upper[0][loads] = sp.diags_array(width * share[i]) @ over_resources
+        for i, (program, (conservation, right_side)) in enumerate(zip(programs, flows, strict=True)):
+            loads, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)
+            upper[0][loads] = sp.diags_array(row_scale * share[i]) @ over_resources
             (under_load, under_flow), (crossing, minimum) = program._load_rows()
             for entries in ([under_load, under_flow], [crossing, None]):
                 row: list[Any] = [None] * columns
-                row[own] = entries
+                row[own_columns] = entries
                 upper.append(row)
             upper_right += [np.zeros(under_load.shape[0]), minimum / supply[i]]
             balance = program._switch_balance()
             for entries in ([None, conservation], [balance, None]):
                 row = [None] * columns
-                row[own] = entries
+                row[own_columns] = entries
                 equal.append(row)
-            equal_right += [right / supply[i], np.zeros(balance.shape[0])]
+            equal_right += [right_side / supply[i], np.zeros(balance.shape[0])]
         # scipy needs a block for T's column of equations, too
         equal[0][0] = sp.csr_array((flows[0][0].shape[0], 1))
         upper_rows, equal_rows = (sp.block_array(rows, format="csr") for rows in (upper, equal))
@@ -130,14 +132,14 @@ class JointProgram:
             return None
         prices = np.split(-result.ineqlin.marginals, np.cumsum([len(b) for b in upper_right])[:-1])
         values = np.split(-result.eqlin.marginals, np.cumsum([len(b) for b in equal_right])[:-1])
-        link, limits = np.split(prices[0] * width, [arcs])
-        at, solutions = 1, []
+        link, limits = np.split(prices[0] * row_scale, [arcs])
+        first_load, solutions = 1, []
         for i, program in enumerate(programs):
             # A price counts per unit of the joint weights; the duals of a group's rows per unit of its own.
             lengths, multipliers = (prices[1 + 2 * i + k] / share[i] for k in (0, 1))
             potentials = program._switch_potentials(values[2 * i + 1] / share[i])
-            load = result.x[at : at + arcs]
-            at += arcs + flows[i][0].shape[1]
+            load = result.x[first_load : first_load + arcs]
+            first_load += arcs + flows[i][0].shape[1]
             solutions.append(
                 Solution(result.x[0], load, link, limits, lengths.reshape(-1, arcs), potentials, multipliers)
             )
@@ -175,6 +177,7 @@ class JointSearch(BandwidthSearch):
     """The search for a joint collective: cuts, partitions into ranks and into hosts, then the joint linear program."""
 
     def _search_by_kind(self) -> Proved:
+        """Return the best bound with its witness, and whether it is attained."""
         if not len(self.needs):
             return Proved(None, Fraction(0), True, "nothing must move")
         self.offer_simple_witnesses()
@@ -198,6 +201,7 @@ class JointSearch(BandwidthSearch):
             links = np.array(own.links, np.int64)
             limits = resources.limit_ptr[links + 1] - resources.limit_ptr[links]
             of_group = np.union1d(links, resources.limit_of[concat_ranges(resources.limit_ptr[links], limits)])
+            # Each member must reach member 0 and be reached from it on these links.
             every_link = np.ones(own.topology.links, bool)
             reached = [reachable_nodes(own.topology, [0], every_link, back) for back in (False, True)]
             if used[of_group].any() or not all(side[: own.topology.ranks].all() for side in reached):
@@ -235,7 +239,7 @@ class JointSearch(BandwidthSearch):
         topology = self.topology
         crossings = count_crossings(topology.link_src, topology.link_dst, part_sets, direction, topology.nodes)
         prices = tuple((link, int(count)) for link, count in enumerate(crossings.tolist()) if count)
-        ranks_alone = all(sum(node < topology.ranks for node in nodes) == 1 for nodes in part_sets)
+        one_rank_per_part = all(sum(node < topology.ranks for node in nodes) == 1 for nodes in part_sets)
         duals = []
         for group in self.collective.groups:
             families: list[Family] = []
@@ -247,7 +251,7 @@ class JointSearch(BandwidthSearch):
                 continue
             if group.kind in UNICAST:
                 families = [Family("all", (), prices)]
-            elif ranks_alone and group.kind in (SPREAD if direction == "in" else COLLECT):
+            elif one_rank_per_part and group.kind in (SPREAD if direction == "in" else COLLECT):
                 ends, kind = (topology.link_dst, "to") if direction == "in" else (topology.link_src, "from")
                 families = [
                     Family(kind, (rank,), tuple((link, p) for link, p in prices if ends[link] == rank))
@@ -263,7 +267,7 @@ class JointSearch(BandwidthSearch):
         if solved is None:
             return False
         program, solution = solved
-        goal = solution.time / float(self.topology.resources.scale)
+        goal = solution.time / float(self.topology.resources.scale)  # as `_best_time`: weight over bytes per second
         for witness in program.exact_witnesses(solution):
             if float(self._best_time) >= goal * (1 - CLOSE):
                 break
@@ -279,18 +283,18 @@ class JointSearch(BandwidthSearch):
         if not all(len(search.needs) for search in searches):
             return None
         program = JointProgram(self.topology, searches, group_scales(self.collective))
-        if sum(own.size for own in program.programs) > MOST_VARIABLES:
+        if sum(group_program.size for group_program in program.programs) > MOST_VARIABLES:
             return None
         self.program_tried = True
-        combining = [(search, i) for i, search in enumerate(searches) if program.programs[i].groups[0].kind == "pair"]
-        for search, i in combining:
+        allreduces = [(search, i) for i, search in enumerate(searches) if program.programs[i].groups[0].kind == "pair"]
+        for search, i in allreduces:
             for partition in search._offer_partitions(search.network) + search._limit_partitions():
                 program.programs[i].add_partition(partition)
         solution = program.solve(self._time_scale, hops)
         # Cutting planes, as for a single allreduce; each group has partitions of its own.
         for _ in range(_MAX_ROUNDS):
             added = solution is not None and sum(
-                search._add_violated_partitions(program.programs[i], solution.groups[i]) for search, i in combining
+                search._add_violated_partitions(program.programs[i], solution.groups[i]) for search, i in allreduces
             )
             if solution is None or not added:
                 break

@@ -1,8 +1,10 @@
-"""Recheck a packing of trees alone: the time it takes if every block's data follow its trees at their rates.
+"""Check a packing of trees, which proves that a lower bound on time is attained, and return its time.
 
-Shares no code with the search (attained.py). Three conditions: every tree joins its root to all ends, entering each
-rank at most once; the rates of the trees of a block sum to its weight; a root distributes only what it holds or
-receives by other trees. The time is then the greatest load over capacity of all links and limits.
+A tree carries a share of a block, its rate, "out" of its root to all ranks that want the block or "in" to its root from
+all ranks that contribute; these ranks are its *ends*. Three conditions: every tree joins its root to all ends, entering
+each rank at most once; the rates of the trees of a block sum to its weight; a root distributes only what it holds or
+receives by other trees. The time is then the greatest load over capacity of all links and limits. The search for trees
+(attained.py) and the recheck of a bound call `packed_time`, which shares no code with the search.
 
 Example: a broadcast of weight 1 from rank 0 over the trees 0->1->2 and 0->2->1, rate 1/2 each, on unit links: each
 link carries at most 1/2, so the time is 1/2. docs/bounds.md says why it is attained in the limit of ever finer chunks.
@@ -26,13 +28,13 @@ def packed_time(topology: Topology, collective: Collective, packing: Packing) ->
     relation = collective.relation
     having: dict[int, set[int]] = defaultdict(set)
     wanting: dict[int, set[int]] = defaultdict(set)
-    for ranks, blocks, at in (
+    for ranks_of, block_column, rank_column in (
         (having, relation.pre_block, relation.pre_rank),
         (wanting, relation.post_block, relation.post_rank),
     ):
-        for block, rank in zip(blocks.tolist(), at.tolist(), strict=True):
-            ranks[block].add(rank)
-    rates: dict[tuple[int, str, int], Fraction] = defaultdict(Fraction)
+        for block, rank in zip(block_column.tolist(), rank_column.tolist(), strict=True):
+            ranks_of[block].add(rank)
+    rates: dict[tuple[int, str, int], Fraction] = defaultdict(Fraction)  # by (block, "out" or "in", root)
     load = [Fraction(0)] * topology.links
     for tree in packing.trees:
         _require(tree.block in having, "a tree is of a block that is not there")
@@ -50,8 +52,8 @@ def packed_time(topology: Topology, collective: Collective, packing: Packing) ->
     return max(times, default=Fraction(0))
 
 
-def _require(true: bool, failure: str) -> None:
-    if not true:
+def _require(holds: bool, failure: str) -> None:
+    if not holds:
         raise Invalid(f"this bound's packing does not hold: {failure}; compute the bound anew")
 
 
@@ -59,7 +61,7 @@ def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
     """Check that a tree's routes join ranks of the machine, enter every rank at most once and reach all ends from the
     root."""
     _require(tree.way in ("out", "in"), "a tree goes neither out nor in")
-    up: dict[int, int] = {}
+    parent: dict[int, int] = {}
     for route in tree.routes:
         _require(bool(route) and all(0 <= k < topology.links for k in route), "a tree takes a link that is not there")
         tails, heads = ([int(c[k]) for k in route] for c in (topology.link_src, topology.link_dst))
@@ -67,14 +69,14 @@ def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
         _require(all(node >= topology.ranks for node in heads[:-1]), "a route passes through a rank")
         first, last = (tails[0], heads[-1]) if tree.way == "out" else (heads[-1], tails[0])
         _require(max(first, last) < topology.ranks, "a route ends at a switch")
-        _require(last != tree.root and last not in up, "a tree comes to a rank twice")
-        up[last] = first
+        _require(last != tree.root and last not in parent, "a tree comes to a rank twice")
+        parent[last] = first
     # Follow the parents from each end: the root must be reached without a cycle.
-    for end in sorted({*ends, *up}):
+    for end in sorted({*ends, *parent}):
         node, steps = end, 0
         while node != tree.root:
-            _require(node in up and steps <= len(up), f"a tree does not join ranks {tree.root} and {end}")
-            node, steps = up[node], steps + 1
+            _require(node in parent and steps <= len(parent), f"a tree does not join ranks {tree.root} and {end}")
+            node, steps = parent[node], steps + 1
 
 
 def _check_rates(
@@ -84,15 +86,16 @@ def _check_rates(
 
     `rates`: the sum of rates by (block, direction, root).
     """
-    roots = {root for other, _, root in rates if other == block}
+    roots = {root for of_block, _, root in rates if of_block == block}
     into = {root: rates.get((block, "in", root), Fraction(0)) for root in roots}
     out = {root: rates.get((block, "out", root), Fraction(0)) for root in roots}
-    # If several ranks want the block, trees "out" must bring it to them; else trees "in" end at the one that wants it.
+    # Several ranks want the block: trees "out" bring it to them. One rank wants it: trees "in" end there, or, if it
+    # already holds the block, a tree "out" of it without routes.
     if len(wanting) > 1 or having == wanting:
-        brought = sum(out.values(), Fraction(0))
-        fed = all(having == {root} or out[root] <= into[root] for root in roots)
+        delivered = sum(out.values(), Fraction(0))
+        is_supplied = all(having == {root} or out[root] <= into[root] for root in roots)
     else:
-        brought = sum((into[root] for root in roots & wanting), Fraction(0))
-        fed = not any(out.values())
-    _require(fed, f"a root gives of block {block} what it does not have")
-    _require(brought == weight, f"its trees bring {brought} of block {block}, which has {weight}")
+        delivered = sum((into[root] for root in roots & wanting), Fraction(0))
+        is_supplied = not any(out.values())
+    _require(is_supplied, f"a root gives of block {block} what it does not have")
+    _require(delivered == weight, f"its trees bring {delivered} of block {block}, which has {weight}")

@@ -9,8 +9,8 @@ are sorted by descending number of operands, so the groups that have a k-th oper
 
     value = first operands; for k = 1, 2, ...: value[:groups with more than k operands] += k-th operands
 
-Batches are chunks of about equal length, with few enough bytes to stay near the processor; longer chunks are run one
-window of elements after another, as every element follows the same schedule.
+Batches are chunks of about equal length, with few enough bytes to stay in the processor's cache. Longer chunks are run
+one window of elements after another, as every element follows the same schedule.
 
 Example: the star (`core.example.star`): level 0 combines three operands into cell 0, level 1 copies cell 0 to cells 1
 and 2. On buffers [1], [2], [4] the result is [7] everywhere.
@@ -94,7 +94,7 @@ def new_outputs(buffers: Buffers, in_place: bool) -> list[Array]:
 
 
 class _Job:
-    """One run: the position of every input and output chunk, in elements."""
+    """One run: its buffers, and in elements the length of every chunk and its position in inputs and outputs."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class _Job:
         schedule = analysis.schedule
         low, high = chunk_bounds(schedule.chunks, elements_of(schedule.collective, buffers.unit))
         self.length = high - low
-        self.entry = buffers.first.start[analysis.inputs.pair] * buffers.unit + low[analysis.inputs.chunk]
-        self.exit = buffers.last.start[analysis.outputs.pair] * buffers.unit + low[analysis.outputs.chunk]
+        self.input_begin = buffers.first.start[analysis.inputs.pair] * buffers.unit + low[analysis.inputs.chunk]
+        self.output_begin = buffers.last.start[analysis.outputs.pair] * buffers.unit + low[analysis.outputs.chunk]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,14 +124,14 @@ class _Batch:
     rows: int
     length: int
     width: int
-    dst: Longs  # per group (by level, most operands first): the row it writes,
-    first: Longs  # the index of its first operand,
-    count: Longs  # and the number of its operands
+    dst: Longs  # per group (by level, most operands first) the row that it writes
+    first: Longs  # per group the index of its first operand in `operand`
+    count: Longs  # per group the number of its operands
     levels: list[tuple[int, int]]  # (first group, end) of every level
     operand: Longs  # per operand of the whole schedule: its row
-    entries: Longs  # indices into the analysis' inputs
-    exits: Longs  # indices into the analysis' outputs
-    local: Longs  # per cell of the whole schedule: its row
+    inputs: Longs  # the batch's part of `Analysis.inputs`, as indices
+    outputs: Longs  # the batch's part of `Analysis.outputs`, as indices
+    row_of_cell: Longs  # per cell of the whole schedule
 
 
 def _make_batches(job: _Job) -> Iterator[_Batch]:
@@ -152,9 +152,9 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
     batch_of_chunk, batches, budget = _assign_batches(job)
     cell_batch = batch_of_chunk[analysis.cell_chunk]
     cell_order, cell_ends = order_of(cell_batch, batches), pointers(cell_batch, batches)
-    local = np.empty(len(cell_batch), np.int64)
-    local[cell_order] = np.arange(len(cell_batch)) - cell_ends[cell_batch[cell_order]]
-    operand = local[analysis.operand]
+    row_of_cell = np.empty(len(cell_batch), np.int64)
+    row_of_cell[cell_order] = np.arange(len(cell_batch)) - cell_ends[cell_batch[cell_order]]
+    operand = row_of_cell[analysis.operand]
     group_order, group_ends = _sort_by_batch(cell_batch[analysis.dst], batches)
     in_order, in_ends = _sort_by_batch(batch_of_chunk[analysis.inputs.chunk], batches)
     out_order, out_ends = _sort_by_batch(batch_of_chunk[analysis.outputs.chunk], batches)
@@ -168,9 +168,9 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
         marks = [*np.flatnonzero(run_starts(analysis.level[groups])).tolist(), len(groups)]
         width = max(budget // (rows * job.dtype.itemsize), SHORT)
         yield _Batch(
-            rows, length, min(width, length), local[analysis.dst[groups]], analysis.first[groups],
+            rows, length, min(width, length), row_of_cell[analysis.dst[groups]], analysis.first[groups],
             analysis.count[groups], list(pairwise(marks)), operand,
-            in_order[in_ends[b] : in_ends[b + 1]], out_order[out_ends[b] : out_ends[b + 1]], local,
+            in_order[in_ends[b] : in_ends[b + 1]], out_order[out_ends[b] : out_ends[b + 1]], row_of_cell,
         )  # fmt: skip
 
 
@@ -185,30 +185,30 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     Chunks of about equal length form a batch, up to the budget. Chunks of 100, 10, 90 and 12 elements, of two cells
     each:
 
-    >>> from types import SimpleNamespace as Some
-    >>> analysis = Some(cell_chunk=np.array([0, 0, 1, 1, 2, 2, 3, 3]), levels=1)
-    >>> job = Some(length=np.array([100, 10, 90, 12]), dtype=np.dtype(np.float32), analysis=analysis)
+    >>> from types import SimpleNamespace as Namespace
+    >>> analysis = Namespace(cell_chunk=np.array([0, 0, 1, 1, 2, 2, 3, 3]), levels=1)
+    >>> job = Namespace(length=np.array([100, 10, 90, 12]), dtype=np.dtype(np.float32), analysis=analysis)
     >>> _assign_batches(job)[:2]
     (array([0, 1, 0, 1]), 2)
     """
     # Chunks whose lengths differ by less than a third share a kind, so that rows waste little padding.
-    sizes, of = np.unique(job.length, return_inverse=True)
+    sizes, length_index = np.unique(job.length, return_inverse=True)
     kinds = np.zeros(len(sizes), np.int64)
-    kind, head = 0, int(sizes[-1])
+    kind, kind_length = 0, int(sizes[-1])
     for i in range(len(sizes) - 1, -1, -1):
-        if head > SHORT // 4 and 4 * int(sizes[i]) < 3 * head:
-            kind, head = kind + 1, int(sizes[i])
+        if kind_length > SHORT // 4 and 4 * int(sizes[i]) < 3 * kind_length:
+            kind, kind_length = kind + 1, int(sizes[i])
         kinds[i] = kind
-    chunk_kind = kinds[of.reshape(-1)]
+    chunk_kind = kinds[length_index.reshape(-1)]
     cells = np.bincount(job.analysis.cell_chunk, minlength=len(job.length))
     order, ends = order_of(chunk_kind, kind + 1), pointers(chunk_kind, kind + 1)
     total = np.cumsum((cells * job.length * job.dtype.itemsize)[order])
-    before = np.concatenate([[0], total])[ends[:-1]]
+    bytes_before = np.concatenate([[0], total])[ends[:-1]]  # per kind
     budget = BATCH_BYTES + LEVEL_BYTES * job.analysis.levels
-    nth = np.empty(len(order), np.int64)
+    batch_in_kind = np.empty(len(order), np.int64)
     # Within a kind, cut into batches by bytes.
-    nth[order] = (total - before[chunk_kind[order]]) // budget
-    key = chunk_kind * (int(nth.max()) + 1) + nth
+    batch_in_kind[order] = (total - bytes_before[chunk_kind[order]]) // budget
+    key = chunk_kind * (int(batch_in_kind.max()) + 1) + batch_in_kind
     batch_keys, batch = unique_inverse(key, int(key.max()) + 1)
     return batch, len(batch_keys), budget
 
@@ -229,9 +229,9 @@ def _run_level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, 
 
     Cell 0 becomes the sum of cells 0, 1 and 2, and cell 3 a copy of the old value of cell 0:
 
-    >>> from types import SimpleNamespace as Some
+    >>> from types import SimpleNamespace as Namespace
     >>> cells = np.array([[1.0], [2.0], [4.0], [8.0]])
-    >>> job = Some(combine=np.add, accumulator=np.float64, dtype=np.float64)
+    >>> job = Namespace(combine=np.add, accumulator=np.float64, dtype=np.float64)
     >>> _run_level(job, cells, np.array([0, 3]), np.array([0, 3]), np.array([3, 1]), np.array([0, 1, 2, 0]))
     >>> cells.ravel()
     array([7., 2., 4., 1.])
@@ -243,9 +243,9 @@ def _run_level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, 
     if several:
         value = cells.take(operand[first[:several]], axis=0).astype(job.accumulator, copy=False)
         for k in range(1, max_operands):
-            live = _count_above(count, k)
-            other = cells.take(operand[first[:live] + k], axis=0).astype(job.accumulator, copy=False)
-            job.combine(value[:live], other, out=value[:live])
+            with_operand = _count_above(count, k)
+            operands = cells.take(operand[first[:with_operand] + k], axis=0).astype(job.accumulator, copy=False)
+            job.combine(value[:with_operand], operands, out=value[:with_operand])
         cells[dst[:several]] = value.astype(job.dtype, copy=False)
     cells[dst[several:]] = single
 
@@ -256,7 +256,7 @@ def _count_above(count: Longs, k: int) -> int:
 
 
 def _by_rank(ends: Ends, chosen: Longs) -> Iterator[tuple[int, Longs]]:
-    """Yield the chosen ends, rank by rank."""
+    """Yield each rank with the chosen inputs (or outputs) that are its own."""
     ranks = ends.rank[chosen]
     marks = [*np.flatnonzero(run_starts(ranks)).tolist(), len(chosen)] if len(chosen) else []
     for begin, end in pairwise(marks):
@@ -266,10 +266,11 @@ def _by_rank(ends: Ends, chosen: Longs) -> Iterator[tuple[int, Longs]]:
 def _load_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
     """Copy the elements from `low` on of every chunk from the inputs into the cells."""
     width, ends = cells.shape[1], job.analysis.inputs
-    available = np.minimum(job.length[ends.chunk[batch.entries]] - low, width)
-    chosen = batch.entries[available > 0]
+    available = np.minimum(job.length[ends.chunk[batch.inputs]] - low, width)
+    chosen = batch.inputs[available > 0]
     for rank, rank_ends in _by_rank(ends, chosen):
-        source, rows, begin = job.sources[rank], batch.local[ends.cell[rank_ends]], job.entry[rank_ends] + low
+        source, rows = job.sources[rank], batch.row_of_cell[ends.cell[rank_ends]]
+        begin = job.input_begin[rank_ends] + low
         if width <= SHORT:
             index = begin[:, None] + np.arange(width)
             cells[rows] = source.take(index, mode="clip")  # elements beyond a chunk's end are never stored
@@ -282,10 +283,11 @@ def _load_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
 def _store_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
     """Copy the elements from `low` on of every chunk from the cells into the outputs; avg divides here."""
     width, ends = cells.shape[1], job.analysis.outputs
-    available = np.minimum(job.length[ends.chunk[batch.exits]] - low, width)
-    chosen = batch.exits[available > 0]
+    available = np.minimum(job.length[ends.chunk[batch.outputs]] - low, width)
+    chosen = batch.outputs[available > 0]
     for rank, rank_ends in _by_rank(ends, chosen):
-        target, rows, begin = job.outputs[rank], batch.local[ends.cell[rank_ends]], job.exit[rank_ends] + low
+        target, rows = job.outputs[rank], batch.row_of_cell[ends.cell[rank_ends]]
+        begin = job.output_begin[rank_ends] + low
         length = np.minimum(job.length[ends.chunk[rank_ends]] - low, width)
         values = cells[rows] if width <= SHORT or job.averages else cells
         if job.averages:

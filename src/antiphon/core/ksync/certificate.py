@@ -128,7 +128,7 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     _require(type(k) is int and k >= 0, f"its k is {quote(k)}, expected a whole number from 0")
     for c, r in undecided:
         is_better = c > 0 and bound / weight <= Fraction(r, c) < ratio / weight
-        is_refuted = any(c >= c_none and r <= r_none for c_none, r_none in refuted_figures)
+        is_refuted = any(c >= refuted_c and r <= refuted_r for refuted_c, refuted_r in refuted_figures)
         _require(is_better and not is_refuted, f"({c}, {steps}, {r}) is no undecided better point, as `open` says")
     proved = [f"{kind} in {steps} steps has R/C >= {bound / weight}, by prices of links"]
     # The ratio equals the bound: no point with S steps can be better, so no refutations are needed.

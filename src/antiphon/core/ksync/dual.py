@@ -1,8 +1,8 @@
 """Lower bounds on the rounds of every schedule of at most S steps, from prices of resources, checked in whole numbers.
 
-A resource is a bond, which is a group of parallel links, or a shared limit. A schedule with r_s rounds in step s moves
-at most b_q * r_s chunks over resource q in that step, where b_q is its chunks per round. With prices P[q, s] >= 0 all
-moves therefore cost at most
+A resource is a bond, which is a group of parallel links, or a shared limit. A *move* is one chunk over one bond in one
+step. With r_s rounds in step s there are at most b_q * r_s moves over resource q in it, where b_q is the resource's
+chunks per round. With prices P[q, s] >= 0 all moves therefore cost at most
 
     sum over s of r_s * B_s    with    B_s = sum over q of b_q * P[q, s].
 
@@ -95,8 +95,7 @@ class StepDual:
 
 
 def _read_rows(rows: Sequence[Sequence[int]], width: int) -> IntArray:
-    array = np.array(rows, np.int64).reshape(-1, width)
-    return array
+    return np.array(rows, np.int64).reshape(-1, width)
 
 
 @dataclass(frozen=True)
@@ -217,9 +216,9 @@ def _cheapest_paths(instance: Instance, holders: Sequence[int], lengths: IntArra
         # Chunks do not stay in switches between steps.
         cost[:, ranks:] = FAR_COST
         for _ in range(instance.nodes - ranks):  # a path has at most as many hops as there are switches
-            before = cost[:, ranks:].copy()
+            previous_cost = cost[:, ranks:].copy()
             _relax_bonds(cost, instance, into_switch, lengths[:, :, step])
-            if np.array_equal(before, cost[:, ranks:]):
+            if np.array_equal(previous_cost, cost[:, ranks:]):
                 break
         _relax_bonds(cost, instance, into_rank, lengths[:, :, step])
     return cost

@@ -1,10 +1,11 @@
 """Prove that a program computes its collective: for every number of elements, data type and operator.
 
 Nothing is run and no size is tried. cells.py lists the accesses of all operations to *cells*, intervals of memory that
-exist at every size. Each access reads or writes one cell. Then:
+exist at every size, and defines *line*, *point*, *atom*, *stretch* and *part*. Each access reads or writes one cell.
+Then:
 
 1. Every access that reads has a definite source: the last write to its cell before it, in the order of operations.
-   Waits must enforce this order in every run (`unordered`); if they do, any legal order gives the same values.
+   Waits must enforce this order in every run (`find_unordered`); if they do, any legal order gives the same values.
 2. Values are computed along these sources. A value is a multiset of contributions; instead of listing them, each
    contribution is a random number of 128 bits, drawn anew for every proof, and a value is their sum with their count.
    Different multisets of n contributions have equal sums with a probability below n^2 / 2^128, even if the program
@@ -25,7 +26,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, run_starts
+from antiphon.core.columns import Bools, Longs, are_among, concat_ranges, distinct, run_starts
 from antiphon.core.program.cells import Cells, by_memory, cells_of
 from antiphon.core.program.form import Envelopes, complain, op_text, refuse_form, refuse_other_messages
 from antiphon.core.program.kinds import FOLD, Program
@@ -35,7 +36,7 @@ MOST_STEPS = 2**24  # waits that are followed, in total for all pairs
 MOST_LEVELS = 1000  # the longest chain of waits that is followed
 
 
-def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) -> Bools:
+def find_unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) -> Bools:
     """Return for every pair whether the later operation may start before the earlier one is done.
 
     `piecewise`: per pair, whether it is enough that piece i waits for piece i. Waits are transitive. If an operation
@@ -48,13 +49,13 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     >>> from types import SimpleNamespace as Namespace
     >>> waits = {"wait_ptr": np.array([0, 0, 1, 2, 2]), "wait": np.array([0, 1]), "wait_op": np.array([1, 2])}
     >>> program = Namespace(operations=4, pieces=np.ones(4, np.int64), **waits)
-    >>> unordered(program, np.array([0, 0, 2]), np.array([1, 2, 3]), np.zeros(3, bool))
+    >>> find_unordered(program, np.array([0, 0, 2]), np.array([1, 2, 3]), np.zeros(3, bool))
     array([False, False,  True])
     """
     pieces, count = program.pieces, max(program.operations, 1)
     # Direct waits as sorted keys: one binary search per pair.
     edges = np.sort(program.wait_op * count + program.wait)
-    has_no_wait = np.flatnonzero(~_contains_keys(edges, later * count + earlier))
+    has_no_wait = np.flatnonzero(~are_among(later * count + earlier, edges))
     # If all pieces must wait for all, a direct wait between equal numbers of pieces, which orders only equal pieces, is
     # not enough.
     needs_more = pieces[earlier] > 1
@@ -62,38 +63,26 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     undecided = np.union1d(has_no_wait, np.flatnonzero(needs_more))
     missing = np.zeros(len(earlier), bool)
     missing[undecided] = True
-    # State of the search: for `pair` it has reached operation `at`; `all_pieces`: by waits of all pieces for all.
-    pair, at = undecided, later[undecided]
+    # State of the search: for `pair` it has reached operation `reached`; `all_pieces`: by waits of all pieces for all.
+    pair, reached = undecided, later[undecided]
     all_pieces = np.zeros(len(undecided), bool)
     first, wait_counts = program.wait_ptr[:-1], np.diff(program.wait_ptr)
     steps = levels = 0
     # Breadth-first search backwards over waits, for all undecided pairs at once.
     while len(pair):
-        each = wait_counts[at]
+        each = wait_counts[reached]
         steps, levels = steps + int(each.sum()), levels + 1
         if steps > MOST_STEPS or levels > MOST_LEVELS:
             raise Unsupported("it has too many waits that lead from one to the next; not proven")
-        awaited = program.wait[concat_ranges(first[at], each)]
-        waiter, pair, all_pieces = np.repeat(at, each), np.repeat(pair, each), np.repeat(all_pieces, each)
+        awaited = program.wait[concat_ranges(first[reached], each)]
+        waiter, pair, all_pieces = np.repeat(reached, each), np.repeat(pair, each), np.repeat(all_pieces, each)
         all_pieces |= (pieces[awaited] != pieces[waiter]) | (pieces[awaited] == 1)
         missing[pair[(awaited == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
         # Operations are numbered in topological order: below `earlier` the search cannot succeed any more.
         goes_on = (awaited > earlier[pair]) & missing[pair]
         key = distinct((pair[goes_on] * count + awaited[goes_on]) * 2 + all_pieces[goes_on])
-        pair, at, all_pieces = key // 2 // count, key // 2 % count, key % 2 == 1
+        pair, reached, all_pieces = key // 2 // count, key // 2 % count, key % 2 == 1
     return missing
-
-
-def _contains_keys(sorted_keys: Longs, keys: Longs) -> Bools:
-    """Return which of `keys` are in `sorted_keys`, which are in ascending order.
-
-    >>> _contains_keys(np.array([3, 5, 9]), np.array([5, 4, 9]))
-    array([ True, False,  True])
-    """
-    if not len(sorted_keys):
-        return np.zeros(len(keys), bool)
-    at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
-    return np.asarray(sorted_keys[at] == keys)
 
 
 def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) -> tuple[Longs, Longs, Bools]:
@@ -111,8 +100,8 @@ def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) ->
 # ---- the proof ----
 
 
-MANY = 2**40  # counts of contributions saturate here
-Words = NDArray[np.uint64]
+MAX_COUNT = 2**40  # counts of contributions saturate here
+Words = NDArray[np.uint64]  # n x 2: 128 bits per row
 
 
 def prove(*programs: Program) -> None:
@@ -181,40 +170,40 @@ def _find_sources(cells: Cells) -> Longs:
     count = len(access)  # columns from here on are in this order
     op, cell, written = cells.op[access], cells.cell[access], cells.written[access]
     position = np.arange(count)
-    fresh = run_starts(stretch)  # whether a run begins here
+    begins_run = run_starts(stretch)  # whether a run begins here
     # For every position: where its run begins, and the last write up to it.
-    begin = np.maximum.accumulate(np.where(fresh, position, 0)) if count else position
-    last = np.maximum.accumulate(np.where(written, position, -1)) if count else position
-    before = np.append(-1, last)[:count]  # the last write before this access
-    before = np.where(before < begin, -1, before)
+    begin = np.maximum.accumulate(np.where(begins_run, position, 0)) if count else position
+    last_write = np.maximum.accumulate(np.where(written, position, -1)) if count else position
+    write_before = np.append(-1, last_write)[:count]  # the last write before this access
+    write_before = np.where(write_before < begin, -1, write_before)
     reads = np.flatnonzero(~written)
-    has_writer = before[reads] >= 0
-    has_writer[has_writer] = cell[before[reads[has_writer]]] == cell[reads[has_writer]]
+    has_writer = write_before[reads] >= 0
+    has_writer[has_writer] = cell[write_before[reads[has_writer]]] == cell[reads[has_writer]]
     _refuse_reads(cells, access[reads[~has_writer]])
     # Writes that come directly after another access of the same operation: the operation touches the stretch twice.
-    touches_twice = np.append(False, (op[1:] == op[:-1]) & ~fresh[1:])[:count] & written
+    touches_twice = np.append(False, (op[1:] == op[:-1]) & ~begins_run[1:])[:count] & written
     at = np.flatnonzero(touches_twice)
     bad = np.zeros(cells.operations, bool)
     bad[op[at[written[at - 1]]]] = True
     complain(cells.program, bad, "it writes twice to the same elements")
     bad[op[at[cell[at - 1] != cell[at]]]] = True
     complain(cells.program, bad, "its result stands partly on an operand")
-    _refuse_spoiling(cells, fresh, op, cell, written)
+    _refuse_overwriting(cells, begins_run, op, cell, written)
     # For every position: the next write from it on, in its run; -1 if there is none.
-    following = np.minimum.accumulate(np.where(written, position, count)[::-1])[::-1] if count else position
+    next_write = np.minimum.accumulate(np.where(written, position, count)[::-1])[::-1] if count else position
     end = np.append(begin, count)  # per position the begin of its run, and one entry for "no following write"
-    following = np.where((following < count) & (end[np.minimum(following, count)] == begin), following, -1)
-    overwritten = reads[following[reads] >= 0]
-    rewrites = np.flatnonzero(written & ~fresh & np.append(False, written[:-1])[:count])
+    next_write = np.where((next_write < count) & (end[np.minimum(next_write, count)] == begin), next_write, -1)
+    overwritten = reads[next_write[reads] >= 0]
+    rewrites = np.flatnonzero(written & ~begins_run & np.append(False, written[:-1])[:count])
     # (before, after) pairs: a read after its write, a write after a read, a write after a write.
     pairs = (
-        np.concatenate([before[reads], overwritten, rewrites - 1]),
-        np.concatenate([reads, following[overwritten], rewrites]),
+        np.concatenate([write_before[reads], overwritten, rewrites - 1]),
+        np.concatenate([reads, next_write[overwritten], rewrites]),
     )
     # The order found above is only right if waits enforce it in every run.
     _refuse_races(cells, access[pairs[0]], access[pairs[1]])
     source = np.full(len(cells.op), -1, np.int64)
-    source[access[reads]] = access[before[reads]]
+    source[access[reads]] = access[write_before[reads]]
     return source
 
 
@@ -230,13 +219,13 @@ def _refuse_reads(cells: Cells, wrong: Longs) -> None:
     raise Invalid(f"rank {rank} ends without block {block}, which the {program.collective.kind} gives to it")
 
 
-def _refuse_spoiling(cells: Cells, fresh: Bools, op: Longs, cell: Longs, written: Bools) -> None:
+def _refuse_overwriting(cells: Cells, begins_run: Bools, op: Longs, cell: Longs, written: Bools) -> None:
     """Raise Invalid if an operation of an in-place program overwrites an input that is no output."""
     if not len(op):
         return
-    run = np.cumsum(fresh) - 1
-    last = np.append(fresh[1:], True)
-    is_result = op[last] == cells.operations  # per run: its last access reads a final output
+    run = np.cumsum(begins_run) - 1
+    ends_run = np.append(begins_run[1:], True)
+    is_result = op[ends_run] == cells.operations  # per run: its last access reads a final output
     at = np.flatnonzero(written & (op >= 0) & cells.in_output[cell])
     bad = np.zeros(cells.operations, bool)
     bad[op[at[~is_result[run[at]]]]] = True
@@ -248,12 +237,15 @@ def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
     program = cells.program
     piecewise_ok = (cells.same_pieces[earlier] == cells.same_pieces[later]) & (cells.same_pieces[earlier] >= 0)
     reused = cells.generations
-    x = np.concatenate([cells.op[earlier], reused[0]])
-    y = np.concatenate([cells.op[later], reused[1]])
+    first_op = np.concatenate([cells.op[earlier], reused[0]])
+    second_op = np.concatenate([cells.op[later], reused[1]])
     piecewise_ok = np.concatenate([piecewise_ok, program.pieces[reused[0]] > 1])
-    relevant = (x >= 0) & (y < cells.operations) & (x != y)
-    before, after, piecewise = pairs_of(x[relevant], y[relevant], piecewise_ok[relevant], cells.operations)
-    wrong = unordered(program, before, after, piecewise)
+    # Inputs (-1) come before all operations, final outputs after all of them.
+    relevant = (first_op >= 0) & (second_op < cells.operations) & (first_op != second_op)
+    before, after, piecewise = pairs_of(
+        first_op[relevant], second_op[relevant], piecewise_ok[relevant], cells.operations
+    )
+    wrong = find_unordered(program, before, after, piecewise)
     if wrong.any():
         at = int(np.argmax(wrong))
         names = op_text(program, int(after[at])), op_text(program, int(before[at]))
@@ -304,8 +296,8 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     order = np.lexsort((target, when))
     target, sources, when = target[order], sources[order], when[order]
     # Rows (target, source) by time and target: a head begins each write, a level each time.
-    fresh = run_starts(target)
-    heads = np.flatnonzero(fresh)
+    begins_write = run_starts(target)
+    heads = np.flatnonzero(begins_write)
     levels = np.flatnonzero(run_starts(when[heads])) if len(heads) else heads
     # One level per time. Invariant: the values of all writes at earlier times are final.
     for a, b in pairwise([*levels.tolist(), len(heads)]):
@@ -317,7 +309,7 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
         else:
             cut = begin - begin[0]
             sums[of] = np.add.reduceat(sums[reads], cut, axis=0)
-            count[of] = np.minimum(np.add.reduceat(count[reads], cut), MANY)
+            count[of] = np.minimum(np.add.reduceat(count[reads], cut), MAX_COUNT)
     return _Values(sums, count, sums[carried], *required)
 
 
@@ -344,15 +336,14 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
     Both follow from the collective's relation: which contributions ranks begin with, and which they must end with.
     """
     relation = cells.program.collective.relation
-    name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id
-    names, which = np.unique(name, return_inverse=True)
+    name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id  # of a contribution: its block and number
+    names, contribution = np.unique(name, return_inverse=True)
     # 128 random bits per contribution; both variants use one seed, so that equal data have equal values.
     number = np.random.default_rng(seed).integers(0, 2**64, (len(names), 2), np.uint64)
-    ones = np.ones(len(names), np.int64)
     key = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block  # rank and block as one number
     row = np.searchsorted((cells.input_side.rank << 32) | cells.input_side.block, key)
-    initial = _sum_by_row(row, which, number, ones, len(cells.input_side.rank))
-    per_block = _sum_by_row(names >> 32, np.arange(len(names)), number, ones, cells.program.collective.blocks)
+    initial = _sum_by_row(row, contribution, number, len(cells.input_side.rank))
+    per_block = _sum_by_row(names >> 32, np.arange(len(names)), number, cells.program.collective.blocks)
     key = (relation.post_rank.astype(np.int64) << 32) | relation.post_block
     row = np.searchsorted((cells.output_side.rank << 32) | cells.output_side.block, key)
     block, want = (np.zeros(len(cells.output_side.rank), np.int64) for _ in range(2))
@@ -365,35 +356,37 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
         ids = np.array([i for ids in relation.wants for i in ids], np.int64)
         first = np.cumsum(lengths) - lengths
         want_sizes = lengths[want[listed]]
-        at = (np.repeat(block[listed], want_sizes) << 32) | ids[concat_ranges(first[want[listed]], want_sizes)]
-        id_rows = np.minimum(np.searchsorted(names, at), max(len(names) - 1, 0))
-        if not len(names) or np.any(names[id_rows] != at):
+        wanted = (np.repeat(block[listed], want_sizes) << 32) | ids[concat_ranges(first[want[listed]], want_sizes)]
+        id_rows = np.minimum(np.searchsorted(names, wanted), max(len(names) - 1, 0))
+        if not len(names) or np.any(names[id_rows] != wanted):
             raise Invalid("its relation wants what no rank contributes")
-        values = _sum_by_row(np.repeat(np.arange(len(listed)), want_sizes), id_rows, number, ones, len(listed))
+        values = _sum_by_row(np.repeat(np.arange(len(listed)), want_sizes), id_rows, number, len(listed))
         sums[listed], count[listed] = values
     return initial, (sums, count)
 
 
-def _sum_by_row(row: Longs, which: Longs, number: Words, ones: Longs, rows: int) -> tuple[Words, Longs]:
-    """Return per row the sum of the numbers of its contributions, and their count."""
-    sums, count = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.int64)
-    np.add.at(sums, row, number[which])
-    np.add.at(count, row, ones[which])
-    return sums, count
+def _sum_by_row(row: Longs, contribution: Longs, number: Words, rows: int) -> tuple[Words, Longs]:
+    """Return per row the sum of the random numbers of its contributions, and their count.
+
+    `contribution`: for each entry of `row`, an index into `number`.
+    """
+    sums = np.zeros((rows, 2), np.uint64)
+    np.add.at(sums, row, number[contribution])
+    return sums, np.bincount(row, minlength=rows)
 
 
 def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
     """Raise Invalid unless every output has its required value, and avg divides it once, by the number of its
     contributions."""
-    rows, at = cells.row[cells.outputs], source[cells.outputs]
-    wrong = values.count[at] != values.required_count[rows]
-    wrong |= np.any(values.sums[at] != values.required[rows], axis=1)
-    program, last = cells.program, cells.output_side
+    rows, writer = cells.row[cells.outputs], source[cells.outputs]
+    wrong = values.count[writer] != values.required_count[rows]
+    wrong |= np.any(values.sums[writer] != values.required[rows], axis=1)
+    program, results = cells.program, cells.output_side
     kind = program.collective.kind
     if wrong.any():
         row = int(rows[np.argmax(wrong)])
         raise Invalid(
-            f"rank {int(last.rank[row])} ends with wrong data in block {int(last.block[row])}: it is no {kind}"
+            f"rank {int(results.rank[row])} ends with wrong data in block {int(results.block[row])}: it is no {kind}"
         )
     divisor = np.zeros(int(cells.cell.max(initial=-1)) + 2, np.int64)
     inside = cells.finish_cell < len(divisor)
@@ -406,5 +399,5 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
     divisor[output_cells] = 0
     if twice or divisor.any() or not inside.all() or wrong.any():
         row = int(rows[np.argmax(wrong)]) if wrong.any() else 0
-        where = f"rank {int(last.rank[row])}, block {int(last.block[row])}" if wrong.any() else "something else"
+        where = f"rank {int(results.rank[row])}, block {int(results.block[row])}" if wrong.any() else "something else"
         raise Invalid(f"its finish table divides {where} by what an avg does not, or twice")

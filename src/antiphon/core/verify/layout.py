@@ -1,5 +1,6 @@
-"""Prepare a schedule for verification: split its chunks, which are independent, into batches that fit the caches.
+"""Prepare a schedule for verification: split its chunks into batches that fit the processor's caches.
 
+Chunks are verified independently, so each batch (`ChunkRows`) is checked alone, by trees.py, sets.py and ordered.py.
 A cell is a (chunk, rank, slot): slot 0 is a rank's copy of the chunk, slots above 0 are private extra copies. `pre`
 cells hold a contribution at the start; `post` cells must hold a `want` at the end: -1 for all contributions of the
 block, else an index into `Relation.wants`. Within a batch cells are numbered 0, 1, ... so that the state of all cells
@@ -11,7 +12,7 @@ by batch once (a radix sort), so that those of a batch are neighbours.
 
 `ChunkRows.steps` iterates over steps. Only the order of a chunk's own steps matters, so if steps hold few rows on
 average they are renumbered per chunk: a thousand chunks that follow one another along a path of 7 hops occupy 1006
-steps, renumbered 7.
+steps, but 7 after renumbering.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class Demand:
 
     pre_ptr: Longs
     pre_rank: Ints
-    pre_id: Ints
+    pre_id: Ints  # number of the contribution
     post_ptr: Longs
     post_rank: Ints
-    post_want: Ints
+    post_want: Ints  # -1: all contributions; else an index into `Relation.wants`
 
     @staticmethod
     def of(collective: Collective) -> Demand:
@@ -73,11 +74,11 @@ class ChunkRows:
     owner: AnyInts  # row -> its chunk, as an index into `chunks`
     pre: Longs  # per initial contribution, its cell
     pre_owner: Longs  # its chunk, as an index into `chunks`
-    pre_id: Ints  # its id in the collective
+    pre_id: Ints  # its number
     post: Longs  # per cell that must hold a result at the end, the cell
     post_owner: Longs  # its chunk, as an index into `chunks`
     post_rank: Ints  # its rank
-    post_want: Ints  # -1: all contributions; else an index into the `wants` of the relation
+    post_want: Ints  # as in `Demand`
 
     def only(self, owners: Longs) -> ChunkRows:
         """Return the batch with only these of its chunks (cells keep their numbers)."""
@@ -96,8 +97,8 @@ class ChunkRows:
 
     def compact(self) -> ChunkRows:
         """Return the batch with only the cells that occur, renumbered."""
-        every = np.concatenate([self.src, self.dst, self.pre, self.post])
-        cells, new_cell = unique_inverse(every, max(self.cells, 1))
+        touched = np.concatenate([self.src, self.dst, self.pre, self.post])
+        cells, new_cell = unique_inverse(touched, max(self.cells, 1))
         src, dst, pre, post = np.split(new_cell, np.cumsum([len(self.src), len(self.dst), len(self.pre)]))
         return replace(self, cells=len(cells), src=src, dst=dst, pre=pre, post=post)
 
@@ -121,8 +122,8 @@ class ChunkRows:
         step_count = int(np.count_nonzero(run_starts(step))) if sorted_already else len(distinct(step))
         # Fewer than 256 rows per step: renumber steps within each chunk, so that each NumPy call has more to do.
         if step_count * 256 > len(step) and len(self.chunks) > 1:
-            _, place = unique_inverse(step, int(step.max()) + 1)
-            key = self.owner.astype(np.int64) * step_count + place
+            _, step_index = unique_inverse(step, int(step.max()) + 1)
+            key = self.owner.astype(np.int64) * step_count + step_index
             order = order_of(key, len(self.chunks) * step_count)
             # Number all (chunk, step) pairs, and subtract the number of the chunk's first pair.
             pair = np.cumsum(run_starts(key[order])) - 1
