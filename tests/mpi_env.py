@@ -23,8 +23,9 @@ _MPICH_SETTINGS = {
 
 
 def quickly(compiler: str) -> str:
-    """A command for it that has the last word on how much it makes of what it compiles: nothing."""
-    return f"""sh -c 'exec {compiler} "$@" -O0' {compiler}"""
+    """A command for it that does not optimize, and takes no C that later compilers refuse."""
+    strict = "" if compiler == "c++" else " -Werror=int-conversion -Werror=incompatible-pointer-types"
+    return f"""sh -c 'exec {compiler} "$@" -O0{strict}' {compiler}"""
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ typedef struct {
 /* A type for the same elements relative to another origin: MPICH refuses to unpack to MPI_BOTTOM. */
 static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Datatype *moved_type) {
     const char *const bottom = MPI_BOTTOM;
-    const MPI_Aint displacement = PMPI_Aint_diff(bottom, origin);
+    const MPI_Aint displacement = PMPI_Aint_diff((MPI_Aint)bottom, (MPI_Aint)origin);
     int code = PMPI_Type_create_hindexed(1, &count, &displacement, type, moved_type);
     return code ? code : PMPI_Type_commit(moved_type);
 }
