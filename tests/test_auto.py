@@ -19,7 +19,7 @@ from antiphon.core.reshape import keep, relabel
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
-from antiphon.formats.probe.found import Probed
+from antiphon.formats.probe.probed import Probed
 from antiphon.runtimes.auto import isomorphic
 from antiphon.runtimes.auto.allocation import find_allocation
 from antiphon.runtimes.auto.answering import answer_question

@@ -15,9 +15,9 @@ from antiphon.cli import run
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import NetworkCard, Topology
 from antiphon.errors import AntiphonError
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.joining import cards_with_speeds, read_machine
 from antiphon.formats.probe.nccl_write import nccl_xml
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.table import read
 
 # As NCCL 2.30 reads it: elements, what may stand in each, and attributes that it needs or knows (src/graph/xml.cc,

@@ -7,7 +7,7 @@ from probe_cases import CASES, Case
 from probe_text import cpu, gpu, limits_of, links_of, nic, pci, system, told
 from quick import in_turn
 
-from antiphon.formats.probe.found import Probed
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.table import read, recognise_source
 from antiphon.topologies.nvswitch import NVLS
 

@@ -19,8 +19,8 @@ from antiphon.cost import usual_model
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.place import place_of
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.here import look_at_machine
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.table import read
 
 BUSES = [f"{0x10 + i:02x}" for i in range(8)]

@@ -11,8 +11,8 @@ from probe_text import fabric, links_of, nvlink_status, told, topo
 from antiphon.core.reshape import keep
 from antiphon.core.symmetry import canonical
 from antiphon.errors import Invalid, Missing
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.here import look_at_machine, visible_gpus
+from antiphon.formats.probe.probed import Probed
 from antiphon.topologies import topology
 
 EMPTY: Mapping[str, str] = {}

@@ -16,8 +16,8 @@ from antiphon.core.symmetry import canonical
 from antiphon.core.topology import NetworkCard, Topology
 from antiphon.cost import usual_model
 from antiphon.errors import Invalid, UnlikelyInput, Unsupported
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.joining import join_box_and_fabric, join_by_own_cards, read_machine
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 

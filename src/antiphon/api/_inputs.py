@@ -25,13 +25,13 @@ def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
 
 
 def machine(value: Any, name: str = "topology") -> Topology:
-    """Return a machine from an object, its name or its file; `name` is the argument's in errors."""
+    """Return a machine from an object, its name or its file; errors call the argument `name`."""
     from antiphon.select import machine_of
 
-    return machine_of(by_name(value), name)
+    return machine_of(path_as_text(value), name)
 
 
-def by_name(value: Any) -> Any:
+def path_as_text(value: Any) -> Any:
     """Convert a path to a string; return every other value unchanged."""
     return path(value, "file") if isinstance(value, os.PathLike) else value
 
@@ -41,10 +41,10 @@ def collective(
 ) -> Collective:
     """Return a collective from an object, its name or its file; `root`, `ranks` and `mesh` only with a name."""
     from antiphon.core.collective import Collective
-    from antiphon.select import collective as by_spec
+    from antiphon.select import collective as parse_collective
 
     if not isinstance(value, Collective):
-        return by_spec(by_name(value), topology, root=root, ranks=ranks, mesh=mesh)
+        return parse_collective(path_as_text(value), topology, root=root, ranks=ranks, mesh=mesh)
     if root is not None or ranks is not None or mesh:
         raise Invalid(f"{value.kind}: a Collective names its own ranks and root; leave out root, ranks and mesh")
     if value.ranks != topology.ranks:
@@ -55,7 +55,7 @@ def collective(
 
 
 def is_own_type(value: Any) -> bool:
-    """Return whether its type is of this package. Attributes of foreign objects may raise anything."""
+    """Return whether the type of `value` is of this package: attributes of foreign objects may raise anything."""
     return type(value).__module__.startswith("antiphon.")
 
 
@@ -64,7 +64,7 @@ def plans(
 ) -> dict[str, Plan]:
     """Return all plans of a file, or of a result of `tune`, `frontier` or `load`, by collective; also of one plan.
 
-    `name`: of the argument, in errors. `on`: the machine of a file that names none. `dead`: as of `load_plans`.
+    Errors call the argument `name`. `on`: the machine of a file that names none. `dead`: as for `load_plans`.
     """
     from antiphon.core.plan import Plan
     from antiphon.formats.foreign import is_gpu_program_file
@@ -90,7 +90,7 @@ def plans(
 
 
 def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | None = None) -> Plan:
-    """Return the only plan, or of several the one for `collective`; `on` is the machine of a file that names none."""
+    """Return the only plan, or of several the one for `collective`; the other parameters are those of `plans`."""
     from antiphon.core.collective import kind_named
 
     by_collective = plans(value, name, on)
@@ -108,8 +108,8 @@ def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | No
 def verified_plan(value: Any, collective: str, use: str, op: str | None = None, dtype: str | None = None) -> Plan:
     """Return the plan, verified.
 
-    Infeasible if it is wrong, or if its switches do not support `op` and `dtype`. `use` is the participle for the
-    message: such a plan "is not run" or "is not written".
+    Raises Infeasible if it is wrong, or if its switches do not support `op` and `dtype`. `use` completes the message:
+    such a plan "is not run" or "is not written".
     """
     chosen = plan(value, collective)
     _refuse_wrong(chosen, value, use, op, dtype)

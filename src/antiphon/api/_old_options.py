@@ -1,4 +1,7 @@
-"""Accept parameters that `tune` had in the previous version, now in `Search` or in `antiphon.measure.tune`."""
+"""Decorators of public functions that accept parameters of the previous version, with a deprecation warning.
+
+They are now fields of `Search`, or parameters of `antiphon.measure.tune`.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,31 @@ from antiphon.errors import Invalid
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MEASURING = (
+MEASURING = (  # parameters of `antiphon.measure.tune`
     "factor", "few", "dtype", "op", "iterations", "warmup", "limit", "mpiexec", "compiler", "scale", "library_only",
 )  # fmt: skip
 
 
 def old_search_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Accept the fields of `Search` as keywords, too, with a warning."""
+    """Accept the fields of `Search` also as keywords, with a warning; they override those of `search`."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         options: dict[str, Any] = dict(kwargs)
-        old = {name: options.pop(name) for name in FIELDS if name in options}
-        if old:
-            values = {name: value for name, value in old.items() if value is not None}
-            listed = ", ".join(f"{name}=..." for name in old)
-            warn_old(f"antiphon.{function.__name__}(..., {listed})", f"search=antiphon.Search({listed})")
-            new = as_search(options.get("search"))
-            options["search"] = Search(**{**{name: getattr(new, name) for name in FIELDS}, **values})
+        keywords = {name: options.pop(name) for name in FIELDS if name in options}
+        if keywords:
+            values = {name: value for name, value in keywords.items() if value is not None}
+            keywords_text = ", ".join(f"{name}=..." for name in keywords)
+            warn_old(f"antiphon.{function.__name__}(..., {keywords_text})", f"search=antiphon.Search({keywords_text})")
+            search = as_search(options.get("search"))
+            options["search"] = Search(**{**{name: getattr(search, name) for name in FIELDS}, **values})
         return cast(R, cast(Any, function)(*args, **options))
 
     return call
 
 
 def old_measuring(function: Callable[P, R]) -> Callable[P, R]:
-    """Accept `on` and the options for measuring, too, with a warning, and call `antiphon.measure.tune`."""
+    """Accept also `on` and options for measuring: with `on`, warn and call `antiphon.measure.tune`."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""Show results as an interactive page: one file that loads nothing."""
+"""Show results as an interactive page: one HTML file that loads no other (`antiphon.explore`)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def explore(
     profile
         Measured parameters: a Profile, its file, or the name of a shipped one.
     collective
-        Of several plans, only the one for this collective.
+        If the result has several plans: show only the one for this collective.
     trace
         Of one plan, a trace of a run at one size (`run` with `trace`): its times are shown beside the predicted ones.
     origin
@@ -120,7 +120,7 @@ def explore(
         plans = {chosen.collective.kind: chosen}
     if not all(has_real_machine(each) for each in plans.values()):
         raise Invalid("result: its file names no machine; explore the plan (.json) that it was written from")
-    figures = as_profile(profile) if profile is not None else None
+    parameters = as_profile(profile) if profile is not None else None
     traced = None if trace is None else read_messages(trace)
     if traced is not None:
         if len(plans) > 1:
@@ -128,4 +128,4 @@ def explore(
         if size not in (None, traced.nbytes):
             raise Invalid(f"trace: is of {format_size(traced.nbytes)}; leave nbytes out")
         size = traced.nbytes
-    return Page(explorer_html(payload.plans_page(plans, sizes, size, model, figures, traced), origin))
+    return Page(explorer_html(payload.plans_page(plans, sizes, size, model, parameters, traced), origin))

@@ -122,7 +122,7 @@ def bench(  # noqa: PLR0913
         subjects = [plan for source in sources for plan in _inputs.plans(source, "what").values()]
     machine = None if topology is None else _inputs.machine(topology)
     return measure(
-        _inputs.by_name(subjects), machine, parse_sizes(DEFAULT_SIZES if nbytes is None else nbytes, "nbytes"),
+        _inputs.path_as_text(subjects), machine, parse_sizes(DEFAULT_SIZES if nbytes is None else nbytes, "nbytes"),
         on=on, planner=planner, options=options, root=root, ranks=ranks, dtype=several(data_type)(dtype, "dtype"),
         op=several(operator)(op, "op"), iterations=iterations, warmup=warmup, model=model, profile=profile, miad=miad,
         seed=seed, mpiexec=mpiexec, compiler=compiler, scale=scale, timeout=timeout, hybrid=hybrid, lowering=lowering,

@@ -186,7 +186,8 @@ def tune_over(  # noqa: PLR0913
             raise Invalid(f"{name}: is for one machine; leave it out")
 
     return find(
-        _inputs.by_name(collective), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes, model=model or "",
+        _inputs.path_as_text(collective), topology, vary=vary, nbytes=SPAN if nbytes is None else nbytes,
+        model=model or "",
         profile=profile, planners=planners, root=root, ranks=ranks, nccl=nccl, progress=progress, **options,
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """The commands `bench`: measure plans beside the library's own collectives, and measure what `fit` reads.
 
 First the commands, then (`bench_text`) the table. It has one line per size: the columns of nccl-tests out of place and
-in place, then the quartiles of our time, the model's time, the library's time, and our time over the library's:
+in place, then the quartiles of our time, the model's time, the library's time, and our time divided by the library's:
 
     #   size  count     type  redop  root   time  algbw  busbw  #wrong  ...  quartiles  model  library  over it  plan
         1024    256  float32    sum    -1  10.20   0.10   0.15       0  ...  9.9-10.8    9.80    12.10     0.84  ring
@@ -35,7 +35,7 @@ from antiphon.units import (
 )
 
 Row = Mapping[str, Any]
-FACTOR = 4  # between sizes, where --nbytes names none
+FACTOR = 4  # from one size to the next, if --nbytes is a range without a factor
 
 Subject = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective, all, or a file of plans")]
 RootOf = Annotated[int | None, arg.old_option("-r", "COLL:root=RANK", "--root")]
@@ -81,8 +81,8 @@ def bench_plans_command(
 ) -> None:  # fmt: skip
     """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
 
-    Of a file with ranges or several plans each size takes its own. Times are medians of what the slowest rank took;
-    exit code 1 if an element is wrong. Starts the processes by itself; under mpiexec or srun it is one of them.
+    From a file, each size runs the plan of its range. Times are medians of the slowest rank's time; exit code 1 if an
+    element is wrong. Starts the processes by itself; under mpiexec or srun it is one of them.
     """
     from antiphon.runtimes.measure.bench import check_names, decides
 
@@ -117,6 +117,7 @@ def bench_plans_command(
     def check() -> None:
         check_names(source, topo or None, planner)
 
+    # under mpiexec one process decides what is measured; the others only run it
     with decides(runtime, check, **runtime_options) as is_deciding:
         if is_deciding:
             _measure(make_plans, sizes, options, csv, fit, json)
@@ -131,7 +132,7 @@ def _measure(
     from antiphon.runtimes.measure.tables import write_csv, write_fit
 
     rows: list[dict[str, Any]] = []
-    early_end: Exception | None = None
+    error: Exception | None = None  # why the measurement ended early
     log = ThrottledLog()
     with progress("planning", log=False) as (tell, _):
         plans = make_plans()
@@ -147,11 +148,11 @@ def _measure(
         try:
             measure_plans(plans, sizes, progress=add_row, **options)
         except KeyboardInterrupt:
-            early_end = StoppedEarly("interrupted; what was measured until then is printed and written")
-        except AntiphonError as error:  # a process died, or the time is over
-            early_end = error
+            error = StoppedEarly("interrupted; what was measured until then is printed and written")
+        except AntiphonError as failure:  # a process died, or timed out
+            error = failure
     if not rows:
-        raise early_end or Invalid("nothing was measured")
+        raise error or Invalid("nothing was measured")
     emit({"rows": rows}, bench_text(rows), json)
     if csv is not None:
         write_csv(rows, csv)
@@ -160,8 +161,8 @@ def _measure(
         written.append(f"# written: {fit}, {write_fit(rows, fit)} of {len(rows)} rows")
     for line in written if not json else ():
         print(line)
-    if early_end is not None:
-        raise early_end
+    if error is not None:
+        raise error
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 
@@ -322,11 +323,11 @@ def micro_command(
 
 # ---- text ----
 
-# Head of the table: columns of a call, columns out of place and again in place, and columns of comparison
+# Head of the table: columns of the call, then columns of its times (out of place, then in place), then comparisons
 CALL_COLUMNS = ("size", "count", "type", "redop", "root")
 TIME_COLUMNS = ("time", "algbw", "busbw", "#wrong")
 COMPARED_COLUMNS = ("quartiles", "model", "library", "over it")
-# Units of these columns, the second line of the head
+# Units of these columns: the second line of the head
 UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2, "(us)", "(us)", "(us)", "")
 
 
@@ -426,18 +427,19 @@ def _us(seconds: float) -> str:
 
 
 def _speed(bytes_per_second: float) -> str:
+    """Return GB/s as text."""
     return f"{bytes_per_second / 1e9:.2f}" if bytes_per_second >= 1e7 else f"{bytes_per_second / 1e9:.4f}"
 
 
 def _bench_notes(rows: Sequence[Row]) -> list[str]:
     """Return the notes below the table."""
     notes = []
-    wrong = [row for row in rows if row["reference_wrong"]]
-    if wrong:
-        row = wrong[0]
+    library_wrong = [row for row in rows if row["reference_wrong"]]
+    if library_wrong:
+        row = library_wrong[0]
         notes.append(
             f"# the library's own results differ for {row['dtype']} {row['op']} at {format_size(row['nbytes'])}"
-            + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
+            + (f" and {len(library_wrong) - 1} more" if len(library_wrong) > 1 else "")
         )
     if any(row["reference_seconds"] is None for row in rows):
         notes.append("# -: there is no such collective of the library's own to compare with")

@@ -1,5 +1,5 @@
-"""Classes of commands that parse their words differently from typer: groups with headings, an optional name, a program
-behind --, several files behind one option."""
+"""Classes of commands that typer lacks, used by cli/table.py: a group whose help has headings, a group with a nameless
+command, a command with a user's program after --, and an option with several files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import typer.core
 
-PLANS = "COLL|PLAN|TABLE"  # the nameless command of the group
-COMMAND = "antiphon.lab.command"  # the key in typer's context of the words after --
+PLANS = "COLL|PLAN|TABLE"  # internal name of the nameless command, after the arguments that it takes
+COMMAND = "antiphon.lab.command"  # key in `ctx.meta` of the list of words after --; None if there is no --
 
 
 class WithHeadings(typer.core.TyperGroup):
-    """All commands; the help lists them under the headings of the table."""
+    """The group of all commands; the help lists them under the headings of cli/table.py."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         headings = self.commands.headings  # type: ignore[attr-defined]
@@ -71,14 +71,14 @@ class WithFileList(typer.core.TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words: list[str] = []
-        files = False
+        is_file = False  # whether the next word is a file: true after --from, until the next option
         for word in args:
             if word.startswith("-"):
                 option, equals, _ = word.partition("=")
-                files = option == "--from"
-                words += [word] if equals or not files else []
+                is_file = option == "--from"
+                words += [word] if equals or not is_file else []
             else:
-                words += ["--from", word] if files else [word]
-        if args[-1:] == ["--from"]:  # typer's own complaint
+                words += ["--from", word] if is_file else [word]
+        if args[-1:] == ["--from"]:  # no file follows: typer then reports that
             words.append("--from")
         return super().parse_args(ctx, words)

@@ -24,8 +24,8 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.formats.files import write_files
 from antiphon.formats.probe import here, joining
-from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.nccl_write import nccl_xml
+from antiphon.formats.probe.probed import Probed, ranks_named
 from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value

@@ -1,7 +1,7 @@
-"""Shared by commands that work for long: options for planners, and progress on stderr.
+"""Helpers of long-running commands: options for planners, and progress on stderr.
 
-On a terminal progress is one line that is overwritten (`progress`). In a log it is a line per candidate, or the last
-line repeated every few seconds (`repeat_in_log`).
+On a terminal progress is one line that is overwritten (`progress`). In a log (stderr is no terminal) it is a line per
+candidate, or the last line repeated every few seconds (`repeat_in_log`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def options_of(texts: list[str] | None) -> dict[str, Any]:
 
 @contextmanager
 def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
-    """Yield two functions that print on stderr: one for lines that may vanish, one for lines that stay.
+    """Yield two functions that print on stderr: one for lines that may be overwritten, one for lines that stay.
 
-    On a terminal the first is one changing line. In a log it prints a line for every candidate (none without `log`),
-    not for each engine. Problems stay in any case.
+    In a log the first prints only lines that begin with "trying", one per candidate; none if not `log`. Lines that
+    report a problem always stay.
     """
     if not sys.stderr.isatty():
         yield lambda text: say(text) if _is_problem(text) or (log and text.startswith("trying ")) else None, say
@@ -61,20 +61,20 @@ class ThrottledLog:
 
 
 @contextmanager
-def repeat_in_log(first: str | None = None) -> Iterator[Tell]:
+def repeat_in_log(print_at_once: str | None = None) -> Iterator[Tell]:
     """Repeat in a log the last line every few seconds, with the seconds since the beginning, so that long work is never
-    silent. The first line that contains `first` is printed at once."""
+    silent. The first line that contains `print_at_once` is printed at once.
+    """
     last_line, has_ended, begin = ["starting"], threading.Event(), time.monotonic()
-    awaited = first
 
     def print_line() -> None:
         say(f"{last_line[0]} ({time.monotonic() - begin:.0f} s)")
 
     def tell(text: str) -> None:
-        nonlocal awaited
+        nonlocal print_at_once
         last_line[0] = text
-        if awaited is not None and awaited in text:
-            awaited = None
+        if print_at_once is not None and print_at_once in text:
+            print_at_once = None
             print_line()
 
     def repeat() -> None:
@@ -92,7 +92,7 @@ def repeat_in_log(first: str | None = None) -> Iterator[Tell]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Show that a compiler, which is silent for a minute, is at work; also in a log."""
+    """Show on a terminal or in a log that a compiler is at work, which prints nothing for up to a minute."""
     if sys.stderr.isatty():
         with working("compiling"):
             yield

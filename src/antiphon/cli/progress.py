@@ -23,7 +23,7 @@ def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]
     if not sys.stderr.isatty():
         from antiphon.select.ledger import BEST_SO_FAR
 
-        with repeat_in_log(first=BEST_SO_FAR) as print_line:
+        with repeat_in_log(print_at_once=BEST_SO_FAR) as print_line:
             yield lambda done, total, text: print_line(progress_line(done, total, text))
         return
     from rich.console import Console

@@ -1,4 +1,7 @@
-"""The commands `sweep`, which compares many machines, and `store`, which shows and clears what was planned."""
+"""The commands `sweep`, which compares many machines, and `store`, which lists, fetches and deletes stored plans.
+
+`tune --store` is here, too (`tune_with_store`).
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ def sweep_command(
     are lists by rank, switch and links of each kind; a machine's own `price` replaces the sum. What the store holds is
     not planned again, so a sweep that was interrupted goes on. --picture draws time against price.
     """
-    form = ".parquet" if out is not None and out.suffix == ".parquet" else ".csv"
-    check_outputs({"-o": out}, pictures, forms={"-o": form})
+    suffix = ".parquet" if out is not None and out.suffix == ".parquet" else ".csv"
+    check_outputs({"-o": out}, pictures, forms={"-o": suffix})
     with show_progress() as progress:
         result = sweeping.run(file, store=store or None, engine=engine, progress=progress)
     if out is not None:
@@ -77,8 +80,8 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     short = short_names(machines)[1]
     lines = [line for i, text in enumerate(conclusions(result)) for line in paragraph(text, "  " if i else "")]
     sizes = low if low == high else f"{low} to {high}"
-    now = f"; {result.planned} of {plural(len(result.answers), 'cell')} planned now"
-    lines += paragraph(f"{', '.join(collectives)}, {sizes}: times the fastest machine's, geometric mean{now}")
+    planned_text = f"; {result.planned} of {plural(len(result.answers), 'cell')} planned now"
+    lines += paragraph(f"{', '.join(collectives)}, {sizes}: times the fastest machine's, geometric mean{planned_text}")
     if planned:
         head, rows = machine_table(result, MAX_SHOWN)
         lines += ["", *(line for row in fitted_rows(head, rows, ("ranks", "worst gap"))[0] for line in row)]
@@ -120,8 +123,8 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
 
 def _answer_lines(answer: Answer) -> list[str]:
     plan = answer.plan
-    how = "from the store, verified again on this machine" if answer.stored else "planned now"
-    lines = paragraph(f"{plan.collective.kind} on {plan.topology.name}: {how}; times by model {answer.model}", "")
+    origin = "from the store, verified again on this machine" if answer.stored else "planned now"
+    lines = paragraph(f"{plan.collective.kind} on {plan.topology.name}: {origin}; times by model {answer.model}", "")
     slower = [r for r in answer.rows if r.library_seconds is not None and r.library_seconds <= r.seconds]
     if slower:
         sizes = ", ".join(format_size(row.nbytes) for row in slower)
@@ -141,11 +144,11 @@ def _answer_lines(answer: Answer) -> list[str]:
 
 def list_stored_command(store: StoreOption = "", json: arg.Json = False) -> None:
     """List the plans in a store, the oldest first."""
-    place = sweeping.as_store(store or None)
-    entries = list(place.entries())
+    plan_store = sweeping.as_store(store or None)
+    entries = list(plan_store.entries())
     total = format_size(sum(entry.nbytes for entry in entries))
-    lines = [f"{place.location}: {plural(len(entries), 'plan')}, {total}", *_stored_table(entries)]
-    emit([_stored_json(e) for e in entries], "\n".join(lines), json)
+    lines = [f"{plan_store.location}: {plural(len(entries), 'plan')}, {total}", *_stored_table(entries)]
+    emit([_stored_json(entry) for entry in entries], "\n".join(lines), json)
 
 
 def get_command(
@@ -163,8 +166,8 @@ def get_command(
         root=root, ranks=members,
     )  # fmt: skip
     if answer is None:
-        place = sweeping.as_store(store or None).location
-        raise NotFound(f"{place} has no such plan; `antiphon tune {coll} {topo} --store {place}` makes it")
+        location = sweeping.as_store(store or None).location
+        raise NotFound(f"{location} has no such plan; `antiphon tune {coll} {topo} --store {location}` makes it")
     if out is not None:
         save(answer.plan, out)
     emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]), json)
@@ -174,12 +177,12 @@ def collect_command(
     max_bytes: MaxBytes = "", older: Older = None, store: StoreOption = "", json: arg.Json = False
 ) -> None:
     """Delete damaged entries, old ones, and the oldest beyond a size."""
-    place = sweeping.as_store(store or None)
+    plan_store = sweeping.as_store(store or None)
     limit = parse_size(max_bytes, "--max-bytes") if max_bytes else 0
     age = None if older is None else older * 24 * 3600
-    deleted = place.collect(limit, age)
-    lines = [f"{plural(len(deleted), 'plan')} deleted from {place.location}", *_stored_table(deleted)]
-    emit([_stored_json(e) for e in deleted], "\n".join(lines), json)
+    deleted = plan_store.collect(limit, age)
+    lines = [f"{plural(len(deleted), 'plan')} deleted from {plan_store.location}", *_stored_table(deleted)]
+    emit([_stored_json(entry) for entry in deleted], "\n".join(lines), json)
 
 
 def _stored_table(entries: list[Stored]) -> list[str]:
@@ -188,16 +191,16 @@ def _stored_table(entries: list[Stored]) -> list[str]:
         return []
     head = ["address", "written (UTC)", "size", "collective", "sizes", "machine"]
     rows = []
-    for e in entries:
-        written = datetime.fromtimestamp(e.seconds, UTC).strftime("%Y-%m-%d %H:%M")
-        low, high = map(format_size, e.sizes)
-        last = f"damaged: {e.damaged}" if e.damaged else e.machine
-        rows.append([e.address[:12], written, format_size(e.nbytes), e.collective or "-", f"{low}:{high}", last])
+    for entry in entries:
+        written = datetime.fromtimestamp(entry.seconds, UTC).strftime("%Y-%m-%d %H:%M")
+        sizes = ":".join(map(format_size, entry.sizes))
+        last = f"damaged: {entry.damaged}" if entry.damaged else entry.machine
+        rows.append([entry.address[:12], written, format_size(entry.nbytes), entry.collective or "-", sizes, last])
     return ["", *wrap_table(head, rows)]
 
 
-def _stored_json(e: Stored) -> dict[str, Any]:
+def _stored_json(entry: Stored) -> dict[str, Any]:
     return {
-        "address": e.address, "nbytes": e.nbytes, "written": e.seconds, "machine": e.machine,
-        "collective": e.collective, "sizes": list(e.sizes), "damaged": e.damaged or None,
+        "address": entry.address, "nbytes": entry.nbytes, "written": entry.seconds, "machine": entry.machine,
+        "collective": entry.collective, "sizes": list(entry.sizes), "damaged": entry.damaged or None,
     }  # fmt: skip

@@ -1,9 +1,10 @@
 """Compare results that papers measured on hardware with predictions by the calibrated costs of GPU calls (cost/nccl).
 
-The papers show figures; the claims in their text are compared. Ours is the time of the paper's verified algorithms by
-the model `calls` (of SCCL's by `lowering`), relative to NCCL by the model of NCCL. Both sides use the same launch
-costs, protocols and wire efficiencies of V100s, calibrated by published tables of nccl-tests. For GPUs without
-calibration only rates are compared.
+The papers (SCCL, Blink) draw figures without numbers, so the claims in their text are compared: mostly speedups over
+NCCL. We plan and verify the paper's algorithms, predict their times (SCCL's by the model `lowering`, Blink's by
+`calls`), and divide NCCL's time by the model of NCCL by them. Both sides use the same launch costs, protocols and wire
+efficiencies of V100s, calibrated by published tables of nccl-tests. For GPUs without calibration only bandwidths are
+compared. Numbers such as 5.5.1 in notes are sections of the paper.
 """
 
 from __future__ import annotations
@@ -40,10 +41,8 @@ SCCL_POINTS = {
     "allgather": ((1, 2, 2), (2, 2, 3), (6, 3, 7), (6, 7, 7)),
     "allreduce": ((8, 4, 4), (16, 4, 6), (48, 6, 14), (48, 14, 14)),
 }
-SCCL_SPEEDUPS = {
-    "allgather": (2.2, 1.14),
-    "allreduce": (1.8, 1.06),
-}  # greatest for small sizes, for large ones (5.5.1 and 5.5.2)
+# The greatest speedup for small and for large sizes (5.5.1 and 5.5.2)
+SCCL_SPEEDUPS = {"allgather": (2.2, 1.14), "allreduce": (1.8, 1.06)}
 # Lowered to a kernel per step, or to copies (5.5); Figure 5 names no line by copies.
 SCCL_LOWERINGS = {"allgather": (STEPS, COPIES), "allreduce": (STEPS,)}
 NAMED_IN_TEXT = ((8, 4, 4), (48, 14, 14))  # of Figure 5: "1-chunk" for small sizes, (6, 7, 7) for large ones
@@ -67,13 +66,13 @@ def sccl_figures() -> Iterator[Row]:
             for lowering in SCCL_LOWERINGS[kind]:
                 predict = prepare("lowering", schedule, machine, options={"kind": lowering})
                 curves[point, lowering] = {size: nccl[size] / predict(size).seconds for size in SIZES}
-        basis = predict(SIZES[0]).rests_on
+        basis = predict(SIZES[0]).rests_on  # what calibrates these costs
         yield from _sccl_speedups(kind, curves, basis)
         if kind == "allgather":
             yield from _figure_4(curves)
             continue
-        named = _fastest({key: curve for key, curve in curves.items() if key[0] in NAMED_IN_TEXT})
-        middle = min(gain for size, gain in named.items() if SMALL < size < LARGE)
+        paper_curve = _fastest({key: curve for key, curve in curves.items() if key[0] in NAMED_IN_TEXT})
+        middle = min(gain for size, gain in paper_curve.items() if SMALL < size < LARGE)
         yield row(
             f"DGX-1 {kind}, middle sizes", {"NCCL_faster": True}, {"NCCL_faster": middle < 1}, middle < 1,
             note="5.5: NCCL is beating SCCL's algorithms, (8, 4, 4) and (48, 14, 14), as synchronization of several "
@@ -148,7 +147,7 @@ def _z52_rows() -> Iterator[Row]:
     latency_optimal, bandwidth_optimal = (
         make_family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7))
     )
-    ratio = {
+    ratio = {  # over 1: the latency-optimal algorithm is faster
         size: prepare("alpha-beta", bandwidth_optimal.schedule, machine)(size).seconds
         / prepare("alpha-beta", latency_optimal.schedule, machine)(size).seconds
         for size in (SIZES[0], SIZES[-1])
@@ -178,14 +177,14 @@ def blink_figures() -> Iterator[Row]:
     """
     share, link = _nvlink_costs()
     boxes = {name: unique_allocations(topology(name)) for name in ("dgx1v", "dgx1p")}
-    for (name, kind), (greatest, mean, where) in BLINK_SPEEDUPS.items():
+    for (name, kind), (greatest, mean, figure) in BLINK_SPEEDUPS.items():
         speedups = summarize([speedup(allocation.machine, kind) for allocation in boxes[name]])
         exact = is_near(speedups["max"], greatest) and is_near(speedups["mean"], mean)
         yield row(
             f"{name} {kind} over NCCL", {"max": greatest, "mean": mean},
             {"max": speedups["max"], "mean": speedups["mean"]},
             agreement(exact, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
-            note=f"5.2, {where}: up to {greatest:g} times, {mean:g} in the geometric mean; "
+            note=f"5.2, {figure}: up to {greatest:g} times, {mean:g} in the geometric mean; "
             + ("calibrated by v100: " + SAME_COSTS if name == "dgx1v" else "P100s are not calibrated"),
             deviation=None if exact else "rings that leave NVLink are taken to get half a link of PCIe (5.1): measured "
             "they got less where the greatest is more, and Blink's chunks gained beside trees",
@@ -197,7 +196,7 @@ def blink_figures() -> Iterator[Row]:
 
 
 def _nvlink_costs() -> tuple[float, float]:
-    """Return the share of an NVLink's bandwidth that NCCL's kernels reach, and the NVLink's bytes per second."""
+    """Return the share of an NVLink's bandwidth that NCCL's kernels reach, and its nominal bytes per second."""
     box = topology("dgx1v")
     return library_here(box).costs.gpu.share["simple"], float(box.unit)
 
@@ -282,13 +281,13 @@ def dgx2_figures() -> Iterator[Row]:
     proof = [f"{size} B: {gain:.3f}" for size, gain in gains.items()]
     small = max(gain for size, gain in gains.items() if size <= SMALL)
     greatest = max(gains.values())
-    for name, published, ours, where in (
+    for name, published, ours, figure in (
         ("latency", 3.32, small, "Figure 20"), ("throughput", 3.5, greatest, "Figure 19"),
     ):  # fmt: skip
         exact = is_near(ours, published)
         yield row(
             f"dgx2, {name} over NCCL", {"speedup": published}, {"speedup": round(ours, 3)}, agreement(exact, ours > 1),
-            note=f"5.2.3, {where}: up to {published} times; {basis}", engine="calls",
+            note=f"5.2.3, {figure}: up to {published} times; {basis}", engine="calls",
             proof=proof,
             deviation=None if exact else "the paper's NCCL chooses double binary trees as well, with fewer hops than "
             "its rings; in the model of it one box has rings alone",

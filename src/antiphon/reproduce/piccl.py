@@ -37,7 +37,7 @@ from antiphon.reproduce.rows import Row, agreement, row
 from antiphon.units import format_size
 
 KIB, MIB = 2**10, 2**20
-# How the paper's words are checked, as relative differences of times:
+# The paper's words as relative differences of times; the thresholds are ours
 MAX_CONVERGED_GAP = 0.05  # "converges to the ring"
 MAX_DIFFERENCE = 0.05  # "relatively consistent"
 MAX_RATIO_GAP = 0.1  # "near each other"
@@ -65,7 +65,6 @@ def figure4() -> Iterator[Row]:
     """
     plans = plan_family(KRING, "allgather", delta_machine(FIGURE4_NODES), (1, 2))
     curves: dict[str, list[float]] = {}
-    uncontended: list[float] = []
     for fidelity, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
         curves[fidelity] = _speedup_curve(plans, model)
         yield check_convergence(fidelity, curves[fidelity])
@@ -84,14 +83,14 @@ def _speedup_curve(plans: Plans, model: str) -> list[float]:
 def _by_size(
     curve: Sequence[float], sizes: Sequence[int] = FIGURE4_SIZES, only: Sequence[int] = FIGURE4_SIZES
 ) -> dict[str, float]:
-    """Return speedups by size as text; a row shows a few of the sizes, its proof all of them."""
+    """Return speedups by size as text ("4 MiB"), for the sizes in `only`."""
     return round_values(
         {format_size(size): speedup for size, speedup in zip(sizes, curve, strict=True) if size in only}
     )
 
 
 def _all_speedups(times: Times, sizes: Sequence[int]) -> list[str]:
-    """Return every speedup, a line for each k."""
+    """Return every speedup, a line for each k: the proof of a row that shows a few sizes."""
     lines = []
     for k, curve in speedups_by_k(times).items():
         by_size = ", ".join(f"{size}: {speedup}" for size, speedup in _by_size(curve, sizes, sizes).items())
@@ -133,7 +132,7 @@ def check_agreement(fidelity: str, curve: Sequence[float], uncontended: Sequence
 
 
 def _show_other_orders(plans: Plans) -> Row:
-    """Return a row with the curves if a rank may begin a round before the previous one ends; the paper has none."""
+    """Return a row with the speedups if a rank may begin a round before the previous one ends; the paper has none."""
     ours: dict[str, object] = {}
     for order in ("streams", "data"):
         for contention in ("on", "off"):
@@ -168,8 +167,7 @@ def figure8() -> Iterator[Row]:
 
 
 def check_best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
-    """Check the claims about the best k: of k-ring 4 for small and medium sizes; of permuted recursive multiplying 8
-    for small and 4 for medium ones; not permuted, 4 or 8."""
+    """Check the claims about the best k of a family; they are in `claims` below."""
     best = fastest_k(times if family is KRING else {k: times[k] for k in MULTIPLYING_KS})
     small = [k for size, k in zip(sizes, best, strict=True) if size <= SMALL]
     medium = [k for size, k in zip(sizes, best, strict=True) if SMALL < size <= MEDIUM]
@@ -183,7 +181,7 @@ def check_best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     gain = {
         f"k {k}": _by_size(curve, sizes, FIGURE8_SHOWN)
         for k, curve in speedups_by_k(times).items()
-        if k != family.plain
+        if k != family.plain  # its speedup is 1
     }
     all_factors = merge_equal(sizes, fastest_k(times))
     return row(
@@ -205,14 +203,14 @@ def _turns_once(medium: Sequence[int]) -> bool:
 
 def compare_4_and_8(times: Times, sizes: Sequence[int]) -> Row:
     """Check the claim that recursive multiplying by 4 and by 8 take nearly the same time."""
-    ratio = [a / b for a, b in zip(times[4], times[8], strict=True)]
-    small_ratios = [speedup for size, speedup in zip(sizes, ratio, strict=True) if size <= MEDIUM]
-    ok = max(*small_ratios, 1 / min(small_ratios)) <= 1 + MAX_RATIO_GAP
-    close = [size for size, speedup in zip(sizes, ratio, strict=True) if abs(speedup - 1) <= MAX_RATIO_GAP]
+    speedups = [a / b for a, b in zip(times[4], times[8], strict=True)]  # of k = 8 over k = 4, by size
+    up_to_medium = [speedup for size, speedup in zip(sizes, speedups, strict=True) if size <= MEDIUM]
+    ok = max(*up_to_medium, 1 / min(up_to_medium)) <= 1 + MAX_RATIO_GAP
+    close = [size for size, speedup in zip(sizes, speedups, strict=True) if abs(speedup - 1) <= MAX_RATIO_GAP]
     return row(
         "recursive multiplying, 4 and 8 near each other", {"near": True},
-        {"near": ok, "8 over 4": _by_size(ratio, sizes, FIGURE8_SHOWN)}, ok,
-        deviation=None if ok else f"8 is up to {100 * max(small_ratios) - 100:.0f} % faster; within 10 % "
+        {"near": ok, "8 over 4": _by_size(speedups, sizes, FIGURE8_SHOWN)}, ok,
+        deviation=None if ok else f"8 is up to {100 * max(up_to_medium) - 100:.0f} % faster; within 10 % "
         + (f"from {format_size(close[0])} on" if close else "at no size")
         + ". Small messages cost rounds, 3 by 4 and 2 by 8: in the model the overheads of a rank's messages overlap",
         note="measured, for small to medium sizes (V.C, V.E)", engine="loggp by packets",
@@ -222,21 +220,21 @@ def compare_4_and_8(times: Times, sizes: Sequence[int]) -> Row:
 def check_decline(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     """Check the claim that for large k the speedup at the largest size is well below its maximum over sizes.
 
-    k-ring with k = 64 is the ring itself.
+    Large is from 8 for k-ring, without 64, with which k-ring is the ring itself; else 64, the number of ranks.
     """
     gain = speedups_by_k(times)
     large = [k for k in times if (8 <= k < 64 if family is KRING else k == 64)]
     drops = {k: 1 - gain[k][-1] / max(gain[k]) for k in large}
-    last = {k: gain[k][-1] for k in gain}
+    at_largest_size = {k: gain[k][-1] for k in gain}
     falls = max(drops.values()) >= MIN_DROP
-    is_behind = max(last[k] for k in large) <= (1 - MIN_DROP) * max(last.values())
+    is_behind = max(at_largest_size[k] for k in large) <= (1 - MIN_DROP) * max(at_largest_size.values())
     ok = agreement(min(drops.values()) >= MIN_DROP and is_behind, falls)
     ring_note = "k = 64 is the ring itself, at any figures: 1.000; those between, whose groups span nodes, fall off"
     return row(
         f"{family.name}, large k fall off", {"fall_off": True},
         {
             "fall_off": falls,
-            f"at {format_size(sizes[-1])}": round_values({f"k {k}": value for k, value in last.items()}),
+            f"at {format_size(sizes[-1])}": round_values({f"k {k}": value for k, value in at_largest_size.items()}),
             "greatest": round_values({f"k {k}": max(gain[k]) for k in large}),
         }, ok,
         deviation=None if ok
@@ -249,6 +247,7 @@ def check_decline(family: Family, times: Times, sizes: Sequence[int]) -> Row:
 def _check_families(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
     """Check Figure 5 (a): the speedup of the fastest of all families over the fastest algorithm without a parameter,
     and which family that is."""
+    # seconds by size: of each family with its best k, of the fastest algorithm without a parameter, of the best family
     best = {name: [min(column) for column in zip(*by_k.values(), strict=True)] for name, by_k in times.items()}
     plain_seconds = [
         min(column) for column in zip(*(next(iter(by_k.values())) for by_k in times.values()), strict=True)
@@ -266,18 +265,19 @@ def _check_families(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterato
         " or ".join(name for name, seconds in best.items() if seconds[i] <= limit * (1 + MAX_CONVERGED_GAP))
         for i, limit in enumerate(fastest_seconds)
     ]
-    named = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}
-    as_published = {
+    published = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}
+    agrees = {
         "small": all(RECMULT.name in names for size, names in zip(sizes, fastest, strict=True) if size <= SMALL),
         "medium": all(
             PERMUTED.name in names for size, names in zip(sizes, fastest, strict=True) if SMALL < size <= MEDIUM
         ),
         "large": any(KRING.name in names for size, names in zip(sizes, fastest, strict=True) if size > MEDIUM),
     }
-    missed = [size for size, ok in as_published.items() if not ok]
+    missed = [size for size, ok in agrees.items() if not ok]
     why = ": with these figures the latency of a ring's rounds still counts there" if "large" in missed else ""
     yield row(
-        "Figure 5 (a), the fastest family", {"fastest": named}, {"fastest": merge_equal(sizes, fastest)}, not missed,
+        "Figure 5 (a), the fastest family",
+        {"fastest": published}, {"fastest": merge_equal(sizes, fastest)}, not missed,
         deviation=f"not for {', '.join(missed)} sizes{why}" if missed else None,
         note="those within 5 % of the fastest; large, by the paper: modest speedups in some cases",
         engine="loggp by packets",

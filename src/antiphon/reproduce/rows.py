@@ -37,7 +37,9 @@ def row(
     engine
         What computed our figures.
     proof
-        The evidence, line by line. The seconds that a row took are filled in by `reproduce`.
+        The evidence, line by line.
+
+    The seconds that it took to compute the row are filled in by `reproduce`.
     """
     return {
         "name": name, "published": published, "ours": ours, "deviation": deviation, "ok": ok, "note": note,
@@ -51,20 +53,20 @@ def claim(name: str, holds: bool, **details: Any) -> Row:
 
 
 def agreement(figures: bool, shape: bool) -> bool | None:
-    """Return True if `figures` (ours are the published ones), None if only `shape`, else False.
+    """Return True if `figures` holds (ours equal the published ones), None if only `shape` holds, else False.
 
-    The shape of figures is which is faster, what grows, or what is at least some value.
+    Shape means a trend: which of two is faster, what grows, or what exceeds a bound.
     """
     return True if figures else None if shape else False
 
 
 def is_near(ours: float | Fraction, published: float) -> bool:
-    """Return whether a figure is reproduced."""
+    """Return whether a figure is within `NEAR` of the published one."""
     return abs(ours - published) <= NEAR * published
 
 
 def round_seconds(seconds_by_size: Times) -> Times:
-    """Round to one digit more than the paper prints."""
+    """Round to four significant digits."""
     return {key: float(f"{seconds:.4g}") for key, seconds in seconds_by_size.items()}
 
 

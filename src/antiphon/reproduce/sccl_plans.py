@@ -42,9 +42,9 @@ class Synthesized:
     rounds: int
     ratio_bound: Fraction | None  # lower bound on R / C of algorithms with as many steps; None: no certificate
     proof: str  # label of the certificate
-    engine: str  # what found it, such as a SAT solver
+    engine: str  # the method or solver that found the schedule, such as a SAT solver
     seconds: float  # CPU time of the search
-    composed: bool = False  # whether it is an allreduce of two halves; then `ratio_bound` holds for such ones only
+    composed: bool = False  # a reducescatter, then an allgather; `ratio_bound` then holds only for such allreduces
     proved: tuple[str, ...] = ()  # what the certificate proves, line by line
     trusted: tuple[str, ...] = ()  # claims that only a solver vouches for
 
@@ -97,7 +97,7 @@ class Family:
             begin = cpu_seconds()
 
     def _check_schedule(self, schedule: Schedule, seconds: float) -> Synthesized:
-        """Recheck the certificate of a schedule, and compute its point and the lower bound on R / C from it."""
+        """Return a schedule with its point and, from its rechecked certificate, the lower bound on R / C."""
         figures = claims(schedule, self.topology)
         chunks, steps, rounds = (int(figures[key]) for key in ("chunks", "steps", "rounds"))
         engine, certificate = str(schedule.provenance["engine"]), schedule.provenance.get("certificate")
@@ -106,13 +106,14 @@ class Family:
                 schedule, chunks, steps, rounds, None, schedule.provenance["found"]["proof"], engine, seconds
             )
         checked = check_certificate(self.topology, self.collective, certificate)
-        certified = certified_instance(self.topology, self.collective, certificate["about"])
+        instance = certified_instance(self.topology, self.collective, certificate["about"])
         composed = certificate["about"] == COMPOSED
-        # The dual solution proves how many rounds each chunk (part) of a block needs; of two halves each needs as many.
-        rounds_per_part = evaluate_dual(certified, StepDual.of_json(certificate["least"])).rounds_per_part * (
+        # The dual solution of the LP bounds the rounds per chunk of a block ("part"). The certificate of a composed
+        # allreduce is about one half; both halves take the same rounds.
+        rounds_per_part = evaluate_dual(instance, StepDual.of_json(certificate["least"])).rounds_per_part * (
             2 if composed else 1
         )
-        ratio_bound = rounds_per_part * certified.parts_of(certificate["chunks"]) / chunks
+        ratio_bound = rounds_per_part * instance.parts_of(certificate["chunks"]) / chunks
         return Synthesized(
             schedule, chunks, steps, rounds, ratio_bound, certificate["proof"], engine, seconds, composed,
             checked.proved, checked.trusted,
@@ -125,7 +126,10 @@ def make_family(topology: Topology, kind: str, root: int | None = None) -> Famil
 
 
 def roots_of(topology: Topology, kind: str) -> list[int | None]:
-    """Return a root of every orbit of ranks under the machine's symmetries; [None] for a collective without root."""
+    """Return the lowest rank of every orbit under the machine's symmetries; [None] for a collective without root.
+
+    Roots of one orbit give the same points.
+    """
     if kind not in ROOTED:
         return [None]
     group = group_of(instance_of(topology, Collective("allgather", topology.ranks)))

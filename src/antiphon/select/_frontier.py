@@ -14,8 +14,8 @@ The label of a point states what is proved:
     proved-optimal-for-k   no algorithm of S steps with R <= S + k has a smaller R / C
     best-found-in-budget   nothing is proved
 
-Example: allgather on a ring of 4, both directions: (C, S, R) = (1, 2, 2) has R / C = 2, the least steps; (2, 2, 3) has
-3/2, the bound of the links, in the same number of steps. It beats the first, so the frontier is one point.
+Example: allgather on a ring of 4, both directions: (C, S, R) = (1, 2, 2) has R / C = 2 in the fewest steps; (2, 2, 3)
+has 3/2, the bound of the links, in as many steps. The second beats the first, so the frontier is one point.
 """
 
 from __future__ import annotations
@@ -56,20 +56,18 @@ class FrontierPoint:
     """One point (C, S, R) of the frontier: a verified schedule, and what is proved about it.
 
     An allreduce may be composed of two halves, a reducescatter and an allgather. Then its certificate is about the
-    allgather, of S / 2 steps. The certificate of any other allreduce is about a broadcast or a reduce that every
-    allreduce contains.
+    allgather, of S / 2 steps, and `half` is set in place of `least`. The certificate of any other allreduce is about a
+    broadcast or a reduce that every allreduce contains.
     """
 
     schedule: Schedule
     claims: Mapping[str, Any]  # its figures: chunks, steps, rounds, gaps, ...
     proof: str  # its label: "proved-optimal", ...
-    about: str  # what the certificate is about (core/ksync/certificate.py)
-    engine: str | None  # the solver that found it
+    about: str  # the collective that the certificate is about: "plan", "halves", ... (core/ksync/certificate.py)
+    engine: str | None  # the solver that found the schedule
     k: int | None  # of the label proved-optimal-for-k
     least: Fraction | None  # lower bound on R / C of all algorithms of S steps; None: nothing is proved
-    half: Fraction | None = (
-        None  # the bound on R / C of all allgathers of S / 2 steps; only for points made of two halves
-    )
+    half: Fraction | None = None  # lower bound on R / C of all allgathers of S / 2 steps; None: not of two halves
     proved: tuple[str, ...] = ()  # statements rechecked from the certificate
     trusted: tuple[str, ...] = ()  # statements that the solver reported and nothing proves
 
@@ -112,7 +110,7 @@ class FrontierPoint:
         return "a better one may exist" + (f", none {steps} below {self.least}" if self.least is not None else "")
 
     def _k_text(self, halves: int) -> str:
-        """Return the condition R <= S + k in words; for each of the `halves` equal parts of the schedule."""
+        """Return the condition R <= S + k in words, for one of `halves` (1 or 2) equal parts of the schedule."""
         return f"with R at most {self.steps // halves + (self.k or 0)}"
 
     def as_json(self) -> dict[str, Any]:
@@ -234,7 +232,7 @@ def frontier(  # noqa: PLR0913
     Parameters
     ----------
     k
-        Only points with R <= S + k (default: any).
+        Only points with R <= S + k (default: no limit).
     steps
         Only points with at most this number of steps.
     memory
@@ -248,7 +246,8 @@ def frontier(  # noqa: PLR0913
     budget
         CPU seconds after which the process of the search is stopped.
     in_own_process
-        Search in a process of its own even without a budget, so that Ctrl-C stops it at once.
+        Search in a separate program even without a budget, so that Ctrl-C stops it at once. With a budget alone, the
+        search runs in a process forked from this one, which starts faster.
 
     Raises
     ------
@@ -309,8 +308,6 @@ def _check_limits(options: Mapping[str, Any]) -> None:
 
 
 _Task = tuple[str, Planner, dict[str, Any], Request]  # planner, its entry in the registry, its options, the request
-
-
 _Progress = tuple[FrontierPoint, Bound, Sequence[str]]  # a point, the bounds, and notes on certificates so far
 
 
@@ -338,7 +335,7 @@ def _find_in_child(task: _Task, memory: float | None, own_program: bool) -> Iter
 
 
 def _send_points(task: _Task, send: Send) -> None:
-    """Send points and lines of progress to the parent process."""
+    """Run the planner in a child process, and send its points and lines of progress to the parent."""
     planner, entry, options, request = task
     for progress in _find_points((planner, entry, options, replace(request, tell=send))):
         send(progress)

@@ -39,7 +39,7 @@ def measure(schedule: Schedule, topology: Topology, bounds: Bound | None = None)
 
 
 def figures_verified(schedule: Schedule, topology: Topology, bounds: Bound) -> dict[str, Any]:
-    """Return the same figures for a schedule that is verified already."""
+    """Return what a plan claims of a schedule that is verified already: its figures and gaps."""
     figures = dict(claims(schedule, topology))
     figures |= gaps(figures, timeline(schedule, topology).total, bounds)
     figures |= uses_claim(schedule)
@@ -51,21 +51,21 @@ def figures_verified(schedule: Schedule, topology: Topology, bounds: Bound) -> d
 def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, bounds: Bound) -> dict[str, Any]:
     """Return bandwidth_gap and latency_gap of a verified schedule, its figures divided by their bounds, and proof.
 
-    If switches of the machine can multicast or reduce, also bandwidth_gap_without_switches: over the bound of schedules
-    whose switches only forward. It is less than 1 if multicast or reduction makes the schedule faster than any of
-    those.
+    `figures`: with "steps". If switches of the machine can multicast or reduce, the result also has
+    bandwidth_gap_without_switches, divided by the bound of schedules whose switches only forward. It is below 1 if
+    the schedule is faster than any of those.
     """
     bound_per_byte = 1 / bounds.bytes_per_second if bounds.bytes_per_second else Fraction(0)
     bandwidth_gap = _gap_ratio(seconds_per_byte, bound_per_byte)
     latency_gap = _gap_ratio(Fraction(figures["steps"]), Fraction(bounds.latency_steps))
     if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
         raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
-    unaided = bounds.without_switches if bounds.unaided is not None else None  # bytes/s if switches only forward
+    forwarding_rate = bounds.without_switches if bounds.unaided is not None else None  # bytes/s, switches only forward
     return {
         "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
         "latency_gap": None if latency_gap is None else float(latency_gap),
         "proof": proof_of(bandwidth_gap, latency_gap),
-        **({"bandwidth_gap_without_switches": float(seconds_per_byte * unaided)} if unaided else {}),
+        **({"bandwidth_gap_without_switches": float(seconds_per_byte * forwarding_rate)} if forwarding_rate else {}),
     }
 
 
@@ -87,15 +87,13 @@ def order_claim(schedule: Schedule) -> dict[str, str] | None:
 
 
 def figures_of(plan: Plan) -> dict[str, Any]:
-    """Return what `antiphon plan --json` prints: the claims of the entry for the largest sizes, and what the plan is
-    for.
-    """
+    """Return what `antiphon plan --json` prints: the request, and the claims of the entry for the largest sizes."""
     entry = plan.entries[-1]
-    own_figures = dict(found_or_empty(entry.schedule))
+    planner_figures = dict(found_or_empty(entry.schedule))  # what the planner itself reports, by its own names
     return {
         "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
         "stopped": None, **entry.claims, **_unjoined_gap(plan), **reached_json(entry.schedule, plan.topology),
-        **({"found": own_figures} if own_figures else {}), "verified": True,
+        **({"found": planner_figures} if planner_figures else {}), "verified": True,
         **({"groups": plan.collective.title} if plan.collective.groups else {}),
     }  # fmt: skip
 

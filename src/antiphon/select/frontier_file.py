@@ -46,6 +46,7 @@ from antiphon.select.provenance import certificate_of, is_same
 FORMAT, VERSION = "antiphon-frontier", 1
 STATED = ("planner", "stopped", "notes")  # fields that only the search knows, so that nothing can check them
 
+# step, chunk, sender, receiver, op, slot at the sender, slot at the receiver, links of the route ([]: within a rank)
 _TransferRow = tuple[int, int, int, int, int, int, int, list[int]]
 
 
@@ -56,7 +57,7 @@ class _PointRow(msgspec.Struct):
 
 
 class _FrontierRow(msgspec.Struct):
-    """What a frontier is built from again; the other fields are compared with what is recomputed."""
+    """The fields of a file from which its frontier is rebuilt; the other fields are compared with recomputed ones."""
 
     format: str
     version: int
@@ -104,10 +105,10 @@ def _blocks_json(collective: Collective) -> list[list[Any]]:
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
         blocks[block][1].setdefault(rank, []).append(name)
-    every = [sorted({name for names in block[1].values() for name in names}) for block in blocks]
+    contributions = [sorted({name for names in block[1].values() for name in names}) for block in blocks]
     post = zip(relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     for block, rank, want in post:
-        blocks[block][2][rank] = list(relation.wants[want]) if want >= 0 else every[block]
+        blocks[block][2][rank] = list(relation.wants[want]) if want >= 0 else contributions[block]
     return [[weight, *([list(pair) for pair in side.items()] for side in sides)] for weight, *sides in blocks]
 
 
@@ -140,18 +141,18 @@ def _schedule_json(schedule: Schedule, topology: Topology) -> dict[str, Any]:
 
 def _even_chunks(blocks: list[int]) -> Chunks:
     """Return chunks that cut each block evenly, in the order of their numbers. `blocks`: per chunk its block."""
-    counts, done = Counter(blocks), Counter[int]()
+    counts, chunks_so_far = Counter(blocks), Counter[int]()  # by block
     denominator = int(np.lcm.reduce(list(counts.values()))) if counts else 1
     offsets = []
     for block in blocks:
-        offsets.append(done[block] * (denominator // counts[block]))
-        done[block] += 1
+        offsets.append(chunks_so_far[block] * (denominator // counts[block]))
+        chunks_so_far[block] += 1
     shares = [denominator // counts[block] for block in blocks]
     return Chunks(np.array(blocks, np.int32), np.array(offsets, np.int64), np.array(shares, np.int64), denominator)
 
 
 def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
-    """Yield what the certificates of the points exclude, each with its evidence, without repetitions."""
+    """Yield the (S, R/C) and (C, S, R) that the certificates of the points exclude, each once, with evidence."""
     topology, listed = frontier.topology, list[dict[str, Any]]()
     for point in frontier.points:
         certificate = certificate_of(point.schedule)
@@ -161,6 +162,7 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         subject = {"collective": instance.collective.kind, "about": certificate["about"], "steps": certificate["steps"]}
         ratio_dual = StepDual.of_json(certificate["least"])
         ratio = evaluate_dual(instance, ratio_dual).rounds_per_part / instance.input_weight
+        # no R/C below `ratio` in these steps; then every single (C, S, R) that the search refuted
         entries = [{**subject, "ratio_below": str(ratio), "duals": [explicit_dual(instance, ratio_dual)]}]
         for refuted in certificate["refuted"]:
             entry = {**subject, "chunks": refuted["chunks"], "rounds": refuted["rounds"]}
@@ -201,7 +203,10 @@ def check_frontier(path: str | os.PathLike[str]) -> Judged:
 
 
 def _rebuild(path: str | os.PathLike[str]) -> tuple[Judged, Frontier | None]:
-    """Return the verdict on a file, and its frontier unless it is wrong."""
+    """Return the verdict on a file, and its frontier unless it is wrong.
+
+    Raises Invalid if the file cannot be read. In `Judged`, True: the claims were checked on the file's own machine.
+    """
     with reading(name_of(path)):
         data = read_bytes(path)
         stated, row = decode(data, dict[str, Any]), decode(data, _FrontierRow)
@@ -223,8 +228,8 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[Judged, Frontier | None]:
             return Judged(topology, True, Fault("claim", f"points[{number}]: {error}")), None
         if notes:
             return Judged(topology, True, Fault("proof", f"points[{number}]: {notes[0]}")), None
-    again = Frontier(topology, collective, row.planner, tuple(points), limits, row.stopped, tuple(row.notes))
-    difference = _first_difference(stated, msgspec.json.decode(msgspec.json.encode(frontier_json(again))))
+    rebuilt = Frontier(topology, collective, row.planner, tuple(points), limits, row.stopped, tuple(row.notes))
+    difference = _first_difference(stated, msgspec.json.decode(msgspec.json.encode(frontier_json(rebuilt))))
     if difference is not None:
         return Judged(topology, True, Fault("proof", f"{difference}; write the file anew")), None
     inverse, steps = limits.inverse, limits.latency_steps
@@ -236,7 +241,7 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[Judged, Frontier | None]:
         proved += [f"{name}: {text}" for text in verified.proved]
     trusted = tuple(text for verified in points for text in verified.trusted)
     stated_fields = tuple(f"{key}: {quote(stated[key])}" for key in STATED if stated[key])
-    return Judged(topology, True, None, None, tuple(dict.fromkeys(proved)), trusted, stated_fields), again
+    return Judged(topology, True, None, None, tuple(dict.fromkeys(proved)), trusted, stated_fields), rebuilt
 
 
 def _schedule_in(point: _PointRow, collective: Collective) -> Schedule:
@@ -256,13 +261,14 @@ def _with_stated_witness(topology: Topology, collective: Collective, bounds: Bou
 
     Another version of the LP solver may find another witness.
     """
-    limits, witness = bounds.without_help, stated.get("witness")
-    if not isinstance(witness, Mapping) or is_same(witness, limits.as_json()["bandwidth"]["witness"]):
+    limits, witness_json = bounds.without_help, stated.get("witness")
+    if not isinstance(witness_json, Mapping) or is_same(witness_json, limits.as_json()["bandwidth"]["witness"]):
         return limits
-    other = witness_of(witness)
-    if proved_rate(strip_abilities(topology), collective, other) != limits.bytes_per_second:
+    witness = witness_of(witness_json)
+    # `strip_abilities`: switches only forward
+    if proved_rate(strip_abilities(topology), collective, witness) != limits.bytes_per_second:
         raise Invalid("bandwidth.witness: does not prove the stated bound; write the file anew")
-    return replace(limits, witness=other)
+    return replace(limits, witness=witness)
 
 
 def _first_difference(stated: Any, recomputed: Any, place: str = "") -> str | None:

@@ -1,8 +1,8 @@
 """Renumber a plan for another machine that differs only in the numbers of its nodes.
 
-Two machines are isomorphic if their canonical forms are equal (`core/symmetry.py`). Members and roots have colours of
-their own there, so that they correspond, too. A plan for one machine is then renumbered by both canonical labellings,
-and verified on the other:
+Two machines are isomorphic if their canonical forms are equal (`core/symmetry.py`). In the form, nodes are coloured as
+root, member or neither, so that members correspond to members and roots to roots. A plan for one machine is renumbered
+for the other by both canonical labellings, and verified there:
 
     allocation A: GPUs 0 1 4 5, planned
     allocation B: GPUs 2 3 6 7, the same form: relabelled 0>2, 1>3, 4>6, 5>7
@@ -29,16 +29,16 @@ OUTSIDE, MEMBER, ROOT = 0, 1, 2  # colours of ranks; switches are OUTSIDE
 
 
 def renumber_plan(plan: Plan, machine: Topology, plan_labelling: Labelling, labelling: Labelling) -> Plan:
-    """Return a plan for an isomorphic machine in the numbers of this one, verified on it.
+    """Return a plan for another machine in the numbers of `machine`, verified on it.
 
-    The labellings are those that `label_machine` returns for the plan's machine and for this one. Raises Invalid if the
-    machines are not isomorphic, or a schedule is wrong.
+    `label_machine` returns the labellings: `plan_labelling` of the plan's machine, `labelling` of `machine`. Raises
+    Invalid if the machines are not isomorphic, or a schedule is wrong.
     """
     (plan_numbers, plan_key), (machine_numbers, key) = plan_labelling, labelling
     if key != plan_key:
         raise Invalid("its plans are for another machine")
     # argsort inverts a labelling: it returns the node that has each canonical number
-    new_number = np.empty(machine.nodes, np.int64)
+    new_number = np.empty(machine.nodes, np.int64)  # by node of the plan's machine
     new_number[np.argsort(plan_numbers)] = np.argsort(machine_numbers)
     links = _match_links(relabel_machine(plan.topology, new_number), machine)
     entries = tuple(
@@ -62,7 +62,10 @@ def label_machine(machine: Topology, collective: Collective) -> Labelling:
 
 
 def _match_links(renumbered: Topology, machine: Topology) -> Ints:
-    """Return by link of `renumbered` its number in `machine`, which has the same links in another order."""
+    """Return for each link of `renumbered` its number in `machine`, which has the same links in another order.
+
+    Links with equal keys are interchangeable.
+    """
     numbers: dict[object, list[int]] = {}
     for link, key in enumerate(_link_keys(machine)):
         numbers.setdefault(key, []).append(link)
@@ -74,7 +77,7 @@ def _match_links(renumbered: Topology, machine: Topology) -> Ints:
 
 
 def _link_keys(machine: Topology) -> list[tuple[object, ...]]:
-    """Return by link its ends, its type, and the bandwidths of the shared limits that it is under."""
+    """Return for each link its ends, its type, and the bandwidths of the shared limits that include it."""
     limits: list[list[Fraction]] = [[] for _ in range(machine.links)]
     for limit in machine.limits:
         for link in limit.links:

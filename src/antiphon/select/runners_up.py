@@ -34,8 +34,8 @@ from antiphon.registry import find
 from antiphon.select.plans import plan as make_plan
 from antiphon.units import format_size
 
-SAME_PRICE = 1e-6  # greatest relative difference of two predictions for one schedule
-PRICED_AT = 2**26  # bytes at which the option `alone` is priced, or the nearest size of the range
+SAME_PRICE = 1e-6  # greatest relative difference of two predictions for one schedule: rounding of floats
+PRICED_AT = 2**26  # bytes at which the option `alone` is priced, or the nearest size of the range: bandwidth dominates
 
 
 def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[Plan, list[str]]:
@@ -71,7 +71,7 @@ def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, 
     """Return the best runner-up that can be written, or the entry left to the library; and a note with what that
     costs.
     """
-    claims = entry.claims
+    claims = entry.claims  # its figures are for the size claims["at"], in bytes
     seconds, best_name = float(claims["seconds"]), _name_of(claims)
     # the library's time follows from the claimed speedup of the winner
     library_seconds = seconds * claims["speedup"] if claims.get("reference") and claims.get("speedup") else None
@@ -108,8 +108,9 @@ def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entr
     # predictions by a user's profile cannot be repeated, as the plan does not contain the profile: trust them
     if "profile" not in entry.claims and seconds > runner["seconds"] * (1 + SAME_PRICE):
         return None
-    shared = {k: v for k, v in entry.claims.items() if k in ("at", "model", "over", "reference", "profile")}
-    claims = {**planned.claims, **shared, **runner, "instead_of": _name_of(entry.claims)}
+    # how the range was priced and compared stays as it is
+    pricing = {k: v for k, v in entry.claims.items() if k in ("at", "model", "over", "reference", "profile")}
+    claims = {**planned.claims, **pricing, **runner, "instead_of": _name_of(entry.claims)}
     return replace(entry, schedule=planned.schedule, claims=claims)
 
 

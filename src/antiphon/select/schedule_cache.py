@@ -5,15 +5,15 @@ pieces. Verifying and pricing a large schedule takes seconds, its fingerprint (B
 
 Schedules with equal rows (transfers) and different pieces are verified once, but have different times:
 
-    rows and pieces known                        use the cached evaluation
+    rows and pieces cached                       use the cached evaluation
     rows of the schedule that was verified last  only price it
     otherwise                                    verify and price it
 
-A simulator limits pieces, so it predicts the same for a schedule of many rows in any number of pieces: `prices` has its
-results by what is simulated.
+A simulator limits the pieces of a schedule with many rows, so different pieces may get the same prediction: `prices`
+has the results by the fingerprint with the pieces that are simulated.
 
 Example: ring with pieces=1, ring with pieces=4, ring with pieces=1 again. The first is verified and priced, the second
-only priced, the third known.
+only priced, the third is cached.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Prices:
     seconds: Times
     bottlenecks: tuple[str, ...]
     terms: tuple[Mapping[str, float], ...]  # seconds by term of the cost model
-    rests_on: tuple[str, ...]  # what the figures are calibrated by
+    rests_on: tuple[str, ...]  # measurements that calibrate the prediction
     is_large: bool = False  # it is dropped unless it is the fastest so far at some size (ledger.py)
 
     def is_dropped(self, rivals: Sequence[Times]) -> bool:
@@ -84,14 +84,14 @@ class ScheduleCache:
 
 
 def verify_schedule(cache: ScheduleCache, schedule: Schedule, topology: Topology) -> Schedule:
-    """Return the schedule, verified: if it has the rows of the one verified last, that one with the pieces of this.
+    """Return the schedule, verified. If the last one verified has the same rows, it is reused with these pieces.
 
-    Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and cached loads,
-    too. The exception are joints at switches that serve few at once: how many meet there depends on the pieces.
+    Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and so do cached
+    loads. The exception are switches that serve few joints at once: how many meet at a switch depends on the pieces.
     """
     last = cache.last_schedule
-    limited = schedule.joint is not None and any(ability.at_once for ability in topology.abilities)
-    if last is not None and not limited and _rows_equal(last, schedule):
+    limits_joints = schedule.joint is not None and any(ability.at_once for ability in topology.abilities)
+    if last is not None and not limits_joints and _rows_equal(last, schedule):
         return replace(last, pieces=schedule.pieces, provenance=schedule.provenance)
     cache.last_schedule = last = None
     verify(schedule, topology).or_raise()

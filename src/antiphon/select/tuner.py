@@ -45,7 +45,7 @@ from antiphon.units import Sizes
 
 BUDGET = 60.0  # CPU seconds per candidate
 EFFORT = 5.0  # of planners that search, in units of about a second
-MAX_JOINED = 256  # ranks up to which it is checked whether links join every two ranks: a search per rank
+MAX_JOINED = 256  # ranks up to which `_join_all_ranks` checks, which costs a search per rank
 ProfileLike = Profile | str | os.PathLike[str] | None
 
 
@@ -99,7 +99,8 @@ def tune(  # noqa: PLR0913
     workers
         Number of worker processes. None or 0: one per core; "none": only this process.
     against
-        The intact machine, if the topology is degraded. Bounds on both machines are returned, and slower links.
+        The intact machine, if the topology is degraded: the result also states how much the bounds rose and which
+        links are lost or slower.
     sweep
         Values of options to try ({"k": range(2, 65)}, "2:64", "factors", ...). Planners that have the option try every
         combination, instead of the options that their table entry declares.
@@ -128,8 +129,8 @@ def tune(  # noqa: PLR0913
     seconds, processes = budget_of(budget), _count_processes(workers)
     targets = _read_targets(spec, topology, root, ranks)
     named = list(dict.fromkeys([planners] if isinstance(planners, str) else planners))
-    measured = None if profile is None else as_profile(profile)
-    model = model if model != "" else model_for(topology, targets, measured)
+    parameters = None if profile is None else as_profile(profile)
+    model = model if model != "" else model_for(topology, targets, parameters)
     entry, options = _model_of(model)
     names = named or usual_planners(topology, barriers=entry.can.barriers)
     for name in names:
@@ -141,19 +142,21 @@ def tune(  # noqa: PLR0913
             f"{intact.name} has {intact.ranks} ranks, {topology.name} {topology.ranks}; compare like with like"
         )
     context = Context(
-        topology, targets, model, entry, measured, sizes, seconds, seed, options, deterministic=deterministic,
+        topology, targets, model, entry, parameters, sizes, seconds, seed, options, deterministic=deterministic,
         effort=effort_of(effort), cuts=cuts, in_switches=in_switches,
     )  # fmt: skip
     context.with_profile(topology)  # raises now, and not once per candidate, if the profile is of other links
-    compared = {kind: list_stand_ins(topology, kind) for kind in targets} if nccl else {}
-    tasks = _list_tasks(targets, names, values, compared, bool(named))
+    baselines = {kind: list_stand_ins(topology, kind) for kind in targets} if nccl else {}  # by collective
+    tasks = _list_tasks(targets, names, values, baselines, bool(named))
     library = find_nccl_model(model, options, topology, targets)
     for kind, files in files_by_kind(plans, topology, targets).items():
         tasks += [
             Task(len(tasks) + i, kind, OWN_PLANS, OWN_PLANS_ENTRY, {"file": file}) for i, file in enumerate(files)
         ]
     stand_ins = (
-        () if library is not None else tuple(name for groups in compared.values() for group in groups for name in group)
+        ()
+        if library is not None
+        else tuple(name for groups in baselines.values() for group in groups for name in group)
     )
 
     def new_ledger() -> Ledger:
@@ -164,21 +167,21 @@ def tune(  # noqa: PLR0913
         )  # fmt: skip
 
     ledger, complete = new_ledger(), True
-    is_recordable = measured is None and cuts is None and nccl and not (named or shortlist or values or plans)
+    is_recordable = parameters is None and cuts is None and nccl and not (named or shortlist or values or plans)
     file = recordings / recording_name(context, tasks) if is_recordable and (record or recordings.exists()) else None
     try:
         if file is None or not file.exists() or not replay(ledger, file):
-            ledger = new_ledger()
+            ledger = new_ledger()  # a replay that failed midway has filled the first one
             run_tasks(context, ledger.pending, processes, ledger.receive, ledger.is_needed, ledger.with_rivals)
     except KeyboardInterrupt:
         complete = False
-    lost = (
+    bound_losses = (
         compare_bounds(targets, ledger.limits, context.with_profile(intact)) if intact is not None and complete else ()
     )
-    # a rank that is no member and has no links left was left out on purpose: its links were not lost
+    # `compare_links` does not count the links of a rank outside `members` that has none here: it is excluded on purpose
     members = frozenset(rank for target in targets.values() for rank in target.members)
     links = compare_links(intact, topology, members) if intact is not None else None
-    tuning = ledger.close(span, lost, links, complete, values)
+    tuning = ledger.close(span, bound_losses, links, complete, values)
     if record and file is not None and complete and not tuning.stopped:
         write_recording(ledger, file)
     return tuning
@@ -248,8 +251,8 @@ def _join_all_ranks(topology: Topology) -> bool:
 
 def _is_usual(entry: Entry[PlannerCapabilities], kind: str) -> bool:
     """Return whether an unnamed planner is tried for a collective, by the `tuned` of its entry."""
-    tuned = entry.can.tuned
-    # a planner that does not support the collective is listed as refused
+    tuned = entry.can.tuned  # True, or the collectives for which it is tried
+    # a planner that does not support the collective gets a task, too, so that it is listed as refused
     return tuned is True or kind in (tuned or ()) or kind not in entry.can.collectives
 
 
@@ -277,10 +280,10 @@ def _list_tasks(
 
 
 def tune_failures(intact: Tuning, of: str, tune_again: Callable[[Topology], Tuning]) -> Tuning:
-    """Return the tuning with those for each single failure of its machine; `of`: "links", "wires", "nics" or "ranks".
+    """Return `intact` with a tuning for each single failure of its machine; `of`: "links", "wires", "nics" or "ranks".
 
-    `tune_again` tunes the same request on a degraded machine. One canonical form per failure, one tuning per class of
-    failures that are alike.
+    `tune_again` tunes the same request on a degraded machine. Failures that leave the same machine up to the numbers
+    of its nodes form a class, which is tuned once.
     """
     collectives = [plan.collective for plan in intact.plans.values()]
     if any(each.custom is not None for each in collectives):

@@ -28,6 +28,7 @@ def uses_of(schedule: Schedule) -> tuple[str, ...]:
     joints = joints_of(schedule)
     if joints is None:
         return ()
+    # a joint is a multicast, a reduction, or both
     kinds = set(np.unique(joints.kind).tolist())
     used = (("multicast", kinds != {REDUCTION}), ("reduction", kinds != {MULTICAST}))
     return tuple(f"{ability}{IN_SWITCHES}" for ability, is_used in used if is_used)

@@ -9,7 +9,7 @@ from antiphon.core.topology import Link, LinkType, SharedLimit, Topology, both_w
 from antiphon.errors import Invalid, quote
 from antiphon.topologies.links import GB, PCIE, PCIE_HOP
 
-BETWEEN_SOCKETS = Fraction(16 * GB)  # each way: what NCCL reckons between two AMD sockets (src/graph/topo.h)
+BETWEEN_SOCKETS = Fraction(16 * GB)  # bytes/s each way: NCCL's figure for two AMD sockets (src/graph/topo.h)
 SWITCHES = 6  # four of PCIe, then the host bridges of both sockets
 
 
@@ -29,7 +29,7 @@ def pcie8(*, gen: int = 4) -> Topology:
 
 
 def pcie_links(gen: int) -> list[Link]:
-    """Links of eight GPUs (0 to 7) with four switches (8 to 11), two GPUs each, and two host bridges (12, 13)."""
+    """Return links of GPUs (0 to 7) with four switches (8 to 11), two GPUs each, and with two host bridges (12, 13)."""
     lanes = LinkType("pcie", PCIE[gen], PCIE_HOP)
     socket = LinkType("socket", BETWEEN_SOCKETS, PCIE_HOP)
     pairs = [(gpu, 8 + gpu // 2) for gpu in range(8)] + [(8 + s, 12 + s // 2) for s in range(4)]
@@ -41,11 +41,12 @@ def pcie_limits(links: Sequence[Link], gen: int) -> list[SharedLimit]:
     return bridge_limits(links, (12, 13), PCIE[gen])
 
 
-def bridge_limits(links: Sequence[Link], bridges: Sequence[int], each: Fraction) -> list[SharedLimit]:
-    """Return the same for any tree whose host bridges are these nodes, and whose widest links carry `each`."""
-    into = [tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in bridges]
-    return [SharedLimit(f"bridge{number} in", entering, 2 * each) for number, entering in enumerate(into)]
+def bridge_limits(links: Sequence[Link], bridges: Sequence[int], bandwidth: Fraction) -> list[SharedLimit]:
+    """Limit the traffic into each of the nodes `bridges` to two links of `bandwidth` (bytes/s of the widest link)."""
+    links_into = [tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in bridges]
+    return [SharedLimit(f"bridge{number} in", ids, 2 * bandwidth) for number, ids in enumerate(links_into)]
 
 
 def switch_places() -> list[str]:
+    """Return the places of nodes 8 to 13."""
     return [f"host0/socket{s // 2}/pcie{s}" for s in range(4)] + [f"host0/socket{b}/bridge{b}" for b in (0, 1)]

@@ -1,7 +1,7 @@
 """The built-in topologies by name. To add one: a file with a make function, and a line here.
 
-Files are named by strings ("regular:ring": function `ring` of regular.py), so that each is imported only when used.
-A description is a line of `antiphon list topologies`.
+A function is named by a string ("regular:ring": `ring` of regular.py), so that its file is imported only when used.
+Then follow, as `antiphon list topologies` prints them, a description, the number of ranks and an example.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from antiphon.registry import Entry, TopologyCapabilities
 
 
-def _make_entry(where: str, about: str, ranks: str, example: str) -> Entry[TopologyCapabilities]:
-    return Entry(f"antiphon.topologies.{where}", about, TopologyCapabilities(ranks, example))
+def _make_entry(function: str, about: str, ranks: str, example: str) -> Entry[TopologyCapabilities]:
+    return Entry(f"antiphon.topologies.{function}", about, TopologyCapabilities(ranks, example))
 
 
 TABLE = {

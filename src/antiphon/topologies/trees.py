@@ -1,12 +1,13 @@
 """Build trees of switches with ranks as leaves from their fan-outs.
 
 `fanouts` is read by recursive descent: "8" is a switch of 8 ranks, "4x8" a root over 4 switches of 8 ranks each, and
-"2x(3+5)" a root over 2 different switches, of 3 and of 5 ranks; "8*32" within such a list stands for 8 equal
-children.
+"2x(3+5)" a root over 2 different switches, of 3 and of 5 ranks. In such a list, "8*32" stands for 8 switches of 32
+ranks each, and "0" for a rank directly below the list's switch.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,9 +33,9 @@ _MAX_LEVELS = 16
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A node of a tree: its children as (count, shape), each for `count` equal children. A rank has none."""
+    """A node of a tree: its children as (count, shape), each for `count` equal children."""
 
-    children: tuple[tuple[int, TreeShape], ...] = ()
+    children: tuple[tuple[int, TreeShape], ...] = ()  # a rank has none
 
     @property
     def ranks(self) -> int:
@@ -123,7 +124,8 @@ class _Reader:
         return 1, self.children(number, depth)
 
 
-Uplink = Callable[[int, Fraction], LinkType]  # height of a switch (1: only ranks below), bytes/s below -> its uplink
+# height of a switch (1: only ranks below), sum of the bytes/s of its links to children -> its link upwards
+Uplink = Callable[[int, Fraction], LinkType]
 
 
 @dataclass
@@ -136,32 +138,33 @@ class TreeNodes:
     switches: int
 
 
-def grow_tree(shape: TreeShape, leaf: LinkType, uplink: Uplink, word: str = "rank") -> TreeNodes:
+def grow_tree(shape: TreeShape, leaf: LinkType, uplink: Uplink, rank_name: str = "rank") -> TreeNodes:
     """Return a shape as nodes and links; ranks and switches are numbered depth first. O(nodes).
 
-    `leaf`: the link of a rank; `uplink`: that of a switch. The place of switch 3 below switch 1 is "sw1/sw3".
+    `leaf`: the link of a rank; `uplink`: that of a switch. Child 3 of child 1 of the root is at "sw1/sw3" if it is a
+    switch, and at "sw1/rank9" if it is rank 9; `rank_name` replaces "rank".
     """
     ranks = shape.ranks
     places = [""] * shape.nodes
     links: list[Link] = []
-    count = [0, ranks]  # next rank, next switch
+    next_rank, next_switch = itertools.count(), itertools.count(ranks)
 
     def visit(node: TreeShape, path: str) -> tuple[int, int, LinkType]:
         """Number a node and all below it; return its number, its height, and the link above it."""
         if not node.children:
-            number, count[0] = count[0], count[0] + 1
-            places[number] = f"{path}{word}{number}"
+            number = next(next_rank)
+            places[number] = f"{path}{rank_name}{number}"
             return number, 0, leaf
-        number, count[1] = count[1], count[1] + 1
+        number = next(next_switch)
         places[number] = path.rstrip("/") or "root"
         # bandwidth of all links below decides the uplink, so children come first
         height, below, ordinal = 0, Fraction(0), 0
         for repeats, child in node.children:
             for _ in range(repeats):
-                end, level, kind = visit(child, f"{path}sw{ordinal}/" if child.children else path)
+                end, child_height, link = visit(child, f"{path}sw{ordinal}/" if child.children else path)
                 ordinal += 1
-                links.extend(((end, number, kind), (number, end, kind)))
-                height, below = max(height, level + 1), below + kind.bandwidth
+                links.extend(((end, number, link), (number, end, link)))
+                height, below = max(height, child_height + 1), below + link.bandwidth
         return number, height, uplink(height, below)
 
     visit(shape, "")
@@ -179,7 +182,7 @@ def tree(
     """Switches in a tree, ranks as its leaves.
 
     fanouts=4x8: a root over 4 switches of 8 ranks. 2x(3+5): 2 switches, of 3 and of 5 ranks. 8*32 in such a list
-    stands for eight times 32, and 0 for a rank that hangs there directly: 3x(4+2+0). A rank's link has `bandwidth`.
+    stands for eight times 32, and 0 for a rank without a switch of its own: 3x(4+2+0). A rank's link has `bandwidth`.
     A switch's uplink is as wide as its links below together, over `oversubscription`; or `uplink`: for all levels
     (50GB/s), or from the lowest upwards (50GB/s+100GB/s, the last also for what is above).
     """

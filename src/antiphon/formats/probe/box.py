@@ -29,7 +29,7 @@ from antiphon.core.topology import (
     build,
 )
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Probed
+from antiphon.formats.probe.probed import Probed
 from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK_LATENCY, NVSWITCH_HOP, PCIE, PCIE_HOP, XGMI_LATENCY
 from antiphon.topologies.nvswitch import NVLS, dgx2

@@ -12,7 +12,7 @@ from itertools import combinations, pairwise
 
 from antiphon.core.topology import Link, LinkType, both_ways, build
 from antiphon.errors import Invalid
-from antiphon.formats.probe.found import Probed
+from antiphon.formats.probe.probed import Probed
 from antiphon.topologies.links import GB
 from antiphon.topologies.pcie import BETWEEN_SOCKETS
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import read_lines
 from antiphon.formats.probe.net import (
     MAX_HOSTS,
@@ -18,6 +17,7 @@ from antiphon.formats.probe.net import (
     network_machine,
     sort_naturally,
 )
+from antiphon.formats.probe.probed import Port, Probed
 from antiphon.formats.probe.speeds import cable_speed
 
 _HEAD = re.compile(r'(Switch|Ca|Rt)\s+[0-9]{1,5}\s+"([SHR])-([0-9a-fA-F]{1,32})"\s*#?\s*(?:"([^"]{0,200})")?')

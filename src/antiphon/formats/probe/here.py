@@ -1,7 +1,8 @@
 """Probe this machine from Linux's files and vendors' programs: GPUs and their links, PCIe, memories, caches, cards.
 
-Linux's information is read below /sys (`sysfs` names another root, so that a copy can be read as well). NVLinks are
-not there: nvidia-smi lists them. xGMI links are (the driver's topology). Notes list what could not be determined.
+Linux's information is read below /sys (`sysfs` names another root, so that a copy can be read as well). It includes
+xGMI links (the topology of AMD's driver), but not NVLinks: nvidia-smi lists them. Notes list what could not be
+determined. Without GPUs, the cores of the processors become the ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from antiphon.errors import AntiphonError, Invalid, Missing, unknown
 from antiphon.formats.probe import nvidia
 from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, build_box
 from antiphon.formats.probe.cores import Core, of_cores
-from antiphon.formats.probe.found import Probed, ranks_named
+from antiphon.formats.probe.probed import Probed, ranks_named
 from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.speeds import (
     MI200,
@@ -35,9 +36,9 @@ from antiphon.formats.probe.table import SOURCES, read
 
 SYSFS = "/sys"
 PROGRAM_TIMEOUT = 60.0  # seconds
-_MAX_OUTPUT = 2**24
-_NVIDIA, _AMD = "0x10de", "0x1002"
-_XGMI = "11"  # the type of such a link in the driver's topology
+_MAX_OUTPUT = 2**24  # bytes read of a program's output
+_NVIDIA, _AMD = "0x10de", "0x1002"  # PCI identifiers of the vendors
+_XGMI = "11"  # type of an xGMI link in the topology of AMD's driver (KFD, HSA_IOLINK_TYPE_XGMI)
 Environment = Mapping[str, str]
 
 
@@ -89,13 +90,13 @@ def _run_programs(source: str, folder: str) -> list[str]:
 def run_program(command: tuple[str, ...], timeout: float = PROGRAM_TIMEOUT) -> tuple[bytes, str]:
     """Return what a program prints, and why it failed ("" if it did not)."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
+        process = subprocess.run(command, capture_output=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         return b"", str(getattr(error, "strerror", "") or "takes too long")
-    if done.returncode:
-        last = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-        return done.stdout[:_MAX_OUTPUT], (last[-1][:200] if last else f"ends with {done.returncode}")
-    return done.stdout[:_MAX_OUTPUT], ""
+    if process.returncode:
+        lines = (process.stderr or process.stdout).decode("utf-8", "replace").strip().splitlines()
+        return process.stdout[:_MAX_OUTPUT], (lines[-1][:200] if lines else f"ends with {process.returncode}")
+    return process.stdout[:_MAX_OUTPUT], ""
 
 
 # ---- everything ----
@@ -131,8 +132,8 @@ def _look_at_all(sysfs: str, pcie: object) -> Probed:
 
 def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
     """Return Linux's box with the links of nvidia-smi, if both list the same GPUs; else nvidia-smi's box."""
-    places = {linux.box.devices[device].name: device for device in linux.nvidia}
-    devices = [places.get(nvidia_box.addresses.get(rank, "")) for rank in range(len(nvidia_box.gpus))]
+    by_address = {linux.box.devices[device].name: device for device in linux.nvidia}
+    devices = [by_address.get(nvidia_box.addresses.get(rank, "")) for rank in range(len(nvidia_box.gpus))]
     if not linux.nvidia or any(device is None for device in devices):
         nvidia_box.notes.append("PCIe is as nvidia-smi shows it: what Linux shows are not the same GPUs")
         return nvidia_box
@@ -153,65 +154,67 @@ class _LinuxDevices:
     def __init__(self, root: str) -> None:
         self.root = Path(root)
         self.box = Box("")
-        self.at: dict[str, int] = {}  # PCI address -> number of the device in the box
+        self.devices: dict[str, int] = {}  # PCI address -> number of the device in the box
         self.bridges: dict[str, int] = {}  # NUMA node -> its host bridge in the box
-        self.nvidia: list[int] = []
+        self.nvidia: list[int] = []  # devices of the box that are NVIDIA's GPUs
         self.amd: list[int] = []
         self.boards: Counter[str] = Counter()  # product names of the GPUs, if their identifiers are known
         self.notes: list[str] = []
 
     def read(self) -> None:
+        """Fill the box."""
         folder = self.root / "bus" / "pci" / "devices"
-        places = sorted(os.listdir(folder)) if folder.is_dir() else []
-        if not places:
+        addresses = sorted(os.listdir(folder)) if folder.is_dir() else []
+        if not addresses:
             self.notes.append(f"PCIe cannot be seen: nothing in {folder}")
         gpus = {_NVIDIA: (("0x0300", "0x0302"), self.nvidia), _AMD: (("0x0380", "0x1200"), self.amd)}  # by class
-        for place in places:
-            kind, vendor = text(folder / place / "class"), text(folder / place / "vendor")
+        for address in addresses:
+            kind, vendor = text(folder / address / "class"), text(folder / address / "vendor")
             if vendor in gpus and kind.startswith(gpus[vendor][0]):
-                gpus[vendor][1].append(self.device(folder / place, GPU))
-                if board := device_name(vendor, text(folder / place / "device")):
+                gpus[vendor][1].append(self.add_device(folder / address, GPU))
+                if board := device_name(vendor, text(folder / address / "device")):
                     self.boards[board] += 1
         self.box.gpus = [*self.nvidia, *self.amd]
         self.box.model = self.boards.most_common(1)[0][0] if self.boards else ""
         self._read_xgmi()
         self._read_cards()
 
-    def device(self, path: Path, kind: str) -> int:
+    def add_device(self, path: Path, kind: str) -> int:
         """Add a device with all bridges above it, and return its number in the box."""
+        # below /sys/devices, each folder on the path of a device is the bridge above the next one
         real = Path(os.path.realpath(path))
         chain = [name for name in real.parts if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", name)]
         numa = text(path / "numa_node") or "-1"
         if numa not in self.bridges:
             self.bridges[numa] = self.box.add(Device(BRIDGE, name=f"numa {numa}"))
-        up = self.bridges[numa]
-        for number, place in enumerate(chain or [path.name]):
+        device = self.bridges[numa]
+        for number, address in enumerate(chain or [path.name]):
             is_last = number == len(chain) - 1 or not chain
-            path_above = real if is_last else Path(*real.parts[: real.parts.index(place) + 1])
-            if place not in self.at:
-                self.at[place] = self.box.add(Device(SWITCH, up, _slot_speed(path_above), place))
-            up = self.at[place]
-        self.box.devices[up].kind = kind
-        return up
+            folder = real if is_last else Path(*real.parts[: real.parts.index(address) + 1])
+            if address not in self.devices:
+                self.devices[address] = self.box.add(Device(SWITCH, device, _slot_speed(folder), address))
+            device = self.devices[address]
+        self.box.devices[device].kind = kind
+        return device
 
     def _read_cards(self) -> None:
         """Add the network cards: those with RDMA, then the others."""
-        used: set[int] = set()
+        used: set[int] = set()  # PCIe devices whose card is listed already
         for group, speed_of in (("infiniband", rdma_speed), ("net", ethernet_speed)):
             folder = self.root / "class" / group
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
                 path = folder / name
                 if not (path / "device").exists():
                     continue  # loops, bridges and such
-                up = self.device(path / "device", NIC) if _on_pcie(path / "device") else -1
-                if up in used or up < 0:
+                device = self.add_device(path / "device", NIC) if _on_pcie(path / "device") else -1
+                if device in used or device < 0:
                     continue
                 if group == "net":
-                    used.add(up)
+                    used.add(device)
                 speed = speed_of(path)
                 if speed is None:
                     self.notes.append(f"network card {name}: its speed is unknown (no link?)")
-                self.box.nic_speeds[self.box.add(Device(NIC, up, None, name))] = speed
+                self.box.nic_speeds[self.box.add(Device(NIC, device, None, name))] = speed
             used |= {self.box.devices[device].parent for device in self.box.nic_speeds}
         if not self.box.nic_speeds:
             self.notes.append("no network card on PCIe")
@@ -221,34 +224,35 @@ class _LinuxDevices:
         """Read links from AMD's driver, which lists nodes (GPUs are those with a gpu_id) and links between them."""
         folder = self.root / "class" / "kfd" / "kfd" / "topology" / "nodes"
         rank = {device: number for number, device in enumerate(self.box.gpus)}
-        owner: dict[str, int] = {}
+        rank_of_node: dict[str, int] = {}
         gpu_type: GpuType | None = gpu_type_by_name(self.box.model)
         for node in sorted(os.listdir(folder)) if folder.is_dir() else ():
             values = read_properties(folder / node / "properties")
             if text(folder / node / "gpu_id") in ("", "0"):
                 continue
             location, domain = int(values.get("location_id", "0")), int(values.get("domain", "0"))
-            place = f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7:x}"
-            if self.at.get(place) in rank:
-                owner[node] = rank[self.at[place]]
+            # location_id: 8 bits of bus, 5 of device, 3 of function
+            address = f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7:x}"
+            if self.devices.get(address) in rank:
+                rank_of_node[node] = rank[self.devices[address]]
             version = int(values.get("gfx_target_version", "0"))
             gpu_type = gpu_type or gpu_type_by_generation(
                 f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}"
             )
-        if self.amd and not owner:
+        if self.amd and not rank_of_node:
             self.notes.append(f"xGMI cannot be seen: the driver shows no topology in {folder}")
         weights: dict[tuple[int, int], int] = {}
         speeds: dict[tuple[int, int], Fraction] = {}
-        for node, me in owner.items():
+        for node, src in rank_of_node.items():
             for kind in ("io_links", "p2p_links"):
                 links = folder / node / kind
                 for link in sorted(os.listdir(links)) if links.is_dir() else ():
                     values = read_properties(links / link / "properties")
-                    other = owner.get(values.get("node_to", ""))
-                    if values.get("type") == _XGMI and other is not None and other != me:
-                        weights[me, other] = int(values.get("weight", "15"))
-                        speeds[me, other] = Fraction(int(values.get("max_bandwidth", "0"))) * 10**6
-        lowest = min(weights.values(), default=0)
+                    dst = rank_of_node.get(values.get("node_to", ""))
+                    if values.get("type") == _XGMI and dst is not None and dst != src:
+                        weights[src, dst] = int(values.get("weight", "15"))  # 15: one link, no GPU between
+                        speeds[src, dst] = Fraction(int(values.get("max_bandwidth", "0"))) * 10**6  # from MB/s
+        lowest = min(weights.values(), default=0)  # greater weights are paths through other GPUs
         self.box.model = self.box.model or (gpu_type.name if gpu_type else "")
         if weights:
             self.box.fast_kind, self.box.link_bandwidth = "xgmi", (gpu_type or MI200).link
@@ -258,7 +262,9 @@ class _LinuxDevices:
                 self.box.bonds[pair] = speeds[pair] or self.box.link_bandwidth
 
     def cores(self) -> list[Core]:
-        """Return the cores with package, memory and last cache; of this machine, only those allowed to this process."""
+        """Return the cores with package, NUMA node and last-level cache. On this machine (not a copy of its /sys), only
+        those in this process's affinity mask.
+        """
         folder = self.root / "devices" / "system" / "cpu"
         allowed = os.sched_getaffinity(0) if str(self.root) == SYSFS and hasattr(os, "sched_getaffinity") else None
         memories = _memory_of_threads(self.root)
@@ -292,7 +298,9 @@ def _on_pcie(path: Path) -> bool:
 
 
 def _slot_speed(path: Path) -> Fraction | None:
-    """Return the link above a device: at its maximum speed (idle links are slowed down), at its current width."""
+    """Return bytes per second of the link above a device: at its maximum speed, as idle links are slowed down, and its
+    current width, as slots may have fewer lanes than the device.
+    """
     width, max_width = text(path / "current_link_width"), text(path / "max_link_width")
     lanes = (
         width
@@ -303,7 +311,7 @@ def _slot_speed(path: Path) -> Fraction | None:
 
 
 def rdma_speed(path: Path) -> Fraction | None:
-    """Return the speed of the fastest port of an RDMA card that is up, from texts such as "200 Gb/sec (4X HDR)"."""
+    """Return bytes/s of the fastest port of an RDMA card that is up, from texts such as "200 Gb/sec (4X HDR)"."""
     ports = sorted(os.listdir(path / "ports")) if (path / "ports").is_dir() else []
     speeds = []
     for port in ports:
@@ -315,6 +323,7 @@ def rdma_speed(path: Path) -> Fraction | None:
 
 
 def ethernet_speed(path: Path) -> Fraction | None:
+    """Return bytes per second of an Ethernet card; None if it has no link."""
     mbit = text(path / "speed")
     return Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and int(mbit) else None
 
@@ -331,7 +340,7 @@ def _memory_of_threads(root: Path) -> dict[int, str]:
 
 
 def _last_cache(path: Path) -> str:
-    """Return the list of hardware threads that share the last cache of a thread."""
+    """Return the hardware threads that share a thread's last-level cache, as Linux lists them ("0-7,64-71")."""
     folder = path / "cache"
     levels = [
         (int(level), text(folder / name / "shared_cpu_list"))
@@ -345,7 +354,7 @@ def _last_cache(path: Path) -> str:
 
 
 def keep_allocated(probed: Probed, environment: Environment) -> Probed:
-    """Return the part allocated to this process: GPUs by the vendors' environment variables, hosts by Slurm's."""
+    """Return the ranks allocated to this process: GPUs by the vendors' environment variables, hosts by Slurm's."""
     if probed.hosts:
         job = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
         if not job:

@@ -22,7 +22,7 @@ from fractions import Fraction
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, build_box
 from antiphon.formats.probe.cores import MAX_CORES, Core, of_cores
-from antiphon.formats.probe.found import Probed
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import GpuType, device_name, gpu_type_by_name, nearest_pcie_speed
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK

@@ -24,8 +24,8 @@ from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported, quote, warn_unlikely
 from antiphon.formats.probe.box import ports_of_card
-from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import read_sample
+from antiphon.formats.probe.probed import Port, Probed
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 from antiphon.topologies.clusters import cards_of, sold_with_cards

@@ -16,7 +16,7 @@ from fractions import Fraction
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, Device, build_box
-from antiphon.formats.probe.found import Probed
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import (
     GpuType,
     device_name,

@@ -30,14 +30,14 @@ from antiphon.core.topology import NetworkCard, Topology, hosts
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.probe.box import find_group, join_groups
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.joining import cards_with_speeds
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import LANE, generation_attribute, gpu_type_by_name
 from antiphon.options import parse_yes
 from antiphon.topologies.links import PCIE
 from antiphon.units import format_bandwidth
 
-MAX_ELEMENTS = 256  # that NCCL reads (NCCL_TOPO_XML_MAX_NODES)
+MAX_ELEMENTS = 256  # XML elements that NCCL reads (NCCL_TOPO_XML_MAX_NODES)
 NVSWITCH, PCIE_SWITCH, CARD = "0x068000", "0x060400", "0x020700"  # PCIe classes
 CPUS: Mapping[str, Mapping[str, object]] = {
     "intel": {"arch": "x86_64", "vendor": "GenuineIntel", "familyid": 6, "modelid": 143},  # Sapphire Rapids
@@ -52,7 +52,7 @@ _GPU_OF_BOX = {"dgx1p": "P100", "dgx1v": "V100", "dgx2": "V100"}  # boxes not na
 def nccl_xml(
     box: Probed, *, gpus: str = "", nics: str = "", nic: str | None = None, gdr: object = True, cpu: str = "intel"
 ) -> Files[str]:
-    """Return the file, and notes on what it assumes. `box`: a machine, and what a tool reported of its cards.
+    """Return the file, and notes on what it assumes. `box`: a machine, and what a tool such as lspci reported of it.
 
     `gpus`, `nics`: PCIe addresses of the GPUs (by rank) and network cards, separated by commas or spaces; by default
     made up. `nic`: bandwidth of each card. `gdr`: whether cards access GPU memory. `cpu`: intel, amd or arm.
@@ -68,12 +68,13 @@ def nccl_xml(
     cards, card_notes = cards_with_speeds(box, nic)
     if card_notes and not machine.cards and nic is None:
         cards, card_notes = (), [f"no network cards are written, because {machine.name} lists none (--nic 400Gbit/s)"]
-    made_up = (f"ffff:{0xFF - number // 32:02x}:{number % 32:02x}.0" for number in range(1, 2**13))
-    gpu_addresses = _parse_addresses(gpus, machine.ranks, "gpus", made_up)
-    card_addresses = _parse_addresses(nics, len(cards), "nics", made_up)
-    if twice := [address for address, count in Counter([*gpu_addresses, *card_addresses]).items() if count > 1]:
-        raise Invalid(f"gpus, nics: {quote(twice[0])} stands twice")
-    writer = _Writer(machine, cards, gpu_addresses, card_addresses, made_up, direct)
+    # invented addresses, in a PCIe domain that no device has
+    spare_addresses = (f"ffff:{0xFF - number // 32:02x}:{number % 32:02x}.0" for number in range(1, 2**13))
+    gpu_addresses = _parse_addresses(gpus, machine.ranks, "gpus", spare_addresses)
+    card_addresses = _parse_addresses(nics, len(cards), "nics", spare_addresses)
+    if repeated := [address for address, count in Counter([*gpu_addresses, *card_addresses]).items() if count > 1]:
+        raise Invalid(f"gpus, nics: {quote(repeated[0])} stands twice")
+    writer = _Writer(machine, cards, gpu_addresses, card_addresses, spare_addresses, direct)
     root = writer.system(CPUS[cpu])
     count = sum(1 for _ in root.iter())
     if count > MAX_ELEMENTS:
@@ -93,31 +94,32 @@ def nccl_xml(
     return Files({"topo.xml": text}, [*(re.sub("--nic ?", "--option nic=", note) for note in card_notes), *notes])
 
 
-def _parse_addresses(text: str, count: int, option: str, made_up: Iterator[str]) -> list[str]:
-    """Return the PCIe addresses in an option. If it is empty, invent some in domain ffff, which no device has."""
+def _parse_addresses(text: str, count: int, option: str, spare_addresses: Iterator[str]) -> list[str]:
+    """Return the PCIe addresses in an option; if it is empty, the next `count` spare ones."""
     words = re.split(r"[,\s]+", text.strip().lower()) if text else []
     if strange := [word for word in words if not _BUS.fullmatch(word)]:
         raise Invalid(f"{option}: {quote(strange[0])} is no PCIe address; expected such as 0000:1b:00.0")
     if words and len(words) != count:
         raise Invalid(f"{option}: expected {count} PCIe addresses, got {len(words)}")
     # NCCL writes the domain with 4 digits, nvidia-smi with 8
-    return [word[-12:] for word in words] or list(islice(made_up, count))
+    return [word[-12:] for word in words] or list(islice(spare_addresses, count))
 
 
 class _Writer:
     """Collects the elements of a machine, then writes them as XML.
 
-    `children`: the nodes below each PCIe switch, including invented switches.
-    `tops`: the nodes below each socket.
+    `children`: by PCIe switch the nodes below it. Invented switches have numbers from `machine.nodes`.
+    `tops`: for each socket the nodes directly below it.
+    `cards_at`: by PCIe switch the numbers of its network cards; those of switch -1 are on the first socket.
     `pcie_links`: the attributes of a node's PCIe link to the one above, if it is not `default_pcie_link`.
     """
 
     def __init__(
         self, machine: Topology, cards: Sequence[NetworkCard], gpu_addresses: Sequence[str],
-        card_addresses: Sequence[str], made_up: Iterator[str], gdr: int,
+        card_addresses: Sequence[str], spare_addresses: Iterator[str], gdr: int,
     ) -> None:  # fmt: skip
         self.machine, self.cards, self.gdr = machine, cards, gdr
-        self.gpu_addresses, self.card_addresses, self.made_up = gpu_addresses, card_addresses, made_up
+        self.gpu_addresses, self.card_addresses, self.spare_addresses = gpu_addresses, card_addresses, spare_addresses
         ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
         self.links = [(a, b, machine.types[kind]) for a, b, kind in ends]
         kinds = {link_type.kind for _, _, link_type in self.links}
@@ -142,6 +144,7 @@ class _Writer:
             self.cards_at.setdefault(switch, []).append(number)
 
     def system(self, cpu: Mapping[str, object]) -> Element:
+        """Return the root element with all others below it; `cpu`: the attributes of each socket."""
         root = _add(None, "system", version=2 if self.amd else 1)
         for number, nodes in enumerate(self.tops):
             socket = _add(root, "cpu", numaid=number, **cpu)
@@ -159,7 +162,7 @@ class _Writer:
 
     def _own_tree(self) -> list[list[int]]:
         """Return the machine's PCIe tree from its host bridges down, or from its first switch if it has no bridge."""
-        near: dict[int, dict[int, Fraction]] = {}
+        near: dict[int, dict[int, Fraction]] = {}  # by node its neighbours, each with the link's bytes/s
         for a, b, kind in self.links:
             if kind.kind == "pcie":
                 near.setdefault(a, {})[b] = kind.bandwidth
@@ -175,21 +178,21 @@ class _Writer:
             pending += [child for child in self.children[node] if child >= self.machine.ranks]
             for child in self.children[node]:
                 self.pcie_links[child] = _pcie_attributes(near[node][child], self.machine.name)
-        alone = [rank for rank in range(self.machine.ranks) if rank not in reached]
-        return [[root, *(alone if not number else ())] for number, root in enumerate(roots)]
+        detached = [rank for rank in range(self.machine.ranks) if rank not in reached]  # GPUs without PCIe
+        return [[root, *(detached if not number else ())] for number, root in enumerate(roots)]
 
     def _assumed_tree(self) -> list[list[int]]:
         """Invent a tree: GPUs that share cards get a switch, with them and the cards below it; GPUs without cards are
         directly on a socket. Each of two sockets has half of the groups."""
-        group = list(range(self.machine.ranks))
-        near = [[node for node in card.nodes if node < self.machine.ranks] for card in self.cards]
-        for ranks in near:
+        group = list(range(self.machine.ranks))  # a union-find forest over ranks
+        gpus_of_card = [[node for node in card.nodes if node < self.machine.ranks] for card in self.cards]
+        for ranks in gpus_of_card:
             for rank in ranks[1:]:
                 join_groups(group, ranks[0], rank)
         groups: dict[int, list[int]] = {}
         for rank in range(self.machine.ranks):
             groups.setdefault(find_group(group, rank), []).append(rank)
-        with_cards = {find_group(group, ranks[0]) for ranks in near if ranks}
+        with_cards = {find_group(group, ranks[0]) for ranks in gpus_of_card if ranks}
         tops: list[list[int]] = [[], []] if len(groups) > 1 else [[]]
         for position, (first, ranks) in enumerate(groups.items()):
             switch = self.machine.nodes + first
@@ -203,7 +206,7 @@ class _Writer:
     def _add_pci(self, parent: Element, node: int) -> None:
         pcie_link = self.pcie_links.get(node, self.default_pcie_link)
         if node >= self.machine.ranks:
-            switch = _add(parent, "pci", **{"busid": next(self.made_up), "class": PCIE_SWITCH, **pcie_link})
+            switch = _add(parent, "pci", **{"busid": next(self.spare_addresses), "class": PCIE_SWITCH, **pcie_link})
             self._add_below(switch, node)
             return
         device = _add(parent, "pci", **{"busid": self.gpu_addresses[node], "class": self.gpu_class, **pcie_link})
@@ -244,7 +247,7 @@ class _Writer:
                 key = self.gpu_addresses[b], self.gpu_class
             elif "nvswitch" in self.machine.places[b]:
                 if b not in self.hubs:
-                    self.hubs[b] = next(self.made_up)
+                    self.hubs[b] = next(self.spare_addresses)
                 key = self.hubs[b], NVSWITCH
             else:
                 raise Unsupported(f"{self.machine.name}: has NVLinks to processors, which are not written")

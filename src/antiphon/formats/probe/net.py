@@ -16,7 +16,7 @@ from fractions import Fraction
 from antiphon.core.topology import Link, LinkType, build
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import find_group, join_groups
-from antiphon.formats.probe.found import Port, Probed
+from antiphon.formats.probe.probed import Port, Probed
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 
 MAX_HOSTS, MAX_SWITCHES, MAX_PORTS = 2**14, 2**12, 2**15

@@ -27,8 +27,8 @@ from antiphon.core.files import read_bytes, within
 from antiphon.core.jsontext import decode
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_lines
+from antiphon.formats.probe.probed import Probed
 from antiphon.topologies.links import GB
 from antiphon.topologies.options import MAX_LISTED, check_link_count
 from antiphon.units import exact, parse_bandwidth, parse_seconds

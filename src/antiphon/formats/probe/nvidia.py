@@ -28,8 +28,8 @@ from antiphon.formats.probe.box import (
     join_groups,
     pcie_generation,
 )
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_lines
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import (
     A100,
     B200,

@@ -2,9 +2,9 @@
 `amd-smi topology` in both forms, with `amd-smi static` for the model.
 
 "XGMI" is printed for all pairs of a hive, directly connected or not; the weight tells them apart: 15 for one link,
-more for paths via other GPUs. Only `--shownodesbw` and amd-smi give the width of a pair, as the bandwidths of one link
-and of all its links in MB/s (0: the pair is not joined); else it follows from the GPU model. For a known model only
-the number of links is taken from them: drivers print rates below the nominal ones, 50 GB/s on an MI300X.
+more for paths via other GPUs. Only `--shownodesbw` and amd-smi print how many links join a pair, as the bandwidths of
+one link and of all links together in MB/s ("50000-200000": 4 links; 0: the pair is not joined). Without them the GPU
+model decides. For a known model the nominal bandwidth of a link is used: drivers print less, 50 GB/s on an MI300X.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from antiphon.core.files import read_bytes
 from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, build_box, pcie_generation
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_lines, read_sample
+from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import (
     MI200,
     MI300,
@@ -36,7 +36,7 @@ from antiphon.topologies.instinct import mi250
 from antiphon.topologies.links import XGMI3
 from antiphon.units import format_bandwidth
 
-MAX_BYTES = 2**20  # of JSON
+MAX_BYTES = 2**20  # of a JSON file
 _MAX_GPUS = 128  # GPUs of a table
 # Titles of tables: what the table has ("": it is not read), and how its title begins
 _TITLES = (
@@ -69,7 +69,7 @@ class _AmdGpu(msgspec.Struct):
 
 
 class _SmiOutput:
-    """The contents of all texts."""
+    """The contents of all files."""
 
     def __init__(self) -> None:
         self.gpus: dict[str, int] = {}  # name -> number, in the order of the output
@@ -85,7 +85,7 @@ class _SmiOutput:
                 raise Invalid(f"shows more than {_MAX_GPUS} GPUs; a box has some eight")
 
     def count_model(self, text: str) -> None:
-        """Count the product that a name of a GPU, its device number on PCIe or its generation (gfx942) stands for."""
+        """Count the product that a GPU's name, its PCI device identifier or its generation (gfx942) stands for."""
         text = text.strip()
         gpu_type = gpu_type_by_generation(text)
         name = device_name("1002", text) or (gpu_type.name if gpu_type else text[:80])
@@ -160,7 +160,7 @@ def _read_text(output: _SmiOutput, path: str) -> None:
         if not line:
             continue
         # A title starts a table; unknown tables ("") are read and ignored.
-        title = next((name for name, form in _TITLES if form.match(line)), None)
+        title = next((name for name, pattern in _TITLES if pattern.match(line)), None)
         if title is not None and not _is_gpu(line.split(maxsplit=1)[0]):
             table, columns = title, []
             continue
@@ -171,8 +171,8 @@ def _read_text(output: _SmiOutput, path: str) -> None:
                 output.add_gpu(word)
         elif _is_gpu(words[0]) and columns and len(words) > len(columns):
             if table:
-                for other, value in zip(columns, words[1:], strict=False):
-                    output.tables[table][words[0], other] = value[:40]
+                for column, value in zip(columns, words[1:], strict=False):
+                    output.tables[table][words[0], column] = value[:40]
         elif match := re.match(r"GPU(?: |\[)([0-9]{1,4})\]?\s*:\s*(.{1,60}?):\s*(.{1,80})", line):
             if "Numa Node" in match[2]:
                 output.numa[f"GPU{int(match[1])}"] = match[3].strip()
@@ -230,7 +230,9 @@ def _direct_pairs(output: _SmiOutput, gpus: list[str]) -> set[tuple[int, int]]:
 
 
 def _parse_bandwidths(text: str) -> tuple[int, int | None]:
-    """Return the MB/s of one link and of all links of a pair, of a text like "50000-200000"; (0, None) of another."""
+    """Return the MB/s of one link and of all links of a pair from "50000-200000"; (0, None) if the text has no such
+    form.
+    """
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     return (int(match[1]), int(match[2])) if match else (0, None)
 
@@ -240,8 +242,7 @@ def _guess_gpu_type(box: Box, output: _SmiOutput, gpus: list[str], direct: set[t
 
     Eight GPUs that are all joined are MI300X. Eight or sixteen that are joined as in the catalogue's mi250 are MI250.
     """
-    xgmi = any(kind.upper() == "XGMI" for kind in output.tables["kind"].values())
-    if not xgmi:
+    if not any(kind.upper() == "XGMI" for kind in output.tables["kind"].values()):
         return None
     # 8 * 7 ordered pairs: fully connected.
     if len(gpus) == 8 and len(direct) == 56:
@@ -266,12 +267,12 @@ def _add_bonds(
         return
     speeds = output.tables["speed"]
     bandwidths = {pair: _parse_bandwidths(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
-    no_width = [megabytes is None for _, megabytes in bandwidths.values()]
+    lacks_bandwidth = [megabytes is None for _, megabytes in bandwidths.values()]
     if gpu_type is None:
         box.notes.append(
             f"one xGMI link is assumed to carry {format_bandwidth(box.link_bandwidth)} each way: no make is named"
         )
-    if all(no_width) and gpu_type == MI200 and direct in (_catalogue_pairs(8), _catalogue_pairs(16)):
+    if all(lacks_bandwidth) and gpu_type == MI200 and direct in (_catalogue_pairs(8), _catalogue_pairs(16)):
         catalogue_machine = mi250(gcds=len(gpus))
         ends = zip(catalogue_machine.link_src.tolist(), catalogue_machine.link_dst.tolist(), strict=True)
         box.bonds = {pair: catalogue_machine.bandwidth(link) for link, pair in enumerate(ends)}
@@ -279,10 +280,10 @@ def _add_bonds(
             "no table has the number of links per pair (add --shownodesbw): as the catalogue's mi250 has it"
         )
         return
-    for pair, (per_link, megabytes) in bandwidths.items():
+    for pair, (per_link, megabytes) in bandwidths.items():  # MB/s
         if megabytes and gpu_type and per_link and megabytes % per_link == 0:
             box.bonds[pair] = megabytes // per_link * box.link_bandwidth
         else:
             box.bonds[pair] = Fraction(megabytes) * 10**6 if megabytes else box.link_bandwidth
-    if any(no_width) and gpu_type not in (None, MI300, MI350):
+    if any(lacks_bandwidth) and gpu_type not in (None, MI300, MI350):
         box.notes.append("no table has the number of links per pair (add --shownodesbw): one each is assumed")

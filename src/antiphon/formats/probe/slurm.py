@@ -2,8 +2,7 @@
 lists.
 
 Neither contains speeds (LinkSpeed has no unit, and Slurm does not use it). Assumed are one cable of 200 Gbit/s per
-host, and as much bandwidth upwards as downwards at every switch (`Net.widened` gives each link between switches the
-bandwidth of the hosts below it, shared evenly where a switch has several above it).
+host, and as much bandwidth above every switch as below it (`Net.with_assumed_trunks`).
 
 Two leaf switches of four hosts each, below a spine:
 
@@ -19,14 +18,14 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import read_lines
 from antiphon.formats.probe.net import MAX_HOSTS, MAX_SWITCHES, Net, network_machine
+from antiphon.formats.probe.probed import Port, Probed
 from antiphon.topologies.links import GB
 from antiphon.topologies.options import Bandwidth
 from antiphon.units import parse_bandwidth
 
-CABLE = Fraction(25 * GB)  # assumed
+CABLE = Fraction(25 * GB)  # assumed bytes per second each way: 200 Gbit/s
 _WORD = re.compile(r"([A-Za-z_]{1,40})=(\S*)")
 _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 
@@ -62,8 +61,8 @@ class _Reader:
     def __init__(self) -> None:
         self.nodes: dict[str, list[str]] = {}  # switch or block -> its hosts
         self.below: dict[str, list[str]] = {}  # switch -> switches below it
-        self.blocks = False
-        self.count = 0
+        self.has_blocks = False
+        self.count = 0  # names in all lists so far; `expand_hosts` limits them
 
     def line(self, line: str, number: int) -> None:
         values = {key.lower(): value for key, value in _WORD.findall(line)}
@@ -75,7 +74,7 @@ class _Reader:
                 f"line {number}: {quote(line)} is no line of topology.conf; expected SwitchName=... with Nodes= or "
                 "Switches="
             )
-        self.blocks = self.blocks or "blockname" in values
+        self.has_blocks = self.has_blocks or "blockname" in values
         if name in self.nodes:
             raise Invalid(f"line {number}: switch {quote(name)} stands there already")
         hosts = expand_hosts(values.get("nodes", ""), f"line {number}: Nodes", self.count)
@@ -86,23 +85,25 @@ class _Reader:
             raise Invalid(f"line {number}: more than {MAX_SWITCHES} switches")
 
     def net(self, name: str, cable: Fraction, speed_is_known: bool) -> Net:
+        """Return the network; `cable`: bytes per second of each host's cable, assumed unless `speed_is_known`."""
         net = Net(name, assumed=True)
         net.switches = [*self.nodes]
-        at = {switch: number for number, switch in enumerate(net.switches)}
-        host_at: dict[str, int] = {}
+        switch_number = {switch: number for number, switch in enumerate(net.switches)}
+        host_number: dict[str, int] = {}
         for switch, hosts in self.nodes.items():
             if self.below[switch]:
-                continue  # scontrol lists with a high switch all hosts below it
+                continue  # scontrol lists all hosts below a switch; a cable goes to the lowest switch only
             for host in hosts:
-                number = host_at.setdefault(host, len(host_at))
-                net.ports.append(Port(number, f"card{at[switch]}", at[switch], cable))
-        net.hosts = [*host_at]
-        for switch, lows in self.below.items():
-            for low in lows:
-                if low not in at:
+                number = host_number.setdefault(host, len(host_number))
+                # a host below several leaf switches has a card for each of them
+                net.ports.append(Port(number, f"card{switch_number[switch]}", switch_number[switch], cable))
+        net.hosts = [*host_number]
+        for switch, switches_below in self.below.items():
+            for low in switches_below:
+                if low not in switch_number:
                     raise Invalid(f"switch {quote(switch)} is above {quote(low)}, which has no line of its own")
-                net.above.append((at[low], at[switch]))
-        if self.blocks and len(net.switches) > 1 and not net.above:
+                net.above.append((switch_number[low], switch_number[switch]))
+        if self.has_blocks and len(net.switches) > 1 and not net.above:
             net.switches.append("between blocks")
             net.above = [(block, len(net.switches) - 1) for block in range(len(net.switches) - 1)]
             net.notes.append("blocks are joined by one switch (assumed: the file shows nothing between them)")
@@ -115,24 +116,27 @@ class _Reader:
 
 
 def expand_hosts(text: str, label: str = "hosts", before: int = 0) -> list[str]:
-    """Return the names of a list such as tux[0-3,12],login, in order. Numbers keep their leading zeros."""
-    names_found: list[str] = []
+    """Return the names of a list such as tux[0-3,12],login, in order. Numbers keep their leading zeros.
+
+    `label`: what messages call the list. `before`: the number of names in earlier lists of the file.
+    """
+    host_names: list[str] = []
     if text.strip().lower() in ("", "(null)", "none"):
-        return names_found
+        return host_names
     if text.count("[") != text.count("]"):
         raise Invalid(f"{label}: {quote(text)} has a bracket without its other")
     for item in _ITEM.findall(text.strip()):
         names = [""]
         for piece in re.findall(r"\[[^\]]*\]|[^\[]+", item.strip()):
             tails = list(_expand_range(piece[1:-1], label)) if piece.startswith("[") else [piece]
-            if len(names) * len(tails) + len(names_found) + before > 2 * MAX_HOSTS:
+            if len(names) * len(tails) + len(host_names) + before > 2 * MAX_HOSTS:
                 raise Invalid(f"{label}: names more than {2 * MAX_HOSTS} hosts; that is more than are read")
             names = [name + tail for name in names for tail in tails]
-        names_found += names
-    for name in names_found:
+        host_names += names
+    for name in host_names:
         if not name or len(name) > 100 or not name.isprintable() or "]" in name:
             raise Invalid(f"{label}: {quote(name)} is no name of a host")
-    return names_found
+    return host_names
 
 
 def _expand_range(text: str, label: str) -> Iterator[str]:

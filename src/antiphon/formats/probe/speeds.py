@@ -1,4 +1,7 @@
-"""Bandwidths of links by type of GPU, each way: for tools that show which links exist, but not their speed."""
+"""Nominal bandwidths of links (bytes per second each way) by type of GPU and of link.
+
+Tools print which links exist, but often not their speed, or a rounded one.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ NVLINK_GA102 = Fraction(140625, 10000) * GB
 XGMI2 = Fraction(46 * GB)
 
 # PCI-SIG: lanes of 2.5 and 5 GT/s carry 8 of 10 bits, of 8 to 32 GT/s 128 of 130, of 64 GT/s 242 bytes of 256.
-LANE = {
+LANE = {  # GT/s of a PCIe lane -> its bytes per second
     Fraction(5, 2): Fraction(GB, 4), Fraction(5): Fraction(GB, 2),
     **{Fraction(2**gen): PCIE[gen] / 16 for gen in PCIE}, Fraction(64): Fraction(64 * GB, 8) * Fraction(242, 256),
 }  # fmt: skip
-WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+WIDTHS = (1, 2, 4, 8, 12, 16, 32)  # lanes of a PCIe link
 
 # InfiniBand Trade Association: Gbit/s of data per lane, 8 of 10 bits up to QDR, 64 of 66 above.
 INFINIBAND = {
@@ -32,9 +35,9 @@ INFINIBAND = {
 class GpuType:
     """A generation of GPUs, or a part of one.
 
-    `name`: used where a tool reports only the generation. `link`: bandwidth of one NVLink or xGMI link; `links`: their
-    maximum number. `pcie`: generation. `has_nvls`: whether switches of its generation multicast and reduce.
-    `xgmi`: whether its links are xGMI.
+    `name`: used where a tool reports only the generation. `link`: bandwidth of one NVLink or xGMI link. `links`: the
+    greatest number of such links of a GPU; 0: it has none, and `link` is unused. `pcie`: generation. `has_nvls`:
+    whether switches of its generation multicast and reduce. `xgmi`: whether its links are xGMI.
     """
 
     name: str
@@ -48,13 +51,13 @@ class GpuType:
 P100, V100, A100 = GpuType("P100", NVLINK1, 4, 3), GpuType("V100", NVLINK, 6, 3), GpuType("A100", NVLINK, 12, 4)
 H100, B200 = GpuType("H100", NVLINK, 18, 5, has_nvls=True), GpuType("B200", NVLINK5, 18, 5, has_nvls=True)
 TURING, GA102 = GpuType("Turing", NVLINK, 2, 3), GpuType("GA102", NVLINK_GA102, 4, 4)
-ADA = GpuType("Ada", NVLINK, 0, 4)  # without NVLink, as the next two
+ADA = GpuType("Ada", NVLINK, 0, 4)  # without NVLink, as the next line
 _OLD, _RTX50 = GpuType("Pascal", NVLINK, 0, 3), GpuType("RTX 50", NVLINK, 0, 5)
 MI50, MI100 = GpuType("MI50", XGMI2, 2, 4, xgmi=True), GpuType("MI100", XGMI2, 3, 4, xgmi=True)
 MI200, MI300 = GpuType("MI200", XGMI3, 8, 4, xgmi=True), GpuType("MI300X", XGMI4, 8, 5, xgmi=True)
 MI350 = GpuType("MI350X", XGMI5, 8, 5, xgmi=True)
 
-# By words of the names that tools show; the first that fits.
+# Patterns of the names that tools print; the first that matches decides.
 _NAMED: tuple[tuple[str, GpuType], ...] = (
     (r"P100", P100), (r"V100|TITAN V\b|GV100", V100), (r"A100|A800|A30\b", A100),
     (r"G?H[12]00|H800|H20\b|H100L", H100), (r"G?B[123]00", B200), (r"RTX 20[78]0|TITAN RTX|Quadro RTX", TURING),
@@ -88,11 +91,11 @@ _GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "94
 
 def gpu_type_by_name(name: str) -> GpuType | None:
     """Return the type of a GPU by the name that tools show."""
-    return next((gpu_type for words, gpu_type in _NAMED if re.search(words, name, re.IGNORECASE)), None)
+    return next((gpu_type for pattern, gpu_type in _NAMED if re.search(pattern, name, re.IGNORECASE)), None)
 
 
 def device_name(vendor: str, device: str) -> str:
-    """Return the board with these PCI identifiers, such as "0x10de" and "0x2330"; "" if unknown."""
+    """Return the name of the board with these PCI identifiers, such as "0x10de" and "0x2330"; "" if unknown."""
     return _DEVICES.get(vendor.lower().removeprefix("0x"), {}).get(device.lower().removeprefix("0x"), "")
 
 
@@ -114,10 +117,13 @@ def generation_attribute(gpu_type: GpuType) -> dict[str, object]:
 
 
 def nominal_speed(measured: Fraction) -> Fraction:
-    """Return the data sheet's speed of a link; tools show up to 7 % more (25.781 GB/s for 25)."""
-    makes = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)
+    """Return the data sheet's speed of an NVLink (bytes/s); tools show up to 7 % more (25.781 GB/s for 25).
+
+    A speed that fits no data sheet is returned as it is.
+    """
+    nominal_speeds = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)
     low, high = Fraction(999, 1000), Fraction(107, 100)
-    return next((speed for speed in makes if speed * low <= measured <= speed * high), measured)
+    return next((speed for speed in nominal_speeds if speed * low <= measured <= speed * high), measured)
 
 
 def pcie_speed(rate: str, width: str) -> Fraction | None:

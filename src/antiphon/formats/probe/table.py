@@ -15,8 +15,8 @@ from typing import Any
 
 from antiphon.core.files import name_of, reading
 from antiphon.errors import Invalid, quote, unknown
-from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import read_sample
+from antiphon.formats.probe.probed import Probed
 from antiphon.registry import call
 
 

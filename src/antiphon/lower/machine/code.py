@@ -52,17 +52,17 @@ class Places:
         >>> places.first.tolist(), places.begin.tolist()
         ([[0, 0, 6], [9, 6, 12]], [0, 6, 13])
         """
-        room = np.asarray(scratch, np.int64)
+        scratch_cells = np.asarray(scratch, np.int64)
         first, last = sides(collective, in_place)
         size = [np.bincount(side.rank, minlength=collective.ranks) * grain for side in (first, last)]
         data_cells = (size[0] + size[1]) if not in_place else last.size * grain
-        begin = np.concatenate([[0], np.cumsum(data_cells + room)]).astype(np.int64)
+        begin = np.concatenate([[0], np.cumsum(data_cells + scratch_cells)]).astype(np.int64)
         buffer_begin = [begin[:-1].copy(), begin[:-1] + (0 if in_place else size[0]), begin[:-1] + data_cells]
         if in_place:
             for kind, side in enumerate((first, last)):
                 ranks, row = np.unique(side.rank, return_index=True)
                 buffer_begin[kind][ranks] += side.start[row] * grain
-        return Places(np.stack(buffer_begin, axis=1), np.stack([*size, room], axis=1), begin)
+        return Places(np.stack(buffer_begin, axis=1), np.stack([*size, scratch_cells], axis=1), begin)
 
     def owner(self, cell: Longs) -> Longs:
         """Return the rank of each cell."""
@@ -76,9 +76,9 @@ class Places:
         """Describe a cell in the user's terms."""
         rank = self.rank(cell)
         for kind, name in ((OUTPUT, "output"), (INPUT, "input"), (SCRATCH, "scratch")):
-            at = cell - int(self.first[rank, kind])
-            if 0 <= at < int(self.size[rank, kind]):
-                chunk, part_number = divmod(at, self.cells_per_chunk[kind])
+            offset = cell - int(self.first[rank, kind])
+            if 0 <= offset < int(self.size[rank, kind]):
+                chunk, part_number = divmod(offset, self.cells_per_chunk[kind])
                 part_text = (
                     f", part {part_number} of {self.cells_per_chunk[kind]}," if self.cells_per_chunk[kind] > 1 else ""
                 )
@@ -103,15 +103,15 @@ class Instruction:
     wait: tuple[tuple[int, int], ...] = ()  # (block, index of the instruction in that block)
     acquire: tuple[int, ...] = ()  # semaphores
     release: tuple[int, ...] = ()  # semaphores
-    loose: bool = False  # its semaphores order execution, but do not make writes visible (relaxed signals)
-    # It may write at other ranks before these have begun, if its rank receives from them before it ends (data with
-    # flags, into one of two scratch buffers that alternate).
+    loose: bool = False  # its semaphores order execution, but do not make writes visible (relaxed memory order)
+    # It may write at other ranks before they begin this call, provided that its rank receives from them before the call
+    # ends: data with flags (as in NCCL's LL), into scratch buffers that alternate from call to call.
     ahead: bool = False
 
 
 @dataclass(frozen=True)
 class Block:
-    """A thread block."""
+    """A thread block. In `Code`, blocks are numbered over all ranks."""
 
     rank: int
     name: str  # in the file
@@ -158,9 +158,9 @@ class Code:
 
     def describe(self, block: int, index: int) -> str:
         """Describe an instruction in the user's terms."""
-        its_block = self.blocks[block]
-        instruction = its_block.instructions[index]
-        return f"rank {its_block.rank}, {its_block.name}, step {instruction.number} ({instruction.verb})"
+        thread_block = self.blocks[block]
+        instruction = thread_block.instructions[index]
+        return f"rank {thread_block.rank}, {thread_block.name}, step {instruction.number} ({instruction.verb})"
 
 
 def with_delays(code: Code) -> Code:
@@ -175,8 +175,9 @@ def with_delays(code: Code) -> Code:
 def split_into_messages(code: Code) -> Code:
     """Split instructions on a connection into messages of `message_chunks` chunks, as runtimes do for large chunks.
 
-    An instruction waits and acquires before its first message, and releases after its last. A code that ends when split
-    ends with more chunks in a message, too: leave out the later messages of each instruction.
+    An instruction waits and acquires before its first message, and releases after its last. If the split code ends
+    without deadlock, so does the code with larger messages: its run is that of the split code without the later
+    messages of each instruction.
     """
     blocks = []
     begins = [_begins_after_split(block, code.message_chunks) for block in code.blocks]
@@ -203,7 +204,7 @@ def _begins_after_split(block: Block, message_chunks: int) -> list[int]:
 
 
 def _split_messages(instruction: Instruction, begins: list[list[int]], message_chunks: int) -> Iterable[Instruction]:
-    """Yield the parts of an instruction, one per message."""
+    """Yield an instruction per message; it waits for the last messages of others, which `begins` (by block) locates."""
     wait = tuple((block, begins[block][index + 1] - 1) for block, index in instruction.wait)
     chunk_starts = _message_starts(instruction, message_chunks)
     for chunk in chunk_starts:

@@ -19,8 +19,8 @@ from dataclasses import replace
 from antiphon.core.topology import hosts
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.probe import here
-from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.joining import join_box_and_fabric, read_machine
+from antiphon.formats.probe.probed import Probed, ranks_named
 from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, Process, read_processes
 from antiphon.units import parse_ranks
 

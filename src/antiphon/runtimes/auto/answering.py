@@ -18,7 +18,7 @@ from types import FrameType
 from antiphon.core.files import is_ours
 from antiphon.core.plan import Plan
 from antiphon.errors import AntiphonError, Infeasible, Invalid, TimedOut
-from antiphon.formats.probe.found import Probed
+from antiphon.formats.probe.probed import Probed
 from antiphon.runtimes.auto import isomorphic
 from antiphon.runtimes.auto.allocation import find_allocation
 from antiphon.runtimes.auto.planning import Gain, book_of, plan_collectives

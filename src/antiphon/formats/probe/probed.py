@@ -16,7 +16,7 @@ class Port:
     """A cable from a network card of a host to a switch."""
 
     host: int  # node of the machine
-    card: str
+    card: str  # its name, unique within the host
     switch: int  # node of the machine; while a `Net` is read, the position of the switch
     speed: Fraction  # bytes per second each way
 
@@ -27,25 +27,25 @@ class Probed:
 
     machine: Topology
     notes: tuple[str, ...] = ()  # assumptions, in words
-    names: tuple[str, ...] = ()  # per rank the tool's name of it: GPU 3, or a host
+    names: tuple[str, ...] = ()  # per rank its name in the tool's output: GPU 3, or a host
     hosts: bool = False  # whether each rank is a whole host
     ports: tuple[Port, ...] = ()  # of hosts
     assumed: bool = False  # whether the speeds of a network are in no file, but assumed
-    profile: Profile | None = None
+    profile: Profile | None = None  # measured figures, if the tool reports any
 
     def only(self, ranks: list[int], note: str) -> Probed:
         """Return the machine of these ranks, numbered in this order. Switches without a remaining rank are removed."""
-        kept_part = keep(self.machine, ranks)
-        order = sorted(ranks)
-        machine = kept_part.topology
-        at = {rank: new for new, rank in enumerate(ranks)}
-        if order != ranks:
-            new_numbers = [at[rank] for rank in order]
+        restriction = keep(self.machine, ranks)  # numbers ranks in ascending order
+        ascending = sorted(ranks)
+        machine = restriction.topology
+        new_rank = {rank: new for new, rank in enumerate(ranks)}
+        if ascending != ranks:
+            new_numbers = [new_rank[rank] for rank in ascending]
             machine = relabel(machine, [*new_numbers, *range(machine.ranks, machine.nodes)])
-        new = {old: at.get(old, number) for number, old in enumerate(kept_part.nodes)}
+        new_node = {old: new_rank.get(old, number) for number, old in enumerate(restriction.nodes)}
         ports = (
-            replace(port, host=at[port.host], switch=new[port.switch])
-            for port in self.ports if port.host in at and port.switch in new
+            replace(port, host=new_rank[port.host], switch=new_node[port.switch])
+            for port in self.ports if port.host in new_rank and port.switch in new_node
         )  # fmt: skip
         return replace(
             self, machine=machine, notes=(*self.notes, note), names=tuple(self.names[rank] for rank in ranks),
@@ -54,10 +54,10 @@ class Probed:
 
 
 def ranks_named(probed: Probed, names: list[str], label: str) -> list[int]:
-    """Return the ranks that have these names; Invalid if one has none."""
-    place = {name: rank for rank, name in enumerate(probed.names)}
-    missing = [name for name in names if name not in place]
+    """Return the ranks with these names, in order. Raises Invalid, beginning with `label`, if a name is missing."""
+    rank_of = {name: rank for rank, name in enumerate(probed.names)}
+    missing = [name for name in names if name not in rank_of]
     if missing:
         available = ", ".join(probed.names[:8]) + (", ..." if len(probed.names) > 8 else "")
         raise Invalid(f"{label}: {missing[0][:60]!r} does not exist (available: {available})")
-    return [place[name] for name in names]
+    return [rank_of[name] for name in names]
