@@ -137,17 +137,17 @@ def versions(schedule: Schedule) -> Versions:
     # A version begins with each cell (its initial value) and with each group of writes at one time.
     new_cell = run_starts(cell)
     new_group = run_starts(key) & ((key & 1) == 1)
-    number = np.cumsum(new_cell + new_group.view(np.int8), dtype=np.int32) - np.int32(1)
+    version_number = np.cumsum(new_cell + new_group.view(np.int8), dtype=np.int32) - np.int32(1)
     version = np.empty(2 * rows, np.int32)
-    version[order] = number
-    count = int(number[-1]) + 1 if rows else 0
+    version[order] = version_number
+    version_count = int(version_number[-1]) + 1 if rows else 0
     # A cell that begins with a write has two versions there: the initial one, and the written one after it.
-    first, group = np.flatnonzero(new_cell), np.flatnonzero(new_group)
-    out_cell = np.empty(count, np.int64)
-    step = np.full(count, -1, np.int32)
-    out_cell[number[group]] = cell[group]
-    out_cell[number[first] - new_group[first]] = cell[first]
-    step[number[group]] = times[(key[group] & ((1 << bits) - 1)) >> 1]
+    cell_starts, group_starts = np.flatnonzero(new_cell), np.flatnonzero(new_group)
+    out_cell = np.empty(version_count, np.int64)
+    step = np.full(version_count, -1, np.int32)
+    out_cell[version_number[group_starts]] = cell[group_starts]
+    out_cell[version_number[cell_starts] - new_group[cell_starts]] = cell[cell_starts]
+    step[version_number[group_starts]] = times[(key[group_starts] & ((1 << bits) - 1)) >> 1]
     if cells is not None:
         out_cell = cells[out_cell]
     return Versions(version[:rows], version[rows:], out_cell, step, ranks, slots)

@@ -193,7 +193,11 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     rows = (topology.link_src, topology.link_dst, topology.link_type, *_columns_of(schedule))
     wires = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
     cached = next(
-        (traffic for whose, of, traffic in _traffic_cache[:] if all(map(_is_same_object, rows, whose)) and of == wires),
+        (
+            traffic
+            for cached_rows, cached_wires, traffic in _traffic_cache[:]
+            if cached_wires == wires and all(map(_is_same_object, rows, cached_rows))
+        ),
         None,
     )
     if cached is None:
@@ -237,8 +241,8 @@ def _resolve_legal(schedule: Schedule, topology: Topology) -> Resolved:
     """Return the path of every row; Invalid if one has none."""
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if len(resolved.faulty_rows):
-        bad = int(resolved.faulty_rows[0])
-        raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {resolved.faults[0]}")
+        row = int(resolved.faulty_rows[0])
+        raise Invalid(f"step {schedule.step[row]}, chunk {schedule.chunk[row]}: the transfer {resolved.faults[0]}")
     return resolved
 
 
@@ -312,11 +316,11 @@ def _by_link(table: Routes, route_times: Longs, load: Exact, bound: int) -> tupl
 
 def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
     """Return the distinct pairs of time window and kind of route (-1: within a rank), and one route of every kind."""
-    used_routes, place = unique_inverse(route_times // bound, len(table) + 1)
+    used_routes, route_index = unique_inverse(route_times // bound, len(table) + 1)
     within_rank = int(len(used_routes) > 0 and used_routes[0] == 0)  # -1: within a rank
     routes = table.take(used_routes[within_rank:] - 1)
     kind, first = _route_kinds(routes, topology)
-    number = np.concatenate([np.full(within_rank, 0), kind + 1])[place]
+    number = np.concatenate([np.full(within_rank, 0), kind + 1])[route_index]
     pair = distinct(route_times % bound * (len(first) + 1) + number, bound * (len(first) + 1))
     return pair // (len(first) + 1), pair % (len(first) + 1) - 1, routes.take(first)
 
@@ -326,10 +330,10 @@ def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
     hops = np.diff(routes.ptr)
     key, bound = pack_columns((hops, int(hops.max(initial=0)) + 1))
     # Fold the link types hop by hop into one number: routes with equal numbers have equal latency on any machine.
-    for place in range(int(hops.max(initial=0))):
-        routes_with_hop = np.flatnonzero(hops > place)
+    for hop in range(int(hops.max(initial=0))):
+        routes_with_hop = np.flatnonzero(hops > hop)
         kind = np.zeros(len(hops), np.int64)
-        kind[routes_with_hop] = topology.link_type[routes.links[routes.ptr[routes_with_hop] + place]]
+        kind[routes_with_hop] = topology.link_type[routes.links[routes.ptr[routes_with_hop] + hop]]
         key, bound = pack_columns((key, bound), (kind, len(topology.types)))
     kinds, of_route = unique_inverse(key, bound)
     first = np.zeros(len(kinds), np.int64)
@@ -397,8 +401,8 @@ def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
     """
     resolved = _resolve_legal(schedule, topology)
     patterns = _group_steps(schedule, resolved)
-    seconds, resource = [Fraction(0)], [-1]  # by entry; entry 0: nothing is loaded
-    entry, latency = np.zeros(len(patterns.step), np.int64), np.zeros(len(patterns.step))
+    seconds, resource = [Fraction(0)], [-1]  # distinct step times and their resources; index 0: nothing is loaded
+    time_index, latency = np.zeros(len(patterns.step), np.int64), np.zeros(len(patterns.step))
     totals = _no_totals(topology)
     for rows in patterns.slices:
         traffic = _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
@@ -408,20 +412,20 @@ def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
         line = _compute_line(traffic, 1, topology)
         busy = np.flatnonzero(line.resource >= 0)
         at = np.searchsorted(patterns.step, concat_ranges(line.begin[busy], line.length[busy]))
-        entry[at] = np.repeat(busy + len(seconds), line.length[busy])
+        time_index[at] = np.repeat(busy + len(seconds), line.length[busy])
         seconds += line.seconds
         resource += line.resource.tolist()
-    entry, latency = entry[patterns.first], latency[patterns.first]
-    # Join consecutive steps with the same entry, and add the idle steps between.
-    loaded = np.flatnonzero(entry)
-    step, entry = patterns.step[loaded], entry[loaded]
-    run = np.flatnonzero(run_starts(entry) | run_starts(step - np.arange(len(step))))
+    time_index, latency = time_index[patterns.first], latency[patterns.first]
+    # Join consecutive steps with the same time, and add the idle steps between.
+    loaded = np.flatnonzero(time_index)
+    step, time_index = patterns.step[loaded], time_index[loaded]
+    run = np.flatnonzero(run_starts(time_index) | run_starts(step - np.arange(len(step))))
     begin, end = step[run], (step[np.append(run[1:], len(step)) - 1] if len(step) else step) + 1
     idle = np.flatnonzero(begin[1:] > end[:-1]) + 1
     begin, end = np.insert(begin, idle, end[idle - 1]), np.insert(end, idle, begin[idle])
-    entries = np.insert(entry[run], idle, 0).tolist()
+    indices = np.insert(time_index[run], idle, 0).tolist()
     line = Timeline(
-        begin, end - begin, tuple(seconds[i] for i in entries), np.array([resource[i] for i in entries], np.int64)
+        begin, end - begin, tuple(seconds[i] for i in indices), np.array([resource[i] for i in indices], np.int64)
     )
     return _Timing(line, (patterns.step, np.ones(len(patterns.step), np.int64), latency), totals)
 

@@ -124,13 +124,14 @@ def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
     # A node entered twice within one route shows up as equal neighbours after sorting.
     entered, _ = pack_columns((owner, len(table)), (dst, topology.nodes))
     entered.sort()
-    for twice in entered[1:][entered[1:] == entered[:-1]].tolist():
-        faults.setdefault(twice // topology.nodes, f"visits node {twice % topology.nodes} twice")
+    for key in entered[1:][entered[1:] == entered[:-1]].tolist():
+        faults.setdefault(key // topology.nodes, f"visits node {key % topology.nodes} twice")
     return faults
 
 
 def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table: Routes) -> Resolved:
-    """Find the path of every row; a missing route is the one direct link, else the one path through switches.
+    """Find the path of every row. A row without a route (-1) takes the one direct link, else the one path through
+    switches.
 
     Linear in rows (a binary search per row); paths through switches are searched once per distinct pair.
 
@@ -144,17 +145,17 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
     between_ranks = src != dst
     if route is None and between_ranks.all():
         missing = np.arange(rows)
-        out, indirect = _direct_links(topology, src, dst)
-        out += np.int32(len(table))  # reset to -1 below for pairs without a direct link
+        route_of, indirect = _direct_links(topology, src, dst)
+        route_of += np.int32(len(table))  # reset to -1 below for pairs without a direct link
     else:
         named_route = np.full(rows, -1, np.int32) if route is None else route
         _check_named_routes(topology, src, dst, named_route, table, fault_by_row)
-        out = np.where(between_ranks, named_route, -1).astype(np.int32)
+        route_of = np.where(between_ranks, named_route, -1).astype(np.int32)
         missing = np.flatnonzero(between_ranks & (named_route < 0))
         direct, indirect = _direct_links(topology, src[missing], dst[missing])
-        out[missing] = direct + np.int32(len(table))
+        route_of[missing] = direct + np.int32(len(table))
     indirect = missing[indirect]  # rows without a single direct link
-    out[indirect] = -1
+    route_of[indirect] = -1
     paths: list[Sequence[int]] = []
     # No single direct link: look for the only path through switches, once per distinct pair.
     if indirect.size:
@@ -165,23 +166,23 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
             if isinstance(path, str):
                 fault_by_row.update((int(row), path) for row in rows_of_pair)
             else:
-                out[rows_of_pair] = len(table) + topology.links + len(paths)
+                route_of[rows_of_pair] = len(table) + topology.links + len(paths)
                 paths.append(path)
     # The result table: the named routes, then every link as a route of its own, then the paths found.
     singles = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
     order = sorted(fault_by_row)
     return Resolved(
         table.join(singles).join(Routes.of(paths)),
-        out,
+        route_of,
         np.array(order, np.int64),
         tuple(fault_by_row[i] for i in order),
     )
 
 
 def _check_named_routes(
-    topology: Topology, src: Ints, dst: Ints, route: NDArray[np.int32], table: Routes, bad: dict[int, str]
+    topology: Topology, src: Ints, dst: Ints, route: NDArray[np.int32], table: Routes, fault_of: dict[int, str]
 ) -> None:
-    """Add to `bad` the faults of the routes that rows name (-1: none), by row. Linear in rows and the table.
+    """Add to `fault_of`, by row, the faults of the routes that rows name (-1: none). Linear in rows and the table.
 
     >>> from antiphon.core.example import machine
     >>> src, dst, route, bad = *np.array([[1, 1, 0], [0, 2, 2], [0, 0, -1]]), {}
@@ -194,21 +195,21 @@ def _check_named_routes(
         return
     faults = route_faults(topology, table)
     for row in rows[route[rows] >= len(table)]:
-        bad[int(row)] = f"names route {route[row]}, but there are only {len(table)}"
+        fault_of[int(row)] = f"names route {route[row]}, but there are only {len(table)}"
     rows = rows[route[rows] < len(table)]
     for row in rows[src[rows] == dst[rows]]:
-        bad[int(row)] = "moves data inside one rank, yet names a route"
+        fault_of[int(row)] = "moves data inside one rank, yet names a route"
     if faults:
         faulty = np.isin(route[rows], np.array(list(faults)))
         for row in rows[faulty]:
-            bad.setdefault(int(row), f"its route {route[row]} {faults[int(route[row])]}")
+            fault_of.setdefault(int(row), f"its route {route[row]} {faults[int(route[row])]}")
         rows = rows[~faulty]
     used = route[rows]
     first, last = table.links[table.ptr[used]], table.links[table.ptr[used + 1] - 1]
     wrong = (topology.link_src[first] != src[rows]) | (topology.link_dst[last] != dst[rows])
     for row, a, b in zip(rows[wrong], first[wrong], last[wrong], strict=True):
-        ends = f"{topology.link_src[a]} to {topology.link_dst[b]}"
-        bad.setdefault(int(row), f"its route {route[row]} leads from node {ends}, not from {src[row]} to {dst[row]}")
+        ends, row_ends = f"{topology.link_src[a]} to {topology.link_dst[b]}", f"{src[row]} to {dst[row]}"
+        fault_of.setdefault(int(row), f"its route {route[row]} leads from node {ends}, not from {row_ends}")
 
 
 def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs]:
@@ -226,19 +227,19 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs
         table = np.full(nodes * nodes, -1, np.int32)
         table[keys] = np.arange(topology.links, dtype=np.int32)
         # Parallel links overwrite each other in the table; those that lost show which pairs have several.
-        twice = keys[table[keys] != np.arange(topology.links)]
-        table[twice] = -1
+        several = keys[table[keys] != np.arange(topology.links)]
+        table[several] = -1
         link = table[src * np.int64(nodes) + dst]
         return link, np.flatnonzero(link < 0)
     order = order_of(keys, nodes * nodes)
     keys = keys[order]
     single = run_starts(keys) & np.append(run_starts(keys)[1:], True)
     keys, order = keys[single], order[single]
-    want = src.astype(np.int64) * nodes + dst
-    at = np.minimum(np.searchsorted(keys, want), max(len(keys) - 1, 0))
-    hit = keys[at] == want if len(keys) else np.zeros(len(want), bool)
-    link = np.where(hit, order[at], -1).astype(np.int32) if len(keys) else np.full(len(want), -1, np.int32)
-    return link, np.flatnonzero(~hit)
+    pairs = src.astype(np.int64) * nodes + dst
+    at = np.minimum(np.searchsorted(keys, pairs), max(len(keys) - 1, 0))
+    has_link = keys[at] == pairs if len(keys) else np.zeros(len(pairs), bool)
+    link = np.where(has_link, order[at], -1).astype(np.int32) if len(keys) else np.full(len(pairs), -1, np.int32)
+    return link, np.flatnonzero(~has_link)
 
 
 def _find_only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
@@ -277,7 +278,7 @@ def _ambiguity_text(topology: Topology, src: int, dst: int) -> str:
     return f"is ambiguous: several paths lead through switches from rank {src} to rank {dst}; name a route"
 
 
-def _search_switches(topology: Topology, src: int, out: list[list[int]]) -> tuple[dict[int, int], set[int]]:
+def _search_switches(topology: Topology, src: int, links_out: list[list[int]]) -> tuple[dict[int, int], set[int]]:
     """Search from src through switches, breadth first.
 
     Return the link by which each node is first entered, and the nodes that a second link enters, too (other than
@@ -289,11 +290,11 @@ def _search_switches(topology: Topology, src: int, out: list[list[int]]) -> tupl
     queue = deque([src])
     while queue:
         node = queue.popleft()
-        before = int(topology.link_src[entered_by[node]]) if entered_by[node] >= 0 else -1
-        for link in out[node]:
+        previous = int(topology.link_src[entered_by[node]]) if entered_by[node] >= 0 else -1
+        for link in links_out[node]:
             head = int(heads[link])
             # Straight back is not a second path: a simple path never returns over the node that it came from.
-            if head in (src, before):
+            if head in (src, previous):
                 continue
             if head in entered_by:
                 entered_again.add(head)
@@ -329,17 +330,17 @@ def opposite_links(topology: Topology) -> Ints:
     >>> opposite_links(machine())
     array([1, 0, 3, 2], dtype=int32)
     """
-    forth = np.lexsort((topology.link_type, topology.link_dst, topology.link_src))
-    back = np.lexsort((topology.link_type, topology.link_src, topology.link_dst))
+    by_pair = np.lexsort((topology.link_type, topology.link_dst, topology.link_src))
+    by_opposite_pair = np.lexsort((topology.link_type, topology.link_src, topology.link_dst))
     same = (
-        np.array_equal(topology.link_src[forth], topology.link_dst[back])
-        and np.array_equal(topology.link_dst[forth], topology.link_src[back])
-        and np.array_equal(topology.link_type[forth], topology.link_type[back])
+        np.array_equal(topology.link_src[by_pair], topology.link_dst[by_opposite_pair])
+        and np.array_equal(topology.link_dst[by_pair], topology.link_src[by_opposite_pair])
+        and np.array_equal(topology.link_type[by_pair], topology.link_type[by_opposite_pair])
     )
     if not same:
         raise Unsupported(f"topology {topology.name}: some links have no equal link back; use reshape.reverse")
     out: Ints = np.empty(topology.links, np.int32)
-    out[forth] = back
+    out[by_pair] = by_opposite_pair
     return out
 
 
@@ -372,9 +373,6 @@ def switch_path(
                 continue
             entered_by[head] = link
             if head == dst:
-                path = [link]
-                while (node := int(topology.link_src[path[-1]])) != src:
-                    path.append(entered_by[node])
-                return path[::-1]
+                return _trace_back(topology, entered_by, src, dst)
             queue.append(head)
     return None

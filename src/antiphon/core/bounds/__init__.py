@@ -10,8 +10,8 @@ latency? The search (bandwidth.py) tries, from simple to strong,
                 make, over the sum of price * capacity
 
 For several groups at the same time the duals of all groups at common prices are added (joint.py). The search keeps the
-best witness. Every witness is then rechecked from nothing but the topology and the collective
-(recheck.py), with plain sums and shortest paths in exact rationals.
+best witness, which is then rechecked from nothing but the topology and the collective (recheck.py), with plain sums and
+shortest paths in exact rationals.
 
 Switches that multicast or reduce can lower a bound. So on machines that have such switches the bound is computed
 twice: with their help, and *unaided*, for schedules in which switches only forward.

@@ -1,7 +1,7 @@
 """Solve linear systems with integral coefficients exactly, and find simple ratios near floats.
 
-Input of `solve_exactly`: an integral matrix and right-hand side, such as the tree packing of master.py leaves (which
-trees are used, which links are full). Output: the solution as fractions, or None.
+Input of `solve_exactly`: an integral matrix and right-hand side, for example the equations of a tree packing for its
+used trees and full links (master.py). Output: the solution as fractions, or None.
 
 Gaussian elimination in rationals would let numerators explode, so Dixon's p-adic lifting (1982) is used: invert the
 matrix once modulo a prime p, then compute the solution's digits in base p one by one. Once there are twice as many
@@ -29,26 +29,26 @@ _MOST_DIGITS = 4000  # digits in base PRIME after which the result is None
 CLOSE = 1e-7  # relative tolerance when floats are taken for simple ratios
 
 
-def solve_exactly(rows: Longs, right: Sequence[int]) -> list[Fraction] | None:
-    """Return the x with rows @ x == right; None if there is none, or if it is not unique.
+def solve_exactly(rows: Longs, right_side: Sequence[int]) -> list[Fraction] | None:
+    """Return the x with rows @ x == right_side; None if there is none, or if it is not unique.
 
     Rarely None is returned by bad luck, too: if the matrix is singular modulo the prime. There may be more rows than
     columns. O(columns^2 * (rows + digits)).
     """
     count, width = rows.shape
     if width == 0:
-        return [] if not any(right) else None
+        return [] if not any(right_side) else None
     if count < width or width > 2000:
         return None
-    picked = _independent_rows(rows % PRIME)
-    if picked is None:
+    chosen_rows = _independent_rows(rows % PRIME)
+    if chosen_rows is None:
         return None
-    square = rows[picked]
+    square = rows[chosen_rows]
     inverse = _invert_modulo(square % PRIME)
     # Python ints where int64 could overflow
     exceeds_int64 = int(np.abs(rows).max(initial=0)) * width * PRIME >= 2**62
     exact: NDArray[Any] = square.astype(object) if exceeds_int64 else square
-    residual: NDArray[Any] = np.array([int(right[i]) for i in picked], object)
+    residual: NDArray[Any] = np.array([int(right_side[i]) for i in chosen_rows], object)
     # Hadamard's bound: numerators and denominators of x fit below it, so this many digits are enough
     lengths = [math.isqrt(int(s)) + 1 for s in (square.astype(object) ** 2).sum(axis=1)]
     limit = math.prod(lengths) * (math.isqrt(sum(int(v) ** 2 for v in residual)) + 1)
@@ -58,13 +58,13 @@ def solve_exactly(rows: Longs, right: Sequence[int]) -> list[Fraction] | None:
         step = inverse @ (residual % PRIME).astype(np.int64) % PRIME
         value = value + step.astype(object) * power
         power *= PRIME
-        # invariant: square @ value + power * residual == right (for the picked rows)
+        # invariant: square @ value + power * residual == right_side (for the chosen rows)
         residual = (residual - (exact @ (step.astype(object) if exceeds_int64 else step)).astype(object)) // PRIME
         enough_digits = power > 2 * limit * limit
         if digit == next_attempt or enough_digits:
             next_attempt *= 2
             solution = _reconstruct_fractions(value.tolist(), power)
-            if solution is not None and _is_solution(rows, right, solution):
+            if solution is not None and _is_solution(rows, right_side, solution):
                 return solution
         if enough_digits:
             return None
@@ -117,12 +117,8 @@ def _reconstruct_fractions(values: Sequence[int], modulus: int) -> list[Fraction
         last_remainder, remainder, last_factor, factor = modulus, value * common % modulus, 0, 1
         while remainder > bound:
             q = last_remainder // remainder
-            last_remainder, remainder, last_factor, factor = (
-                remainder,
-                last_remainder - q * remainder,
-                factor,
-                last_factor - q * factor,
-            )
+            last_remainder, remainder = remainder, last_remainder - q * remainder
+            last_factor, factor = factor, last_factor - q * factor
         if abs(factor) * common > bound or not factor:
             return None
         sign = -1 if factor < 0 else 1
@@ -131,13 +127,13 @@ def _reconstruct_fractions(values: Sequence[int], modulus: int) -> list[Fraction
     return out
 
 
-def _is_solution(rows: Longs, right: Sequence[int], x: Sequence[Fraction]) -> bool:
-    """Return whether rows @ x == right, exactly."""
+def _is_solution(rows: Longs, right_side: Sequence[int], x: Sequence[Fraction]) -> bool:
+    """Return whether rows @ x == right_side, exactly."""
     common = math.lcm(*(v.denominator for v in x))
     numerators = [int(v * common) for v in x]
     return all(
         sum(int(row[i]) * numerators[i] for i in np.flatnonzero(row).tolist()) == want * common
-        for row, want in zip(rows, right, strict=True)
+        for row, want in zip(rows, right_side, strict=True)
     )
 
 

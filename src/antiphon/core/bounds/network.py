@@ -57,19 +57,19 @@ class Network:
         """Whether every pair of nodes has the same capacity in both directions."""
         forward = self.tail * self.nodes + self.head
         back = self.head * self.nodes + self.tail
-        order, other = np.argsort(forward), np.argsort(back)
+        order, reverse = np.argsort(forward), np.argsort(back)
         return bool(
-            np.array_equal(forward[order], back[other]) and np.all(self.capacity[order] == self.capacity[other])
+            np.array_equal(forward[order], back[reverse]) and np.all(self.capacity[order] == self.capacity[reverse])
         )
 
 
 def link_capacities(topology: Topology) -> NDArray[Any]:
     """Return the capacity of every link in units of `resources.scale`: int64 if no sum can overflow, else objects."""
     resources = topology.resources
-    top = max(resources.capacity, default=1)
-    small = top * 4 * (topology.links + len(topology.limits) + 1) < 2**62  # even if each link counts four times
-    table = np.array(resources.capacity, np.int64 if small else object)
-    return table[resources.class_of[: topology.links]]
+    largest = max(resources.capacity, default=1)
+    fits_int64 = largest * 4 * (topology.links + len(topology.limits) + 1) < 2**62  # if each link counts four times
+    class_capacity = np.array(resources.capacity, np.int64 if fits_int64 else object)
+    return class_capacity[resources.class_of[: topology.links]]
 
 
 def network_of(topology: Topology) -> Network:
@@ -77,10 +77,10 @@ def network_of(topology: Topology) -> Network:
     log links)."""
     resources = topology.resources
     capacity = link_capacities(topology).copy()
-    for number, limit in enumerate(topology.limits):
+    for i, limit in enumerate(topology.limits):
         links = np.array(limit.links)
-        bound = resources.scaled_capacity(topology.links + number)
-        capacity[links] = np.minimum(capacity[links], bound)
+        limit_capacity = resources.scaled_capacity(topology.links + i)
+        capacity[links] = np.minimum(capacity[links], limit_capacity)
     nodes = topology.nodes
     key = topology.link_src.astype(np.int64) * nodes + topology.link_dst
     pairs, inverse = np.unique(key, return_inverse=True)

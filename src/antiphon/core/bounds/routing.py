@@ -39,7 +39,7 @@ class Spread:
     """
 
     time: float
-    busiest: tuple[int, ...]  # resources
+    busiest: tuple[int, ...]  # resources (links, then limits)
 
     @property
     def dual(self) -> LpDual:
@@ -78,27 +78,27 @@ def _spread_evenly(
     """
     demand = np.zeros((topology.nodes, topology.nodes))
     sources = np.array([needs.sets[s][0] for s in holder_sets])
-    row = np.searchsorted(holder_sets, needs.holders)
-    np.add.at(demand, (sources[row], needs.dst), needs.weights[needs.block])
+    source_index = np.searchsorted(holder_sets, needs.holders)
+    np.add.at(demand, (sources[source_index], needs.dst), needs.weights[needs.block])
     load = np.zeros(len(arcs))
     distances = _arc_distances(topology.nodes, arcs, sources, length)
-    wide = (arcs.capacity / arcs.capacity.max()).tolist()
+    relative_width = (arcs.capacity / arcs.capacity.max()).tolist()
     tail, head = arcs.tail.tolist(), arcs.head.tolist()
     for source, distance in zip(sources.tolist(), distances, strict=True):
-        used = np.flatnonzero(distance[arcs.tail] + length == distance[arcs.head])
-        ordered = used[np.argsort(distance[arcs.head[used]], kind="stable")].tolist()
+        on_shortest = np.flatnonzero(distance[arcs.tail] + length == distance[arcs.head])
+        ordered = on_shortest[np.argsort(distance[arcs.head[on_shortest]], kind="stable")].tolist()
         path_width = [0.0] * topology.nodes  # paths to a node, each as wide as the product of its arcs
         path_width[source] = 1.0
         # Forward: widths in order of distance, so that the tail is complete before the head.
         for arc in ordered:
-            path_width[head[arc]] += path_width[tail[arc]] * wide[arc]
+            path_width[head[arc]] += path_width[tail[arc]] * relative_width[arc]
         flow = demand[source].tolist()
         # Backward: a node's flow, its own demand plus what it forwards, is split by path width.
         for arc in reversed(ordered):
             if flow[head[arc]]:
                 if not path_width[head[arc]]:
                     return Spread(math.inf, ())  # too long and narrow for doubles
-                share = flow[head[arc]] * (path_width[tail[arc]] * wide[arc] / path_width[head[arc]])
+                share = flow[head[arc]] * (path_width[tail[arc]] * relative_width[arc] / path_width[head[arc]])
                 load[arc] += share
                 flow[tail[arc]] += share
     return _busiest_resources(topology, arcs, load)
@@ -109,11 +109,11 @@ def _arc_distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: S
     import scipy.sparse as sp
     from scipy.sparse.csgraph import dijkstra
 
-    best: dict[tuple[int, int], int] = {}
-    for a, b, x in zip(arcs.tail.tolist(), arcs.head.tolist(), length, strict=True):
-        best[a, b] = min(x, best.get((a, b), x))
-    rows, columns = zip(*best, strict=True)
-    graph = sp.csr_array((np.array(list(best.values()), np.float64), (rows, columns)), shape=(nodes, nodes))
+    shortest_arc: dict[tuple[int, int], int] = {}
+    for a, b, arc_length in zip(arcs.tail.tolist(), arcs.head.tolist(), length, strict=True):
+        shortest_arc[a, b] = min(arc_length, shortest_arc.get((a, b), arc_length))
+    rows, columns = zip(*shortest_arc, strict=True)
+    graph = sp.csr_array((np.array(list(shortest_arc.values()), np.float64), (rows, columns)), shape=(nodes, nodes))
     return np.asarray(dijkstra(graph, indices=sources))
 
 

@@ -1,14 +1,14 @@
 """Search for cuts over time by linear programming over the wire times of the steps, adding violated cuts.
 
-Input: a machine, data that every member needs, and a number of steps N. The wire time t_s of step s is the time of its
-most loaded link. Output: `StepCuts`, evidence (steps.py) for a lower bound on the total wire time of any schedule of N
-steps. The program:
+`find_step_cuts` is called by the search for evidence of a bound by size (by_size.py). Input: a machine, data that every
+member needs, and a number of steps N. The wire time t_s of step s is the time of its most loaded link. Output:
+`StepCuts`, evidence (steps.py) for a lower bound on the total wire time of any schedule of N steps. The program:
 
     minimise t_1 + ... + t_N   such that all data can reach every rank that needs them
 
 The data can reach a rank if a maximum flow carries them in the network with one copy of every node for each time 0 ..
-N (max-flow min-cut theorem): an arc of step s leads from time s - 1 to time s with capacity bandwidth * t_s, and data
-may stay at a rank freely. If the flow for the current times is too small, its minimum cut is a violated condition,
+N (max-flow min-cut theorem). In it an arc of step s leads from time s - 1 to time s, with capacity bandwidth * t_s;
+data may stay at a rank freely. If the flow for the current times is too small, its minimum cut is a violated condition,
 linear in t, and joins the program. The dual values of the conditions in the last program are the multipliers of the
 evidence. They are rounded to whole numbers; the evidence remains valid, and `steps.proved_times` evaluates it exactly.
 
@@ -62,7 +62,7 @@ def steps_from(topology: Topology, rank: int | list[int], *, backwards: bool = F
 
 def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Switches]:
     """Return the least capacity from the ranks of `near` to those of `far` through switches alone, and the switches on
-    the near side of such a minimum cut."""
+    the near side of such a minimum cut. Capacity in units of `resources.scale` bytes/s."""
     if not topology.switches:
         return int(link_capacities(topology)[near[topology.link_src] & far[topology.link_dst]].sum()), ()
     source, sink = topology.nodes, topology.nodes + 1
@@ -124,8 +124,8 @@ class _Condition:
 
     capacity: Floats
     weight: float
-    near_from: tuple[int, ...]
-    switches: tuple[Switches, ...]
+    near_from: tuple[int, ...]  # per rank the time from which on it is on the near side; N + 1: never
+    switches: tuple[Switches, ...]  # per step the switches on the near side
 
 
 class _TimedNetwork:
@@ -153,7 +153,7 @@ class _TimedNetwork:
         self.flows = Flows(self.drain + 1, self.tail.tolist(), self.head.tolist())
         self.total = float(spread.supply.sum())
 
-    def violated(self, times: Floats) -> list[_Condition]:
+    def find_violated(self, times: Floats) -> list[_Condition]:
         """Return conditions that these wire times violate; none if all data can reach every rank that needs them."""
         widths = (np.array(times)[:, None] * self.capacity).ravel()
         waiting = np.full(self.steps * self.topology.ranks, self.total * 2)  # more than all data: unbounded
@@ -166,10 +166,10 @@ class _TimedNetwork:
             value, side = self.flows.cut_floats(capacity, self.source, sink)
             if value < self.total * SAME_FLOW:
                 near = np.array(side[: self.source], bool).reshape(self.steps + 1, self.topology.nodes)
-                conditions.append(self._condition(near))
+                conditions.append(self._describe_cut(near))
         return conditions
 
-    def _condition(self, near: NDArray[np.bool_]) -> _Condition:
+    def _describe_cut(self, near: NDArray[np.bool_]) -> _Condition:
         """Return the condition of a cut; `near`: per time and node whether it is on the source's side."""
         topology, ranks = self.topology, self.topology.ranks
         near_from = np.where(near[:, :ranks].any(axis=0), near[:, :ranks].argmax(axis=0), self.steps + 1)
@@ -192,16 +192,16 @@ def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
     times = np.full(steps, spread.weight_per_capacity() / steps * float(spread.topology.resources.scale))
     multipliers = np.zeros(0)
     for _ in range(MAX_ROUNDS):
-        added = network.violated(times)
+        violated = network.find_violated(times)
         listed = {(c.near_from, c.switches) for c in conditions}
-        fresh = {(c.near_from, c.switches): c for c in added if (c.near_from, c.switches) not in listed}
-        if not fresh:
+        added = {(c.near_from, c.switches): c for c in violated if (c.near_from, c.switches) not in listed}
+        if not added:
             break
-        conditions += fresh.values()
+        conditions += added.values()
         if any(not c.capacity.any() for c in conditions):
             return None  # some member cannot be reached in so few steps
         times, multipliers = _solve(conditions, network.capacity.max())
-    return _evidence(spread, steps, conditions, multipliers)
+    return _round_evidence(spread, steps, conditions, multipliers)
 
 
 def _solve(conditions: list[_Condition], scale: float) -> tuple[Floats, Floats]:
@@ -215,7 +215,7 @@ def _solve(conditions: list[_Condition], scale: float) -> tuple[Floats, Floats]:
     return solution.x * top / scale, -solution.ineqlin.marginals
 
 
-def _evidence(spread: Spread, steps: int, conditions: list[_Condition], multipliers: Floats) -> StepCuts | None:
+def _round_evidence(spread: Spread, steps: int, conditions: list[_Condition], multipliers: Floats) -> StepCuts | None:
     """Round the multipliers to whole numbers and build the evidence; None if no condition counts."""
     if not len(multipliers) or not multipliers.max() > 0:
         return None
@@ -234,6 +234,6 @@ def _reverse_in_time(spread: Spread, steps: int, condition: _Condition, multipli
     """Return a cut of the reversed machine as one of the machine: nodes that are far at the end are near from the
     start."""
     near_from = tuple(steps + 1 - start for start in condition.near_from)
-    every = range(spread.topology.ranks, spread.topology.nodes)
-    switches = tuple(tuple(s for s in every if s not in near) for near in reversed(condition.switches))
+    all_switches = range(spread.topology.ranks, spread.topology.nodes)
+    switches = tuple(tuple(s for s in all_switches if s not in near) for near in reversed(condition.switches))
     return StepCut(near_from, switches, multiplier)

@@ -1,5 +1,6 @@
 """Proofs by resolution that the clauses of a question contradict each other, and their check.
 
+A question is whether there is an algorithm for given parts, steps and rounds; cnf.py turns it into clauses.
 A proof is a list of chains. A chain names clauses, of the formula or of earlier chains, and stands for the lemma that
 results from resolving them one after the other: each next clause must clash with the intermediate result in exactly one
 literal (x in one, not x in the other), and both literals are removed. The last lemma must be empty.
@@ -149,14 +150,14 @@ def _write_number(out: bytearray, number: int) -> None:
 
 def unpack_chains(packed: bytes, clause_count: int) -> Iterator[list[int]]:
     """Yield the chains one by one; raise Invalid if the bytes do not hold packed chains."""
-    unpacking = zlib.decompressobj()
+    decompressor = zlib.decompressobj()
     try:
         # Bounded: a small packed proof must not expand without limit.
-        data = unpacking.decompress(packed, MOST_BYTES)
+        data = decompressor.decompress(packed, MOST_BYTES)
     except zlib.error as error:
         raise Invalid(f"certificate: its refutation cannot be unpacked ({error}); plan anew") from None
-    _require(not unpacking.unconsumed_tail, f"it has more than {MOST_BYTES} bytes")
-    _require(unpacking.eof and not unpacking.unused_data, "its bytes end too early, or more follow")
+    _require(not decompressor.unconsumed_tail, f"it has more than {MOST_BYTES} bytes")
+    _require(decompressor.eof and not decompressor.unused_data, "its bytes end too early, or more follow")
     numbers = _read_numbers(data)
     for position, count in enumerate(numbers):
         chain = list(itertools.islice(numbers, count))

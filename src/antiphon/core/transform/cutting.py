@@ -42,8 +42,8 @@ def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any
     ([0, 0, 1], [0, 1, 2])
     """
     if schedule.joint is None and bool((count == 1).all()):  # every row stays a single row
-        same = bool((first == np.arange(len(first))).all())
-        return replace(schedule, chunk=schedule.chunk if same else as_int32(first)[schedule.chunk], **changes)
+        keeps_numbers = bool((first == np.arange(len(first))).all())
+        return replace(schedule, chunk=schedule.chunk if keeps_numbers else as_int32(first)[schedule.chunk], **changes)
     times = count[schedule.chunk]
     if int(times.sum()) > MAX_ROWS:
         raise Unsupported(f"the finer schedule would have {int(times.sum())} transfers; at most {MAX_ROWS}")
@@ -69,10 +69,10 @@ def divide_chunks(chunks: Chunks, count: Longs) -> Chunks:
         raise Unsupported(f"parts of 1/{common} have no common denominator below 2^62; use fewer or rounder parts")
     # Bring all parts over one denominator: chunk c has count[c] parts of share[c] * common / count[c].
     share = np.repeat(chunks.share * (common // count), count)
-    within = concat_ranges(np.zeros(len(count), np.int64), count)
+    part_index = concat_ranges(np.zeros(len(count), np.int64), count)
     return Chunks(
         np.repeat(chunks.block, count),
-        np.repeat(chunks.offset * common, count) + within * share,
+        np.repeat(chunks.offset * common, count) + part_index * share,
         share,
         chunks.denominator * common,
     )
@@ -114,12 +114,12 @@ def expand(schedule: Schedule) -> Schedule:
         return schedule
     times = count[schedule.chunk]
     # Piece j of a row lags j steps behind the row.
-    behind = concat_ranges(np.zeros(len(times), np.int64), times)
-    finer = spread_chunks(
+    lag = concat_ranges(np.zeros(len(times), np.int64), times)
+    divided = spread_chunks(
         schedule, np.cumsum(count) - count, count, chunks=divide_chunks(schedule.chunks, count), pieces=1
     )
-    step: Ints = finer.step + behind.astype(np.int32)
-    return replace(finer, step=step)
+    step: Ints = divided.step + lag.astype(np.int32)
+    return replace(divided, step=step)
 
 
 def expand_separately(schedule: Schedule) -> tuple[Schedule, Ints]:
@@ -136,14 +136,15 @@ def expand_separately(schedule: Schedule) -> tuple[Schedule, Ints]:
     >>> fine.step.tolist(), step.tolist()
     ([0, 1, 0, 1, 2, 3, 2, 3], [0, 1, 1, 2])
     """
-    fine = expand(schedule)
-    if fine is schedule:
+    expanded = expand(schedule)
+    if expanded is schedule:
         return schedule, np.arange(schedule.steps, dtype=np.int32)
-    count = pieces_of(schedule)[schedule.chunk]
-    count_bound = int(count.max(initial=1)) + 1
+    piece_count = pieces_of(schedule)[schedule.chunk]
+    bound = int(piece_count.max(initial=1)) + 1
     # A message is identified by its original step and its number of pieces.
-    _, before = unique_inverse(schedule.step.astype(np.int64) * count_bound + count, schedule.steps * count_bound)
-    kinds = int(before.max(initial=0)) + 1
+    _, message = unique_inverse(schedule.step.astype(np.int64) * bound + piece_count, schedule.steps * bound)
+    message_count = int(message.max(initial=0)) + 1
     # Order by expanded step, then by original message: pieces of different messages never share a step.
-    stage, step = unique_inverse(fine.step.astype(np.int64) * kinds + np.repeat(before, count), fine.steps * kinds)
-    return replace(fine, step=step.astype(np.int32)), (stage // kinds).astype(np.int32)
+    key = expanded.step.astype(np.int64) * message_count + np.repeat(message, piece_count)
+    distinct_keys, step = unique_inverse(key, expanded.steps * message_count)
+    return replace(expanded, step=step.astype(np.int32)), (distinct_keys // message_count).astype(np.int32)

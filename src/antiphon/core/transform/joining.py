@@ -84,22 +84,22 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     target = _named_target(before_collective, after_collective)
     if target is None:
         _same_machine("compose", [first, second])
-    lines, edges = _one_line("compose", [first, second], None)
+    lines, edges = _place_on_line("compose", [first, second], None)
     if target is not None:
         unit = int(lines[0].end[-1]) // int(target.weights.sum())
-        where = Spans.side_by_side(target.weights * unit)
+        target_spans = Spans.side_by_side(target.weights * unit)
     else:
         before, after = (
             stretches_of(collective, line, edges, _collective_text(collective))
             for collective, line in zip((before_collective, after_collective), lines, strict=True)
         )
         used = distinct(np.concatenate([second.src, second.dst, np.array(after_collective.members, np.int32)]))
-        target, where = name_collective(relation_after(before, after, used), before_collective.ranks)
-    late = replace(
+        target, target_spans = name_collective(relation_after(before, after, used), before_collective.ranks)
+    second_placement = replace(
         Placement.single_copy(second, lines[1]),
         start=expand(first).steps if _pieces_differ([first, second]) else first.steps,
     )
-    schedule = assemble_parts([Placement.single_copy(first, lines[0]), late], target, where)
+    schedule = assemble_parts([Placement.single_copy(first, lines[0]), second_placement], target, target_spans)
     return replace(schedule, local=first.local + second.local)
 
 
@@ -107,8 +107,8 @@ def _collective_text(collective: Collective) -> str:
     """Return the name of a collective and its ranks for messages."""
     members = collective.members
     listed = ", ".join(map(str, members[:8]))
-    who = "all ranks" if len(members) == collective.ranks else f"ranks {listed}{', ...' if len(members) > 8 else ''}"
-    return f"the {collective.kind} among {who}"
+    ranks = "all ranks" if len(members) == collective.ranks else f"ranks {listed}{', ...' if len(members) > 8 else ''}"
+    return f"the {collective.kind} among {ranks}"
 
 
 def _same_machine(operation: str, schedules: Sequence[Schedule]) -> None:
@@ -130,7 +130,7 @@ def _pieces_differ(schedules: Sequence[Schedule]) -> bool:
     return len({int(p) for s in schedules for p in np.unique(pieces_of(s))}) > 1
 
 
-def _one_line(
+def _place_on_line(
     operation: str, schedules: Sequence[Schedule], shares: Sequence[Fraction] | None
 ) -> tuple[list[Spans], Longs]:
     """Place the blocks of each schedule on one line; return their spans, and all points at which any of them begins or
@@ -147,8 +147,8 @@ def _one_line(
         raise Unsupported(TOO_FINE)
     lines, start = [], 0
     for schedule, fraction, total in zip(schedules, fractions, totals, strict=True):
-        where = Spans.side_by_side(schedule.collective.weights * int(length * fraction / total))
-        lines.append(Spans(where.ptr, where.begin + start, where.end + start))
+        spans = Spans.side_by_side(schedule.collective.weights * int(length * fraction / total))
+        lines.append(Spans(spans.ptr, spans.begin + start, spans.end + start))
         start += 0 if shares is None else int(length * fraction)
     return lines, distinct(np.concatenate([*(line.begin for line in lines), *(line.end for line in lines)]))
 
@@ -182,29 +182,29 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
     total = sum(fractions)
     # Schedule i moves the stretch [ends[i] - fraction, ends[i]) of every block.
     ends = [sum(fractions[: i + 1], Fraction(0)) / total for i in range(len(fractions))]
-    cuts = [s.chunks.denominator * (p / total).denominator for s, p in zip(schedules, fractions, strict=True)]
-    denominator = math.lcm(*cuts, *(end.denominator for end in ends))
+    denominators = [s.chunks.denominator * (p / total).denominator for s, p in zip(schedules, fractions, strict=True)]
+    denominator = math.lcm(*denominators, *(end.denominator for end in ends))
     if denominator >= MAX_DENOMINATOR:
         raise Unsupported("merge: the shares have no common denominator below 2^62; use rounder shares")
-    block, offset, share, pieces, moved = [], [], [], [], []
-    base = 0
+    block, offset, share, pieces, renumbered = [], [], [], [], []
+    first_chunk = 0
     for schedule, fraction, end in zip(schedules, fractions, ends, strict=True):
         scale = int(fraction / total * denominator / schedule.chunks.denominator)
         block.append(schedule.chunks.block)
         offset.append(schedule.chunks.offset * scale + int((end - fraction / total) * denominator))
         share.append(schedule.chunks.share * scale)
         pieces.append(pieces_of(schedule))
-        moved.append(
+        renumbered.append(
             replace(
                 schedule,
-                chunk=schedule.chunk + np.int32(base),
-                chunks=_placeholder_chunks(base + len(schedule.chunks)),
+                chunk=schedule.chunk + np.int32(first_chunk),
+                chunks=_placeholder_chunks(first_chunk + len(schedule.chunks)),
                 pieces=1,
             )
         )
-        base += len(schedule.chunks)
-    joint = Chunks(np.concatenate(block), np.concatenate(offset), np.concatenate(share), denominator)
-    return _stack_rows(moved, schedules[0].collective, joint, np.concatenate(pieces), schedules[0].local)
+        first_chunk += len(schedule.chunks)
+    chunks = Chunks(np.concatenate(block), np.concatenate(offset), np.concatenate(share), denominator)
+    return _stack_rows(renumbered, schedules[0].collective, chunks, np.concatenate(pieces), schedules[0].local)
 
 
 def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Schedule:
@@ -236,21 +236,21 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
     denominator = math.lcm(*(s.chunks.denominator for s in schedules))
     if denominator >= MAX_DENOMINATOR:
         raise Unsupported("run together: the shares of the chunks have no common denominator below 2^62")
-    first = np.cumsum([0, *(len(s.chunks) for s in schedules)]).tolist()
-    blocks = np.cumsum([0, *(s.collective.blocks for s in schedules)]).tolist()
+    first_chunks = np.cumsum([0, *(len(s.chunks) for s in schedules)]).tolist()
+    first_blocks = np.cumsum([0, *(s.collective.blocks for s in schedules)]).tolist()
     scales = [denominator // s.chunks.denominator for s in schedules]
     chunks = Chunks(
-        np.concatenate([s.chunks.block + np.int32(b) for s, b in zip(schedules, blocks, strict=False)]),
+        np.concatenate([s.chunks.block + np.int32(base) for s, base in zip(schedules, first_blocks, strict=False)]),
         np.concatenate([s.chunks.offset * scale for s, scale in zip(schedules, scales, strict=True)]),
         np.concatenate([s.chunks.share * scale for s, scale in zip(schedules, scales, strict=True)]),
         denominator,
     )
-    moved = [
-        replace(s, chunk=s.chunk + np.int32(at), chunks=_placeholder_chunks(at + len(s.chunks)), pieces=1)
-        for s, at in zip(schedules, first, strict=False)
+    renumbered = [
+        replace(s, chunk=s.chunk + np.int32(base), chunks=_placeholder_chunks(base + len(s.chunks)), pieces=1)
+        for s, base in zip(schedules, first_chunks, strict=False)
     ]
     pieces = np.concatenate([pieces_of(s) for s in schedules])
-    return _stack_rows(moved, target, chunks, int(pieces[0]) if len(set(pieces.tolist())) == 1 else pieces, ())
+    return _stack_rows(renumbered, target, chunks, int(pieces[0]) if len(set(pieces.tolist())) == 1 else pieces, ())
 
 
 def split_groups(schedule: Schedule) -> list[Schedule]:
@@ -269,15 +269,15 @@ def split_groups(schedule: Schedule) -> list[Schedule]:
     for group, blocks in zip(joint_collective.groups, joint_collective.group_blocks, strict=True):
         block = schedule.chunks.block
         own = np.flatnonzero((block >= blocks.start) & (block < blocks.stop))
-        number = np.full(len(block), -1, np.int32)
-        number[own] = np.arange(len(own), dtype=np.int32)
-        rows = np.flatnonzero(number[schedule.chunk] >= 0)
+        new_chunk = np.full(len(block), -1, np.int32)
+        new_chunk[own] = np.arange(len(own), dtype=np.int32)
+        rows = np.flatnonzero(new_chunk[schedule.chunk] >= 0)
         chunks = Chunks(
             block[own] - np.int32(blocks.start), schedule.chunks.offset[own], schedule.chunks.share[own],
             schedule.chunks.denominator,
         )  # fmt: skip
         by_collective.setdefault(group, schedule.take(
-            rows, collective=group, chunks=chunks, chunk=number[schedule.chunk[rows]],
+            rows, collective=group, chunks=chunks, chunk=new_chunk[schedule.chunk[rows]],
             step=as_int32(unique_inverse(schedule.step[rows].astype(np.int64), schedule.steps or 1)[1]),
             pieces=pieces[own] if pieces.ndim else schedule.pieces, provenance={},
         ))  # fmt: skip
@@ -299,14 +299,14 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
                 f"merge: rank {rank} is used by {first} and by {other}, which both have all of the data; give every "
                 "schedule its share of the data, or compose them, one after the other"
             )
-    lines, edges = _one_line("merge", schedules, shares)
-    each = [
+    lines, edges = _place_on_line("merge", schedules, shares)
+    relations = [
         stretches_of(s.collective, line, edges, _collective_text(s.collective))
         for s, line in zip(schedules, lines, strict=True)
     ]
-    collective, where = name_collective(join_relations(each), schedules[0].collective.ranks)
+    collective, spans = name_collective(join_relations(relations), schedules[0].collective.ranks)
     return assemble_parts(
-        [Placement.single_copy(s, line) for s, line in zip(schedules, lines, strict=True)], collective, where
+        [Placement.single_copy(s, line) for s, line in zip(schedules, lines, strict=True)], collective, spans
     )
 
 

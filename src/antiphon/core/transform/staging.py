@@ -177,8 +177,8 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
     [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
     """
     # Equal numbers of pieces can stay implicit; otherwise every placement is expanded.
-    depths = {int(p) for placement in placements for p in np.unique(pieces_of(placement.schedule))}
-    common_pieces = depths.pop() if len(depths) == 1 else 0
+    piece_counts = {int(p) for placement in placements for p in np.unique(pieces_of(placement.schedule))}
+    common_pieces = piece_counts.pop() if len(piece_counts) == 1 else 0
     placements = [_as_plain_copies(placement, bool(common_pieces)) for placement in placements]
     # Refine the line until all borders of all placements are whole numbers, then collect these borders.
     scale = math.lcm(*(placement.grain for placement in placements))
@@ -194,13 +194,15 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
     tables: list[tuple[Longs, Ints]] = []
     before = {"route": 0, "joint": 0}
     columns = [_cut_rows(placement, cuts, before, tables) for placement in placements]
-    joined: dict[str, Any] = {name: freeze(np.concatenate([c[name] for c in columns])) for name in columns[0]}
+    joined_columns: dict[str, Any] = {name: freeze(np.concatenate([c[name] for c in columns])) for name in columns[0]}
     chunks = _target_chunks(target, spans, cuts)
-    return Schedule(target, chunks, **joined, routes=_join_routes(tables), pieces=common_pieces or pieces)
+    return Schedule(target, chunks, **joined_columns, routes=_join_routes(tables), pieces=common_pieces or pieces)
 
 
 def _as_plain_copies(placement: Placement, keep_pieces: bool) -> Placement:
-    """Turn the first reduction into a cell into a copy: it must not add to data of an earlier placement."""
+    """Turn reductions into empty cells into copies, as they must not add to data of an earlier placement. Expand the
+    pieces unless `keep_pieces`, in which case the caller restores their number.
+    """
     schedule = plain_copies(placement.schedule) if placement.start else placement.schedule
     if keep_pieces:
         schedule = replace(schedule, pieces=1)
@@ -222,7 +224,8 @@ def _cut_rows(
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of one placement, with every chunk cut at all of `cuts`. O(new rows).
 
-    `before`: how many routes and joints earlier placements have; increased here. `tables`: gets the table of routes.
+    `before`: how many routes and joints earlier placements have; increased here. `tables`: the placement's routes are
+    appended, as (links per route, all links).
     """
     schedule, copies = placement.schedule, len(placement.ranks)
     first = np.searchsorted(cuts, placement.where.begin)

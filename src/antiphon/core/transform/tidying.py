@@ -137,6 +137,8 @@ def _single_contributions(schedule: Schedule, history: Versions) -> tuple[Longs,
 def _identify_values(schedule: Schedule, history: Versions) -> tuple[Longs, Bools]:
     """Return an identity of every version's value (copies keep it), and the rows that write the value already there.
 
+    A single contribution has a negative identity (`_single_contributions`), any other value its version plus 1.
+
     O(n log n). The last row writes the value that rank 1 has:
 
     >>> from antiphon.core.example import of_rows
@@ -170,7 +172,7 @@ def _find_needed(schedule: Schedule, history: Versions) -> Bools:
     >>> _find_needed(scatter, versions(scatter))
     array([ True,  True, False])
     """
-    live = np.zeros(len(history) + 1, np.bool_)  # the last entry stands for cells that no row touches
+    live = np.zeros(len(history) + 1, np.bool_)  # the last entry, index -1, stands for cells that no row touches
     cells, _ = slot0_cells(schedule, "post")
     live[history.last_of(cells)] = True
     live[-1] = False

@@ -64,11 +64,11 @@ def _collect_joints(schedule: Schedule) -> JointRows:
     assert schedule.joint is not None
     rows = np.flatnonzero(schedule.joint >= 0)
     rows = rows[np.argsort(schedule.joint[rows], kind="stable")]
-    named = schedule.joint[rows]
-    first = run_starts(named)
+    joint_number = schedule.joint[rows]
+    first = run_starts(joint_number)
     size = np.diff(np.append(np.flatnonzero(first), len(rows)))
-    rows, named = rows[np.repeat(size > 1, size)], named[np.repeat(size > 1, size)]
-    joint_of = np.cumsum(run_starts(named)) - 1
+    rows, joint_number = rows[np.repeat(size > 1, size)], joint_number[np.repeat(size > 1, size)]
+    joint_of = np.cumsum(run_starts(joint_number)) - 1
     ptr = pointers(joint_of, int(joint_of[-1]) + 1 if len(joint_of) else 0)
     return JointRows(rows, joint_of, ptr, schedule.src[rows], schedule.dst[rows])
 
@@ -89,7 +89,7 @@ def _first_fault(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
 
 def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]:
     """Return joints whose rows differ in step, chunk or op, use two cells of one rank, or lack a (source, destination)
-    pair."""
+    pair; keyed by the first row of the joint."""
     first = joints.ptr[:-1]
     wrong: dict[int, str] = {}
 
@@ -104,18 +104,18 @@ def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]
         slot = schedule.slot("src" if name == "reads" else "dst")[joints.row]
         cell = number_rows(joints.joint_of, end)
         order = np.argsort(cell, kind="stable")
-        place = order[run_starts(cell[order])]
-        report(joints.joint_of[slot != slot[place][cell]], f"{name} two slots of one rank")
+        representative = order[run_starts(cell[order])]
+        report(joints.joint_of[slot != slot[representative][cell]], f"{name} two slots of one rank")
     report(joints.joint_of[joints.src == joints.dst], "moves data inside one rank")
-    count = len(joints)
+    joint_count = len(joints)
     rows = np.diff(joints.ptr)
     pair = number_rows(joints.joint_of, joints.src, joints.dst)
-    unlike = np.bincount(joints.joint_of[np.unique(pair, return_index=True)[1]], minlength=count)
-    report(np.flatnonzero(unlike != rows), "has two rows from one rank to one rank")
+    distinct_pairs = np.bincount(joints.joint_of[np.unique(pair, return_index=True)[1]], minlength=joint_count)
+    report(np.flatnonzero(distinct_pairs != rows), "has two rows from one rank to one rank")
     report(np.flatnonzero(joints.lacking != 0), "lacks a row: one from every source to every destination is needed")
-    adds = schedule.op[joints.row][first] == REDUCE
+    reduces = schedule.op[joints.row][first] == REDUCE
     report(
-        np.flatnonzero((joints.sources > 1) & ~adds),
+        np.flatnonzero((joints.sources > 1) & ~reduces),
         "has several sources, but copies; only what reduces is combined",
     )
     return wrong
@@ -124,24 +124,24 @@ def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]
 def _find_overloads(
     schedule: Schedule, joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities
 ) -> dict[int, str]:
-    """Return joints that exceed the number that a switch serves in one step (`at_once`).
+    """Return joints that exceed the number that a switch serves in one step (`at_once`), by first row.
 
     A joint counts at every switch at which its tree branches or meets, in every step in which a piece of it is sent.
     """
-    meet = np.flatnonzero((tree.edges_at >= 3) & (abilities.at_once[tree.node] > 0))
-    if not len(meet):
+    branching = np.flatnonzero((tree.edges_at >= 3) & (abilities.at_once[tree.node] > 0))
+    if not len(branching):
         return {}
-    row = joints.row[joints.ptr[:-1]][tree.joint[meet]]
-    node, step = tree.node[meet], schedule.step[row].astype(np.int64)
-    end = step + pieces_of(schedule)[schedule.chunk[row]]
-    change = np.repeat([1, -1], len(meet))
-    who = np.concatenate([node, node])
+    first_row = joints.row[joints.ptr[:-1]][tree.joint[branching]]
+    node, step = tree.node[branching], schedule.step[first_row].astype(np.int64)
+    end = step + pieces_of(schedule)[schedule.chunk[first_row]]
+    change = np.repeat([1, -1], len(branching))
+    switch = np.concatenate([node, node])
     # Sweep per switch over begins (+1) and ends (-1); ends come first at equal times.
-    order = np.lexsort((np.tile(row, 2), change, np.concatenate([step, end]), who))
-    after = np.cumsum(change[order])  # joints open at the switch; each begin has its end
-    over = order[(after > abilities.at_once[who[order]]) & (change[order] > 0)]
+    order = np.lexsort((np.tile(first_row, 2), change, np.concatenate([step, end]), switch))
+    open_joints = np.cumsum(change[order])  # joints open at the switch; each begin has its end
+    excess = order[(open_joints > abilities.at_once[switch[order]]) & (change[order] > 0)]
     return {
-        int(row[i]): f"is one too many for {topology.node_name(int(node[i]))}, which serves "
+        int(first_row[i]): f"is one too many for {topology.node_name(int(node[i]))}, which serves "
         f"{abilities.at_once[node[i]]} at once"
-        for i in over.tolist()
+        for i in excess.tolist()
     }

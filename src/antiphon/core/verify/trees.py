@@ -25,7 +25,7 @@ MAX_COUNT = 2**40  # counts stop growing here, far above any number of contribut
 class Outcome:
     """The result of a walk through the steps of a batch."""
 
-    faulty: dict[int, tuple[int, str]]  # chunk of the batch -> (index of its first faulty row, kind of fault)
+    faulty: dict[int, tuple[int, str]]  # chunk of the batch -> (index of its first faulty row, "empty" or "race")
     count: Longs  # contributions per cell at the end
     shared: Bools  # per chunk, whether an identity was used twice, so that counts decide nothing
 
@@ -87,13 +87,8 @@ class _Walk:
     ) -> tuple[Longs, AnyInts, Longs, Longs, Bools]:
         """Handle several rows that write one cell: a race unless all reduce; then they become one operand together."""
         order = order_of(dst, self.batch.cells)
-        rows, dst, counts, values, reduces = (
-            rows[order],
-            dst[order],
-            counts[order],
-            values[order],
-            reduces[order],
-        )
+        rows, dst = rows[order], dst[order]
+        counts, values, reduces = counts[order], values[order], reduces[order]
         # Writes to one cell are neighbours now; `first` and `size` delimit each group.
         first = np.flatnonzero(run_starts(dst))
         size = np.diff(np.append(first, len(dst)))
@@ -109,7 +104,7 @@ class _Walk:
         return rows[first], dst[first], sums, merged, reduces[first]
 
     def _new_identities(self, number: int) -> Longs:
-        """Return new identities."""
+        """Return this many new identities."""
         self.identities += number
         return np.arange(self.identities - number, self.identities)
 
@@ -118,7 +113,7 @@ class _Walk:
         again = self.is_operand[values] | self.occur_twice(values)
         self.is_operand[values] = True
         if again.any():
-            owners = self.batch.owner[rows]
+            owners = self.batch.owner[rows]  # one per row; `values` holds a first and perhaps a second operand of each
             self.shared[np.resize(owners, len(values))[again]] = True
 
 
