@@ -191,12 +191,12 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     """
     uniform = isinstance(schedule.pieces, int)
     rows = (topology.link_src, topology.link_dst, topology.link_type, *_columns_of(schedule))
-    wires = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
+    structure = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
     cached = next(
         (
             traffic
-            for cached_rows, cached_wires, traffic in _traffic_cache[:]
-            if cached_wires == wires and all(map(_is_same_object, rows, cached_rows))
+            for cached_rows, cached_structure, traffic in _traffic_cache[:]
+            if cached_structure == structure and all(map(_is_same_object, rows, cached_rows))
         ),
         None,
     )
@@ -205,7 +205,7 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
         unpipelined = replace(schedule, pieces=1) if uniform else schedule
         cached = _compute_traffic(unpipelined, topology, _resolve_legal(schedule, topology))
         if _entry_count(cached) <= MAX_LAST_ENTRIES:
-            _traffic_cache.append((_weak_references(rows, _drop_dead_entries), wires, cached))
+            _traffic_cache.append((_weak_references(rows, _drop_dead_entries), structure, cached))
             del _traffic_cache[:-MAX_CACHED]
     return cached
 
@@ -272,20 +272,20 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
     # Expand routes into links. Rows joined in a switch (multicast, reduction) cross a shared link once, not once per
     # row.
     if schedule.joint is None:
-        crossed, time_window, load = _by_link(resolved.table, route_times, load, bound)
+        resource, time_window, load = _by_link(resolved.table, route_times, load, bound)
     else:
-        crossed, row = crossed_links(schedule, resolved, topology)
+        resource, row = crossed_links(schedule, resolved, topology)
         time_window, load = time_window[row], per_chunk[schedule.chunk[row]]
-    limits = topology.resources
+    resources = topology.resources
     # Every link also loads its shared limits: append one entry per (link, limit).
-    if len(limits.limit_of):
-        limits_per_link = limits.limit_ptr[crossed + 1] - limits.limit_ptr[crossed]
-        shared = limits.limit_of[concat_ranges(limits.limit_ptr[crossed], limits_per_link)]
-        crossed = np.concatenate([crossed, shared])
+    if len(resources.limit_of):
+        limits_per_link = resources.limit_ptr[resource + 1] - resources.limit_ptr[resource]
+        shared = resources.limit_of[concat_ranges(resources.limit_ptr[resource], limits_per_link)]
+        resource = np.concatenate([resource, shared])
         time_window, load = (
             np.concatenate([column, np.repeat(column, limits_per_link)]) for column in (time_window, load)
         )
-    key, load = add_equal_keys(crossed * bound + time_window, load, (topology.links + len(topology.limits)) * bound)
+    key, load = add_equal_keys(resource * bound + time_window, load, (topology.links + len(topology.limits)) * bound)
     distinct_time_windows = distinct(used_time_window)
     window_index: Longs = np.searchsorted(distinct_time_windows, used_time_window).astype(np.int64)
     resource, time_window = np.divmod(key, bound)
@@ -317,11 +317,11 @@ def _by_link(table: Routes, route_times: Longs, load: Exact, bound: int) -> tupl
 def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
     """Return the distinct pairs of time window and kind of route (-1: within a rank), and one route of every kind."""
     used_routes, route_index = unique_inverse(route_times // bound, len(table) + 1)
-    within_rank = int(len(used_routes) > 0 and used_routes[0] == 0)  # -1: within a rank
+    within_rank = int(len(used_routes) > 0 and used_routes[0] == 0)  # 1 if route -1 is among them
     routes = table.take(used_routes[within_rank:] - 1)
     kind, first = _route_kinds(routes, topology)
-    number = np.concatenate([np.full(within_rank, 0), kind + 1])[route_index]
-    pair = distinct(route_times % bound * (len(first) + 1) + number, bound * (len(first) + 1))
+    kind_number = np.concatenate([np.full(within_rank, 0), kind + 1])[route_index]
+    pair = distinct(route_times % bound * (len(first) + 1) + kind_number, bound * (len(first) + 1))
     return pair // (len(first) + 1), pair % (len(first) + 1) - 1, routes.take(first)
 
 
@@ -406,13 +406,13 @@ def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
     totals = _no_totals(topology)
     for rows in patterns.slices:
         traffic = _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
-        at = np.searchsorted(patterns.step, traffic.unpipelined.step)
-        totals = _add_totals(totals, traffic, patterns.count[at])
+        pattern_index = np.searchsorted(patterns.step, traffic.unpipelined.step)
+        totals = _add_totals(totals, traffic, patterns.count[pattern_index])
         latency[np.searchsorted(patterns.step, traffic.unpipelined.window_step)] = traffic.latency_on(topology)
         line = _compute_line(traffic, 1, topology)
         busy = np.flatnonzero(line.resource >= 0)
-        at = np.searchsorted(patterns.step, concat_ranges(line.begin[busy], line.length[busy]))
-        time_index[at] = np.repeat(busy + len(seconds), line.length[busy])
+        pattern_index = np.searchsorted(patterns.step, concat_ranges(line.begin[busy], line.length[busy]))
+        time_index[pattern_index] = np.repeat(busy + len(seconds), line.length[busy])
         seconds += line.seconds
         resource += line.resource.tolist()
     time_index, latency = time_index[patterns.first], latency[patterns.first]

@@ -169,10 +169,10 @@ def resolve(topology: Topology, src: Ints, dst: Ints, route: Ints | None, table:
                 route_of[rows_of_pair] = len(table) + topology.links + len(paths)
                 paths.append(path)
     # The result table: the named routes, then every link as a route of its own, then the paths found.
-    singles = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
+    single_links = Routes(np.arange(topology.links + 1, dtype=np.int64), np.arange(topology.links, dtype=np.int32))
     order = sorted(fault_by_row)
     return Resolved(
-        table.join(singles).join(Routes.of(paths)),
+        table.join(single_links).join(Routes.of(paths)),
         route_of,
         np.array(order, np.int64),
         tuple(fault_by_row[i] for i in order),

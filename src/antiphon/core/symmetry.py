@@ -346,15 +346,15 @@ def _collect_bonds(
     word, words = _number_words(pair_index, kind[free], len(keys))
     # The description of the same pair seen from the other end.
     opposite_key = keys % nodes * nodes + keys // nodes
-    at = np.minimum(np.searchsorted(keys, opposite_key), max(len(keys) - 1, 0))
-    opposite_word = np.where(keys[at] == opposite_key, word[at], 0)  # word 0: no link back
+    opposite_index = np.minimum(np.searchsorted(keys, opposite_key), max(len(keys) - 1, 0))
+    opposite_word = np.where(keys[opposite_index] == opposite_key, word[opposite_index], 0)  # word 0: no link back
     # Every pair of nodes once; where both words are equal, from the node with the lesser number.
-    once = (word > opposite_word) | ((word == opposite_word) & (keys // nodes < keys % nodes))
+    is_listed = (word > opposite_word) | ((word == opposite_word) & (keys // nodes < keys % nodes))
     plain: dict[Bond, Longs] = {}
-    codes = word[once] * len(words) + opposite_word[once]
+    codes = word[is_listed] * len(words) + opposite_word[is_listed]
     order = np.argsort(codes, kind="stable")
     distinct_codes, first = np.unique(codes[order], return_index=True)
-    ends = np.stack([keys[once] // nodes, keys[once] % nodes], axis=1)[order]
+    ends = np.stack([keys[is_listed] // nodes, keys[is_listed] % nodes], axis=1)[order]
     for code, low, high in zip(distinct_codes.tolist(), first, [*first[1:], len(ends)], strict=False):
         pairs = ends[low:high]
         plain[words[code // len(words)], words[code % len(words)]] = pairs
@@ -378,21 +378,21 @@ def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Typ
     first = np.searchsorted(owner, np.arange(pairs + 1))
     singles = np.flatnonzero(np.diff(first) == 1)
     index: dict[Types, int] = {}
-    raw = np.zeros(pairs, np.int64)
+    word_index = np.zeros(pairs, np.int64)
     single_rows = first[singles]
     count_bound = int(count.max(initial=0)) + 1
-    codes, raw[singles] = np.unique(kind[single_rows] * count_bound + count[single_rows], return_inverse=True)
+    codes, word_index[singles] = np.unique(kind[single_rows] * count_bound + count[single_rows], return_inverse=True)
     # Pairs with links of one class: numbered by columns, without a Python loop over pairs.
     for code in codes.tolist():
         index[(code // count_bound, code % count_bound),] = len(index)
     for i in np.flatnonzero(np.diff(first) > 1).tolist():
         low, high = first[i], first[i + 1]
         word = tuple(zip(kind[low:high].tolist(), count[low:high].tolist(), strict=True))
-        raw[i] = index.setdefault(word, len(index))
-    ordered: list[Types] = sorted(index)
-    rank = np.zeros(len(ordered), np.int64)
-    rank[[index[word] for word in ordered]] = np.arange(1, len(ordered) + 1)
-    return rank[raw], [(), *ordered]
+        word_index[i] = index.setdefault(word, len(index))
+    sorted_words: list[Types] = sorted(index)
+    rank = np.zeros(len(sorted_words), np.int64)
+    rank[[index[word] for word in sorted_words]] = np.arange(1, len(sorted_words) + 1)
+    return rank[word_index], [(), *sorted_words]
 
 
 def _map_limited(topology: Topology, node_image: Ints, image: Longs) -> None:

@@ -107,9 +107,9 @@ class _TreeRates:
         prices = 1 / np.array(master.capacity, float)
         # Column generation. Invariant: `prices` are the dual values of the last program (at first 1 / capacity).
         for _ in range(MOST_ROUNDS):
-            fresh = [master.add_column(column) for column in self._cheapest_trees(prices)]
+            is_new = [master.add_column(column) for column in self._cheapest_trees(prices)]
             # No new tree: the program is optimal and above the bound. Too many: give up, the question stays open.
-            if not any(fresh) or len(master.columns) > MOST_COLUMNS:
+            if not any(is_new) or len(master.columns) > MOST_COLUMNS:
                 return None
             try:
                 point = master.solve_floats()
@@ -153,10 +153,10 @@ class _TreeRates:
                 continue
             paths = _CheapestPaths(self.topology, cost, direction == "in")
             ends = sorted({end for number in numbers for end in self.requests[number].ends})
-            trees = _Steiner(paths, ends)
+            steiner = _Steiner(paths, ends)
             for number in numbers:
                 request = self.requests[number]
-                routes = trees.cheapest_tree(request.root, request.ends)
+                routes = steiner.cheapest_tree(request.root, request.ends)
                 if routes is not None:
                     yield self._make_column(number, routes)
 

@@ -514,20 +514,20 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
     topology, ranks = view.topology, view.topology.ranks
     tail = np.concatenate([topology.link_src, topology.link_dst])  # links both ways
     head = np.concatenate([topology.link_dst, topology.link_src])
-    # Row i of `around`: the nodes within the distance so far of node i. Keys of `pairs` only drop repeated pairs.
-    around, pairs = np.eye(topology.nodes, dtype=bool), dict[bytes, tuple[Bools, Bools]]()
+    # Row i of `within_reach`: the nodes within the distance so far of node i. Keys of `pairs` only drop repeated pairs.
+    within_reach, pairs = np.eye(topology.nodes, dtype=bool), dict[bytes, tuple[Bools, Bools]]()
     ends = [*view.holders[: LIMITS.one_step_ends], *view.receivers[: LIMITS.one_step_ends]]
     host = np.array(hosts(topology) or [0] * ranks)
     far_ends = [(np.arange(ranks) == rank, host != host[rank]) for rank in ends]
     for _ in range(LIMITS.one_step_reach):
-        single_ranks = [*far_ends, *((np.arange(ranks) == rank, ~around[rank, :ranks]) for rank in ends)]
-        for near, far in (*single_ranks, *((inside[:ranks], ~inside[:ranks]) for inside in around)):
+        single_ranks = [*far_ends, *((np.arange(ranks) == rank, ~within_reach[rank, :ranks]) for rank in ends)]
+        for near, far in (*single_ranks, *((inside[:ranks], ~inside[:ranks]) for inside in within_reach)):
             for pair in ((near, far), (far, near)):
                 if near.any() and far.any() and len(pairs) < LIMITS.one_step_sets:
                     pairs.setdefault(b"".join(side.tobytes() for side in pair), pair)
-        wider = around.copy()
-        np.logical_or.at(wider, head, around[tail])
-        around = wider
+        wider = within_reach.copy()
+        np.logical_or.at(wider, head, within_reach[tail])
+        within_reach = wider
     for near, far in pairs.values():
         width, switches = nearest_side(topology, near, far)
         if width:
@@ -581,9 +581,9 @@ def _spreads(view: _View) -> Iterator[Spread]:
         if kind not in (COLLECTS if collects else SPREADS) or (same_both_ways and collects):
             continue  # symmetric links: collecting takes as long as spreading
         supply = np.zeros(topology.ranks, np.int64)
-        sole = np.array([holders[0] for holders in needs.sets])[needs.holders]
+        sole_holder = np.array([holders[0] for holders in needs.sets])[needs.holders]
         if kind in ("scatter", "gather"):
-            root, ends = (needs.dst, sole) if collects else (sole, needs.dst)
+            root, ends = (needs.dst, sole_holder) if collects else (sole_holder, needs.dst)
             shares = np.bincount(ends, needs.weights[needs.block], topology.ranks).astype(np.int64)
             supply[root[0]] = shares.sum()
             # Only with a single root and without replicas.
@@ -593,7 +593,7 @@ def _spreads(view: _View) -> Iterator[Spread]:
         if kind == "allreduce":
             supply[members[0]] = needs.weights[needs.block[0]]
         else:
-            ends = needs.dst if collects else sole
+            ends = needs.dst if collects else sole_holder
             for block, end in set(zip(needs.block.tolist(), ends.tolist(), strict=True)):
                 supply[end] += needs.weights[block]
         yield Spread(topology, supply, tuple(members), collects)

@@ -50,15 +50,15 @@ def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     needed_once = len(np.unique(needs.block)) == len(needs)
     if kind in UNICAST or (kind == "custom" and needed_once):
         return [FamilyRows("all", (), all_rows)]
-    groups: list[FamilyRows] = []
+    families: list[FamilyRows] = []
     # A custom collective that combines needs no families "to" if it is like a reduce or reducescatter.
     if kind != "custom" or not collective.combining or not _has_one_destination(needs):
-        groups += to_each(needs) if kind not in COLLECT else []
+        families += to_each(needs) if kind not in COLLECT else []
     if kind in COLLECT or (kind == "custom" and collective.combining):
-        groups += from_each(needs)
+        families += from_each(needs)
     if kind == "custom":
-        groups.append(FamilyRows("all", (), needs.one_per_block(all_rows)))
-    return groups
+        families.append(FamilyRows("all", (), needs.one_per_block(all_rows)))
+    return families
 
 
 def to_each(needs: Needs) -> Iterator[FamilyRows]:
@@ -107,13 +107,13 @@ class Commodity:
     ends: tuple[tuple[tuple[str, int], int], ...]  # (end, amount in weights)
 
 
-def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity]:
+def commodities_of(families: Sequence[FamilyRows], needs: Needs) -> list[Commodity]:
     """Gather the rows of each family by their common end: one flow per destination ("to" families) or per source."""
     commodities: list[Commodity] = []
-    for number, group in enumerate(groups):
-        forward = group.kind != "to"
+    for number, family in enumerate(families):
+        forward = family.kind != "to"
         gathered: dict[tuple[str, int], dict[tuple[str, int], int]] = {}
-        for row in group.rows.tolist():
+        for row in family.rows.tolist():
             source, sink = _commodity_end(needs, int(needs.holders[row])), ("node", int(needs.dst[row]))
             root, end = (source, sink) if forward else (sink, source)
             amounts = gathered.setdefault(root, {})

@@ -91,9 +91,9 @@ class JointProgram:
         flows = [program._flow_conservation() for program in programs]
         supply = [float(np.abs(right_side).max()) for _, right_side in flows]
         unit = max(s * scale for s, scale in zip(supply, self.scales, strict=True))
-        # The loads and flows of a group are in units of its greatest supply, T in units of `time_scale`. `share`: the
-        # greatest supply of each group, in weights of the joint collective and relative to the greatest of all.
-        share = [s * scale / unit for s, scale in zip(supply, self.scales, strict=True)]
+        # The loads and flows of a group are in units of its greatest supply, T in units of `time_scale`. In
+        # weights of the joint collective the greatest supply of group i is relative_supply[i] * unit.
+        relative_supply = [s * scale / unit for s, scale in zip(supply, self.scales, strict=True)]
         limit, limit_capacity = programs[0]._limit_rows()
         capacities = np.concatenate([self.arcs.capacity, limit_capacity]) * (time_scale / unit)
         over_resources = sp.vstack([sp.eye_array(arcs), limit], format="csr")
@@ -105,8 +105,9 @@ class JointProgram:
         equal: list[list[Any]] = []
         equal_right: list[Floats] = []
         for i, (program, (conservation, right_side)) in enumerate(zip(programs, flows, strict=True)):
-            loads, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)
-            upper[0][loads] = sp.diags_array(row_scale * share[i]) @ over_resources
+            load_column, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)
+            upper[0][load_column] = sp.diags_array(row_scale * relative_supply[i]) @ over_resources
+            # "At most" rows: flows of each family under the loads; loads that cross each partition often enough.
             (under_load, under_flow), (crossing, minimum) = program._load_rows()
             for entries in ([under_load, under_flow], [crossing, None]):
                 row: list[Any] = [None] * columns
@@ -136,14 +137,14 @@ class JointProgram:
         first_load, solutions = 1, []
         for i, program in enumerate(programs):
             # A price counts per unit of the joint weights; the duals of a group's rows per unit of its own.
-            lengths, multipliers = (prices[1 + 2 * i + k] / share[i] for k in (0, 1))
-            potentials = program._switch_potentials(values[2 * i + 1] / share[i])
+            lengths, multipliers = (prices[1 + 2 * i + k] / relative_supply[i] for k in (0, 1))
+            potentials = program._switch_potentials(values[2 * i + 1] / relative_supply[i])
             load = result.x[first_load : first_load + arcs]
             first_load += arcs + flows[i][0].shape[1]
             solutions.append(
                 Solution(result.x[0], load, link, limits, lengths.reshape(-1, arcs), potentials, multipliers)
             )
-        return JointSolution(float(result.x[0]) * time_scale, limits, solutions, [s * unit for s in share])
+        return JointSolution(float(result.x[0]) * time_scale, limits, solutions, [s * unit for s in relative_supply])
 
     def exact_witnesses(self, solution: JointSolution) -> Iterator[JointDual]:
         """Yield exact witnesses rounded from the float duals, the simplest first, as `BoundProgram` does."""

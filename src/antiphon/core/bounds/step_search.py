@@ -148,6 +148,7 @@ class _TimedNetwork:
         # Where every rank needs a share of its own, one more node, the drain, takes each rank's share at time N.
         self.drain, self.shares = self.source + 1, spread.shares if spread.shares is not None else np.zeros(0, np.int64)
         last = steps * nodes + np.arange(len(self.shares))
+        # Arcs: the links in every step, data that stay at a rank, the source to the holders, the ranks to the drain.
         self.tail = np.concatenate([tail.ravel(), waiting, np.full(len(self.holders), self.source), last])
         self.head = np.concatenate([head.ravel(), waiting + nodes, self.holders, np.full(len(last), self.drain)])
         self.flows = Flows(self.drain + 1, self.tail.tolist(), self.head.tolist())
@@ -205,7 +206,10 @@ def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
 
 
 def _solve(conditions: list[_Condition], scale: float) -> tuple[Floats, Floats]:
-    """Return the least wire times that meet the conditions, and the dual value of each condition."""
+    """Return the least wire times that meet the conditions, and the dual value of each condition.
+
+    `scale`: a capacity by which all are divided, so that the program is well scaled.
+    """
     from scipy.optimize import linprog
 
     matrix = np.array([c.capacity for c in conditions]) / scale

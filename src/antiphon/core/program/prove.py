@@ -182,12 +182,12 @@ def _find_sources(cells: Cells) -> Longs:
     _refuse_reads(cells, access[reads[~has_writer]])
     # Writes that come directly after another access of the same operation: the operation touches the stretch twice.
     touches_twice = np.append(False, (op[1:] == op[:-1]) & ~begins_run[1:])[:count] & written
-    at = np.flatnonzero(touches_twice)
-    bad = np.zeros(cells.operations, bool)
-    bad[op[at[written[at - 1]]]] = True
-    complain(cells.program, bad, "it writes twice to the same elements")
-    bad[op[at[cell[at - 1] != cell[at]]]] = True
-    complain(cells.program, bad, "its result stands partly on an operand")
+    second_access = np.flatnonzero(touches_twice)
+    faulty = np.zeros(cells.operations, bool)
+    faulty[op[second_access[written[second_access - 1]]]] = True
+    complain(cells.program, faulty, "it writes twice to the same elements")
+    faulty[op[second_access[cell[second_access - 1] != cell[second_access]]]] = True
+    complain(cells.program, faulty, "its result stands partly on an operand")
     _refuse_overwriting(cells, begins_run, op, cell, written)
     # For every position: the next write from it on, in its run; -1 if there is none.
     next_write = np.minimum.accumulate(np.where(written, position, count)[::-1])[::-1] if count else position
@@ -226,10 +226,10 @@ def _refuse_overwriting(cells: Cells, begins_run: Bools, op: Longs, cell: Longs,
     run = np.cumsum(begins_run) - 1
     ends_run = np.append(begins_run[1:], True)
     is_result = op[ends_run] == cells.operations  # per run: its last access reads a final output
-    at = np.flatnonzero(written & (op >= 0) & cells.in_output[cell])
-    bad = np.zeros(cells.operations, bool)
-    bad[op[at[~is_result[run[at]]]]] = True
-    complain(cells.program, bad, "it writes over an input that is no output")
+    overwrites = np.flatnonzero(written & (op >= 0) & cells.in_output[cell])
+    faulty = np.zeros(cells.operations, bool)
+    faulty[op[overwrites[~is_result[run[overwrites]]]]] = True
+    complain(cells.program, faulty, "it writes over an input that is no output")
 
 
 def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
@@ -316,18 +316,19 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
 def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
     """Return (writing access, reading access) pairs, those of messages first, and the number of pairs of messages."""
     program = cells.program
-    head = np.append(cells.head, cells.inputs.start)  # per part its first access; one more entry for joins at the end
+    first_of_part = np.append(cells.head, cells.inputs.start)  # one more entry: the last operations may have no part
     ptr = program.part_ptr
-    total = np.diff(np.append(0, np.cumsum(cells.length))[ptr])  # per operation the number of its accesses
-    start = head[ptr[:-1]]  # per operation its first access
+    op_length = np.diff(np.append(0, np.cumsum(cells.length))[ptr])  # number of its accesses
+    first_of_op = first_of_part[ptr[:-1]]
     send, receive = program.pairs
     folds = np.flatnonzero(program.kind == FOLD)
     operands = concat_ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
-    each = cells.length[operands]
+    lengths = cells.length[operands]
     result = cells.head[ptr[:-1][program.part_op[operands]]]
-    received = concat_ranges(start[receive], total[receive])
-    read = np.concatenate([concat_ranges(start[send], total[send]), concat_ranges(cells.head[operands], each)])
-    return np.concatenate([received, concat_ranges(result, each)]), read, len(received)
+    received = concat_ranges(first_of_op[receive], op_length[receive])
+    sent = concat_ranges(first_of_op[send], op_length[send])
+    writes = np.concatenate([received, concat_ranges(result, lengths)])
+    return writes, np.concatenate([sent, concat_ranges(cells.head[operands], lengths)]), len(received)
 
 
 def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
@@ -339,11 +340,11 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
     name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id  # of a contribution: its block and number
     names, contribution = np.unique(name, return_inverse=True)
     # 128 random bits per contribution; both variants use one seed, so that equal data have equal values.
-    number = np.random.default_rng(seed).integers(0, 2**64, (len(names), 2), np.uint64)
+    random_numbers = np.random.default_rng(seed).integers(0, 2**64, (len(names), 2), np.uint64)
     key = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block  # rank and block as one number
     row = np.searchsorted((cells.input_side.rank << 32) | cells.input_side.block, key)
-    initial = _sum_by_row(row, contribution, number, len(cells.input_side.rank))
-    per_block = _sum_by_row(names >> 32, np.arange(len(names)), number, cells.program.collective.blocks)
+    initial = _sum_by_row(row, contribution, random_numbers, len(cells.input_side.rank))
+    per_block = _sum_by_row(names >> 32, np.arange(len(names)), random_numbers, cells.program.collective.blocks)
     key = (relation.post_rank.astype(np.int64) << 32) | relation.post_block
     row = np.searchsorted((cells.output_side.rank << 32) | cells.output_side.block, key)
     block, want = (np.zeros(len(cells.output_side.rank), np.int64) for _ in range(2))
@@ -360,18 +361,18 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
         id_rows = np.minimum(np.searchsorted(names, wanted), max(len(names) - 1, 0))
         if not len(names) or np.any(names[id_rows] != wanted):
             raise Invalid("its relation wants what no rank contributes")
-        values = _sum_by_row(np.repeat(np.arange(len(listed)), want_sizes), id_rows, number, len(listed))
+        values = _sum_by_row(np.repeat(np.arange(len(listed)), want_sizes), id_rows, random_numbers, len(listed))
         sums[listed], count[listed] = values
     return initial, (sums, count)
 
 
-def _sum_by_row(row: Longs, contribution: Longs, number: Words, rows: int) -> tuple[Words, Longs]:
+def _sum_by_row(row: Longs, contribution: Longs, random_numbers: Words, rows: int) -> tuple[Words, Longs]:
     """Return per row the sum of the random numbers of its contributions, and their count.
 
-    `contribution`: for each entry of `row`, an index into `number`.
+    `contribution`: for each entry of `row`, an index into `random_numbers`.
     """
     sums = np.zeros((rows, 2), np.uint64)
-    np.add.at(sums, row, number[contribution])
+    np.add.at(sums, row, random_numbers[contribution])
     return sums, np.bincount(row, minlength=rows)
 
 

@@ -44,11 +44,11 @@ def spread_chunks(schedule: Schedule, first: Longs, count: Longs, **changes: Any
     if schedule.joint is None and bool((count == 1).all()):  # every row stays a single row
         keeps_numbers = bool((first == np.arange(len(first))).all())
         return replace(schedule, chunk=schedule.chunk if keeps_numbers else as_int32(first)[schedule.chunk], **changes)
-    times = count[schedule.chunk]
-    if int(times.sum()) > MAX_ROWS:
-        raise Unsupported(f"the finer schedule would have {int(times.sum())} transfers; at most {MAX_ROWS}")
-    rows = np.repeat(np.arange(schedule.transfers), times)
-    chunk = concat_ranges(first[schedule.chunk], times)
+    repeats = count[schedule.chunk]
+    if int(repeats.sum()) > MAX_ROWS:
+        raise Unsupported(f"the finer schedule would have {int(repeats.sum())} transfers; at most {MAX_ROWS}")
+    rows = np.repeat(np.arange(schedule.transfers), repeats)
+    chunk = concat_ranges(first[schedule.chunk], repeats)
     if schedule.joint is not None:  # a joint becomes one joint per new chunk
         joint = schedule.joint[rows].astype(np.int64)
         changes["joint"] = np.where(joint < 0, -1, number_rows(joint, chunk))
@@ -112,9 +112,9 @@ def expand(schedule: Schedule) -> Schedule:
     count = pieces_of(schedule).copy()
     if bool((count == 1).all()):
         return schedule
-    times = count[schedule.chunk]
+    repeats = count[schedule.chunk]
     # Piece j of a row lags j steps behind the row.
-    lag = concat_ranges(np.zeros(len(times), np.int64), times)
+    lag = concat_ranges(np.zeros(len(repeats), np.int64), repeats)
     divided = spread_chunks(
         schedule, np.cumsum(count) - count, count, chunks=divide_chunks(schedule.chunks, count), pieces=1
     )

@@ -83,7 +83,7 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     before_collective, after_collective = first.collective, second.collective
     target = _named_target(before_collective, after_collective)
     if target is None:
-        _same_machine("compose", [first, second])
+        _require_same_machine("compose", [first, second])
     lines, edges = _place_on_line("compose", [first, second], None)
     if target is not None:
         unit = int(lines[0].end[-1]) // int(target.weights.sum())
@@ -111,7 +111,7 @@ def _collective_text(collective: Collective) -> str:
     return f"the {collective.kind} among {ranks}"
 
 
-def _same_machine(operation: str, schedules: Sequence[Schedule]) -> None:
+def _require_same_machine(operation: str, schedules: Sequence[Schedule]) -> None:
     """Raise unless all schedules are for equally many ranks and none has local work at the end."""
     ranks = {s.collective.ranks for s in schedules}
     if len(ranks) > 1:
@@ -219,7 +219,7 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
     >>> both.collective.title, both.chunk.tolist(), both.step.tolist()
     ('2 x broadcast of 2', [0, 1], [0, 0])
     """
-    _same_machine("run together", schedules)
+    _require_same_machine("run together", schedules)
     if any(s.collective.custom is not None and not s.collective.groups for s in schedules):
         raise Unsupported("run together: a custom collective has no name and groups; compose them with at_once instead")
     # Sizes of groups, relative to the largest group of the same schedule.
@@ -286,7 +286,7 @@ def split_groups(schedule: Schedule) -> list[Schedule]:
 
 def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] | None) -> Schedule:
     """Merge different collectives: each on its stretch of the data, or each on all data among ranks of its own."""
-    _same_machine("merge", schedules)
+    _require_same_machine("merge", schedules)
     if shares is None:
         used = [distinct(np.concatenate([s.src, s.dst, list(s.collective.members)])) for s in schedules]
         overlapping = find_overlap(used)

@@ -242,13 +242,13 @@ def _cut_rows(
     else:
         copy = np.repeat(np.arange(copies), schedule.transfers)
         key = copy * len(schedule.chunks) + np.tile(schedule.chunk, copies)
-        times = (high - low)[key]
-        total = int(times.sum())
+        repeats = (high - low)[key]
+        total = int(repeats.sum())
         if total > MAX_ROWS:
             raise Unsupported(f"compose: there would be {total} transfers; at most {MAX_ROWS}")
-        row = np.repeat(np.tile(np.arange(schedule.transfers), copies), times)
-        copy = np.repeat(copy, times)
-        chunk = atom[concat_ranges(low[key], times)]
+        row = np.repeat(np.tile(np.arange(schedule.transfers), copies), repeats)
+        copy = np.repeat(copy, repeats)
+        chunk = atom[concat_ranges(low[key], repeats)]
 
     def renumber(column: Ints | None, name: str, count: int) -> NDArray[Any]:
         """Return the numbers of routes or joints in the joined table."""

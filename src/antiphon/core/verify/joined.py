@@ -30,11 +30,11 @@ def find_joint_fault(
     Routes must have been checked before. O(n log n) in the rows of joints times links per route.
     """
     joints = _collect_joints(schedule)
-    wrong = _find_disagreements(schedule, joints)
-    joints = joints.only(_joints_without(joints, wrong))
+    faults = _find_disagreements(schedule, joints)
+    joints = joints.only(_joints_without(joints, faults))
     tree = Tree.of(joints, topology, resolved)
     shape = shape_faults(joints, tree, topology)
-    wrong |= shape
+    faults |= shape
     if shape:
         joints = joints.only(_joints_without(joints, shape))
         tree = Tree.of(joints, topology, resolved)
@@ -46,10 +46,10 @@ def find_joint_fault(
         data = " of ".join(word for word in (op, dtype) if word)
         for joint in unable.keys() - faults_without_data.keys():
             unable[joint] = f"needs a switch to combine that cannot do {data}"
-    wrong |= unable
-    for joint, why in _find_overloads(schedule, joints, tree, topology, abilities).items():
-        wrong.setdefault(joint, why)
-    return _first_fault(schedule, wrong)
+    faults |= unable
+    for joint, fault in _find_overloads(schedule, joints, tree, topology, abilities).items():
+        faults.setdefault(joint, fault)
+    return _first_fault(schedule, faults)
 
 
 def _collect_joints(schedule: Schedule) -> JointRows:
@@ -73,29 +73,29 @@ def _collect_joints(schedule: Schedule) -> JointRows:
     return JointRows(rows, joint_of, ptr, schedule.src[rows], schedule.dst[rows])
 
 
-def _joints_without(joints: JointRows, wrong: dict[int, str]) -> Longs:
-    """Return the joints without a fault in `wrong`, whose keys are first rows."""
+def _joints_without(joints: JointRows, faults: dict[int, str]) -> Longs:
+    """Return the joints without a fault; the keys of `faults` are first rows."""
     row = joints.row[joints.ptr[:-1]]
-    return np.flatnonzero(~np.isin(row, np.array(list(wrong), np.int64)))
+    return np.flatnonzero(~np.isin(row, np.array(list(faults), np.int64)))
 
 
-def _first_fault(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
+def _first_fault(schedule: Schedule, faults: dict[int, str]) -> Fault | None:
     """Return the earliest of the faults, which are keyed by the first row of a joint."""
-    if not wrong:
+    if not faults:
         return None
-    row = min(wrong, key=lambda first_row: (int(schedule.step[first_row]), int(schedule.chunk[first_row]), first_row))
-    return row_fault("joint", schedule, row, f"is in a joint that {wrong[row]}")
+    row = min(faults, key=lambda first_row: (int(schedule.step[first_row]), int(schedule.chunk[first_row]), first_row))
+    return row_fault("joint", schedule, row, f"is in a joint that {faults[row]}")
 
 
 def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]:
     """Return joints whose rows differ in step, chunk or op, use two cells of one rank, or lack a (source, destination)
     pair; keyed by the first row of the joint."""
     first = joints.ptr[:-1]
-    wrong: dict[int, str] = {}
+    faults: dict[int, str] = {}
 
-    def report(faulty: Longs, why: str) -> None:
+    def report(faulty: Longs, fault: str) -> None:
         for joint in distinct(faulty).tolist():
-            wrong.setdefault(int(joints.row[first[joint]]), why)
+            faults.setdefault(int(joints.row[first[joint]]), fault)
 
     for name in ("step", "chunk", "op"):
         values = getattr(schedule, name)[joints.row]
@@ -118,7 +118,7 @@ def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]
         np.flatnonzero((joints.sources > 1) & ~reduces),
         "has several sources, but copies; only what reduces is combined",
     )
-    return wrong
+    return faults
 
 
 def _find_overloads(

@@ -167,17 +167,17 @@ def _make_batch(
     schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, is_only_batch: bool
 ) -> ChunkRows:
     """Build one batch: number its cells, and list its initial contributions and final requirements."""
-    pick = slice(None) if is_only_batch else rows
+    row_index = slice(None) if is_only_batch else rows
     index_type: Any = np.int32 if len(chunks) * width < 2**31 else np.int64  # half the memory traffic, if it fits
-    owner: AnyInts = schedule.chunk[pick].astype(index_type) - index_type(chunks[0])
+    owner: AnyInts = schedule.chunk[row_index].astype(index_type) - index_type(chunks[0])
     slots = index_type(schedule.slots)
     base = owner * index_type(width)
     # Cell number: (chunk within the batch) * width + rank * slots + slot, with width = ranks * slots.
-    src, dst = base + schedule.src[pick] * slots, base + schedule.dst[pick] * slots
+    src, dst = base + schedule.src[row_index] * slots, base + schedule.dst[row_index] * slots
     if schedule.src_slot is not None:
-        src += schedule.src_slot[pick]
+        src += schedule.src_slot[row_index]
     if schedule.dst_slot is not None:
-        dst += schedule.dst_slot[pick]
+        dst += schedule.dst_slot[row_index]
     block = schedule.chunks.block[chunks]
 
     def expand(ptr: Longs) -> tuple[Longs, Longs]:
@@ -185,12 +185,13 @@ def _make_batch(
         count = ptr[block + 1] - ptr[block]
         return concat_ranges(ptr[block], count), np.repeat(np.arange(len(chunks)), count)
 
-    have, have_owner = expand(demand.pre_ptr)
-    need, need_owner = expand(demand.post_ptr)
+    pre_entry, pre_owner = expand(demand.pre_ptr)
+    post_entry, post_owner = expand(demand.post_ptr)
     return ChunkRows(
-        chunks=chunks, cells=len(chunks) * width, rows=rows, step=schedule.step[pick], src=src, dst=dst,
-        reduces=schedule.op[pick] == REDUCE, owner=owner,
-        pre=have_owner * width + demand.pre_rank[have] * slots, pre_owner=have_owner, pre_id=demand.pre_id[have],
-        post=need_owner * width + demand.post_rank[need] * slots, post_owner=need_owner,
-        post_rank=demand.post_rank[need], post_want=demand.post_want[need],
+        chunks=chunks, cells=len(chunks) * width, rows=rows, step=schedule.step[row_index], src=src, dst=dst,
+        reduces=schedule.op[row_index] == REDUCE, owner=owner,
+        pre=pre_owner * width + demand.pre_rank[pre_entry] * slots, pre_owner=pre_owner,
+        pre_id=demand.pre_id[pre_entry],
+        post=post_owner * width + demand.post_rank[post_entry] * slots, post_owner=post_owner,
+        post_rank=demand.post_rank[post_entry], post_want=demand.post_want[post_entry],
     )  # fmt: skip

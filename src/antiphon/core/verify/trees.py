@@ -96,8 +96,8 @@ class _Walk:
         racing = several & ~np.logical_and.reduceat(reduces, first)
         if racing.any():
             self.record_fault(rows[np.repeat(racing, size)], "race")
-        inside = np.repeat(several, size)
-        self._use_identities(values[inside], rows[inside])
+        in_group = np.repeat(several, size)
+        self._use_identities(values[in_group], rows[in_group])
         sums = np.minimum(np.add.reduceat(counts, first), MAX_COUNT)
         merged = values[first]
         merged[several] = self._new_identities(int(np.count_nonzero(several)))
@@ -110,11 +110,11 @@ class _Walk:
 
     def _use_identities(self, values: Longs, rows: Longs) -> None:
         """Mark identities as operands of a reduction; a second use marks the chunk as `shared`."""
-        again = self.is_operand[values] | self.occur_twice(values)
+        reused = self.is_operand[values] | self.occur_twice(values)
         self.is_operand[values] = True
-        if again.any():
+        if reused.any():
             owners = self.batch.owner[rows]  # one per row; `values` holds a first and perhaps a second operand of each
-            self.shared[np.resize(owners, len(values))[again]] = True
+            self.shared[np.resize(owners, len(values))[reused]] = True
 
 
 def walk_steps(batch: ChunkRows) -> Outcome:
