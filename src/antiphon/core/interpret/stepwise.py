@@ -236,18 +236,19 @@ def _run_level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, 
     >>> cells.ravel()
     array([7., 2., 4., 1.])
     """
+    # The first `combined_count` groups have several operands, all others one.
     max_operands = int(count[0])
-    several = 0 if max_operands == 1 else _count_above(count, 1)
+    combined_count = 0 if max_operands == 1 else _count_above(count, 1)
     # All reads of the level happen before the first write.
-    single = cells.take(operand[first[several:]], axis=0)
-    if several:
-        value = cells.take(operand[first[:several]], axis=0).astype(job.accumulator, copy=False)
+    copied_values = cells.take(operand[first[combined_count:]], axis=0)
+    if combined_count:
+        value = cells.take(operand[first[:combined_count]], axis=0).astype(job.accumulator, copy=False)
         for k in range(1, max_operands):
             with_operand = _count_above(count, k)
             operands = cells.take(operand[first[:with_operand] + k], axis=0).astype(job.accumulator, copy=False)
             job.combine(value[:with_operand], operands, out=value[:with_operand])
-        cells[dst[:several]] = value.astype(job.dtype, copy=False)
-    cells[dst[several:]] = single
+        cells[dst[:combined_count]] = value.astype(job.dtype, copy=False)
+    cells[dst[combined_count:]] = copied_values
 
 
 def _count_above(count: Longs, k: int) -> int:

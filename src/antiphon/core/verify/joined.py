@@ -33,20 +33,20 @@ def find_joint_fault(
     faults = _find_disagreements(schedule, joints)
     joints = joints.only(_joints_without(joints, faults))
     tree = Tree.of(joints, topology, resolved)
-    shape = shape_faults(joints, tree, topology)
-    faults |= shape
-    if shape:
-        joints = joints.only(_joints_without(joints, shape))
+    tree_faults = shape_faults(joints, tree, topology)
+    faults |= tree_faults
+    if tree_faults:
+        joints = joints.only(_joints_without(joints, tree_faults))
         tree = Tree.of(joints, topology, resolved)
     # Check with the operator and type; if only these are the reason, the fault names them, not "cannot combine".
     abilities = Abilities.of(topology, op, dtype)
-    unable = branch_faults(joints, tree, topology, abilities)
-    if unable and (op or dtype):
+    ability_faults = branch_faults(joints, tree, topology, abilities)
+    if ability_faults and (op or dtype):
         faults_without_data = branch_faults(joints, tree, topology, Abilities.of(topology, None, None))
         data = " of ".join(word for word in (op, dtype) if word)
-        for joint in unable.keys() - faults_without_data.keys():
-            unable[joint] = f"needs a switch to combine that cannot do {data}"
-    faults |= unable
+        for joint in ability_faults.keys() - faults_without_data.keys():
+            ability_faults[joint] = f"needs a switch to combine that cannot do {data}"
+    faults |= ability_faults
     for joint, fault in _find_overloads(schedule, joints, tree, topology, abilities).items():
         faults.setdefault(joint, fault)
     return _first_fault(schedule, faults)
