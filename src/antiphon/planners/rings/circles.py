@@ -39,7 +39,7 @@ from antiphon.planners.shared.rows import (
 
 CHAINS = ("broadcast", "reduce")  # collectives planned as a chain, which are pipelined by default
 CHAIN_PIECES = 32  # default number of slices of a chain
-MAX_ALLTOALL_TRANSFERS = 2**24  # lower than MOST_TRANSFERS: other planners are always better at it
+MAX_ALLTOALL_TRANSFERS = 2**24  # lower than MOST_TRANSFERS: other planners are always faster
 
 
 def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
@@ -163,14 +163,14 @@ def _relay_alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
     return rows_to_schedule(collective, seats, *_relay_rows(seats, len(seats) - 1, 1))
 
 
-def _relay_rows(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:
+def _relay_rows(seats: Seats, max_distance: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:
     """Return the columns step, block, sending seat and receiving seat of an alltoall in one direction (1 or -1).
 
-    A block over a distance of d seats, up to `farthest`, makes d hops in steps 0 to d - 1.
+    A block over a distance of d seats, up to `max_distance`, makes d hops in steps 0 to d - 1.
     """
     size = len(seats)
     # all pairs of a distance and an origin, then one row per hop
-    distance, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
+    distance, origin = (x.ravel() for x in np.meshgrid(np.arange(1, max_distance + 1), np.arange(size), indexing="ij"))
     step = _count_up(distance)
     origin, goal = np.repeat(origin, distance), np.repeat((origin + direction * distance) % size, distance)
     seat = (origin + direction * step) % size

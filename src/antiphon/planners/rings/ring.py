@@ -31,7 +31,6 @@ from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedu
 
 MOST_CHUNKS = 8  # a block is split into at most this many chunks
 
-
 RingOrder = Annotated[
     str | int | Sequence[int] | None,
     Option(
@@ -46,21 +45,22 @@ def ring(
 ) -> Iterator[Schedule]:
     """Yield one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3)."""
     topology, collective = request.topology, request.collective
-    is_shorter = collective.kind == "alltoall" and directions == 2
-    refuse_too_long("ring", topology, collective, 0.5 if is_shorter else directions)
+    # trips around the cycle; in an alltoall both ways each block takes the shorter way
+    trips = 0.5 if collective.kind == "alltoall" and directions == 2 else directions
+    refuse_too_long("ring", topology, collective, trips)
     cycle = parse_order(order, collective) if order is not None else _find_cycle(topology, collective)
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
-    hops = [_route_cycle(topology, oriented) for oriented in orientations]
+    paths = [_route_cycle(topology, oriented) for oriented in orientations]
     # directions in which every rank has a path to the next; if there is none, `finish_schedule` raises the error
-    possible = [i for i, routing in enumerate(hops) if not len(routing.unreachable)] or [0]
-    chunks = _chunks_per_block(topology, [hops[i] for i in possible])
+    usable = [i for i, routing in enumerate(paths) if not len(routing.unreachable)] or [0]
+    chunks = _chunks_per_block(topology, [paths[i] for i in usable])
     schedule = split(
-        plan_both_ways(collective, cycle) if len(possible) == 2 else plan_around(collective, orientations[possible[0]]),
+        plan_both_ways(collective, cycle) if len(usable) == 2 else plan_around(collective, orientations[usable[0]]),
         chunks,
     )
-    depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
-    options = {"order": ",".join(map(str, cycle)), "directions": len(possible), "pieces": depth}
-    yield finish_schedule(schedule, topology, collective, "ring", options, depth)
+    slices = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
+    options = {"order": ",".join(map(str, cycle)), "directions": len(usable), "pieces": slices}
+    yield finish_schedule(schedule, topology, collective, "ring", options, slices)
 
 
 def _find_cycle(topology: Topology, collective: Collective) -> list[int]:
@@ -84,12 +84,12 @@ def _route_cycle(topology: Topology, cycle: Sequence[int]) -> Paths:
     return find_paths(topology, ranks, np.roll(ranks, -1))
 
 
-def _chunks_per_block(topology: Topology, hops: Sequence[Paths]) -> int:
+def _chunks_per_block(topology: Topology, paths: Sequence[Paths]) -> int:
     """Return the number of chunks to split a block into: the width of the narrowest hop in unit links.
 
     So a round, in which a unit link carries one chunk, fills that hop. 1 if the width is not a small whole number.
     """
-    links = [narrowest_link(topology, routing) for routing in hops if not len(routing.unreachable)]
+    links = [narrowest_link(topology, routing) for routing in paths if not len(routing.unreachable)]
     if not links:
         return 1
     width = min(topology.bandwidth(link) for link in links) / topology.unit
