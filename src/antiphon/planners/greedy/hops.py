@@ -184,28 +184,24 @@ def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[L
 
 
 def _hops_through_switches(topology: Topology, link_width: Floats, usable_links: Longs) -> tuple[Longs, Longs, Routes]:
-    """Return for every pair of ranks behind switches the best paths: of those with the widest end links, the shortest.
-
-    Of every path, sender and receiver (ranks).
-    """
+    """Return senders, receivers and paths of hops: for every pair of ranks, of the widest by end links the shortest."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     out = _ports_of(usable_links[(src[usable_links] < ranks) & (dst[usable_links] >= ranks)], src, ranks)
     into = _ports_of(usable_links[(src[usable_links] >= ranks) & (dst[usable_links] < ranks)], dst, ranks)
     distance, switch_links = _switch_distances(topology, usable_links)
-    chosen: list[tuple[Longs, Longs, Longs]] = []
-    numbers_of: dict[tuple[float, int], list[int]] = {}  # (width, length) -> numbers in `by_shift`
-    by_shift: list[tuple[tuple[float, int], Longs, Longs]] = []
+    # (width, length) -> by shift, arrays of two rows: the first and the last link of every hop
+    hops_by_kind: dict[tuple[float, int], list[Longs]] = {}
     all_ranks = np.arange(ranks)
     for shift in range(1, ranks):
-        out_ports, in_ports = out[all_ranks], into[(all_ranks + shift) % ranks]  # ports by hop
-        # all pairs of a port of the sender and a port of the receiver, for all ranks at this shift at once
+        out_ports, in_ports = out[all_ranks], into[(all_ranks + shift) % ranks]  # [sender, port]: links
+        # [sender, its port, the receiver's port]: all pairs of ports, for all ranks at this shift at once
         usable = (out_ports >= 0)[:, :, None] & (in_ports >= 0)[:, None, :]
-        a, b = np.where(usable, out_ports[:, :, None], 0), np.where(usable, in_ports[:, None, :], 0)
-        first, last = np.where(usable, dst[a] - ranks, 0), np.where(usable, src[b] - ranks, 0)
+        out_link, in_link = np.where(usable, out_ports[:, :, None], 0), np.where(usable, in_ports[:, None, :], 0)
+        first, last = np.where(usable, dst[out_link] - ranks, 0), np.where(usable, src[in_link] - ranks, 0)  # switches
         length = np.where(usable, distance[first, last] + 2, UNREACHABLE)
         usable &= length < UNREACHABLE
-        path_width = np.where(usable, np.minimum(link_width[a], link_width[b]), 0.0)
+        path_width = np.where(usable, np.minimum(link_width[out_link], link_width[in_link]), 0.0)
         # per hop keep only its widest ports, and of these the shortest paths
         best = path_width.max(axis=(1, 2), initial=0.0, keepdims=True)
         usable &= path_width >= best
@@ -214,24 +210,24 @@ def _hops_through_switches(topology: Topology, link_width: Floats, usable_links:
         where = np.nonzero(usable)
         for width, best_length in set(zip(path_width[where].tolist(), length[where].tolist(), strict=True)):
             matching = (path_width[where] == width) & (length[where] == best_length)
-            key = (width, int(best_length))
-            by_shift.append((key, a[where][matching], b[where][matching]))
-            numbers_of.setdefault(key, []).append(len(by_shift) - 1)
-    for all_numbers in numbers_of.values():
-        numbers = all_numbers
+            links = np.stack([out_link[where][matching], in_link[where][matching]])
+            hops_by_kind.setdefault((width, int(best_length)), []).append(links)
+    hop_links: list[Longs] = []
+    for shifts in hops_by_kind.values():
         # too many hops in all: keep shifts at geometric distances, as many near the first as near the last
-        if ranks > MANY_RANKS and len(all_numbers) > MOST_SHIFTS:
-            most_hops = max(len(by_shift[number][1]) for number in all_numbers)
-            common = [number for number in all_numbers if 2 * len(by_shift[number][1]) >= most_hops]
+        if ranks > MANY_RANKS and len(shifts) > MOST_SHIFTS:
+            most_hops = max(links.shape[1] for links in shifts)
+            common = [links for links in shifts if 2 * links.shape[1] >= most_hops]
             places = np.unique(np.rint(np.geomspace(1, max(len(common) // 2, 1), MOST_SHIFTS // 2)).astype(int) - 1)
-            numbers = sorted({*(common[at] for at in places), *(common[-1 - at] for at in places)})
-        chosen += [(src[by_shift[n][1]], dst[by_shift[n][2]], np.stack(by_shift[n][1:])) for n in numbers]
-    if not chosen:
+            hop_links += [common[at] for at in sorted({*places.tolist(), *(len(common) - 1 - places).tolist()})]
+        else:
+            hop_links += shifts
+    if not hop_links:
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, Routes(np.zeros(1, np.int64), np.zeros(0, np.int32))
-    first, last = np.concatenate([k[0] for k in chosen]), np.concatenate([k[1] for k in chosen])
-    ends = np.concatenate([k[2] for k in chosen], axis=1)
-    return first, last, _switch_paths(topology, ends[0], ends[1], distance, switch_links)
+    first_links, last_links = np.concatenate(hop_links, axis=1)
+    paths = _switch_paths(topology, first_links, last_links, distance, switch_links)
+    return src[first_links], dst[last_links], paths
 
 
 def _ports_of(links: Longs, end: Longs, ranks: int) -> Longs:
