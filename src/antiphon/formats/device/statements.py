@@ -2,12 +2,12 @@
 
 The table is an array of numbers (`Table.words`): a head, the cuts of a unit, the classes (sizes) of scratch slots,
 regions of buffers, and per stream (thread blocks that work on their own) steps with arguments. A cut is a position
-within a unit; data between neighbouring cuts is an atom. A statement is one step in a form from which
-`shapes` writes a line of C++: its kind with the buffers that it names, and its numbers. A copy of the second unit of
-rank 0's input to the output of rank 1 reads
+within a unit; data between neighbouring cuts is an atom. A statement is one step in a form from which `shapes` writes a
+line of C++: its kind with the buffers that it names, and its numbers. A copy of the second unit of rank 0's input to
+the output of rank 1 reads
 
     Statement(("copy", "1", "output", "input"), (1, 1, 0,  0, 1, 0,  0, 1))
-               kind, results, buffers            to: rank, units, cut;  from: the same;  length: from cut 0, of number 1
+               kind, results, buffers            to: rank, units, cut;  from: the same;  data: from cut 0 on, 1 cut long
 """
 
 from __future__ import annotations

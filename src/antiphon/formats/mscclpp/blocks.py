@@ -68,7 +68,7 @@ from antiphon.lower.without_gc import without_gc
 
 NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
 BACK_END = "back end mscclpp-json"
-MOST_CHUNKS = 2**20
+MOST_CHUNKS = 2**20  # of a buffer
 MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
 MOST_GROUPED = 2**15  # operations of all ranks with groups: the loader reads the whole file for every new size
 FEW_STREAMS = 4  # where more do not fit

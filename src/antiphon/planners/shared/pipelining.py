@@ -388,14 +388,12 @@ def _next_steps(
     steps = min(untried, key=seconds)
     if seconds(steps) < target:
         return steps
-    for tried in (
-        max((n for n in untried if n < best_steps), default=best_steps),
-        min((n for n in untried if n > best_steps), default=best_steps),
-    ):
-        between = any(min(tried, best_steps) < n < max(tried, best_steps) for n in results)
-        floor = sizes.time * nbytes if tried < best_steps else full_rate_time
-        if tried != best_steps and not between and floor + sizes.latency * tried / best_steps < target:
-            return tried
+    below, above = (n for n in untried if n < best_steps), (n for n in untried if n > best_steps)
+    for steps in (max(below, default=best_steps), min(above, default=best_steps)):
+        is_tried_between = any(min(steps, best_steps) < n < max(steps, best_steps) for n in results)
+        floor = sizes.time * nbytes if steps < best_steps else full_rate_time
+        if steps != best_steps and not is_tried_between and floor + sizes.latency * steps / best_steps < target:
+            return steps
     return None
 
 

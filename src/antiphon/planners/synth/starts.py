@@ -38,9 +38,7 @@ from antiphon.registry import call, find
 
 STARTS = ("greedy", "trees", "compose")  # the quickest first
 START_PRICE = 2 * UNIT  # effort of all of them together
-LEAST_EFFORT = (
-    10 * UNIT
-)  # with less they do not run before a search; `tune` gives less, as it runs these planners itself
+LEAST_EFFORT = 10 * UNIT  # with less they do not run before a search; `tune` gives less and runs them itself
 MOST_MOVES = 150_000  # of a start that is improved
 # Size of an instance (frontier.size_of): chunks at one part per block, times arcs, times steps.
 START_SIZE, START_RANKS = 30_000, 32  # above this size, or on more ranks, quick plans come before the search
