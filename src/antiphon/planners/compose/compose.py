@@ -43,7 +43,7 @@ from antiphon.options import Option
 from antiphon.planners.compose.inside import GroupPlanner, usual_planners
 from antiphon.planners.compose.rotate import Mark, Plan, share_data
 from antiphon.planners.compose.split import Split
-from antiphon.planners.compose.splits import find_splits, parse_split, rotate_levels
+from antiphon.planners.compose.splits import fans_of, find_splits, parse_split, rotate_levels
 from antiphon.planners.compose.stages import AIMS, StagedPlan, stage_collective
 from antiphon.planners.shared.end_sizes import Pipeline
 from antiphon.planners.shared.pipelining import PIECE_NUMBERS
@@ -155,8 +155,14 @@ class _Search:
         reversed_request = replace(self.request, topology=reverse(self.request.topology))
         self.back = GroupPlanner(reversed_request, self.names, self.forth)
 
-    def stage_split(self, split: Split, aim: str) -> StagedPlan:
-        return stage_collective(self.request.collective, split, self.forth, self.back, aim)
+    def stage_split(self, split: Split, aim: str, undivided: int = 1) -> StagedPlan:
+        return stage_collective(self.request.collective, split, self.forth, self.back, aim, undivided)
+
+    def undivided_levels(self, split: Split, aim: str) -> Sequence[int]:
+        """Return the numbers of outer levels whose groups may combine whole vectors; 1 stands for the usual plan."""
+        is_even = self.request.collective.kind == "allreduce" and split.groups.is_even() and not self.large
+        levels = len(fans_of(split.groups)) if is_even and aim == "steps" else 1
+        return range(1, levels + 1)
 
     @property
     def large(self) -> bool:
@@ -257,17 +263,21 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
             break
         search.request.tell(f"groups {split}, for {aim}")
         try:
-            staged = search.stage_split(split, aim)
+            staged_plans = [
+                (undivided, search.stage_split(split, aim, undivided))
+                for undivided in search.undivided_levels(split, aim)
+            ]
         except AntiphonError as error:
             search.first_error = search.first_error or str(error)
             continue
-        plan = Plan.of_one(staged)
-        examined.append((AIMS[aim](plan), number, plan))
-        # rotations of the levels balance their loads, which improves only rate and time; with a root they cannot
-        if search.turn is not False and aim != "steps" and not search.request.collective.roots:
-            rotated_plan = _plan_with_rotations(search, staged, aim)
-            if rotated_plan is not None:
-                examined.append((AIMS[aim](rotated_plan), number, rotated_plan))
+        for undivided, staged in staged_plans:
+            plan = Plan.of_one(staged)
+            examined.append((AIMS[aim](plan), number, plan))
+            # rotations of the levels balance their loads; with a root they cannot, and for few steps parts gain little
+            if search.turn is not False and (aim != "steps" or undivided > 1) and not search.request.collective.roots:
+                rotated_plan = _plan_with_rotations(search, staged, aim, undivided)
+                if rotated_plan is not None:
+                    examined.append((AIMS[aim](rotated_plan), number, rotated_plan))
     if search.turn:  # requested: plans without rotation only if there are no others
         examined = [entry for entry in examined if len(entry[2].shares) > 1] or examined
     search.all_examined = True
@@ -296,7 +306,7 @@ def _best_of(search: _Search, aim: str, ranked: Sequence[Plan]) -> list[_BuiltPl
     return [min(plans, key=AIMS[aim])]
 
 
-def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str) -> Plan | None:
+def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str, undivided: int) -> Plan | None:
     """Return the plan in which every cyclic order of the levels carries a share of the data; None if that gains
     nothing.
     """
@@ -306,7 +316,9 @@ def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str) -> Plan 
     if len(search.rotated[split]) < 2:
         return None
     try:
-        return share_data([staged, *(search.stage_split(rotated, aim) for rotated in search.rotated[split][1:])])
+        return share_data(
+            [staged, *(search.stage_split(rotated, aim, undivided) for rotated in search.rotated[split][1:])]
+        )
     except AntiphonError:
         return None
 
