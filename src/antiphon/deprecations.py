@@ -1,6 +1,7 @@
-"""Names and parameters of the version before: they work in this version, with a DeprecationWarning naming the new one.
+"""Names of the previous version: they work in this version, with a DeprecationWarning that states the new name.
 
-`MOVED` is the only list of them; to retire a name, delete its row, and `stay_callable` in the module of that name.
+`MOVED` is the only list of them; to retire a name, delete its row, and the call of `stay_callable` in the module that
+now has the name (`antiphon.frontier` was a function, and is a module).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 
 class Moved(NamedTuple):
-    """`call`: "module:name" of what still does it. `new`: what to write instead."""
+    """`call`: "module:name" of the function that replaces the old one. `new`: what to write instead."""
 
     call: str
     new: str
@@ -54,16 +55,17 @@ def old_name(name: str, stacklevel: int = 3) -> Any:
 
 
 def warn_old(old: str, new: str, stacklevel: int = 3) -> None:
+    """Warn at the line `stacklevel` frames up, the user's, that `old` is now spelled `new`."""
     warnings.warn(
         f"{old} is now {new}; the old spelling ends with the next version", DeprecationWarning, stacklevel=stacklevel
     )
 
 
-class _OnceAFunction(ModuleType):
+class _CallableModule(ModuleType):
     def __call__(self, *args: Any, **options: Any) -> Any:
         return old_name(self.__name__.rpartition(".")[2])(*args, **options)
 
 
 def stay_callable(module: str) -> None:
-    """Let a module be called as the function of its name that the version before had."""
-    sys.modules[module].__class__ = _OnceAFunction
+    """Let a module be called like the function of its name in the previous version."""
+    sys.modules[module].__class__ = _CallableModule

@@ -1,4 +1,8 @@
-"""Plan for many machines at once, and keep the plans for all machines that are the same."""
+"""Plan for many machines at once (`run`), and keep plans in a store for machines that are the same up to numbers.
+
+A `Question` is the key of a stored plan: the arguments of `tune` on which the plan depends. An `Answer` is the plan
+with its figures.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +71,8 @@ def run(
     from antiphon.sweeps.request import read_sweep_file
     from antiphon.sweeps.results import run_sweep
 
-    place = None if store is None and cache_folder("store") is None else as_store(store)
-    return run_sweep(read_sweep_file(file), store=place, engine=engine, progress=progress)
+    plan_store = None if store is None and cache_folder("store") is None else as_store(store)
+    return run_sweep(read_sweep_file(file), store=plan_store, engine=engine, progress=progress)
 
 
 @public
@@ -148,7 +152,7 @@ def get(  # noqa: PLR0913
     Returns
     -------
     Answer or None
-        As of `tune`, verified on this machine.
+        As `tune` returns it, verified on this machine.
 
     Raises
     ------
@@ -169,7 +173,7 @@ def _question(
     collective: CollectiveLike, topology: MachineLike, nbytes: Sizes | None, model: str | None, profile: ProfileLike,
     planners: str | Sequence[str], root: int | None, ranks: Sequence[int] | None, search: Search,
 ) -> Question:  # fmt: skip
-    """Return the question that the arguments of `tune` ask."""
+    """Return the key of the plan that `tune` with these arguments stores."""
     from antiphon.cost import as_profile
     from antiphon.select import sizes_of
     from antiphon.select.store import Question
@@ -180,7 +184,7 @@ def _question(
         if getattr(search, name):
             raise Invalid(f"search: {name} cannot be stored; leave it out, or tune without a store")
     names = (planners,) if isinstance(planners, str) else tuple(planners)
-    fields = {"planners": names, **{name: getattr(search, name) for name in FIELDS if name != "counts"}}
+    fields = {"planners": names, **{name: getattr(search, name) for name in FIELDS}}
     return Question(
         machine, target, sizes_of(SPAN if nbytes is None else nbytes)[1], model or "",
         None if profile is None else as_profile(profile), fields,

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     import typer.core
 
 
-LARGEST_REUSED = 2**28  # bytes of a block; larger ones are returned, which bounds the waste
+LARGEST_REUSED = 2**28  # bytes of a freed block; larger ones go back to the system, which bounds the memory held
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code; nothing a user does ends in a traceback."""
     signals = Signals()
-    signals.install()  # to the very end
+    signals.install()  # never restored, as the process ends with this command
     _keep_freed_memory()
     sys.exit(_run(arguments, signals))
 
@@ -68,9 +68,8 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
 
     code = run_one(command, words, signals)
     stdout_error = flush()
-    if stdout_error is None or isinstance(
-        stdout_error, BrokenPipeError
-    ):  # a reader that has gone (antiphon ... | head) is no error
+    # a reader that has gone (antiphon ... | head) is no error
+    if stdout_error is None or isinstance(stdout_error, BrokenPipeError):
         return code
     say(f"stdout: {stdout_error.strerror}")
     return code or 2

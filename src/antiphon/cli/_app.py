@@ -40,7 +40,7 @@ app = typer.Typer(
 )
 
 _EMPTY_OPTION = re.compile("--[a-z][a-z-]*=")  # an option with an empty value
-# Errors of writing; such an error names no file if stdout could not be written
+# Errors of writing. If such an error has no file name, it was stdout that could not be written.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
@@ -132,7 +132,7 @@ class _Reporter:
 
 
 def _words_before_separator(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the arguments before "--"; those behind it belong to another program."""
+    """Return the arguments before "--"; those after it are the user's program (`lab run -- PROGRAM`)."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
@@ -164,11 +164,11 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
     """Print warnings about unlikely input as lines on stderr, each once."""
     printed: set[str] = set()
-    show_other = warnings.showwarning
+    show_by_default = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *command_path: Any, **details: Any) -> None:
         if not issubclass(category, UnlikelyInput):
-            show_other(message, category, *command_path, **details)
+            show_by_default(message, category, *command_path, **details)
         elif str(message) not in printed:
             printed.add(str(message))
             signals.print_last_line(f"warning: {message}")
@@ -195,7 +195,7 @@ def _exit_code(command: Any, arguments: Sequence[str], signals: Signals) -> int:
     except BaseException as error:
         signals.raises_interrupt = False
         return _report(error, command, reporter)
-    if code == StoppedEarly.exit_code:  # typer makes this of Ctrl-C
+    if code == StoppedEarly.exit_code:  # typer may turn Ctrl-C into this code
         return reporter.stop()
     return code if isinstance(code, int) else 0
 
@@ -207,7 +207,7 @@ def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # 
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
     if reporter.signals.first and not (isinstance(error, AntiphonError) and not isinstance(error, Missing)):
-        return reporter.stop()  # a library may make anything of a signal
+        return reporter.stop()  # a library may have turned the signal's KeyboardInterrupt into another error
     if isinstance(error, AntiphonError):
         kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in KINDS), "Failed")
         return reporter.fail(kind, str(error), error.exit_code)
@@ -227,8 +227,8 @@ def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # 
     if not isinstance(error, Exception):
         raise error
     if hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not
-        first = next(iter(reporter.arguments), "")
-        return reporter.refuse_usage(error, f"antiphon {first}" if first in command.commands else "antiphon")
+        word = next(iter(reporter.arguments), "")
+        return reporter.refuse_usage(error, f"antiphon {word}" if word in command.commands else "antiphon")
     if os.environ.get("ANTIPHON_DEBUG"):
         raise error
     message = f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)"

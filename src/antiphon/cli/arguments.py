@@ -6,7 +6,7 @@
     PLAN   plan.json, or one plan of a table: table.json:allreduce  split_plan
     --on   mpi:mpiexec=srun,timeout=60s                             split_runtime
 
-The names on the right are the functions below that parse such a text.
+On the right are the functions of this file that parse such a text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon.units import parse_ranks, parse_seconds
 
 
 def old_option(option: str, new: str, *names: str) -> Any:
-    """Declare an option of the previous version: hidden from the help; its use prints what to write instead."""
+    """Declare an option of the previous version, hidden from the help; using it prints `new`, the spelling now."""
 
     def warn(value: Any) -> Any:
         if value not in (None, ""):
@@ -42,9 +42,9 @@ def old_option(option: str, new: str, *names: str) -> Any:
 
 def check_order(context: typer.Context, topo: str) -> str:
     """Check that COLL and TOPO were not swapped: Invalid, with the right command, if TOPO is a collective's name."""
-    first = next((str(value) for name, value in context.params.items() if name in ("coll", "subject", "file")), "")
-    if kind_named(topo) and first and not kind_named(first.partition(":")[0]) and first != "all":
-        raise Invalid(f"the collective comes first: {context.command_path} {topo} {first}")
+    coll = next((str(value) for name, value in context.params.items() if name in ("coll", "subject", "file")), "")
+    if kind_named(topo) and coll and not kind_named(coll.partition(":")[0]) and coll != "all":
+        raise Invalid(f"the collective comes first: {context.command_path} {topo} {coll}")
     return topo
 
 
@@ -81,7 +81,7 @@ WhichPlan = Annotated[str, old_option("--collective", "PLAN:COLL")]
 OnMachine = Annotated[
     str, typer.Option("--topology", metavar="TOPO", help="machine of a file that names none (MSCCL, MSCCL++)")
 ]
-Usual = Annotated[
+ModelName = Annotated[
     str,
     typer.Option(
         "--model", metavar="NAME", show_default=False,
@@ -241,7 +241,7 @@ def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> t
     return topology(spec, only=kept_ranks), group or kept_ranks
 
 
-def machine_given(spec: str, only: str) -> Topology | None:
+def machine_or_none(spec: str, only: str) -> Topology | None:
     """Return the machine of --topology and --only; None without these."""
     if only and not spec:
         raise Invalid("--only: selects ranks of --topology; give --topology, too")

@@ -76,7 +76,8 @@ def bench_plans_command(
     subject: Subject, topo: Machine = "", nbytes: Nbytes = "1KB:16MB:4", iterations: Iterations = 20,
     warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None, on: arg.On = "mpi",
     planner: arg.PlannerName = "", option: arg.PlannerOption = None, ranks: arg.Ranks = "",
-    collective: arg.WhichPlan = "", model: arg.Usual = "", profile: arg.ProfileFile = None, miad: MiadOption = False,
+    collective: arg.WhichPlan = "", model: arg.ModelName = "", profile: arg.ProfileFile = None,
+    miad: MiadOption = False,
     csv: arg.Csv = None, fit: FitFile = None, seed: arg.Seed = 0, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
@@ -288,7 +289,7 @@ def micro_command(
     pieces: Annotated[
         int | None, typer.Option("--pieces", metavar="N", help="pipelining depth (default: by size, up to 32)")
     ] = None,
-    model: arg.Usual = "",
+    model: arg.ModelName = "",
     profile: arg.ProfileFile = None,
     iterations: FitIterations = 20,
     warmup: FitWarmup = 5,

@@ -172,7 +172,7 @@ def predict_command(
             "--nbytes", metavar="SIZE", help="one size, or a range: 1KB:1GB doubles, 1KB:1GB:10 multiplies by ten"
         ),
     ] = "",
-    model: arg.Usual = "",
+    model: arg.ModelName = "",
     profile: arg.ProfileFile = None,
     collective: arg.WhichPlan = "",
     topo: arg.OnMachine = "",
@@ -214,7 +214,7 @@ def predict_command(
         return
     if not nbytes:
         raise Invalid("--nbytes: give a size or a range, such as 64MiB or 1KB:1GB")
-    sizes, machine = parse_sizes(nbytes, "--nbytes"), arg.machine_given(topo, only)
+    sizes, machine = parse_sizes(nbytes, "--nbytes"), arg.machine_or_none(topo, only)
     with working(f"predicting {len(sizes)} sizes"):
         rows = predict(plan_file, sizes, model=model, profile=profile, collective=collective, topology=machine)
     emit({"rows": rows}, rows_text(rows), json)

@@ -24,7 +24,7 @@ def explore_command(
         ),
     ],
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
-    model: arg.Usual = "",
+    model: arg.ModelName = "",
     profile: arg.ProfileFile = None,
     out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the page (.html)")] = Path(
         "explorer.html"

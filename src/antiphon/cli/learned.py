@@ -62,12 +62,12 @@ def diff_learned_command(files: LearnedFiles, json: Json = False) -> None:
 
 
 def learned_text(lines: Sequence[Line]) -> str:
-    """Return a table of candidates; the ones in use are marked."""
+    """Return a table of candidates, with the median, least and greatest time of each; those in use are marked."""
     head = ["", "collective", "ranks", "root", "nbytes", "candidate", "takes", "least", "most", "samples"]
     cells = []
     for line in lines:
-        calls = [line.collective, str(line.ranks), dash(line.root if line.root >= 0 else None, str)]
+        call = [line.collective, str(line.ranks), dash(line.root if line.root >= 0 else None, str)]
         times = map(format_seconds, (line.seconds, line.low, line.high))
         mark = "*" if line.chosen else ""
-        cells.append([mark, *calls, format_size(line.nbytes), line.name, *times, str(line.samples)])
+        cells.append([mark, *call, format_size(line.nbytes), line.name, *times, str(line.samples)])
     return "\n".join([*table(head, cells), "  *: in use"])

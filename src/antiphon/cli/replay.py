@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.replaying import policies, replay
-from antiphon.cli.arguments import Json, Library, Only, OnMachine, PlannerNames, ProfileFile, Usual, machine_given
+from antiphon.cli.arguments import Json, Library, ModelName, Only, OnMachine, PlannerNames, ProfileFile, machine_or_none
 from antiphon.cli.output import dash, emit, working
 from antiphon.errors import Invalid
 from antiphon.show.columns import paragraph, table
 from antiphon.units import format_seconds, format_size
 
-MAX_ROWS = 12  # collectives that are listed
+MAX_ROWS = 12  # collectives in the table
 
 
 def replay_command(
@@ -38,7 +38,7 @@ def replay_command(
             "--measured", metavar="FILE", help="measured times of our plans: from bench --json, or nccl-tests"
         ),
     ] = None,
-    model: Usual = "",
+    model: ModelName = "",
     profile: ProfileFile = None,
     planner: PlannerNames = None,
     library: Library = "",
@@ -61,7 +61,7 @@ def replay_command(
         return
     with working("replaying"):
         result = replay(
-            list(files), machine_given(topo, only), table=table, measured=measured, model=model, profile=profile,
+            list(files), machine_or_none(topo, only), table=table, measured=measured, model=model, profile=profile,
             planners=planner or (), library=library, cores=cores or None,
         )  # fmt: skip
     emit(result, replay_text(result), json)
@@ -107,7 +107,10 @@ def policies_text(result: Mapping[str, Any]) -> str:
 
 
 def _step_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return the time of a step as recorded and with ours, and what communication takes of it."""
+    """Return the time of a step as recorded and with our plans, and the time of its communication.
+
+    Communication is hidden while computation runs at the same time, else exposed.
+    """
     step, times = result["step"], result["communication"]
     ranks = len(result["ranks"])
     lines = paragraph(
@@ -137,8 +140,8 @@ def _collective_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         ]
         for row in rows[:MAX_ROWS]
     ]  # fmt: skip
-    hidden = len(rows) - MAX_ROWS
-    lines = [*table(head, cells), *([f"  and {hidden} more (--json shows all)"] if hidden > 0 else [])]
+    unlisted = len(rows) - MAX_ROWS
+    lines = [*table(head, cells), *([f"  and {unlisted} more (--json shows all)"] if unlisted > 0 else [])]
     lines += paragraph("takes: one of them, as recorded; library: by the model of it; exposed, gain: of a step")
     for source in dict.fromkeys(row["by"] for row in rows if row["by"]):
         lines += paragraph(f"ours: {source}", "  ", "    ")
@@ -152,7 +155,7 @@ def _signed_seconds(seconds: float) -> str:
 
 
 def _worth_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return which collective is worth tuning first."""
+    """Return the collective whose tuning would shorten a step most."""
     collective = result["worth_tuning"]
     if collective is None:
         return paragraph("worth tuning: none; ours would not make a step shorter by any of them", "")
@@ -163,7 +166,7 @@ def _worth_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _together_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return what one joint plan gains for collectives that groups run at the same time."""
+    """Return, for collectives that groups run at the same time, the times of separate plans and of one joint plan."""
     lines = []
     for row in result["together"]:
         counts = Counter((call["collective"], call["nbytes"]) for call in row["calls"])
@@ -180,7 +183,7 @@ def _bucket_lines(result: Mapping[str, Any]) -> list[str]:
     buckets = result["buckets"]
     if buckets is None:
         return []
-    marks = (("best", " (best)"), ("recorded", " (as recorded)"))
+    marks = (("best", " (best)"), ("recorded", " (as recorded)"))  # keys of `buckets` that hold a size, and their text
     rows = [
         [
             format_size(row["nbytes"]) + "".join(mark for key, mark in marks if row["nbytes"] == buckets[key]),

@@ -23,7 +23,8 @@ def reproduce_command(
     Exit code 1 if a row is not reproduced, or in shape only.
     """
     if not name:
-        emit(names(), names_text(names()), json)
+        reproductions = names()
+        emit(reproductions, names_text(reproductions), json)
         return
     rows = []
     stopped = False

@@ -155,7 +155,7 @@ def get_command(
     coll: arg.Coll, topo: arg.Topo, nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZES", help="sizes that were planned (default 1KB:1GB)")
     ] = "",
-    model: arg.Usual = "", planner: arg.PlannerNames = None, only: arg.Only = "", store: StoreOption = "",
+    model: arg.ModelName = "", planner: arg.PlannerNames = None, only: arg.Only = "", store: StoreOption = "",
     out: arg.Output = None, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Get a plan from a store without planning; exit code 1 if it is not there."""

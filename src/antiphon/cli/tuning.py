@@ -117,8 +117,9 @@ Heatmap = Annotated[
 
 
 def tune_command(
-    coll: CollectiveOrAll, topo: arg.Topo, nbytes: Sizes = "", model: arg.Usual = "", profile: arg.ProfileFile = None,
-    planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: VaryOption = "", nccl: Nccl = True,
+    coll: CollectiveOrAll, topo: arg.Topo, nbytes: Sizes = "", model: arg.ModelName = "",
+    profile: arg.ProfileFile = None, planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: VaryOption = "",
+    nccl: Nccl = True,
     budget: arg.Budget = "60s", effort: Effort = 5.0, root: arg.Root = None, only: arg.Only = "",
     ranks: arg.Ranks = "", groups: arg.Groups = "", mesh: arg.Mesh = "", along: arg.Along = "",
     against: AgainstOption = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,

@@ -96,7 +96,7 @@ def verify_command(
         raise Invalid("--in-place, --all and PLAN:COLL: are for --for RUNTIME; give it, too, or leave them out")
     size = parse_size(nbytes, "--nbytes") if nbytes else 0
     not_run: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}  # keys of the JSON of a failure
-    machine = arg.machine_given(topo, only)
+    machine = arg.machine_or_none(topo, only)
     if is_frontier_file(plan_file):
         return _verify_frontier(plan_file, json, machine is None and not (runtime or op or dtype))
     try:

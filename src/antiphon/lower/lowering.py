@@ -2,9 +2,11 @@
 place).
 
 A program has four kinds of operations, each at a rank: send, receive, fold (copy or reduce data inside the rank) and
-join (only waits). An operation reads or writes *parts*: intervals of the data in an input, an output or scratch, which
-is buffer space of the program. It waits for other operations of its rank. Its *time* orders it among the operations of
-all ranks: twice the schedule's step, plus 1 for folds.
+join (only waits). All blocks are imagined on one line of data, on which the borders of chunks are *points*. An
+operation reads or writes *parts*: intervals between two points, in an input, an output or scratch, which is buffer
+space of the program. The *base* of a part is its place: a buffer of the rank with a shift, or a stretch of scratch. An
+operation waits for others of its rank. Its *time* orders it among the operations of all ranks: twice the schedule's
+step, plus 1 for folds.
 
 The stages; each hands a frozen table to the next:
 
@@ -73,18 +75,18 @@ class Table:
 
     def wait(self, later: Longs, earlier: Longs) -> None:
         """Let each `later` operation wait for the `earlier` one."""
-        other = later != earlier
-        self.waits.append((later[other], earlier[other]))
+        is_other = later != earlier  # no operation waits for itself
+        self.waits.append((later[is_other], earlier[is_other]))
 
     def when(self) -> Longs:
         """Return the time of every operation."""
         return np.concatenate([c[4] for c in self.columns])
 
     def all(self, table_name: str, width: int) -> list[Longs]:
-        """Return the concatenated columns of one of the tables."""
-        listed: list[Any] = getattr(self, table_name)
+        """Return the concatenated columns of one of the tables, which has `width` columns."""
+        blocks: list[Any] = getattr(self, table_name)
         empty = np.zeros(0, np.int64)
-        return [np.concatenate([empty, *(columns[i] for columns in listed)]) for i in range(width)]
+        return [np.concatenate([empty, *(columns[i] for columns in blocks)]) for i in range(width)]
 
 
 def assemble_program(prepared: Prepared, movement: Moves, slots: Slots, table: Table, channels: int) -> Program:
@@ -108,21 +110,22 @@ def assemble_program(prepared: Prepared, movement: Moves, slots: Slots, table: T
     by_rank = order_of(base_rank, ranks)
     base_number = np.empty(len(by_rank), np.int64)
     base_number[by_rank] = np.arange(len(by_rank))
-    none, zero = np.zeros(len(places), np.int64), np.zeros(len(movement.head), np.int64)
+    # columns of zeros: for the places (no slot, no origin), and for the stretches (no shift)
+    place_zeros, stretch_zeros = np.zeros(len(places), np.int64), np.zeros(len(movement.head), np.int64)
     # The data of a stretch lie relative to the first point of its first chunk.
     origin = line.begin[schedule.chunk[movement.head]]
     joint = np.full(len(order) if table.joint else 0, -1, np.int64)
-    for operations, of in table.joint:
-        joint[number[operations]] = of
+    for operations, operation_joints in table.joint:
+        joint[number[operations]] = operation_joints
     finish = _finish_table(prepared)
     planner = schedule.provenance.get("planner")
     return Program(
         schedule.collective, prepared.in_place, channels,
         f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks" + f", {planner}" * bool(planner),
         line.denominator, line.units, line.numerators,
-        pointers(base_rank, ranks), np.concatenate([places.shift, zero])[by_rank],
-        np.concatenate([places.buffer, zero + 2])[by_rank], np.concatenate([none, slots.slot])[by_rank],
-        np.concatenate([none, origin])[by_rank],
+        pointers(base_rank, ranks), np.concatenate([places.shift, stretch_zeros])[by_rank],
+        np.concatenate([places.buffer, stretch_zeros + SCRATCH])[by_rank],
+        np.concatenate([place_zeros, slots.slot])[by_rank], np.concatenate([place_zeros, origin])[by_rank],
         slots.class_whole, slots.class_part, slots.class_pieces, slots.ptr, slots.of_class,
         pointers(rank, ranks), kind[order], (line.position[chunk] % channels)[order] if len(chunk) else chunk,
         peer[order], pieces[order], when[order],
@@ -144,11 +147,12 @@ def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs
     rows = np.flatnonzero(ends.count > 1)
     rows = rows[np.lexsort((line.position[ends.chunk[rows]], ends.rank[rows]))]
     chunk, rank, base, count = ends.chunk[rows], ends.rank[rows], prepared.places.outputs[rows], ends.count[rows]
-    # Merge adjacent chunks: a new stretch begins where rank, base or count changes, or after a gap on the line.
-    fresh = run_starts(rank) | run_starts(base) | run_starts(count)
-    fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
-    last = np.append(fresh[1:], True)[: len(fresh)]
-    return rank[fresh], line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh], count[fresh]
+    # Merge adjacent chunks: a new interval starts where rank, base or count changes, or after a gap on the line.
+    starts = run_starts(rank) | run_starts(base) | run_starts(count)
+    starts[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
+    last = np.append(starts[1:], True)[: len(starts)]
+    begin, end = line.begin[chunk[starts]], line.end[chunk[last]]
+    return rank[starts], begin, end, base[starts], count[starts]
 
 
 # ---- operations ----
@@ -219,7 +223,7 @@ def _add_transfers(
     from_copy = np.flatnonzero(from_copy & (schedule.src != schedule.dst))
     source[from_copy] = copies.place[read[from_copy]]
     arrives, reads = _add_messages(prepared, movement, table, target, source)
-    table.wait(reads[from_copy], copies.maker[read[from_copy]])
+    table.wait(reads[from_copy], copies.operation[read[from_copy]])
     # Copies inside a rank: one fold with a single operand each.
     rows = movement.inner
     chunk, rank = schedule.chunk[rows], schedule.src[rows]
@@ -244,14 +248,14 @@ def _add_transfers(
 def _mark_joints(prepared: Prepared, movement: Moves, joint: Ints, accesses: _Accesses, table: Table) -> None:
     """Record the joint of each send and receive that has one. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
-    # The joint of a message is that of its first row; different joints in one message are refused.
     joints = joint[rows].astype(np.int64)
     first = joints[run_starts(message)]
     if np.any(joints != first[message]):
         raise Unsupported("programs: rows of two joints go between two ranks in one step; take fewer pieces")
-    bound = np.flatnonzero(joints >= 0)
-    sends = accesses.reader[: len(joint)][rows[bound]]
-    table.joint += [(accesses.arrives[rows[bound]], joints[bound]), (sends, joints[bound])]
+    joined = np.flatnonzero(joints >= 0)
+    # the first entries of `reader` are the operations that read for each row of the schedule: here the sends
+    sends = accesses.reader[: len(joint)][rows[joined]]
+    table.joint += [(accesses.arrives[rows[joined]], joints[joined]), (sends, joints[joined])]
 
 
 def _add_messages(
@@ -272,18 +276,18 @@ def _add_messages(
     schedule, line, rows = prepared.schedule, prepared.line, movement.crossing
     first = rows[run_starts(movement.message)]
     begin, end = line.begin[schedule.chunk[rows]], line.end[schedule.chunk[rows]]
-    sides: list[Longs] = []
-    for kind, own_rank, other, base in (
+    operation_of_row: list[Longs] = []  # receives, then sends
+    for kind, rank, peer, base in (
         (RECEIVE, schedule.dst, schedule.src, target),
         (SEND, schedule.src, schedule.dst, source),
     ):
         chunk = schedule.chunk[first]
-        number = table.add(kind, own_rank[first], other[first], line.pieces[chunk], 2 * prepared.time[first], chunk)
+        number = table.add(kind, rank[first], peer[first], line.pieces[chunk], 2 * prepared.time[first], chunk)
         operation = np.full(schedule.transfers, -1, np.int64)
         operation[rows] = number[movement.message]
         _add_parts(table, begin, end, base[rows], operation[rows], movement.joined)
-        sides.append(operation)
-    return sides[0], sides[1]
+        operation_of_row.append(operation)
+    return operation_of_row[0], operation_of_row[1]
 
 
 def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: Table) -> Longs:
@@ -303,13 +307,13 @@ def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: Table
     (array([0]), [array([0, 0, 0, 0]), array([0, 0, 0, 0]), array([1, 1, 1, 1]), array([1, 0, 7, 6])])
     """
     line, values = prepared.line, prepared.values
-    version, last = values.version[folding.head], values.version[folding.tail]
+    version, last = values.version[folding.head], values.version[folding.tail]  # of each fold's first and last chunk
     chunk, end = values.order.chunk[version], values.order.chunk[last]
     rank = values.order.rank[version]
     number = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * values.moment[version] + 1, chunk)
     table.part(number, line.begin[chunk], line.end[end], movement.base[version])
-    each = np.repeat(np.arange(len(number)), folding.count)
-    table.part(number[each], line.begin[chunk][each], line.end[end][each], folding.base[folding.operands])
+    fold = np.repeat(np.arange(len(number)), folding.count)  # per operand its fold
+    table.part(number[fold], line.begin[chunk][fold], line.end[end][fold], folding.base[folding.operands])
     return number[folding.fold] if len(number) else np.full(len(folding.fold), -1, np.int64)
 
 
@@ -321,10 +325,10 @@ def _add_parts(table: Table, begin: Longs, end: Longs, base: Longs, operation: L
     >>> [column.tolist() for column in table.all("part_columns", 4)]  # operation, begin, end, base
     [[4, 4, 9], [0, 2, 5], [2, 3, 6], [7, 8, 8]]
     """
-    fresh = ~joined
-    fresh[1:] |= base[1:] != base[:-1]
-    last = np.append(fresh[1:], True)[: len(fresh)]
-    table.part(operation[fresh], begin[fresh], end[last], base[fresh])
+    starts = ~joined
+    starts[1:] |= base[1:] != base[:-1]
+    last = np.append(starts[1:], True)[: len(starts)]
+    table.part(operation[starts], begin[starts], end[last], base[starts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,7 +336,7 @@ class _InputCopies:
     """Inputs that are copied to the output at the start."""
 
     place: Longs  # per version, the place of its copy; -1: none
-    maker: Longs  # per version, the operation that copies it; -1: none
+    operation: Longs  # per version, the operation that copies it; -1: none
 
 
 def _copy_inputs(prepared: Prepared, table: Table) -> _InputCopies:
@@ -343,10 +347,10 @@ def _copy_inputs(prepared: Prepared, table: Table) -> _InputCopies:
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
     >>> table = Table()
-    >>> early = _copy_inputs(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False), table)
+    >>> copies = _copy_inputs(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False), table)
     >>> [column.tolist() for column in table.all("part_columns", 4)]  # operation, begin, end, base
     [[0, 1, 0, 1], [0, 1, 0, 1], [1, 2, 1, 2], [1, 3, 0, 2]]
-    >>> early.place.tolist(), early.maker.tolist()
+    >>> copies.place.tolist(), copies.operation.tolist()
     ([1, -1, -1, -1, -1, 3], [0, -1, -1, -1, -1, 1])
     """
     ends, line, order = prepared.analysis.outputs, prepared.line, prepared.values.order
@@ -359,17 +363,17 @@ def _copy_inputs(prepared: Prepared, table: Table) -> _InputCopies:
     rows = rows[np.lexsort((line.position[ends.chunk[rows]], ends.rank[rows]))]
     chunk, rank = ends.chunk[rows], ends.rank[rows]
     source, target = prepared.places.inputs[entry[rows]], prepared.places.outputs[rows]
-    fresh = run_starts(rank) | run_starts(source) | run_starts(target)
-    fresh[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
-    last = np.append(fresh[1:], True)[: len(fresh)]
-    number = table.add(FOLD, rank[fresh], rank[fresh], 1, np.ones(int(fresh.sum()), np.int64), chunk[fresh])
+    starts = run_starts(rank) | run_starts(source) | run_starts(target)
+    starts[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
+    last = np.append(starts[1:], True)[: len(starts)]
+    number = table.add(FOLD, rank[starts], rank[starts], 1, np.ones(int(starts.sum()), np.int64), chunk[starts])
     for base in (target, source):
-        table.part(number, line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh])
+        table.part(number, line.begin[chunk[starts]], line.end[chunk[last]], base[starts])
     copies = _InputCopies(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
     has_version = prepared.last[rows] >= 0
     # Rows that read such a version later may read the copy instead.
     copies.place[prepared.last[rows[has_version]]] = target[has_version]
-    copies.maker[prepared.last[rows[has_version]]] = number[np.cumsum(fresh) - 1][has_version]
+    copies.operation[prepared.last[rows[has_version]]] = number[np.cumsum(starts) - 1][has_version]
     return copies
 
 
@@ -474,9 +478,9 @@ def _order_stretches(prepared: Prepared, movement: Moves, accesses: _Accesses, t
     user = np.concatenate([folder, accesses.reader[inside]])
     writer = accesses.arrives[movement.head]
     # A stretch that is never read is in use by its writer alone.
-    idle = np.ones(len(head), bool)
-    idle[stretch] = False
-    stretch, user = np.concatenate([stretch, np.flatnonzero(idle)]), np.concatenate([user, writer[idle]])
+    is_unread = np.ones(len(head), bool)
+    is_unread[stretch] = False
+    stretch, user = np.concatenate([stretch, np.flatnonzero(is_unread)]), np.concatenate([user, writer[is_unread]])
     when = table.when()
     end = when[writer] if len(writer) else np.zeros(0, np.int64)
     # The life of a stretch: from its receive to its last user.
@@ -485,19 +489,19 @@ def _order_stretches(prepared: Prepared, movement: Moves, accesses: _Accesses, t
     first_use = 2 * prepared.time[movement.head]
     stretches = Stretches(rank, line.begin[head], line.end[tail], line.pieces[head], first_use, last_use=end)
     slots = assign_stretches(line, schedule.collective.ranks, stretches, lag)
-    after = np.full(len(head), -1, np.int64)  # per stretch the stretch that has its slot next
+    successor = np.full(len(head), -1, np.int64)  # per stretch the stretch that has its slot next
     reusing = np.flatnonzero(slots.before >= 0)
     # Invert `before`, which names the previous owner of a slot.
-    after[slots.before[reusing]] = reusing
-    has_next = after[stretch] >= 0
-    table.wait(writer[after[stretch[has_next]]], user[has_next])
+    successor[slots.before[reusing]] = reusing
+    has_successor = successor[stretch] >= 0
+    table.wait(writer[successor[stretch[has_successor]]], user[has_successor])
     return slots
 
 
 # ---- entry points ----
 
 
-MOST_CHANNELS = 2**15
+MOST_CHANNELS = 2**15  # channels are 16-bit numbers in files of programs
 MAX_LAG = 2**20  # steps: with this lag scratch is never reused
 
 
@@ -510,7 +514,7 @@ def lower(
     In place and out of place are two programs with the same messages, so ranks may mix them.
 
     `channels`
-        Number of channels over which transfers are distributed, by chunk.
+        Number of channels (connections between two ranks) over which transfers are distributed, by chunk.
     `lag`
         Steps between the last use of a slot of scratch and its reuse. 0 needs the least scratch; with more, receives
         can begin earlier.

@@ -69,7 +69,6 @@ def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
     rounds its (N-1)/N up.
     """
     speed = Fraction(count) or PCIE
-    # reduce-scatter and allgather each move (N-1)/N of the data
     return speed * ranks / (2 * (ranks - 1)) if kind == "allreduce" else speed
 
 
@@ -81,24 +80,22 @@ def speedup(machine: Topology, kind: str) -> Fraction:
 def summarize(values: Sequence[Fraction]) -> dict[str, float]:
     """Return minimum, median, 95th percentile (interpolated linearly), maximum and geometric mean."""
     ordered = sorted(values)
-    # geometric mean
-    mean = math.exp(math.fsum(math.log(value) for value in ordered) / len(ordered))
+    geometric_mean = math.exp(math.fsum(math.log(value) for value in ordered) / len(ordered))
     return {
         "min": float(ordered[0]),
         "median": float(_interpolate_percentile(ordered, Fraction(1, 2))),
         "p95": float(_interpolate_percentile(ordered, Fraction(95, 100))),
         "max": float(ordered[-1]),
-        "mean": round(mean, 4),
+        "mean": round(geometric_mean, 4),
     }
 
 
 def _interpolate_percentile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
     """Return the value at this share of sorted values, interpolated linearly."""
-    # linear interpolation between order statistics
-    place = share * (len(ordered) - 1)
-    below = int(place)
+    position = share * (len(ordered) - 1)
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
 # ---- plans ----
@@ -111,7 +108,7 @@ class MeasuredPlan:
     schedule: Schedule
     rate: Fraction  # in links
     count: int  # number of trees
-    summary: str  # the planner's summary of its trees; it ends in "proved" if fewer trees are proved impossible
+    summary: str  # the planner's words on its number of trees; ends in "proved" if fewer trees are impossible
 
     @property
     def proved(self) -> bool:
@@ -119,7 +116,7 @@ class MeasuredPlan:
 
     @property
     def weights(self) -> str:
-        """The rates of the trees, in links: each carries one chunk."""
+        """The rates of the trees as text, in links; each tree carries one chunk."""
         chunks = self.schedule.chunks
         return join_rates(self.rate * int(share) / chunks.denominator for share in chunks.share.tolist())
 

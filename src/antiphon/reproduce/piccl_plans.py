@@ -5,7 +5,7 @@ doubling; a round multiplies the number of ranks whose data a rank has by k), an
 end.
 `plan_family` plans and verifies the schedules of all k; `Plans.times` predicts their times by LogGP: simulated by
 packets (PACKETS) or whole messages (MESSAGES), without contention (NO_CONTENTION), or by the paper's formulas
-(CLOSED_FORMS). Helpers compare times by k.
+(CLOSED_FORMS). The functions under "comparing" compare times by k.
 """
 
 from __future__ import annotations
@@ -83,34 +83,36 @@ class Plans:
         return seconds
 
     def _closed_form(self, k: int, nbytes: int) -> float:
-        """Return the time by the formulas of section III. Each round is priced by the slower links that it
-        uses: between hosts if any partner is in another host."""
+        """Return the seconds by the formulas of section III.
+
+        A round is priced as between hosts if any partner is in another host, else as within a host.
+        """
         ranks, profile = self.machine.ranks, as_profile(PROFILE)
-        within, between = profile_levels()
+        within_host, between_hosts = profile_levels()
         block = max(1.0, nbytes / ranks)
         if self.family is KRING:
-            inter = between if ranks > GPUS_PER_NODE else within
-            return loggp_forms.kring(
-                ranks, k, block, inter, within if k <= GPUS_PER_NODE else inter, collective=self.kind
-            )
+            across_groups = between_hosts if ranks > GPUS_PER_NODE else within_host
+            within_group = within_host if k <= GPUS_PER_NODE else across_groups
+            return loggp_forms.kring(ranks, k, block, across_groups, within_group, collective=self.kind)
         radices = radices_of(self.by_k[k])
-        reach = [math.prod(radices[: i + 1]) for i in range(len(radices))]  # ranks that a round's partners are among
+        # per round: its partners are among so many consecutive ranks
+        spans = [math.prod(radices[: i + 1]) for i in range(len(radices))]
         if self.family is PERMUTED:
-            reach = [math.prod(radices[i:]) for i in range(len(radices))]
-        figures = [within if partners <= GPUS_PER_NODE else between for partners in reach]
-        m = block if self.kind == "allgather" else float(nbytes)
-        rounds = loggp_forms.recmult(ranks, radices, m, figures, collective=self.kind)
-        local = float(sum(work.share for work in self.by_k[k].local))
-        return rounds + local * nbytes / float(profile.memory_bandwidth)
+            spans = [math.prod(radices[i:]) for i in range(len(radices))]
+        levels = [within_host if span <= GPUS_PER_NODE else between_hosts for span in spans]
+        message_bytes = block if self.kind == "allgather" else float(nbytes)
+        rounds = loggp_forms.recmult(ranks, radices, message_bytes, levels, collective=self.kind)
+        copied_share = float(sum(work.share for work in self.by_k[k].local))  # of nbytes, by permutations in a rank
+        return rounds + copied_share * nbytes / float(profile.memory_bandwidth)
 
 
 @cache
 def profile_levels() -> tuple[Level, Level]:
     """Return the LogGP parameters within a host, and those between hosts, of Delta's profile."""
-    figures = as_profile(PROFILE).loggp
-    assert figures is not None
-    within, between = figures.levels
-    return within, between
+    parameters = as_profile(PROFILE).loggp
+    assert parameters is not None
+    within_host, between_hosts = parameters.levels
+    return within_host, between_hosts
 
 
 def delta_machine(nodes: int) -> Topology:
@@ -123,13 +125,13 @@ def plan_family(family: Family, kind: str, machine: Topology, ks: Sequence[int] 
     ranks = machine.ranks
     candidates = ks or [family.plain, *(k for k in range(2, ranks + 1) if ranks % k == 0 and k != family.plain)]
     by_k: dict[int, Schedule] = {}
-    round_keys: set[Any] = set()
+    seen_radices: set[Any] = set()
     for k in candidates:
         schedule = next(family.planner(Request(machine, Collective(kind, ranks)), k=k))
-        rounds_key = schedule.provenance["found"].get("radices", k)
-        if rounds_key not in round_keys:
+        radices = schedule.provenance["found"].get("radices", k)  # k-ring has none
+        if radices not in seen_radices:
             verify(schedule, machine).or_raise()
-            round_keys.add(rounds_key)
+            seen_radices.add(radices)
             by_k[k] = schedule
     return Plans(family, kind, machine, by_k)
 
@@ -158,6 +160,7 @@ def fastest_k(times: Times) -> list[int]:
 
 
 def geomean(values: Sequence[float]) -> float:
+    """Return the geometric mean."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 

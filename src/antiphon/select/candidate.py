@@ -1,8 +1,8 @@
 """Results of a tuning: candidates with their times, and the ranges of sizes for which one of them is best.
 
 A `Candidate` is a planner with its options and the times of its schedule. A `Range` is a range of sizes with its best
-candidate. `ForwardingAlternatives` has the alternatives to a best candidate that lets switches multicast or reduce,
-for runtimes that cannot do that. These classes hold results and print them as JSON; ledger.py computes them.
+candidate. If that candidate lets switches multicast or reduce, `ForwardingAlternatives` has the alternatives for
+runtimes that cannot do this. These classes hold results and convert them to JSON; ledger.py computes them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Candidate:
     variant: int = 0  # number of the schedule among those of the same call of the planner
     seconds: Mapping[int, float] = field(default_factory=dict)  # predicted by the cost model
     why: Mapping[int, tuple[str, Mapping[str, float]]] = field(default_factory=dict)  # bottleneck, seconds by term
-    rests_on: Mapping[int, str] = field(default_factory=dict)  # what the model's figures are calibrated by, if at all
+    rests_on: Mapping[int, str] = field(default_factory=dict)  # the measurements that calibrate the model, if any
     figures: Mapping[str, Any] = field(default_factory=dict)  # of the schedule: chunks, steps, rounds, transfers, ...
     seconds_per_byte: Fraction = Fraction(0)  # of the schedule at zero latency, by its busiest links
     may_win: bool = True  # False: the candidate only stands for the library that plans are compared with
@@ -95,11 +95,9 @@ class Range:
     seconds: float
     gap: float | None  # None: no lower bound is known
     speedup: float | None  # over the library, or over the planners that stand for it
-    without: ForwardingAlternatives | None = (
-        None  # the alternatives, if the candidate lets switches multicast or reduce
-    )
-    over: str = ""  # the algorithm that the library would choose
-    rests_on: str = NOT_CALIBRATED  # what the figures are calibrated by, if at all
+    without: ForwardingAlternatives | None = None  # without help of switches; None: the candidate does not use it
+    over: str = ""  # the library's own choice of algorithm, over which `speedup` is
+    rests_on: str = NOT_CALIBRATED  # the measurements that calibrate the model, if any
     sms: int | None = None  # multiprocessors of each GPU that the candidate takes at most, if known
     sms_of: int | None = None  # multiprocessors of a GPU
     # The library to use for these sizes, as the candidate is not faster by more than the error of the library's model;
@@ -109,7 +107,7 @@ class Range:
     runners_up: tuple[Candidate, ...] = ()  # the next best candidates
     reference: str = ""  # the library, such as nccl
     gap_model: str = ""  # the model under which the gap's lower bound holds
-    library_gap: float | None = None  # of the choice of `served_by`
+    library_gap: float | None = None  # the gap of the library's own choice, if `served_by` is set
 
     @property
     def beyond_error(self) -> bool | None:

@@ -1,4 +1,4 @@
-"""Uneven alltoalls whose counts change from call to call, as in a mixture of experts.
+"""Uneven alltoalls whose counts (data per pair of ranks) change from call to call, as in a mixture of experts.
 
 A plan is made for the average counts. Its schedule moves fixed shares of the block of each pair of ranks, so it is
 right for any counts (`recount`); only its loads then no longer fit the links as well. What that costs:
@@ -51,7 +51,7 @@ from antiphon.select.figures import measure
 from antiphon.select.limits import least_times
 
 MAX_STEPS = 2**16  # matrices of a file
-MAX_COUNT = 2**40
+MAX_COUNT = 2**40  # of a pair of ranks, in any unit
 PRICED_STEPS = 32  # of longer files as many at even distances: each needs a lower bound of its own
 LARGEST_AVERAGE = 1000  # average counts are rounded up to whole numbers of this scale: within 0.1 % of the largest
 MIDDLE_SIDES = 16  # cuts across the middle of a grid that bound the loss
@@ -104,7 +104,8 @@ class Counts:
     def sizes(self, nbytes: int) -> list[int]:
         """Return the size of each step, its largest buffer, if that of the average counts is `nbytes`."""
         largest = [max(m.sum(axis=0).max(), m.sum(axis=1).max()) for m in (self.matrices.sum(axis=0), *self.matrices)]
-        return [max(round(nbytes * len(self.matrices) * int(own) / int(largest[0])), 1) for own in largest[1:]]
+        # the sum of all matrices is the average times their number
+        return [max(round(nbytes * len(self.matrices) * int(step) / int(largest[0])), 1) for step in largest[1:]]
 
 
 @dataclass(frozen=True)
@@ -135,15 +136,15 @@ def of_request(value: Any, target: Collective) -> tuple[Counts, Collective]:
 def measure_loss(plan: Plan, counts: Counts, nbytes: int, model: str, profile: Any = None) -> CountsLoss:
     """Price the plan's schedule for `nbytes` at the measured counts, and bound its loss for any."""
     topology, target = plan.topology, plan.collective
-    figures: Profile | None = None if profile is None else as_profile(profile)
-    machine = topology if figures is None else figures.on(topology)
+    parameters: Profile | None = None if profile is None else as_profile(profile)
+    machine = topology if parameters is None else parameters.on(topology)
     schedule, sizes, gaps = plan.at(nbytes).schedule, counts.sizes(nbytes), []
     for step in np.unique(np.linspace(0, len(sizes) - 1, PRICED_STEPS).round().astype(int)).tolist():
-        own = recount_schedule(schedule, counts.collective(step, target.ranks, target.members))
-        seconds = prepare(model, own, topology, profile=figures)(sizes[step]).seconds
-        limit = bound(machine, own.collective)
+        recounted = recount_schedule(schedule, counts.collective(step, target.ranks, target.members))
+        seconds = prepare(model, recounted, topology, profile=parameters)(sizes[step]).seconds
+        limit = bound(machine, recounted.collective)
         try:
-            least = least_times(own.collective, machine, limit, [sizes[step]], model, figures)[sizes[step]]
+            least = least_times(recounted.collective, machine, limit, [sizes[step]], model, parameters)[sizes[step]]
         except Unsupported:  # no bound is known under this model
             break
         gaps.append(seconds / least)
@@ -162,10 +163,10 @@ def recount_schedule(schedule: Schedule, target: Collective) -> Schedule:
 
 def recount(plan: Plan, counts: Any) -> Plan:
     """Return the plan with the counts of one step, each schedule verified, with its new figures."""
-    read = Counts.of(counts, len(plan.collective.members))
-    if len(read.matrices) != 1:
-        raise Invalid(f"counts: expected the matrix of one step, got {len(read.matrices)}")
-    target = read.collective(0, plan.collective.ranks, plan.collective.members)
+    step_counts = Counts.of(counts, len(plan.collective.members))
+    if len(step_counts.matrices) != 1:
+        raise Invalid(f"counts: expected the matrix of one step, got {len(step_counts.matrices)}")
+    target = step_counts.collective(0, plan.collective.ranks, plan.collective.members)
     limits = bound(plan.topology, target)
     entries = []
     for entry in plan.entries:
@@ -183,7 +184,7 @@ def bound_loss(schedule: Schedule, topology: Topology) -> float:
     shares = _find_shares(schedule, topology)
     crossings, capacity = _list_cuts(schedule.collective, topology)
     capacity_of = topology.resources.bytes_per_second
-    # Rows that load resources alike have one program: all cards of a box, for instance.
+    # Resources with equal rows, such as all cards of a box, have the same linear program: solve it once.
     loads = {
         (shares[[r]].toarray() / float(capacity_of(r))).tobytes()
         for r in np.flatnonzero(np.diff(shares.indptr)).tolist()
@@ -199,7 +200,7 @@ def _find_shares(schedule: Schedule, topology: Topology) -> Any:
     paths = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     link, row = crossed_links(schedule, paths, topology)
     chunk = schedule.chunk[row]
-    # A link also loads the shared limits that it is under.
+    # A link also loads the shared limits that include it.
     limits = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
     resource = np.concatenate([link, resources.limit_of[concat_ranges(resources.limit_ptr[link], limits)]])
     chunk = np.concatenate([chunk, np.repeat(chunk, limits)])
@@ -209,7 +210,10 @@ def _find_shares(schedule: Schedule, topology: Topology) -> Any:
 
 
 def _list_cuts(target: Collective, topology: Topology) -> tuple[NDArray[np.bool_], Floats]:
-    """Return which blocks must leave each of some sets of nodes, and the bytes per second that can."""
+    """Return cuts: a matrix (cuts, blocks) of which blocks must cross each, and its bytes per second.
+
+    A cut is a set of nodes; a block crosses it if its sender is inside and its receiver outside.
+    """
     equal = replace(target, weights=np.zeros(0, np.int64))
     needs, relation = needs_of(equal), target.relation
     sides = [*limit_sides(topology)]
@@ -241,5 +245,6 @@ def _price_cuts(load: Floats, crossings: NDArray[np.bool_], capacity: Floats) ->
     if result.status != 0:
         raise Unsupported(f"counts: the program that bounds the loss ended with: {result.message}")
     price = np.maximum(result.x, 0.0)
+    # Scale up the solver's prices where rounding leaves a block's sum below its load.
     shortfall = float((minimum / dot(leaves, price)).max())
     return float(dot(cost, price)) * max(shortfall, 1.0) * scale

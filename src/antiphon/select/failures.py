@@ -1,4 +1,4 @@
-"""Plans made beforehand for every single failure: a table for the intact machine and for the rest after each failure.
+"""Plans made beforehand for every single failure: one table for the intact machine and the machine after each failure.
 
 `tune_failures` (tuner.py) lists the failures of links, of single wires of links, of network cards, or of ranks
 (`topologies/degraded.py`), groups those after which the machine is the same up to the numbers of its nodes (equal
@@ -45,8 +45,10 @@ class FailureClass:
 def classify_failures(
     topology: Topology, of: str, collectives: Sequence[Collective]
 ) -> list[tuple[tuple[str, ...], Topology]]:
-    """Return the classes of single failures `of` links, wires, nics or ranks: their names, and the machine after the
-    first of them."""
+    """Return the classes of single failures: the names of each class, and the machine after the first of them.
+
+    `of`: "links", "wires", "nics" or "ranks".
+    """
     classes: dict[tuple[str, ...], list[str]] = {}
     failures = single_failures(topology, of)
     for name, machine in failures.items():
@@ -80,9 +82,10 @@ def read_dead() -> list[str]:
 def choose_surviving(
     plans: Mapping[str, Plan], classes: Sequence[FailureClass], dead: Sequence[str], file: str
 ) -> dict[str, Plan]:
-    """Return the plans for the machine without what is dead, by collective; Invalid if the file has none for that.
+    """Return the plans for the machine without what is dead, by collective; Invalid if there are none for that.
 
-    A plan for a machine that lacks these links already is returned as it is.
+    `plans` and `classes`: of the intact machine and of its failures, from `file`. Plans for a machine that lacks these
+    links already are returned as they are.
     """
     machine = next(iter(plans.values())).topology
     names = []
@@ -97,17 +100,17 @@ def choose_surviving(
         return dict(plans)
     for failure_class in classes:
         if len(set(names)) == 1 and names[0] in failure_class.names:
-            return _renumbered(failure_class, names[0], plans)
-    planned = [name for failure_class in classes for name in failure_class.names]
-    listed = ", ".join(planned[:MAX_NAMED]) + (", ..." if len(planned) > MAX_NAMED else "")
-    has = f"has plans for one failure at a time: {listed}" if planned else "has no plans for failures"
+            return _renumber_class(failure_class, names[0], plans)
+    available = [name for failure_class in classes for name in failure_class.names]
+    listed = ", ".join(available[:MAX_NAMED]) + (", ..." if len(available) > MAX_NAMED else "")
+    has = f"has plans for one failure at a time: {listed}" if available else "has no plans for failures"
     raise Invalid(
         f"{file}: {' and '.join(dict.fromkeys(names))} dead ({DEAD}), but the file {has}; antiphon tune --failures "
         "makes them, antiphon plan --repair repairs a plan for any failures"
     )
 
 
-def _renumbered(failure_class: FailureClass, name: str, intact: Mapping[str, Plan]) -> dict[str, Plan]:
+def _renumber_class(failure_class: FailureClass, name: str, intact: Mapping[str, Plan]) -> dict[str, Plan]:
     """Return the plans of a class for the failure of this name."""
     plans = failure_class.load()
     if not plans:

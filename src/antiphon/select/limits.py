@@ -4,9 +4,8 @@ No schedule of n bytes takes less than max(latency, n / rate): the latency is th
 rank can get what it needs, the rate that of the tightest cut (core.bounds). Example: 10 us and 100 GB/s give 10 us up
 to 1 MB, and 100 us at 10 MB.
 
-Losses are reported twice. By links: the total bandwidth between every two nodes, before and after (`compare_links`).
-And by collectives, since a lost link may cost nothing, or half of the rate (`compare_bounds`). Of each collective there
-are three bounds:
+Losses are reported by links, as the bandwidth between every two nodes before and after (`compare_links`), and by
+collectives, since a lost link may cost nothing, or half of the rate (`compare_bounds`): three bounds of each.
 
     all      on the intact machine, among all its ranks
     among    on the intact machine, among the ranks that remain in the degraded one; the others may relay
@@ -68,10 +67,10 @@ class Limit:
             latency = quickest_need(topology, needs_of(collective), bound.latency_witness)
         reasons = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
         seconds = latency.seconds if latency else 0.0
-        unaided = bound.without_switches if bound.unaided is not None else None
+        forwarding_rate = bound.without_switches if bound.unaided is not None else None
         return Limit(
-            bound.latency_steps, seconds, bound.bytes_per_second, reasons, unaided, model if times else "", times or {},
-            bound.witness,
+            bound.latency_steps, seconds, bound.bytes_per_second, reasons, forwarding_rate, model if times else "",
+            times or {}, bound.witness,
         )  # fmt: skip
 
     def gap(self, nbytes: int, seconds: float) -> float | None:
@@ -82,16 +81,11 @@ class Limit:
     def rates(self) -> dict[str, Any]:
         """Return steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
         rate = self.bytes_per_second
-        exact = {"bytes_per_second": float(rate), "bytes_per_second_exact": str(rate)} if rate else {}
-        unaided = self.without_switches
-        helped = {} if unaided is None else {"without_switches": float(unaided), "without_switches_exact": str(unaided)}
-        return {
-            "latency_steps": self.steps,
-            "bytes_per_second": None,
-            "bytes_per_second_exact": None,
-            **exact,
-            **helped,
-        }
+        exact: dict[str, Any] = {"bytes_per_second": float(rate), "bytes_per_second_exact": str(rate)} if rate else {}
+        without = self.without_switches
+        if without is not None:
+            exact |= {"without_switches": float(without), "without_switches_exact": str(without)}
+        return {"latency_steps": self.steps, "bytes_per_second": None, "bytes_per_second_exact": None, **exact}
 
     def as_json(self, sizes: tuple[int, ...]) -> dict[str, Any]:
         return {
@@ -184,6 +178,7 @@ def compare_links(intact: Topology, degraded: Topology, members: frozenset[int])
     is not among `members` was left out on purpose: its links, and those of switches without links, are not reported.
     """
     relevant = _relevant_nodes(intact, degraded, members)
+    # a pair of nodes is src * nodes + dst; bandwidths in bytes per second
     pair, before = _pair_bandwidth(intact, np.arange(intact.nodes), intact.nodes)
     pair_now, bandwidth_now = _pair_bandwidth(degraded, _intact_numbers(intact, degraded), intact.nodes)
     after = np.zeros(len(pair))
@@ -202,15 +197,15 @@ def compare_links(intact: Topology, degraded: Topology, members: frozenset[int])
 
 
 def _relevant_nodes(intact: Topology, degraded: Topology, members: frozenset[int]) -> NDArray[np.bool_]:
-    """Return a mask of the nodes of the intact machine whose links count."""
+    """Return a mask of the nodes of the intact machine whose lost links are reported."""
     had_links, has_links = np.zeros(intact.nodes, bool), np.zeros(intact.nodes, bool)
     had_links[intact.link_src], had_links[intact.link_dst] = True, True
     node = _intact_numbers(intact, degraded)
     ends = node[np.concatenate([degraded.link_src, degraded.link_dst])]
     has_links[ends[ends >= 0]] = True
     has_links[list(members)] = True
-    ranks_left_out = bool((had_links & ~has_links)[: intact.ranks].any())
-    return has_links if ranks_left_out else np.ones(intact.nodes, bool)
+    excludes_ranks = bool((had_links & ~has_links)[: intact.ranks].any())
+    return has_links if excludes_ranks else np.ones(intact.nodes, bool)
 
 
 def _intact_numbers(intact: Topology, degraded: Topology) -> Longs:

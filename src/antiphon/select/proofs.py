@@ -75,7 +75,7 @@ class Judged:
     """The result of checking several plans. Fields without a comment: see `Proofs`."""
 
     topology: Topology  # the machine that they were checked on
-    own: bool  # whether that is the plans' own machine, so that their claims were checked, too
+    own: bool  # whether `topology` is the machine that the plans name, so that their claims were checked, too
     fault: Fault | None = None
     plan: Plan | None = None  # the plan with the fault
     proved: tuple[str, ...] = ()
@@ -89,8 +89,9 @@ def judged(
     plans: Sequence[Plan], topology: Topology | None = None, *, proof: bool = False, op: str | None = None,
     dtype: str | None = None,
 ) -> Judged:  # fmt: skip
-    """Check plans in order; on another machine than their own without their claims. The options are those of `check`;
-    with `proof`, the proofs are rechecked and listed.
+    """Check plans in order, on a machine other than their own without their claims; stop at the first fault.
+
+    The options are those of `check`; with `proof`, the proofs are rechecked and listed.
     """
     first = plans[0].topology
     machine = topology or first
@@ -119,10 +120,10 @@ def judged_failures(
     verdict: Judged, path: str | os.PathLike[str], *, proof: bool = False, op: str | None = None,
     dtype: str | None = None,
 ) -> Judged:  # fmt: skip
-    """Return the verdict on a file if its plans for single failures are right too, else that on the first wrong one.
+    """Check a file's plans for single failures: return `verdict` with their proofs, or the verdict on a wrong one.
 
-    Plans of the file are checked with their claims on the machine without the first failure of their class, and the
-    schedules, renumbered as at run time, for the others.
+    The plans of a class of failures are checked with their claims on the machine without its first failure. For the
+    other failures of the class, only the schedules are verified, renumbered as at run time.
     """
     names = list_failures(path)
     for name, *names_alike in names if verdict.fault is None else ():
@@ -135,7 +136,7 @@ def judged_failures(
             for key in ("proved", "trusted", "stated")
         })  # fmt: skip
         for name_alike in names_alike:
-            load_plans(path, dead=[name_alike])
+            load_plans(path, dead=[name_alike])  # verifies
     return replace(verdict, failures=sum(map(len, names)))
 
 
@@ -248,7 +249,7 @@ def _check_ranges(plan: Plan, topology: Topology) -> list[str]:
 
 
 def _unproved_texts(schedule: Schedule) -> list[str]:
-    """Return what a planner of trees states that nothing in the plan proves."""
+    """Return what a planner of packed trees states that nothing in the plan proves."""
     stated = found_or_invalid(schedule)
     if rate_of(schedule) is None:
         return []
@@ -288,12 +289,12 @@ def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | Non
 def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[str, Any]) -> None:
     """Raise Invalid if (C, S, R) of the certificate are not those of the schedule.
 
-    A certificate of a half counts twice; the halves may then take fewer rounds than the certificate says.
+    Of an allreduce composed of two halves, the certificate is about one: its steps and rounds count twice, and the
+    schedule may take fewer rounds, but not more.
     """
     collective, about = schedule.collective, certificate["about"]
     certified = certified_instance(topology, collective, about).collective
-    # Chunks are per rank's input. A rank's input to the allgather is a share of the vector that it gives to the
-    # allreduce.
+    # Chunks are per rank's input, which for the allgather is a share of the rank's input to the allreduce.
     halves = 2 if about == COMPOSED else 1
     share = len(collective.members) if about == COMPOSED else Fraction(collective.input_weight, certified.input_weight)
     chunks, steps, rounds_per_half = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
@@ -331,13 +332,13 @@ _SUBJECT_TEXT = {
 
 
 def _with_subject(checked: Checked, about: str) -> Checked:
-    """Return the texts, the first with an introduction to their subject."""
+    """Return the texts; the first of each kind begins with what the certificate is about."""
     subject_text = _SUBJECT_TEXT.get(about, "" if about == AS_PLANNED else f"an allreduce contains a {about}: ")
 
-    def introduced(texts: tuple[str, ...]) -> tuple[str, ...]:
+    def add_subject(texts: tuple[str, ...]) -> tuple[str, ...]:
         return (subject_text + texts[0], *texts[1:]) if texts else ()
 
-    return Checked(introduced(checked.proved), introduced(checked.trusted))
+    return Checked(add_subject(checked.proved), add_subject(checked.trusted))
 
 
 def _claims_text(texts: tuple[str, ...], point: str) -> str:

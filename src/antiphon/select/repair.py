@@ -122,9 +122,10 @@ def _seconds(schedule: Schedule, topology: Topology, nbytes: int) -> float:
 
 
 def _is_enough(schedule: Schedule, topology: Topology, bounds: Bound, size: int, *, by_time: bool = False) -> bool:
-    """Return whether planning anew could gain little: the rate (`by_time`: and the time) is near the bound, or latency
-    is most of the time."""
-    rate = throughput(schedule, topology)  # None, as the bound's: nothing moves, so nothing can be gained
+    """Return whether planning anew could gain little: the rate (with `by_time` also the time) is near the bound, or
+    latency is more than half of the time.
+    """
+    rate = throughput(schedule, topology)  # None for the schedule or the bound: nothing moves, so nothing can be gained
     if not rate or not bounds.bytes_per_second:
         return True
     seconds = _seconds(schedule, topology, size)
@@ -147,7 +148,7 @@ def _repaired(
         tell(str(reason))
         return
     pieces = {_count_pieces(trees.schedule, topology, bounds, size)}
-    # numbers of slices per chunk do not fit the new chunks, so they are dropped
+    # a number of slices for each old chunk (an array) does not fit the new chunks, so it is dropped
     pieces |= {before.pieces} if isinstance(before.pieces, int) else set()
     for number in sorted(pieces):
         yield replace(trees.schedule, pieces=number), trees.kept_transfers

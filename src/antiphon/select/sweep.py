@@ -34,7 +34,7 @@ def read_sweep(texts: Iterable[str]) -> dict[str, str]:
 
 
 def values_of(values: Any, name: str, ranks: int) -> tuple[Value, ...]:
-    """Return the values of one option, each once, in order. `name`: in errors.
+    """Return the values of one option, each once, in order. Errors begin with `name`.
 
     A text is a list separated by commas: values, ranges of whole numbers with both ends ("2:64"), and "factors": the
     divisors of the number of ranks from 2 on.
@@ -83,11 +83,11 @@ def _expand_item(item: Any, name: str, ranks: int) -> Iterable[Value]:
 
 
 def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> dict[str, tuple[Value, ...]]:
-    """Return the values of every option to try; Invalid if no planner has the option."""
+    """Return the values of every swept option; Invalid if no planner has the option, or there are too many values."""
     if sweep is not None and not isinstance(sweep, Mapping):
         raise Invalid(f'sweep: expected options and their values, such as {{"k": range(2, 65)}}; got {quote(sweep)}')
     values = {}
-    for key, written in (sweep or {}).items():
+    for key, listed_values in (sweep or {}).items():
         options_of = {name: find("planner", name).options for name in planners}
         if not any(key in options for options in options_of.values()):
             sweepable = sorted({option for options in options_of.values() for option in options})
@@ -97,7 +97,7 @@ def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> d
                 problem = f"none of the planners {_list_names(planners)} has the option"
             available = f"to sweep there are: {', '.join(sweepable)}" if sweepable else "there is none to sweep"
             raise Invalid(f"sweep: {problem} {quote(key)}; {available}")
-        values[key] = values_of(written, f"sweep of {key}", ranks)
+        values[key] = values_of(listed_values, f"sweep of {key}", ranks)
     for name in planners:
         # check the number of combinations before they are made
         count = math.prod(len(v) for key, v in values.items() if key in find("planner", name).options)

@@ -1,11 +1,11 @@
-"""Collectives that a recorded job runs at the same time in several groups: plans apart against one joint plan.
+"""Collectives that a recorded job runs at the same time in several groups: separate plans against one joint plan.
 
-Calls run together if one runs in the middle of the other. Sets of such calls repeat in every step; for the longest of
-them the plans of the calls are priced as they share the links, and so is one joint plan for all groups
-(planners/compose/groups.py). The difference is what joint plans gain.
+Calls run together if one runs at the middle of the other's time. Sets of such calls repeat in every step. For the
+longest sets, two prices are compared: of the calls' separate plans while they share the links, and of one joint plan
+for all groups (planners/compose/groups.py).
 
-Example: two boxes, eight pairs of ranks with one in each. A pair alone has 200 GB/s through eight network cards; if all
-plans do so, each card carries eight pairs. The joint plan leaves each pair its own card, at the same time in all.
+Example: two boxes, eight pairs of ranks with one rank in each box. A pair alone has 200 GB/s through eight network
+cards; if every pair's plan does so, each card carries eight pairs. The joint plan gives each pair a card of its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from antiphon.errors import AntiphonError
 from antiphon.select.plans import plan
 from antiphon.select.prices import ByPlans, Call, members_of
 
-MAX_SETS = 4  # of calls that are planned together: each takes seconds
-MAX_GROUPS_TOGETHER = 64
+MAX_SETS = 4  # sets that are planned jointly: each takes seconds
+MAX_GROUPS_TOGETHER = 64  # calls in a set
 
 CallSet = frozenset[Call]
 
@@ -34,12 +34,11 @@ def find_call_sets(job: Job) -> dict[CallSet, int]:
     order = sorted(range(len(job.calls)), key=lambda call: job.calls[call].start)
     count: dict[CallSet, int] = defaultdict(int)
     seconds: dict[CallSet, float] = defaultdict(float)
-    running: list[int] = []
+    running: list[int] = []  # earlier calls that have not ended when this one starts
     for number, call in enumerate(order):
-        own = job.calls[call]
-        middle = own.start + own.seconds / 2
-        running = [other for other in running if job.calls[other].end > own.start]
-        # Those that began before, and those that begin before its middle.
+        this = job.calls[call]
+        middle = this.start + this.seconds / 2
+        running = [earlier for earlier in running if job.calls[earlier].end > this.start]
         later = number + 1
         while later < len(order) and job.calls[order[later]].start <= middle:
             later += 1
@@ -47,9 +46,9 @@ def find_call_sets(job: Job) -> dict[CallSet, int]:
         calls = frozenset((job.calls[c].kind, job.calls[c].nbytes, job.calls[c].group) for c in overlapping)
         if len({group for _, _, group in calls}) > 1:
             count[calls] += 1
-            seconds[calls] += own.seconds
+            seconds[calls] += this.seconds
         running.append(call)
-    # Each of the calls of a set finds it: count the set once.
+    # Each call of a set has counted the set.
     sets = sorted(count, key=lambda calls: (-seconds[calls], sorted(calls)))
     return {calls: math.ceil(count[calls] / len(calls)) for calls in sets}
 
@@ -58,7 +57,7 @@ def compare_together(job: Job, prices: ByPlans) -> tuple[list[dict[str, Any]], l
     """Return a row per set of calls with the seconds of plans apart and of a joint plan; and why some have none."""
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for calls, times in find_call_sets(job).items():
+    for calls, count in find_call_sets(job).items():
         if len(rows) == MAX_SETS:
             break
         if len(calls) > MAX_GROUPS_TOGETHER:
@@ -72,7 +71,7 @@ def compare_together(job: Job, prices: ByPlans) -> tuple[list[dict[str, Any]], l
             notes.append(f"no joint plan for calls at the same time: {error}")
             continue
         if row is not None:
-            rows.append({**row, "per_step": times / len(job.steps)})
+            rows.append({**row, "per_step": count / len(job.steps)})
     return rows, list(dict.fromkeys(notes))
 
 
@@ -80,10 +79,10 @@ def _price_set(job: Job, calls: list[Call], prices: ByPlans) -> dict[str, Any] |
     """Return the seconds of the plans of calls that share the links, and of a joint plan; None without these plans."""
     machine, plans = prices.machine, []
     for kind, nbytes, group in calls:
-        own = prices.find_plan(kind, nbytes, group, job.groups[group])
-        if own is None:
+        separate_plan = prices.find_plan(kind, nbytes, group, job.groups[group])
+        if separate_plan is None:
             return None
-        plans.append(own.at(nbytes).schedule)
+        plans.append(separate_plan.at(nbytes).schedule)
     sizes = [nbytes for _, nbytes, _ in calls]
     common = math.gcd(*sizes)
     shares = [size // common for size in sizes]

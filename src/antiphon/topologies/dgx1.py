@@ -9,7 +9,7 @@ from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK1, nvlink
 from antiphon.topologies.pcie import SWITCHES, pcie_limits, pcie_links, switch_places
 
-GEN = 3  # of the PCIe that both have
+GEN = 3  # PCIe generation of both models
 
 # pairs with two NVLinks, then pairs with one; numbered as the cloud instances with this board number them
 _DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
@@ -20,7 +20,7 @@ _SCCL_DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
 _SCCL_SINGLE = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
 
 # each quad complete, and i joined with i + 4
-_P100 = tuple((a, b) for q in (0, 4) for a in range(q, q + 4) for b in range(a + 1, q + 4))
+_P100 = tuple((a, b) for first in (0, 4) for a in range(first, first + 4) for b in range(a + 1, first + 4))
 _P100 += tuple((a, a + 4) for a in range(4))
 
 Pairs = tuple[tuple[int, int], ...]
@@ -45,7 +45,7 @@ def dgx1v(*, pcie: bool = False) -> Topology:
 
 
 def dgx1v_sccl() -> Topology:
-    """DGX-1 with V100 in the numbering of SCCL's implementation: a cycle 0 1 3 2 6 7 5 4 of double NVLinks."""
+    """DGX-1 with V100, numbered as in SCCL's implementation: the double NVLinks are a cycle 0 1 3 2 6 7 5 4."""
     return _build_box("dgx1v_sccl", _SCCL_DOUBLE, _SCCL_SINGLE, NVLINK)
 
 

@@ -16,13 +16,14 @@ from antiphon.formats.probe.probed import Probed
 from antiphon.topologies.links import GB
 from antiphon.topologies.pcie import BETWEEN_SOCKETS
 
-COPY = LinkType("core", Fraction(10 * GB), 1e-7)
-CACHE_HOP = 5e-8  # assumed, as the latency of a core's link is
-SOCKET_HOP = 3e-7
+COPY = LinkType("core", Fraction(10 * GB), 1e-7)  # bytes per second and seconds of latency; both assumed
+CACHE_HOP = 5e-8  # seconds of latency between a cache or memory and the container around it; assumed
+SOCKET_HOP = 3e-7  # seconds of latency between packages; assumed
 MAX_CORES = 2**13
 MAX_PAIRED = 32  # packages that are joined in pairs; more are joined by a switch
 
-Core = tuple[str, str, str]  # the package, the memory and the last cache that it is in, each by any name
+# Names of a core's package, memory (NUMA node) and last-level cache. With "" for the inner ones, it names a container.
+Core = tuple[str, str, str]
 
 
 def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Probed:
@@ -31,6 +32,7 @@ def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Pro
         raise Invalid("lists no GPU and no core")
     if len(cores) > MAX_CORES:
         raise Invalid(f"shows {len(cores)} cores; at most {MAX_CORES} are read")
+    # ordered sets: by container (package, memory, cache) the containers or ranks directly in it
     below: dict[Core, dict[Core | int, None]] = {}
     packages: dict[Core, None] = {}
     for rank, (package, memory, cache) in enumerate(cores):
@@ -40,30 +42,32 @@ def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Pro
             if high != low:
                 below.setdefault(high, {})[low] = None
         below.setdefault(path[-1], {})[rank] = None
-    drawing = _Drawing(below, len(cores))
-    tops = [drawing.visit(package, f"socket{number}") for number, package in enumerate(packages)]
-    drawing.between(tops)
+    builder = _MachineBuilder(below, len(cores))
+    package_nodes = [builder.visit(package, f"socket{number}")[0] for number, package in enumerate(packages)]
+    builder.join_packages(package_nodes)
     assumptions = [
         "no GPUs: a rank is a core",
         "what cores copy, 10 GB/s each way, and what is between sockets is assumed",
     ]
     machine = build(
-        name[:100], len(cores), drawing.links, switches=len(drawing.places) - len(cores), places=drawing.places,
+        name[:100], len(cores), builder.links, switches=len(builder.places) - len(cores), places=builder.places,
         unit=COPY.bandwidth,
     )  # fmt: skip
     return Probed(machine, (*notes, *assumptions), tuple(f"core {rank}" for rank in range(len(cores))))
 
 
-class _Drawing:
-    """The links and places of the machine, made from the outermost containers inwards."""
+class _MachineBuilder:
+    """Builds the links and places of the machine from the containers in each container."""
 
     def __init__(self, below: dict[Core, dict[Core | int, None]], ranks: int) -> None:
         self.below, self.links = below, list[Link]()
         self.places = [f"host0/core{rank}" for rank in range(ranks)]
 
     def visit(self, container: Core, place: str) -> tuple[int, int]:
-        """Return the node of a package, memory or cache and the number of cores below; a container of one member is
-        replaced by that."""
+        """Add a package, memory or cache; return its node and the number of cores in it.
+
+        A container with one member gets no switch: the member takes its place.
+        """
         inner = self.below[container]
         ends = []
         for number, member in enumerate(inner):
@@ -71,23 +75,22 @@ class _Drawing:
                 self.places[member] = f"host0/{place}/core{member}"
                 ends.append((member, 1))
             else:
-                word = "cache" if member[2] else "memory"
-                ends.append(self.visit(member, place if len(inner) == 1 else f"{place}/{word}{number}"))
+                kind = "cache" if member[2] else "memory"
+                ends.append(self.visit(member, place if len(inner) == 1 else f"{place}/{kind}{number}"))
         if len(ends) == 1:
             return ends[0]
         self.places.append(f"host0/{place}/switch")
-        me, cores = len(self.places) - 1, sum(count for _, count in ends)
+        switch, cores = len(self.places) - 1, sum(count for _, count in ends)
         for node, count in ends:
-            kind = COPY if count == 1 else LinkType("cache", count * COPY.bandwidth, CACHE_HOP)
-            self.links += [(node, me, kind), (me, node, kind)]
-        return me, cores
+            link = COPY if count == 1 else LinkType("cache", count * COPY.bandwidth, CACHE_HOP)
+            self.links += [(node, switch, link), (switch, node, link)]
+        return switch, cores
 
-    def between(self, tops: Sequence[tuple[int, int]]) -> None:
-        """Join the packages: in pairs, or if there are many, by a switch."""
-        kind = LinkType("socket", BETWEEN_SOCKETS, SOCKET_HOP)
-        if len(tops) > MAX_PAIRED:
+    def join_packages(self, nodes: Sequence[int]) -> None:
+        """Join the nodes of the packages: in pairs, or if there are many, by a switch."""
+        if len(nodes) > MAX_PAIRED:
             self.places.append("host0/switch")
-            pairs = [(place, len(self.places) - 1) for place, _ in tops]
+            pairs = [(node, len(self.places) - 1) for node in nodes]
         else:
-            pairs = list(combinations([place for place, _ in tops], 2))
-        self.links += both_ways(pairs, kind)
+            pairs = list(combinations(nodes, 2))
+        self.links += both_ways(pairs, LinkType("socket", BETWEEN_SOCKETS, SOCKET_HOP))

@@ -1,8 +1,15 @@
-"""Read the output of ibnetdiscover: blocks of switches, adapters and routers, each with its ports and their peers."""
+"""Read the output of ibnetdiscover: blocks of switches, adapters (network cards) and routers, each with its ports.
+
+A block has a head line, then a line per port with the node and port at the other end of its cable:
+
+    Switch 36 "S-0002c9..."  # "leaf0" ...
+    [1]  "H-0002c9..."[1](2c9...)  # "node01 mlx5_0" lid 4 4xHDR
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -26,7 +33,7 @@ _PORT = re.compile(
     r"\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\([0-9a-fA-F]{1,32}\))?\s*#?\s*(.*)"
 )
 _SPEED = re.compile(r"\b([0-9]{1,2}x[A-Z][A-Z0-9]{2,4})\b")
-_PORTS = 10**4  # port numbers have four digits at most
+_PORTS = 10**4  # port numbers have at most four digits: a port is packed as node * _PORTS + number
 _QUOTED = re.compile(r'"([^"]{0,200})"')
 
 
@@ -43,10 +50,12 @@ class _Reader:
     """Nodes by their kind and GUID ("S-..." switch, "H-..." adapter), and each cable once, though both ends list it."""
 
     def __init__(self) -> None:
-        self.current, self.of_switch = -1, False
-        self.numbers: dict[str, int] = {}
-        self.labels: list[str] = []
-        self.cables: dict[int, str] = {}  # both ends, each node * _PORTS + port, packed into one number -> speed
+        self.current, self.of_switch = -1, False  # node of the current block; whether it is a switch or router
+        self.numbers: dict[str, int] = {}  # kind and GUID -> node
+        self.labels: list[str] = []  # by node the text in quotes: a switch's name, or "node01 mlx5_0"
+        # Two packed ports, the lower one << 40 | the higher one -> speed, such as "4xHDR". One number takes less memory
+        # than a tuple: a file may have millions of cables.
+        self.cables: dict[int, str] = {}
         self.speed_labels: dict[str, str] = {}  # so that equal texts share memory
 
     def line(self, line: str, number: int) -> None:
@@ -58,12 +67,12 @@ class _Reader:
                 raise Invalid(f"line {number}: a port before the switch or adapter that has it")
             tail = match[5]
             label = _QUOTED.search(tail) if self.of_switch else None  # lines of adapters begin with other quoted texts
-            other = self._number_of(match[2], match[3], label[1] if label else "")
-            ends = sorted((self.current * _PORTS + int(match[1]), other * _PORTS + int(match[4])))
-            speed = _SPEED.findall(tail)[-1:]
+            peer = self._number_of(match[2], match[3], label[1] if label else "")
+            ends = sorted((self.current * _PORTS + int(match[1]), peer * _PORTS + int(match[4])))
+            speeds = _SPEED.findall(tail)
             key = ends[0] << 40 | ends[1]
-            label_of_speed = speed[0] if speed else self.cables.get(key, "")
-            self.cables[key] = self.speed_labels.setdefault(label_of_speed, label_of_speed)
+            speed = speeds[-1] if speeds else self.cables.get(key, "")
+            self.cables[key] = self.speed_labels.setdefault(speed, speed)
             if len(self.cables) > 2 * MAX_PORTS:
                 raise Invalid(f"line {number}: more than {2 * MAX_PORTS} cables")
         if len(self.labels) > MAX_HOSTS + MAX_SWITCHES + MAX_PORTS:
@@ -79,36 +88,39 @@ class _Reader:
         return number
 
     def net(self, name: str) -> Net:
+        """Return the network; hosts are grouped from the labels of their cards."""
         net = Net(name)
         names = [*self.numbers]
         switches = [number for number, node in enumerate(names) if not node.startswith("H")]
         net.switches = _switch_names([(self.labels[number], names[number][2:]) for number in switches])
-        at = {number: position for position, number in enumerate(switches)}
+        switch_position = {number: position for position, number in enumerate(switches)}
         ends = [divmod(end, _PORTS) for key in self.cables for end in (key >> 40, key & (1 << 40) - 1)]
-        cabled = {number for number, _ in ends if number not in at}
-        helpers = {number for number in cabled if _is_helper(self.labels[number])}
-        cards = {number: _host_and_card(self.labels[number], names[number][2:]) for number in sorted(cabled - helpers)}
+        adapters = {number for number, _ in ends if number not in switch_position}
+        in_switches = {number for number in adapters if _is_in_switch(self.labels[number])}
+        cards = {
+            number: _host_and_card(self.labels[number], names[number][2:]) for number in sorted(adapters - in_switches)
+        }
         net.hosts = sort_naturally(list({host for host, _ in cards.values()}))
-        place = {host: number for number, host in enumerate(net.hosts)}
+        host_position = {host: number for number, host in enumerate(net.hosts)}
         unknown: set[str] = set()
         for (a, b), cable in zip(zip(ends[::2], ends[1::2], strict=True), self.cables.values(), strict=True):
             speed = cable_speed(cable)
             if speed is None:
                 unknown.add(cable)
                 speed = cable_speed("4xHDR") or Fraction(0)
-            if a[0] in at and b[0] in at:
-                low, high = sorted((at[a[0]], at[b[0]]))
+            if a[0] in switch_position and b[0] in switch_position:
+                low, high = sorted((switch_position[a[0]], switch_position[b[0]]))
                 if low != high:
                     net.trunks[low, high] = net.trunks.get((low, high), Fraction(0)) + speed
                 continue
-            (adapter, port), (switch, _) = (a, b) if a[0] not in at else (b, a)
-            if switch not in at:
+            (adapter, port), (switch, _) = (a, b) if a[0] not in switch_position else (b, a)
+            if switch not in switch_position:
                 raise Invalid(f"{quote(names[a[0]])} and {quote(names[b[0]])} are cabled without a switch between")
             if adapter in cards:
                 host, card = cards[adapter]
-                net.ports.append(Port(place[host], f"{card}/{port}", at[switch], speed))
-        if helpers:
-            net.notes.append(f"{len(helpers)} adapters of switches (aggregation nodes, management) are no hosts")
+                net.ports.append(Port(host_position[host], f"{card}/{port}", switch_position[switch], speed))
+        if in_switches:
+            net.notes.append(f"{len(in_switches)} adapters of switches (aggregation nodes, management) are no hosts")
         if unknown:
             examples = ", ".join(sorted(map(repr, unknown))[:4])
             net.notes.append(f"cables without a known speed ({examples}): 4xHDR is assumed")
@@ -116,12 +128,10 @@ class _Reader:
         return net
 
 
-def _switch_names(named: list[tuple[str, str]]) -> list[str]:
-    """Return names of switches; to a name that several have, the GUID is added."""
-    count: dict[str, int] = {}
-    for label, _ in named:
-        count[label] = count.get(label, 0) + 1
-    return [label if label and count[label] == 1 else f"{label} {guid}".strip() for label, guid in named]
+def _switch_names(switches: list[tuple[str, str]]) -> list[str]:
+    """Return names of switches from their (label, GUID); the GUID is added to a label that several have."""
+    count = Counter(label for label, _ in switches)
+    return [label if label and count[label] == 1 else f"{label} {guid}".strip() for label, guid in switches]
 
 
 def _host_and_card(label: str, guid: str) -> tuple[str, str]:
@@ -132,6 +142,6 @@ def _host_and_card(label: str, guid: str) -> tuple[str, str]:
     return words[0], words[1] if len(words) > 1 else "card"
 
 
-def _is_helper(label: str) -> bool:
+def _is_in_switch(label: str) -> bool:
     """Return whether this is an adapter inside a switch, such as an aggregation node of SHARP."""
     return re.search(r"aggregation node|Quantum .*SHARP|Sharp", label, re.IGNORECASE) is not None

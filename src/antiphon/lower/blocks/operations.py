@@ -32,7 +32,7 @@ class Block:
     """A thread block."""
 
     rank: int
-    channel: int
+    channel: int  # one of the parallel connections between two ranks
     send: int  # the rank that it sends to; -1: none
     recv: int  # the rank that it receives from; -1: none
     steps: list[Step] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Step:
     block: Block
     index: int = -1  # in the block
     waits: list[Step] = field(default_factory=list)
-    done_before: dict[Block, int] = field(default_factory=dict)  # that of its block when it was appended
+    done_before: dict[Block, int] = field(default_factory=dict)  # `done_before` of its block when it was appended
 
 
 def dissolve_blocks(blocks: list[list[Block]]) -> None:
@@ -74,14 +74,14 @@ class Operation:
 
     kind: int
     rank: int
-    when: int  # the program's time, which orders operations of all ranks
-    peer: int
+    when: int  # the program's logical time, which orders operations of all ranks (core/program/kinds.py)
+    peer: int  # the other rank of a message
     channel: int
     spans: list[Span]  # the cells of a message, in order; of a fold the result, then the operands, all of one length
-    waits: list[Operation]
+    waits: list[Operation]  # that must be done before it
     length: int  # cells that it writes or sends
-    versions: Sequence[int] = ()  # that it reads, one per cell: a send in order, a fold operand by operand
-    first: int = -1  # the first version that it writes
+    versions: Sequence[int] = ()  # the versions that it reads, one per cell: a send in order, a fold operand by operand
+    first: int = -1  # the first version that it writes; the others follow it
     segments: Sequence[Segment] = ()  # of a send and of its receive
     direct_operands: Sequence[DirectOperand] = ()  # of a receive: the parts of its message that are folded on arrival
     fold_stretches: Sequence[FoldStretch] = ()  # of a fold: the stretches that are folded on arrival
@@ -127,7 +127,7 @@ class Segment:
     parent: Segment | None = None  # the segment that brought exactly the same data to the sender
     child: Segment | None = None  # the segment that forwards its data; the inverse of `parent`
     only_forwarded: bool = False  # the data of its parent are read by this segment alone, so they need not be stored
-    lane: int = 0
+    lane: int = 0  # which set of chains of forwarded segments it is in; a set shares its channels (segments.py)
     step: Step | None = None  # the step that receives it
 
 
@@ -184,9 +184,12 @@ def first_cells_of(sizes: list[int]) -> list[int]:
 
 
 def _rank_operations(
-    program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges, by_row: list[Operation]
+    program: Program, bound: Bound, rank: int, base: list[int], edges: _Edges, by_row: list[Operation]
 ) -> list[Operation]:  # fmt: skip
-    """Return the operations of a rank, in order; append one to `by_row` for each row of the program."""
+    """Return the operations of a rank, in order; append one to `by_row` for each row of the program.
+
+    `base`: the first cell of each buffer. A row is cut into several operations only where `edges` cuts a fold.
+    """
     low, high = int(program.op_ptr[rank]), int(program.op_ptr[rank + 1])
     part_ptr = program.part_ptr[low : high + 1].tolist()
     begin, end = part_ptr[0], part_ptr[-1]
@@ -198,33 +201,33 @@ def _rank_operations(
     kinds, whens = program.kind[low:high].tolist(), program.when[low:high].tolist()
     peers, channels = program.peer[low:high].tolist(), program.channel[low:high].tolist()
     operations: list[Operation] = []
-    by_number: list[list[Operation]] = []
+    by_number: list[list[Operation]] = []  # per row of this rank its operations; unused if nothing is cut
     for number, row_kind in enumerate(kinds):
         row_stretches = spans[part_ptr[number] - begin : part_ptr[number + 1] - begin]
-        awaited = wait[wait_ptr[number] - wait_ptr[0] : wait_ptr[number + 1] - wait_ptr[0]]
-        if not edge.grain:  # no borders of blocks to respect: a row is one operation
-            after = [operations[w] for w in awaited]
+        awaited_rows = wait[wait_ptr[number] - wait_ptr[0] : wait_ptr[number + 1] - wait_ptr[0]]
+        if not edges.grain:  # no borders of blocks to respect: a row is one operation
+            waits = [operations[w] for w in awaited_rows]
             if row_kind == FOLD or len(row_stretches) == 1:  # the usual case: nothing to merge, either
                 length = row_stretches[0][1]
                 kind, row_spans = (row_kind, row_stretches) if length else (JOIN, [])
                 operations.append(
-                    Operation(kind, rank, whens[number], peers[number], channels[number], row_spans, after, length)
+                    Operation(kind, rank, whens[number], peers[number], channels[number], row_spans, waits, length)
                 )
                 by_row.append(operations[-1])
                 continue
         else:
-            after = [operation for w in awaited for operation in by_number[w]]
+            waits = [operation for w in awaited_rows for operation in by_number[w]]
         if row_kind == FOLD:
-            stretches = [fold_spans for fold_spans in edge.cut_fold(row_stretches) if fold_spans[0][1]]
+            stretches = [fold_spans for fold_spans in edges.cut_fold(row_stretches) if fold_spans[0][1]]
         else:
-            message_spans = edge.merge_message(row_stretches)
+            message_spans = edges.merge_message(row_stretches)
             stretches = [message_spans] if message_spans else []
         kind = row_kind if stretches else JOIN  # an operation that moves nothing only waits
         stretches = stretches or [[]]
         for stretch in stretches:
             length = stretch[0][1] if kind == FOLD or len(stretch) == 1 else sum(count for _, count in stretch)
             operations.append(
-                Operation(kind, rank, whens[number], peers[number], channels[number], stretch, after, length)
+                Operation(kind, rank, whens[number], peers[number], channels[number], stretch, waits, length)
             )
         by_number.append(operations[-len(stretches) :])
         by_row.append(operations[-1])
@@ -258,10 +261,10 @@ class _Edges:
             return spans if spans[0][1] else []
         joined: list[Span] = []
         for span in spans:
-            at = 0
+            offset = 0
             for cut in (*self._cuts_within(span), span[1]):
-                cell, count = span[0] + at, cut - at
-                at = cut
+                cell, count = span[0] + offset, cut - offset
+                offset = cut
                 if joined and joined[-1][0] + joined[-1][1] == cell and not self.is_border(cell):
                     joined[-1] = joined[-1][0], joined[-1][1] + count
                 elif count:
@@ -281,8 +284,8 @@ class _Edges:
 # ---- versions ----
 
 
-def _assign_versions(values: Values, operations: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
-    """Assign versions to reads and writes of one rank, and return its operations.
+def _assign_versions(values: Values, operations: list[Operation], cells: int, edges: _Edges) -> list[Operation]:
+    """Assign versions to reads and writes of one rank, and return its operations. `cells`: of all its buffers.
 
     A fold that continues the fold before it, with operands that the same operations wrote, is merged with it.
     """
@@ -298,37 +301,37 @@ def _assign_versions(values: Values, operations: list[Operation], cells: int, ed
         # Reads see the versions before this operation writes.
         reads = [version_in[cell : cell + count] for cell, count in spans]
         last = remaining[-1] if remaining else None
-        continues = operation.kind == FOLD and last is not None and _continues_fold(last, operation, edge)
-        # Merge with the fold before: the runtime then needs one step instead of two.
+        continues = operation.kind == FOLD and last is not None and _continues_fold(last, operation, edges)
+        # Merge with the fold before (`owner`): the runtime then needs one step instead of two.
         if last is not None and continues and _same_writers(writer, sources, reads):
             last.length += operation.length
             last.spans = [(cell, last.length) for cell, _ in last.spans]
             last.waits = list(dict.fromkeys([*last.waits, *operation.waits]))
             sources = [before + after for before, after in zip(sources, reads, strict=True)]
             last.versions = [version for versions in sources for version in versions]
-            merged_into[operation], into = last, last
+            merged_into[operation], owner = last, last
         else:
             remaining.append(operation)
-            sources, into = reads, operation
+            sources, owner = reads, operation
             operation.versions = (
                 reads[0] if len(reads) == 1 else [version for versions in reads for version in versions]
             )
         for versions in reads:
             for version in versions:
                 if version >= 0:
-                    reader[version] = into if reader[version] is None else SEVERAL_READERS
+                    reader[version] = owner if reader[version] is None else SEVERAL_READERS
         if operation.kind in (RECEIVE, FOLD):
-            at = len(writer)
-            if into is operation:
-                operation.first = at
+            version = len(writer)
+            if owner is operation:
+                operation.first = version
             for cell, count in operation.spans if operation.kind == RECEIVE else operation.spans[:1]:
-                version_in[cell : cell + count] = range(at, at + count)
-                at += count
+                version_in[cell : cell + count] = range(version, version + count)
+                version += count
             if operation.length == 1:
-                writer.append(into)
+                writer.append(owner)
                 reader.append(None)
             else:
-                writer.extend([into] * operation.length)
+                writer.extend([owner] * operation.length)
                 reader.extend([None] * operation.length)
     # The final content of users' buffers is read by the user.
     for version in version_in[: values.scratch[-1]]:
@@ -337,16 +340,16 @@ def _assign_versions(values: Values, operations: list[Operation], cells: int, ed
     return remaining
 
 
-def _continues_fold(last: Operation, operation: Operation, edge: _Edges) -> bool:
+def _continues_fold(last: Operation, operation: Operation, edges: _Edges) -> bool:
     """Return whether a fold begins where the fold before it ends, in all its stretches."""
     if last.kind != FOLD or last.when != operation.when or len(last.spans) != len(operation.spans):
         return False
     pairs = zip(last.spans, operation.spans, strict=True)
-    return all(cell + count == other and not edge.is_border(other) for (cell, count), (other, _) in pairs)
+    return all(cell + count == begin and not edges.is_border(begin) for (cell, count), (begin, _) in pairs)
 
 
 def _same_writers(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
-    """Return whether each operand of both folds was written by the same operation."""
+    """Return whether one operation wrote, for each operand, the end of it `before` and its beginning `after`."""
     for earlier, later in zip(before, after, strict=True):
         a, b = earlier[-1], later[0]
         if (a < 0) != (b < 0) or (a >= 0 and writer[a] is not writer[b]):

@@ -2,6 +2,7 @@
 
 Words used here (form.py has the steps):
 
+    chunk           here the unit of sizes and addresses: all buffers are cut into chunks of one size
     stream          an independent sequence of steps of a rank; streams run at the same time
     turn            the work of a rank in one stream and one step of the schedule
     put             write data into the memory of another rank; with packets: a pack
@@ -10,8 +11,8 @@ Words used here (form.py has the steps):
     fold            combine several operands, here as their packets arrive (an add)
     unpack          wait for packets, and write their data to where they are needed as plain data
 
-Packets to another host go through slots of their sender: they are packed there, and a proxy then copies data and flags
-to the receiver.
+Packets to another host go through *staging slots* of their sender: they are packed there, and a proxy then copies data
+and flags to the receiver.
 
 Scratch of a rank with n slots. A packet is as much flag as data, so a slot has the size of two chunks:
 
@@ -83,8 +84,7 @@ class ByPackets:
     def split_streams(self, max_streams: int) -> StreamSteps:
         """Return the steps in at most `max_streams` streams.
 
-        Scratch of the addresses has room for packets; a chunk of packets lies
-        at twice its number. Linear in operations, times their parts.
+        Scratch is enlarged for packets (the module's drawing). Linear in operations, times their parts.
         """
         program = self.program
         stream = streams(program, max_streams, Switched.none(program))
@@ -100,8 +100,8 @@ class ByPackets:
 
         def steps(rank: int) -> list[list[Step]]:
             by_stream: list[list[Step]] = [[] for _ in range(count)]
-            for at, turns in groupby(work.turns(rank), lambda rank_turn: rank_turn.number // times):
-                by_stream[at] = _Rank(rank).steps(turns)
+            for index, turns in groupby(work.turns(rank), lambda rank_turn: rank_turn.number // times):
+                by_stream[index] = _StepWriter(rank).steps(turns)
             return by_stream
 
         return StreamSteps(count, steps, replace(self.bound, sizes=sizes))
@@ -114,12 +114,12 @@ class _Sent(NamedTuple):
     rank: Longs  # the sender
     peer: Longs  # the receiver
     source: Longs  # the sender's buffer
-    begin: Longs  # the first chunk in it
+    begin: Longs  # the first chunk in `source`
     target: Longs  # the receiver's buffer
-    at: Longs  # the first chunk in it
+    at: Longs  # the first chunk in `target`
     size: Longs  # chunks
     slot: Longs  # the receiver's slot for the packets
-    by_way: Longs  # to another host: the sender's slot through which they go; -1 within a host
+    staging: Longs  # to another host: the sender's staging slot; -1 within a host
 
     @staticmethod
     def of(
@@ -136,16 +136,16 @@ class _Sent(NamedTuple):
         head[1:] |= np.any([column[1:] != (column + size)[:-1] for column in (begin, at)], axis=0)
         total = np.diff(np.append(np.cumsum(size)[head] - size[head], size.sum()))
         turn, rank, peer, source, begin, target, at = (column[head] for column in (*keys, source, begin, target, at))
-        # Slots of a receiver are assigned in the order of turns, then those of what it sends to other hosts.
+        # Slots of a receiver are assigned in the order of turns; behind them are its staging slots.
         is_far = np.array([far(a, b) for a, b in zip(rank.tolist(), peer.tolist(), strict=True)], bool)
-        slot, by_way = _running_sums(peer, total, program.ranks), np.full(len(rank), -1, np.int64)
-        by_way[is_far] = _running_sums(rank[is_far], total[is_far], program.ranks)
-        by_way[is_far] += sums_by_group(peer, total, program.ranks)[rank[is_far]]
-        return _Sent(turn, rank, peer, source, begin, target, at, total, slot, by_way)
+        slot, staging = _running_sums(peer, total, program.ranks), np.full(len(rank), -1, np.int64)
+        staging[is_far] = _running_sums(rank[is_far], total[is_far], program.ranks)
+        staging[is_far] += sums_by_group(peer, total, program.ranks)[rank[is_far]]
+        return _Sent(turn, rank, peer, source, begin, target, at, total, slot, staging)
 
     def count_slots(self, ranks: int) -> Longs:
         """Return the number of slots of every rank."""
-        is_far = self.by_way >= 0
+        is_far = self.staging >= 0
         slots: Longs = sums_by_group(self.peer, self.size, ranks) + sums_by_group(
             self.rank[is_far], self.size[is_far], ranks
         )
@@ -169,23 +169,23 @@ class _Places:
     """The layout of scratch: slots of packets, and behind them the chunks that are needed as plain data.
 
     A chunk that is written once, by a message, and read by folds only is added as packets and never stored as data.
-    `data`: of each chunk of scratch whether it is stored.
+    `data`: for each chunk of scratch of all ranks whether it is stored as data. `first`: per rank its first such chunk.
     """
 
     def __init__(self, program: Program, bound: Bound, sent: _Sent, folds: Longs) -> None:
         self.first = np.concatenate([[0], np.cumsum(bound.sizes[:, SCRATCH])]).astype(np.int64)
         self.slots = sent.count_slots(program.ranks)
         # Only scratch may stay packets; users' buffers always hold data.
-        into = sent.target == SCRATCH
-        come, size = self.first[sent.peer[into]] + sent.at[into], sent.size[into]
-        self.slot_of = np.full(int(self.first[-1]) + 1, -1, np.int64)  # of each chunk that comes by packets
-        self.slot_of[concat_ranges(come, size)] = concat_ranges(sent.slot[into], size)
+        to_scratch = sent.target == SCRATCH
+        arrival, size = self.first[sent.peer[to_scratch]] + sent.at[to_scratch], sent.size[to_scratch]
+        self.slot_of = np.full(int(self.first[-1]) + 1, -1, np.int64)  # of each chunk that arrives by packets
+        self.slot_of[concat_ranges(arrival, size)] = concat_ranges(sent.slot[to_scratch], size)
         operands = concat_ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
         operands = operands[bound.buffer[operands] == SCRATCH]
         read = self.first[program.rank[program.part_op[operands]]] + bound.begin[operands]
         # May grow below: a stretch is data as a whole or not at all.
         self.data = self._needed_as_data(program, bound)
-        self._unify_stretches(_long_slices(come, size), _long_slices(read, bound.length[operands]))
+        self._unify_stretches(_long_slices(arrival, size), _long_slices(read, bound.length[operands]))
         self.place = np.concatenate([[0], np.cumsum(self.data)])  # per chunk, the number of data chunks before it
 
     def _needed_as_data(self, program: Program, bound: Bound) -> Bools:
@@ -194,17 +194,17 @@ class _Places:
         kind, rank = program.kind[program.part_op], program.rank[program.part_op]
         result = np.zeros(len(inside), bool)
         result[program.part_ptr[:-1][program.kind == FOLDS]] = True
-        # `written`: receives and folds that write a chunk; `other`: sends that read it and folds that write it.
-        written, other = (
+        # per chunk: how many receives and folds write it; how many sends read it or folds write it
+        written, sent_or_folded = (
             _count_coverage(
                 self.first[rank[selected]] + bound.begin[selected], bound.length[selected], len(self.slot_of)
             )
             for selected in (inside & ((kind == RECEIVE) | result), inside & ((kind == SEND) | result))
         )
-        stays_data: Bools = (written > 1) | (other > 0)
+        stays_data: Bools = (written > 1) | (sent_or_folded > 0)
         return stays_data
 
-    def _unify_stretches(self, come: list[slice], read: list[slice]) -> None:
+    def _unify_stretches(self, arrivals: list[slice], read: list[slice]) -> None:
         """Make all chunks of a message packets, or all data; and likewise of each operand of a fold.
 
         Single chunks, by far the most, need nothing.
@@ -215,11 +215,11 @@ class _Places:
         # Repeat to a fixed point: data in one stretch may force an overlapping one to be data.
         data_count = -1
         while data_count != (data_count := int(self.data.sum())):
-            for chunks in (*come, *read):
+            for chunks in (*arrivals, *read):
                 self.data[chunks] |= self.data[chunks].any()
 
     def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
-        """Return the slot of each chunk that is only ever stored as packets; -1 for others."""
+        """Return the slot of each chunk that is stored as packets only; -1 for others."""
         # The last entry, behind all scratch, stands for users' buffers.
         at = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.data) - 1)
         return np.where(self.data[at], -1, self.slot_of[at])
@@ -257,8 +257,8 @@ class _Turn(NamedTuple):
     """The work of a rank in one step of a stream."""
 
     number: int  # stream and step as one number
-    moves: list[Move]  # a move to the rank itself packs data for another host
-    passed: list[Move]  # and these moves then send them there
+    moves: list[Move]  # a move to the rank itself packs data into a staging slot
+    forwarded: list[Move]  # from staging slots to other hosts
     unpacked: list[tuple[Place, Place, int]]  # packets, the place where they are needed as data, and their size
     folds: list[Fold]
 
@@ -298,19 +298,19 @@ class _RankWork:
         sent = self.sent
         own_sends = self.by_rank[self.sent_ptr[rank] : self.sent_ptr[rank + 1]]
         own_arrivals = self.unpacked[self.unpacked_ptr[rank] : self.unpacked_ptr[rank + 1]]
-        by_way = sent.by_way[own_sends]
+        staging = sent.staging[own_sends]
         moves = list(
             map(
                 Move,
-                _as_list(np.where(by_way < 0, sent.peer[own_sends], rank)),
+                _as_list(np.where(staging < 0, sent.peer[own_sends], rank)),
                 _places_of(sent.source[own_sends], self.begin[own_sends]),
-                _packet_places(np.where(by_way < 0, sent.slot[own_sends], by_way)),
+                _packet_places(np.where(staging < 0, sent.slot[own_sends], staging)),
                 _as_list(sent.size[own_sends]),
             )
         )
-        passed = list(
+        forwarded = list(
             map(
-                Move, _as_list(sent.peer[own_sends]), _packet_places(by_way), _packet_places(sent.slot[own_sends]),
+                Move, _as_list(sent.peer[own_sends]), _packet_places(staging), _packet_places(sent.slot[own_sends]),
                 _as_list(sent.size[own_sends]),
             )
         )  # fmt: skip
@@ -321,15 +321,16 @@ class _RankWork:
         own_folds = slice(int(self.fold_ptr[rank]), int(self.fold_ptr[rank + 1]))
         folds = self._folds_of(own_folds.start, own_folds.stop)
         numbers = (sent.turn[own_sends], sent.turn[own_arrivals], self.turn[own_folds])
-        # Turns in which the rank sends, receives or folds.
-        every = distinct(np.concatenate(numbers))
-        low, high = (
-            zip(*(_as_list(np.searchsorted(turn_column, every, side)) for turn_column in numbers), strict=True)
+        # Turns in which the rank sends, receives or folds; for each, where its sends, arrivals and folds begin and end.
+        turns = distinct(np.concatenate(numbers))
+        begins, ends = (
+            zip(*(_as_list(np.searchsorted(turn_column, turns, side)) for turn_column in numbers), strict=True)
             for side in _SIDES
         )
-        for number, (a, b, c), (d, e, f) in zip(_as_list(every), low, high, strict=True):
-            far = [move for move in passed[a:d] if move.source[1] >= 0]
-            yield _Turn(number, moves[a:d], far, arrivals[b:e], folds[c:f])
+        for number, begin, end in zip(_as_list(turns), begins, ends, strict=True):
+            of_sends, of_arrivals, of_folds = map(slice, begin, end)
+            to_hosts = [move for move in forwarded[of_sends] if move.source[1] >= 0]
+            yield _Turn(number, moves[of_sends], to_hosts, arrivals[of_arrivals], folds[of_folds])
 
     def _folds_of(self, low: int, high: int) -> list[Fold]:
         """Return the folds with these positions in the columns."""
@@ -344,12 +345,12 @@ class _RankWork:
         ]
 
 
-class _Rank:
+class _StepWriter:
     """Writes the steps of a rank in a stream."""
 
     def __init__(self, rank: int) -> None:
-        self.line = RankSteps(rank)
-        self.pending: list[Fold] = []  # what the next puts may take along
+        self.written = RankSteps(rank)
+        self.pending: list[Fold] = []  # folds of the previous turn, whose results this turn's puts may send
 
     def steps(self, turns: Iterable[_Turn]) -> list[Step]:
         """Return the steps for these turns."""
@@ -358,14 +359,14 @@ class _Rank:
             remaining = self._write_folds(turn.moves) if self.pending else turn.moves
             for moves in ([move for move in remaining if self._is_own(move) == own] for own in (False, True)):
                 if moves:
-                    self.line.put(PACK, moves)
-            # Passed on once its packets are there, so no sync stands before it.
-            self.line.steps += [Step(PACK, (), (move,)) for move in turn.passed]
+                    self.written.put(PACK, moves)
+            # The proxy forwards packets once they are there, so no sync stands before this step.
+            self.written.steps += [Step(PACK, (), (move,)) for move in turn.forwarded]
             for packets, into, size in turn.unpacked:
                 self._write_unpack(packets, into, size)
             self.pending = join_folds(turn.folds) if turn.folds else []
         self._write_folds([])
-        return self.line.steps
+        return self.written.steps
 
     def _write_folds(self, moves: list[Move]) -> list[Move]:
         """Write the pending folds, with packets of their results; return the remaining moves."""
@@ -373,12 +374,12 @@ class _Rank:
         for fold in self.pending:
             data = [place for place in fold.operands if place[0] != PACKETS]
             packets = [place for place in fold.operands if place[0] == PACKETS]
-            along: list[Move] = []
-            # A fold of data and packets can write its result as packets to others at once.
+            along: list[Move] = []  # moves that send the result, made by the fold itself
+            # A fold of data and packets can write its result as packets to other ranks at once.
             if remaining and data and packets:
                 along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
-                own = [move for move in along if self._is_own(move)]
-                along = [move for move in along if move not in own[1:]]  # one place for its own packets
+                staged = [move for move in along if self._is_own(move)]
+                along = [move for move in along if move not in staged[1:]]  # a step has one place for staged packets
                 remaining = [move for move in remaining if move not in along]
             # An ADD needs one operand of data: unpack the first packet into the result.
             if not data:
@@ -388,14 +389,15 @@ class _Rank:
                 data = self._fold_data(data, fold)
             # At most MOST_OPERANDS per step; the partial sum is the data of the next step.
             while packets:
-                now, packets = packets[: MOST_OPERANDS - 1], packets[MOST_OPERANDS - 1 :]
-                self._write_step(ADD, (*data, *now), fold.into, fold.size, tuple(along) if not packets else ())
+                batch, packets = packets[: MOST_OPERANDS - 1], packets[MOST_OPERANDS - 1 :]
+                self._write_step(ADD, (*data, *batch), fold.into, fold.size, tuple(along) if not packets else ())
                 data = [fold.into]
         self.pending = []
         return remaining
 
     def _is_own(self, move: Move) -> bool:
-        return move.peer == self.line.rank
+        """Return whether a move goes to a staging slot."""
+        return move.peer == self.written.rank
 
     def _fold_data(self, data: list[Place], fold: Fold) -> list[Place]:
         """Fold the operands that are plain data into one."""
@@ -410,9 +412,9 @@ class _Rank:
     def _write_step(
         self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[Move, ...] = ()
     ) -> None:
-        """Write a step; threads wait for packets themselves, only data needs a sync."""
+        """Write a step. Its threads wait for packets themselves, so only plain data needs a sync."""
         read = [place for place in operands if place[0] != PACKETS]
-        self.line.combine(Step(kind, (), along, into, operands, size), read)
+        self.written.combine(Step(kind, (), along, into, operands, size), read)
 
 
 def _as_list(column: Longs) -> list[int]:
