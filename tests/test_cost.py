@@ -332,13 +332,13 @@ def test_two_sizes_on_a_line_settle_those_between(monkeypatch: pytest.MonkeyPatc
 def test_too_many_pieces_give_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = chain(3)
     few = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)], pieces=8)
-    monkeypatch.setattr(tracing, "MOST_ROWS", 15)
+    monkeypatch.setattr(tracing, "MAX_ROWS", 15)
     found = prepare("critical-path", few, machine)(80)
     assert found.seconds == seconds("alpha-beta", few, machine, 80) == 9 * (1 + 10)
     assert "upper bound" in found.note
-    monkeypatch.setattr(tracing, "MOST_ROWS", 16)
+    monkeypatch.setattr(tracing, "MAX_ROWS", 16)
     assert prepare("critical-path", few, machine)(80).seconds == 80 + 1 + 10 + 1
-    monkeypatch.setattr(tracing, "MOST_ROWS", 15)
+    monkeypatch.setattr(tracing, "MAX_ROWS", 15)
     with pytest.raises(Unsupported, match="fewer pieces"):
         prepare("alpha-beta", few, machine).events(80)  # type: ignore[attr-defined]
     deep = pipeline(few, 2**20)

@@ -4,13 +4,13 @@ The parameters are
 
     L          latency in seconds
     o_s, o_r   seconds that the sender and the receiver spend per message
-    g          least seconds between two messages of a rank (LogGP calls it the gap)
-    G          seconds per byte
-    gamma      seconds per byte that a rank combines
+    g          minimum seconds between two messages of a rank (LogGP calls it the gap)
+    G          seconds per byte of a message
+    gamma      seconds per byte that a rank reduces
 
 A *level* holds the parameters between ranks that share a place, such as a host. Example: with levels "host" and ""
-(everything else) ranks in one host use the first, all other pairs the second. Between the sizes given, parameters are
-interpolated linearly.
+(everything else) ranks in one host use the first, all other pairs the second. Parameters may
+depend on the message size; between the listed sizes they are interpolated linearly.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from antiphon.units import exact
 
 Floats = NDArray[np.float64]
 FIGURES = ("L", "o_s", "o_r", "g", "G", "gamma")  # LogGP's parameters, see the module
-PACKET = 4096  # bytes, by default
-MOST_RADIX = 2**16  # greatest number of simultaneous messages in a profile
-MOST_SECONDS = 3600.0  # greatest figure in a profile
+PACKET = 4096  # default size of a packet, in bytes
+MAX_RADIX = 2**16  # simultaneous messages
+MAX_FIGURE = 3600.0  # seconds, or seconds per byte
 
 
 @dataclass(frozen=True)
 class Level:
     """The parameters between ranks that share a place: linear between `sizes`, constant outside of them.
 
-    Each parameter (see the module) is one number, or one for every size.
+    Each parameter (see the module) has one value, or one for every size.
     """
 
     within: str = ""  # name of the place without number ("host": host0, host1, ...); "": all other pairs
@@ -59,7 +59,7 @@ class Level:
         # A single size is arbitrary, as the figures are then constant.
         object.__setattr__(self, "sizes", sizes if len(sizes) > 1 else (1.0,))
         for name in FIGURES:
-            values = _parse_figures(getattr(self, name), name, MOST_SECONDS)
+            values = _parse_figures(getattr(self, name), name, MAX_FIGURE)
             if len(values) == 1:
                 values *= len(sizes)
             if len(values) != len(sizes):
@@ -69,9 +69,9 @@ class Level:
             object.__setattr__(self, name, values)
 
     def at(self, nbytes: ArrayLike) -> dict[str, Floats]:
-        """Return every parameter at these sizes."""
-        where = np.asarray(nbytes, np.float64)
-        return {name: np.interp(where, self.sizes, getattr(self, name)) for name in FIGURES}
+        """Return every parameter at these sizes, in bytes."""
+        sizes = np.asarray(nbytes, np.float64)
+        return {name: np.interp(sizes, self.sizes, getattr(self, name)) for name in FIGURES}
 
     def as_json(self) -> dict[str, Any]:
         row: dict[str, Any] = {"within": self.within} if self.within else {}
@@ -89,8 +89,8 @@ class LogGP:
     """Levels from the innermost to the outermost, and the limits on simultaneous messages (None: no limit)."""
 
     levels: tuple[Level, ...]
-    device_radix: int | None = 1  # messages that a rank sends at once; as many that it receives at once
-    node_radix: int | None = 1  # packets that a host's network card sends at once; as many that it receives
+    device_radix: int | None = 1  # messages that a rank sends at once; it receives as many
+    node_radix: int | None = 1  # packets that a host's network card sends at once; it receives as many
     node: str = "host"  # name of the place whose ranks share a network card
     packet: int = PACKET  # bytes
 
@@ -107,8 +107,8 @@ class LogGP:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**40:
                 raise Invalid(f"{name}: expected a whole number from 1 on, got {quote(value)}")
-            if name != "packet" and value > MOST_RADIX:
-                raise Invalid(f"{name}: at most {MOST_RADIX}, got {value}; null stands for no limit")
+            if name != "packet" and value > MAX_RADIX:
+                raise Invalid(f"{name}: at most {MAX_RADIX}, got {value}; null stands for no limit")
 
     def groups(self, topology: Topology) -> tuple[Longs, ...]:
         """Return for every level the number of each rank's place, -1 if no place of the rank has that name."""
@@ -163,7 +163,7 @@ class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     packet: int = PACKET
 
     def read(self) -> LogGP:
-        """Build the figures; raise Invalid with the level's number."""
+        """Build the parameters; raise Invalid with the level's number."""
         levels = []
         for number, row in enumerate(self.levels):
             fields: Mapping[str, Any] = {name: getattr(row, name) for name in ("sizes", *FIGURES)}
@@ -176,14 +176,14 @@ class LogGPRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 def _parse_figures(values: object, label: str, maximum: float) -> tuple[float, ...]:
     """Return one figure or several as floats from 0 to `maximum`."""
-    several = values if isinstance(values, Sequence) and not isinstance(values, str) else (values,)
+    sequence = values if isinstance(values, Sequence) and not isinstance(values, str) else (values,)
     if isinstance(values, np.ndarray):
-        several = values.tolist()
-    out = []
-    for value in several:
+        sequence = values.tolist()
+    figures = []
+    for value in sequence:
         number = exact(value, label)
         if not 0 <= number <= maximum:
             limit = "" if maximum == float("inf") else f" to {maximum:g}"
             raise Invalid(f"{label}: expected figures from 0 on{limit}, got {quote(value)}")
-        out.append(float(number))
-    return tuple(out)
+        figures.append(float(number))
+    return tuple(figures)

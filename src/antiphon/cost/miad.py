@@ -1,9 +1,10 @@
 """Find a good chunk size by measuring: MIAD, multiplicative increase, additive decrease (Blink, section 4.2.1).
 
 The caller runs its work with the size that the controller proposes and reports the speed; after some rounds the
-controller settles on one size. Example with `factor` 2: 1 MB runs at 5 GB/s, 2 MB at 8, 4 MB at 9, and 8 MB at 7, which
-is far below the best. Now the size decreases from 8 MB in steps of 512 KB (an eighth of the best size), until
-throughput falls again at sizes below 4 MB. Then the three best sizes are run again.
+controller settles on one size. `runtimes/measure/bench.py` finds a number of pieces with it. Example with `factor` 2: 1
+MB runs at 5 GB/s, 2 MB at 8, 4 MB at 9, and 8 MB at 7, which is far below the best (by more than 10 %). Now the size
+decreases from 8 MB in steps of 512 KB (an eighth of the best size), until throughput falls again at sizes below 4 MB.
+Then the three best sizes are run again.
 """
 
 from __future__ import annotations
@@ -34,16 +35,18 @@ class Miad:
     most `largest`.
     """
 
-    smallest: int = 1 << 20
+    smallest: int = 1 << 20  # bytes, as all sizes
     largest: int = 1 << 30
     factor: float = 2.0
     step: int | None = None
     repeats: int = 5
-    tolerance: float = 0.02
+    tolerance: float = 0.02  # of throughput, relative
     patience: int = 2
     align: int = 256
     settled: bool = field(default=False, init=False)
-    medians: dict[int, float] = field(default_factory=dict, init=False)  # throughput by size
+    medians: dict[int, float] = field(
+        default_factory=dict, init=False
+    )  # throughput by size, in bytes per second or runs per second
 
     def __post_init__(self) -> None:
         if not 0 < self.smallest <= self.largest:
@@ -64,7 +67,7 @@ class Miad:
         self._finals: list[int] | None = None  # the best sizes, once they are run again
         self._rising = True  # whether sizes still increase
         self._worse = 0  # sizes in a row without a new best
-        self._down, self._floor = 0, self.smallest  # once sizes decrease: step, and the least size to try
+        self._down, self._floor = 0, self.smallest  # once sizes decrease: the step, and the smallest size to try
 
     def next(self) -> int:
         """Return the chunk size, in bytes, to use now."""
@@ -99,34 +102,34 @@ class Miad:
         if self._finals is not None:
             self._run_final()
             return
-        better = before is None or speed > before * (1 + self.tolerance)
-        far = before is not None and speed < before * (1 - max(0.1, 5 * self.tolerance))
-        self._worse = 0 if better else self._worse + 1
-        self._choose_next(far)
+        is_better = before is None or speed > before * (1 + self.tolerance)
+        is_far_below = before is not None and speed < before * (1 - max(0.1, 5 * self.tolerance))
+        self._worse = 0 if is_better else self._worse + 1
+        self._choose_next(is_far_below)
 
-    def _choose_next(self, far: bool) -> None:
-        """Choose the next size after the current one has been measured; `far`: it was far below the best."""
-        at = self._size
+    def _choose_next(self, is_far_below: bool) -> None:
+        """Choose the next size. `is_far_below`: the current one was measured to be far below the best."""
+        size = self._size
         if self._rising:
-            if not far and self._worse < self.patience and at < self.largest:
-                self._size = min(self._round_up(at * self.factor, at), self.largest)
+            if not is_far_below and self._worse < self.patience and size < self.largest:
+                self._size = min(self._round_above(size * self.factor, size), self.largest)
                 return
             best = self.best  # from now on decrease, from one size above the best
             self._rising, self._worse = False, 0
             self._down = self.step or max(best // 8, self.align)
             self._floor = max(self.smallest, int(best / self.factor))
-            at = min(self._round_up(best * self.factor, best), at) if best < at else at
-        if self._worse >= self.patience and at < self.best:
+            size = min(self._round_above(best * self.factor, best), size) if best < size else size
+        if self._worse >= self.patience and size < self.best:
             self._run_final()
             return
-        while at > self._floor:
-            at = max(self._round_up(at - self._down, 0), self._floor)
-            if at not in self.medians:
-                self._size = at
+        while size > self._floor:
+            size = max(self._round_above(size - self._down, 0), self._floor)
+            if size not in self.medians:
+                self._size = size
                 return
         self._run_final()
 
-    def _round_up(self, size: float, above: int) -> int:
+    def _round_above(self, size: float, above: int) -> int:
         """Return a size as a multiple of `align`, rounded down, but greater than `above`."""
         return max(int(size) // self.align, above // self.align + 1 if above else 1) * self.align
 
@@ -134,9 +137,9 @@ class Miad:
         """Choose the next size to be run again, or finish."""
         if self._finals is None:
             self._finals = sorted(self.medians, key=lambda size: (-self.medians[size], size))[:3]
-        again = [size for size in self._finals if len(self._runs[size]) < 3 * self.repeats]
-        if again:
-            self._size = again[0]
+        unfinished = [size for size in self._finals if len(self._runs[size]) < 3 * self.repeats]
+        if unfinished:
+            self._size = unfinished[0]
         else:
             self._size = min(self._finals, key=lambda size: (-self.medians[size], size))
             self.settled = True

@@ -1,4 +1,4 @@
-"""The result of a cost model, and the type of the functions that predict."""
+"""Types of cost models: a `Predictor` returns a `Prediction` for a message size. `cost.prepare` makes predictors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Prediction:
     seconds: float
     terms: Mapping[str, float]  # name -> seconds; they sum to `seconds`
     bottleneck: str  # a link, limit or rank, as users call it
-    critical_path: Sequence[Hop] = field(default=())  # in the order of time
+    critical_path: Sequence[Hop] = field(default=())  # messages, in the order of time
     note: str = ""  # what users must know about the figures, for instance that they are only bounds
     rests_on: str = ""  # the measurements that the model's own figures are calibrated by, briefly
 
@@ -30,14 +30,14 @@ Predictor = Callable[[int], Prediction]  # nbytes -> prediction
 
 @runtime_checkable
 class Simulator(Protocol):
-    """A predictor that can compare a time at less cost than it predicts one."""
+    """A predictor that can compare its time with another at less cost than it predicts it."""
 
     @property
     def is_large(self) -> bool:
-        """Return whether simulating a size takes so long that comparing first is worthwhile."""
+        """Return whether a prediction takes so long that `takes_less` should be asked first."""
 
     def takes_less(self, nbytes: int, seconds: float) -> bool:
-        """Return whether a size takes less than this time."""
+        """Return whether the predicted time at a size is less than `seconds`."""
 
 
 class LazyPath(Sequence[Hop]):

@@ -1,4 +1,4 @@
-"""Read and write profiles: measured or assumed figures of a kind of machine, in a file beside the topology's.
+"""Read and write profiles: files of measured or assumed figures that replace nominal figures of a topology.
 
 `Profile.on(topology)` returns the topology with the profile's latencies and bandwidths; models read the other figures.
 The file (all fields except the first two are optional):
@@ -39,10 +39,10 @@ from antiphon.units import exact, parse_bandwidth, parse_seconds, plain, stored_
 
 FORMAT, VERSION = "antiphon-profile", 1
 MEMORY_BANDWIDTH = Fraction(100 * 10**9)  # bytes per second that a rank copies or combines locally; an assumption
-MOST_FACTOR = 1000  # greatest bandwidth_factor, and the inverse of the least
-MOST_FIELDS = 2**14  # fields in a file
-MOST_PER_BYTE = 1.0  # seconds per byte; no real machine is slower
-MOST_SENDERS = 2**31  # greatest w_t
+MAX_FACTOR = 1000  # of bandwidth_factor, which is at least 1 / MAX_FACTOR
+MAX_FIELDS = 2**14  # of a file
+MAX_SECONDS_PER_BYTE = 1.0  # no real machine is slower
+MAX_SENDERS = 2**31  # w_t is less
 SHIPPED = Path(__file__).parent / "profiles"  # profiles that come with the package
 
 
@@ -55,21 +55,21 @@ class Incast:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", _per_byte(self.epsilon, "epsilon"))
-        if isinstance(self.w_t, bool) or not isinstance(self.w_t, int) or not 0 <= self.w_t < MOST_SENDERS:
+        if isinstance(self.w_t, bool) or not isinstance(self.w_t, int) or not 0 <= self.w_t < MAX_SENDERS:
             raise Invalid(f"w_t: expected a whole number of senders from 0 on, got {quote(self.w_t)}")
 
 
 def _per_byte(value: object, label: str) -> float:
     """Return seconds per byte, checked for range."""
     seconds = exact(value, label)
-    if not 0 <= seconds <= MOST_PER_BYTE:
-        raise Invalid(f"{label}: expected seconds per byte, from 0 to {MOST_PER_BYTE:g}, got {quote(value)}")
+    if not 0 <= seconds <= MAX_SECONDS_PER_BYTE:
+        raise Invalid(f"{label}: expected seconds per byte, from 0 to {MAX_SECONDS_PER_BYTE:g}, got {quote(value)}")
     return float(seconds)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Figures by kind of link that override those of a topology, and figures of ranks. Defaults cost nothing."""
+    """Figures by kind of link that override those of a topology, and figures of ranks; the defaults add no time."""
 
     name: str = ""
     alpha: Mapping[str, float] = field(default_factory=dict)  # kind of link -> latency in seconds
@@ -77,10 +77,10 @@ class Profile:
     bandwidth_factor: Mapping[str, Fraction] = field(default_factory=dict)
     memory_bandwidth: Fraction = MEMORY_BANDWIDTH  # bytes per second of copies within a rank
     incast: Mapping[str, Incast] = field(default_factory=dict)  # by kind of link; for models genmodel and flows
-    gamma: float = 0.0  # seconds per byte that a rank adds
+    gamma: float = 0.0  # seconds per byte that a rank reduces
     delta: float = 0.0  # seconds per byte that a rank reads from or writes to memory while it combines
-    loggp: LogGP | None = None  # figures of model loggp
-    lowerings: Mapping[str, LoweringCosts] = field(default_factory=dict)  # by name, for model lowering
+    loggp: LogGP | None = None  # for model loggp
+    lowerings: Mapping[str, LoweringCosts] = field(default_factory=dict)  # by name of the lowering, for model lowering
 
     def __post_init__(self) -> None:
         figures = (("alpha", self.alpha), ("bandwidth_factor", self.bandwidth_factor), ("incast", self.incast))
@@ -92,8 +92,8 @@ class Profile:
         alpha = {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in self.alpha.items()}
         factor = {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in self.bandwidth_factor.items()}
         for kind, value in factor.items():
-            if not Fraction(1, MOST_FACTOR) <= value <= MOST_FACTOR:
-                raise Invalid(f"bandwidth_factor.{kind}: expected 1/{MOST_FACTOR} to {MOST_FACTOR}, got {float(value)}")
+            if not Fraction(1, MAX_FACTOR) <= value <= MAX_FACTOR:
+                raise Invalid(f"bandwidth_factor.{kind}: expected 1/{MAX_FACTOR} to {MAX_FACTOR}, got {float(value)}")
         object.__setattr__(self, "alpha", alpha)
         object.__setattr__(self, "bandwidth_factor", factor)
         memory = parse_bandwidth(self.memory_bandwidth, "memory_bandwidth")
@@ -134,10 +134,11 @@ class Profile:
         )
         return replace(topology, types=types, limits=limits)
 
-    def _adjust_type(self, kind: LinkType) -> LinkType:
+    def _adjust_type(self, link_type: LinkType) -> LinkType:
         """Return a link type with this profile's latency and bandwidth."""
-        factor = self.bandwidth_factor.get(kind.kind, Fraction(1))
-        return LinkType(kind.kind, kind.bandwidth * factor, self.alpha.get(kind.kind, kind.latency))
+        factor = self.bandwidth_factor.get(link_type.kind, Fraction(1))
+        latency = self.alpha.get(link_type.kind, link_type.latency)
+        return LinkType(link_type.kind, link_type.bandwidth * factor, latency)
 
     def _scale_factor(self, topology: Topology, link: int) -> Fraction:
         """Return the bandwidth factor of a link."""
@@ -164,7 +165,7 @@ class _IncastRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     w_t: int = 0
 
 
-class _Row(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _ProfileRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: str = FORMAT
     version: int = VERSION
     name: str = ""
@@ -182,14 +183,14 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     """Read a profile; every error is one line with the file and the place in it."""
     with reading(name_of(path)):
         data = read_bytes(path)
-        if data.count(b":") > MOST_FIELDS:
-            raise Invalid(f"has more than {MOST_FIELDS} fields; a profile has some dozens")
+        if data.count(b":") > MAX_FIELDS:
+            raise Invalid(f"has more than {MAX_FIELDS} fields; a profile has some dozens")
         head = decode(data, Head)
         if head.format != FORMAT:
             raise Invalid(f'"format" is {quote(head.format)}; a profile begins with "format": "{FORMAT}", "version": 1')
         if head.version != VERSION or type(head.version) is not int:
             raise Invalid(f"version {quote(head.version)} of {FORMAT} is not known here; version {VERSION} is")
-        row = decode(data, _Row)
+        row = decode(data, _ProfileRow)
         check_keys(data)
         memory = MEMORY_BANDWIDTH if row.memory_bandwidth is None else row.memory_bandwidth
         return Profile(

@@ -73,21 +73,23 @@ def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
 
 
 def latency_name(count: int, greatest: float, noun: str = "step") -> str:
-    """Return the bottleneck "latency" in words: the number of steps or messages, and the greatest in seconds."""
+    """Return the bottleneck "latency" in words. `count`: of steps or messages; `greatest`: in seconds."""
     return f"latency of {count} {noun}{'' if count == 1 else 's'}, up to {format_seconds(greatest)} each"
 
 
 def price_linear(
     alpha: float, beta: float, names: Mapping[str, str], path: LazyPath, note: str = ""
 ) -> Callable[[int], Prediction]:
-    """Return a predictor for a time that is linear in nbytes: its terms, their sum, and the bottleneck of the greatest
-    term."""
+    """Return a predictor for the time alpha (seconds) + nbytes * beta (seconds per byte).
+
+    `names`: the bottleneck to report if the term "latency" or "bandwidth" is the greater one.
+    """
 
     def predict(nbytes: int) -> Prediction:
         terms = {"latency": alpha, "bandwidth": beta * nbytes}
         greatest = max(terms, key=lambda term: terms[term])
-        named = names[greatest] if terms[greatest] else "nothing takes time"
-        return Prediction(sum(terms.values()), terms, named, path, note)
+        bottleneck = names[greatest] if terms[greatest] else "nothing takes time"
+        return Prediction(sum(terms.values()), terms, bottleneck, path, note)
 
     return predict
 
@@ -121,9 +123,9 @@ class Barriers:
         at = np.flatnonzero(line.resource >= 0)
         if not len(at):
             return "no link"
-        # few conversions, as equal fractions are mostly one object
-        value = {id(s): float(s) for s in {id(s): s for s in line.seconds}.values()}
-        seconds = np.array([value[id(s)] for s in line.seconds])
+        # convert each fraction object once, as equal fractions are mostly one object
+        float_of = {id(s): float(s) for s in {id(s): s for s in line.seconds}.values()}
+        seconds = np.array([float_of[id(s)] for s in line.seconds])
         spent = np.bincount(line.resource[at], weights=(seconds * line.length)[at])
         return resource_name(self.topology, int(spent.argmax()))
 
@@ -150,10 +152,9 @@ class Barriers:
         )
 
     def path(self) -> list[Hop]:
-        """Return the critical path: per run of equally loaded steps a message over the busiest link, as (step, src,
-        dst).
+        """Return the critical path as (step, src, dst): per run of equally loaded steps a message on its busiest link.
 
-        O(E log E) in load entries.
+        O(uses log uses); a use is a message on one of its links or limits.
 
         >>> from antiphon.core.example import machine, star
         >>> Barriers(star(), machine()).path()
@@ -164,15 +165,16 @@ class Barriers:
         message, resource = routing.use_message, routing.use_resource
         step = routing.messages.step[message].astype(np.int64)
         end = step + routing.messages.pieces[message]
+        # sort the uses by (resource, first step), as one number
         bound = int(max(end.max(initial=0), line.begin.max(initial=0))) + 1
         order = order_of(resource * bound + step, routing.resources * bound)
         message, key = message[order], (resource * bound + step)[order]
         # In each run, of the messages begun so far on its busiest link, the one that ends last is still being sent.
-        last = resource[order] * bound + end[order]
-        lasting = np.maximum.accumulate(last)
-        which = np.maximum.accumulate(np.where(last == lasting, np.arange(len(last)), 0))
-        at = which[np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1]
-        columns = (line.begin[runs], routing.messages.src[message[at]], routing.messages.dst[message[at]])
+        end_key = resource[order] * bound + end[order]
+        is_latest = end_key == np.maximum.accumulate(end_key)
+        latest = np.maximum.accumulate(np.where(is_latest, np.arange(len(end_key)), 0))
+        use = latest[np.searchsorted(key, line.resource[runs] * bound + line.begin[runs], side="right") - 1]
+        columns = (line.begin[runs], routing.messages.src[message[use]], routing.messages.dst[message[use]])
         return list(zip(*(c.tolist() for c in columns), strict=True))
 
     def predictor(self, note: str = "") -> Callable[[int], Prediction]:

@@ -1,6 +1,6 @@
 """Hold the times at which every message is in transit, and write them as a Chrome trace.
 
-`Events` has per message when it starts and when it has arrived. Links and shared limits serve messages one after
+`Events` has per message the times at which it starts and has arrived. Links and shared limits serve messages one after
 another: the time of a message on one of them is its *turn* there, and `Events` has the begin and end of every turn.
 Models with barriers between steps derive events from their steps (`barrier_events`); simulators record them.
 `chrome_trace` writes them as JSON for chrome://tracing or Perfetto: a line per rank, per link, and for the critical
@@ -27,10 +27,10 @@ from antiphon.cost.steps import Barriers
 from antiphon.errors import Unsupported
 
 # Limits on the rows of a schedule after its pieces are expanded (see `most_rows`).
-MOST_ROWS = 2**22
-FEW_ROWS = 2**18  # allowed for any schedule
-ROWS_PER_TRANSFER = 64  # beyond FEW_ROWS
-MOST_EVENTS = 2**20  # in one trace
+MAX_ROWS = 2**22  # unless the schedule has more transfers
+MIN_ROWS = 2**18  # allowed for any schedule
+ROWS_PER_TRANSFER = 64  # allowed where that is between MIN_ROWS and MAX_ROWS
+MAX_EVENTS = 2**20  # messages and uses in one Chrome trace; viewers become slow with more
 
 
 def expanded_rows(schedule: Schedule) -> int:
@@ -41,11 +41,11 @@ def expanded_rows(schedule: Schedule) -> int:
 
 
 def most_rows(schedule: Schedule) -> int:
-    """Return the number of rows up to which pieces are expanded.
+    """Return the maximum number of rows up to which pieces are expanded.
 
     A row takes up to a kilobyte of memory: a small file with a million pieces must not take gigabytes.
     """
-    return max(schedule.transfers, min(MOST_ROWS, max(FEW_ROWS, ROWS_PER_TRANSFER * schedule.transfers)))
+    return max(schedule.transfers, min(MAX_ROWS, max(MIN_ROWS, ROWS_PER_TRANSFER * schedule.transfers)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +53,15 @@ class Events:
     """The times of all messages and of their turns on links and limits, in seconds."""
 
     paths: Paths  # the messages, and which links and limits each uses
-    start: Floats  # per message when it starts
-    landed: Floats  # per message when it has arrived
-    use_start: Floats  # per use of a link or limit when the turn begins
+    start: Floats  # per message
+    landed: Floats  # per message, when it has arrived
+    use_start: Floats  # per use of a link or limit by a message (`paths.use_message`): when the turn begins
     use_end: Floats
 
 
 @dataclass(frozen=True, eq=False)
-class Traced:
-    """The predictor of a model with barriers, which also returns when every message is in transit."""
+class TracedPredictor:
+    """The predictor of a model with barriers between steps, which also returns the times of all messages."""
 
     predict: Predictor
     barriers: Barriers
@@ -75,9 +75,9 @@ class Traced:
         """
         barriers = self.barriers
         expanded = expand_if_few(barriers.schedule)
-        return barrier_events(
-            barriers if expanded is barriers.schedule else Barriers(expanded, barriers.topology), nbytes
-        )  # fmt: skip
+        if expanded is not barriers.schedule:
+            barriers = Barriers(expanded, barriers.topology)
+        return barrier_events(barriers, nbytes)
 
 
 def expand_if_few(schedule: Schedule) -> Schedule:
@@ -124,9 +124,9 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
     shows each link's load instead.
     """
     routing, table = events.paths, events.paths.messages
-    if len(table) + len(routing.use_message) > MOST_EVENTS:
+    if len(table) + len(routing.use_message) > MAX_EVENTS:
         raise Unsupported(
-            f"a trace of {len(table)} messages is too long for a viewer (at most {MOST_EVENTS} events); cut it less"
+            f"a trace of {len(table)} messages is too long for a viewer (at most {MAX_EVENTS} events); cut it less"
         )
     writer = TraceWriter(title, {"nbytes": nbytes})
     for pid, name in ((RANKS, "ranks"), (LINKS, "links"), (LIMITS, "shared limits"), (PATH, "critical path")):
@@ -137,15 +137,14 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
             *(c.tolist() for c in (table.step, table.src, table.dst, table.share)), strict=True
         )
     ]
+    # events of a recorded run may have details of messages in `about`
     for number, details in enumerate(getattr(events, "about", ())):
         facts[number] |= details
     chain = path_messages(events, path)
     for number in chain:
         facts[number]["critical"] = True
-    whens = list(zip((events.start * 1e6).tolist(), (events.landed * 1e6).tolist(), strict=True))
-    passages = [
-        Passage(when, when, about, "critical" in about) for when, about in zip(whens, facts, strict=True)
-    ]  # fmt: skip
+    intervals = zip((events.start * 1e6).tolist(), (events.landed * 1e6).tolist(), strict=True)
+    passages = [Passage(when, when, about, "critical" in about) for when, about in zip(intervals, facts, strict=True)]
     write_ranks(writer, passages)
     for resource in np.unique(routing.use_resource).tolist():
         pid, tid = _line_of(resource, topology)
@@ -163,13 +162,13 @@ def _write_turns(writer: TraceWriter, events: Events, passages: Sequence[Passage
     """Write per link and limit the turns of messages. Rounding must not make turns overlap, so each begins no earlier
     than the previous one ended.
     """
-    routing, reached = events.paths, dict[int, float]()
+    routing, free_from = events.paths, dict[int, float]()  # microseconds, per resource
     columns = (routing.use_message, routing.use_resource, events.use_start * 1e6, events.use_end * 1e6)
     order = np.lexsort((events.use_end, events.use_start, routing.use_resource))
     for number, resource, start, end in zip(*(c[order].tolist() for c in columns), strict=True):
-        begin = max(start, reached.get(resource, start))
-        reached[resource] = max(begin, end)
-        passage, when = passages[number], (begin, reached[resource])
+        begin = max(start, free_from.get(resource, start))
+        free_from[resource] = max(begin, end)
+        passage, when = passages[number], (begin, free_from[resource])
         writer.add_interval("turn", passage.title, _line_of(resource, topology), when, passage.facts, passage.marked)
 
 
@@ -186,11 +185,11 @@ def path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
 
 def _write_path(writer: TraceWriter, passages: Sequence[Passage]) -> None:
     """Write one line with the messages of the path, each starting where the previous one has landed."""
-    tid, reached = writer.line(PATH, "critical path"), 0.0
+    tid, end = writer.line(PATH, "critical path"), 0.0
     for passage in passages:
-        begin = max(reached, passage.sent[0])
-        reached = max(begin, passage.received[1])
-        writer.add_interval("critical", passage.title, (PATH, tid), (begin, reached), passage.facts, True)
+        begin = max(end, passage.sent[0])
+        end = max(begin, passage.received[1])
+        writer.add_interval("critical", passage.title, (PATH, tid), (begin, end), passage.facts, True)
 
 
 def _write_counters(writer: TraceWriter, busy: Utilisation, topology: Topology) -> None:
@@ -203,5 +202,5 @@ def _write_counters(writer: TraceWriter, busy: Utilisation, topology: Topology) 
 
 
 def _line_of(resource: int, topology: Topology) -> tuple[int, int]:
-    """Return process and line of a link or limit."""
+    """Return the trace's process (pid) and line (tid) of a link or limit."""
     return (LINKS, resource + 1) if resource < topology.links else (LIMITS, resource - topology.links + 1)

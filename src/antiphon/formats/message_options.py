@@ -1,4 +1,4 @@
-"""Options that exports of messages share: the order of a rank's messages, the cost of combining, local work."""
+"""Options that the exports of messages (goal, chakra, piccl) share: order, cost of reducing, local work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import exact, parse_bandwidth
 
-ORDERS = ("rounds", "data")  # docs/program.md
+ORDERS = ("rounds", "data")  # a send waits for all earlier steps, or only for its data (docs/program.md)
 
 
 def check_order(order: str) -> None:
@@ -17,7 +17,7 @@ def check_order(order: str) -> None:
 
 
 def read_gamma(gamma: object) -> Fraction:
-    """Return the option gamma: seconds per byte that is combined."""
+    """Return the option gamma: seconds per byte that is reduced."""
     seconds: Fraction = exact(gamma, "gamma")
     if not 0 <= seconds <= 1:
         raise Invalid(f"gamma: expected seconds per byte, from 0 to 1, got {quote(gamma)}")
@@ -25,9 +25,10 @@ def read_gamma(gamma: object) -> Fraction:
 
 
 def local_work(schedule: Schedule, nbytes: int, local: str, operation: str, per_second: int) -> int:
-    """Duration of the work that every rank does at the end, in units of 1/`per_second` s; it is written as `operation`.
+    """Return the duration of the work that every rank does at the end, in units of 1/`per_second` s.
 
-    `local`: bytes per second ("100GB/s"), or "off". Unsupported where the schedule has such work and neither is said.
+    `local`: bytes per second ("100GB/s"), or "off". `operation`: the word of the format, for the error. Raises
+    Unsupported if the schedule has such work and `local` is empty.
     """
     if local == "off" or not schedule.local:
         return 0
@@ -37,5 +38,5 @@ def local_work(schedule: Schedule, nbytes: int, local: str, operation: str, per_
             f"the plan ends with local work ({kinds}); local=100GB/s writes it as a {operation} at that many bytes per "
             "second, local=off leaves it out, as our own runtimes do"
         )
-    share = sum((work.share for work in schedule.local), start=Fraction(0))
+    share = sum((work.share for work in schedule.local), start=Fraction(0))  # of nbytes
     return round(share * nbytes / parse_bandwidth(local, "local") * per_second)

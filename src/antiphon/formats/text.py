@@ -1,8 +1,7 @@
-"""Format many similar lines from columns of integers by C-level string formatting: a million lines take a second or
-two.
+"""Format millions of similar lines from columns of integers, for exports of messages: a second or two per million.
 
-Lines from several `add` calls are interleaved by their place. One `%` per batch formats thousands of lines at once:
-the templates of a batch are joined, and its numbers become one tuple.
+Pieces of text from several `add` calls are interleaved by their *place*. One `%` per batch formats thousands of pieces
+at once: the templates of a batch are joined, and its numbers become one tuple.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.columns import Longs, concat_ranges, order_of
 
-_LINES = 2**18  # written at a time
+_BATCH = 2**18  # pieces of text that are formatted at once
 
 
 class Lines:
@@ -23,7 +22,8 @@ class Lines:
 
     def __init__(self) -> None:
         self.templates: list[bytes] = []
-        self.widths: list[int] = []
+        self.widths: list[int] = []  # numbers that each template takes
+        # one array per call of `add`: places and templates of its pieces, and their numbers, one piece after another
         self.places: list[Longs] = []
         self.kinds: list[Longs] = []
         self.numbers: list[Longs] = []
@@ -33,7 +33,7 @@ class Lines:
         self.mixed(places, (template,), np.zeros(len(np.asarray(places)), np.int64), *numbers)
 
     def mixed(self, places: ArrayLike, templates: Sequence[str], kinds: Longs, *numbers: NDArray[Any]) -> None:
-        """Add pieces with a choice of templates by `kinds`; each takes as many of the first columns as it has %d."""
+        """Add pieces; piece i has the template templates[kinds[i]], which takes the first columns, one for each %d."""
         at = np.asarray(places, np.int64)
         widths = [template.count("%d") for template in templates]
         values = np.empty((len(at), len(numbers)), np.int64)
@@ -47,7 +47,7 @@ class Lines:
         self.widths += widths
 
     def text(self) -> Iterator[bytes]:
-        """Yield the text in parts. O(pieces), but for one sort of whole numbers.
+        """Yield the text in batches. O(pieces), and one sort of their places.
 
         >>> lines = Lines()
         >>> lines.add([0, 2], "begin %d:", np.array([7, 8]))
@@ -63,7 +63,7 @@ class Lines:
         begin = np.cumsum(width) - width
         numbers = np.concatenate(self.numbers)
         order = order_of(place, int(place.max()) + 1)
-        for start in range(0, len(order), _LINES):
-            batch = order[start : start + _LINES]
+        for start in range(0, len(order), _BATCH):
+            batch = order[start : start + _BATCH]
             template = b"".join(map(self.templates.__getitem__, kind[batch].tolist()))
             yield template % tuple(numbers[concat_ranges(begin[batch], width[batch])].tolist())

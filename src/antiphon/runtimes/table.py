@@ -7,11 +7,10 @@ from pathlib import Path
 from antiphon.core.transform import Cuts
 from antiphon.registry import Entry, RuntimeCapabilities
 
-_CUTS = Cuts(
-    ("broadcast", "reduce", "allreduce", "reducescatter", "custom"), 2**17, 4
-)  # engine/native/layout.c, plan.c
+# The engine cuts messages of these collectives into one slice per 128 KiB, at most 4 (engine/native/layout.c, plan.c)
+_CUTS = Cuts(("broadcast", "reduce", "allreduce", "reducescatter", "custom"), 2**17, 4)
 
-# Wheels for a platform bring the engine (engine/build.py), and so need no compiler.
+# Wheels for a platform contain the compiled engine (engine/build.py). Elsewhere a compiler is needed.
 _IS_PREBUILT = Path(__file__).with_name("engine").joinpath("prebuilt").is_dir()
 _CC, _CXX = ((), ()) if _IS_PREBUILT else (("cc",), ("c++",))
 

@@ -36,7 +36,7 @@ from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, join_bases
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.nccl.accuracy import is_clearly_faster
-from antiphon.cost.nccl.choice import NVLS, RING, taken
+from antiphon.cost.nccl.choice import NVLS, RING, occupied_multiprocessors
 from antiphon.cost.nccl.library import LibraryModel
 from antiphon.errors import Unsupported
 from antiphon.select.candidate import Candidate, ForwardingAlternatives, Range
@@ -523,7 +523,7 @@ class Ledger:
         """
         if self.library is None or self.library.costs.gpu.units is None:
             return None, None
-        count = taken(self.library.costs, NVLS if best.uses else RING)
+        count = occupied_multiprocessors(self.library.costs, NVLS if best.uses else RING)
         return count, None if count is None else self.library.costs.gpu.units.of
 
     # ---- plans ----

@@ -1,8 +1,8 @@
 """Format text in columns and paragraphs that fit the width of the terminal.
 
 `table` is for figures: numbers to the right, texts to the left. `wrap_table` is for a last column of running text.
-`fitted_rows` drops columns of least use where a table is too wide. Columns are made narrower in stages: the widest
-column of texts first, down to its longest word, then down to the longest part between hyphens.
+`fitted_rows` drops the least useful columns of a table that is too wide. Columns are made narrower in stages: the
+widest column of texts first, down to its longest word, then down to the longest part between hyphens.
 
     table(["planner", "time (us)"], [["ring", "12.5"], ["trees", "9"]])    planner  time (us)
                                                                            ring          12.5
@@ -16,14 +16,14 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-NARROWEST, WIDEST = 60, 200  # columns of text on any terminal: longer lines are hard to read
-DEFAULT_WIDTH = 100  # columns where the output is no terminal
-_MIN_WIDTH = 10  # of a column that is made narrower
-_MIN_TEXT_WIDTH = 24  # of a last column of running text
+NARROWEST, WIDEST = 60, 200  # characters per line, whatever the terminal: longer lines are hard to read
+DEFAULT_WIDTH = 100  # characters per line where the output is no terminal
+_MIN_WIDTH = 10  # characters to which a column is narrowed at most
+_MIN_TEXT_WIDTH = 24  # the same for a last column of running text
 
 
 def width() -> int:
-    """Return the columns of text: those of the terminal (or COLUMNS, which users set), within limits."""
+    """Return the characters per line: those of the terminal (or the variable COLUMNS), within limits."""
     return min(max(shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns, NARROWEST), WIDEST)
 
 
@@ -56,7 +56,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the same as a list per row, the head first, of the row's lines."""
+    """Return the lines of each row of `table`, the head first."""
     lines, _ = _lines_and_excess(head, rows)
     return lines
 
@@ -82,22 +82,23 @@ def fitted_rows(
 
 
 def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[list[str]], int]:
-    """Return the lines of the head and of every row, and the columns by which they exceed the terminal."""
+    """Return the lines of the head and of every row, and by how many characters they exceed the terminal."""
     cells = [list(head), *map(list, rows)]
     widths = _column_widths(cells)
     # columns of numbers, which are aligned to the right and never broken
     is_numeric = [
         all(row[i].lstrip("~")[:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))
     ]
-    texts = [i for i, numbers in enumerate(is_numeric) if not numbers]
-    excess = _fit_columns(cells, widths, texts, natural_width(head, rows) - width())
+    text_columns = [i for i, numeric in enumerate(is_numeric) if not numeric]
+    excess = _fit_columns(cells, widths, text_columns, natural_width(head, rows) - width())
     return [_lines_of(row, widths, is_numeric) for row in cells], excess
 
 
 def under_names(rows: Mapping[str, Sequence[object]], lines: Iterable[list[str]]) -> list[str]:
-    """Return the lines of all rows, each group of `rows` under its name if there are several groups.
+    """Return the lines of all rows, each group under its name if there are several.
 
-    `lines`: of all rows, as `table_rows` returns them, without the head.
+    `rows`: the rows of each group, by name. `lines`: the lines of each row, as `table_rows` returns them after the
+    head.
     """
     remaining = iter(lines)
     text_lines: list[str] = []
@@ -131,7 +132,7 @@ def _column_widths(cells: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _fit_columns(cells: Sequence[Sequence[str]], widths: list[int], columns: Sequence[int], excess: int) -> int:
-    """Make these columns narrower by `excess` together: down to their longest word, then to its longest part.
+    """Narrow these columns by `excess` characters in total: to their longest word, then to its longest part.
 
     Return the excess that remains.
     """
@@ -154,10 +155,10 @@ def _narrow_columns(widths: list[int], columns: Sequence[int], minimum: Sequence
 
 def _lines_of(row: Sequence[str], widths: Sequence[int], is_numeric: Sequence[bool]) -> list[str]:
     """Return a row of a table as lines, its cells broken to the widths of their columns."""
-    broken = [_break_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
+    cells_lines = [_break_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
     lines = []
-    for number in range(max(map(len, broken))):
-        cells = [cell_lines[number] if number < len(cell_lines) else "" for cell_lines in broken]
+    for number in range(max(map(len, cells_lines))):
+        cells = [cell_lines[number] if number < len(cell_lines) else "" for cell_lines in cells_lines]
         aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, is_numeric, strict=True)]
         lines.append(("  " + "  ".join(aligned)).rstrip())
     return lines

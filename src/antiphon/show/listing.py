@@ -1,7 +1,7 @@
-"""List the registry: topologies, planners, models, back ends and runtimes, as rows (JSON) and as text.
+"""List the entries of the registry (topologies, planners, models, formats, runtimes), as rows (JSON) and as text.
 
-`antiphon list planners` prints `entries_text`, `antiphon list planners ring` prints `entry_text` of one. Everything
-comes from the registry's entries: their capabilities, declared options and the docstrings of their functions.
+`antiphon list planners` prints `entries_text`, `antiphon list planners ring` prints `entry_text`. Everything comes from
+the registry's entries: their capabilities, declared options and the docstrings of their functions.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _page_of_planner(name: str) -> str:
 
 
 def list_entries(kind: str) -> list[dict[str, Any]]:
-    """Return a row per entry of a kind, by name: name, about, its capabilities and (not for topologies) its options."""
+    """Return a row per entry of a kind ("planner"), sorted by name."""
     return [_make_row(kind, name, entry) for name, entry in sorted(table(kind).items())]
 
 
 def _make_row(kind: str, name: str, entry: Entry[Any]) -> dict[str, Any]:
-    """Return the name, the summary, the capabilities and the options of an entry."""
+    """Return name, summary, capabilities and, for planners, models and formats, the names of options of an entry."""
     capabilities = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry.can).items()}
     options = {"options": list(entry.options)} if kind in ("planner", "model", "backend") else {}
     return {"name": name, "about": entry.about, **capabilities, **options}
@@ -57,8 +57,8 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     function = entry.load()
     options = [p for p in entry.options.values() if p.name != "profile"]
     defaults = {p.name: _plain_value(p.default) for p in options if p.default is not p.empty}
-    needed = [p.name for p in options if p.default is p.empty]
-    about = {
+    required = [p.name for p in options if p.default is p.empty]
+    option_facts = {
         key: {"about": option.about, "unit": option.unit, "range": option.range_text}
         for key, (_, option) in declared_options(function).items()
     }
@@ -66,9 +66,9 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     page = _page_of_planner(name) if kind == "planner" and entry.own else ""
     row = {
         **_make_row(kind, name, entry),
-        "needed": needed,
+        "needed": required,
         "defaults": defaults,
-        "about_options": about,
+        "about_options": option_facts,
         "details": details,
     }
     return {**row, "page": page} if page else row
@@ -77,8 +77,8 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
 def _summarize_docstring(docstring: str) -> str:
     """Return a docstring as one paragraph; parameters in NumPy style become "`names`: text"."""
     text, _, parameters = docstring.partition("Parameters\n----------\n")
-    described = re.findall(r"^(\S.*)\n((?:[ \t]+.*\n?)+)", parameters, re.MULTILINE)
-    sentences = [text, *(f"`{names}`: {meaning}" for names, meaning in described)]
+    parameter_texts = re.findall(r"^(\S.*)\n((?:[ \t]+.*\n?)+)", parameters, re.MULTILINE)
+    sentences = [text, *(f"`{names}`: {meaning}" for names, meaning in parameter_texts)]
     return " ".join(" ".join(sentences).split())
 
 
@@ -112,10 +112,11 @@ def _default_text(value: Any) -> str:
 
 
 def _plain_value(value: Any) -> Any:
+    """Return a value that JSON can hold; others as text."""
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _join_names(names: Any) -> str:
+def _join_names(names: str | Sequence[str]) -> str:
     return names if isinstance(names, str) else ", ".join(names)
 
 
@@ -130,6 +131,7 @@ def entries_text(kind: str) -> str:
         return "\n".join(
             wrap_table(head, [[row["name"], row["collectives"], row["topologies"], row["about"]] for row in rows])
         )
+    # planners, formats and runtimes: grouped by the machines that they support
     machine_kinds = dict.fromkeys(str(row["topologies"]) for row in rows)
     lines = []
     for machine_kind in machine_kinds:
@@ -141,7 +143,7 @@ def entries_text(kind: str) -> str:
 
 
 def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the runtimes as text; `missing` is what must be installed first."""
+    """Return the runtimes as text, from rows of the `list` command; `missing`: what must be installed first."""
     table_rows = []
     for row in rows:
         texts = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]

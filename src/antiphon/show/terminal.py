@@ -1,7 +1,7 @@
-"""Small pictures of characters for terminals: time against size, and which parts of a machine are linked.
+"""Draw small pictures with characters under the output of `tune` and `topology show`, on terminals.
 
 `add_picture` draws them only on a terminal that is wide enough, and only if they fit under the text above them, so that
-they never push its conclusion off the screen. Blocks of Unicode are replaced where the terminal cannot show them.
+they never scroll it off the screen. Where the terminal cannot show block characters of Unicode, ASCII replaces them.
 
     time_chart   a column per size on a logarithmic scale of times; the solid part is the lower bound: no plan is faster
     link_map     a cell per pair of nodes, row to column; darker cells have more bandwidth. Many nodes share a cell
@@ -22,8 +22,8 @@ from antiphon.show.columns import width
 from antiphon.show.text import WIDEST_MATRIX
 from antiphon.units import format_bandwidth, format_seconds, format_size
 
-CHART_ROWS, MAX_CELLS = 8, 32
-MIN_WIDTH = 72  # columns of a terminal that gets pictures
+CHART_ROWS, MAX_CELLS = 8, 32  # lines of a chart; cells per row and column of a map
+MIN_WIDTH = 72  # columns; narrower terminals get no pictures
 _EIGHTHS, _SHADES = "▁▂▃▄▅▆▇█", "░▒▓█"
 _ASCII = str.maketrans(_EIGHTHS + "·░▒▓│└─", "___+++##" + ".:+%|+-")
 
@@ -38,7 +38,7 @@ def add_picture(text: str, draw: Callable[[], list[str]]) -> str:
 
 
 def time_chart(tuning: Tuning) -> list[str]:
-    """Return the least times of a collective by size as columns; [] for several, or for fewer than three sizes."""
+    """Return a chart of the time of the best plan by size; [] for several collectives or fewer than three sizes."""
     if len(tuning.collectives) > 1:
         return []
     (kind,) = tuning.collectives
@@ -59,7 +59,7 @@ def _columns(times: Mapping[int, float], bound_times: Mapping[int, float]) -> li
     low = math.log(min([*times.values(), *(bound_times[size] for size in times if bound_times.get(size))]))
     low -= 0.05 * (high - low) + 0.01  # so that the least time is no empty column
 
-    def eighths(seconds: float) -> int:
+    def eighths(seconds: float) -> int:  # height of a column, in eighths of a line
         return max(1, round(8 * CHART_ROWS * (math.log(seconds) - low) / (high - low)))
 
     column_width = max(1, min(4, (width() - 14) // len(times)))
@@ -67,9 +67,9 @@ def _columns(times: Mapping[int, float], bound_times: Mapping[int, float]) -> li
     for row in reversed(range(CHART_ROWS)):
         cells = []
         for size, seconds in times.items():
-            filled = min(eighths(seconds) - 8 * row, 8)
-            is_bound = size in bound_times and bound_times[size] > 0 and eighths(bound_times[size]) >= 8 * row + filled
-            cells.append(" " if filled <= 0 else "▒" if filled == 8 and not is_bound else _EIGHTHS[filled - 1])
+            height = min(eighths(seconds) - 8 * row, 8)
+            is_bound = size in bound_times and bound_times[size] > 0 and eighths(bound_times[size]) >= 8 * row + height
+            cells.append(" " if height <= 0 else "▒" if height == 8 and not is_bound else _EIGHTHS[height - 1])
         label = format_seconds(math.exp(low + (high - low) * (row + 1) / CHART_ROWS)) if row % 2 else ""
         lines.append(f"  {label:>9} │{''.join(cell * column_width for cell in cells)}")
     sizes = [format_size(size) for size in times]
@@ -77,13 +77,13 @@ def _columns(times: Mapping[int, float], bound_times: Mapping[int, float]) -> li
     step = max(1, math.ceil((max(map(len, sizes)) + 2) / column_width))
     for i in range(0, len(sizes), step):
         axis[i * column_width : i * column_width + len(sizes[i])] = sizes[i]
-    meaning = f"time of the best plan by size{'; solid up to the lower bound' if bound_times else ''}"
+    caption = f"time of the best plan by size{'; solid up to the lower bound' if bound_times else ''}"
     frame = f"  {'':9} └{'─' * (len(sizes) * column_width)}"
-    return ["", f"  {meaning}", *lines, frame, f"  {'':10} {''.join(axis).rstrip()}"]
+    return ["", f"  {caption}", *lines, frame, f"  {'':10} {''.join(axis).rstrip()}"]
 
 
 def link_map(topology: Topology) -> list[str]:
-    """Return the bandwidths from the nodes of a row to those of a column as shades; [] where text has a matrix."""
+    """Return a map of bandwidths from the nodes of a row to those of a column; [] if the text shows a matrix."""
     size = math.ceil(topology.nodes / MAX_CELLS)  # nodes per cell
     cells = math.ceil(topology.nodes / size)
     if topology.links == 0 or topology.nodes <= WIDEST_MATRIX:
@@ -91,6 +91,7 @@ def link_map(topology: Topology) -> list[str]:
     per_type = np.array([float(t.bandwidth) for t in topology.types])
     total = np.zeros((cells, cells))
     np.add.at(total, (topology.link_src // size, topology.link_dst // size), per_type[topology.link_type])
+    # one shade per third of the distinct bandwidths
     levels = np.unique(np.quantile(np.unique(total[total > 0]), (0, 1 / 3, 2 / 3, 1), method="nearest"))
     shades = _SHADES[-len(levels) :]
     shade = np.where(total > 0, np.searchsorted(levels, total * (1 - 1e-9)) + 1, 0)  # 0: not linked

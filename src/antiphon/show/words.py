@@ -1,8 +1,8 @@
 """Phrases that terminal texts and HTML pages share: speedups, libraries, bounds, options, notes of a tuning.
 
-Each function takes a result of planning and returns a phrase or sentence, so that the same thing is said in the same
-words everywhere. A `Tuning` has candidates (schedules that were compared) and ranges of sizes, each with its best
-candidate. A `Limit` is the lower bound of a collective. A `Loss` compares limits before and after a failure.
+Each function takes a result of planning and returns a phrase or sentence, so that all texts use the same words. A
+`Tuning` has candidates (schedules that were compared) and ranges of sizes, each with its best candidate. A `Limit` is
+the lower bound of a collective. A `Loss` compares limits before and after a failure.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "cras
 MAX_NAMES = 5  # planners that are named; further ones are counted
 MAX_VALUE_LENGTH = 72  # characters of an option's value that are still shown in full
 SWITCHES_NOTE = "switches of this machine can do that, which what was searched here leaves out"
-
-
 FIGURES_NOTE = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"
 
 
@@ -42,7 +40,7 @@ def speedup_text(r: Range) -> str:
 
 
 def use_lines(tuning: Tuning, kind: str = "") -> list[str]:
-    """Return what it means that sizes are left to a library, if any are; of one collective, or of all."""
+    """Return a sentence on each library that serves some sizes, for one collective or for all (`kind` is "")."""
     ranges = [r for r in tuning.ranges if not kind or r.collective == kind]
     return [
         f"use {name}: leave these sizes to it; our plan is slower, or faster by less than the error of the model of "
@@ -52,12 +50,12 @@ def use_lines(tuning: Tuning, kind: str = "") -> list[str]:
 
 
 def baseline_text(tuning: Tuning, kinds: Collection[str]) -> str:
-    """Return what the speedup of these collectives compares with; "" if nothing."""
+    """Return the baseline of the speedups of these collectives; "" if there is none."""
     if tuning.library is not None:
         basis = tuning.library.costs.basis()
         note = accuracy_note(kinds, tuning.library.place.nodes)
         return f"what {tuning.library.name.upper()} would choose by the model of it, {basis}{note}"
-    kinds_of: dict[tuple[str, ...], list[str]] = {}
+    kinds_of: dict[tuple[str, ...], list[str]] = {}  # collectives by the planners that stand for NCCL
     for kind, names in tuning.baselines.items():
         if names and kind in kinds:
             kinds_of.setdefault(names, []).append(kind)
@@ -67,7 +65,7 @@ def baseline_text(tuning: Tuning, kinds: Collection[str]) -> str:
 
 
 def ends_text(start: int, stop: int) -> tuple[str, str]:
-    """Return begin and end of a range of sizes, exactly; the end is "" for a single size, as the last one may be."""
+    """Return first and last size of the range [start, stop) without rounding; the last is "" if there is one size."""
     return format_ends(start, stop if stop > start + 1 else None)
 
 
@@ -77,7 +75,7 @@ def assumed_text(assumes: Sequence[str]) -> str:
 
 
 def bound_text(tuning: Tuning) -> str:
-    """Return the note on the bound; with its value by collective without the help of switches, if that differs."""
+    """Return the note on the bound, with its values without multicast and reduction in switches where they differ."""
     kinds_by_rate: dict[str, list[str]] = {}
     for kind, limit in tuning.limits.items():
         if unaided_bound_text(limit) and limit.without_switches is not None:
@@ -96,13 +94,13 @@ def unaided_bound_text(limit: Limit) -> str:
 
 
 def stopped_text(tunings: Sequence[Tuning]) -> str:
-    """Return the last line: the number of candidates that reached their budget, and other early ends."""
+    """Return the last line of a tuning: how many candidates ended early, by cause, and how many were not tried."""
     ended = [c for tuning in tunings for c in tuning.ended_early]
     texts = []
-    for by, words in ENDINGS.items():
-        ended_by_this = [c for c in ended if c.ended_by == by]
+    for cause, words in ENDINGS.items():
+        ended_by_this = [c for c in ended if c.ended_by == cause]
         names = list(dict.fromkeys(c.planner for c in ended_by_this))
-        if ended_by_this or by == "budget":
+        if ended_by_this or cause == "budget":
             texts.append(
                 f"{words}: {plural(len(ended_by_this), 'candidate') if ended_by_this else 'none'}" + _join_names(names)
             )
@@ -148,7 +146,7 @@ def model_text(tuning: Tuning) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Return a multiple of the bound: 1.5x."""
+    """Return a ratio with its unit: 1.5x."""
     return "-" if value is None else f"{value:.3g}x" if value < 1000 else f"{value:.0f}x"
 
 
@@ -158,7 +156,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def all_notes(tuning: Tuning) -> list[str]:
-    """Return the notes on the figures of a tuning; if nothing could stand for NCCL, also what it would do itself."""
+    """Return the notes on a tuning; if no planner can stand for NCCL, also that NCCL may fall back to PCIe."""
     texts = list(tuning.notes)
     kinds_without_baseline = [
         kind for kind, why in tuning.no_speedup.items() if why.endswith(NONE_CAN_PLAN) and kind in tuning.plans
@@ -173,7 +171,7 @@ def all_notes(tuning: Tuning) -> list[str]:
 
 
 def decisive_reasons(refused: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the reasons (by planner) that rule out every planner; all reasons if there are no such ones."""
+    """Return the reasons, by planner, that hold for all planners; all reasons if none does."""
     decisive = {planner: reason for planner, reason in refused.items() if reason.endswith("no planner can do that")}
     return decisive or refused
 

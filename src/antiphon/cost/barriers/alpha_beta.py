@@ -12,7 +12,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.prediction import Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
-from antiphon.cost.trace import Traced
+from antiphon.cost.trace import TracedPredictor
 
 
 def alpha_beta(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
@@ -28,4 +28,4 @@ def alpha_beta(schedule: Schedule, topology: Topology, *, profile: Profile | str
     """
     profiled_topology = as_profile(profile).on(topology)
     barriers = Barriers(schedule, profiled_topology)
-    return Traced(barriers.predictor(), barriers)
+    return TracedPredictor(barriers.predictor(), barriers)

@@ -15,7 +15,7 @@ from antiphon.cost.barriers._longest_path import Flow
 from antiphon.cost.prediction import Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
-from antiphon.cost.trace import Traced, expanded_rows, most_rows
+from antiphon.cost.trace import TracedPredictor, expanded_rows, most_rows
 
 
 def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
@@ -40,5 +40,5 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
     if rows > max_rows:
         note = f"an upper bound: {rows} transfers with all pieces, more than {max_rows}, so steps count as barriers"
         barriers = Barriers(schedule, profiled_topology)
-        return Traced(barriers.predictor(note), barriers)
+        return TracedPredictor(barriers.predictor(note), barriers)
     return Flow(expand(schedule).sorted(), profiled_topology)

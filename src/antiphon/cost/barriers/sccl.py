@@ -16,7 +16,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.prediction import LazyPath, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers, latency_name, price_linear
-from antiphon.cost.trace import Traced
+from antiphon.cost.trace import TracedPredictor
 from antiphon.errors import Unsupported
 
 
@@ -42,4 +42,4 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     total_rounds = rounds(schedule, profiled_topology, barriers.timeline)
     beta = total_rounds * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
     names = {"latency": latency_name(steps, alpha), "bandwidth": barriers.busiest}
-    return Traced(price_linear(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)
+    return TracedPredictor(price_linear(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)

@@ -37,12 +37,13 @@ from antiphon.units import exact
 
 COLUMNS = ("lowering", "steps", "copies", "wire", "seconds")
 NAMES = ("start", "step", "copy", "wire")  # wire: 1 / share
-MOST = 1e12  # greatest number of steps or copies
+MAX_COUNT = 1e12  # steps, copies, or seconds of `wire`
 
 
 @dataclass(frozen=True, slots=True)
 class LoweringTime:
-    """The measured time of a plan by a lowering, with what it pays for. `wire`: seconds at nominal bandwidth."""
+    """The measured seconds of a plan by a lowering, with its numbers of steps and copies, and the seconds of its bytes
+    at nominal bandwidth (`wire`). `line`: of the file."""
 
     lowering: str
     steps: float
@@ -75,14 +76,14 @@ def _parse_time(row: Mapping[str, str], line: int) -> LoweringTime:
 
 def _parse_number(text: str, name: str) -> float:
     number = exact(text, name)
-    if not 0 <= number <= MOST:
-        raise Invalid(f"{name}: expected a number from 0 to {MOST:g}, got {quote(text)}")
+    if not 0 <= number <= MAX_COUNT:
+        raise Invalid(f"{name}: expected a number from 0 to {MAX_COUNT:g}, got {quote(text)}")
     return float(number)
 
 
 @dataclass(frozen=True, eq=False)
 class LoweringFit:
-    """The fitted costs of each lowering that was measured."""
+    """The fitted costs of each lowering. `models`: the least-squares solution with its errors, by lowering."""
 
     measured: Sequence[LoweringTime]
     models: Mapping[str, Models]
@@ -97,7 +98,7 @@ class LoweringFit:
 
     @cached_property
     def costs(self) -> dict[str, LoweringCosts]:
-        """The costs of the lowerings whose costs are all determined, if perhaps weakly."""
+        """The costs of each lowering for which all of them are determined, even if weakly."""
         complete = {}
         for lowering, estimates in self.parameters.items():
             values = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}
@@ -140,22 +141,26 @@ class LoweringFit:
         }
 
     def profile(self, name: str = "") -> Profile:
-        """Return a profile with the costs. Invalid if those of no lowering are determined."""
+        """Return a profile with the costs; raise Invalid if no lowering has all of them determined."""
         if not self.costs:
             raise Invalid(f"nothing to write into a profile: {'; '.join(self.notes)}")
         return Profile(name, lowerings=self.costs)
 
 
 def fit_lowering(measured: Sequence[LoweringTime]) -> LoweringFit:
-    """Fit the costs of each lowering. Linear in the rows."""
+    """Fit the costs of each lowering by least squares of relative errors. O(rows)."""
     models = {}
     for lowering in dict.fromkeys(row.lowering for row in measured):
         rows = np.array([[1.0, *_numbers(row)] for row in measured if row.lowering == lowering])
-        used = [column for column in range(len(NAMES)) if rows[:, column].any()]
-        # Divided by the measured times, so that residuals are relative errors.
-        solution = Solution(rows[:, used] / rows[:, -1:], np.ones(len(rows)))
+        columns = [column for column in range(len(NAMES)) if rows[:, column].any()]  # costs that any plan pays
+        # Each row is divided by its measured time, so that residuals are relative errors.
+        solution = Solution(rows[:, columns] / rows[:, -1:], np.ones(len(rows)))
         degrees_of_freedom = len(rows) - solution.rank
         if degrees_of_freedom < 1:
-            raise Invalid(f"{lowering}: {len(rows)} measurements are too few for {len(used)} costs; measure more sizes")
-        models[lowering] = Models(tuple(NAMES[k] for k in used), {}, {None: solution}, None, degrees_of_freedom)
+            raise Invalid(
+                f"{lowering}: {len(rows)} measurements are too few for {len(columns)} costs; measure more sizes"
+            )
+        models[lowering] = Models(
+            tuple(NAMES[column] for column in columns), {}, {None: solution}, None, degrees_of_freedom
+        )
     return LoweringFit(measured, models)

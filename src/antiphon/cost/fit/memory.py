@@ -1,8 +1,9 @@
 """Fit gamma and delta to the micro-benchmark of memory access (GenModel paper, section 3.1, equation 5).
 
-Adding x vectors of S bytes into one at once reads x and writes one: T(x) = (x + 1) S delta + (x - 1) S gamma. Input:
-rows (x, S, seconds). Several x separate the two; with a single x only a combination is determined, and it is listed
-instead. Example: at S = 1 byte, T(2) = 3 delta + gamma and T(4) = 5 delta + 3 gamma.
+Adding x vectors of S bytes in one pass reads x vectors and writes one, with x - 1 additions per element: T(x) = (x + 1)
+S delta + (x - 1) S gamma. Input: rows (x, S, seconds). Several x separate gamma from delta; a single x determines only
+a linear combination of them, which is listed instead. `antiphon.fit.memory` calls `fit_memory`. Example: at S = 1 byte,
+T(2) = 3 delta + gamma and T(4) = 5 delta + 3 gamma.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from antiphon.cost.fit.linear import (
 from antiphon.cost.fit.tables import AdditionTime
 from antiphon.errors import Invalid
 
-NAMES = ("gamma", "delta")  # seconds per byte of an addition, and of a memory access
+NAMES = ("gamma", "delta")  # seconds per byte added, and per byte read or written
 MAX_UNREPORTED_ERROR = 0.1  # a root mean square error above this is reported
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryFit:
-    """The fitted gamma and delta."""
+    """The fitted gamma and delta, in seconds per byte. `models`: the least-squares solution with its errors."""
 
     measured: Sequence[AdditionTime]
     models: Models
@@ -55,12 +56,14 @@ class MemoryFit:
 
     @property
     def fitted(self) -> Floats:
+        """Return the seconds that the fit predicts for each measurement."""
         seconds = np.array([row.seconds for row in self.measured])
         fitted: Floats = seconds * (1 - self.models.solution.residuals)
         return fitted
 
     @property
     def relative_errors(self) -> tuple[float, float]:
+        """Return the root mean square and the largest relative error."""
         return self.models.solution.relative_errors
 
     @cached_property
@@ -76,9 +79,8 @@ class MemoryFit:
                 yield f"{name} is not determined well enough to be used: measure more and longer vectors, more often"
         if self.relative_errors[0] > MAX_UNREPORTED_ERROR:
             yield (
-                f"the model misses these measurements by {self.relative_errors[0]:.0%} (root "
-                "mean square): other work may "
-                "have run beside, or the vectors fit into a cache"
+                f"the model misses these measurements by {self.relative_errors[0]:.0%} (root mean square): other work "
+                "may have run beside, or the vectors fit into a cache"
             )
 
     def as_json(self) -> dict[str, Any]:
@@ -99,11 +101,11 @@ class MemoryFit:
 
 
 def fit_memory(measured: Sequence[AdditionTime]) -> MemoryFit:
-    """Fit T(x) = (x + 1) S delta + (x - 1) S gamma for x vectors of S bytes added into one at once. Linear."""
+    """Fit gamma and delta to these times by least squares of relative errors. O(rows)."""
     seconds = np.array([row.seconds for row in measured])
     sizes = np.array([float(row.nbytes) for row in measured])
     vectors = np.array([row.vectors for row in measured])
-    # Divided by the measured times, so the target is 1 and residuals are relative errors.
+    # Each row is divided by its measured time, so the target is 1 and residuals are relative errors.
     matrix = np.column_stack([(vectors - 1) * sizes / seconds, (vectors + 1) * sizes / seconds])
     solution = Solution(matrix, np.ones(len(measured)))
     degrees_of_freedom = len(measured) - solution.rank

@@ -1,10 +1,11 @@
 """The event loop of the flow-level simulator: jump from one moment at which something changes to the next.
 
-Input: the prepared tables of a schedule (tables.py) and a size. Output: `Moments`, when every message and every version
-(a cell's value between two writes) was complete. Counters hold what each message and version still waits for. Events: a
-flow ends (its last byte arrived), a latency expires, a rank finishes combining. An event decrements counters; a counter
-at zero starts the next thing: all data read -> latency runs -> flow begins -> ... -> version written. Rates are updated
-once per moment (rates.py).
+Input: the prepared tables of a schedule (tables.py) and a size. Output: `Moments`, the times of every message and every
+version (a cell's value between two writes). A *flow* is a message whose bytes are in transit. Counters hold the number
+of events for which each message and version still waits. Events: a flow ends (its last byte has arrived), a latency
+expires, a rank finishes combining. An event decrements counters; at zero the next stage begins: a message is ready, its
+latency runs, its flow begins and ends, and the versions that it writes can be combined and written. Rates of flows are
+updated once per moment (rates.py).
 
 Example (`core.example.star`, 1000 bytes, 1 us latency, 1 GB/s): at 0 both latencies start; at 1 us both flows begin; at
 2 us they end, the sum at rank 0 is written and the latencies of both copies start; at 4 us all is done.
@@ -29,16 +30,16 @@ _EXPIRES, _COMBINED = 0, 1  # kinds of calendar entries: a latency ends, a rank 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """When everything happened, in seconds."""
+    """The times of all messages and versions, in seconds."""
 
     # per message
-    ready: Floats  # all that it reads has arrived
+    ready: Floats  # all versions that it reads are written
     begin: Floats  # its bytes begin to move
     sent: Floats  # its last byte has arrived
     bottleneck: Ints  # the link or limit that set its last rate
     lost: Floats  # the part of `sent` - `begin` that is due to incast
     # per version
-    possible: Floats  # all that it waits for has happened
+    possible: Floats  # all its gates (tables.py) have happened
     combine: Floats  # its rank begins to combine it
     written_at: Floats  # it is complete
     before: Longs  # the version that its rank combined just before, or -1
@@ -57,6 +58,7 @@ class Run:
         self.tables, self.nbytes = tables, nbytes
         message_count, versions = len(tables.messages), len(tables.versions)
         self.network = Network(tables, nbytes, watch)
+        # counters, see FlowTables
         self.reads, self.waits, self.gates = tables.reads.copy(), tables.waits.copy(), tables.gates.copy()
         self.ready, self.begin, self.sent = np.zeros(message_count), np.zeros(message_count), np.zeros(message_count)
         self.possible, self.combine, self.written_at = (np.zeros(versions) for _ in range(3))
@@ -95,9 +97,9 @@ class Run:
             ended, now = self.network.flows_ended(first * SAME_MOMENT)
             due: tuple[list[Longs], list[Longs]] = ([], [])
             while self.calendar and self.calendar[0][0] <= first * SAME_MOMENT:
-                at, _, kind, chosen = heapq.heappop(self.calendar)
-                due[kind].append(chosen)
-                now = max(now, at)
+                time, _, kind, items = heapq.heappop(self.calendar)
+                due[kind].append(items)
+                now = max(now, time)
             self._process_moment(now, ended, _concatenate(due[_EXPIRES]), _concatenate(due[_COMBINED]), NOTHING)
         network = self.network
         return Moments(
@@ -131,13 +133,12 @@ class Run:
             self.network.change_flows(now, first_ended, begun)
 
     def _mark_sent(self, now: float, ended: Longs) -> Longs:
-        """Mark messages whose last byte has arrived; return the next ones of their connections that wait for nothing
-        else."""
+        """Mark messages whose last byte has arrived; return the next messages of their connections that now begin."""
         self.sent[ended] = now
         return self._count_down(self.tables.after[ended])
 
     def _count_down(self, messages: Longs) -> Longs:
-        """Decrement the wait counters of these distinct messages; return those that no longer wait. O(chosen)."""
+        """Decrement the wait counters of these distinct messages; return those that no longer wait. O(messages)."""
         if not len(messages):
             return NOTHING
         # Fancy indexing suffices, as messages are distinct; `_open_gates` needs subtract.at for repeats.
@@ -193,27 +194,27 @@ class Run:
         if self.tables.work is None:
             return versions
         seconds = self.tables.work.seconds[versions] * self.nbytes
-        at_once = versions[seconds == 0]
-        busy, seconds = versions[seconds > 0], seconds[seconds > 0]
-        if not len(busy):
-            return at_once
+        without_work = versions[seconds == 0]
+        queued, seconds = versions[seconds > 0], seconds[seconds > 0]
+        if not len(queued):
+            return without_work
         # one job per rank
-        order = order_of(self.tables.rank[busy], len(self.idle_from))
-        ranks = self.tables.rank[busy][order]
+        order = order_of(self.tables.rank[queued], len(self.idle_from))
+        ranks = self.tables.rank[queued][order]
         first = np.flatnonzero(run_starts(ranks))
         rank = ranks[first]
         # FIFO server: work begins when it arrives or when the processor is free, whichever is later.
         begin = np.maximum(self.idle_from[rank], now)
         done = begin + np.add.reduceat(seconds[order], first)
-        size = np.diff(np.append(first, len(busy)))
-        batch = busy[order]
+        size = np.diff(np.append(first, len(queued)))
+        batch = queued[order]
         self.combine[batch] = np.repeat(begin, size)
         self.before[batch] = np.repeat(self.last_combined[rank], size)
         self.idle_from[rank], self.last_combined[rank] = done, batch[first]
         ends = np.repeat(done, size)
         for value in _distinct_values(ends):
             self._schedule_event(value, _COMBINED, batch[ends == value])
-        return at_once
+        return without_work
 
     def _drop_repeats(self, values: Longs) -> Longs:
         """Return each value once, without sorting: of equal ones only the last finds its own mark. O(values)."""
@@ -223,9 +224,9 @@ class Run:
         self.scratch[values] = place
         return values[self.scratch[values] == place]
 
-    def _schedule_event(self, when: float, kind: int, chosen: Longs) -> None:
-        """Put an event into the calendar."""
-        heapq.heappush(self.calendar, (when, next(self.sequence), kind, chosen))
+    def _schedule_event(self, time: float, kind: int, items: Longs) -> None:
+        """Put an event of these messages or versions into the calendar."""
+        heapq.heappush(self.calendar, (time, next(self.sequence), kind, items))
 
 
 def _distinct_values(column: Floats) -> list[float]:

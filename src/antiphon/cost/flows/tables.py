@@ -1,11 +1,11 @@
-"""Prepare a schedule for flow-level simulation: dependencies as counters, and the links that each message uses.
+"""Prepare a schedule for flow-level simulation (run.py): dependencies as counters, and the links of each message.
 
 A version is the value of a cell (a rank's copy of a chunk) between two writes. A message waits for the versions that it
 reads; `reads` counts them. A version can be written when all of these events, its *gates*, have happened: all messages
 that write it have arrived, the previous version of its cell is written, and all messages that read that previous
 version have been sent. `gates` counts them. All of this is independent of the size, so it is computed once per
-schedule. `Crowds` lists where incast (many senders to one receiver) is possible, `Combining` what the ranks' additions
-and memory accesses cost.
+schedule. `Crowds` lists where incast (many senders to one receiver) is possible, `Combining` the costs of the ranks'
+additions and memory accesses.
 
 Example (`core.example.star`): the sum at rank 0 has 2 gates, the arrivals of two messages; both copies read it.
 """
@@ -57,15 +57,15 @@ class Crowds:
     pair: Ints  # per message and column of `uses`: the number of the pair; `pairs` if incast is impossible there
     first: Longs  # pairs are sorted by resource: the first pair of each resource in `resource`
     resource: Longs  # the resources that have pairs
-    # As `pair`, the number of (pair, sender), so that a sender with several routes counts once. None if no rank has
-    # those.
+    # In the shape of `pair`, the number of (pair, sender), so that a sender with several routes counts once. None if no
+    # rank has several routes to another.
     sender: Ints | None
     sender_pair: Longs  # per (pair, sender): its pair
 
 
 @dataclass(frozen=True, eq=False)
 class Combining:
-    """Per version, the work of its rank to combine it, in seconds per byte of nbytes."""
+    """Per version, the work of its rank to reduce it, in seconds per byte of nbytes."""
 
     adding: Floats  # additions
     access: Floats  # memory accesses
@@ -79,7 +79,7 @@ class Combining:
 class FlowTables:
     """Everything about a simulated schedule that does not depend on the size.
 
-    A message stands for its number, and the number of messages for "none"; the same for versions and for resources
+    Messages are given by number, and n, if there are n messages, means "none"; the same for versions and for resources
     (links and limits). Counters have an extra element for "none", which never falls to zero.
     """
 
@@ -93,7 +93,7 @@ class FlowTables:
     reads: NDArray[np.int32]  # counter per message: its rows that wait for a version
     gates: NDArray[np.int32]  # counter per version: the events before it can be written
     row_ptr: Longs  # message -> its rows, as a range of the three columns below
-    by_message: Longs  # the row of the schedule
+    by_message: Longs  # the number of the row in the schedule
     writes: Ints  # the version that the row writes
     frees: Ints  # the version after the one that the row reads: it may be written once the row is sent
     reader_ptr: Longs  # version -> the messages that read it, as a range of `readers`
@@ -121,17 +121,17 @@ class FlowTables:
         """Return the rows of the schedule that form this message."""
         return self.by_message[self.row_ptr[message] : self.row_ptr[message + 1]]
 
-    def rows_of_messages(self, chosen: Longs) -> Longs:
+    def rows_of_messages(self, numbers: Longs) -> Longs:
         """Return the rows of these messages, as indices into `writes` and `frees`. O(rows)."""
         if self.row_ptr[-1] == len(self.messages):
-            return chosen  # each message has one row
-        first = self.row_ptr[chosen]
-        return concat_ranges(first, self.row_ptr[chosen + 1] - first)
+            return numbers  # each message has one row
+        first = self.row_ptr[numbers]
+        return concat_ranges(first, self.row_ptr[numbers + 1] - first)
 
-    def readers_of(self, chosen: Longs) -> Longs:
+    def readers_of(self, numbers: Longs) -> Longs:
         """Return the messages that read these versions."""
-        first = self.reader_ptr[chosen]
-        return self.readers[concat_ranges(first, self.reader_ptr[chosen + 1] - first)]
+        first = self.reader_ptr[numbers]
+        return self.readers[concat_ranges(first, self.reader_ptr[numbers + 1] - first)]
 
 
 def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, steps: Ints | None = None) -> FlowTables:
@@ -157,15 +157,15 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     # From here on rows are in the order of messages (CSR row_ptr).
     read, write = version_table.read[by_message], version_table.write[by_message]
     follows = np.where(version_table.final, count, np.arange(1, count + 1)).astype(np.int32)
-    waiting = ~version_table.initial[read]
+    waiting = ~version_table.initial[read]  # rows that read a version which is written first
     # CSR from a version to the messages that read it, without initial versions, which exist from the start.
     by_version = order_of(read.astype(np.int64), max(count, 1))
     by_version = by_version[waiting[by_version]]
     reads = np.bincount(table.of_row[by_message[waiting]], minlength=message_count + 1).astype(np.int32)
     # A version waits for: each write into it, each read of its predecessor, and the predecessor itself.
     gates = np.bincount(write, minlength=count + 1) + np.bincount(follows[read], minlength=count + 1)
-    later = follows[~version_table.initial & ~version_table.final] if count else follows
-    gates[later] += 1
+    successors = follows[~version_table.initial & ~version_table.final] if count else follows
+    gates[successors] += 1
     # The sentinel behind the last entry absorbs decrements for "no successor" and never reaches 0.
     gates[count], reads[message_count] = NEVER_ZERO, NEVER_ZERO
     after, first, has_parallel_routes = _find_connections(routing)
@@ -183,7 +183,7 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
 
 
 def _list_uses(routing: Paths) -> Ints:
-    """List per message the links and limits it loads, one row each; a repeated resource is listed as often. O(uses).
+    """Return an array with a row per message, its links and limits, padded with "none"; repeated ones repeat. O(uses).
 
     Through a switch (node 3), by link 1 to rank 0, 3 to rank 1, 5 to rank 2:
 
@@ -206,8 +206,8 @@ def _list_uses(routing: Paths) -> Ints:
 
 
 def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
-    """Return the next message with the same (src, dst, route), which messages are the first of theirs, and whether any
-    two ranks have several such connections. One sort.
+    """Return per message the next with the same (src, dst, route); per message whether it is the first of these; and
+    whether any two ranks have several routes. One sort.
 
     Messages 0 and 2 go from 0 to 1; the number of messages, 3, stands for none:
 
@@ -219,15 +219,15 @@ def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     """
     table, route = routing.messages, routing.route
     order = np.lexsort((np.arange(len(table)), route, table.dst, table.src))
-    # Stable by number within a connection, so messages follow in the order of steps.
+    # within a connection messages are in order of their numbers, and so of steps
     pair = (table.src * np.int64(table.ranks) + table.dst)[order]
-    one_pair = pair[1:] == pair[:-1]
-    same = one_pair & (route[order][1:] == route[order][:-1])
+    same_pair = pair[1:] == pair[:-1]
+    same = same_pair & (route[order][1:] == route[order][:-1])
     after = np.full(len(table) + 1, len(table), np.int64)
     after[order[:-1][same]] = order[1:][same]
     first = np.ones(len(table), np.bool_)
     first[order[1:][same]] = False
-    return after, first, bool((one_pair & ~same).any())
+    return after, first, bool((same_pair & ~same).any())
 
 
 def find_crowds(
@@ -250,7 +250,7 @@ def find_crowds(
     (1, array([1]), [[0, 1], [0, 1], [1, 1], [1, 1]])
     """
     figures = Incasts.of(profile, topology)
-    none, ranks = len(figures.epsilon), np.int64(topology.ranks)
+    resources, ranks = len(figures.epsilon), np.int64(topology.ranks)
     epsilon, w_t = np.append(figures.epsilon, 0.0), np.append(figures.w_t, 0)
     senders = np.bincount(distinct(sent.dst * ranks + sent.src) // ranks, minlength=topology.ranks)
     # Incast is possible only where a receiver has more senders than the threshold of some link.
@@ -260,32 +260,32 @@ def find_crowds(
         return None
     resource = uses[message, column].astype(np.int64)
     # A crowd is a pair (resource, receiver); count its distinct senders over the whole schedule as a bound.
-    pairs, pair = unique_inverse(resource * ranks + sent.dst[message], int(none * ranks))
+    pairs, pair = unique_inverse(resource * ranks + sent.dst[message], int(resources * ranks))
     sender_count = np.bincount(distinct(pair * ranks + sent.src[message]) // ranks, minlength=len(pairs))
-    crowded = sender_count > w_t[pairs // ranks]
-    if not crowded.any():
+    is_crowd = sender_count > w_t[pairs // ranks]
+    if not is_crowd.any():
         return None
-    count = int(crowded.sum())
-    number = np.where(crowded, np.cumsum(crowded) - 1, count)[pair]
+    count = int(is_crowd.sum())
+    number = np.where(is_crowd, np.cumsum(is_crowd) - 1, count)[pair]
     table = np.full(uses.shape, count, np.int32)
     table[message, column] = number
     table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # a message that crosses a limit twice is one sender
-    link = pairs[crowded] // ranks
-    first = np.flatnonzero(run_starts(link))
+    crowd_resource = pairs[is_crowd] // ranks
+    first = np.flatnonzero(run_starts(crowd_resource))
     # Where routes differ, a sender may cross a resource in several flows at once: count it once by (pair, sender).
     triples, triple = unique_inverse(number * ranks + sent.src[message], int((count + 1) * ranks))
     sender = None
     if has_parallel_routes:
         sender = np.full(uses.shape, len(triples), np.int32)
         sender[message, column] = triple
-    return Crowds(epsilon, w_t, count, table, first, link[first], sender, np.append(triples // ranks, count))
+    return Crowds(epsilon, w_t, count, table, first, crowd_resource[first], sender, np.append(triples // ranks, count))
 
 
 def combining_costs(schedule: Schedule, version_table: Versions, profile: Profile) -> Combining | None:
     """Return the cost of every reduction (GenModel, section 3.1), or None if all are free. O(n log n).
 
     Combining f inputs of B bytes at once, the rank's own among them, adds (f - 1) B and reads or writes (f + 1) B. A
-    single value that arrives in an empty cell is no reduction; a copy between slots of a rank reads and writes.
+    single value that arrives in an empty cell is no reduction. A copy between slots of a rank reads and writes (f = 1).
 
     The sum of three (version 1) adds 2 B and reads or writes 4 B:
 

@@ -5,9 +5,11 @@ term (`Terms`). Every formula is derived from the steps of its plan, on one swit
 if the paper prints something else, the docstring notes it. `cost.genmodel` prices any schedule by the same rules; tests
 compare the two. With `epsilon` and `delta` 0 these are the (alpha, beta, gamma) model of Table 1.
 
-Per step: alpha, then the bytes that the busiest server receives at beta + epsilon * max(w - w_t, 0) each, w being the
-number of servers that send to it at once; then, at the busiest server, gamma for each byte added and delta for each
-byte read from or written to memory: combining f values at once adds f - 1 times and accesses memory f + 1 times.
+A step takes alpha, plus for the busiest server:
+
+    beta + epsilon * max(w - w_t, 0)   per byte that it receives, if w servers send to it at once
+    gamma                              per byte that it adds; combining f values at once takes f - 1 additions
+    delta                              per byte that it reads or writes in memory; f values: f + 1 accesses
 
 Example: `ring(4, S, ...)`: 2 * 3 steps of S / 4 bytes, one sender each: 6 alpha + 1.5 S beta, and in the first 3 steps
 0.75 S gamma and 3 * 0.75 S delta.
@@ -34,13 +36,12 @@ class Server:
 
 @dataclass(frozen=True)
 class Tier:
-    """The links of one tier: seconds per step, seconds per byte, and additional seconds per byte for each sender beyond
-    w_t."""
+    """The links of one tier."""
 
-    alpha: float
-    beta: float
-    epsilon: float = 0.0
-    w_t: int = 0
+    alpha: float  # seconds per step
+    beta: float  # seconds per byte
+    epsilon: float = 0.0  # additional seconds per byte for each sender beyond w_t
+    w_t: int = 0  # senders that cost nothing
 
     def incast_cost(self, senders: int) -> float:
         """Return the additional seconds per byte with this many senders to one receiver."""
@@ -71,7 +72,7 @@ class Terms:
 def cps(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
     """Price co-located parameter servers: every server collects, combines and distributes 1/n of the data. O(1).
 
-    Table 2 prints max(N - w_t, 0); N - 1 servers send, and with N - 1 the paper's own times fit.
+    Table 2 prints max(N - w_t, 0) for the incast. But N - 1 servers send, and the paper's own times fit N - 1.
     """
     return hcps((n,), nbytes, tier, server, collective)
 
@@ -79,8 +80,8 @@ def cps(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "al
 def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
     """Price hierarchical co-located parameter servers with these fan-ins, the first step's first. O(fan-ins).
 
-    Table 2's product in the delta term runs over the wrong indices (it shows from three levels on), and its epsilon
-    term names a fan-in f_-1 and lacks the factor 2.
+    Table 2 is wrong in two terms: the product in the delta term runs over the wrong indices (visible from three levels
+    on); the epsilon term names a fan-in f_-1 and lacks the factor 2.
     """
     if not fanins or min(fanins) < 1:
         raise Invalid(f"fan-ins {quote(fanins)}: expected whole numbers from 1 on, such as 8, 4")
@@ -89,8 +90,7 @@ def hcps(fanins: Sequence[int], nbytes: float, tier: Tier, server: Server, colle
     for f in fanins:
         if f == 1:
             continue
-        # size: bytes of the share that a server holds after this step of the reducescatter.
-        size /= f
+        size /= f  # bytes that a server holds after this step of the reducescatter
         received = (f - 1) * size
         half += Terms(alpha=tier.alpha, beta=received * tier.beta, epsilon=received * tier.incast_cost(f - 1))
         combining += Terms(gamma=received * server.gamma, delta=(f + 1) * size * server.delta)
@@ -106,12 +106,10 @@ def ring(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "a
 def rhd(n: int, nbytes: float, tier: Tier, server: Server, collective: str = "allreduce") -> Terms:
     """Price recursive halving, then doubling. O(1).
 
-    If n is no power of two, the servers beyond the greatest power of two K below n first send their data to a neighbour
-    and get the result afterwards: one more step with all data each way, and K instead of N elsewhere (Table 2 keeps N,
-    but the paper's own description in section 2.1 does the same as here). The paper gives only the allreduce:
-    Unsupported for its halves.
+    Let K be the greatest power of two up to n. If K < n, the servers beyond K first send their data to a neighbour and
+    get the result at the end. That is one more step with all data each way, and K instead of N elsewhere, as in section
+    2.1 of the paper; its Table 2 keeps N. The paper gives only the allreduce: Unsupported for its halves.
     """
-    # core: K, the greatest power of two up to n.
     core = 1 << (_check_servers(n).bit_length() - 1)
     steps = core.bit_length() - 1
     if core == n:
@@ -144,11 +142,11 @@ def reduce_broadcast(n: int, nbytes: float, tier: Tier, server: Server, collecti
 
 
 def _pairwise_steps(steps: int, share: float, nbytes: float, tier: Tier, server: Server, collective: str) -> Terms:
-    """Price steps in which every server has one sender and combines two values; `share` of nbytes in total, each
-    way."""
-    moved = share * float(nbytes)
-    half = Terms(alpha=steps * tier.alpha, beta=moved * tier.beta, epsilon=moved * tier.incast_cost(1))
-    return _both_halves(half, Terms(gamma=moved * server.gamma, delta=3 * moved * server.delta), collective)
+    """Price steps in which every server has one sender and combines two values. `share`: of nbytes, received in the
+    steps of one half."""
+    received = share * float(nbytes)
+    half = Terms(alpha=steps * tier.alpha, beta=received * tier.beta, epsilon=received * tier.incast_cost(1))
+    return _both_halves(half, Terms(gamma=received * server.gamma, delta=3 * received * server.delta), collective)
 
 
 def _both_halves(half: Terms, combining: Terms, collective: str) -> Terms:

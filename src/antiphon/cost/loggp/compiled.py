@@ -1,7 +1,7 @@
 """Compile functions with Numba if it is installed (extra [sim]); otherwise they run as plain Python, slowly.
 
-Modules that use this are imported only when they are needed, as Numba takes a third of a second to load. Compiled code
-is cached beside the source, or in the user's cache directory if that is not writable.
+The modules that use it are imported only when a simulation runs, as Numba takes a third of a second to load. Compiled
+code is cached beside the source, or in the user's cache directory if that is not writable.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def compiled(function: F) -> F:
 
 
 def fixed(*columns: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return read-only views. Numba compiles a function again (up to two seconds) for each mix of writable and
-    read-only arrays, so it only ever gets read-only inputs.
+    """Return read-only views, as which compiled functions get all their inputs.
+
+    Numba compiles a function again (up to two seconds) for each mix of writable and read-only arrays.
 
     >>> import numpy as np
     >>> column = np.array([1, 2])

@@ -2,7 +2,7 @@
 
 **The model.** LogGP charges a message of b bytes o_s at the sender, G for every byte but the first while it is on the
 wire, a latency of L, and o_r at the receiver; between two messages of a port there is at least a time of g. Contention
-is added by two kinds of resources, each with a sending and a receiving side. The *ports* of a rank are occupied by one
+comes from two kinds of resources, each with a sending and a receiving side. The *ports* of a rank are occupied by one
 message each. The *NICs* (network cards) of a node serve the bytes that leave it or enter it; here a node is a host with
 several ranks. Messages queue for a resource in use.
 
@@ -31,10 +31,11 @@ and at LANDED it has arrived, so the port is idle again. Sender and receiver hav
 receiver are numbered from the number of messages on.
 
 **An example.** In `core.example.star` ranks 2 and 1 send to 0, which sends the sum to 1 and 2. Let o_s = o_r = g = 1 s,
-L = 2 s, G (b - 1) = 3 s, combining take 1 s, and a rank have one port. The bytes of message 0 leave from 1 to 4 and
-arrive from 3 to 6; it is received at 7 and combined at 8. Message 1 arrives at 3 as well. It queues for the port until
-6 and waits for g until 7; it has arrived at 10 and is combined at 12. Rank 0 then sends twice, and the second message
-queues in the same way:
+L = 2 s, G (b - 1) = 3 s, combining take 1 s, and a rank have one port. (`Cost` has a row per term, from L to combining,
+and a column per cost class: messages 0 and 1, which are combined, and messages 2 and 3.) The bytes of message 0 leave
+from 1 to 4 and arrive from 3 to 6; it is received at 7 and combined at 8. Message 1 arrives at 3 as well. It queues for
+the port until 6 and waits for g until 7; it has arrived at 10 and is combined at 12. Rank 0 then sends twice, and the
+second message queues in the same way:
 
 >>> from antiphon.core.example import machine, star
 >>> from antiphon.cost.figures import Level, LogGP
@@ -57,11 +58,11 @@ takes a byte per second has them at 8 and 10. Here the messages end at the same 
 >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
 ([1.0, 1.0, 13.0, 17.0], [6.0, 10.0, 18.0, 22.0], [8.0, 12.0, 19.0, 23.0])
 
-**One source, two functions.** Whole messages or packets: that is the type of the argument `packets`, None or `Packets`.
-Numba compiles a function for the types of its arguments and drops branches of `if packets is None` never taken, so
-neither is slowed down by the other (docs/decisions.md has the measurements). The loop is one long function, since the
-cost of a call of a compiled function grows with the number of arrays that are passed. docs/models/loggp.md specifies
-the model.
+**One source, two functions.** The argument `packets` is None for whole messages, else a `Packets`. Numba compiles a
+function for each combination of argument types and drops the branches of `if packets is None` that are never taken, so
+neither function is slowed down by the other (docs/decisions.md has the measurements). The loop is one long function,
+since the cost of a call of a compiled function grows with the number of arrays that are passed. docs/models/loggp.md
+specifies the model.
 """
 
 from __future__ import annotations
@@ -100,13 +101,12 @@ def simulate(
     graph: Graph, cost: Cost, packets: Packets | None, node: Longs, ports: int, nics: int, log: Log,
     stop: float = np.inf,
 ) -> tuple[float, int, int, int, float]:  # fmt: skip
-    """Return (time at which all is done, message done last, number of messages done, ports still in use, bytes
-    received).
+    """Return (time at which all is done, message done last, messages done, ports still in use, bytes received).
 
-    The last two are for checks; bytes are counted only for packets. `packets`: None for whole messages. `node`: per
-    rank its node, -1 if none. `ports`: number per rank and side. `nics`: number per node and side. 0: no limit. The log
-    is filled unless it is empty. If not all is done before `stop`, the time is infinite. O(n log(messages in progress))
-    for n messages, or n packets.
+    run.py calls this once per size. The last two values are for checks; bytes are counted only for packets. `packets`:
+    None for whole messages. `node`: per rank its node, -1 if none. `ports`: number per rank and side. `nics`: number
+    per node and side. 0: no limit. The log is filled unless it is empty. If not all is done before `stop`, the time is
+    infinite. O(n log(messages in progress)) for n messages, or n packets.
     """
     count = len(graph.src)
     workspace = (
@@ -131,10 +131,12 @@ def _simulate(
         side * ranks + rank                 the queue for the ports of a rank
         (side * nodes + node) * nics + i    NIC i of a node
         side * count + m                    message m on this side
+
+    m is a message, k its cost class, s and d its sender and receiver, b bytes (of the message or of a packet).
     """
     src, dst, cost_class = graph.src, graph.dst, graph.cost_class
     on_done_ptr, on_done, on_left_ptr, on_left = graph.on_done_ptr, graph.on_done, graph.on_left_ptr, graph.on_left
-    latency, send, receive, gap, flight, busy, work = cost
+    latency, send, receive, gap, flight, busy, work = cost  # per cost class: L, o_s, o_r, g, G (b - 1), G b, combining
     heap, lists, event, needed, waits, ready, _ = workspace
     count, ranks, nodes = len(src), len(node), int(node.max()) + 1 if len(node) else 0
     record, reports_left = len(log.ready) > 0, len(on_left_ptr) > 0
@@ -194,29 +196,35 @@ def _simulate(
         # ---- a port is idle: the first message in its queue takes it, and goes on g later ----
         if idle_port >= 0:
             queue = idle_port // ports
-            h = head[queue]
-            if h < 0:
+            queued = head[queue]
+            if queued < 0:
                 port_taken[idle_port] = False
             else:
                 side = 0 if queue < ranks else 1
-                head[queue] = next_in_queue[side * count + h]
-                port_of[side * count + h] = idle_port
-                at = now + gap[cost_class[h]]
+                head[queue] = next_in_queue[side * count + queued]
+                port_of[side * count + queued] = idle_port
+                at = now + gap[cost_class[queued]]
                 if packets is not None and side == 1:  # delay all its packets by as much as the first waited
-                    delay[h] = now - first[h] + gap[cost_class[h]]
-                    at = first[h] + delay[h]
+                    delay[queued] = now - first[queued] + gap[cost_class[queued]]
+                    at = first[queued] + delay[queued]
                 if record:
                     if side == 0:
-                        record_blame(log, h, SEND_PORT, last_user[idle_port], at - ready[h] - send[cost_class[h]])
+                        record_blame(
+                            log, queued, SEND_PORT, last_user[idle_port], at - ready[queued] - send[cost_class[queued]]
+                        )
                     elif packets is None:
                         record_blame(
-                            log, h, RECEIVE_PORT, last_user[idle_port], at - log.begin[h] - latency[cost_class[h]]
+                            log,
+                            queued,
+                            RECEIVE_PORT,
+                            last_user[idle_port],
+                            at - log.begin[queued] - latency[cost_class[queued]],
                         )
                     else:
-                        record_blame(log, h, RECEIVE_PORT, last_user[idle_port], delay[h])
-                h += side * receiver
-                event[h] = SEND if side == 0 else PASS
-                put(heap, lists, at, h)
+                        record_blame(log, queued, RECEIVE_PORT, last_user[idle_port], delay[queued])
+                queued += side * receiver
+                event[queued] = SEND if side == 0 else PASS
+                put(heap, lists, at, queued)
             if packets is None:
                 continue
         # ---- a message: the conditions that it contributes to (from, to), when, and whether because it has left ----
@@ -268,9 +276,9 @@ def _simulate(
             # ---- it has a port: its bytes pass as soon as a NIC is idle, the last G (b - 1) after the first ----
             if kind == SEND or kind == PASS:
                 side = 0 if kind == SEND else 1
-                start, a = now, node[s] if side == 0 else node[d]
-                if nics > 0 and a >= 0 and node[s] != node[d]:
-                    nic, at = find_earliest(nic_idle_from, (side * nodes + a) * nics, nics)
+                start, nic_node = now, node[s] if side == 0 else node[d]
+                if nics > 0 and nic_node >= 0 and node[s] != node[d]:
+                    nic, at = find_earliest(nic_idle_from, (side * nodes + nic_node) * nics, nics)
                     start = max(now, at)
                     nic_idle_from[nic] = start + busy[k]
                     if record:
@@ -314,9 +322,9 @@ def _simulate(
                     continue
             # ---- a packet at the NIC is sent once the NIC is idle, and the next packet queues after that ----
             if kind == PACKET:
-                b, start, a = min(packet_bytes, to_send[m]), now, node[s]
-                if a >= 0:
-                    nic, at = find_earliest(nic_idle_from, a * nics, nics)
+                b, start, nic_node = min(packet_bytes, to_send[m]), now, node[s]
+                if nic_node >= 0:
+                    nic, at = find_earliest(nic_idle_from, nic_node * nics, nics)
                     start = max(now, at)
                     nic_idle_from[nic] = start + np.rint(per_byte[k] * b)
                     if record:
@@ -360,11 +368,11 @@ def _simulate(
                     b = size[k]
                     contribution_time = now + (flight[k] - np.rint(per_byte[k] * max(min(packet_bytes, b) - 1, 0.0)))
                 else:
-                    b, a = min(packet_bytes, size[k] - received_bytes[m]), node[d]
-                    if a >= 0:
+                    b, nic_node = min(packet_bytes, size[k] - received_bytes[m]), node[d]
+                    if nic_node >= 0:
                         behind_first = np.rint(per_byte[k] * max(b - 1, 0.0))  # from its first byte to its last
                         at_first = now - behind_first + now * ROUNDING
-                        nic, at = find_latest_before(nic_idle_from, (nodes + a) * nics, nics, at_first)
+                        nic, at = find_latest_before(nic_idle_from, (nodes + nic_node) * nics, nics, at_first)
                         contribution_time = max(now, at + behind_first)
                         nic_idle_from[nic] = contribution_time + np.rint(per_byte[k] * min(b, 1.0))
                         if record:

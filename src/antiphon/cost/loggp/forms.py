@@ -1,12 +1,11 @@
 """LogGP in closed form, for k-ring and recursive multiplying: section III of the paper on parameterized collectives.
 
-The formulas hold without contention: a rank has a port for everything that it sends at once (recursive multiplying: its
-greatest radix, less one), and ranks share no NIC. They are corrected where the paper miscounts, as the docstrings
-explain. Option `gap` of each formula:
+The formulas hold without contention: a rank has a port for every message that it sends at once (in recursive
+multiplying: its greatest radix, less one), and ranks share no NIC. They are corrected where the paper miscounts, as the
+docstrings explain. Tests compare the simulator with them. Option `gap` of each formula:
 
-    true      a round lasts at least g + (m-1) G, as with one port
-    false     without LogGP's g, the least time between two messages of a port, as in a simulation with a port for
-              every message
+    true      a round lasts at least g + (m-1) G: a rank has one port, whose messages are at least g apart
+    false     g does not count, as in a simulation with a port for every message
 
 Parameters may be those of a `Level`: then each message takes the parameters for its own size.
 
@@ -33,9 +32,9 @@ class Figures:
     L: float  # latency in seconds
     o_s: float  # seconds of the sender per message
     o_r: float  # seconds of the receiver per message
-    g: float  # least seconds between two messages of a port
+    g: float  # minimum seconds between two messages of a port
     G: float  # seconds per byte
-    gamma: float = 0.0  # seconds per byte that a rank combines
+    gamma: float = 0.0  # seconds per byte that a rank reduces
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -101,19 +100,20 @@ def kring(
     overlap: bool = False,
     gap: bool = True,
 ) -> float:
-    """Return the time of k-ring (section III.A) on p ranks in groups of k. Every round sends a block of m = nbytes / p
-    bytes.
+    """Return the time of k-ring (section III.A) on p ranks in groups of k, with blocks of m = nbytes / p bytes.
 
-    Allgather: T_AG = (p/k - 1) T_I + (p/k (k-1) - 1) T_i + T_final; with `overlap` rounds within groups take place
-    during those between groups: T_AG,overlap = (p/k - 1) max(T_I, (k-1) T_i) + (k-2) T_i + T_final.
+    T_I is the time of a round between groups (parameters `inter`), T_i of one within a group (`intra`), T_final of the
+    last round. Every round sends a block. Allgather: T_AG = (p/k - 1) T_I + (p/k (k-1) - 1) T_i + T_final; with
+    `overlap` rounds within groups take place during those between groups: T_AG,overlap = (p/k - 1) max(T_I, (k-1) T_i)
+    + (k-2) T_i + T_final.
 
     Allreduce: the paper prints T_AG + (p-1) m gamma, p - 1 rounds in total. The algorithm needs p - 1 rounds to combine
     and as many to spread. So here the first half is the allgather backwards: p - 1 rounds, each with m gamma, none of
     which is the last. With `overlap` rounds within groups and between them overlap in both halves.
 
     With k = 1 all rounds, the last included, are between groups (the paper prints one within a group). If g > o_s + L +
-    o_r and the parameters of both levels differ, a simulation is a little faster where a round of one level follows one
-    of the other: its message waits only for the g of its own level, and ranks can combine in that time. O(1).
+    o_r and the parameters of both levels differ, a simulation is a little faster at each change between the levels: a
+    message waits only for the g of its own level, and ranks can combine in that time. O(1).
     """
     _check_arguments(p, m, collective)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= p or p % k:

@@ -1,24 +1,22 @@
-"""The event queue of the LogGP simulators: the earliest event first, and among equal times the one put in first.
+"""The event queue of the LogGP simulators (event_loop, processors): earliest first, equal times in insertion order.
 
-As schedules are regular, many events have the same time. Events put in one after another for the same time form one
-*entry* of a heap: a list of messages. In the heap each entry has four children. Every message has at most one event in
-the queue, so all lists are linked through one array, "message -> the next". Everything is in two arrays, `heap` and
-`lists`, as the cost of a call of a compiled function grows with the number of arrays that are passed.
+As schedules are regular, many events have the same time. Events that are inserted one after another for the same time
+form one *entry* of a heap: a linked list of messages. In the heap each entry has four children. Every message has at
+most one event in the queue, so all lists share one array, "message -> the next message". Everything is in two arrays,
+`heap` and `lists`, as the cost of a call of a compiled function grows with the number of arrays that are passed.
 
 Example: the events (time 1.0, message 4), (1.0, message 2), (0.5, message 3) form two entries, one for each time; they
 come out as 3, 4, 2.
 
-`heap` has the times of the entries that may still grow, the current time, then the times of the heap. `lists` has
-counters, the entries that may still grow, then the heap's keys (sequence << BITS | entry); per entry its first and its
-last message; per message the next; and entries to use again. With room for R events, by index:
+A key of the heap is `sequence << BITS | entry`, so that equal times are ordered by insertion. With room for R events:
 
-| heap                    | lists                                                                                    |
+| index of heap           | index of lists                                                                           |
 |-------------------------|------------------------------------------------------------------------------------------|
 | 0..3: times, -1: none   | ENTRIES: number in the heap; FREED: number of entries to use again; UNUSED: the least    |
-| MOMENT: the current one | entry never used; SEQUENCE: the next sequence number; OLDEST_GROWING: its index below;   |
+| MOMENT: the current one | entry never used; SEQUENCE: the next sequence number; OLDEST_GROWING: in GROWING;   |
 | TIMES + i: of the entry | CURRENT: the entry being taken out (-1: none); CAPACITY: R;                              |
 | at index i of the heap  | GROWING..: the entries that may grow; KEYS + i: the key at index i of the heap;          |
-|                         | KEYS + R + entry: its first message left; + 2 R: its last; + 3 R + message: the next;    |
+|                         | KEYS + R + entry: its next to take; + 2 R: its last; + 3 R + message: the next;          |
 |                         | + 4 R..: entries to use again                                                            |
 
 An entry may grow while it is among the last RECENT entries that were made. A later event of the same time makes another

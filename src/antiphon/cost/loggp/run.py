@@ -1,8 +1,9 @@
 """Simulate a schedule under LogGP for any size, and explain the time by its critical path of messages.
 
-`Simulation` turns the profile's parameters into costs per class of messages. It chooses one of three loops: event_loop
-for ports and NICs (network cards), processors for cpu=shared, passes.simulate_free if nothing can queue. It splits the
-recorded critical path into terms: overhead (o_s, o_r), latency, bandwidth, waiting for ports and NICs, combining.
+`Simulation` is the predictor of model loggp. It turns the profile's parameters into costs per *class* of messages
+(those with equal size and level). It chooses one of three loops: event_loop for ports and NICs (network cards),
+processors for cpu=shared, passes.simulate_free if nothing can queue. It splits the critical path into terms: overhead
+(o_s, o_r), latency, bandwidth, waiting for ports and NICs, combining.
 
 Example: two messages one after the other, each with o_s = o_r = 1 us, L = 2 us, and 3 us for its bytes. Overhead is 4
 us, latency 4 us, bandwidth 6 us, in total 14 us.
@@ -34,10 +35,10 @@ from antiphon.cost.profile import Profile
 from antiphon.cost.steps import latency_name
 from antiphon.cost.trace import Events
 
-MAX_SENDERS = 64  # senders per rank that `max_simultaneous` distinguishes
+MAX_SENDERS = 64  # senders per rank up to which `max_simultaneous` counts
 MAX_LOGGED_MESSAGES = 2**20  # up to this many messages a prediction has terms and a critical path
-MAX_PORT_CLASSES = 2**22  # ranks times classes of messages up to which a bound counts what every rank sends of each
-SLACK = 1e-9  # relative: more than the rounding errors of a bound
+MAX_PORT_CLASSES = 2**22  # ranks times classes up to which `_sent_by_class` counts messages
+SLACK = 1e-9  # relative; greater than the rounding errors of a lower bound
 # what a message waited for, by its number in state.py
 CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
           "the rank's processor")  # fmt: skip
@@ -57,7 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class LoggpEvents(Events):
-    """Times of messages, with what each waited for."""
+    """Times of messages, with the reasons of their waits."""
 
     about: list[dict[str, object]]  # per message when it was ready, and its longest wait
 
@@ -86,9 +87,9 @@ class Simulation:
         return len(self.work) > MAX_LOGGED_MESSAGES
 
     def takes_less(self, nbytes: int, seconds: float) -> bool:
-        """Return whether a size takes less than this time.
+        """Return whether the predicted time at a size is less than `seconds`.
 
-        If it does not, that costs less than a prediction: bounds come first, and the simulation ends at that time.
+        If it is not, this costs less than a prediction: lower bounds come first, and the simulation stops at `seconds`.
         """
         local = self.local[0] * nbytes
         if nbytes in self.cached:
@@ -112,7 +113,7 @@ class Simulation:
 
     @cached_property
     def _sent_by_class(self) -> tuple[Longs, Longs] | None:
-        """Return by rank and class the number of messages that it sends, and that it receives; None if that is much."""
+        """Return by rank and class the numbers of messages sent and received; None if the tables would be large."""
         sent, ranks, classes = self.work.sent, len(self.work.node), len(self.work.level)
         if ranks * classes > MAX_PORT_CLASSES:
             return None
@@ -148,10 +149,9 @@ class Simulation:
 
     @cached_property
     def _max_simultaneous(self) -> tuple[int, int]:
-        """Return the most simultaneous messages of any rank, and of any node with other nodes.
+        """Return the maximum number of simultaneous messages of any rank, and of any node with other nodes.
 
-        That is known only if a rank ends each step before the next. Otherwise a number greater than all limits stands
-        for "unknown".
+        They are known only if a rank ends each step before the next; otherwise both are greater than all limits.
         """
         sent, limit = self.work.sent, min(max(self.ports, self.nics, 1), MAX_SENDERS)
         if not self.work.in_rounds:
@@ -161,17 +161,16 @@ class Simulation:
         return counts
 
     def active_limits(self, cost: state.Cost) -> tuple[int, int]:
-        """Return the number of ports and of NICs; 0 instead if no message can ever wait for one, so that it need not be
-        simulated.
+        """Return the numbers of ports and of NICs to simulate; 0 if no message can ever wait for one.
 
-        That is so if never more messages are in progress than there are ports or NICs, and each of these is idle again
-        before its rank can send the next message, by more than rounding.
+        None can if there are never more messages in progress than ports or NICs, and each of these is idle again before
+        its rank can send the next message, by more than rounding.
         """
         if not self.ports and not self.nics:
             return 0, 0
-        # until_next_send: least time until a rank sends again; in_use: greatest time for which a port is in use after
-        # its last byte. Only if the first is greater by more than the rounding errors of all additions (each at most
-        # 2^-52 of the time so far; 2^-48 leaves a margin) is every port idle in time.
+        # until_next_send: minimum time until a rank sends again; in_use: maximum time for which a port or NIC is in use
+        # after its last byte. Only if the first is greater by more than the rounding errors of all additions (each at
+        # most 2^-52 of the time so far; 2^-48 leaves a margin) is every port idle in time.
         between_ranks = self.work.level >= 0
         latency, send, receive, gap, flight, busy, _ = (values[between_ranks] for values in cost)
         until_next_send = sum(float(values.min(initial=np.inf)) for values in (latency, send, receive))
@@ -193,22 +192,22 @@ class Simulation:
         return np.where(np.abs(size - rounded) <= 1e-9 * np.maximum(size, 1.0), rounded, size)
 
     def figures(self, nbytes: int) -> dict[str, Floats]:
-        """Return L, o_s, ... per class of messages. Messages within a rank have only gamma, that of the first level."""
+        """Return L, o_s, ... per class of messages. Messages within a rank have only the gamma of level 0."""
         size = self.sizes(nbytes)
-        out = {name: np.zeros(len(size)) for name in FIGURES}
+        figures = {name: np.zeros(len(size)) for name in FIGURES}
         if self.profile.loggp is None:
             between_ranks = self.work.level >= 0
-            out["L"][between_ranks] = self.work.latency[self.work.level[between_ranks]]
-            out["G"][between_ranks] = self.work.per_byte[self.work.level[between_ranks]]
-            out["gamma"][:] = self.profile.gamma
-            return out
+            figures["L"][between_ranks] = self.work.latency[self.work.level[between_ranks]]
+            figures["G"][between_ranks] = self.work.per_byte[self.work.level[between_ranks]]
+            figures["gamma"][:] = self.profile.gamma
+            return figures
         for number, level in enumerate(self.profile.loggp.levels):
             in_level = self.work.level == number
             for name, values in level.at(size[in_level]).items():
-                out[name][in_level] = values
+                figures[name][in_level] = values
         inside = self.work.level < 0
-        out["gamma"][inside] = self.profile.loggp.levels[0].at(size[inside])["gamma"]
-        return out
+        figures["gamma"][inside] = self.profile.loggp.levels[0].at(size[inside])["gamma"]
+        return figures
 
     def cost(self, nbytes: int) -> tuple[state.Cost, Floats, Floats]:
         """Return per class the costs in seconds, the bytes of a message, and the seconds per byte."""
@@ -225,7 +224,7 @@ class Simulation:
             return Outcome(0.0, -1, 0, log)
         outcome = self._simulate_size(nbytes, record, log, stop * state.GRAINS)
         if outcome.done != len(work) and math.isfinite(outcome.seconds):
-            raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages came to their end")
+            raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages were done")
         for grains in (log.ready, log.begin, log.landed, log.done, log.port, log.nic, log.combining, log.longest):
             np.divide(grains, state.GRAINS, out=grains)
         return replace(outcome, seconds=outcome.seconds / state.GRAINS)
@@ -282,15 +281,15 @@ class Simulation:
 
     @property
     def _queue_term(self) -> str:
-        """Return the name of the term for what messages queue for at a rank."""
+        """Return the name of the term for queueing at a rank."""
         return "processors" if self.options.processors else "ports"
 
     def path(self, outcome: Outcome) -> Longs:
         """Return the critical path: the chain of messages that the last one depended on, in order of time."""
-        path, at = [], outcome.last
-        while at >= 0:
-            path.append(at)
-            at = int(outcome.log.before[at])
+        path, message = [], outcome.last
+        while message >= 0:
+            path.append(message)
+            message = int(outcome.log.before[message])
         return np.array(path[::-1], np.int64)
 
     def _path_hops(self, path: Longs) -> tuple[Hop, ...]:

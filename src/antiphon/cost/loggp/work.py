@@ -2,9 +2,9 @@
 
 Input: a schedule (or a graph of messages from a file), a topology and LogGP parameters by level (figures.py), or None
 to derive L and G from routes. A level holds the parameters between ranks that share a place, such as a host. Output:
-`SentWork`. Messages with equal weight, combined weight and level cost the same at every size: they form a class, and
+`SentWork`. Messages with equal weight, combined weight and level cost the same at every size: they form a *class*, and
 simulators look up costs by class. Dependencies are conditions (core/messages/waits.py): a message needs some, and
-contributes to some when it is done.
+contributes to some when it is done. `run.py` computes the costs and runs the simulation.
 
 Example (`core.example.star`): messages 0 and 1 to rank 0 are combined, 2 and 3 back are not: two classes.
 """
@@ -72,9 +72,7 @@ class SentWork:
 
     @property
     def in_rounds(self) -> bool:
-        """Return whether every message waits for one condition only: that its rank has received everything of the step
-        before.
-        """
+        """Return whether every message waits only until its rank has received everything of the step before."""
         return not len(self.waits.need_ptr) and not len(self.waits.left)
 
 
@@ -103,11 +101,9 @@ def work_of(
         level = _find_levels(message_table, figures, topology)
         node, latency, per_byte, capacity, busiest = figures.nodes(topology), np.empty(0), np.empty(0), 0.0, -1
     level[message_table.src == message_table.dst] = -1
-    cost_class, kinds = _find_classes([message_table.weight, message_table.combined, level])
-    levels, (share, combined) = (
-        kinds[2].astype(np.int64),
-        (kinds[i].astype(np.float64) / message_table.scale for i in (0, 1)),
-    )
+    cost_class, class_values = _find_classes([message_table.weight, message_table.combined, level])
+    levels = class_values[2].astype(np.int64)
+    share, combined = (class_values[i].astype(np.float64) / message_table.scale for i in (0, 1))
     wait = waits(message_table, order, sent, level)
     return SentWork(
         message_table, cost_class, levels, share, combined, np.zeros(len(levels)), node, wait,
@@ -123,16 +119,16 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
     """
     if sent == LEFT:
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
-        # among messages of one sender to other ranks it is enough that the earlier one has left
-        own = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
-        graph = replace(graph, left=graph.left | own)
+        same_sender = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
+        graph = replace(graph, left=graph.left | same_sender)
     level = _find_levels(graph, figures, topology)
     level[graph.src == graph.dst] = -1
     distinct_seconds, seconds = np.unique(graph.seconds, return_inverse=True)
-    cost_class, kinds = _find_classes([graph.nbytes, graph.combined, level, seconds.ravel()])
-    share, combined = (kinds[i].astype(np.float64) for i in (0, 1))
+    cost_class, class_values = _find_classes([graph.nbytes, graph.combined, level, seconds.ravel()])
+    share, combined = (class_values[i].astype(np.float64) for i in (0, 1))
     return SentWork(
-        graph, cost_class, kinds[2].astype(np.int64), share, combined, distinct_seconds[kinds[3].astype(np.int64)],
+        graph, cost_class, class_values[2].astype(np.int64), share, combined,
+        distinct_seconds[class_values[3].astype(np.int64)],
         figures.nodes(topology), graph.waits(), np.empty(0), np.empty(0), 0.0, -1,
     )  # fmt: skip
 
@@ -143,8 +139,8 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
     Up to FEW_CLASSES are numbered in order of their first message, more by their values:
 
     >>> weight, combined, level = np.array([6, 6, 2, 6]), np.array([6, 6, 0, 0]), np.array([1, 1, 1, 1], np.int32)
-    >>> cost_class, kinds = _find_classes([weight, combined, level])
-    >>> cost_class.tolist(), [kind.tolist() for kind in kinds]
+    >>> cost_class, class_values = _find_classes([weight, combined, level])
+    >>> cost_class.tolist(), [values.tolist() for values in class_values]
     ([0, 0, 1, 2], [[6, 2, 6], [6, 0, 0], [1, 1, 1]])
     """
     if len(columns) == 3 and all(column.dtype != object for column in columns):
@@ -153,14 +149,14 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
         weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
         weight, combined, level = fixed(weight, combined, columns[2])
         cost_class = np.empty(len(level), np.int32)
-        kinds, count = passes.number_classes(weight, combined, level, FEW_CLASSES, cost_class)
+        class_values, count = passes.number_classes(weight, combined, level, FEW_CLASSES, cost_class)
         if count <= FEW_CLASSES:
-            return cost_class, list(kinds[:count].T)
+            return cost_class, list(class_values[:count].T)
     # many classes: number the distinct values of each column, pack these numbers into one key, number the distinct keys
     encoded = [np.unique(column, return_inverse=True) for column in columns]
-    key, _ = pack_columns(*((place.ravel(), len(values)) for values, place in encoded))
-    _, at, place = np.unique(key, return_index=True, return_inverse=True)
-    return as_int32(place.ravel()), [column[at] for column in columns]
+    key, _ = pack_columns(*((code.ravel(), len(values)) for values, code in encoded))
+    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    return as_int32(number.ravel()), [column[first] for column in columns]
 
 
 def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topology) -> Ints:
@@ -181,8 +177,8 @@ def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topolo
 def _derive_levels(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     """Derive levels from routes: routes with equal latency and equal bandwidth of their slowest link form a level.
 
-    Return per message its level; per level the latency in seconds and the seconds per byte; for how many seconds per
-    byte of nbytes the busiest link or limit is busy, and its number.
+    Return per message its level; per level the latency in seconds and the seconds per byte; the seconds per byte of
+    nbytes for which the busiest link or limit is busy; and its number.
 
     The links of `core.example.machine` are equal, and in `core.example.star` each carries one message:
 
@@ -191,14 +187,14 @@ def _derive_levels(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     >>> level.tolist(), latency.tolist(), per_byte.tolist(), capacity, busiest
     ([0, 0, 0, 0], [1e-06], [1e-09], 1e-09, 0)
     """
-    slowness, route = seconds_per_byte(routes.topology), routes.route
+    inverse_bandwidth, route = seconds_per_byte(routes.topology), routes.route
     # by route, as there may be a thousand times as many messages
     use_route, use_resource = uses_of(routes.topology, routes.table, np.arange(len(routes.table), dtype=np.int32))
     # beta: seconds per byte of the slowest link or limit on the route; load: total for which each link or limit is busy
     beta_of_route = np.zeros(len(routes.table) + 1)  # the last: within a rank
-    np.maximum.at(beta_of_route, use_route, slowness[use_resource])
+    np.maximum.at(beta_of_route, use_route, inverse_bandwidth[use_resource])
     beta = beta_of_route[route]
-    # times are not negative, so their bits are ordered as they are: number them as whole numbers, in order of size
+    # the bits of floats from 0 on, read as integers, are in the same order: number levels by (latency, beta) this way
     bits = [np.asarray(times, np.float64).view(np.int64) for times in (routes.alpha, beta)]
     number, columns = _find_classes([*bits, np.zeros(len(beta), np.int32)])
     in_order = np.lexsort((columns[1], columns[0]))
@@ -206,7 +202,7 @@ def _derive_levels(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     level = as_int32(np.argsort(in_order))[number]
     weight_of_route = sums_by_group(route + 1, routes.messages.weight, len(routes.table) + 1)[1:]
     weight_carried = sums_by_group(use_resource, weight_of_route[use_route], routes.resources)
-    load = (weight_carried / routes.messages.scale).astype(np.float64) * slowness
+    load = (weight_carried / routes.messages.scale).astype(np.float64) * inverse_bandwidth
     busiest = int(load.argmax()) if len(load) else -1
     return level, latency, per_byte, float(load[busiest]) if len(load) else 0.0, busiest
 

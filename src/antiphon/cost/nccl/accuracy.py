@@ -1,13 +1,14 @@
 """How far predictions of NCCL and RCCL can be trusted: a smaller predicted speedup counts as noise.
 
-`errors.json` has the median of |predicted / measured - 1| on machines held out of the fit, by collective, within a node
-or between nodes, and by range of sizes: up to 64 KB, between, from 64 MB on. `bench/bench_nccl.py --write` derives it
-from the published tables: per machine the median over its rows, then the median over machines, so that a machine with
-many rows counts as one with few. Everything that decides by the error of the model reads it here.
+`errors.json` has the median of |predicted / measured - 1| on machines held out of the fit: by collective, by place
+(within a node or between nodes) and by range of sizes (up to 64 KB, between, from 64 MB on). `bench/bench_nccl.py
+--write` derives it from the published tables: per machine the median over its rows, then the median over machines, so
+that all machines count the same, however many rows they have. The verdicts of `tune`, exports and notes read it here.
 
 The rows of a single machine may be good by luck: such a collective, or one without any, gets the greatest error of the
-same place and range. Where different data go to each rank (alltoall, gather, scatter), only its own rows count: no
-other collective is made of sends. No error counts as less than MIN_ERROR, about that of large sizes over all machines.
+same place and range. For a collective with different data for each rank (alltoall, gather, scatter) only its own rows
+count, as no other collective consists of sends. No error counts as less than MIN_ERROR, about that of large sizes over
+all machines.
 
 Example: within a node an allgather of 1 MB is off by 22 % in the median over two machines; a predicted speedup of 1.15
 over NCCL is noise. For a broadcast only rows of one machine exist (off by 8 %), so 22 % counts as well.
@@ -31,9 +32,9 @@ FILE = Path(__file__).parent / "errors.json"
 WITHIN, BETWEEN = PLACES = ("within a node", "between nodes")
 RANGES = ("up to 64 KB", "between", "from 64 MB on")
 SMALL, LARGE = 64_000, 64_000_000  # bytes: end of the first range, beginning of the last
-MIN_MACHINES = 2  # of a median that counts for itself
-MIN_ERROR = 0.075
-AIMS = {WITHIN: 0.15, BETWEEN: 0.25}  # greatest error that the model aims at
+MIN_MACHINES = 2  # behind a median, for it to count on its own
+MIN_ERROR = 0.075  # no error counts as less; see the module
+AIMS = {WITHIN: 0.15, BETWEEN: 0.25}  # the error that the model should not exceed
 
 
 class HeldOut(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -69,10 +70,10 @@ def error_at(collective: str, nbytes: int, nodes: int) -> float | None:
 
 
 def _error_in(collective: str, sizes: str, nodes: int) -> float | None:
-    """Return the relative error in a range of sizes: of this collective, if enough machines were held out of the fit.
+    """Return the relative error in a range of sizes: the collective's own if it has at least MIN_MACHINES.
 
-    Otherwise it is the greatest error of any collective, except those in TO_EACH. Of these, only their own errors
-    count; None if there are none.
+    Otherwise it is the greatest error of any collective that is not in TO_EACH. For those in TO_EACH it is their own,
+    None if there is none.
     """
     errors = [row for row in held_out_errors() if (row.place, row.range) == (PLACES[nodes > 1], sizes)]
     own = next((row for row in errors if row.collective == collective), None)
@@ -82,7 +83,7 @@ def _error_in(collective: str, sizes: str, nodes: int) -> float | None:
 
 
 def missed_aim(error: float | None, nodes: int) -> str | None:
-    """Return in words the error that the model aims at, if this one is greater."""
+    """Return in words the error that the model should not exceed, if this one exceeds it; else None."""
     place = PLACES[nodes > 1]
     return f"{AIMS[place]:.0%} {place}" if error is not None and error > AIMS[place] else None
 
@@ -92,29 +93,31 @@ def is_within_error(speedup: float, error: float | None) -> bool:
 
     An unknown error counts as the greatest known.
     """
-    largest = 1 + (_greatest_error() if error is None else error)
-    return 1 / largest <= speedup <= largest
+    noise = 1 + (_greatest_error() if error is None else error)
+    return 1 / noise <= speedup <= noise
 
 
 def is_clearly_faster(speedup: float, error: float | None) -> bool:
     """Return whether a predicted speedup over the library exceeds the error of the library's model.
 
-    At sizes at which it does not, tables and exports leave the work to the library.
+    Sizes at which it does not are left to the library in tables and exports.
     """
     return speedup > 1 and not is_within_error(speedup, error)
 
 
 def accuracy_note(collectives: Iterable[str], nodes: int) -> str:
-    """Return a remark on the error of the library's predicted times, for output of speedups; "" of no collectives."""
-    texts: dict[str, list[str]] = {}
+    """Return a remark on the error of the library's predicted times, for output of speedups; "" for no collectives."""
+    kinds_of: dict[str, list[str]] = {}  # collectives by the text on their errors
     for kind in sorted(set(collectives)):
         errors = [(sizes, _error_in(kind, sizes, nodes)) for sizes in RANGES]
         text = ", ".join(f"{error:.1%} {sizes}" for sizes, error in errors if error is not None)
-        texts.setdefault(text or f"unknown (no measurements), {_greatest_error():.1%} counts", []).append(kind)
-    if not texts:
+        kinds_of.setdefault(text or f"unknown (no measurements), {_greatest_error():.1%} counts", []).append(kind)
+    if not kinds_of:
         return ""
-    of = "; ".join(f"{', '.join(kinds)} {text}" for text, kinds in texts.items())
-    return f"; median error of its times on machines held out of the fit: {of}; treat smaller speedups as noise"
+    errors_text = "; ".join(f"{', '.join(kinds)} {text}" for text, kinds in kinds_of.items())
+    return (
+        f"; median error of its times on machines held out of the fit: {errors_text}; treat smaller speedups as noise"
+    )
 
 
 def _greatest_error() -> float:

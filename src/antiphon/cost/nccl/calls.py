@@ -1,5 +1,4 @@
-"""The cost of a call of NCCL or RCCL: launch, protocols and bandwidth fractions, per generation of GPUs and per
-network.
+"""Read the parameters of NCCL's and RCCL's calls: launch, protocols and bandwidth fractions of a GPU or a network.
 
 Each file in `profiles/calls` describes one generation or one network (seconds; fractions of the nominal bandwidth):
 
@@ -33,17 +32,16 @@ from antiphon.errors import Invalid, quote
 FORMAT, VERSION = "antiphon-calls", 1
 FOLDER = Path(__file__).parent.parent / "profiles" / "calls"  # files of figures, one per GPU generation or network
 LL, LL128, SIMPLE = PROTOCOLS = ("ll", "ll128", "simple")
-MOST_SECONDS = 1.0  # greatest latency in a file
-MOST_SLOWDOWN = 100.0
+MAX_SECONDS = 1.0  # of any latency in a file
+MAX_SLOWDOWN = 100.0
 
 
 class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Reduction and multicast in the switches: seconds of both together, the fraction of a GPU's bandwidth reached, and
-    the ramp of these bytes."""
+    """Reduction and multicast in the switches of a node (NVLink SHARP)."""
 
-    latency: float
-    share: float
-    ramp: float = 0.0
+    latency: float  # seconds of both together
+    share: float  # fraction of a GPU's bandwidth
+    ramp: float = 0.0  # seconds; replaces that of `Calls`
 
 
 class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -58,10 +56,10 @@ class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class Copies(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A copy to another GPU by copy engines: seconds without the bytes, and the fraction of the bandwidth."""
+    """A copy to another GPU by copy engines."""
 
-    latency: float
-    share: float
+    latency: float  # seconds without the bytes
+    share: float  # fraction of the bandwidth
     source: str
     assumed: list[str] = []
 
@@ -70,11 +68,12 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     """The figures of one generation of GPUs (`boxes` lists its machines, `measured` those whose tables were used) or of
     one network (`kinds` of links).
 
-    `collectives`: those that the tables measure. `launch`: from the call until the kernel runs; `launch_more`: for each
-    further GPU that the same process drives, `launch_channel`: for each further channel of each of its GPUs.
-    `hop`: latency from one rank to the next by protocol; `share`: the fraction of the bandwidth that data get by
-    protocol. The first bytes of a call over a GPU's links are slower (few channels, short buffers): they take
-    `slowdown` times their time more, up to `ramp` seconds per call. `message`: for a network, seconds per further
+    `collectives`: those that the tables measure. `launch`: seconds from the call until the kernel runs; `launch_more`:
+    for each further GPU that the same process drives, `launch_channel`: for each further channel of each of its GPUs.
+    `hop`: seconds of latency from one rank to the next, by protocol; `share`: the fraction of the bandwidth that data
+    get by protocol. The first bytes of a call over a GPU's links are slower (few channels, short buffers): they take 1
+    +
+    `slowdown` times as long, which adds at most `ramp` seconds to a call. `message`: for a network, seconds per further
     message that a rank sends to another node at the same time; for GPUs, per further rank of its node to which it sends
     the same data, or with whose data it combines its own.
     """
@@ -124,17 +123,17 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
             0 < n <= self.units.of for n in (self.units.of, *self.units.taken.values())
         ):
             raise Invalid(f"units: expected more than 0, at most the {self.units.of} that there are")
-        if not 0 <= self.slowdown <= MOST_SLOWDOWN:
-            raise Invalid(f"slowdown: expected 0 to {MOST_SLOWDOWN:g}, got {self.slowdown}")
+        if not 0 <= self.slowdown <= MAX_SLOWDOWN:
+            raise Invalid(f"slowdown: expected 0 to {MAX_SLOWDOWN:g}, got {self.slowdown}")
         for name, value in seconds.items():
-            if not 0 <= value <= MOST_SECONDS:
-                raise Invalid(f"{name}: expected 0 to {MOST_SECONDS:g} seconds, got {value}")
+            if not 0 <= value <= MAX_SECONDS:
+                raise Invalid(f"{name}: expected 0 to {MAX_SECONDS:g} seconds, got {value}")
         for name, value in shares.items():
             if not 0 < value <= 1:
                 raise Invalid(f"share of {name}: expected more than 0, at most 1, got {value}")
 
     def ramp_seconds(self, moving: float, *, in_switches: bool = False) -> float:
-        """Return what the slow first bytes of a call add, if all of its bytes at full speed take `moving` seconds."""
+        """Return the seconds that the slow first bytes add to a call; `moving`: of all its bytes at full speed."""
         return min(self.slowdown * moving, self.nvls.ramp if in_switches and self.nvls is not None else self.ramp)
 
     def assumes(self, figure: str) -> bool:
@@ -142,7 +141,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         return not self.calibrated_by or figure in self.assumed
 
     def basis(self) -> str:
-        """Return the basis of the figures, for output."""
+        """Return the measurements that the figures are calibrated by, in words."""
         device = "network" if self.kinds or not self.boxes else "GPU"
         if not self.calibrated_by:
             return f"{device} {self.name} not calibrated" + (f" ({', '.join(self.assumed)})" if self.assumed else "")
@@ -150,7 +149,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 def read_calls(data: bytes) -> Calls:
-    """Parse and check one such file."""
+    """Parse and check a file of this format."""
     calls = decode(data, Calls)
     check_keys(data)
     calls.check()

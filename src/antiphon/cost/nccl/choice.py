@@ -1,9 +1,10 @@
-"""Price NCCL's options, algorithms times protocols; the fastest is its choice.
+"""Price NCCL's options, each an algorithm with a protocol; NCCL chooses the fastest. `library` calls `prices`.
 
 The algorithms, from NCCL's documentation and logs: rings, double binary trees, NVLS and NVLS trees (the switches of a
-node reduce and multicast), CollNet (the network reduces), PAT (one rank per node), each with the protocols LL (four
-bytes of data for each flag of four), LL128 (120 of 128 bytes are data) and Simple. NCCL takes what its own model says
-is fastest. The forms here are ours, their figures come from published measurements (`calls`).
+node reduce and multicast), CollNet (the network reduces), PAT (parallel aggregated trees; one rank per node), each with
+the protocols LL (four bytes of data for each flag of four), LL128 (120 of 128 bytes are data) and Simple. NCCL takes
+what its own model says is fastest. The formulas here are ours; their parameters come from published measurements
+(`calls`).
 
 For N nodes of g ranks, n = N g, S bytes, latency h per hop within a node and H between nodes (*wire*: a rank's links
 within its node; *cards*: a node's network cards):
@@ -49,7 +50,8 @@ COPIED = ("allgather", "alltoall", "gather", "scatter")  # collectives that copy
 HALVES = ("allgather", "reducescatter")  # the two halves of an allreduce
 CHAINS = ("broadcast", "reduce")  # a ring does them as a chain, and no switch helps
 TO_EACH = ("alltoall", "gather", "scatter")  # different data for each rank: done by sends
-AT_ONCE = "several messages at once"  # names of costs in remarks
+# names of costs in remarks
+AT_ONCE = "several messages at once"
 ONE_AFTER_ANOTHER = "launches of one process"
 # Bytes of a call for each channel, NCCL's threads times its threshold per thread; by LL for each rank.
 CHANNEL_BYTES = {LL: 512 * 8, LL128: 640 * 8, SIMPLE: 512 * 64}
@@ -59,8 +61,9 @@ KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)  # all collectives that are pr
 
 @dataclass(frozen=True)
 class Priced:
-    """The price of one option: seconds, and the terms that sum to them. `limit`: the bottleneck of its bytes, wire or
-    cards."""
+    """The price of one option: seconds, and the terms that sum to them (launch, hops, network, bytes, ramp).
+
+    `limit`: the bottleneck of its bytes, "wire" or "cards"."""
 
     algorithm: str
     protocol: str
@@ -75,9 +78,9 @@ class Priced:
 
 @dataclass(frozen=True)
 class Costs:
-    """The figures of a machine: of its GPUs, of its network, and how processes drive the GPUs.
+    """The figures of a machine: of its GPUs, of its network, and whether one process drives all GPUs of a node.
 
-    `taken`: why these figures apply, if the topology does not name them.
+    `taken`: why these figures apply, if the topology does not name them ("GPUs taken for h100 by their name").
     """
 
     gpu: Calls
@@ -86,14 +89,14 @@ class Costs:
     taken: str = ""
 
     def launch(self, local: int, rest: float, channels: int = 1) -> float:
-        """Return the seconds until a call's kernel runs on its `channels`.
+        """Return the seconds until a call's kernel runs on the `channels` of all `local` GPUs of a node.
 
-        One process launches on one GPU after another while earlier launches run: if that takes longer than launch and
-        `rest` of one call, the GPUs wait for it.
+        One process launches on one GPU after another while earlier kernels run: if all launches take longer than one
+        launch and the `rest` seconds of a call, the GPUs wait for the process.
         """
         gpu = self.gpu
-        every = gpu.launch + gpu.launch_more * (local - 1) + gpu.launch_channel * local * (channels - 1)
-        return max(gpu.launch, every - rest if self.one_process else 0.0)
+        all_launches = gpu.launch + gpu.launch_more * (local - 1) + gpu.launch_channel * local * (channels - 1)
+        return max(gpu.launch, all_launches - rest if self.one_process else 0.0)
 
     def channels(self, place: Place, algorithm: str, protocol: str, nbytes: int) -> int:
         """Return the channels that NCCL opens for a call of this size, by its rule; sends: one for each rank."""
@@ -102,7 +105,7 @@ class Costs:
         if protocol not in CHANNEL_BYTES:
             return 1
         needed = ceil(nbytes / (CHANNEL_BYTES[protocol] * (place.ranks if protocol == LL else 1)))
-        return max(1, min(needed, taken(self, RING) or 1))
+        return max(1, min(needed, occupied_multiprocessors(self, RING) or 1))
 
     def basis(self) -> str:
         """Return the basis of a figure, with the names of the tables."""
@@ -131,9 +134,9 @@ class Costs:
 
     def at_once(self, terms: Mapping[str, float]) -> str:
         """Return a remark if simultaneous messages take part of the time and no table covers them."""
-        near = bool(terms.get("fan")) and self.gpu.assumes("message")
-        far = bool(terms.get("messages")) and (self.network is None or self.network.assumes("message"))
-        return f"; {AT_ONCE} not calibrated" if near or far else ""
+        within_node = bool(terms.get("fan")) and self.gpu.assumes("message")
+        between_nodes = bool(terms.get("messages")) and (self.network is None or self.network.assumes("message"))
+        return f"; {AT_ONCE} not calibrated" if within_node or between_nodes else ""
 
     @property
     def _taken(self) -> list[str]:
@@ -148,8 +151,8 @@ class Costs:
 class Load:
     """The work of one option: hops within nodes and between, bytes over a rank's wire and over a node's cards.
 
-    `fixed`: further seconds. `messages`: simultaneous messages of a rank to other nodes, beyond the first. `to_all`:
-    each node sends to all others instead of only to the next.
+    `fixed`: further seconds. `messages`: simultaneous messages of a rank to other nodes, beyond the first.
+    `to_all_nodes`: each node sends to all others instead of only to the next.
     """
 
     inside: float
@@ -158,19 +161,20 @@ class Load:
     cards: float
     fixed: float = 0.0
     messages: int = 0
-    to_all: bool = False
+    to_all_nodes: bool = False
 
     def out_of(self, nodes: int, place: Place) -> float:
-        """Return the bytes that a group of nodes sends to others: like a single node, or those of all its nodes
-        (`to_all`)."""
-        away = (place.nodes - nodes) / (place.nodes - 1) if self.to_all else 1.0
-        return self.cards * away * (nodes if self.to_all else 1)
+        """Return the bytes that leave a group of this many nodes: as many as leave one node, as a
+        ring leaves the group at one node; with `to_all_nodes` those of all its nodes to nodes outside."""
+        if not self.to_all_nodes:
+            return self.cards
+        return self.cards * nodes * (place.nodes - nodes) / (place.nodes - 1)
 
 
 def prices(
     place: Place, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = CHOSEN
 ) -> list[Priced]:
-    """Price all options of NCCL for this collective, fastest first; nbytes as nccl-tests counts them. O(1)."""
+    """Price all options of NCCL for this collective, fastest first."""
     if collective not in KINDS:
         raise Unsupported(f"nccl: prices {', '.join(KINDS)}, not {collective}")
     options = []
@@ -198,8 +202,8 @@ def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) 
         return None
     peers = place.local - 1
     wire = place.wire if collective in ROOTED else place.to_all or place.wire
-    hops, moved = peers * copies.latency, peers / place.local * nbytes / (wire * copies.share)
-    return _sum_terms(COPIES, ENGINE, costs, place, nbytes, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
+    hops, transfer = peers * copies.latency, peers / place.local * nbytes / (wire * copies.share)  # seconds
+    return _sum_terms(COPIES, ENGINE, costs, place, nbytes, {"hops": hops, "network": 0.0, "bytes": transfer}, "wire")
 
 
 def has_symmetric_kernels(place: Place) -> bool:
@@ -237,8 +241,8 @@ def _sum_terms(
     return Priced(algorithm, protocol, sum(terms.values()), terms, limit)
 
 
-def taken(costs: Costs, algorithm: str) -> int | None:
-    """Return the maximum number of multiprocessors in use while it runs; None if unknown."""
+def occupied_multiprocessors(costs: Costs, algorithm: str) -> int | None:
+    """Return the maximum number of a GPU's multiprocessors that an algorithm occupies; None if unknown."""
     if algorithm == COPIES:
         return 0
     units = costs.gpu.units.taken if costs.gpu.units is not None and algorithm != SYMMETRIC else {}
@@ -246,36 +250,37 @@ def taken(costs: Costs, algorithm: str) -> int | None:
 
 
 def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs, nbytes: int) -> Priced:
-    """Price launch, hops, and the bytes over their bottleneck."""
+    """Price launch, hops, and the bytes over their bottleneck, by the formula at the top of this file."""
     share, switched = costs.gpu.share[protocol], algorithm in (NVLS, NVLS_TREE)
     if switched and costs.gpu.nvls is not None:
         share = costs.gpu.nvls.share
     # Bytes flow through wire and cards at the same time: the slower one is the bottleneck.
     wire = load.wire / (place.wire * share) if place.wire else 0.0
-    waits, between = {"wire": wire + costs.gpu.ramp_seconds(wire, in_switches=switched)}, 0.0
+    seconds, between = {"wire": wire + costs.gpu.ramp_seconds(wire, in_switches=switched)}, 0.0
     if place.nodes > 1 and costs.network is not None:
-        slowest = max(load.out_of(nodes, place) / out for nodes, out in ((1, place.card), *place.cuts))
-        waits["cards"] = slowest / costs.network.share[protocol]
+        # a single node, and each group of nodes below common switches, sends over the bandwidth that leaves it
+        slowest = max(load.out_of(nodes, place) / bandwidth for nodes, bandwidth in ((1, place.card), *place.cuts))
+        seconds["cards"] = slowest / costs.network.share[protocol]
         between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
-    limit = max(waits, key=lambda name: waits[name])
+    limit = max(seconds, key=lambda name: seconds[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
-    moving = max(wire, waits.get("cards", 0.0))
-    rest = {"hops": inside, "network": between, "bytes": moving, "ramp": waits[limit] - moving}
+    moving = max(wire, seconds.get("cards", 0.0))  # without the ramp
+    rest = {"hops": inside, "network": between, "bytes": moving, "ramp": seconds[limit] - moving}
     return _sum_terms(algorithm, protocol, costs, place, nbytes, rest, limit)
 
 
 def _protocols_of(algorithm: str, place: Place, costs: Costs, nbytes: int) -> tuple[str, ...]:
-    """Return the protocols of this algorithm here."""
+    """Return the protocols that this algorithm can use on this machine."""
     if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
         return (SIMPLE,)
     if algorithm == SENDS:  # NCCL's rule; to other nodes it has no buffers for LL
         is_small = place.nodes == 1 and nbytes <= place.ranks * SEND_BY_LL and LL in costs.gpu.hop
         return (LL,) if is_small else (SIMPLE,)
     # A protocol needs figures for the GPUs and, between nodes, for the network.
-    able = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
+    protocols = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
     if place.nodes > 1 and costs.network is not None:
-        able = [p for p in able if p in costs.network.hop]
-    return tuple(able)
+        protocols = [p for p in protocols if p in costs.network.hop]
+    return tuple(protocols)
 
 
 def _load_of(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
@@ -289,25 +294,27 @@ def _load_of(algorithm: str, place: Place, costs: Costs, collective: str, nbytes
     if algorithm == PAT:
         return _pat_load(place, collective, nbytes)
     if algorithm == TREE:
-        able = collective == "allreduce" and place.nodes > 1
-        return Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree_load(place, nbytes)) if able else None
+        if collective != "allreduce" or place.nodes == 1:
+            return None
+        return Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree_load(place, nbytes))
     return _by_switches(algorithm, place, costs, collective, nbytes)
 
 
 def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
     """Return the load if switches multicast and reduce: those of a node (and trees between nodes), or those of the
     network."""
-    nvls = costs.gpu.nvls if place.in_switches else None
     if collective in CHAINS:
         return None
+    nvls = costs.gpu.nvls if place.in_switches else None
     # An allreduce loads a wire by 1 + 1/local of the data; each of its halves by the data alone, at half the latency.
     halved, own_share = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
     wire = (1 + own_share) * nbytes
     if algorithm == NVLS:
         return Load(0, 0, wire, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
     if algorithm == NVLS_TREE:
-        able = nvls is not None and place.nodes > 1 and collective == "allreduce"
-        return Load(0, _up_and_down(place), wire, _tree_load(place, nbytes), nvls.latency) if able and nvls else None
+        if nvls is None or place.nodes == 1 or collective != "allreduce":
+            return None
+        return Load(0, _up_and_down(place), wire, _tree_load(place, nbytes), nvls.latency)
     if not place.in_network or place.nodes == 1:
         return None
     if nvls is not None:
@@ -347,8 +354,8 @@ def _sends_load(place: Place, collective: str, nbytes: int) -> Load:
 
     If pairs of a node have no link, relayed data count as more bytes over the wire.
     """
-    share, away = nbytes / place.ranks, place.ranks - place.local
-    messages = max(away - 1, 0)
+    share, outside_ranks = nbytes / place.ranks, place.ranks - place.local
+    messages = max(outside_ranks - 1, 0)
     relayed = place.wire / place.to_all if collective not in ROOTED and place.to_all else 1.0
-    inside, between = share * (place.local - 1) * relayed, share * place.local * away
-    return Load(place.hops, 1 if away else 0, inside, between, messages=messages, to_all=True)
+    inside, between = share * (place.local - 1) * relayed, share * place.local * outside_ranks
+    return Load(place.hops, 1 if outside_ranks else 0, inside, between, messages=messages, to_all_nodes=True)

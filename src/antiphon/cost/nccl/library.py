@@ -43,8 +43,8 @@ from antiphon.cost.nccl.choice import (
     Priced,
     copied_by_engines,
     has_symmetric_kernels,
+    occupied_multiprocessors,
     prices,
-    taken,
 )
 from antiphon.cost.nccl.gpus import generation_named, generation_of
 from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
@@ -183,7 +183,7 @@ class LibraryModel:
         algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             return algorithm.blocks
-        return taken(self.costs, self.at(collective, nbytes)[0].algorithm)
+        return occupied_multiprocessors(self.costs, self.at(collective, nbytes)[0].algorithm)
 
     def basis(self, collective: str, nbytes: int) -> str:
         """Return whether the figure of the choice is calibrated, and by which tables."""

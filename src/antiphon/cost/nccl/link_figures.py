@@ -1,5 +1,6 @@
-"""The figures of each kind of link of a machine under a protocol or algorithm of NCCL: latency, and share of its
-bandwidth.
+"""Return, for each kind of link of a machine, its latency and share of bandwidth under a protocol of NCCL.
+
+The model `calls` (model.py) turns them into a profile with which it prices schedules.
 
 A hop within a node crosses one link, or two if ranks meet in a switch; a hop between nodes crosses one link on each
 side of the network. So a link within a node has a hop's latency or half of it, and each link of the network half:
@@ -32,10 +33,10 @@ def figures_by_protocol(costs: Costs, place: Place, topology: Topology) -> dict[
     """Return by protocol the latency and bandwidth share of each kind of link."""
     gpu, network = costs.gpu, costs.network
     near, far, trunks = sort_kinds(place, topology)
-    links = links_of_hop(place, topology)
+    links_per_hop = links_of_hop(place, topology)
     return {
         protocol: {
-            **dict.fromkeys(near, (gpu.hop[protocol] / links, gpu.share[protocol])),
+            **dict.fromkeys(near, (gpu.hop[protocol] / links_per_hop, gpu.share[protocol])),
             **_network_figures(network, far, trunks, protocol),
         }
         for protocol in PROTOCOLS
@@ -59,7 +60,7 @@ def switched_figures(costs: Costs, place: Place, topology: Topology) -> LinkFigu
 
 
 def sort_kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:
-    """Return the kinds of links within nodes, into or out of nodes, and between switches of the network.
+    """Return the kinds of links within nodes (near), into or out of nodes (far), and between switches of the network.
 
     Kinds that a group (some ranks of the machine) lacks but may use are sorted as in the whole machine.
     """
@@ -77,8 +78,7 @@ def sort_kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], se
 
 
 def _network_figures(network: Calls | None, kinds: set[str], trunks: set[str], protocol: str) -> LinkFigures:
-    """Return half of a hop's latency for the links on each side of the network; links between its switches keep their
-    own."""
+    """Return half of a hop's latency for `kinds`, the links on each side of the network; trunks keep their own."""
     if network is None:
         return {}
     share = network.share[protocol]

@@ -1,10 +1,10 @@
 """The model `calls`: price a schedule with launch, protocols and bandwidth fractions, as NCCL pays them on GPUs.
 
 For each protocol (LL, LL128, Simple) the links get the protocol's latency per hop and fraction of bandwidth as a
-profile, and alpha-beta or critical-path prices the schedule; the fastest protocol at the size counts. Added are the
-launch, seconds for simultaneous messages of a rank, and the `ramp` of the call's first bytes over links within nodes
-(choice.py); time in which these wait for the network hides it. The figures are those by which NCCL itself is priced
-(library.py), so a speedup over NCCL compares like with like.
+profile, and the model alpha-beta or critical-path prices the schedule. Three terms are added: the launch; seconds for
+simultaneous messages of a rank; and the `ramp` of the call's first bytes over links within nodes (choice.py), unless
+they wait for the network as long anyway. The prediction is that of the fastest protocol. The figures are those by which
+NCCL itself is priced (library.py), so a speedup over NCCL compares like with like.
 
 Example: an allreduce of 1 KB in 2 steps on h100: launch 6 us + 2 hops by LL of 0.7 us + bytes.
 """
@@ -28,7 +28,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
 from antiphon.cost.nccl.calls import SIMPLE, Calls
-from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, taken
+from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, occupied_multiprocessors
 from antiphon.cost.nccl.gpus import kinds_within
 from antiphon.cost.nccl.library import LibraryModel, library_here, library_of
 from antiphon.cost.nccl.link_figures import (
@@ -45,9 +45,9 @@ from antiphon.cost.steps import Barriers
 from antiphon.cost.trace import Events
 from antiphon.errors import Invalid, Unsupported, quote
 
-By = Callable[..., Predictor]  # a model of schedules
+ScheduleModel = Callable[..., Predictor]
 Bounded = tuple[NDArray[Any], int]  # a column and an upper bound of its values
-BY: Mapping[str, By] = {"alpha-beta": alpha_beta, "critical-path": critical_path}
+MODELS: Mapping[str, ScheduleModel] = {"alpha-beta": alpha_beta, "critical-path": critical_path}
 
 
 def calls(
@@ -59,7 +59,7 @@ def calls(
     network: str = "",
     processes: str = "each",
     by: str = "alpha-beta",
-) -> _Called:
+) -> _CallPredictor:
     """Price a launch, then the schedule by the model `by`, with whichever protocol is fastest at the size.
 
     A hop within a node, or between nodes, has the protocol's latency, and links have the protocol's fraction of their
@@ -71,21 +71,22 @@ def calls(
     """
     if profile is not None and as_profile(profile) != Profile():
         raise Invalid("model calls: has figures of its own; leave out the profile, or take alpha-beta")
-    if by not in BY:
-        raise Invalid(f"model calls: by={quote(by)}: expected {' or '.join(BY)}")
+    if by not in MODELS:
+        raise Invalid(f"model calls: by={quote(by)}: expected {' or '.join(MODELS)}")
     node = node_of_ranks(topology)
-    far = node[schedule.src] != node[schedule.dst]
+    crosses = node[schedule.src] != node[schedule.dst]  # per row: between nodes
+    uses_network = bool(crosses.any())
     own = _find_library(
-        topology, schedule.collective.members, bool(far.any()), {"gpu": gpu, "network": network, "processes": processes}
+        topology, schedule.collective.members, uses_network, {"gpu": gpu, "network": network, "processes": processes}
     )
-    predictors, between = _prepare_protocols(own, schedule, topology, BY[by]), own.costs.network
+    predictors, between = _prepare_protocols(own, schedule, topology, MODELS[by]), own.costs.network
     extra = {"messages": _count_messages(schedule, node) * between.message if between is not None else 0.0}
     extra["fan"] = _count_fan(schedule, node) * own.costs.gpu.message if NVLS not in predictors else 0.0
-    costs = own.costs if far.any() else replace(own.costs, network=None)
-    joined = schedule.joint is not None and bool((far & (schedule.joint >= 0)).any())
-    traced = all(hasattr(predictor, "events") for predictor in predictors.values())
-    return (_Traced if traced else _Called)(
-        predictors, own.place, extra, costs, _seconds_on_wire(own.place, schedule, topology) if far.any() else None,
+    costs = own.costs if uses_network else replace(own.costs, network=None)
+    joined = schedule.joint is not None and bool((crosses & (schedule.joint >= 0)).any())
+    has_events = all(hasattr(predictor, "events") for predictor in predictors.values())
+    return (_CallPredictorWithEvents if has_events else _CallPredictor)(
+        predictors, own.place, extra, costs, _seconds_on_wire(own.place, schedule, topology) if uses_network else None,
         joined, _remark_uncalibrated(own, schedule, topology),
     )  # fmt: skip
 
@@ -111,10 +112,13 @@ def _find_library(
 
 
 @dataclass(frozen=True, eq=False)
-class _Called:
-    """A prepared schedule. `by_protocol`: predictors; `extra`: seconds of simultaneous messages; `costs`: the figures
-    used; `on_wire`: if it uses the network, seconds per byte of the links within nodes at full share; `joined`:
-    switches between nodes multicast or reduce; `strange`: remark about links without figures."""
+class _CallPredictor:
+    """The predictor of a schedule.
+
+    `by_protocol`: predictors without launch and ramp. `extra`: seconds of simultaneous messages. `on_wire`: if the
+    schedule uses the network, seconds per byte of the links within nodes at their nominal bandwidth, else None.
+    `joined`: whether switches between nodes multicast or reduce. `uncalibrated`: a remark about links without figures.
+    """
 
     by_protocol: Mapping[str, Predictor]
     place: Place
@@ -122,70 +126,71 @@ class _Called:
     costs: Costs
     on_wire: float | None
     joined: bool
-    strange: str
+    uncalibrated: str
 
-    def by_each(self, nbytes: int) -> list[tuple[str, Prediction]]:
+    def price_protocols(self, nbytes: int) -> list[tuple[str, Prediction]]:
         """Return each protocol with the prediction of a call by it, the fastest first."""
         calls = [(name, self._price(name, predictor(nbytes), nbytes)) for name, predictor in self.by_protocol.items()]
-        # If launches take longest, the least work decides.
+        # If one process launches so slowly that all protocols take as long, the one with the least other time is best.
         return sorted(calls, key=lambda call: (call[1].seconds, -call[1].terms["launch"]))
 
-    def _price(self, name: str, moved: Prediction, nbytes: int) -> Prediction:
+    def _price(self, name: str, transfers: Prediction, nbytes: int) -> Prediction:
         """Add the launch, simultaneous messages and the ramp to the prediction for a protocol."""
         gpu, switched = self.costs.gpu, name == NVLS
-        near = moving = moved.terms["bandwidth"]
+        within_nodes = transfer_seconds = transfers.terms["bandwidth"]
         if self.on_wire is not None:
             share = gpu.nvls.share if switched and gpu.nvls is not None else gpu.share[name]
-            near = min(self.on_wire * nbytes / share, moving)
-        ramp = max(gpu.ramp_seconds(near, in_switches=switched) - (moving - near), 0.0)
-        rest = sum(self.extra.values()) + ramp + moved.seconds
+            within_nodes = min(self.on_wire * nbytes / share, transfer_seconds)
+        waiting = transfer_seconds - within_nodes  # for the network
+        ramp = max(gpu.ramp_seconds(within_nodes, in_switches=switched) - waiting, 0.0)
+        rest = sum(self.extra.values()) + ramp + transfers.seconds
         channels = self.costs.channels(self.place, RING, SIMPLE if switched else name, nbytes)
         launch = self.costs.launch(self.place.local, rest, channels)
-        terms = {"launch": launch, **self.extra, "ramp": ramp, **moved.terms}
-        return replace(moved, seconds=launch + rest, terms=terms)
+        terms = {"launch": launch, **self.extra, "ramp": ramp, **transfers.terms}
+        return replace(transfers, seconds=launch + rest, terms=terms)
 
     def seconds_by_protocol(self, nbytes: int) -> dict[str, float]:
         """Return the seconds of a call by each protocol."""
-        return {name: call.seconds for name, call in self.by_each(nbytes)}
+        return {name: call.seconds for name, call in self.price_protocols(nbytes)}
 
     def __call__(self, nbytes: int) -> Prediction:
-        name, best = self.by_each(nbytes)[0]
+        name, best = self.price_protocols(nbytes)[0]
         note, rests_on = self._describe_units(name)
         return replace(best, note=note, rests_on=rests_on)
 
     def _describe_units(self, protocol: str) -> tuple[str, str]:
-        """Describe the GPU units used and the basis of the figures, at length and briefly."""
+        """Return the note on the multiprocessors in use and the basis of the figures, and the basis in brief."""
         switched = protocol == NVLS
         # NVLS runs by the Simple protocol, so its remarks are those of Simple.
         remarks = self.costs.beyond(SIMPLE if switched else protocol, in_switches=switched) + self.costs.at_once(
             self.extra
         )
-        remarks += (f"; {COLLNET} not calibrated" if self.joined else "") + self.strange
+        remarks += (f"; {COLLNET} not calibrated" if self.joined else "") + self.uncalibrated
         units = units_text(self.costs, NVLS if switched else RING)
         return f"protocol {protocol}; {units}{self.costs.basis()}{remarks}", self.costs.brief() + remarks
 
 
-class _Traced(_Called):
-    """Like `_Called`, for models that also return when every message is in transit."""
+class _CallPredictorWithEvents(_CallPredictor):
+    """Like `_CallPredictor`, for models that also return when every message is in transit."""
 
     def events(self, nbytes: int) -> Events:
-        """Return the events of the fastest protocol, all after the launch."""
-        name, best = self.by_each(nbytes)[0]
+        """Return the events of the fastest protocol, after the launch and the other terms added to the transfers."""
+        name, best = self.price_protocols(nbytes)[0]
         unshifted: Events = self.by_protocol[name].events(nbytes)  # type: ignore[attr-defined]
-        late = sum(best.terms[term] for term in ("launch", "ramp", *self.extra))
+        delay = sum(best.terms[term] for term in ("launch", "ramp", *self.extra))
         return replace(
             unshifted,
-            start=unshifted.start + late,
-            landed=unshifted.landed + late,
-            use_start=unshifted.use_start + late,
-            use_end=unshifted.use_end + late,
+            start=unshifted.start + delay,
+            landed=unshifted.landed + delay,
+            use_start=unshifted.use_start + delay,
+            use_end=unshifted.use_end + delay,
         )
 
 
 def units_text(costs: Costs, algorithm: str) -> str:
     """Describe the multiprocessors occupied on a GPU, if known."""
-    units, used = costs.gpu.units, taken(costs, algorithm)
-    return "" if units is None or used is None else f"up to {used} of {units.of} SMs; "
+    units, occupied = costs.gpu.units, occupied_multiprocessors(costs, algorithm)
+    return "" if units is None or occupied is None else f"up to {occupied} of {units.of} SMs; "
 
 
 def _seconds_on_wire(place: Place, schedule: Schedule, topology: Topology) -> float:
@@ -193,21 +198,23 @@ def _seconds_on_wire(place: Place, schedule: Schedule, topology: Topology) -> fl
 
     O(rows log rows), shared with the predictors.
     """
-    near, _, _ = sort_kinds(place, topology)
+    kinds_within_nodes, _, _ = sort_kinds(place, topology)
     load = loads(schedule, topology)
     link = np.minimum(load.resource, topology.links - 1)
-    inside = np.isin(topology.link_type, [i for i, kind in enumerate(topology.types) if kind.kind in near])
-    counts = (load.resource < topology.links) & inside[link] & (topology.link_src[link] < topology.ranks)
+    inside = np.isin(
+        topology.link_type, [i for i, kind in enumerate(topology.types) if kind.kind in kinds_within_nodes]
+    )
+    selected = (load.resource < topology.links) & inside[link] & (topology.link_src[link] < topology.ranks)
     sent = np.bincount(
-        topology.link_src[link[counts]], weights=(load.load[counts] * load.window[counts]).astype(np.float64)
+        topology.link_src[link[selected]], weights=(load.load[selected] * load.window[selected]).astype(np.float64)
     )
     return float(sent.max(initial=0.0)) / load.scale / place.wire if place.wire else 0.0
 
 
 def _count_messages(schedule: Schedule, node: Longs) -> float:
-    """Count simultaneous messages of a rank to or from other nodes, beyond the first of a step, summed over the steps.
+    """Count the simultaneous messages of the busiest rank to or from other nodes, beyond its first in each step.
 
-    Steps include those of pieces. O(rows log rows).
+    Returns the sum over the steps, including those of pieces. O(rows log rows).
     """
     crossing = np.flatnonzero(node[schedule.src] != node[schedule.dst])
     senders, receivers = _row_ends(schedule, crossing)
@@ -219,10 +226,9 @@ def _count_messages(schedule: Schedule, node: Longs) -> float:
 
 
 def _count_fan(schedule: Schedule, node: Longs) -> float:
-    """Count the ranks of its node, beyond the first, to which a rank sends the same data in a step, or whose data it
-    combines.
+    """Count the ranks of its node, beyond the first, to which a rank sends the same chunk, or whose chunks it reduces.
 
-    Summed over the steps, including those of pieces. O(rows log rows).
+    Returns the sum over the steps, including those of pieces, of the greatest such number. O(rows log rows).
     """
     inner = np.flatnonzero(node[schedule.src] == node[schedule.dst])
     senders, receivers = _row_ends(schedule, inner)
@@ -239,47 +245,50 @@ def _row_ends(schedule: Schedule, rows: Longs) -> tuple[Bounded, Bounded]:
     return (schedule.src[rows], schedule.collective.ranks), (schedule.dst[rows], schedule.collective.ranks)
 
 
-def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], other: Bounded) -> Longs:
-    """For each step with any of these rows: the maximum number, less one, of distinct values of `other` among rows with
-    equal columns `alike`. Columns come with a bound of their values. Two sorts.
+def _beyond_first(schedule: Schedule, rows: Longs, equal: Sequence[Bounded], partner: Bounded) -> Longs:
+    """Return, for each step with any of these rows, the maximum number, less one, of distinct values of `partner` among
+    rows with the same values in the columns `equal`. Two sorts.
 
     >>> from antiphon.core.example import star
     >>> schedule = star()  # in step 0 rank 0 gets from two others, in step 1 both get from one
     >>> _beyond_first(schedule, np.arange(4), [(schedule.dst, 3)], (schedule.src, 3))
     array([1, 0])
     """
-    times, step = unique_inverse(schedule.step[rows], schedule.steps or 1)
+    steps, step = unique_inverse(schedule.step[rows], schedule.steps or 1)
     # Distinct partners per (step, equal columns), then the maximum per step.
-    groups, group = unique_inverse(*pack_columns((step, len(times)), *alike))
-    pairs = distinct(pack_columns((group, len(groups)), other)[0])
-    count = np.bincount(pairs // other[1], minlength=len(groups))
-    when = np.empty(len(groups), np.int64)
-    when[group] = step
-    maxima = np.zeros(len(times), np.int64)
-    np.maximum.at(maxima, when, count - 1)
+    groups, group = unique_inverse(*pack_columns((step, len(steps)), *equal))
+    pairs = distinct(pack_columns((group, len(groups)), partner)[0])
+    count = np.bincount(pairs // partner[1], minlength=len(groups))
+    step_of_group = np.empty(len(groups), np.int64)
+    step_of_group[group] = step
+    maxima = np.zeros(len(steps), np.int64)
+    np.maximum.at(maxima, step_of_group, count - 1)
     return maxima
 
 
 def _step_counts(schedule: Schedule) -> float:
-    """Return how often a step counts because pieces follow one another."""
+    """Return by how much pieces lengthen a schedule: its steps with pieces, divided by those without."""
     pieces = schedule.pieces if isinstance(schedule.pieces, int) else max(schedule.pieces)
     return (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
 
 
-def _prepare_protocols(own: LibraryModel, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
+def _prepare_protocols(
+    own: LibraryModel, schedule: Schedule, topology: Topology, model: ScheduleModel
+) -> dict[str, Predictor]:
     """Prepare a predictor per protocol, with the latency and bandwidth share of each kind of link."""
     if schedule.joint is not None and (switched := switched_figures(own.costs, own.place, topology)) is not None:
         return {"nvls": _prepare_switched(schedule, topology, switched)}
     figures = figures_by_protocol(own.costs, own.place, topology)
-    return {protocol: by(schedule, topology, profile=profile_by_kind(links)) for protocol, links in figures.items()}
+    return {protocol: model(schedule, topology, profile=profile_by_kind(links)) for protocol, links in figures.items()}
 
 
 @dataclass(frozen=True)
 class ProtocolFigures:
     """The costs of every schedule among some ranks: a launch, and the figures of links by one of the protocols.
 
-    `switched`: the figures if switches reduce and multicast; None if none are known. `gpu`: adds a ramp to the time of
-    the bytes; None if waits for a network may hide it.
+    `launch`: seconds of the launch, by the other seconds of the call. `switched`: the figures if switches reduce and
+    multicast; None if none are known. `gpu`: its ramp is added to the time of the bytes; None if the schedule may use a
+    network, as waiting for it may hide the ramp.
     """
 
     gpu: Calls | None
@@ -314,19 +323,18 @@ def protocol_figures(
 
 
 def _remark_uncalibrated(own: LibraryModel, schedule: Schedule, topology: Topology) -> str:
-    """Return a remark if the schedule uses kinds of links without figures, or a group those of the rest of the
-    machine."""
+    """Return a remark if the schedule uses kinds of links without figures; "" if it does not."""
     place, network = own.place, own.costs.network
     calibrated = {kind for kind, _ in place.inner}
     if network is not None:
         calibrated |= {*place.kinds, *place.trunks, *network.kinds, TRUNK}
     if all(kind.kind in calibrated for kind in topology.types):
         return ""
-    on = loads(schedule, topology).resource
-    used = np.unique(topology.link_type[np.unique(on[on < topology.links])]).tolist()
-    strange = {topology.types[kind].kind for kind in used} - calibrated
-    strange -= kinds_within(own.costs.gpu) if strange else strange
-    return f"; links of kind {', '.join(sorted(strange))} not calibrated" if strange else ""
+    resource = loads(schedule, topology).resource
+    types = np.unique(topology.link_type[np.unique(resource[resource < topology.links])]).tolist()
+    uncalibrated = {topology.types[i].kind for i in types} - calibrated
+    uncalibrated -= kinds_within(own.costs.gpu) if uncalibrated else set()
+    return f"; links of kind {', '.join(sorted(uncalibrated))} not calibrated" if uncalibrated else ""
 
 
 def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: LinkFigures) -> Predictor:
@@ -335,14 +343,14 @@ def _prepare_switched(schedule: Schedule, topology: Topology, link_figures: Link
     Latency counts once per step of the whole schedule, not per piece, as it was measured.
     """
     # Separate predictors: latency of the schedule without pieces, plus bandwidth with zero latency.
-    late = Barriers(replace(schedule, pieces=1), profile_by_kind(link_figures).on(topology)).predictor()(0)
-    still = {kind: (0.0, share) for kind, (_, share) in link_figures.items()}
-    flow = Barriers(schedule, profile_by_kind(still).on(topology)).predictor()
+    latency = Barriers(replace(schedule, pieces=1), profile_by_kind(link_figures).on(topology)).predictor()(0)
+    without_latency = {kind: (0.0, share) for kind, (_, share) in link_figures.items()}
+    bandwidth = Barriers(schedule, profile_by_kind(without_latency).on(topology)).predictor()
 
     def predict(nbytes: int) -> Prediction:
-        moved = flow(nbytes)
-        terms = {name: seconds + moved.terms.get(name, 0.0) for name, seconds in late.terms.items()}
-        top = late if late.seconds > moved.seconds else moved
-        return Prediction(late.seconds + moved.seconds, terms, top.bottleneck, moved.critical_path)
+        transfers = bandwidth(nbytes)
+        terms = {name: seconds + transfers.terms.get(name, 0.0) for name, seconds in latency.terms.items()}
+        longer = latency if latency.seconds > transfers.seconds else transfers
+        return Prediction(latency.seconds + transfers.seconds, terms, longer.bottleneck, transfers.critical_path)
 
     return predict

@@ -1,12 +1,13 @@
-"""MSCCL's choice: its own algorithms for ranges of sizes, and outside of these ranges NCCL's (RCCL's) choice.
+"""Price MSCCL's choice: its own algorithms for ranges of sizes; elsewhere the choice of NCCL or RCCL (library.py).
 
 The file `msccl.json` lists the algorithms as published, with their ranges: those of msccl-tools for Azure's NDv4, and
 those that come with RCCL for MI300X. MSCCL takes the first one whose range has the size, whether or not it is the
-fastest. Their times come from:
+fastest. Its time depends on
+the fields of its entry:
 
     seconds, share      for allreduces on NDv4: fitted to the table of MSCCL's leaderboard (bench/fit_msccl.py)
-    neither             the forms of `choice` (hierarchical: one hop more than sends), not calibrated
-    as_library          RCCL's tables were measured with these algorithms on, as is the default: RCCL's predicted time
+    as_library          RCCL's predicted time, as its tables were measured with these algorithms on, as is the default
+    neither             the formulas of `choice` (hierarchical: one hop more than sends), not calibrated
 
 Example: on 8 A100 of NDv4 an allreduce of 64 KB is in the range of "allpairs ll", so it takes its `seconds` plus bytes
 over (bandwidth * share).
@@ -35,10 +36,10 @@ ALLPAIRS, RING, DIRECT, HIERARCHICAL, THREE_STEP = WAYS = ("allpairs", "ring", "
 
 
 class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """An algorithm for sizes from `least` to `most` (None: no upper end), on nodes of `local` GPUs of the generations
-    `gpus`.
+    """An algorithm for sizes from `least` to `most` bytes (None: no upper end) on `nodes` nodes of `local` GPUs.
 
-    `blocks`: thread blocks per GPU, one multiprocessor each. `in_place`: only for calls in place.
+    `gpus`: generations of GPUs. `way`: one of WAYS. `blocks`: thread blocks per GPU, one multiprocessor each.
+    `in_place`: only for calls in place. `seconds`, `share`: launch and hops, and the fraction of the bandwidth.
     """
 
     gpus: list[str]
@@ -125,12 +126,12 @@ def priced_by(algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, lib
         best = library[0]
         return Priced(algorithm.way, algorithm.protocol, best.seconds, best.terms, best.limit)
     if algorithm.seconds is not None and algorithm.share is not None:
-        # Fitted: the constant contains the launch, so hops are the rest of it.
-        moved = moved_by(algorithm.collective, place.ranks) * nbytes / (place.wire * algorithm.share)
-        rest = {"network": 0.0, "bytes": moved, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
+        # the fitted seconds contain the launch, so hops are the rest of them
+        transfer = moved_by(algorithm.collective, place.ranks) * nbytes / (place.wire * algorithm.share)
+        rest = {"network": 0.0, "bytes": transfer, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
         terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
         return Priced(algorithm.way, algorithm.protocol, sum(terms.values()), terms, "wire")
-    load = _load_algorithms(algorithm.way, place, nbytes)
+    load = _load_of(algorithm.way, place, nbytes)
     return price_option(load, algorithm.way, algorithm.protocol, place, costs, nbytes)
 
 
@@ -139,7 +140,7 @@ def moved_by(collective: str, ranks: int) -> float:
     return (2 if collective == "allreduce" else 1) * (ranks - 1) / ranks
 
 
-def _load_algorithms(algorithm: str, place: Place, nbytes: int) -> Load:
+def _load_of(algorithm: str, place: Place, nbytes: int) -> Load:
     """Return the load of an algorithm.
 
     allpairs: all to all, twice; direct: once. hierarchical, three-step: data for other nodes are first gathered at the
@@ -151,4 +152,6 @@ def _load_algorithms(algorithm: str, place: Place, nbytes: int) -> Load:
     if algorithm == DIRECT:
         return Load(1, 0, (n - 1) / n * nbytes, 0)
     inside, share = (2 if algorithm == HIERARCHICAL else 3), nbytes / n
-    return Load(inside, 1, nbytes * (g - 1) / g, share * g * (n - g), messages=max(place.nodes - 2, 0), to_all=True)
+    return Load(
+        inside, 1, nbytes * (g - 1) / g, share * g * (n - g), messages=max(place.nodes - 2, 0), to_all_nodes=True
+    )

@@ -1,10 +1,10 @@
-"""Compare predictions of libraries with lower bounds: none may be faster than the bound by the same figures.
+"""Compute lower bounds for NCCL's predicted times: none may be faster than the bound by the same figures.
 
-NCCL's model knows a machine by a few numbers (place.py): the links of a rank, the cards of a node. If the machine is
-narrower elsewhere, a time predicted from these numbers may be impossible. So every prediction is compared with the
-lower bound by size of the same figures: the quickest path and the tightest cut of the machine, with the hop latency and
-the share of bandwidth of the prediction's protocol, both without the launch. A prediction below the bound is an error
-of the model on this machine; library.py refuses it with both times.
+NCCL's model describes a machine by a few numbers (place.py): the bandwidths of a rank within its node and of a node's
+network cards. If the machine has less bandwidth elsewhere, a time predicted from these numbers may be impossible. So
+every prediction is compared with the lower bound by size of the same figures: the quickest path and the tightest cut of
+the machine, with the hop latency and the share of bandwidth of the prediction's protocol, both without the launch. A
+prediction below the bound is an error of the model on this machine; library.py refuses it with both times.
 
 Example: eight H100 on pcie8, a broadcast of 1 GB. Rings over eight links of 32 GB/s would take 38 ms; but the two
 halves of the machine are joined by one link of 16 GB/s, which takes 76 ms by the same protocol.
@@ -37,12 +37,13 @@ from antiphon.errors import Infeasible, Invalid, Unsupported
 # minute for 512; other collectives 1 s for 512, 5 s for 1024.
 MAX_RANKS, MAX_RANKS_ALLTOALL = 512, 128
 ROUNDING = 1 - 1e-9  # a prediction is below the bound if it is less than this multiple of it
+# cached bounds of each machine, by (kind, root)
 _proofs: WeakKeyDictionary[Topology, dict[tuple[str, int], BoundEvaluator | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
 class ProvedFigures:
-    """The least time of a collective on a machine, by the figures of each algorithm and protocol of a library."""
+    """Lower bounds of a collective's time on a machine, by the figures of each algorithm and protocol of a library."""
 
     proofs: BoundEvaluator
     place: Place
@@ -51,30 +52,30 @@ class ProvedFigures:
 
     @cached_property
     def because(self) -> str:
-        """The witness of the bandwidth bound, in words."""
+        """Return the witness of the bandwidth bound, in words."""
         bound = self.proofs.bound
         weight = self.proofs.collective.buffer_weight
         return bound.witness.describe(self.proofs.topology, weight) if bound.witness is not None else ""
 
     def least_seconds(self, option: Priced, nbytes: int, share: float | None = None) -> float:
-        """Return the least time of this option, without its launch.
+        """Return the lower bound of this option in seconds, without its launch.
 
-        `share`: the share of the links' bandwidth, if it is not the protocol's; then no latency is known.
+        `share`: the fraction of the links' bandwidth, if it is not the protocol's; latency then counts as 0.
         """
         in_switches = option.algorithm in (NVLS, NVLS_TREE, COLLNET) or option.protocol == NVLS
         key = (in_switches, option.algorithm == COPIES, option.protocol, share)
         if key not in self._bounds:
-            profile = self._nominal({}, share) if share is not None else self._profile(option, in_switches)
+            profile = self._complete_profile({}, share) if share is not None else self._profile_of(option, in_switches)
             self._bounds[key] = self.proofs.without_barriers(profile, unaided=not in_switches)
         return self._bounds[key](nbytes)
 
-    def _profile(self, option: Priced, in_switches: bool) -> Profile:
+    def _profile_of(self, option: Priced, in_switches: bool) -> Profile:
         """Return the latencies and bandwidth shares of links by the figures of an option."""
         topology, costs, place = self.proofs.topology, self.costs, self.place
         try:
             by_protocol = figures_by_protocol(costs, place, topology)
         except Unsupported:  # links within and between nodes have the same kind, so either's figures could apply
-            return self._nominal({}, None)
+            return self._complete_profile({}, None)
         near = [kind for kind, _ in place.inner]
         figures = dict(by_protocol.get(option.protocol, {}))
         if option.algorithm == COPIES and costs.gpu.copies is not None:
@@ -85,17 +86,16 @@ class ProvedFigures:
             if option.algorithm == COLLNET:  # the share of the protocol, the latency of switches
                 share = costs.gpu.share[SIMPLE]
                 figures |= {kind: (figures[kind][0], share) for kind in near}
-        return self._nominal(figures, None)
+        return self._complete_profile(figures, None)
 
-    def _nominal(self, figures: LinkFigures, share: float | None) -> Profile:
-        """Return figures by kind of link as a profile.
+    def _complete_profile(self, figures: LinkFigures, share: float | None) -> Profile:
+        """Return figures by kind of link as a profile of all kinds.
 
-        A kind without a latency gets latency 0, as in the model of the library, and its nominal bandwidth times
-        `share`.
+        Kinds without figures get latency 0, as in the model of the library, and `share` (None: all) of their bandwidth.
         """
         kinds = {kind.kind for kind in self.proofs.topology.types}
-        every = {kind: figures.get(kind, (0.0, share or 1.0)) for kind in kinds}
-        return profile_by_kind({kind: (latency or 0.0, factor) for kind, (latency, factor) in every.items()})
+        by_kind = {kind: figures.get(kind, (0.0, share or 1.0)) for kind in kinds}
+        return profile_by_kind({kind: (latency or 0.0, factor) for kind, (latency, factor) in by_kind.items()})
 
 
 def bound_evaluator(machine: Topology, kind: str, root: int) -> BoundEvaluator | None:

@@ -1,11 +1,11 @@
-"""A recorded job: for every rank its computation, the collectives it calls, and where it waits for them.
+"""The data of a recorded job: for every rank its computation, the collectives it calls, and where it waits for them.
 
 A rank has one timeline (of a thread, or of the streams of a GPU together), which is a list of items:
 
     WORK   seconds of computation, or of anything else that keeps the rank busy. Work during the call of a collective is
            that of the recorded library: it is dropped if the collective is replayed with another time
-    CALL   the rank is ready for a collective: it may begin once all other ranks are, too
-    WAIT   the rank waits until this collective is done; seconds: by how much it was done earlier here than elsewhere
+    CALL   the rank is ready for a collective, which may begin once all its ranks are
+    WAIT   the rank waits until this collective is done; `seconds`: by how much earlier than on the last rank
     STEP   a step of the training ends here
 
 A collective begins when all its ranks have called it and the collectives before it on its *lane* are done. A lane is a
@@ -86,7 +86,7 @@ class Job:
     steps: Sequence[float]  # recorded seconds of each training step, of the slowest rank
     notes: Sequence[str] = ()  # caveats about the figures
     gradients: Sequence[Gradient] = field(default=())  # of the last step, if recorded
-    processor: bool = False  # whether it computed on CPUs
+    processor: bool = False  # whether it computed on CPUs, not GPUs
 
     def check(self) -> None:
         """Raise Invalid if the job is inconsistent. O(items)."""
@@ -99,9 +99,9 @@ class Job:
         for group in self.groups:
             if not 0 < group.size <= MAX_RANKS:
                 raise Invalid(f"group {quote(group.name)}: has {group.size} ranks")
-        worst = max(self.calls, key=lambda call: call.nbytes)
-        if worst.nbytes >= 2**60:
-            raise Invalid(f"a {worst.kind} of {worst.nbytes} bytes")
+        largest = max(self.calls, key=lambda call: call.nbytes)
+        if largest.nbytes >= 2**60:
+            raise Invalid(f"a {largest.kind} of {largest.nbytes} bytes")
         if len({(call.kind, call.nbytes, call.group) for call in self.calls}) > MAX_SIZES:
             raise Unsupported(f"the traces have collectives of more than {MAX_SIZES} sizes")
 

@@ -1,13 +1,13 @@
-"""Write the messages of a plan as GOAL, which LogGOPSim and ATLAHS replay: sends, receives, calcs and dependencies
-per rank.
+"""Write the messages of a plan as a GOAL file, for `antiphon export --to goal`: operations and dependencies per rank.
 
-T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language (ICPP 2009).
+The simulators LogGOPSim and ATLAHS replay it. T. Hoefler, C. Siebert, A. Lumsdaine: Group Operation Assembly Language
+(ICPP 2009).
 
-Input: a plan and a message size. Output: one file, made as a stream of bytes. Stages: expand the pipeline into
-messages; compute the set of events that each send waits for; list the operations of each rank (send, receive, compute,
-join) in an order in which they can be executed; write one line per operation and one per dependency. A `join` is a calc
-of 0 ns for a set that several operations wait for, so that m operations waiting for the same n need m + n lines instead
-of m * n:
+Input: a plan and a message size. Output: one file, made as a stream of bytes. Stages: expand pieces into messages;
+compute the set of events that each send waits for; list the operations of each rank (send, receive, calc, which stands
+for computing, and join) in an order in which they can be executed; write one line per operation and one per dependency.
+A `join` is a calc of 0 ns for a set that several operations wait for, so that m operations waiting for the same n need
+m + n lines instead of m * n:
 
     rank 0 {
     l1: recv 1024b from 1 tag 0
@@ -37,8 +37,8 @@ from antiphon.formats.text import Lines
 from antiphon.units import parse_size
 
 FILE = "schedule.goal"
-MAX_NICS = 256
-MAX_ROWS = 2**25  # transfers with their pieces written out: some 250 bytes of memory for each
+MAX_NICS = 256  # network cards of a rank
+MAX_ROWS = 2**25  # transfers with their pieces written out: each takes some 250 bytes of memory
 # kinds of operations; COMPUTE combines a message, LOCAL is a message within a rank, LAST the local work at the end
 SEND, RECEIVE, COMPUTE, JOIN, LOCAL, LAST = range(6)
 
@@ -85,18 +85,18 @@ def goal(
 
 
 def _refuse_too_many(schedule: Schedule) -> None:
-    """GOAL has no pipelines: every piece is written out."""
+    """Raise Unsupported if the schedule has too many transfers; GOAL has no pipelines, so every piece is written."""
     pieces = pieces_of(schedule)
     rows = int(pieces[schedule.chunk].sum(dtype=object)) if schedule.transfers else 0
     if rows > MAX_ROWS:
-        deepest = int(pieces.max())
+        max_pieces = int(pieces.max())
         fewer = (
-            f"plan with fewer pieces, about {max(deepest * MAX_ROWS // rows, 1)}"
-            if deepest > 1
+            f"plan with fewer pieces, about {max(max_pieces * MAX_ROWS // rows, 1)}"
+            if max_pieces > 1
             else "a smaller plan can be"
         )
         raise Unsupported(
-            f"back end goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {deepest} "
+            f"back end goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {max_pieces} "
             f"pieces); it takes {MAX_ROWS}, in some 8 GB of memory; {fewer}"
         )
 
@@ -112,6 +112,7 @@ class _PricedMessages:
 
     @property
     def inside(self) -> Bools:
+        """Return, per message, whether it stays within its rank."""
         return self.messages.src == self.messages.dst
 
 
@@ -120,38 +121,38 @@ class _Operations:
     """All operations, sorted by rank, then in an order of execution; within a rank they are labelled l1, l2, ..."""
 
     rank: Ints
-    kind: Ints
+    kind: Ints  # SEND, RECEIVE, ...
     subject: Longs  # the message, the set that a join stands for, or the rank
     label: Longs
 
     def number(self, kind: int, count: int) -> Longs:
         """Return for each of `count` messages (or sets) the row of its operation of this kind, -1 if it has none."""
-        out = np.full(count, -1, np.int64)
+        row_of = np.full(count, -1, np.int64)
         rows = np.flatnonzero(self.kind == kind)
-        out[self.subject[rows]] = rows
-        return out
+        row_of[self.subject[rows]] = rows
+        return row_of
 
 
 def _write_text(priced: _PricedMessages, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
-    """Yield the file. Lines are added kind by kind with the place where each belongs, then written in that order: a
-    rank's operation number k has place 2 k, its dependencies follow at 2 k + 1."""
+    """Yield the file. Lines are added kind by kind, each with its *place*, and written in the order of places."""
     messages = priced.messages
     has_join = _find_useful_joins(needs)
     operations = _list_operations(priced, needs, has_join)
     after, before, begun = _list_edges(priced, needs, operations, has_join)
     lines = Lines()
     ranks = messages.ranks
-    # place of every operation; the lines of its dependencies follow at the next place
-    at = 2 * (np.arange(len(operations.rank)) + operations.rank) + 1  # room for a head before every rank's
+    # operations have odd places, their dependencies the even places after them; one place before each rank is its
+    # head's
+    at = 2 * (np.arange(len(operations.rank)) + operations.rank) + 1
     ends = np.cumsum(np.bincount(operations.rank, minlength=ranks))
     head = 2 * (np.concatenate([[0], ends[:-1]]) + np.arange(ranks))
     lines.add(head, "\nrank %d {\n", np.arange(ranks))
     # sends and receives
-    wire = _assign_nics(messages, priced.inside, nics)
+    nic_of = _assign_nics(messages, priced.inside, nics)
     for kind, word, peer in ((SEND, "send %db to", messages.dst), (RECEIVE, "recv %db from", messages.src)):
         rows = np.flatnonzero(operations.kind == kind)
         subject = operations.subject[rows]
-        nic = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][subject],))
+        nic = ("", ()) if nics == 1 else (" cpu 0 nic %d", (nic_of[kind][subject],))
         template = f"l%d: {word} %d tag %d{nic[0]}\n"
         lines.add(at[rows], template, operations.label[rows], priced.nbytes[subject], peer[subject], subject, *nic[1])
     # combinations
@@ -165,33 +166,33 @@ def _write_text(priced: _PricedMessages, needs: Sets, nics: int, title: str) -> 
     lines.add(at[rows], "l%d: calc 0 cpu 1\n", operations.label[rows])
     rows = np.flatnonzero(operations.kind == LAST)
     lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], np.full(len(rows), priced.end_work_ns))
-    # irequires: the other operation has begun; requires: it is done
-    waiting = ("l%d requires l%d\n", "l%d irequires l%d\n")
-    lines.mixed(at[after] + 1, waiting, begun.astype(np.int64), operations.label[after], operations.label[before])
+    # GOAL's "requires" waits until the operation is done, "irequires" until it has begun
+    templates = ("l%d requires l%d\n", "l%d irequires l%d\n")
+    lines.mixed(at[after] + 1, templates, begun.astype(np.int64), operations.label[after], operations.label[before])
     lines.add(2 * (ends + np.arange(ranks)) + 1, "}\n")
     yield f"// {title}\n// {len(messages)} messages\nnum_ranks {ranks}\n".encode()
     yield from lines.text()
 
 
 def _find_useful_joins(needs: Sets) -> Bools:
-    """Return, per set of operations that messages wait for, whether a join saves lines. O(pairs).
+    """Return, per set of operations that messages wait for, whether a join saves lines. O(pairs of message and set).
 
     Five messages wait for set 0, of ten operations, one for set 1:
 
-    >>> low, high, chosen = np.array([0, 10]), np.array([10, 20]), np.array([0, 0, 0, 0, 0, 1])
-    >>> _find_useful_joins(Sets(np.arange(20), low, high, np.arange(6), chosen))
+    >>> low, high, set_of_reader = np.array([0, 10]), np.array([10, 20]), np.array([0, 0, 0, 0, 0, 1])
+    >>> _find_useful_joins(Sets(np.arange(20), low, high, np.arange(6), set_of_reader))
     array([ True, False])
     """
     sizes = needs.high - needs.low
     readers = np.bincount(needs.set, minlength=len(sizes))
-    # m readers of n operations: m * n lines without a join, m + n lines (and an operation) with one
+    # m readers of n operations: m * n lines without a join, m + n with one; the factor 2 is for the operation it adds
     return sizes * readers > 2 * (sizes + readers)
 
 
 def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _Operations:
     """List the operations of all ranks, in the order of messages. O(n log n).
 
-    A join stands before the first operation that waits for it, the work at the end last.
+    A join stands before the first operation that waits for it; the local work at the end is last.
 
     Of `core.example.star` rank 0 receives (1) messages 0 and 1 and sends (0) 2 and 3, as l1 to l4:
 
@@ -209,12 +210,13 @@ def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _
     pairs = np.flatnonzero(has_join[needs.set])
     first = pairs[np.unique(needs.set[pairs], return_index=True)[1]]  # pairs come by message
     joins = needs.set[first].astype(np.int64)
-    working, inner = number[(priced.combining_ns > 0) & ~inside], number[inside]
+    reducing, inner = number[(priced.combining_ns > 0) & ~inside], number[inside]
     ranks = np.arange(messages.ranks if priced.end_work_ns else 0)
+    # (rank, kind, subject, place) of each kind of operation
     groups: list[tuple[Ints, int, Longs, Longs]] = [
         (messages.src[crossing], SEND, crossing, 4 * crossing + 1),
         (messages.dst[crossing], RECEIVE, crossing, 4 * crossing + 2),
-        (messages.dst[working], COMPUTE, working, 4 * working + 3),
+        (messages.dst[reducing], COMPUTE, reducing, 4 * reducing + 3),
         (messages.src[inner], LOCAL, inner, 4 * inner + 1),
         (messages.src[needs.message[first]], JOIN, joins, 4 * needs.message[first].astype(np.int64)),
         (as_int32(ranks), LAST, ranks, np.full(len(ranks), end)),
@@ -231,8 +233,8 @@ def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _
 def _list_edges(
     priced: _PricedMessages, needs: Sets, operations: _Operations, has_join: Bools
 ) -> tuple[Longs, Longs, Bools]:
-    """Return the dependencies: rows of operations that wait, of those they wait for, and whether it is enough that the
-    latter have begun. Sorted by the former. O(n log n).
+    """Return the dependencies, sorted by the first column: rows of operations that wait; rows of those that they wait
+    for; whether it suffices that these have begun. O(n log n).
 
     An item of a set is 2 * message + 1 for "has left the sender", 2 * message for "has been received".
 
@@ -251,7 +253,7 @@ def _list_edges(
     join = operations.number(JOIN, len(needs.low))
     done = np.where(compute >= 0, compute, np.where(priced.inside, send, receive))
 
-    def of(item: Longs) -> Longs:
+    def row_of_item(item: Longs) -> Longs:
         return np.where(item & 1, send[item >> 1], done[item >> 1])
 
     pair_joined = has_join[needs.set]
@@ -259,11 +261,11 @@ def _list_edges(
     joined_pairs = np.flatnonzero(pair_joined)
     owner, member = needs.members(np.flatnonzero(has_join & (join >= 0)))
     computing = np.flatnonzero(compute >= 0)
-    never = np.zeros(0, np.bool_)
+    never = np.zeros(0, np.bool_)  # stands for a column of False
     edges = [
-        (send[message], of(item), (item & 1 == 1) & priced.inside[item >> 1]),
+        (send[message], row_of_item(item), (item & 1 == 1) & priced.inside[item >> 1]),
         (send[needs.message[joined_pairs]], join[needs.set[joined_pairs]], never),
-        (join[owner], of(member), (member & 1 == 1) & priced.inside[member >> 1]),
+        (join[owner], row_of_item(member), (member & 1 == 1) & priced.inside[member >> 1]),
         (compute[computing], receive[computing], never),
     ]
     last = np.flatnonzero(operations.kind == LAST)
@@ -278,25 +280,25 @@ def _list_edges(
     begun = np.concatenate([np.zeros(len(edge[0]), np.bool_) if edge[2] is never else edge[2] for edge in edges])
     order = np.lexsort((begun, before, after))
     after, before, begun = after[order], before[order], begun[order]
-    is_distinct = run_starts(after) | run_starts(before)  # who waits for the end need not wait for the beginning
+    is_distinct = run_starts(after) | run_starts(before)  # waiting for the end implies the beginning
     return after[is_distinct], before[is_distinct], begun[is_distinct]
 
 
 def _assign_nics(messages: Messages, inside: Bools, nics: int) -> dict[int, Longs]:
-    """Per kind the NIC of every message: those of one rank and step in turn. One sort for each kind.
+    """Return by kind (SEND, RECEIVE) the NIC of every message: those of a rank and step in turn. One sort per kind.
 
     >>> from antiphon.core.example import star
-    >>> wires = _assign_nics(messages_of(star()), np.zeros(4, np.bool_), 2)
-    >>> wires[SEND].tolist(), wires[RECEIVE].tolist()
+    >>> nic_of = _assign_nics(messages_of(star()), np.zeros(4, np.bool_), 2)
+    >>> nic_of[SEND].tolist(), nic_of[RECEIVE].tolist()
     ([0, 0, 0, 1], [0, 1, 0, 0])
     """
     if nics == 1:
         return {}
-    out = {}
+    nic_of = {}
     for kind, rank in ((SEND, messages.src), (RECEIVE, messages.dst)):
         key, bound = pack_columns((messages.step, messages.schedule.steps), (rank, messages.ranks), (inside, 2))
         order = order_of(key, bound)
         turn = np.empty(len(key), np.int64)
         turn[order] = index_in_run(key[order])
-        out[kind] = turn % nics
-    return out
+        nic_of[kind] = turn % nics
+    return nic_of

@@ -2,7 +2,8 @@
 
 Each rule (see form.Rule) reproduces one decision of the runtime: it yields nothing if the call passes. A file lists,
 for each rank, thread blocks of operations: s sends a chunk, r receives one, rcs receives a chunk, copies and forwards
-it. MSCCL and RCCL share most rules; RCCL has no fused operations such as rcs, and takes fewer thread blocks.
+it. The objects `MSCCL` and `RCCL` at the end collect the rules of each. They share most; RCCL has no fused operations
+such as rcs, and takes fewer thread blocks.
 """
 
 from __future__ import annotations
@@ -14,13 +15,9 @@ from antiphon.units import format_size
 
 OPERATORS = ("sum", "prod", "max", "min")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-FUSED_OPERATIONS = (
-    "rcs",
-    "rrs",
-    "rrc",
-    "rrcs",
-)  # operations that receive and, at once, copy (c), reduce (r) or send on (s)
-MAX_CHANNELS = 32  # that MSCCL's executor takes
+# operations that receive and, at once, copy (c), reduce (the second r) or forward (s)
+FUSED_OPERATIONS = ("rcs", "rrs", "rrc", "rrcs")
+MAX_CHANNELS = 32  # of NCCL
 MAX_THREAD_BLOCKS = 64  # per rank, as RCCL is built
 MULTIPROCESSORS = 108  # multiprocessors of an A100; an H100 has 132
 MAX_GPU_MEMORY = 288 * 10**9  # bytes of the largest GPUs
@@ -43,11 +40,11 @@ def _check_size(head: Head, call: Call) -> Iterator[Finding]:
 
 def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
     """Report a count that chunks do not divide: the runtime leaves it to the library without a message."""
-    counted = _executor_call(head, call)
-    count = counted.nbytes // counted.itemsize
+    executor_call = _executor_call(head, call)
+    count = executor_call.nbytes // executor_call.itemsize
     # Each chunk must be a whole number of elements.
-    if counted.nbytes % counted.itemsize or count == 0 or count % head.chunks:
-        multiple = head.chunks * counted.itemsize
+    if executor_call.nbytes % executor_call.itemsize or count == 0 or count % head.chunks:
+        multiple = head.chunks * executor_call.itemsize
         yield Finding(
             "ignored",
             f"{count} elements of {call.dtype} cannot be cut into {head.chunks} equal chunks",
@@ -72,7 +69,7 @@ def _check_type(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_root(head: Head, call: Call) -> Iterator[Finding]:
-    """Report another root than the file's: the executor takes a file for any root."""
+    """Report a root that is not the file's: the executor runs the file whatever the root of the call is."""
     if head.kind not in ROOTED:
         return
     if call.root is not None and head.root is not None and call.root != head.root:
@@ -96,7 +93,7 @@ def _check_channels(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_fused(head: Head, call: Call) -> Iterator[Finding]:
-    """RCCL's kernels are compiled without fused operations, and it checks the file before it starts a kernel."""
+    """Report fused operations, without which RCCL's kernels are compiled: it refuses the file at the call."""
     fused_verbs = [verb for verb in FUSED_OPERATIONS if verb in head.verbs]
     if fused_verbs:
         yield Finding(
@@ -108,7 +105,7 @@ def _check_fused(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_thread_blocks(head: Head, call: Call) -> Iterator[Finding]:
-    """Report too many thread blocks: RCCL loads files when a communicator is made, and then cannot make it."""
+    """Report too many thread blocks: RCCL loads files when it creates a communicator, which then fails."""
     thread_blocks = head.extra.get("blocks", 0)
     if thread_blocks > MAX_THREAD_BLOCKS:
         yield Finding(
@@ -129,7 +126,7 @@ def _note_machine(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_resident(head: Head, call: Call) -> Iterator[Finding]:
-    """Report more thread blocks than multiprocessors: they wait for each other, and each keeps its multiprocessor."""
+    """Report more thread blocks than multiprocessors: each occupies one until the end, and they wait for each other."""
     thread_blocks = head.extra.get("blocks", 0)
     if thread_blocks > MULTIPROCESSORS:
         yield Finding(

@@ -18,7 +18,7 @@ import numpy as np
 
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
-from antiphon.cost.figures import MOST_RADIX, Level, LogGP
+from antiphon.cost.figures import MAX_RADIX, Level, LogGP
 from antiphon.errors import Unsupported
 from antiphon.formats.piccl.figures import figures_text
 
@@ -42,8 +42,8 @@ def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
     tiers = _make_tiers(topology, loggp)
     names = _file_names(tiers)
     _check_nodes(topology, loggp, tiers)
-    ports = loggp.node_radix if loggp.node_radix is not None else MOST_RADIX
-    radix = loggp.device_radix if loggp.device_radix is not None else MOST_RADIX
+    ports = loggp.node_radix if loggp.node_radix is not None else MAX_RADIX
+    radix = loggp.device_radix if loggp.device_radix is not None else MAX_RADIX
     name = quoteattr(topology.name)
     lines = [
         f'<topo num_nodes="{topology.ranks}" num_levels="{len(tiers)}" name={name} device_radix="{radix}">',

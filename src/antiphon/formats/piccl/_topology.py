@@ -27,7 +27,7 @@ import numpy as np
 from antiphon.core.columns import as_int32
 from antiphon.core.files import name_of, one_line, reading, within
 from antiphon.core.topology import LinkType, Topology
-from antiphon.cost.figures import MOST_RADIX, Level, LogGP
+from antiphon.cost.figures import MAX_RADIX, Level, LogGP
 from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.piccl.figures import read_figures
@@ -143,8 +143,8 @@ class _Reader:
         if not file:
             raise Invalid(f'{where} has no param_file="..."; name its file of LogGP parameters')
         ports = read_integer(attributes, "ports", where) if level == 0 and "ports" in attributes else None
-        if ports is not None and not 1 <= ports <= MOST_RADIX:
-            raise Invalid(f"{where}: ports is {ports}; expected 1 to {MOST_RADIX}")
+        if ports is not None and not 1 <= ports <= MAX_RADIX:
+            raise Invalid(f"{where}: ports is {ports}; expected 1 to {MAX_RADIX}")
         group = Group(level, number, file, ports, line)
         (self.open_groups[-1].groups if self.open_groups else self.top_groups).append(group)
         self.groups.append(group)

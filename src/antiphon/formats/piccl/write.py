@@ -1,8 +1,9 @@
-"""Write PICCL's schedule XML and, with a profile, its topology XML and parameter files: the input of its simulator.
+"""Write the input of PICCL's simulator (`antiphon export --to piccl-xml`): its schedule XML and, with a profile, its
+topology XML and parameter files.
 
 Each message of the plan at one size becomes a <transfer>, with the transfers that it waits for (`_schedule` describes
-the format). Lines are composed of sections (STEP to TAIL below): each section of all transfers of a block is added as
-columns of numbers with a template, and `Lines` writes them in order, so that a million transfers take seconds.
+the format). The text of a transfer consists of sections (STEP to TAIL below). Each section of a batch of transfers is
+added as columns of numbers with a template, and `Lines` writes all in order, so that a million transfers take seconds.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from antiphon.units import parse_size
 
 FILE = "schedule.xml"
 _BATCH = 2**17  # messages written at a time
-_NAMES = {"reducescatter": "reduce_scatter"}
-# sections of the text of a transfer, in their order
+_NAMES = {"reducescatter": "reduce_scatter"}  # collectives that PICCL calls otherwise
+# sections of the text of a transfer, in their order; PARTS: their number
 STEP, HEAD, DEPS, MIDDLE, LEFT, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(10)
 
 
@@ -43,8 +44,8 @@ def piccl_xml(
     """Write the transfers of a plan at one size as PICCL's schedule XML, with their dependencies.
 
     Additional attributes, which PICCL ignores, record the data of each transfer and the plan, so that reading the file
-    restores it. `left` lists transfers that need only have left before: PICCL knows only completed ones, and gives
-    every receiver buffers of its own. O(n log n) in rows and dependencies, written as a stream.
+    restores it. `left` lists transfers whose last byte must have left before: PICCL has no such condition, as it
+    gives every receiver buffers of its own. O(n log n) in rows and dependencies, written as a stream.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def piccl_xml(
 
 
 def _write_text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Iterator[bytes]:
-    """Yield the file: the head with the plan without rows, then the transfers, block by block."""
+    """Yield the file: the head with the plan without rows, then the transfers, batch by batch."""
     provenance = messages.schedule.provenance
     k = provenance.get("options", {}).get("k")
     attributes = {
@@ -105,38 +106,41 @@ def _write_text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Ite
         "buffer_size": str(nbytes),
     }
     head = "".join(f" {key}={quoteattr(value)}" for key, value in attributes.items())
-    bare = Plan.of(plan.topology, messages.schedule.take([]))
-    ours = quoteattr(msgspec.json.format(dumps(bare), indent=-1).decode())
-    yield f"<collective{head}>\n    <antiphon plan={ours}/>\n".encode()
+    empty_plan = Plan.of(plan.topology, messages.schedule.take([]))
+    plan_text = quoteattr(msgspec.json.format(dumps(empty_plan), indent=-1).decode())
+    yield f"<collective{head}>\n    <antiphon plan={plan_text}/>\n".encode()
     rows = order_of(messages.of_row, max(len(messages), 1))
     first_row = np.concatenate([[0], np.cumsum(np.bincount(messages.of_row, minlength=len(messages)))])
     sizes, _ = messages.nbytes(nbytes)
-    pair = np.searchsorted(needs.message, np.arange(0, len(messages) + _BATCH, _BATCH))
-    for block, low in enumerate(range(0, len(messages), _BATCH)):
+    first_pair = np.searchsorted(needs.message, np.arange(0, len(messages) + _BATCH, _BATCH))
+    for number, low in enumerate(range(0, len(messages), _BATCH)):
         high = min(low + _BATCH, len(messages))
-        waiting = needs.listed(np.arange(pair[block], pair[block + 1]))
-        yield from _write_block(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
+        waiting = needs.listed(np.arange(first_pair[number], first_pair[number + 1]))
+        yield from _write_batch(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
     yield b"</collective>\n"
 
 
-def _write_block(
+def _write_batch(
     messages: Messages, sizes: Longs, span: tuple[int, int], rows: Longs, waiting: tuple[Longs, Longs]
 ) -> Iterator[bytes]:
-    """Yield the transfers from span[0] to below span[1]. `rows`: theirs in the schedule, by message; `waiting`: columns
-    (transfer, 2 * other + 1 if the other need only have left)."""
+    """Yield the transfers from span[0] to below span[1].
+
+    `rows`: their rows of the schedule, by transfer. `waiting`: the columns transfer and 2 * t, for the transfer t that
+    must be done before it, or 2 * t + 1 if the last byte of t must have left.
+    """
     lines, (low, high) = Lines(), span
     number = np.arange(low, high)
     at = (number - low) * PARTS
     step = messages.step[low:high]
-    new = np.append(low == 0 or messages.step[low - 1] != step[0], step[1:] != step[:-1])
-    lines.add(at[new] + STEP, "\n    <!-- step %d -->\n", step[new])
+    begins_step = np.append(low == 0 or messages.step[low - 1] != step[0], step[1:] != step[:-1])
+    lines.add(at[begins_step] + STEP, "\n    <!-- step %d -->\n", step[begins_step])
     ends = (messages.src[low:high], messages.dst[low:high])
     lines.add(at + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, sizes[low:high], *ends)
     done = (waiting[1] & 1) == 0
     owner, awaited = waiting[0][done], waiting[1][done] >> 1
-    free = np.ones(len(number), np.bool_)
-    free[owner - low] = False
-    lines.add(at[free] + DEPS, "-1")
+    is_free = np.ones(len(number), np.bool_)  # waits for no transfer
+    is_free[owner - low] = False
+    lines.add(at[is_free] + DEPS, "-1")
     lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~run_starts(owner)).astype(np.int64), awaited)
     lines.add(at + MIDDLE, '" step="%d"', step)
     owner, awaited = waiting[0][~done], waiting[1][~done] >> 1
@@ -151,7 +155,7 @@ def _write_block(
 
 
 def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
-    """Add the chunks of each transfer, copied or reduced; consecutive chunks in slots 0 are written as a run.
+    """Add the chunks of each transfer, copied or reduced; consecutive chunks in slots 0 become a range such as 0-3.
 
     >>> from antiphon import plan
     >>> schedule = plan("allgather", "star:ranks=4", planner="bruck").at(12).schedule
@@ -163,23 +167,25 @@ def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None
     b' copy="0" copy="1" copy="2" copy="3" copy="0-1" copy="1-2" copy="2-3" copy="0,3"'
     """
     schedule = messages.schedule
-    of, chunk, op = messages.of_row[rows] - low, schedule.chunk[rows].astype(np.int64), schedule.op[rows]
+    transfer, chunk, op = messages.of_row[rows] - low, schedule.chunk[rows].astype(np.int64), schedule.op[rows]
     slots = [schedule.slot(side)[rows] for side in ("src", "dst")]
-    order = np.lexsort((slots[1], slots[0], chunk, op, of))
-    of, chunk, op = of[order], chunk[order], op[order]
+    order = np.lexsort((slots[1], slots[0], chunk, op, transfer))
+    transfer, chunk, op = transfer[order], chunk[order], op[order]
     src_slot, dst_slot = (slot[order] for slot in slots)
     plain = (src_slot == 0) & (dst_slot == 0)
-    joins = (of[1:] == of[:-1]) & (op[1:] == op[:-1]) & (chunk[1:] == chunk[:-1] + 1) & plain[1:] & plain[:-1]
-    begin = np.flatnonzero(np.append(True, ~joins)[: len(of)])
-    last = chunk[np.append(begin[1:], len(of)) - 1] if len(of) else chunk
-    of, chunk, op, plain = of[begin], chunk[begin], op[begin], plain[begin]
+    joins = (
+        (transfer[1:] == transfer[:-1]) & (op[1:] == op[:-1]) & (chunk[1:] == chunk[:-1] + 1) & plain[1:] & plain[:-1]
+    )
+    begin = np.flatnonzero(np.append(True, ~joins)[: len(transfer)])
+    last = chunk[np.append(begin[1:], len(transfer)) - 1] if len(transfer) else chunk
+    transfer, chunk, op, plain = transfer[begin], chunk[begin], op[begin], plain[begin]
     kind = np.where(plain, (last > chunk).astype(np.int64), 2)
     second = np.where(kind == 1, last, src_slot[begin])
-    forms = ("%d", "%d-%d", "%d:%d:%d")
+    forms = ("%d", "%d-%d", "%d:%d:%d")  # a chunk; a range; a chunk from slot to slot
     for code, section, key in ((COPY, COPIES, "copy"), (REDUCE, REDUCES, "reduce")):
         runs = np.flatnonzero(op == code)
-        places = of[runs] * PARTS + section
+        places = transfer[runs] * PARTS + section
         templates = [f' {key}="{form}' for form in forms] + [f",{form}" for form in forms]
-        following = np.where(run_starts(places), 0, len(forms))
-        lines.mixed(places, templates, kind[runs] + following, chunk[runs], second[runs], dst_slot[begin][runs])
+        offset = np.where(run_starts(places), 0, len(forms))  # all but the first of a transfer begin with a comma
+        lines.mixed(places, templates, kind[runs] + offset, chunk[runs], second[runs], dst_slot[begin][runs])
         lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')

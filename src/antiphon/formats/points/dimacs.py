@@ -1,7 +1,8 @@
-"""Write DIMACS: is there a k-synchronous algorithm with C chunks, S steps and R rounds? Any SAT solver decides it.
+"""Write the claims of a plan as DIMACS files, so that any SAT solver can check them (`antiphon export --to dimacs`).
 
-The clauses are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone. The points
-that a certificate refutes by resolution come with their proof in LRAT, for the checkers of SAT solvers.
+Each file asks: is there a k-synchronous algorithm with C chunks, S steps and R rounds (R at most S + k)? The clauses
+are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone. The points that a
+certificate refutes by resolution come with their proof in LRAT, a format of proofs that small checkers verify.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def dimacs(
 ) -> dict[str, Iterator[bytes]]:
     """Write DIMACS files for the points (C, S, R) that the plan claims, or for one point.
 
-    O(chunks * arcs * steps) variables for each, and counters of loads.
+    A file has O(chunks * arcs * steps) variables, and those that count the load of each arc.
 
     Parameters
     ----------
@@ -48,6 +49,7 @@ def _refutation_files(plan: Plan) -> dict[str, Iterator[bytes]]:
 
 
 def _write_file(claim: Claim, encoding: Formula) -> Iterator[bytes]:
+    """Yield the lines of a file: comments (c) with the question and the names of variables, then the clauses."""
     for line in (*claim.about, *legend_lines(claim.instance, claim.question.parts)):
         yield f"c {line}\n".encode()
     for chunk, sends in enumerate(encoding.sends):

@@ -1,12 +1,13 @@
-"""Write SMT-LIB 2: is there a k-synchronous algorithm with C chunks, S steps, R rounds? z3, cvc5 or Yices decide it.
+"""Write the claims of a plan as SMT-LIB 2, for z3, cvc5 or Yices (`antiphon export --to smtlib`).
 
-The encoding of SCCL, section 3.4, corrected and generalised, in QF_LIA. An integer t{c}_{n} is the step after which
-chunk c is at rank n (1: sent in the first step; S + 1: never), a Boolean x{c}_{a} whether it arrives over arc a, at
-any step; r{s} are the rounds of step s.
+Each file asks: is there a k-synchronous algorithm with C chunks, S steps and R rounds (R at most S + k)? The encoding
+of SCCL, section 3.4, corrected and generalised, in QF_LIA. An integer t{c}_{n} is the step after which chunk c is at
+rank n (1: sent in the first step; S + 1: never), a Boolean x{c}_{a} whether it arrives over arc a, at any step; r{s}
+are the rounds of step s.
 
-Corrections: "never" is S + 1, and then nothing is sent to that rank; nothing is sent to a rank that has the chunk
-from the start; and E contains only links with bandwidth. Generalisations: arcs are paths through switches, too, and
-load every link on their path; capacities are fractions.
+Corrections: "never" is S + 1, and then nothing is sent to that rank; nothing is sent to a rank that has the chunk from
+the start; and E, the paper's set of links, contains only links with bandwidth. Generalisations: arcs are paths through
+switches, too, and load every link on their path; capacities are fractions.
 
 The file uses neither symmetry nor distances and shares nothing with the clauses of our own engines and proofs, so a
 solver's answer to it is an independent check.
@@ -22,8 +23,8 @@ from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.core.plan import Plan
 from antiphon.formats.points.claims import legend_lines, list_claims
 
-Weighted = Sequence[tuple[int, str]]  # formulas, each with what it counts if it is true
-Sums = Callable[[Weighted, int], str]  # "these count so much at most", as a formula
+Weighted = Sequence[tuple[int, str]]  # (weight, formula): the weight counts if the formula is true
+Sums = Callable[[Weighted, int], str]  # writes the formula "the weights of true formulas sum to at most the limit"
 
 
 def smtlib(
@@ -31,7 +32,7 @@ def smtlib(
 ) -> dict[str, Iterator[bytes]]:
     """Write SMT-LIB files for the points (C, S, R) that the plan claims, or for one point.
 
-    O(chunks * arcs * steps) terms for each.
+    A file has O(chunks * arcs * steps) terms.
 
     Parameters
     ----------

@@ -1,4 +1,8 @@
-"""Write the rings and chains of a plan as an NCCL graph file, which NCCL uses instead of its own search."""
+"""Write the rings and chains of a plan as an NCCL graph file, for `antiphon export --to nccl-graph`.
+
+NCCL reads the file named by NCCL_GRAPH_FILE instead of searching for rings and trees. Each `<channel>` in it lists the
+GPUs in the order of a ring or chain; NCCL spreads the data evenly over the channels.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,10 @@ from antiphon.formats.stock.circles import CHAIN, RING, Order, find_orders
 from antiphon.formats.stock.ranges import first_plan, planner_of, refuse_subset
 
 FILE = "nccl-graph.xml"
-MAX_CHANNELS = 32
+MAX_CHANNELS = 32  # of NCCL
 UNPROVEN = "that NCCL is faster by these than by its own is not predicted: measure both"
-LINKS = ("NVL", "PIX", "PXB", "PHB", "SYS")
-# How NCCL numbers them: the graph of rings, of pattern ring; the graph of trees, in which a box is a chain.
+LINKS = ("NVL", "PIX", "PXB", "PHB", "SYS")  # NCCL's names of connections between GPUs, the nearest first
+# NCCL's numbers (id of the graph, pattern): rings; trees, which are chains within a box
 GRAPHS = {RING: (0, 4), CHAIN: (1, 3)}
 
 
@@ -52,13 +56,13 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
             f"nccl-graph: {machine.name} has {len(set(hosts(machine)))} hosts; a graph file says the orders within one "
             "(plan for one of them)"
         )
-    by_form: dict[str, tuple[str, Schedule, list[Order]]] = {}
-    served = 0
+    by_form: dict[str, tuple[str, Schedule, list[Order]]] = {}  # of the first entry with rings, and with chains
+    library_ranges = 0
     for kind, plan in plans.items():
         refuse_subset(plan, "nccl-graph")
         for entry in plan.entries:
             if entry.served_by:
-                served += 1
+                library_ranges += 1
                 continue
             label = f"{kind} by {planner_of(entry) or 'a schedule'} from {entry.start} bytes on"
             try:
@@ -77,18 +81,19 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
                 (order.ranks, order.share) for order in entry_orders
             ]:
                 raise Unsupported(f"nccl-graph: {label} has other {form}s than {first_label}; NCCL has one set for all")
-    if not by_form and served:
+    if not by_form and library_ranges:
         raise NotFound("nccl-graph: NCCL's own choice is as good: nothing to write")
     if not by_form:
         raise Unsupported("nccl-graph: nothing in this table goes along rings or chains")
     lines = ['<graphs version="1">']
     for form in sorted(by_form, key=lambda form: GRAPHS[form]):
         lines += _graph_lines(machine, by_form[form][1], by_form[form][2], copies, link)
-    notes = [f"left to NCCL: {served} ranges: ours is not faster"] if served else []
+    notes = [f"left to NCCL: {library_ranges} ranges: ours is not faster"] if library_ranges else []
     return Files({FILE: "\n".join([*lines, "</graphs>"]) + "\n"}, [*notes, UNPROVEN])
 
 
 def _orders_of(schedule: Schedule) -> list[Order]:
+    """Return the rings, or the chains, of a schedule; raise Unsupported if it has both, or neither."""
     if schedule.joint is not None:
         raise Unsupported("lets switches multicast or combine")
     entry_orders = find_orders(schedule)
@@ -100,6 +105,7 @@ def _orders_of(schedule: Schedule) -> list[Order]:
 def _graph_lines(
     machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], copies: int, link: str
 ) -> list[str]:
+    """Return the XML of one graph: `copies` channels, or more in proportion to its share, for each order."""
     number, pattern = GRAPHS[entry_orders[0].form]
     # Numbers of channels in proportion to the shares, in lowest terms, times `copies`.
     unit = math.lcm(*(order.share.denominator for order in entry_orders))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.cost.chrome import RANKS, Passage, RankWork, TraceWriter, write_ranks
-from antiphon.cost.trace import MOST_EVENTS
+from antiphon.cost.trace import MAX_EVENTS
 from antiphon.errors import Unsupported
 from antiphon.runtimes.engine.native import Wire
 from antiphon.runtimes.engine.trace import FOLD, MAX_RECORDS, RECEIVE, RECORD, SEND, Trace
@@ -129,10 +129,8 @@ def unpack_records(text: str) -> np.ndarray[Any, Any]:
 def measured_trace(recordings: Sequence[Recording], title: str, about: Mapping[str, Any]) -> bytes:
     """Return the trace (docs/export.md) of the recordings of all ranks. It begins when the first of them began."""
     columns = {row["rank"]: _Rank(row) for row in sorted(recordings, key=lambda row: int(row["rank"]))}
-    if sum(len(row.kind) for row in columns.values()) > MOST_EVENTS:
-        raise Unsupported(
-            f"a trace of more than {MOST_EVENTS} operations is too long for a viewer; take a smaller plan"
-        )
+    if sum(len(row.kind) for row in columns.values()) > MAX_EVENTS:
+        raise Unsupported(f"a trace of more than {MAX_EVENTS} operations is too long for a viewer; take a smaller plan")
     start = min(float(row.begin[0]) for row in columns.values())
     for row in columns.values():
         row.begin, row.end = (row.begin - start) / 1000, (row.end - start) / 1000

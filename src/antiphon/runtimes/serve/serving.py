@@ -46,8 +46,9 @@ from antiphon.runtimes.serve.learning import Learners, sliced_name
 from antiphon.runtimes.serve.ledger import Ledger
 
 Array = NDArray[Any]
-# whose buffers hold a block for each rank
+# collectives with a block per rank in their largest buffer
 SPLIT_KINDS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")
+# reasons of `why_not`
 SLOWER, UNMEASURED = "measured to be slower than the library", "its size was not measured"
 LEARNED = "learning tries the library, or found it faster"
 MAX_PLANS = 64  # cached, each with its scratch
@@ -68,12 +69,13 @@ class Serving:
     def __init__(self, engine: Engine, wire: Wire, rank: int, book: Book, base: bytes, fill: bool) -> None:
         self.engine, self.wire, self.rank, self.ranks, self.fill = engine, wire, rank, book.ranks, fill
         self.ledger, self.book = Ledger(), book
-        self.broken = ""
+        self.broken = ""  # the reason once nothing can run any more
         self.pages: SizeChooser[Page] = SizeChooser()
         self._runnable: SizeChooser[Page] = SizeChooser()  # without pages that are left to the library
         self.chooser: Chooser[Page] = self.pages
-        self._programs: dict[bytes, OpenProgram] = {}
+        self._programs: dict[bytes, OpenProgram] = {}  # by the bytes of the program
         self._program_of: dict[int, bytes] = {}  # by id of the page
+        # by (id of the page, unit, itemsize, in place, slices); least recently used first
         self._plans: dict[tuple[int, int, int, bool, int], NativePlan] = {}
         self._planned_calls: set[tuple[str, int]] = set()  # (kind, root) for which a plan was made at once
         self._broadcast_program = base
@@ -92,7 +94,7 @@ class Serving:
         self._add_book(book)
 
     def agree(self, timeout: float) -> None:
-        """Wait until all processes have begun this call, before anything but the engine serves it."""
+        """Wait until all processes have begun this call: needed if something other than the engine then serves it."""
         try:
             self.wire.agree(timeout)
         except (TransportFailed, TimedOut) as error:
@@ -122,13 +124,13 @@ class Serving:
                 self._program_of[id(page)] = book.programs[page.program]
 
     def nbytes(self, kind: str, unit: int, itemsize: int) -> int:
-        """Return the size of a call with blocks of `unit` elements, as plans count it."""
+        """Return the nbytes of a call with blocks of `unit` elements of `itemsize` bytes."""
         return unit * itemsize * (self.ranks if kind in SPLIT_KINDS else 1)
 
     def learn(self, program: bytes, earlier: Sequence[Line], path: str) -> None:
         """Choose among candidates for each call from now on (see learning). `program`: an allreduce.
 
-        `earlier`: what earlier jobs have learned; `path`: where process 0 keeps that at the end, "" for nowhere."""
+        `earlier`: what earlier jobs have learned; `path`: the file to which process 0 writes at the end, "": none."""
         self._sum_program, self._learned_path = program, path
 
         def exchange(values: Array, timeout: float) -> None:
@@ -150,7 +152,7 @@ class Serving:
     def find(self, call: Call, timeout: float = 0.0, library: bool = True, learns: bool = False) -> Page | None:
         """Return the page of a call, or None for the library. `library`: whether the library supports the call.
 
-        `learns`: the caller makes the call at once, and `record` follows if it makes it by the library."""
+        `learns`: the caller makes the call at once, and calls `record` if the library served it."""
         self._slices = PLANNED_SLICES
         # a call that the library does not support needs a page with a program
         page = (self.chooser if library else self._runnable).page(call)
@@ -187,7 +189,10 @@ class Serving:
         self, page: Page, unit: int, source: Array | None, target: Array, op: str = "sum", timeout: float = 0.0,
         counted: bool = True,
     ) -> None:  # fmt: skip
-        """Execute the call that was begun; without a source it is in place. After an error nothing can run."""
+        """Execute the call that was begun; without a source it is in place. After an error nothing can run.
+
+        `counted`: whether the ledger lists the call and learning uses its time.
+        """
         nbytes, began = self.nbytes(page.kind, unit, target.dtype.itemsize), time.perf_counter()
         # an empty call moves no data, but still synchronizes, so that mismatches are noticed
         if nbytes:
@@ -202,7 +207,10 @@ class Serving:
         self.ledger.count(self.ledger.row(page.kind, sliced_name(page, self._slices), "antiphon"), nbytes, seconds)
 
     def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
-        """Execute the call that was begun, an alltoall of uneven blocks (Wire.uneven)."""
+        """Execute the call that was begun, an alltoall of uneven blocks; return its outcome (Wire.uneven).
+
+        `source`, `target`: addresses of the buffers. `lengths`: bytes to, then from each rank, of shape (2, ranks).
+        """
         began = time.perf_counter()
         try:
             outcome = self.wire.uneven(source, target, lengths, timeout)
@@ -270,7 +278,7 @@ class Serving:
             self._open_program(self._broadcast_program).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout
         )
 
-    # ---- plans that another process makes meanwhile ----
+    # ---- plans that a subprocess of process 0 makes while calls are served ----
 
     def ask_for_plans(self, turns: Turns, program: bytes) -> None:
         """Ask for plans from now on (see auto_turns). `program`: an allreduce."""
@@ -304,7 +312,10 @@ class Serving:
         self._run_plan(plan, None, values, op, timeout)
 
     def _prepare_for_book(self, book: Book) -> Iterator[None]:
-        """Make plans by a book for calls like those whose plans are cached, and touch their memory. A plan per step."""
+        """Make plans by a book for calls like those whose plans are cached, and touch their memory.
+
+        Each `yield` ends a step, between which calls are served; a step makes at most one plan.
+        """
         pages = SizeChooser[Page]()
         for page in book.pages:
             pages.add(page, page.start, page.stop, page.kind, page.root)
@@ -325,7 +336,7 @@ class Serving:
             yield
 
     def _switch_to(self, book: Book, data: bytes) -> None:
-        """Search this book before the others from now on. At the same call at all processes."""
+        """Search this book before the earlier ones from now on. All processes do so at the same call."""
         old_books = self._books
         self.head.extend(data)
         # make room for the plans prepared early
@@ -342,7 +353,7 @@ class Serving:
         for added in (book, *old_books):
             self._add_book(added)
 
-    # ---- the end ----
+    # ---- the end of the group ----
 
     def fail(self, why: str) -> None:
         """Close the wire, so that the other processes notice. Nothing can run afterwards."""

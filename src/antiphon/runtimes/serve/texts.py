@@ -1,8 +1,13 @@
-"""Send texts between authenticated processes: a length, then the text. Memory grows with what has arrived."""
+"""Send texts between authenticated processes, and check their contents; for the start of a group (rendezvous, mesh).
+
+A text is sent as its length (8 bytes, little-endian) and its UTF-8 bytes. Memory grows only as bytes arrive, so a false
+length cannot exhaust it. `end` is a time of `time.monotonic()`; `sender` names the process in errors.
+"""
 
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import socket
 import struct
@@ -13,11 +18,11 @@ from antiphon.errors import Invalid
 
 _LENGTH = struct.Struct("<Q")
 _MAX_BYTES = 2**30  # of a text; a table for a thousand ranks takes a hundredth of it
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # bytes per read
 
 
 def send_text(connection: socket.socket, text: str, end: float) -> None:
-    """Raises TimeoutError after `end`, by the monotonic clock; OSError if the other process has ended."""
+    """Send a text; raise TimeoutError after `end`, OSError if the receiver has ended."""
     data = text.encode()
     if len(data) > _MAX_BYTES:
         raise Invalid(
@@ -29,6 +34,7 @@ def send_text(connection: socket.socket, text: str, end: float) -> None:
 
 
 def receive_text(connection: socket.socket, end: float, sender: str) -> str:
+    """Receive a text; raise TimeoutError after `end`, OSError if the sender has ended, Invalid if it is no text."""
     (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size, end))
     if length > _MAX_BYTES:
         raise no_message(sender, f"a length of {length} bytes")
@@ -40,7 +46,7 @@ def receive_text(connection: socket.socket, end: float, sender: str) -> str:
 
 
 def parse_json(text: str, sender: str) -> Any:
-    """Parse the JSON that a process sent; Invalid, naming the process, if it is none."""
+    """Parse the JSON that a process sent; raise Invalid if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -48,7 +54,7 @@ def parse_json(text: str, sender: str) -> Any:
 
 
 def texts_of(text: str, count: int, sender: str) -> list[str]:
-    """Return `count` texts that were sent as one."""
+    """Return the `count` texts of a JSON list."""
     texts = parse_json(text, sender)
     if not isinstance(texts, list) or len(texts) != count or not all(isinstance(item, str) for item in texts):
         raise no_message(sender, f"expected {count} texts")
@@ -56,6 +62,7 @@ def texts_of(text: str, count: int, sender: str) -> list[str]:
 
 
 def fields_of(text: str, sender: str) -> dict[str, Any]:
+    """Return the fields of a JSON object."""
     fields = parse_json(text, sender)
     if not isinstance(fields, dict):
         raise no_message(sender, "expected names and values")
@@ -63,6 +70,7 @@ def fields_of(text: str, sender: str) -> dict[str, Any]:
 
 
 def hex_of(text: str, sender: str) -> bytes:
+    """Return the bytes of a hexadecimal text."""
     try:
         return bytes.fromhex(text)
     except ValueError as error:
@@ -70,11 +78,12 @@ def hex_of(text: str, sender: str) -> bytes:
 
 
 def text_of(data: bytes) -> str:
-    """Return bytes as base64 text (`base64_of` reads it)."""
+    """Return bytes as base64 text."""
     return base64.b64encode(data).decode("ascii")
 
 
 def base64_of(text: Any, sender: str) -> bytes:
+    """Return the bytes of a base64 text, as `text_of` writes it."""
     try:
         return base64.b64decode(text)
     except (TypeError, ValueError) as error:
@@ -82,6 +91,7 @@ def base64_of(text: Any, sender: str) -> bytes:
 
 
 def no_message(sender: str, why: str) -> Invalid:
+    """Return the error for a message that cannot be understood."""
     why = " ".join(why.split())[:120]
     return Invalid(
         f"{sender} sent what is no message of this program ({why}); do all run the same version of Antiphon?"
@@ -94,7 +104,7 @@ def _receive_bytes(connection: socket.socket, count: int, end: float) -> bytearr
         connection.settimeout(_seconds_until(end))
         chunk = connection.recv(min(count - len(data), _CHUNK))
         if not chunk:
-            raise ConnectionResetError(104, "it closed its connection")
+            raise ConnectionResetError(errno.ECONNRESET, "it closed its connection")
         data += chunk
     return data
 

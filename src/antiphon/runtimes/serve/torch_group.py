@@ -1,6 +1,6 @@
-"""A process group of PyTorch: start, queue of calls, end. Its collectives are in a subclass (torch_backend).
+"""Base classes of our process group for PyTorch (CPU tensors): its start, its queue of calls, and its end.
 
-    GroupFacts     answers PyTorch's questions: rank, size, names, options, number of calls
+    GroupFacts     the properties that PyTorch queries: rank, size, names, options, number of calls
       QueuedGroup  connects the processes, queues calls for its worker thread, closes
         AntiphonGroup (torch_backend)  the collectives
 
@@ -41,11 +41,11 @@ else:
     _Base = dist.ProcessGroup
 
 NAME = "antiphon"
-DEVICES = ["cpu"]
+DEVICES = ["cpu"]  # types of tensors that the group takes
 
 
 class _Options(c10d.Backend.Options):
-    """The options of a group. PyTorch copies them deeply; no need, as they are made anew at each request."""
+    """The options of a group. PyTorch deep-copies them, which is unnecessary: each request creates new ones."""
 
     def __deepcopy__(self, memo: Any) -> _Options:
         return self
@@ -158,7 +158,7 @@ class LazyGloo:
 
 
 _MAX_SETUP = 300.0  # seconds in which all processes of a group must have connected
-_settings: dict[str, Any] = {"table": None}
+_settings: dict[str, Any] = {"table": None}  # of this process, set by `use`
 
 
 def use(table: Any) -> None:
@@ -185,7 +185,7 @@ class QueuedGroup(GroupFacts):
         self._rank, self._size, self._world_ranks, self._call_count = rank, size, list(world_ranks), 0
         self._timeout = timeout
         self._names = ["", "undefined"]
-        self._coalesced: list[Any] | None = None
+        self._coalesced: list[Any] | None = None  # works while PyTorch coalesces calls
         self._connecting: Connecting | None = None
         seconds = timeout.total_seconds()
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
@@ -238,6 +238,7 @@ class QueuedGroup(GroupFacts):
     ) -> Any:  # fmt: skip
         """Queue the call that `do` executes, and return its work object. `kind` and `inputs` are shown to a profiler.
 
+        `seconds`: the timeout without progress. `opts`: PyTorch's options of the call, such as asyncOp.
         If calls are compared between processes: `detail` is text about this call, and `compared` are the tensors that
         must have the same shapes at all processes (default: the results).
         """
@@ -276,7 +277,7 @@ class QueuedGroup(GroupFacts):
     # ---- point to point: by gloo ----
 
     def _add_to_coalesced(self, work: Any) -> Any:
-        """Add the work to those that PyTorch coalesces at present, if it does."""
+        """Return the work, added to the list of coalesced works if PyTorch is coalescing calls."""
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -1,4 +1,5 @@
-// Charts on logarithmic axes: time against size (TimeChart), and two figures of points against each other (PointChart).
+// Charts on logarithmic axes: time against size (TimeChart), and points with two figures (PointChart); main.js shows them.
+// Data are those of payload.py: times in seconds, sizes in bytes; positions are in pixels of the canvas.
 
 import { bytes, clamp, el, ratio, seconds } from "./basics.js";
 import { pinned, state, update } from "./state.js";
@@ -6,34 +7,35 @@ import { colour, FONT, Surface } from "./surface.js";
 
 export const nameOf = (candidate) => candidate.planner + (candidate.options ? " " + candidate.options : "");
 
-// Return the name of the colour of every candidate: those that win somewhere or are pinned have one of their own.
+// Return {candidate: name of its colour} for the candidates that win a range or are pinned; others have none.
 export function candidateColours(group) {
   const order = [...new Set([...group.ranges.map((range) => range.candidate), ...pinned()])].filter((n) => n in group.candidates);
   return new Map(order.map((number, i) => [number, "c" + (i % 8)]));
 }
 
-// Ticks of a logarithmic axis: 1, 2 and 5 times powers of ten where there is room, else powers of ten. `whole`: whole
-// numbers only.
-function logTicks(low, high, most, whole = false) {
+// Return ticks of a logarithmic axis, about `maxTicks`: 1, 2 and 5 times powers of ten where there is room, else powers of
+// ten. `isInteger`: only integers.
+function logTicks(low, high, maxTicks, isInteger = false) {
   const ticks = [];
   const decades = Math.log10(high / low);
-  const parts = decades * 3 <= most ? [1, 2, 5] : [1];
-  const skip = Math.max(1, Math.ceil(decades / most));
+  const factors = decades * 3 <= maxTicks ? [1, 2, 5] : [1];
+  const skip = Math.max(1, Math.ceil(decades / maxTicks));
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
-    for (const part of parts) {
-      const value = Number((part * 10 ** power).toPrecision(6));
-      if (value >= low * 0.999 && value <= high * 1.001 && (parts.length > 1 || power % skip === 0)) ticks.push(value);
+    for (const factor of factors) {
+      const value = Number((factor * 10 ** power).toPrecision(6));
+      if (value >= low * 0.999 && value <= high * 1.001 && (factors.length > 1 || power % skip === 0)) ticks.push(value);
     }
   if (ticks.length > 2) return ticks;
   // Less than a decade: equal steps.
-  const rough = Math.max((high - low) / 4, whole ? 1 : 0), power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
-  const even = [];
-  for (let k = Math.ceil(low / step); k * step <= high; k++) even.push(Number((k * step).toPrecision(6)));
-  return even;
+  const minStep = Math.max((high - low) / 4, isInteger ? 1 : 0), power = 10 ** Math.floor(Math.log10(minStep));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= minStep);
+  const multiples = [];
+  for (let k = Math.ceil(low / step); k * step <= high; k++) multiples.push(Number((k * step).toPrecision(6)));
+  return multiples;
 }
 
-// What both charts have: a frame with two logarithmic axes, and a tip beside the nearest point.
+// The base of both charts: a frame with two logarithmic axes, and a tip beside the point nearest to the pointer. Subclasses
+// have `points`, `describe` (the tip's elements), `choose` (a click) and `draw`.
 class LogChart {
   constructor(name, label) {
     this.surface = new Surface(name, label, (...parts) => this.draw(...parts));
@@ -46,15 +48,17 @@ class LogChart {
       const point = this.nearest(event);
       if (point) this.choose(point);
     });
-    this.lit = null;
+    this.lit = null; // key of the point at the pointer
   }
 
+  // Fit the axes to these values.
   frame(width, height, xs, ys) {
     this.low = [Math.min(...xs), Math.min(...ys)];
     this.high = [Math.max(...xs), Math.max(...ys)];
     for (const axis of [0, 1]) if (this.low[axis] === this.high[axis]) { this.low[axis] /= 1.5; this.high[axis] *= 1.5; }
-    this.area = [62, 24, width - 62 - 16, height - 24 - 40];
+    this.area = [62, 24, width - 62 - 16, height - 24 - 40]; // left, top, width, height
   }
+  // Positions of values.
   px(value) { return this.area[0] + (this.area[2] * Math.log(value / this.low[0])) / Math.log(this.high[0] / this.low[0]); }
   py(value) { return this.area[1] + this.area[3] * (1 - clamp(Math.log(value / this.low[1]) / Math.log(this.high[1] / this.low[1]), 0, 1)); }
 
@@ -83,12 +87,12 @@ class LogChart {
   }
 
   nearest(event) {
-    const seen = this.surface.canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - seen.left, event.clientY - seen.top];
+    const box = this.surface.canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     let best = null;
     for (const point of this.points()) {
-      const away = Math.hypot((point.x - x) * 1.4, point.y - y);
-      if (away < 44 && (!best || away < best.away)) best = { ...point, away };
+      const distance = Math.hypot((point.x - x) * 1.4, point.y - y); // prefers the size under the pointer
+      if (distance < 44 && (!best || distance < best.distance)) best = { ...point, distance };
     }
     return best;
   }
@@ -102,9 +106,9 @@ class LogChart {
     this.tip.hidden = !point;
     if (!point) return;
     this.tip.replaceChildren(...this.describe(point));
-    const room = this.surface.width, wide = this.tip.offsetWidth;
-    const left = point.x + 18 + wide > room ? point.x - wide - 12 : point.x + 18;
-    this.tip.style.left = clamp(left, 2, Math.max(room - wide - 2, 2)) + "px";
+    const available = this.surface.width, width = this.tip.offsetWidth;
+    const left = point.x + 18 + width > available ? point.x - width - 12 : point.x + 18;
+    this.tip.style.left = clamp(left, 2, Math.max(available - width - 2, 2)) + "px";
     this.tip.style.top = Math.max(point.y - this.tip.offsetHeight - 4, 2) + "px";
   }
 }
@@ -122,6 +126,7 @@ export class TimeChart extends LogChart {
   }
 
   get relative() { return state.relative && this.group.bound; }
+  // The value to draw for a time at the size number `at`.
   value(time, at) { return this.relative ? time / this.group.bound[at] : time; }
 
   draw(ctx, width, height) {
@@ -136,33 +141,33 @@ export class TimeChart extends LogChart {
     const top = this.relative ? Math.min(Math.max(...values), 1000) : Math.max(...values);
     this.frame(width, height, sizes, [this.relative ? 1 : Math.min(...values) * 0.9, Math.max(top, this.relative ? 2 : 0) * 1.05]);
     const spacing = Math.max(Math.ceil(sizes.length / (this.area[2] / 62)), 1);
-    const round = sizes.filter((size) => Math.log2(size) % 1 === 0);
-    const shown = (round.length > 2 ? round : sizes).filter((_, i) => i % spacing === 0);
+    const powers = sizes.filter((size) => Math.log2(size) % 1 === 0);
+    const sizeTicks = (powers.length > 2 ? powers : sizes).filter((_, i) => i % spacing === 0);
     const ticks = this.relative ? [1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000].filter((v) => v <= this.high[1])
       : logTicks(this.low[1], this.high[1], 7);
-    this.drawAxes(ctx, shown, ticks, bytes, this.relative ? (v) => v + "x" : seconds, "message size" + (this.relative ? "; times over the bound" : ""));
+    this.drawAxes(ctx, sizeTicks, ticks, bytes, this.relative ? (v) => v + "x" : seconds, "message size" + (this.relative ? "; times over the bound" : ""));
     const order = (line) => (this.lit === line.number ? 3 : pins.includes(line.number) ? 2 : colours.has(line.number) ? 1 : 0);
     for (const line of [...lines].sort((a, b) => order(a) - order(b))) {
-      const own = colours.has(line.number) ? colour(colours.get(line.number)) : "";
-      const paint = this.lit === line.number && !own ? colour("ink") : own || colour("idle");
-      this.line(ctx, line.seconds, paint, own ? (order(line) > 1 ? 3.4 : 2.4) : this.lit === line.number ? 2.4 : 1, []);
+      const ownColour = colours.has(line.number) ? colour(colours.get(line.number)) : "";
+      const paint = this.lit === line.number && !ownColour ? colour("ink") : ownColour || colour("idle");
+      this.line(ctx, line.seconds, paint, ownColour ? (order(line) > 1 ? 3.4 : 2.4) : this.lit === line.number ? 2.4 : 1, []);
     }
     if (baseline) this.line(ctx, baseline.seconds, colour("soft"), 2, [7, 4]);
     if (bound) this.line(ctx, bound, colour("ink"), 1.6, [2, 3]);
-    this.drawMeasured(ctx);
-    this.drawShown(ctx);
+    this.drawMeasurements(ctx);
+    this.drawCurrentRange(ctx);
   }
 
   line(ctx, times, paint, width, dash) {
     ctx.beginPath();
-    let drawn = 0;
+    let count = 0;
     this.group.sizes.forEach((size, at) => {
       if (!(times[at] > 0)) return;
       const [x, y] = [this.px(size), this.py(this.value(times[at], at))];
-      if (drawn++) ctx.lineTo(x, y);
+      if (count++) ctx.lineTo(x, y);
       else ctx.moveTo(x, y);
     });
-    if (drawn === 1) { // one size: a short line
+    if (count === 1) { // one size: a short line
       const at = times.findIndex((time) => time > 0);
       const [x, y] = [this.px(this.group.sizes[at]), this.py(this.value(times[at], at))];
       ctx.moveTo(x - 6, y);
@@ -175,8 +180,8 @@ export class TimeChart extends LogChart {
     ctx.setLineDash([]);
   }
 
-  // Measured times as dots in the colour of their candidate.
-  drawMeasured(ctx) {
+  // Draw measured times as dots in the colour of their candidate.
+  drawMeasurements(ctx) {
     if (this.relative) return;
     this.group.plans.forEach((plan, number) => {
       ctx.fillStyle = colour(candidateColours(this.group).get(this.group.ranges[number].candidate));
@@ -189,8 +194,8 @@ export class TimeChart extends LogChart {
     });
   }
 
-  // The range of sizes whose plan is shown below.
-  drawShown(ctx) {
+  // Shade the range of sizes whose plan is shown below.
+  drawCurrentRange(ctx) {
     const range = this.group.ranges[this.plan];
     if (!range || this.group.ranges.length < 2) return;
     const [left, top, w, h] = this.area;
@@ -230,7 +235,7 @@ export class TimeChart extends LogChart {
   }
 }
 
-// Points with two figures, such as steps and bandwidth of a frontier, or price and time of machines.
+// Points with two figures, joined along the front, such as steps and bandwidth of a frontier, or price and time of machines.
 export class PointChart extends LogChart {
   constructor(data, choose) {
     super("points", data.title);

@@ -181,7 +181,7 @@ export class MachineView {
     const paths = new Map(); // colour and width -> edges
     const byLoad = state.colour === "load" && this.run, moment = this.showsTraffic;
     for (const edge of scene.level.edges) {
-      const load = byLoad ? Math.max(...this.loadsOf(edge)) / (this.run.mostLoad || 1) : 0;
+      const load = byLoad ? Math.max(...this.loadsOf(edge)) / (this.run.maxLoad || 1) : 0;
       const shade = Math.round(load * 12) / 12;
       const paint = byLoad ? loadColour(shade) : this.machine.kinds[edge.kind][1];
       const width = byLoad ? 0.8 + shade * 3.4 * clamp(scene.view.scale, 0.5, 1.2) : this.widthOf(scene, edge);

@@ -1,9 +1,9 @@
 """Describe a machine for the page: its links, and drawings of it at up to three levels of detail.
 
 Level 0 has every node, level 1 the equal ranks of a switch as one node, level 2 every box of a cluster as one
-(`fold_levels`); levels without effect and levels of too many nodes are left out. Positions are those of the machine's
-picture (pictures/layout.py). Each edge of a level lists the links that it stands for, by direction, so that the page
-adds up what is in use: 128 boxes of 8 GPUs are 128 nodes, and the edge from one to its switch stands for 8 links.
+(`fold_levels`). Levels that fold nothing, or have more than MAX_NODES nodes, are left out. Positions are those of the
+machine's picture (pictures/layout.py). Each edge of a level lists the links that it stands for, by direction, so that
+the page can sum their loads: 128 boxes of 8 GPUs are 128 nodes, and the edge from one to its switch stands for 8 links.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from antiphon.show.pictures.graph import Graph, fold_levels, graph_of
 from antiphon.show.pictures.layout import arrange
 from antiphon.show.pictures.svg import kind_colours, label_points, link_curves, stroke_widths
 
-MAX_NODES = 1600  # of a drawing; machines with more are drawn folded
-MAX_BENT = 160  # nodes up to which lines are bent around nodes
+MAX_NODES = 1600  # of a level, unless it is the coarsest; more cannot be told apart
+MAX_BENT = 160  # nodes up to which lines are bent around nodes, as that is slow
 
 
 def machine_json(topology: Topology) -> dict[str, Any]:
-    """Return names, links and drawings of a machine."""
+    """Return names, links and drawings of a machine.
+
+    Links are packed columns. By position: "kinds" are [name, colour], "limits" [name, bytes per second, links].
+    """
     graph = graph_of(topology)
     kinds = sorted({edge.kind for edge in graph.edges})
     colours = kind_colours(graph)
@@ -52,15 +55,15 @@ def machine_json(topology: Topology) -> dict[str, Any]:
 
 
 def _level_json(graph: Graph, topology: Topology, kinds: list[str]) -> dict[str, Any]:
-    """Return the drawing of one level."""
+    """Return the drawing of one level; machine.js names the fields of nodes, edges and frames."""
     drawing, stroke = arrange(graph), stroke_widths(graph, topology.unit)
     node_of = np.empty(topology.nodes, np.int64)  # in this level, by node of the machine
     for number, node in enumerate(graph.nodes):
         node_of[list(node.members or (number,))] = number
     links_of: dict[tuple[int, int, str], list[int]] = defaultdict(list)
-    ends = zip(node_of[topology.link_src].tolist(), node_of[topology.link_dst].tolist(), topology.link_type.tolist(),
-               strict=True)  # fmt: skip
-    for link, (a, b, kind) in enumerate(ends):
+    columns = (node_of[topology.link_src], node_of[topology.link_dst], topology.link_type)
+    link_ends = zip(*(column.tolist() for column in columns), strict=True)
+    for link, (a, b, kind) in enumerate(link_ends):
         links_of[a, b, topology.types[kind].kind].append(link)
     if len(graph.nodes) <= MAX_BENT:
         curves = [(edge, middle) for edge, (_, middle, _) in link_curves(graph, drawing)]
@@ -89,8 +92,7 @@ def _level_json(graph: Graph, topology: Topology, kinds: list[str]) -> dict[str,
 
 
 def cut_json(topology: Topology, limit: Limit | None) -> dict[str, Any] | None:
-    """Return a bound's witness for drawing: the sides of a cut or partition, or the links with a price; None if there
-    is none."""
+    """Return a bound's witness for drawing: sides of a cut or partition, or links with a price; None without one."""
     if limit is None or limit.witness is None:
         return None
     witness = limit.witness
@@ -102,7 +104,7 @@ def cut_json(topology: Topology, limit: Limit | None) -> dict[str, Any] | None:
         for number, side in enumerate(sides):
             part_of[side] = number
         crossing = part_of[topology.link_src] != part_of[topology.link_dst]
-        if isinstance(witness, Cut):  # data leave the side
+        if isinstance(witness, Cut):  # only data that leave side 0 count
             crossing &= part_of[topology.link_src] == 0
         value |= {"parts": sides, "links": np.flatnonzero(crossing).tolist()}
     else:

@@ -1,4 +1,5 @@
-// The page: sections, controls, keys and theme. All that changes goes through `update`; `refresh` shows it.
+// The page: sections, controls, keys and theme. Every control changes the state by `update` (state.js), which calls
+// `refresh`; that redraws the parts of the page that depend on the changed keys.
 
 import { bisect, bytes, clamp, el, percent, plural, seconds, TICKS, unpack } from "./basics.js";
 import { PointChart, TimeChart } from "./chart.js";
@@ -21,13 +22,15 @@ const KEYS = [
 const page = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 const runs = new Map(); // times of a plan -> its unpacked transfers (Run)
-let links = null, run = null, timer = 0, playing = false, rate = 1, showedLoads = true;
+let links = null; // columns of the machine's links: src, dst, kind, type
+let run = null; // transfers of the plan on show, null if it has none
+let timer = 0, playing = false, rate = 1, showedLoads = true; // loads over the whole time are shown at time 0
 const parts = {}; // elements that `refresh` fills
 
 const group = () => page.groups[state.group] || page.groups[0];
 const planNumber = () => (group().plans[state.plan] ? state.plan : group().shown);
 const plan = () => group().plans[planNumber()];
-const timesOf = (each) => (state.times === "recorded" && each.timed.recorded) || each.timed;
+const timesOf = (aPlan) => (state.times === "recorded" && aPlan.timed.recorded) || aPlan.timed;
 
 function resourceName(r) {
   if (r >= links.src.length) return "limit " + page.machine.limits[r - links.src.length][0];
@@ -35,10 +38,11 @@ function resourceName(r) {
   return `${name(links.src[r])} → ${name(links.dst[r])} (${page.machine.kinds[links.kind[r]][0]})`;
 }
 
-// ---- building ----
+// ---- building, once ----
 
 const button = (label, act, attributes = {}) => el("button", { type: "button", onclick: act, ...attributes }, label);
 
+// Build a menu for a key of the state; `onchange` replaces the update of that key.
 function choice(label, key, options, onchange = null) {
   const select = el("select", { "aria-label": label, onchange: () => (onchange || ((value) => update({ [key]: value })))(select.value) },
     ...options.map(([value, words]) => el("option", { value }, words)));
@@ -156,7 +160,7 @@ function buildRest() {
   document.querySelector("header").append(parts.theme);
 }
 
-// ---- showing ----
+// ---- filling with the current state ----
 
 // Unpack the transfers of a plan once.
 async function runOf(timed) {
@@ -272,8 +276,8 @@ function showControls() {
     parts.cutText.hidden = !state.cut || !group().cut;
     const showsLoads = !parts.machine.showsTraffic;
     const kinds = page.machine.kinds.map(([kind, paint]) => el("span", {}, el("i", { class: "dot", style: `background:${paint}` }), kind));
-    const greatest = run ? run.mostLoad : 0;
-    const loads = [el("span", {}, "in use over the whole time: 0 ", el("i", { class: "ramp" }), ` ${percent(greatest)}`)];
+    const maxLoad = run ? run.maxLoad : 0;
+    const loads = [el("span", {}, "in use over the whole time: 0 ", el("i", { class: "ramp" }), ` ${percent(maxLoad)}`)];
     const words = page.recorded ? { copy: "transfers" } : { copy: "copies", reduce: "reduces" };
     const now = Object.entries(words).map(([name, word]) => el("span", {}, el("i", { class: "dot", style: `background:var(--${name})` }), `${word} ${state.time ? "now" : "of what is followed"}`));
     parts.legend.replaceChildren(...(state.colour === "kind" ? kinds : showsLoads ? loads : []), ...(showsLoads ? [] : now));
@@ -291,7 +295,7 @@ function applyTheme(theme = state.theme) {
   parts.machine?.forget();
 }
 
-// Draw the pictures light, and for the width of a sheet.
+// Redraw the pictures in light colours and for the width of a sheet, or as before.
 function showOnPaper(printing) {
   document.documentElement.classList.toggle("printing", printing);
   applyTheme(printing ? "light" : state.theme);
@@ -316,17 +320,17 @@ function refresh(changed) {
   if (any("plan", "pins", "relative")) parts.times?.show(group(), page.points ? -1 : planNumber());
 }
 
-// Rebuild tables without losing the focus of the one who sorts or pins by keyboard.
+// Rebuild tables and give the focus back to the control that had it, for users who sort or pin by keyboard.
 function keepFocus(build) {
-  const focused = document.activeElement, label = focused?.getAttribute("aria-label") || focused?.textContent;
-  const inside = [parts.ranges, parts.candidates, parts.compare].find((box) => box?.contains(focused));
+  const focus = document.activeElement;
+  const labelOf = (control) => (control.getAttribute("aria-label") || control.textContent).replace(/ [▲▼]$/, "");
+  const box = [parts.ranges, parts.candidates, parts.compare].find((candidate) => candidate?.contains(focus));
+  const label = box && labelOf(focus);
   build();
-  if (!inside) return;
-  const again = [...inside.querySelectorAll("button, input")].find((each) => (each.getAttribute("aria-label") || each.textContent).replace(/ [▲▼]$/, "") === label.replace(/ [▲▼]$/, ""));
-  again?.focus();
+  if (box) [...box.querySelectorAll("button, input")].find((control) => labelOf(control) === label)?.focus();
 }
 
-// ---- time ----
+// ---- playing ----
 
 function toggle() {
   if (playing) return stop();
@@ -335,15 +339,15 @@ function toggle() {
   parts.play.textContent = "❚❚";
   parts.play.setAttribute("aria-label", "pause");
   let before = performance.now();
-  const tickOn = (now) => {
+  const advance = (now) => {
     if (!playing) return;
-    const time = state.time + ((now - before) / 1000 / PLAY_SECONDS) * rate;
+    const time = state.time + ((now - before) / 1000 / PLAY_SECONDS) * rate; // share of the total
     before = now;
     update({ time: time >= 1 ? 0 : time });
-    timer = requestAnimationFrame(tickOn);
+    timer = requestAnimationFrame(advance);
   };
   if (state.time >= 0.9999) update({ time: 0 });
-  timer = requestAnimationFrame(tickOn);
+  timer = requestAnimationFrame(advance);
 }
 
 function stop() {
@@ -354,7 +358,7 @@ function stop() {
   if (run) showDetails();
 }
 
-// Go to where the next step begins, or the one before.
+// Go to the begin of the next step (`by` 1) or of the previous one (-1).
 function step(by) {
   if (!run) return;
   stop();
@@ -373,7 +377,7 @@ function listenToKeys() {
     if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input:not([type=range]), select, textarea")) return;
     if (target.closest("button, summary, input") && (key === " " || key === "Enter")) return;
     if (target.type === "range" && key.startsWith("Arrow")) return;
-    const acts = {
+    const actions = {
       " ": toggle,
       ArrowLeft: () => (event.shiftKey ? parts.timeline?.pan(-0.2) : step(-1)),
       ArrowRight: () => (event.shiftKey ? parts.timeline?.pan(0.2) : step(1)),
@@ -388,9 +392,9 @@ function listenToKeys() {
       "?": () => { document.getElementById("keys").open = true; document.getElementById("keys").scrollIntoView(); },
       Escape: () => update({ pick: "" }),
     };
-    if (!(key in acts)) return;
+    if (!(key in actions)) return;
     event.preventDefault();
-    acts[key]();
+    actions[key]();
   });
 }
 

@@ -1,11 +1,11 @@
-"""Pack columns of numbers into text that a page unpacks, so that a million transfers take a few megabytes.
+"""Pack columns of numbers into text that the page (basics.js) unpacks: a million transfers take a few megabytes.
 
-Each column is written in the narrowest whole type that holds it, or as the differences of neighbours where those
-compress better (`delta`). All columns of a pack are deflated together and written as base64. Times are whole ticks:
-their total is 2**30 ticks, so that a float error of 1e-9 is the whole loss.
+Each column is written in the narrowest integer type that holds it, or as the differences of neighbours where the caller
+expects that to compress better (`delta`). All columns of a pack are deflated together and written as base64. Times are
+integer ticks, 2**30 for the total, so that rounding loses at most 1e-9 of the total.
 
 Example: the steps 0, 0, 1, 1, 1 become the differences 0, 0, 1, 0, 0; `{"fields": [["step", "i4", 5, 1]], "data": ...}`
-names the column, its type, its length and that it holds differences.
+has the column's name, type, length, and 1 for differences.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Pack:
 
     def __init__(self) -> None:
         self.fields: list[tuple[str, str, int, int]] = []  # name, type, length, 1 for differences
-        self._pieces: list[bytes] = []
+        self._encoded: list[bytes] = []  # columns, each padded to a multiple of 4 bytes
 
     def add(self, name: str, values: ArrayLike, delta: bool = False) -> None:
-        """Add a column: whole numbers below 2**31, or floats."""
+        """Add a column of integers below 2**31, or of floats. `delta`: write integers as differences."""
         column = np.asarray(values)
         count = len(column)
         if column.dtype.kind == "f":
@@ -39,15 +39,15 @@ class Pack:
         elif delta:
             column, code = np.diff(column.astype(np.int64), prepend=0), "i4"
         else:
-            top, low = int(column.max(initial=0)), int(column.min(initial=0))
-            code = next(t for t in _TYPES if low >= np.iinfo(t).min and top <= np.iinfo(t).max)
+            low, high = int(column.min(initial=0)), int(column.max(initial=0))
+            code = next(t for t in _TYPES if low >= np.iinfo(t).min and high <= np.iinfo(t).max)
         data = column.astype("<" + code).tobytes()
-        self._pieces.append(data + bytes(-len(data) % 4))
+        self._encoded.append(data + bytes(-len(data) % 4))
         self.fields.append((name, code, count, int(delta)))
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields and the data as base64."""
-        packed = zlib.compress(b"".join(self._pieces), 6)
+        packed = zlib.compress(b"".join(self._encoded), 6)
         return {"fields": [list(field) for field in self.fields], "data": base64.b64encode(packed).decode()}
 
 

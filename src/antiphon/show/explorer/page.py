@@ -1,8 +1,8 @@
-"""Write the page: one file with its style, its scripts and its data, which loads nothing.
+"""Write the explorer's page: one HTML file with its style, scripts and data, which loads nothing else.
 
-The scripts are modules, so that they can be checked and tested one by one; in the page they stand one after the other
-in one module, without their import and export words. Data are JSON in a script element (`as_script`), in which no text
-of a name can end the element.
+The scripts are JavaScript modules, so that they can be checked and tested one by one. In the page they are concatenated
+to one module, without their imports and `export` keywords. Data are JSON in a script element (`as_script`), in which no
+text of a name can end the element.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ from typing import Any
 
 from antiphon import __version__
 
-SCRIPTS = ("basics", "state", "surface", "run", "machine", "timeline", "chart", "tables", "main")  # in this order
+SCRIPTS = (
+    "basics",
+    "state",
+    "surface",
+    "run",
+    "machine",
+    "timeline",
+    "chart",
+    "tables",
+    "main",
+)  # each after its imports
 _IMPORT = re.compile(r"^import [^;]*;\n|^export (?=(?:async )?(?:function|const|let|class)\b)", re.MULTILINE)
 
 
@@ -26,9 +36,9 @@ def as_script(value: Any) -> str:
 
 
 def explorer_html(page: dict[str, Any], origin: str = "") -> str:
-    """Return the whole page. Every name in it is escaped; it loads nothing.
+    """Return the page, with every name in it escaped.
 
-    `page`: from payload.py. `origin`: when and by what command it was made, for the last line.
+    `page`: from payload.py. `origin`: the time and the command that made it, for the last line.
     """
     folder = Path(__file__).parent
     style = (folder / "explorer.css").read_text(encoding="utf-8")

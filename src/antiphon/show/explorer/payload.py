@@ -1,4 +1,6 @@
-"""Gather what the page shows as JSON: the machine, and for each collective its times, ranges, bound and timed plans.
+"""Build the JSON that the explorer's page shows: the machine, and per collective its times, ranges, bound and plans.
+
+`antiphon explore` calls the function for its input and passes the result to page.py:
 
     tuning_page    all candidates of a search, with the plans that won
     plans_page     the plans of a file, priced by one model
@@ -6,9 +8,9 @@
     sweep_page     the machines of a sweep, as a chart of two figures
     trace_page     the messages of a trace, between pairs of ranks, as it names no machine
 
-Everything on a page is by one model, which the page names: times by size, the bound, and the transfers over time. The
-page's scripts (*.js) read this JSON: `groups` are the collectives; a group's `plans` have the transfers of each range
-(timing.py), its `candidates` the lines of the chart, in the order of `sizes`.
+One model, which the page names, predicts everything on it: times by size, the bound, and the transfers over time. The
+page's scripts (*.js) read this JSON. Each collective is one of `groups`. Its `plans` have the transfers of each range
+of sizes (timing.py); each of its `candidates` is a line of the chart, with a time for each of `sizes`.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ from antiphon.show.words import (
 from antiphon.sweeps.results import SweepResult, shared_prefix
 from antiphon.units import format_seconds, format_size
 
-Baseline = Callable[[int], float | None]  # seconds of what plans are compared with, by size
+Baseline = Callable[[int], float | None]  # message size -> seconds that plans are compared with
 
 
-class Rows:
-    """The number of transfers that may still be listed in the page."""
+class RowBudget:
+    """The number of transfers (rows) that may still be listed in the page."""
 
     def __init__(self) -> None:
         self.free = MAX_ROWS
@@ -63,7 +65,7 @@ class Rows:
 
 def tuning_page(tuning: Tuning) -> dict[str, Any]:
     """Return the page of a tuning."""
-    rows = Rows()
+    rows = RowBudget()
     groups = []
     for kind in tuning.collectives:
         ranges = [r for r in tuning.ranges if r.collective == kind]
@@ -110,12 +112,12 @@ def _sweep_picture(tuning: Tuning, kind: str) -> dict[str, Any]:
 
 
 def _predictor(tuning: Tuning, entry: Entry) -> Predictor | None:
-    """Return the model of a tuning for a schedule; None if it took a profile, which the tuning only names."""
+    """Return the model of a tuning for a schedule; None if the tuning used a profile, of which it has only the name."""
     return None if tuning.profile is not None else prepare(tuning.model, entry.schedule, tuning.topology)
 
 
 def _baseline_name(tuning: Tuning, kind: str) -> str:
-    """Return what the dashed line of the chart shows."""
+    """Return the name of the dashed line of the chart."""
     names = " or ".join(tuning.baselines.get(kind, ()))
     return f"{tuning.library.name.upper()}, by the model of it" if tuning.library is not None else f"{names}, for NCCL"
 
@@ -124,8 +126,8 @@ def plans_page(
     plans: Mapping[str, Plan], sizes: Sequence[int], nbytes: int | None, model: str, profile: Profile | None,
     traced: TracedMessages | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the page of plans for one machine. `traced`: the messages of a run of a single plan at `nbytes`."""
-    rows, groups, models, bases = Rows(), [], [], []
+    """Return the page of plans for one machine. `traced`: the messages of a measured run of a plan, to show as well."""
+    rows, groups, models, bases = RowBudget(), [], [], []
     for kind, plan in plans.items():
         figures = price_plan(plan, sizes, nbytes, model, profile)
         group = _group(
@@ -164,14 +166,14 @@ def _library_baseline(figures: PlanFigures, kind: str) -> Baseline:
 
 
 def _plan_headline(figures: PlanFigures, traced: TracedMessages | None) -> str:
-    """Return one sentence: how long a run took, else which sizes to serve by the plan, or how near to the bound it is
-    and what limits it."""
+    """Return one sentence: how long the traced run took; else which sizes to serve by the plans; for a plan of one size
+    its time, gap and bottleneck."""
     ranges = figures.ranges
     if traced is not None and traced.measured_seconds:
-        at = next(i for i, r in enumerate(ranges) if r.at == traced.nbytes)
+        predicted = next(r.seconds for r in ranges if r.at == traced.nbytes)
         return (
             f"{format_size(traced.nbytes)} took {format_seconds(traced.measured_seconds)}, "
-            f"{ratio(traced.measured_seconds / ranges[at].seconds)} the predicted {format_seconds(ranges[at].seconds)}"
+            f"{ratio(traced.measured_seconds / predicted)} the predicted {format_seconds(predicted)}"
         )
     if len(ranges) > 1 or ranges[0].speedup is not None:
         return verdict_of(ranges)
@@ -186,7 +188,7 @@ def _plan_headline(figures: PlanFigures, traced: TracedMessages | None) -> str:
 
 def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, model: str) -> dict[str, Any]:
     """Return the page of a frontier: its points as a chart, each with its schedule."""
-    rows, figures = Rows(), None
+    rows, figures = RowBudget(), None
     candidates: list[Candidate] = []
     ranges: list[Range] = []
     plans: list[dict[str, Any]] = []
@@ -229,13 +231,13 @@ def sweep_page(result: SweepResult) -> dict[str, Any]:
     shared = shared_prefix([m.machine for m in machines]) if machines else ""
     points = []
     for m in machines:
-        place = m.price[price] if price is not None else m.ranks
-        if place and m.relative_time:
+        position = m.price[price] if price is not None else m.ranks
+        if position and m.relative_time:
             front = price in m.on_front if price is not None else m is machines[0]
             figures = [f"{m.relative_time:.3f}x", ratio(m.gap), "-" if m.ranks is None else str(m.ranks)]
             costs = ["-" if m.price[name] is None else f"{m.price[name]:,.10g}" for name in prices]
             points.append({
-                "label": m.machine[len(shared) :], "at": [place, m.relative_time], "front": front, "plan": None,
+                "label": m.machine[len(shared) :], "at": [position, m.relative_time], "front": front, "plan": None,
                 "lines": [f"{figures[0]} the time of the fastest",
                           *(f"{name}: {cost}" for name, cost in zip(prices, costs, strict=True))],
                 "cells": [*figures, *costs],
@@ -262,22 +264,22 @@ def sweep_page(result: SweepResult) -> dict[str, Any]:
 
 
 def trace_page(traced: TracedMessages) -> dict[str, Any]:
-    """Return the page of a trace: its messages over time, between ranks that exchange some."""
+    """Return the page of a trace: its messages over time, with a link for each pair of ranks that exchange messages."""
     ranks = int(max(traced.src.max(), traced.dst.max())) + 1
-    leaves = np.flatnonzero(traced.src != traced.dst)
-    pairs, pair = np.unique(traced.src[leaves] * ranks + traced.dst[leaves], return_inverse=True)
+    between_ranks = np.flatnonzero(traced.src != traced.dst)
+    pairs, pair = np.unique(traced.src[between_ranks] * ranks + traced.dst[between_ranks], return_inverse=True)
     link = LinkType("messages", Fraction(1), 0.0)
     machine = build(traced.title, ranks, [(each // ranks, each % ranks, link) for each in pairs.tolist()])
     total = float(traced.landed.max())
     pack = pack_times(traced.step, traced.src, traced.dst, ticks(traced.start, total), ticks(traced.landed, total),
                       traced.carried / traced.nbytes)  # fmt: skip
-    nothing = np.zeros(len(traced.step), np.int64)  # a trace does not name chunks
+    zeros = np.zeros(len(traced.step), np.int64)  # a trace does not name chunks
     for name in ("op", "chunks"):
-        pack.add(name, nothing)
+        pack.add(name, zeros)
     for name in ("chunk", "block"):
-        pack.add(name, nothing[:0])
+        pack.add(name, zeros[:0])
     pack.add("use_count", np.bincount(pair, minlength=len(pairs)))
-    pack.add("use_message", leaves[np.argsort(pair, kind="stable")], delta=True)
+    pack.add("use_message", between_ranks[np.argsort(pair, kind="stable")], delta=True)
     pack.add("critical", traced.critical)
     last = int(traced.landed.argmax())
     end = f"rank {traced.src[last]} to rank {traced.dst[last]}, step {traced.step[last]}"
@@ -305,7 +307,7 @@ def trace_page(traced: TracedMessages) -> dict[str, Any]:
 
 
 def _page(topology: Topology, groups: list[dict[str, Any]], model: str, facts: list[str]) -> dict[str, Any]:
-    """Return what all pages of plans have."""
+    """Return the fields that all pages of plans have."""
     kinds = [group["kind"] for group in groups]
     return {
         "title": f"{kinds[0] if len(kinds) == 1 else 'Collectives'} on {topology.name}",
@@ -326,7 +328,7 @@ def _group(
     """Return the figures of one collective; the caller adds headline and plans."""
     numbers = {id(c): i for i, c in enumerate(candidates)}
     proof = [] if limit is None else [*limit.because, *filter(None, [unaided_bound_text(limit)])]
-    theirs = [baseline(size) for size in sizes]
+    baseline_seconds = [baseline(size) for size in sizes]
     return {
         "kind": kind,
         "sizes": list(sizes),
@@ -334,7 +336,7 @@ def _group(
         "ranges": [_range_json(r, numbers[id(r.candidate)]) for r in ranges],
         "bound": [limit.times.get(size) for size in sizes] if limit is not None and limit.times else None,
         "proof": proof,
-        "baseline": {"name": baseline_name, "seconds": theirs} if any(theirs) else None,
+        "baseline": {"name": baseline_name, "seconds": baseline_seconds} if any(baseline_seconds) else None,
         "shown": _first_shown(ranges),
         "notes": [],
         "plans": [],
@@ -349,7 +351,7 @@ def _first_shown(ranges: Sequence[Range]) -> int:
 
 
 def _candidate_json(c: Candidate, sizes: Sequence[int]) -> dict[str, Any]:
-    """Return a candidate: its seconds by size, or why it has none."""
+    """Return a candidate: per size its seconds, the terms of these and the bottleneck; or why it has none."""
     value: dict[str, Any] = {"planner": c.planner, "options": options_text(c.options, c.variant)}
     if not c.seconds:
         return value | {"status": c.status, "reason": c.reason}
@@ -368,6 +370,7 @@ def _candidate_json(c: Candidate, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def _short(value: float | None) -> float | None:
+    """Return the value with five digits, so that the page stays small."""
     return None if value is None else float(f"{value:.5g}")
 
 
@@ -390,7 +393,7 @@ def _range_json(r: Range, candidate: int) -> dict[str, Any]:
 
 
 def _plan_json(
-    topology: Topology, entry: Entry, predictor: Predictor | None, r: Range, rows: Rows,
+    topology: Topology, entry: Entry, predictor: Predictor | None, r: Range, rows: RowBudget,
     traced: TracedMessages | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the schedule of a range with its transfers over time at the size `r.at`."""

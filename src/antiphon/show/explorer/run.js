@@ -1,17 +1,19 @@
-// The transfers of one plan over time: which are under way when, and what every rank and link does.
+// The messages of one plan over time: which are under way when, and what every rank and link does.
+// main.js makes a Run of each plan on show; the drawings and tables query it. Times are in ticks, TICKS for the total.
+// A *use* is one message on one *resource*: a link, or a shared limit (numbered after the links).
 
 import { bisect, groupBy, pointers, TICKS } from "./basics.js";
 
-const MAX_TRAFFIC = 20000; // transfers of a moment that are looked at one by one
+const MAX_TRAFFIC = 20000; // messages under way at a tick up to which each is looked at
 
 export class Run {
-  // `columns`: as of timing.py, unpacked; messages are in the order of their start.
+  // `columns`: the arrays that timing.py packs; messages are in order of their start, uses in order of (resource, start).
   constructor(columns, machine) {
     Object.assign(this, columns);
     this.machine = machine;
     this.count = this.step.length;
     this.end = new Int32Array(this.count);
-    this.longest = 0;
+    this.longest = 0; // ticks
     for (let i = 0; i < this.count; i++) {
       this.end[i] = this.start[i] + this.lasts[i];
       if (this.lasts[i] > this.longest) this.longest = this.lasts[i];
@@ -28,12 +30,12 @@ export class Run {
   useBegin(use) { return this.use_start ? this.use_start[use] : this.start[this.use_message[use]]; }
   useEnd(use) { return this.use_start ? this.use_start[use] + this.use_lasts[use] : this.end[this.use_message[use]]; }
 
-  // The share of the time in which each link or limit is in use, and the bytes' share over it.
+  // Compute for each resource the share of the time in which it is in use, and the bytes that cross it, over nbytes.
   measureLinks() {
     this.load = new Float32Array(this.resources);
     this.carried = new Float32Array(this.resources);
     for (let r = 0; r < this.resources; r++) {
-      let busy = 0, until = 0;
+      let busy = 0, until = 0; // ticks in use so far, and the end of the last use
       for (let use = this.useFirst[r]; use < this.useFirst[r + 1]; use++) {
         const begin = Math.max(this.useBegin(use), until), end = this.useEnd(use);
         if (end > begin) { busy += end - begin; until = end; }
@@ -41,10 +43,10 @@ export class Run {
       }
       this.load[r] = busy / TICKS;
     }
-    this.mostLoad = this.load.reduce((top, load) => Math.max(top, load), 0);
+    this.maxLoad = this.load.reduce((top, load) => Math.max(top, load), 0);
   }
 
-  // When each step begins, ascending, without steps in which nothing begins.
+  // List [tick, step] for the first start of each step that has messages, ascending.
   listSteps() {
     const first = new Map();
     for (let i = 0; i < this.count; i++) if (!first.has(this.step[i])) first.set(this.step[i], this.start[i]);
@@ -59,7 +61,7 @@ export class Run {
   get senders() { return (this._senders ??= groupBy(this.src, this.machine.ranks)); }
   get receivers() { return (this._receivers ??= groupBy(this.dst, this.machine.ranks)); }
 
-  // The links and limits of each message, as a grouping of uses.
+  // Group the uses by message.
   get usesOfMessage() {
     if (!this._uses) {
       this._uses = groupBy(this.use_message, this.count);
@@ -75,7 +77,7 @@ export class Run {
 
   chunksOf(message) { return this.chunk.subarray(this.chunkFirst[message], this.chunkFirst[message + 1]); }
 
-  // The messages under way at a tick that are flagged (null: all), at most `limit`.
+  // Return the messages under way at a tick that are flagged (null: all), at most `limit`.
   activeAt(tick, flags, limit) {
     const low = bisect((i) => this.start[i], tick - this.longest - 1, 0, this.count);
     const high = bisect((i) => this.start[i], tick, 0, this.count);
@@ -85,7 +87,8 @@ export class Run {
     return messages;
   }
 
-  // Whether a link or limit is in use at a tick by a flagged message (null: any): -1 or that message.
+  // Return the flagged message (null: any) that uses a resource at a tick, or -1. Of the uses that began last only a few
+  // are looked at, so that a page with many uses stays responsive.
   userAt(resource, tick, flags) {
     const low = this.useFirst[resource];
     let use = bisect((i) => this.useBegin(i), tick, low, this.useFirst[resource + 1]) - 1;
@@ -94,8 +97,8 @@ export class Run {
     return -1;
   }
 
-  // The message in transit over each link or limit at a tick, plus one; 0: none. If too many are under way to look at
-  // one by one, a link counts only while it serves its turn.
+  // Return per resource a message under way over it at a tick, plus one; 0: none. A message counts on all its resources
+  // from start to end, unless MAX_TRAFFIC are under way: then only during the use.
   trafficAt(tick, flags) {
     this._traffic ??= new Int32Array(this.resources);
     const traffic = this._traffic.fill(0);
@@ -110,7 +113,7 @@ export class Run {
     return traffic;
   }
 
-  // One flagged message of each link or limit, plus one; 0: none crosses it.
+  // Return per resource a flagged message that crosses it at any time, plus one; 0: none does.
   trafficOf(flags) {
     this._traffic ??= new Int32Array(this.resources);
     const traffic = this._traffic.fill(0);
@@ -120,7 +123,7 @@ export class Run {
     return traffic;
   }
 
-  // Flags of the messages that belong to what is followed; null: nothing is followed.
+  // Return flags of the messages that belong to the pick (state.js); null: nothing is picked, or a switch.
   follow({ kind, id }) {
     const key = kind + id;
     if (this._followed?.key === key) return this._followed.flags;
@@ -128,9 +131,9 @@ export class Run {
     const mark = (numbers) => { for (const i of numbers) flags[i] = 1; };
     if (kind && kind !== "node") flags = new Uint8Array(this.count);
     if (kind === "rank") {
-      const ranks = (index) => index.items.subarray(index.first[id] ?? 0, index.first[id + 1] ?? 0);
-      mark(ranks(this.senders));
-      mark(ranks(this.receivers));
+      const messages = (index) => index.items.subarray(index.first[id] ?? 0, index.first[id + 1] ?? 0);
+      mark(messages(this.senders));
+      mark(messages(this.receivers));
     } else if (kind === "link") mark(this.use_message.subarray(this.useFirst[id] ?? 0, this.useFirst[id + 1] ?? 0));
     else if (kind === "message" && id < this.count) flags[id] = 1;
     else if (kind === "step") { for (let i = 0; i < this.count; i++) if (this.step[i] === id) flags[i] = 1; }
@@ -141,7 +144,8 @@ export class Run {
     return flags;
   }
 
-  // The ranks that have a chunk at a tick: those that send it then or before, and those at which it has arrived.
+  // Return the ranks that have a chunk at a tick, `flags` being those of its messages: the ranks that have it from the
+  // start, and those at which it has arrived.
   holders(flags, tick) {
     const ranks = new Set(), received = new Set();
     for (let i = 0; i < this.count; i++) {
