@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from antiphon.formats import lacks
-from antiphon.formats.probe.here import ethernet_speed, rdma_speed, run_program, text
+from antiphon.formats.probe.here import ethernet_speed, rdma_speed, read_text, run_program
 from antiphon.formats.probe.speeds import device_name
 from antiphon.registry import table
 
@@ -83,9 +83,9 @@ def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> 
 def _read_processors(root: Path) -> dict[str, Any]:
     """Return the model, and the numbers of packages, cores, allowed hardware threads, and memories (NUMA nodes)."""
     cpus = root / "sys/devices/system/cpu"
-    siblings = {text(path) for path in cpus.glob("cpu[0-9]*/topology/thread_siblings_list")}
-    packages = {text(path) for path in cpus.glob("cpu[0-9]*/topology/physical_package_id")}
-    model = re.search(r"(?m)^model name\s*:\s*(.+)$", text(root / "proc/cpuinfo"))
+    siblings = {read_text(path) for path in cpus.glob("cpu[0-9]*/topology/thread_siblings_list")}
+    packages = {read_text(path) for path in cpus.glob("cpu[0-9]*/topology/physical_package_id")}
+    model = re.search(r"(?m)^model name\s*:\s*(.+)$", read_text(root / "proc/cpuinfo"))
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "model": model[1].strip() if model else "", "packages": len(packages), "cores": len(siblings),
@@ -95,8 +95,8 @@ def _read_processors(root: Path) -> dict[str, Any]:
 
 def _read_memory(root: Path) -> int | None:
     """Return bytes of memory that this process may use: the machine's, or less by its control group."""
-    total = re.search(r"(?m)^MemTotal:\s*([0-9]{1,15}) kB", text(root / "proc/meminfo"))
-    limit = text(root / "sys/fs/cgroup/memory.max")
+    total = re.search(r"(?m)^MemTotal:\s*([0-9]{1,15}) kB", read_text(root / "proc/meminfo"))
+    limit = read_text(root / "sys/fs/cgroup/memory.max")
     sizes = [*([int(total[1]) * 1024] if total else []), *([int(limit)] if limit.isdigit() and len(limit) < 19 else [])]
     return min(sizes, default=None)
 
@@ -105,11 +105,11 @@ def _read_gpus(devices: Path) -> list[dict[str, str]]:
     """Return the GPUs among the PCI devices; `name`: the product, or the device number if it is unknown."""
     gpus = []
     for place in sorted(devices.glob("*")):
-        vendor = VENDORS.get(text(place / "vendor"))
-        if vendor and text(place / "class").startswith(GPU_CLASSES):
-            board = device_name(text(place / "vendor"), text(place / "device"))
-            driver = text(place / "driver/module/version")
-            gpus.append({"vendor": vendor, "name": board or text(place / "device"), "driver": driver})
+        vendor = VENDORS.get(read_text(place / "vendor"))
+        if vendor and read_text(place / "class").startswith(GPU_CLASSES):
+            board = device_name(read_text(place / "vendor"), read_text(place / "device"))
+            driver = read_text(place / "driver/module/version")
+            gpus.append({"vendor": vendor, "name": board or read_text(place / "device"), "driver": driver})
     return gpus
 
 
@@ -119,7 +119,7 @@ def _read_cards(classes: Path) -> list[dict[str, Any]]:
     for group, speed_of in (("infiniband", rdma_speed), ("net", ethernet_speed)):
         for path in sorted((classes / group).glob("*")):
             if (path / "device").exists():
-                layers = [text(layer) for layer in path.glob("ports/*/link_layer")]
+                layers = [read_text(layer) for layer in path.glob("ports/*/link_layer")]
                 kind = "Ethernet" if group == "net" else "InfiniBand" if "InfiniBand" in layers else "RDMA"
                 speed = speed_of(path)
                 cards.append({"name": path.name, "kind": kind, "bandwidth": float(speed) if speed else None})

@@ -26,7 +26,7 @@ MAX_PAIRED = 32  # packages that are joined in pairs; more are joined by a switc
 Core = tuple[str, str, str]
 
 
-def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Probed:
+def model_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Probed:
     """Return a machine: a rank per core, a switch per cache, memory and package with several members. O(cores)."""
     if not cores:
         raise Invalid("lists no GPU and no core")

@@ -21,7 +21,7 @@ from pathlib import Path
 from antiphon.errors import AntiphonError, Invalid, Missing, unknown
 from antiphon.formats.probe import nvidia
 from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, build_box
-from antiphon.formats.probe.cores import Core, of_cores
+from antiphon.formats.probe.cores import Core, model_cores
 from antiphon.formats.probe.probed import Probed, ranks_named
 from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.speeds import (
@@ -124,7 +124,7 @@ def _look_at_all(sysfs: str, pcie: object) -> Probed:
     if not linux.amd:
         notes.append("no AMD GPU on PCIe")
     if not box.gpus:
-        return of_cores(linux.cores(), "this machine", notes)
+        return model_cores(linux.cores(), "this machine", notes)
     box.name = box.name or (f"{len(box.gpus)} x {box.model}" if box.model else "this machine")
     box.notes = [*notes, *box.notes]
     return build_box(box, pcie)
@@ -169,10 +169,10 @@ class _LinuxDevices:
             self.notes.append(f"PCIe cannot be seen: nothing in {folder}")
         gpus = {_NVIDIA: (("0x0300", "0x0302"), self.nvidia), _AMD: (("0x0380", "0x1200"), self.amd)}  # by class
         for address in addresses:
-            kind, vendor = text(folder / address / "class"), text(folder / address / "vendor")
+            kind, vendor = read_text(folder / address / "class"), read_text(folder / address / "vendor")
             if vendor in gpus and kind.startswith(gpus[vendor][0]):
                 gpus[vendor][1].append(self.add_device(folder / address, GPU))
-                if board := device_name(vendor, text(folder / address / "device")):
+                if board := device_name(vendor, read_text(folder / address / "device")):
                     self.boards[board] += 1
         self.box.gpus = [*self.nvidia, *self.amd]
         self.box.model = self.boards.most_common(1)[0][0] if self.boards else ""
@@ -184,7 +184,7 @@ class _LinuxDevices:
         # below /sys/devices, each folder on the path of a device is the bridge above the next one
         real = Path(os.path.realpath(path))
         chain = [name for name in real.parts if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", name)]
-        numa = text(path / "numa_node") or "-1"
+        numa = read_text(path / "numa_node") or "-1"
         if numa not in self.bridges:
             self.bridges[numa] = self.box.add(Device(BRIDGE, name=f"numa {numa}"))
         device = self.bridges[numa]
@@ -228,7 +228,7 @@ class _LinuxDevices:
         gpu_type: GpuType | None = gpu_type_by_name(self.box.model)
         for node in sorted(os.listdir(folder)) if folder.is_dir() else ():
             values = read_properties(folder / node / "properties")
-            if text(folder / node / "gpu_id") in ("", "0"):
+            if read_text(folder / node / "gpu_id") in ("", "0"):
                 continue
             location, domain = int(values.get("location_id", "0")), int(values.get("domain", "0"))
             # location_id: 8 bits of bus, 5 of device, 3 of function
@@ -273,13 +273,13 @@ class _LinuxDevices:
             thread = folder / f"cpu{number}"
             if not (thread / "topology").is_dir() or (allowed is not None and number not in allowed):
                 continue
-            package = text(thread / "topology" / "physical_package_id")
-            siblings = text(thread / "topology" / "thread_siblings_list") or str(number)
+            package = read_text(thread / "topology" / "physical_package_id")
+            siblings = read_text(thread / "topology" / "thread_siblings_list") or str(number)
             cores.setdefault(f"{package}/{siblings}", (package, memories.get(number, ""), _last_cache(thread)))
         return [*cores.values()]
 
 
-def text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a small file; "" if it cannot be read."""
     try:
         with open(path, "rb") as stream:
@@ -290,7 +290,7 @@ def text(path: Path) -> str:
 
 def read_properties(path: Path) -> dict[str, str]:
     """Return the properties of a file whose lines have a name and a whole number."""
-    return dict(re.findall(r"(?m)^(\w{1,60}) ([0-9]{1,19})$", text(path)))
+    return dict(re.findall(r"(?m)^(\w{1,60}) ([0-9]{1,19})$", read_text(path)))
 
 
 def _on_pcie(path: Path) -> bool:
@@ -301,13 +301,13 @@ def _slot_speed(path: Path) -> Fraction | None:
     """Return bytes per second of the link above a device: at its maximum speed, as idle links are slowed down, and its
     current width, as slots may have fewer lanes than the device.
     """
-    width, max_width = text(path / "current_link_width"), text(path / "max_link_width")
+    width, max_width = read_text(path / "current_link_width"), read_text(path / "max_link_width")
     lanes = (
         width
         if width.isdigit() and int(width) and (not max_width.isdigit() or int(width) <= int(max_width))
         else max_width
     )
-    return pcie_speed(text(path / "max_link_speed"), lanes)
+    return pcie_speed(read_text(path / "max_link_speed"), lanes)
 
 
 def rdma_speed(path: Path) -> Fraction | None:
@@ -315,16 +315,17 @@ def rdma_speed(path: Path) -> Fraction | None:
     ports = sorted(os.listdir(path / "ports")) if (path / "ports").is_dir() else []
     speeds = []
     for port in ports:
-        up = "ACTIVE" in text(path / "ports" / port / "state").upper() or not (path / "ports" / port / "state").exists()
-        rate = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,2})?) Gb/sec", text(path / "ports" / port / "rate"))
-        if rate and up:
+        state = path / "ports" / port / "state"
+        is_up = "ACTIVE" in read_text(state).upper() or not state.exists()
+        rate = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,2})?) Gb/sec", read_text(path / "ports" / port / "rate"))
+        if rate and is_up:
             speeds.append(Fraction(rate[1]) * 10**9 / 8)
     return max(speeds, default=None)
 
 
 def ethernet_speed(path: Path) -> Fraction | None:
     """Return bytes per second of an Ethernet card; None if it has no link."""
-    mbit = text(path / "speed")
+    mbit = read_text(path / "speed")
     return Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and int(mbit) else None
 
 
@@ -333,7 +334,7 @@ def _memory_of_threads(root: Path) -> dict[int, str]:
     folder = root / "devices" / "system" / "node"
     memory_of: dict[int, str] = {}
     for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-        for span in text(folder / name / "cpulist").split(",") if re.fullmatch(r"node[0-9]{1,6}", name) else ():
+        for span in read_text(folder / name / "cpulist").split(",") if re.fullmatch(r"node[0-9]{1,6}", name) else ():
             if match := re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", span.strip()):
                 memory_of |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1), name)
     return memory_of
@@ -343,9 +344,10 @@ def _last_cache(path: Path) -> str:
     """Return the hardware threads that share a thread's last-level cache, as Linux lists them ("0-7,64-71")."""
     folder = path / "cache"
     levels = [
-        (int(level), text(folder / name / "shared_cpu_list"))
+        (int(level), read_text(folder / name / "shared_cpu_list"))
         for name in (sorted(os.listdir(folder)) if folder.is_dir() else ())
-        if (level := text(folder / name / "level")).isdigit() and text(folder / name / "type") != "Instruction"
+        if (level := read_text(folder / name / "level")).isdigit()
+        and read_text(folder / name / "type") != "Instruction"
     ]
     return max(levels, default=(0, ""))[1]
 

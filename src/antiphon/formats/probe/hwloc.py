@@ -21,7 +21,7 @@ from fractions import Fraction
 
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, build_box
-from antiphon.formats.probe.cores import MAX_CORES, Core, of_cores
+from antiphon.formats.probe.cores import MAX_CORES, Core, model_cores
 from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import GpuType, device_name, gpu_type_by_name, nearest_pcie_speed
 from antiphon.formats.xml import Attributes, read_xml
@@ -66,7 +66,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
     gpus = _find_gpus(reader)
     if not gpus:
         cores = reader.cores or reader.threads
-        return of_cores(cores, reader.host or name)
+        return model_cores(cores, reader.host or name)
     return build_box(_make_box(reader, gpus, name), pcie)
 
 

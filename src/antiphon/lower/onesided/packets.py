@@ -114,9 +114,9 @@ class _Sent(NamedTuple):
     rank: Longs  # the sender
     peer: Longs  # the receiver
     source: Longs  # the sender's buffer
-    begin: Longs  # the first chunk in `source`
+    source_begin: Longs  # its first chunk in that buffer
     target: Longs  # the receiver's buffer
-    at: Longs  # the first chunk in `target`
+    target_begin: Longs  # its first chunk in that buffer
     size: Longs  # chunks
     slot: Longs  # the receiver's slot for the packets
     staging: Longs  # to another host: the sender's staging slot; -1 within a host
@@ -130,18 +130,21 @@ class _Sent(NamedTuple):
         send = send[order]
         # A new run begins where a key, a buffer or the contiguity on either side changes.
         keys = [turn[send], program.rank[send].astype(np.int64), program.peer[send].astype(np.int64)]
-        source, begin, target, at, size = (column[order] for column in moves)
+        source, source_begin, target, target_begin, size = (column[order] for column in moves)
         head = np.ones(len(order), bool)
         head[1:] = np.any([column[1:] != column[:-1] for column in (*keys, source, target)], axis=0)
-        head[1:] |= np.any([column[1:] != (column + size)[:-1] for column in (begin, at)], axis=0)
+        head[1:] |= np.any([column[1:] != (column + size)[:-1] for column in (source_begin, target_begin)], axis=0)
         total = np.diff(np.append(np.cumsum(size)[head] - size[head], size.sum()))
-        turn, rank, peer, source, begin, target, at = (column[head] for column in (*keys, source, begin, target, at))
+        turn, rank, peer = (column[head] for column in keys)
+        source, source_begin, target, target_begin = (
+            column[head] for column in (source, source_begin, target, target_begin)
+        )
         # Slots of a receiver are assigned in the order of turns; behind them are its staging slots.
         is_far = np.array([far(a, b) for a, b in zip(rank.tolist(), peer.tolist(), strict=True)], bool)
         slot, staging = _running_sums(peer, total, program.ranks), np.full(len(rank), -1, np.int64)
         staging[is_far] = _running_sums(rank[is_far], total[is_far], program.ranks)
         staging[is_far] += sums_by_group(peer, total, program.ranks)[rank[is_far]]
-        return _Sent(turn, rank, peer, source, begin, target, at, total, slot, staging)
+        return _Sent(turn, rank, peer, source, source_begin, target, target_begin, total, slot, staging)
 
     def count_slots(self, ranks: int) -> Longs:
         """Return the number of slots of every rank."""
@@ -177,7 +180,7 @@ class _Places:
         self.slots = sent.count_slots(program.ranks)
         # Only scratch may stay packets; users' buffers always hold data.
         to_scratch = sent.target == SCRATCH
-        arrival, size = self.first[sent.peer[to_scratch]] + sent.at[to_scratch], sent.size[to_scratch]
+        arrival, size = self.first[sent.peer[to_scratch]] + sent.target_begin[to_scratch], sent.size[to_scratch]
         self.slot_of = np.full(int(self.first[-1]) + 1, -1, np.int64)  # of each chunk that arrives by packets
         self.slot_of[concat_ranges(arrival, size)] = concat_ranges(sent.slot[to_scratch], size)
         operands = concat_ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
@@ -272,11 +275,11 @@ class _RankWork:
         self.sent, self.turn, self.folds, ranks = sent, turn[folds], folds, program.ranks
         self.by_rank = order_of(sent.rank, ranks)
         self.sent_ptr = pointers(sent.rank[self.by_rank], ranks)
-        self.begin = places.data_positions(sent.rank, sent.source, sent.begin)
-        unpacked = np.flatnonzero(places.packets(sent.peer, sent.target, sent.at) < 0)
+        self.source_begin = places.data_positions(sent.rank, sent.source, sent.source_begin)
+        unpacked = np.flatnonzero(places.packets(sent.peer, sent.target, sent.target_begin) < 0)
         self.unpacked = unpacked[order_of(sent.peer[unpacked], ranks)]
         self.unpacked_ptr = pointers(sent.peer[self.unpacked], ranks)
-        self.at = places.data_positions(sent.peer, sent.target, sent.at)
+        self.target_begin = places.data_positions(sent.peer, sent.target, sent.target_begin)
         self.fold_ptr = pointers(program.rank[folds], ranks)
         self.size = bound.length[program.part_ptr[folds]]
         part_counts = np.diff(program.part_ptr)[folds]
@@ -303,7 +306,7 @@ class _RankWork:
             map(
                 Move,
                 _as_list(np.where(staging < 0, sent.peer[own_sends], rank)),
-                _places_of(sent.source[own_sends], self.begin[own_sends]),
+                _places_of(sent.source[own_sends], self.source_begin[own_sends]),
                 _packet_places(np.where(staging < 0, sent.slot[own_sends], staging)),
                 _as_list(sent.size[own_sends]),
             )
@@ -314,7 +317,7 @@ class _RankWork:
                 _as_list(sent.size[own_sends]),
             )
         )  # fmt: skip
-        into = _places_of(sent.target[own_arrivals], self.at[own_arrivals])
+        into = _places_of(sent.target[own_arrivals], self.target_begin[own_arrivals])
         arrivals = list(
             zip(_packet_places(sent.slot[own_arrivals]), into, _as_list(sent.size[own_arrivals]), strict=True)
         )
