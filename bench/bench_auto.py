@@ -20,7 +20,7 @@ from pathlib import Path
 import _common
 
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.launch import consent
+from antiphon.runtimes.engine.launch import open_mpi_options
 
 BIN = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(sys.executable).parent
 READY = 10  # calls before the first by plans, in which all get ready
@@ -36,7 +36,7 @@ Calls = list[tuple[float, ...]]  # when a call began, how long it took, and work
 
 def job(program: Path, case: tuple[int, int, int], settings: dict[str, str]) -> tuple[float, Calls]:
     """Seconds that MPI_Init took, and the calls."""
-    launcher = [str(BIN / "mpiexec"), *consent(str(BIN / "mpiexec"), 2**20), "-n", "4"]
+    launcher = [str(BIN / "mpiexec"), *open_mpi_options(str(BIN / "mpiexec"), 2**20), "-n", "4"]
     done = subprocess.run(
         [*launcher, str(program), *map(str, case)], env={**os.environ, **settings}, capture_output=True, text=True,
         timeout=300, check=True,

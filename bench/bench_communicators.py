@@ -19,7 +19,7 @@ import _common
 
 import antiphon
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.launch import consent
+from antiphon.runtimes.engine.launch import open_mpi_options
 from antiphon.select import save_plans
 
 WAYS: dict[str, dict[str, str] | None] = {"without": None, "by default": {}, "at once": {"ANTIPHON_AFTER": "0"}}
@@ -45,7 +45,7 @@ def main() -> None:
         preload = {"LD_PRELOAD": str(library("mpi", mpicc)), "ANTIPHON_TABLE": str(table)}
         for case in CASES:
             for way, settings in WAYS.items():
-                command = [mpiexec, *consent(mpiexec, 2**20), "-n", str(ranks), str(program), *map(str, case)]
+                command = [mpiexec, *open_mpi_options(mpiexec, 2**20), "-n", str(ranks), str(program), *map(str, case)]
                 yields = YIELDS if ranks > (os.cpu_count() or 1) else {}
                 env = {**os.environ, **yields, **({} if settings is None else {**preload, **settings})}
                 done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, check=True)

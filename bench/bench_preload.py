@@ -25,7 +25,7 @@ import _common
 import antiphon
 from antiphon.core.plan import Entry, Plan
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.launch import consent
+from antiphon.runtimes.engine.launch import open_mpi_options
 from antiphon.select import save_plans
 
 BIN = Path(sys.executable).parent
@@ -106,7 +106,7 @@ def by_tables(ranks: int, tables: list[str], folder: Path) -> None:
 
 def run(program: Path, ranks: int, arguments: Sequence[str], settings: dict[str, str]) -> list[list[str]]:
     """The words of each line that the program prints."""
-    launcher = [str(BIN / "mpiexec"), *consent(str(BIN / "mpiexec"), 2**20), "-n", str(ranks)]
+    launcher = [str(BIN / "mpiexec"), *open_mpi_options(str(BIN / "mpiexec"), 2**20), "-n", str(ranks)]
     done = subprocess.run(
         [*launcher, str(program), *arguments], env={**os.environ, **settings}, capture_output=True, text=True,
         timeout=600, check=True,

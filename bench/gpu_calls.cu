@@ -319,10 +319,10 @@ template <typename Enqueue, typename Finish> double seconds_of(i64 nbytes, Enque
 /* What `enqueue_call` enqueues on these streams GRAPH_CALLS times, as a recording of each stream. */
 template <typename EnqueueCall> std::vector<void *> recorded(const Ranks &ranks, void *const *streams, EnqueueCall enqueue_call) {
     std::vector<void *> recordings;
-    for (u32 rank = 0; rank < ranks.count; ++rank) require(!ad_stream_keep(ranks.all[rank], streams[rank]), "a graph");
+    for (u32 rank = 0; rank < ranks.count; ++rank) require(!ad_stream_record(ranks.all[rank], streams[rank]), "a graph");
     for (int call = 0; call < GRAPH_CALLS; ++call) enqueue_call();
     for (u32 rank = 0; rank < ranks.count; ++rank) {
-        recordings.push_back(ad_stream_kept(ranks.all[rank], streams[rank]));
+        recordings.push_back(ad_stream_recorded(ranks.all[rank], streams[rank]));
         require(recordings.back() != nullptr, "a graph");
     }
     return recordings;
@@ -330,7 +330,7 @@ template <typename EnqueueCall> std::vector<void *> recorded(const Ranks &ranks,
 
 void enqueue_all(const Ranks &ranks, const std::vector<void *> &recordings, void *const *streams) {
     for (u32 rank = 0; rank < ranks.count; ++rank)
-        require(!ad_kept_ask(ranks.all[rank], recordings[rank], streams[rank]), "a graph");
+        require(!ad_recording_enqueue(ranks.all[rank], recordings[rank], streams[rank]), "a graph");
 }
 
 double seconds_of_ours(Loaded &loaded, u32 lanes, u32 rounds, i64 nbytes) {
@@ -338,11 +338,11 @@ double seconds_of_ours(Loaded &loaded, u32 lanes, u32 rounds, i64 nbytes) {
     void *const graph = loaded.graph(lanes, rounds);
     require(graph && !ad_graph_count(graph, ranks.number), "a graph");
     void *const *streams = ranks.streams.data();
-    const std::vector<void *> recordings = recorded(ranks, streams, [&] { require(!ad_graph_ask(graph, streams), "a call"); });
+    const std::vector<void *> recordings = recorded(ranks, streams, [&] { require(!ad_graph_enqueue(graph, streams), "a call"); });
     const double seconds = seconds_of(
         nbytes, [&] { enqueue_all(ranks, recordings, streams); }, [&] { ranks.finish(); });
     require(!ad_graph_counted(graph, &ranks.number), "calls were not counted");
-    for (void *recording : recordings) ad_kept_free(recording);
+    for (void *recording : recordings) ad_recording_free(recording);
     return ad_graph_free(graph), seconds;
 }
 
@@ -368,7 +368,7 @@ double seconds_of_library(Library &library, Loaded &loaded, i64 nbytes) {
     const double seconds = seconds_of(
         nbytes, [&] { enqueue_all(ranks, recordings, streams.data()); },
         [&] { require(!end_streams(ranks.all.data(), ranks.count), "the library's call"); });
-    for (void *recording : recordings) ad_kept_free(recording);
+    for (void *recording : recordings) ad_recording_free(recording);
     return seconds;
 }
 

@@ -72,9 +72,9 @@ def openmpi() -> Mpi | None:
     there = find_spec("mpi4py") is not None and (found / "mpiexec").exists() and shutil.which("cc") is not None
     if not there:
         return None
-    from antiphon.runtimes.engine.launch import consent
+    from antiphon.runtimes.engine.launch import open_mpi_options
 
-    options = tuple(consent(str(found / "mpiexec"), 2**20))  # as if there were always too few cores
+    options = tuple(open_mpi_options(str(found / "mpiexec"), 2**20))  # as if there were always too few cores
     return Mpi("openmpi", found, sys.executable, _mpicc(found), options)
 
 

@@ -18,7 +18,7 @@ from antiphon.cost.fit import plan_of, read_plan_times
 from antiphon.cost.fit.plans import derive_factors
 from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.registry import table
-from antiphon.runtimes.engine.launch import LAUNCHED, consent
+from antiphon.runtimes.engine.launch import LAUNCHED, open_mpi_options
 from antiphon.runtimes.measure import bench_genmodel as bench
 from antiphon.runtimes.measure import mpi as mpi_runtime
 from antiphon.topologies import topology
@@ -51,7 +51,7 @@ def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
     mpiexec = Path(sys.executable).with_name("mpiexec")
     own = [sys.executable, "-m", "antiphon", "bench", "genmodel", "--nbytes", "1001", "--iterations", "1", "-o"]
-    command = [str(mpiexec), *consent(str(mpiexec), 2**20), "-n", "2", *own, str(path)]
+    command = [str(mpiexec), *open_mpi_options(str(mpiexec), 2**20), "-n", "2", *own, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("every result was right") == 1

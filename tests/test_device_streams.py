@@ -53,7 +53,7 @@ class Three:
 
     def ask(self, kept: dict[int, int]) -> None:
         for rank, stream in self.streams.items():
-            assert not self.call.ad_kept_ask(self.handles[rank], kept[rank], stream)
+            assert not self.call.ad_recording_enqueue(self.handles[rank], kept[rank], stream)
 
     def go(self) -> None:
         self.group.go(self.plan, COUNT, self.where, self.lengths, KIND, timeout=20)
@@ -82,10 +82,10 @@ def test_a_program_embeds_calls_in_graphs_of_its_own(packets: bool) -> None:
         three.through()
         assert three.right(1)
         for rank, stream in streams.items():
-            assert not call.ad_stream_keep(three.handles[rank], stream)
+            assert not call.ad_stream_record(three.handles[rank], stream)
         taken.ask(streams)
         taken.ask(streams)
-        kept = {rank: call.ad_stream_kept(three.handles[rank], stream) for rank, stream in streams.items()}
+        kept = {rank: call.ad_stream_recorded(three.handles[rank], stream) for rank, stream in streams.items()}
         three.give(2)
         three.through()
         assert three.has(np.zeros(COUNT, np.int64))  # what is kept is not done
@@ -107,7 +107,7 @@ def test_a_program_embeds_calls_in_graphs_of_its_own(packets: bool) -> None:
         three.through()
         assert taken.counted() == 2
         for one in kept.values():
-            call.ad_kept_free(one)
+            call.ad_recording_free(one)
 
 
 @pytest.mark.parametrize("packets", [False, True])
@@ -117,7 +117,7 @@ def test_what_hangs_on_streams_of_a_program_is_stopped(packets: bool) -> None:
     with started(packets, CALLS - 2) as three:
         call, taken, streams = three.call, three.taken, three.streams
         three.give(0)
-        call.ad_stream_keep(three.handles[0], streams[0])  # its stream only keeps what it is asked for
+        call.ad_stream_record(three.handles[0], streams[0])  # its stream only keeps what it is asked for
         taken.count()
         taken.ask(streams)
         taken.ask(streams)  # behind the one that hangs
@@ -125,7 +125,7 @@ def test_what_hangs_on_streams_of_a_program_is_stopped(packets: bool) -> None:
         stopping.start()
         three.through((1, 2))
         stopping.join()
-        call.ad_kept_free(call.ad_stream_kept(three.handles[0], streams[0]))
+        call.ad_recording_free(call.ad_stream_recorded(three.handles[0], streams[0]))
         with pytest.raises(TimedOut, match="these calls were stopped"):
             taken.counted()
         assert three.group.number == CALLS  # past both, wherever the ranks were

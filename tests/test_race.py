@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
 
-from antiphon.runtimes.measure.race import ALIKE, MARGIN, MAX_ROUNDS, UNSURE, Race, compare, interval
+from antiphon.runtimes.measure.race import ERROR_PROBABILITY, MARGIN, MAX_ROUNDS, TIE_RATIO, Race, compare, interval
 
 
 def run(true: list[float], noise: float, rounds: int, seed: int, common: float = 0.0) -> Race:
@@ -41,7 +41,7 @@ def test_who_is_slower_leaves_early_and_who_is_alike_does_not_go_on_for_ever() -
     ran = np.count_nonzero(~np.isnan(np.array(race.times)), axis=0).tolist()
     assert ran[0] == 20
     assert max(ran[1:]) < 15
-    exact = run([1.0, 1.0 + 0.5 * (ALIKE - 1)], 0.0, 20, 1)
+    exact = run([1.0, 1.0 + 0.5 * (TIE_RATIO - 1)], 0.0, 20, 1)
     assert len(exact.times) == 20
     assert [one.tied for one in exact.standings()] == [True, True]
     near = run([1.0, 1.0], 1.0, 10, 1)
@@ -76,5 +76,5 @@ def test_intervals_miss_as_rarely_as_they_say() -> None:
     for _ in range(2000):
         low, _, high = interval(random.exponential(size=25) - np.log(2))  # its median is 0
         missed += not low <= 0 <= high
-    assert missed <= 2000 * UNSURE * 2
+    assert missed <= 2000 * ERROR_PROBABILITY * 2
     assert interval([1.0, 2.0, 3.0]) == (-np.inf, 2.0, np.inf)  # nothing is certain of three

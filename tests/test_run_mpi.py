@@ -26,7 +26,7 @@ from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
-from antiphon.runtimes.engine.launch import Failed, consent, watch
+from antiphon.runtimes.engine.launch import Failed, open_mpi_options, watch
 from antiphon.runtimes.engine.native import OPERATORS
 from antiphon.runtimes.measure import mpi as mpi_runtime
 from antiphon.runtimes.measure.case import Case, Runnable, active_ranks
@@ -124,7 +124,7 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 def launched(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """So many processes of Python with these arguments."""
-    command = [str(MPIEXEC), *consent(str(MPIEXEC), 2**20), "-n", str(count), sys.executable, *arguments]
+    command = [str(MPIEXEC), *open_mpi_options(str(MPIEXEC), 2**20), "-n", str(count), sys.executable, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-SLEEP = 1.0  # seconds that a process may sleep beyond its budget
+MAX_SLEEP = 1.0  # seconds that a process may sleep beyond its budget
 # Seconds between two checks; of a longer pause only this much counts as sleep, as the parent may have been busy.
 TICK = 0.5
 _WORKING = "RD"  # process states: R is running or waiting for a processor, D is waiting for a disk
@@ -39,7 +39,7 @@ class Meter:
         self.start()
 
     def start(self) -> None:
-        self.before, self.used, self.slept = _read_process_tree(self.pid).seconds, 0.0, 0.0
+        self.start_seconds, self.used, self.slept = _read_process_tree(self.pid).seconds, 0.0, 0.0
         self.checked_at = time.monotonic()
 
     def exceeds(self, seconds: float) -> bool:
@@ -49,8 +49,8 @@ class Meter:
             self.slept += min(clock - self.checked_at, TICK)
         self.checked_at = clock
         # the sum may shrink: a child that has ended is counted only once its parent has waited for it
-        self.used = max(self.used, now.seconds - self.before)
-        return self.used >= seconds or self.slept >= seconds + SLEEP
+        self.used = max(self.used, now.seconds - self.start_seconds)
+        return self.used >= seconds or self.slept >= seconds + MAX_SLEEP
 
 
 def _read_process_tree(pid: int) -> _Usage:

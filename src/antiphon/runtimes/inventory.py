@@ -2,8 +2,8 @@
 
 `look_here` reads Linux's files (processors, memory, GPUs, network cards), asks programs on PATH for their versions, and
 finds libraries by their file names and Python packages by their metadata. Nothing is imported or loaded, so a broken
-installation cannot crash the search. Programs run side by side, each with a timeout; one that fails or hangs counts as
-found without a version.
+installation cannot crash the search. Programs run at the same time, each with a timeout; one that fails or hangs has
+no version.
 
 `list_routes` turns that into routes. Here, a route is a use of Antiphon with its commands (such as plans under
 PyTorch), not a path of links. Routes that work come first, in the order in which to try them. `missing` names the first
@@ -46,7 +46,7 @@ LIBRARIES = {"NCCL": "libnccl.so*", "RCCL": "librccl.so*", "MSCCL++": "libmscclp
 FOLDERS = (
     "usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib", "usr/local/cuda*/lib64", "opt/rocm*/lib",
 )  # fmt: skip
-# values of `status`:
+# Values of a route's `status`.
 TESTED, ON_MPI = "tested on processors", "tested on processors with Open MPI 5.0 and MPICH 5.0"
 NO_GPU, LOGS = "not yet run on a GPU", "tested on published logs"
 RUN = "antiphon run plan.json --nbytes 1MiB"
@@ -54,7 +54,7 @@ SWEEP = "./all_reduce_perf -b 1K -e 1G -f 2 -g"  # and the number of GPUs
 
 
 def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return what is here, by kind. `root`: where Linux shows its files; `environment`: PATH and LD_LIBRARY_PATH."""
+    """Return hardware and software by kind. `root`: of Linux's files; `environment`: has PATH and LD_LIBRARY_PATH."""
     variables = os.environ if environment is None else environment
     sys = Path(root, "sys")
     inventory: dict[str, Any] = {

@@ -27,7 +27,7 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.lower.onesided.form import Place
 
-MOST = 2**62  # places must fit into int64
+MAX_PLACES = 2**62  # limit of the line's length in atoms, as places are int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +37,10 @@ class Atoms:
     denominator: int
     cuts: Longs  # the numerators of all cuts of a unit, ascending from 0
     region_ptr: Longs  # rank r has the regions region_ptr[r] to region_ptr[r + 1] - 1
-    slot: Longs  # per region its slot
-    origin: Longs  # per region the place of its origin on the line
-    first: Longs  # per region where it begins among the places of scratch
-    shared: Longs  # per region whether its slot has other regions, too
+    slot: Longs  # per region: its slot
+    origin: Longs  # per region: the place of its origin on the line
+    first: Longs  # per region: its first place in scratch
+    shared: Longs  # per region: 1 if its slot has other regions, too, else 0
     bound: Bound  # the addresses of all parts, in atoms
 
     @property
@@ -60,8 +60,10 @@ class Atoms:
         row = self.region(rank, at)
         return at + int(self.origin[row] - self.first[row])
 
-    def touched(self, rank: int, place: Place, size: int) -> tuple[int, int, int]:
-        """Return buffer, begin and end of an access: accesses that overlap at any size overlap in these."""
+    def access_range(self, rank: int, place: Place, size: int) -> tuple[int, int, int]:
+        """Return (buffer, begin, end) of an access. If accesses overlap at any message size, their ranges do.
+
+        A slot with several regions counts as a buffer of its own, with one place."""
         buffer, begin = place
         if buffer == SCRATCH:
             row = self.region(rank, begin)
@@ -78,31 +80,35 @@ def atoms(program: Program) -> Atoms:
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
     >>> rows = [(0, 0, 0, 1, 0), (1, 2, 0, 1, 0), (0, 1, 1, 0, 0), (1, 3, 1, 0, 0)]
-    >>> known = atoms(lower(of_rows("allgather", 2, rows, parts=2)))
-    >>> known.cuts.tolist(), known.denominator
+    >>> halves = atoms(lower(of_rows("allgather", 2, rows, parts=2)))
+    >>> halves.cuts.tolist(), halves.denominator
     ([0, 1], 2)
     """
     p = program
-    used = np.unique(np.concatenate([p.part_begin, p.part_end, p.finish_begin, p.finish_end, p.base_origin]))
-    cuts = np.unique(np.concatenate([[0], p.point_part[used]]))
+    points = np.unique(np.concatenate([p.part_begin, p.part_end, p.finish_begin, p.finish_end, p.base_origin]))
+    cuts = np.unique(np.concatenate([[0], p.point_part[points]]))
     count = len(cuts)
     heaviest = max(int(p.collective.weights.sum()), 1)
-    if (heaviest + 1) * count >= MOST:
+    if (heaviest + 1) * count >= MAX_PLACES:
         raise Unsupported(
             f"a device table: {heaviest} units of weight, cut into {count} each, are too many; scale them"
         )
+    # the place of each point
     at = p.point_whole * count + np.minimum(np.searchsorted(cuts, p.point_part), count - 1)
     rank = np.repeat(np.arange(p.ranks), np.diff(p.base_ptr))
     scratch = np.flatnonzero(p.base_buffer == SCRATCH)
+    # regions: the distinct (rank, slot, place of the origin) of scratch bases
     keys = np.stack([rank[scratch], p.base_slot[scratch], at[p.base_origin[scratch]]], axis=1).reshape(-1, 3)
     regions, region_of = np.unique(keys, axis=0, return_inverse=True)
     region_of = region_of.reshape(-1)
     region = np.full(len(rank), -1, np.int64)
     region[scratch] = region_of
+    # the length of each region: as far as any part reaches
     reach = np.zeros(len(regions), np.int64)
     part_region = region[p.part_base]
-    inside = part_region >= 0
-    np.maximum.at(reach, part_region[inside], at[p.part_end[inside]] - regions[part_region[inside], 2])
+    in_scratch = part_region >= 0
+    part_ends = at[p.part_end[in_scratch]]
+    np.maximum.at(reach, part_region[in_scratch], part_ends - regions[part_region[in_scratch], 2])
     first, ptr = _lay_out_regions(regions[:, 0], reach, p.ranks)
     offset = p.base_shift * count
     offset[scratch] = (first - regions[:, 2])[region_of]

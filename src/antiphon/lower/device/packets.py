@@ -160,9 +160,11 @@ def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Ste
                 new_steps.append(step._replace(moves=tuple(remaining)))
             continue
         # A later write to its place ends the possibility to send a result from the step that computes it.
-        written = addresses.touched(rank, step.into, step.size)
+        written = addresses.access_range(rank, step.into, step.size)
         step_of_result = {
-            key: at for key, at in step_of_result.items() if not _places_overlap(addresses.touched(rank, *key), written)
+            key: at
+            for key, at in step_of_result.items()
+            if not _places_overlap(addresses.access_range(rank, *key), written)
         }
         step_of_result[step.into, step.size] = len(new_steps)
         new_steps.append(step)
@@ -218,7 +220,7 @@ def _places_touched(step: Step) -> Iterator[tuple[Place, int]]:
 
 def _insert_syncs(rank: int, steps: Sequence[Step], addresses: Atoms) -> list[Step]:
     """Insert syncs for data; threads wait for packets themselves."""
-    line = RankSteps(rank, addresses.touched)
+    line = RankSteps(rank, addresses.access_range)
     for step in steps:
         line.touch(step, list(_places_read(step)), [(step.into, step.size)] if step.kind == FOLD else ())
     return line.steps

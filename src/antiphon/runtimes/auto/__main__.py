@@ -20,12 +20,13 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-VARIABLE, PRIORITY = "ANTIPHON_AUTO_PRIORITY", 19
+VARIABLE, PRIORITY = "ANTIPHON_AUTO_PRIORITY", 19  # nice value, 19: the lowest priority
 TIME_SLICE = 100_000  # nanoseconds, the shortest possible
+# the number of sched_setattr, and its argument
 _SYSTEM_CALL = {"x86_64": 314, "aarch64": 274, "ppc64le": 355, "riscv64": 274, "s390x": 345}
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # size, policy, flags, nice, priority, time slice, deadline, period
 _POLL = 0.5  # seconds between two checks of the parent process
-_END_TIMEOUT = 2.0  # seconds to end in order
+_END_TIMEOUT = 2.0  # seconds from SIGTERM, which lets `main` clean up, to _exit
 
 
 def main(cache_file: str = "") -> int:
@@ -54,7 +55,7 @@ def main(cache_file: str = "") -> int:
 def _read_question() -> str:
     text = b""
     while not text.endswith(b"\nend\n"):
-        byte = os.read(0, 1)  # no more: what follows is for `_watch`
+        byte = os.read(0, 1)  # byte by byte: what follows the line is for `_watch_parent`
         if not byte:
             os._exit(1)
         text += byte

@@ -1,8 +1,10 @@
-"""Choose how to make a call on a device: the tables, one kernel or step by step, and the number of blocks.
+"""Choose how to make a call on a device: the tables, one kernel or step by step, and the number of thread blocks.
+
+A stream is a sequence of steps of the plan at a rank; one or more thread blocks execute it, its lanes.
 
 As SCCL finds its block counts by a loop at install time (section 4), every choice is timed on the machine itself, once
-for a plan and a size. Concurrent computation cannot use the blocks of a call: so among the choices that are about as
-fast as the best, the one with the fewest blocks is selected.
+for a plan and a size. Concurrent computation cannot use the thread blocks of a call. So among the choices that are
+about as fast as the best, the one with the fewest lanes is selected.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ def list_choices(
 ) -> Iterator[Choice]:
     """Yield the choices to try for these tables, with at most `blocks` thread blocks.
 
-    `streams`: streams of the plan at a rank. `sliced`: whether its data may be divided among lanes and rounds. `way`:
-    the only one to try.
+    `streams`: streams of the plan at a rank. `sliced`: whether its data may be divided among lanes and rounds.
+    `nbytes`: of the call. `way`: try only this one; "": all.
 
     >>> [choice.lanes for choice in list_choices(2, 8, True, 1000)]
     [1, 2, 4, 1, 2, 4, 1]
@@ -69,7 +71,7 @@ def list_choices(
 
 
 def time_choices(call: Callable[[Choice], None], candidates: Iterator[Choice]) -> list[tuple[Choice, float]]:
-    """Return the median seconds of each choice."""
+    """Return the median seconds of each choice; `call` makes a call and waits for its end."""
     measured = []
     for choice in candidates:
         call(choice)
@@ -83,7 +85,7 @@ def time_choices(call: Callable[[Choice], None], candidates: Iterator[Choice]) -
 
 
 def pareto_frontier(measured: Sequence[tuple[Choice, float]]) -> list[tuple[Choice, float]]:
-    """Return the choices that no other beats with as few blocks, from few to many.
+    """Return the choices that are faster than all others with as few lanes, from few to many lanes.
 
     >>> one, two, four = Choice(lanes=1), Choice(lanes=2), Choice(lanes=4)
     >>> [choice.lanes for choice, _ in pareto_frontier([(four, 3.0), (one, 9.0), (two, 3.0)])]
@@ -97,7 +99,7 @@ def pareto_frontier(measured: Sequence[tuple[Choice, float]]) -> list[tuple[Choi
 
 
 def select_choice(measured: Sequence[tuple[Choice, float]]) -> Choice:
-    """Return the choice with the fewest blocks that is about as fast as the best.
+    """Return the choice with the fewest lanes that is about as fast as the best.
 
     >>> select_choice([(Choice(lanes=8), 1.0), (Choice(lanes=2), 1.02), (Choice(lanes=1), 1.9)]).lanes
     2

@@ -273,7 +273,7 @@ class Captured:
         calls."""
         group = self._group
         handles = (c_void_p * len(group.handles))(*(streams[rank] for rank in group.handles))
-        if group.device.call.ad_graph_ask(self._handle, handles):
+        if group.device.call.ad_graph_enqueue(self._handle, handles):
             raise Invalid(group.device.why())
 
     def counted(self) -> int:

@@ -1,6 +1,6 @@
 """Declare the C functions of the engine's library, and convert their error structs to exceptions.
 
-`Functions(path)` loads a library; its attributes are the C functions, with argument types from the table below. `check`
+`Functions(path)` loads a library; its attributes are the C functions, with argument types from `_FUNCTIONS`. `check`
 and `create` call one with an error struct as last argument and raise the matching exception of this package.
 """
 
@@ -46,7 +46,7 @@ class Failure(Structure):
 
 
 class Facts(Structure):
-    """The collective of a program."""
+    """The collective of a program: ap_facts of native/api.h."""
 
     _fields_ = [
         *((name, c_uint32) for name in ("kind", "ranks", "members", "roots", "blocks", "channels", "variants")),
@@ -119,8 +119,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-# The codes of native/api.h, AP_INVALID to AP_MISMATCH
-_OUT_OF_MEMORY = 3  # AP_MEMORY
+_OUT_OF_MEMORY = 3  # AP_MEMORY of native/api.h, as are the codes below
 _ERRORS: dict[int, type[AntiphonError]] = {
     1: Invalid,  # AP_INVALID
     2: Unsupported,  # AP_UNSUPPORTED
@@ -140,7 +139,7 @@ def make_error(error: Failure) -> AntiphonError:
 
 
 class Functions:
-    """The functions of a library of the engine, by name. It exports one, which finds the others (exports.c)."""
+    """The functions of a library of the engine, by name. It exports only `antiphon_engine`, which finds them."""
 
     def __init__(self, path: Path) -> None:
         try:

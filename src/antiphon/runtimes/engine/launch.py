@@ -1,8 +1,8 @@
 """Start programs under an MPI launcher, read their rows, and summarize their errors.
 
 The processes print results as lines of MARK and a JSON object (a row), amid any other output; `watch` starts the
-command, passes each row on at once and turns a failure into one readable line (`summarize_errors`). In any case,
-Ctrl-C included, no process stays behind (`Starting`).
+command, passes each row to a callback at once and turns a failure into one readable line (`summarize_errors`). No
+process outlives the call, even after Ctrl-C (`Starting`).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def import_mpi_to_measure() -> Any:
 
     mpi4py asks for MPI_THREAD_MULTIPLE, whose locks make MPICH's small calls two to four times slower; a table measured
     so would replace calls of the library that are faster in a C program. Has no effect if MPI was imported before."""
-    before = os.environ.get(THREAD_LEVEL)
-    os.environ[THREAD_LEVEL] = before or "single"
+    user_level = os.environ.get(THREAD_LEVEL)
+    os.environ[THREAD_LEVEL] = user_level or "single"
     try:
         from mpi4py import MPI
     finally:
-        if before is None:
+        if user_level is None:
             del os.environ[THREAD_LEVEL]
     return MPI
 
@@ -67,11 +67,11 @@ def count_processes(ranks: int | None) -> int:
 
 def launcher_command(mpiexec: str, count: int) -> list[str]:
     """Return the command that starts `count` processes, with the options that Open MPI requires."""
-    command = found_launcher(mpiexec)
-    return [*command, *([] if mpiexec else consent(command[0], count)), "-n", str(count)]
+    command = find_launcher(mpiexec)
+    return [*command, *([] if mpiexec else open_mpi_options(command[0], count)), "-n", str(count)]
 
 
-def found_launcher(mpiexec: str) -> list[str]:
+def find_launcher(mpiexec: str) -> list[str]:
     """Return the launcher of the user, else the one that is installed; Missing if there is none."""
     command = shlex.split(mpiexec) if mpiexec else [_find_mpiexec()]
     if not command or shutil.which(command[0]) is None:
@@ -81,7 +81,7 @@ def found_launcher(mpiexec: str) -> list[str]:
 
 
 def launcher_mismatch(program: str, connected: int, count: int) -> Missing:
-    """Return the error for a launcher of another MPI than mpi4py's, by which every process is alone."""
+    """Return the error for a launcher of another MPI than mpi4py's. Under it every process is a world of its own."""
     return Missing(
         f"{program} and mpi4py do not fit together: {connected} of {count} processes found each other; name the "
         f"launcher of mpi4py's own MPI by --on mpi:mpiexec=..., or {HELP}"
@@ -97,7 +97,7 @@ def _find_mpiexec() -> str:
     return path
 
 
-def consent(program: str, count: int) -> list[str]:
+def open_mpi_options(program: str, count: int) -> list[str]:
     """Return options of Open MPI to run as root, or with several processes per core."""
     try:
         version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
@@ -122,10 +122,10 @@ def watch(
         process = starting.start(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", env=environment
         )
-        late = threading.Event()
+        timed_out = threading.Event()
 
         def stop() -> None:
-            late.set()
+            timed_out.set()
             terminate(process)
 
         clock = threading.Timer(timeout, stop)
@@ -135,15 +135,15 @@ def watch(
             assert process.stdout is not None
             for line in process.stdout:
                 # rows are marked, as launchers and libraries print to the same stream
-                before, mark, row = line.partition(MARK)
+                text, mark, row = line.partition(MARK)
                 if not mark:
-                    other_lines.append(before)
+                    other_lines.append(text)
                 elif on_row(_parse_row(row)) is True:
                     return False
             code = process.wait()
         finally:
             clock.cancel()
-    if late.is_set():
+    if timed_out.is_set():
         raise TimedOut(
             f"{command[0]} was not done within {format_seconds(timeout)}; give it more time (--on mpi:timeout=...)"
         )
@@ -153,7 +153,7 @@ def watch(
 
 
 def _parse_row(row: str) -> dict[str, Any]:
-    """Return the row of a line, to which Open MPI may add a NUL when it aborts, and processes their output."""
+    """Return the row of a line. Open MPI may add a NUL to it when it aborts, and processes may add output behind it."""
     try:
         fields: dict[str, Any] = JSONDecoder().raw_decode(row.lstrip("\0 "))[0]
     except ValueError:
@@ -162,10 +162,10 @@ def _parse_row(row: str) -> dict[str, Any]:
 
 
 class Starting:
-    """A process in its own session that has ended when the block ends, in any case.
+    """A context in which a process is started, in its own session, and ended with the block even if that raises.
 
-    Ctrl-C within Popen, after its fork, would leave the process behind. So a thread starts it, which gets no signals,
-    and ends it at once if the block has ended meanwhile. It is started within the block, so there is no gap."""
+    Ctrl-C within Popen, after its fork, would leave the process behind. So a thread, which gets no signals, starts it,
+    and ends it at once if the block has ended meanwhile."""
 
     def __init__(self) -> None:
         self._outcome: list[subprocess.Popen[str] | OSError] = []
@@ -223,7 +223,7 @@ def terminate(process: subprocess.Popen[str]) -> None:
 
 # ---- errors in the output of programs ----
 
-_MAX_LETTERS = 400  # characters
+_MAX_CHARACTERS = 400  # of an error message
 _TAIL = 3  # last lines, shown if none is marked as an error
 _LETTER = re.compile(r"[^\W\d_]")
 _ERROR = re.compile(r"\berror\b|\b\w+(Error|Exception)\b|not found|no such file|no space left", re.IGNORECASE)
@@ -233,7 +233,8 @@ _IGNORED = ("= ", "NOTE: ")  # beginnings of lines, as in MPICH's box
 def summarize_errors(output: Iterable[str]) -> str:
     """Return the most informative part of the output; "" if there is none.
 
-    An error is a line. Errors of launchers are a paragraph below a row of dashes: then it is the first paragraph.
+    That is the first line that looks like an error, else the first paragraph below a row of dashes, as launchers print
+    their errors, else the last lines.
     """
     # lines without letters (rows of dashes, blank lines) separate paragraphs
     paragraphs: list[list[str]] = [[]]
@@ -250,10 +251,9 @@ def summarize_errors(output: Iterable[str]) -> str:
             framed.append(paragraphs[-1])
     lines = [line for paragraph in paragraphs for line in paragraph]
     errors = list(dict.fromkeys(line for line in lines if _ERROR.search(line)))
-    # the first line that looks like an error, else the first framed paragraph, else the last lines
     if errors:
-        return errors[0][:_MAX_LETTERS]
+        return errors[0][:_MAX_CHARACTERS]
     first = next((paragraph for paragraph in framed if paragraph), None)
     if first is None and framed:
         first = next((paragraph for paragraph in paragraphs if paragraph), None)
-    return (" ".join(first) if first else " / ".join(lines[-_TAIL:]))[:_MAX_LETTERS]
+    return (" ".join(first) if first else " / ".join(lines[-_TAIL:]))[:_MAX_CHARACTERS]

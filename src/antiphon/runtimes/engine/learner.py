@@ -1,5 +1,5 @@
-"""The learner of the C engine (native/learn.c, which explains it) as a Python object: one policy for MPI, PyTorch,
-NumPy and the offline replay, so that there is nothing to keep alike.
+"""The learner of the C engine (native/learn.c, which explains it) as a Python object: MPI, PyTorch, NumPy
+and the offline replay share one policy.
 
     learner = Learner(engine.library, programs=3)   # the library's own collective (0), the table's plan (1), another
     for every call:
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.functions import Functions, TransportFailed
 
-MAX_PROGRAMS = 6  # AP_MAX_PROGRAMS of native/learn.h, as are the others
+# As in native/learn.h.
+MAX_PROGRAMS = 6
 PLANNED_SLICES = 4
 _ARMS, _CHOICES = MAX_PROGRAMS + 2, 16
 _NUMBERS = _ARMS + 3
@@ -50,7 +51,7 @@ class Arm(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The outcome of a search: from which call on (from 1) which candidate is used, why, and its seconds."""
+    """The outcome of a search. `call`: the first by this candidate, from 1; `why`: of REASONS; `seconds`: of a call."""
 
     call: int
     candidate: Candidate
@@ -98,7 +99,7 @@ class Learner:
         return self._own if self._functions.ap_learner_report(self._handle, self._own_address) else None
 
     def update(self, agreed: NDArray[np.float64], seconds: float = 0.0) -> None:
-        """Take the maxima. `seconds`: that the exchange took here."""
+        """Take the maxima over all processes. `seconds`: how long the exchange took here."""
         self._functions.ap_learner_exchanged(self._handle, seconds)
         if not self._functions.ap_learner_update(self._handle, agreed.ctypes.data):
             raise TransportFailed("processes chose different plans while learning; run without ANTIPHON_LEARN")
@@ -107,7 +108,7 @@ class Learner:
         """Return the candidate for the next call."""
         self._time = self._functions.ap_learner_begin(self._handle, byref(self._candidate), byref(self._aligns))
         self._time[0] = _NEVER
-        self.candidate = _named(self._candidate)
+        self.candidate = _to_candidate(self._candidate)
         return self.candidate
 
     @property
@@ -137,7 +138,7 @@ class Learner:
         rows = (_Arm * _ARMS)()
         count = self._functions.ap_learner_arms(self._handle, rows)
         return [
-            Arm(_named(row.candidate), bool(row.chosen), row.samples, row.seconds, row.low, row.high)
+            Arm(_to_candidate(row.candidate), bool(row.chosen), row.samples, row.seconds, row.low, row.high)
             for row in rows[:count]
             if row.samples
         ]
@@ -146,12 +147,14 @@ class Learner:
         """Return the outcomes of searches: the first one, and the latest ones."""
         rows = (_Choice * _CHOICES)()
         count = self._functions.ap_learner_choices(self._handle, rows)
-        return [Choice(row.call + 1, _named(row.candidate), REASONS[row.why], row.seconds) for row in rows[:count]]
+        return [
+            Choice(row.call + 1, _to_candidate(row.candidate), REASONS[row.why], row.seconds) for row in rows[:count]
+        ]
 
     def __del__(self) -> None:
         if self._handle:
             self._functions.ap_learner_close(self._handle)
 
 
-def _named(candidate: Any) -> Candidate:
+def _to_candidate(candidate: Any) -> Candidate:
     return Candidate(candidate.program, candidate.slices)

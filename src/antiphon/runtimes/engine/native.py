@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import AntiphonError, Invalid, Missing, unknown
-from antiphon.runtimes.engine.functions import (  # noqa: F401 (what it raises is known here)
+from antiphon.runtimes.engine.functions import (  # noqa: F401 (importers of Engine find its exceptions here)
     Facts,
     Failure,
     Functions,
@@ -64,8 +64,8 @@ _TYPE_NAMES = (
 )  # fmt: skip
 TYPES = {name: number for number, name in enumerate(_TYPE_NAMES)}  # as in the engine
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
-_ABI = 2
-PLANNED_SLICES = 4
+_ABI = 2  # version of the interface in native/api.h
+PLANNED_SLICES = 4  # quarters of the planned number of slices: as planned
 MOVED, EVEN, DISAGREED = range(3)  # outcomes of `Wire.uneven`
 _STOPPED = 8  # error code: a signal handler raised
 _NAME = 24  # bytes of an ap_shared_name
@@ -101,11 +101,11 @@ class Engine:
         """Return a wire over a duplicate of a communicator of mpi4py, whose processes are these ranks. Collective."""
         from mpi4py import MPI
 
-        own_version, their_version = self.library.ap_mpi_library().decode(), MPI.Get_library_version()
-        if own_version.strip("\0 \n") != their_version.strip("\0 \n"):
+        engine_version, mpi4py_version = self.library.ap_mpi_library().decode(), MPI.Get_library_version()
+        if engine_version.strip("\0 \n") != mpi4py_version.strip("\0 \n"):
             raise Missing(
-                f"the engine is compiled for {_short_version(own_version)}, but mpi4py uses "
-                f"{_short_version(their_version)}; name the mpicc of that one in $MPICC"
+                f"the engine is compiled for {_short_version(engine_version)}, but mpi4py uses "
+                f"{_short_version(mpi4py_version)}; name the mpicc of that one in $MPICC"
             )
         numbers = np.asarray(rank_of, np.int32)
         handle = self.library.create("ap_mpi_open_number", comm.py2f(), numbers.ctypes.data, ranks)
@@ -129,7 +129,7 @@ class Engine:
         return self.library.ap_shared_join(name, rank) or 0 if len(name) == _NAME else 0
 
     def shared(self, memory: int, polled: Sequence[int]) -> Wire:
-        """Return a wire through that memory, which then owns both.
+        """Return a wire through that memory; the wire then owns the memory and the descriptors.
 
         `polled`: for each rank a descriptor that shows when it has ended, or -1; for this rank, one that ends its
         calls."""
@@ -150,6 +150,7 @@ class Engine:
         )
 
     def divide(self, values: Array, count: int) -> None:
+        """Divide the values by `count` in place, as "avg" does after its sum."""
         self.library.ap_divide(values.ctypes.data, len(values), count, type_number(values.dtype))
 
 
@@ -199,7 +200,7 @@ class Wire:
         self.engine.library.ap_wire_call(self.handle, memory)
 
     def enable_signals(self) -> bool:
-        """Before each call: enable signal handlers during the call if this is the main thread; return whether."""
+        """Before each call: enable signal handlers during the call in the main thread; return whether they are."""
         self._signals.enabled = enabled = get_ident() == MAIN
         return enabled
 
@@ -296,7 +297,7 @@ class NativePlan:
     def bound(
         self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0
     ) -> Callable[[], None]:
-        """Return a function that takes part in one run on these buffers."""
+        """Return a function that takes part in one run on these buffers; converts the arguments once."""
         arguments = self._run_arguments(source, target, wire, op, timeout)
 
         def run() -> None:
@@ -338,7 +339,7 @@ class NativePlan:
 
 # ---- touching the memory of plans before their first runs, while the program continues ----
 
-_TYPE_OF_SIZE = {1: 1, 2: 10, 4: 7, 8: 8}  # any type of the engine with elements of this size
+_TYPE_OF_SIZE = {1: 1, 2: 10, 4: 7, 8: 8}  # bytes of an element: the number of a type with such elements (TYPES)
 
 
 class _Pace(Structure):

@@ -29,8 +29,8 @@ from antiphon.units import Number, format_bandwidth, parse_bandwidth
 Pair = tuple[int, int]  # two nodes, the lower one first
 MAX_NAMESPACES = 256
 DEFAULT_RATE = 5_000_000  # bytes per second of the fastest link: 40 Mbit/s
-MIN_RATE, MAX_RATE = Fraction(12_500), Fraction(1_250_000_000)
-_THROUGH_RANK = 10**6  # cost, in links, of forwarding by another rank
+MIN_RATE, MAX_RATE = Fraction(12_500), Fraction(1_250_000_000)  # bytes per second that a lab can emulate
+_THROUGH_RANK = 10**6  # cost, in links, of forwarding by another rank: more than any path has links
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Funnel:
 class Layout:
     """The network of a lab."""
 
-    machine: Topology  # with its bandwidths, and no latencies
+    machine: Topology  # with the lab's bandwidths and without latencies
     speed: Fraction  # rate in the lab / rate of the machine
     nodes: tuple[int, ...]
     cables: tuple[tuple[Port, Port], ...]
@@ -104,8 +104,8 @@ def lay_out(topology: Topology, scale: str = "") -> Layout:
     """Lay out a lab. Scale: "2Mbit per GB/s", or "link=40Mbit" for the machine's unit link; default: 40 Mbit/s for the
     fastest link.
 
-    Invalid for a scale with rates that cannot be emulated; Unsupported for a limit shared by links without a common
-    end, and for more than 256 nodes. O(ranks * links * log).
+    Raises Invalid for a scale with rates that cannot be emulated; Unsupported for a limit shared by links without a
+    common end, and for more than 256 nodes. Takes O(ranks * links * log(links)) time.
     """
     if not topology.links:
         raise Unsupported(f"{topology.name} has no links: there is nothing to emulate")
@@ -145,20 +145,20 @@ def _parse_scale(topology: Topology, scale: str) -> Fraction:
 
 
 def _parse_rate(text: str) -> Fraction:
-    short = text.strip()
-    return parse_bandwidth(f"{short}/s" if re.search(r"bit$", short, re.IGNORECASE) else short, "--scale")
+    rate = text.strip()
+    return parse_bandwidth(f"{rate}/s" if re.search(r"bit$", rate, re.IGNORECASE) else rate, "--scale")
 
 
 def _scale_machine(topology: Topology, speed: Fraction) -> Topology:
     """Return the machine at the lab's rates, rounded to bits per second."""
 
-    def bits(bandwidth: Number) -> Fraction:
+    def scale_rate(bandwidth: Number) -> Fraction:
         return Fraction(max(round(bandwidth * speed * 8), 1), 8)
 
     return replace(
         topology,
-        types=tuple(replace(kind, bandwidth=bits(kind.bandwidth), latency=0.0) for kind in topology.types),
-        limits=tuple(replace(limit, bandwidth=bits(limit.bandwidth)) for limit in topology.limits),
+        types=tuple(replace(kind, bandwidth=scale_rate(kind.bandwidth), latency=0.0) for kind in topology.types),
+        limits=tuple(replace(limit, bandwidth=scale_rate(limit.bandwidth)) for limit in topology.limits),
         unit=topology.unit * speed,
     )
 
@@ -186,7 +186,7 @@ def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -
     into: list[list[int]] = [[] for _ in range(machine.nodes)]
     for link, head in enumerate(machine.link_dst.tolist()):
         into[head].append(link)
-    # Dijkstra from the target against the direction of the links; keys are (hops and tolls, -width)
+    # Dijkstra from the target against the direction of the links; keys are (links + tolls of ranks between, -width)
     next_link: dict[int, int] = {}
     queue: list[tuple[int, Fraction, int, int]] = [(0, Fraction(0), -1, target)]
     settled: set[int] = set()
@@ -202,9 +202,9 @@ def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -
         for before in into[node]:
             tail = int(machine.link_src[before])
             if tail not in settled and before not in dead:
-                own = machine.bandwidth(before)
+                link_width = machine.bandwidth(before)
                 # the width of a path is that of its narrowest link; wider ones come first among equals
-                bottleneck = own if node == target else min(own, -width)
+                bottleneck = link_width if node == target else min(link_width, -width)
                 heapq.heappush(queue, (cost + 1 + toll, -bottleneck, before, tail))
     return next_link
 
@@ -270,12 +270,12 @@ def check_paths(layout: Layout, src: Sequence[int], dst: Sequence[int], route: o
         a, b = int(src[row]), int(dst[row])
         if a == b:
             continue
-        theirs = [_link_ends(machine, link) for link in resolved.table[int(resolved.route[row])]]
-        ours = [_link_ends(machine, link) for link in layout.path(a, b) or []]
-        if ours != theirs:
+        plan_path = [_link_ends(machine, link) for link in resolved.table[int(resolved.route[row])]]
+        lab_path = [_link_ends(machine, link) for link in layout.path(a, b) or []]
+        if plan_path != lab_path:
             raise Unsupported(
-                f"the plan sends from rank {a} to rank {b} by {_path_text(machine, theirs)}, the lab by "
-                f"{_path_text(machine, ours)}; it has one path for each pair: plan without options that spread "
+                f"the plan sends from rank {a} to rank {b} by {_path_text(machine, plan_path)}, the lab by "
+                f"{_path_text(machine, lab_path)}; it has one path for each pair: plan without options that spread "
                 "over several"
             )
 

@@ -1,4 +1,4 @@
-"""The MPI library's own collective for the same data, with which ours is compared.
+"""Make calls of the MPI library's own collectives, which `mpi_process` measures beside ours on the same buffers.
 
 Types that MPI lacks are moved as bytes; reductions of them have no reference. avg is MPI's sum, divided afterwards.
 """
@@ -46,12 +46,12 @@ def make_library_call(
     if collective.kind == "reducescatter" and in_place:
         own_slice = slice(0, int(collective.weights[comm.rank]) * unit)
 
-    def averaged(source: Array, target: Array) -> None:
+    def call_and_average(source: Array, target: Array) -> None:
         call(source, target)
         if has_result:
             target[own_slice] = average(target[own_slice], size)
 
-    return averaged
+    return call_and_average
 
 
 def _make_call(  # noqa: PLR0911
@@ -65,12 +65,14 @@ def _make_call(  # noqa: PLR0911
     at_root, in_place_marker = own_rank == root, mpi.IN_PLACE
     starts = np.concatenate([[0], np.cumsum(weights)])[:-1].tolist()
 
+    # mpi4py's descriptions of a buffer: with equal blocks; with the length and start of each block, in elements
     def even(data: Array) -> Any:
         return [data, kind]
 
     def uneven(data: Array) -> Any:
         return [data, weights, starts, kind]
 
+    # a: input, b: output
     if c.kind == "allreduce":
         return lambda a, b: comm.Allreduce(in_place_marker if in_place else even(a), even(b), op)
     if c.kind == "reduce":

@@ -1,9 +1,9 @@
 """Measure plans as nccl-tests does, beside the library's own collectives, and check every result (docs/bench.md).
 
 `bench` takes plans, a file, or a collective with a machine, for which it plans first. `measure_plans` expands plans,
-sizes, types and operators to lines; each line is a case out of place and one in place (`case.Case`). The runtime runs
-all cases in one launch and passes a row back for each, which is completed with the plan's facts and the time that a
-model predicts. `measure_depth` finds the number of pieces at which a schedule is fastest, by trying it.
+sizes, types and operators to lines; each line becomes a case out of place and, on request, one in place (`case.Case`).
+The runtime runs all cases in one launch and returns a row for each. The plan's facts and the time that a model predicts
+are added to it. `measure_depth` finds the number of pieces at which a schedule is fastest, by trying it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class _Line:
 
     plan: Plan
     entry: Entry
-    unit: int
+    unit: int  # elements of a block of weight 1
     nbytes: int
     dtype: str
     op: str
-    pieces: int | None = None  # if measured
+    pieces: int | None = None  # the number that measured best; None: not searched
 
 
 def run_plan(  # noqa: PLR0913
@@ -168,10 +168,10 @@ def measure_plans(  # noqa: PLR0913
 
 
 class _LinesMeasured:
-    """Turns lines into cases of programs; each schedule is lowered once. `usual`: the fields that all cases share."""
+    """Turns lines into cases; each schedule is lowered once. `template`: a case with the fields that all share."""
 
-    def __init__(self, on: str, how: How, usual: Case) -> None:
-        self.on, self.how, self.usual = on, how, usual
+    def __init__(self, on: str, how: How, template: Case) -> None:
+        self.on, self.how, self.template = on, how, template
         self.programs: list[Runnable] = []
         self.numbers: dict[int, int] = {}
 
@@ -183,14 +183,15 @@ class _LinesMeasured:
         return self.numbers[id(schedule)]
 
     def places(self, line: _Line) -> list[bool]:
-        """Return whether to measure in place: first no, then yes if supported."""
-        able = has_in_place(self.on, line.plan.collective.kind) and self.programs[self._program_number(line)].in_place
-        return [False, True] if able else [False]
+        """Return the values of `in_place` to measure: False, then True if supported."""
+        program = self.programs[self._program_number(line)]
+        supported = has_in_place(self.on, line.plan.collective.kind) and program.in_place
+        return [False, True] if supported else [False]
 
     def case(self, line: _Line, in_place: bool = False) -> Case:
         number = self._program_number(line)
         return replace(
-            self.usual, program=number, ranks=self.programs[number].ranks, unit=line.unit, nbytes=line.nbytes,
+            self.template, program=number, ranks=self.programs[number].ranks, unit=line.unit, nbytes=line.nbytes,
             dtype=line.dtype, op=line.op, in_place=in_place, inner=inner_of(line.nbytes),
         )  # fmt: skip
 
@@ -234,7 +235,7 @@ def bench_plans(plans: Plan | Sequence[Plan], nbytes: Sizes = "1KB:16MB:4", **ho
 
 
 def decides(on: str, before: Callable[[], object] = lambda: None, **there: Any) -> AbstractContextManager[bool]:
-    """Return a context of whether this process decides what is measured; see `deciding_process`."""
+    """Return `deciding_process` for a runtime. `there`: its options (`How`)."""
     return deciding_process(*_runtime_options({"on": on, **there}), before=before)
 
 
@@ -266,8 +267,8 @@ def plans_of(
 ) -> list[Plan]:
     """Return the plans to measure: those in a file, verified; or, with a machine, plans of a collective (or "all").
 
-    The latter are made by a planner, or tuned by the model for these sizes. A file of plans names its machine: another
-    `topology` is an error."""
+    With a machine, a planner makes them, or tuning by the model for these sizes. A file of plans names its machine:
+    another `topology` is an error."""
     if topology is not None and (file_plans := _plans_in(source)):
         _check_machine(source, file_plans, machine_of(topology))
         topology = None
@@ -332,12 +333,13 @@ def _plans_in(source: str) -> Mapping[str, Plan]:
 
 def _check_machine(source: str, plans: Mapping[str, Plan], machine: Topology) -> None:
     """Raise Invalid if a file's plans are for another machine."""
-    kind, own = next((kind, plan_of_file.topology) for kind, plan_of_file in plans.items())
-    if own != machine:
-        other = "all" if len(plans) > 1 else kind
+    kind, plan_machine = next((kind, plan_of_file.topology) for kind, plan_of_file in plans.items())
+    if plan_machine != machine:
+        name = "all" if len(plans) > 1 else kind
         raise Invalid(
-            f"{source}: is for {own.name} ({own.ranks} ranks) and not for {machine.name} ({machine.ranks} ranks); "
-            f"leave {machine.name} out to measure what the file holds, or bench {other} {machine.name}"
+            f"{source}: is for {plan_machine.name} ({plan_machine.ranks} ranks) and not for {machine.name} "
+            f"({machine.ranks} ranks); leave {machine.name} out to measure what the file holds, or bench {name} "
+            f"{machine.name}"
         )
 
 
@@ -361,12 +363,13 @@ def _expand_lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], o
         collective = source_plan.collective
         for dtype in dtypes:
             for op in ops if collective.combining else ops[:1]:
-                weight, before = collective.buffer_weight * data_type(dtype).itemsize, -1
+                unit_bytes, previous = collective.buffer_weight * data_type(dtype).itemsize, -1
                 for size in parse_sizes(nbytes):
-                    unit = unit_for_size(size, weight)
-                    if unit != before:  # sizes that are the same, rounded, are measured once
-                        yield _Line(source_plan, source_plan.at(unit * weight), unit, unit * weight, dtype, op)
-                    before = unit
+                    unit = unit_for_size(size, unit_bytes)
+                    if unit != previous:  # sizes that are the same, rounded, are measured once
+                        exact = unit * unit_bytes
+                        yield _Line(source_plan, source_plan.at(exact), unit, exact, dtype, op)
+                    previous = unit
 
 
 class _Predictions:
@@ -412,8 +415,8 @@ def _complete_row(line: _Line, row: Row, predicted: float, predicted_by: str) ->
     if line.pieces is not None:
         facts["pieces"] = line.pieces
     if "predicted_seconds" not in row:
-        over = row["seconds"] / predicted if predicted else None
-        row = {**row, "predicted_seconds": predicted, "over_predicted": over, "predicted_by": predicted_by}
+        ratio = row["seconds"] / predicted if predicted else None
+        row = {**row, "predicted_seconds": predicted, "over_predicted": ratio, "predicted_by": predicted_by}
     return {**facts, **row}
 
 
@@ -432,8 +435,8 @@ MAX_TRIES = 16
 def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
     """Return the number of pieces at which the controller of piece sizes (`cost.miad`) settles.
 
-    It gets the throughput of each piece size that it requests, from the median of the iterations. Sizes with the same
-    number of pieces are measured once. One launch per number of pieces, at most 16.
+    The controller requests piece sizes and gets the throughput of each, from the median of the iterations. Each number
+    of pieces is measured once, in a launch of its own; at most `MAX_TRIES` are.
     """
     min_piece = max(MIN_PIECE, case.nbytes // MAX_PIECES)
     if case.nbytes <= min_piece:

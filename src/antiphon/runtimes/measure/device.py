@@ -1,11 +1,11 @@
 """The runtimes `threads`, `cuda` and `hip`: the GPU engine with all ranks in this process.
 
 For each group of cases: allocate the buffers of all ranks on the device (`_DeviceBuffers`), load the schedule as tables
-(one for each way in which data travels, such as by packets), time every choice of table and number of blocks once
-(`call_choices`), and measure the best in turn with NCCL or RCCL, whose outputs are checked alike. With `hybrid`, links
+(one per entry of `TABLES`, such as "packets"), time every choice of table and number of thread blocks once
+(`call_choices`), and measure the best in turn with NCCL or RCCL, whose outputs are checked, too. With `hybrid`, links
 that the plan leaves idle carry a share (`runtimes/device/hybrid`).
 
-On threads of a processor it shows correctness, not speed: the same steps as on a GPU, with other memory and timing.
+`threads` shows correctness, not speed: processor threads take the same steps as a GPU, with other memory and timing.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from antiphon.runtimes.measure.loop import SPOILED, Measurement, Peers
 Array = NDArray[Any]
 Plans = Mapping[str, DevicePlan]  # by names of TABLES
 STREAMS, MOST_THREADS = 4, 1024  # streams of a plan; threads of this process
-MOST_BLOCKS, WARPS = 96, 16  # of one GPU, for all ranks on it: all must be resident at once
+MOST_BLOCKS, WARPS = 96, 16  # thread blocks on one GPU for all its ranks, all resident at once; warps of a block
 STEP_LANES = (8, 32, 128)  # blocks of a kernel for one step: these need not all be resident
-PATIENCE = 60.0  # seconds after which a call fails
+CALL_TIMEOUT = 60.0  # seconds after which a call fails
 
 
 class _OnDevice(Runtime):
     """A runtime of a device. `target`: its library (engine.build); `tables`: the kinds of tables to try (TABLES);
-    `library`: the library to compare with; "" for plain NumPy."""
+    `library`: the file of the library to compare with, which need not exist; "": compare with NumPy."""
 
     target: str
     library: str = ""
@@ -98,16 +98,16 @@ class _OnDevice(Runtime):
                 for schedule, slow in zip(schedules, slow_schedules, strict=True):
                     prepared = buffers.ready(schedule, names, choices)
                     if slow is None:
-                        calls.append(buffers.ours(prepared))
+                        calls.append(buffers.best_call(prepared))
                         facts.append(prepared.facts)
                         continue
                     hybrid = buffers.split_with(prepared, slow, stack.enter_context(self.group(group.ranks, how)))
                     stack.callback(hybrid.close)
-                    calls.append(buffers.by_us(hybrid.call))
+                    calls.append(buffers.marking_outputs(hybrid.call))
                     facts.append(
                         {**prepared.facts, "slow_share": hybrid.share / max(hybrid.count, 1), "t_dpa": hybrid.later}
                     )
-                with buffers.beside(schedules[0].collective, self.library) as theirs:
+                with buffers.library_call(schedules[0].collective, self.library) as theirs:
                     rows = Measurement(joint, buffers, calls, theirs, Peers()).run()
                 for number, runnable, row, extra in zip(numbers, runnables, rows, facts, strict=True):
                     selected = _describe_lowering(runnable, how.lowering) if lowered else {}
@@ -195,8 +195,8 @@ class _Ready(NamedTuple):
 
     plans: Plans
     best: Choice  # how to make a call
-    addresses: NDArray[np.uintp]  # of the memory of all ranks: rank x (input, output, scratch)
-    lengths: NDArray[np.int64]  # the same in elements
+    addresses: NDArray[np.uintp]  # of buffers: [rank, INPUT / OUTPUT / SCRATCH]
+    lengths: NDArray[np.int64]  # of the same buffers, in elements
     frontier: list[tuple[Choice, float]]  # Pareto frontier of the choices tried, with their seconds
 
     @property
@@ -215,7 +215,7 @@ class _DeviceBuffers(AllBuffers):
         self.group = group
         self.addresses = np.zeros((group.ranks, 3), np.uintp)
         self.lengths = np.zeros((group.ranks, 3), np.int64)
-        self.on_device = False
+        self.on_device = False  # whether the device has newer outputs than `outputs`
         outputs = [np.zeros(data.sizes[1], self.dtype) for data in self.ranks]
         self.uses_switches = self._uses_switches(schedule)
         if not case.in_place:
@@ -261,11 +261,11 @@ class _DeviceBuffers(AllBuffers):
             seconds = time_choices(lambda choice: self._make_call(plans, choice, spare, lengths), iter(candidates))
         return _Ready(plans, select_choice(seconds), addresses, lengths, pareto_frontier(seconds))
 
-    def ours(self, ready: _Ready) -> Callable[[], None]:
+    def best_call(self, ready: _Ready) -> Callable[[], None]:
         """Return the call by the best choice."""
-        return self.by_us(lambda: self._make_call(ready.plans, ready.best, ready.addresses, ready.lengths))
+        return self.marking_outputs(lambda: self._make_call(ready.plans, ready.best, ready.addresses, ready.lengths))
 
-    def by_us(self, work: Callable[[], None]) -> Callable[[], None]:
+    def marking_outputs(self, work: Callable[[], None]) -> Callable[[], None]:
         """Return a call that notes that the outputs are on the device."""
 
         def call() -> None:
@@ -279,9 +279,9 @@ class _DeviceBuffers(AllBuffers):
 
         Their outputs are overwritten before any measured run."""
         case, kind = self.case, slow.collective.kind
-        # Fast part: the chosen way on the main group; slow part: staged copies on a group of its own.
-        best, patience = ready.best, case.timeout or PATIENCE
-        options: dict[str, Any] = {"lanes": best.lanes, "timeout": patience, "way": best.way}
+        # The plan runs by its best choice; `slow` by copies through host memory.
+        best, timeout = ready.best, case.timeout or CALL_TIMEOUT
+        options: dict[str, Any] = {"lanes": best.lanes, "timeout": timeout, "way": best.way}
         if best.way == "kernel":
             options["rounds"] = best.rounds
         arguments = (kind, ready.addresses, ready.lengths, self.dtype, case.op)
@@ -293,7 +293,7 @@ class _DeviceBuffers(AllBuffers):
             other.memory(rank, np.zeros(size, self.dtype)) for rank, size in enumerate(lengths[:, SCRATCH].tolist())
         ]
         slow_work = work_of(
-            other, slow_plan, kind, addresses, lengths, self.dtype, case.op, way="staged", timeout=patience
+            other, slow_plan, kind, addresses, lengths, self.dtype, case.op, way="staged", timeout=timeout
         )
         hybrid = Hybrid(fast, slow_work, case.unit)
         try:
@@ -306,7 +306,7 @@ class _DeviceBuffers(AllBuffers):
         return hybrid
 
     @contextmanager
-    def beside(self, collective: Collective, name: str) -> Iterator[Callable[[], None] | None]:
+    def library_call(self, collective: Collective, name: str) -> Iterator[Callable[[], None] | None]:
         """Yield the same call by a library on the same buffers; None if it has none."""
         if not name:
             yield self.run_numpy
@@ -356,11 +356,11 @@ class _DeviceBuffers(AllBuffers):
 
     def _make_call(self, plans: Plans, how: Choice, addresses: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
         case, group, plan = self.case, self.group, plans[how.tables]
-        arguments, patience = (plan, case.unit, addresses, lengths, self.dtype, case.op), case.timeout or PATIENCE
+        arguments, timeout = (plan, case.unit, addresses, lengths, self.dtype, case.op), case.timeout or CALL_TIMEOUT
         if how.way == "kernel":
-            group.go(*arguments, lanes=how.lanes, rounds=how.rounds, timeout=patience)
+            group.go(*arguments, lanes=how.lanes, rounds=how.rounds, timeout=timeout)
         else:
-            group.go_by_host(*arguments, lanes=how.lanes, way=how.way, timeout=patience)
+            group.go_by_host(*arguments, lanes=how.lanes, way=how.way, timeout=timeout)
 
     @contextmanager
     def _spare_memory(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:

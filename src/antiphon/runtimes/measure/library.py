@@ -2,8 +2,8 @@
 
 An algorithm is selected by setting a control variable, an integer whose values have names (an MPI_T enumeration), such
 as coll_tuned_allreduce_algorithm = 4 ("ring") in Open MPI, MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM in MPICH. `candidates`
-lists the algorithms to try for a size, with the values of their parameters; `Steering` sets the variables of one and
-restores all others; `Control` reads and writes variables by ctypes.
+lists the algorithms to try for a size, with the values of their parameters. `Steering` sets the variables of a
+candidate and restores all others. `Control` reads and writes variables by ctypes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEGMENTED = {
     "broadcast": ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "knomial"),
     "reduce": ("chain", "pipeline", "binary", "binomial", "in-order_binary"),
 }
-SEGMENTS = (0, 8192, 65536)
+SEGMENTS = (0, 8192, 65536)  # bytes
 FANS = (2, 4)  # numbers of chains that begin at the root
 MPICH_NAMES = {
     "allgather": "ALLGATHER", "allreduce": "ALLREDUCE", "alltoall": "ALLTOALL", "broadcast": "BCAST",
@@ -64,18 +64,18 @@ MPICH_ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     },
 }  # fmt: skip
 POWERS = {("allgather", "recursive_doubling"), ("reducescatter", "noncommutative")}  # powers of two of ranks only
-RADICES = (2, 4, 8)
+RADICES = (2, 4, 8)  # values of the parameters k (KVAL) to try
 SEGMENT = 8192  # bytes, in a pipelined tree
 DYNAMIC = "coll_tuned_use_dynamic_rules"
 DEVICE, FALLBACK = "MPIR_CVAR_DEVICE_COLLECTIVES", "MPIR_CVAR_COLLECTIVE_FALLBACK"
-ALONE = {DEVICE: "none", FALLBACK: "error"}  # nothing else replaces the algorithm that is set
-NESTED = ("smp",)  # it calls itself within a host, where it is not allowed: there others must replace it
+ALONE = {DEVICE: "none", FALLBACK: "error"}  # MPICH then never replaces the algorithm that is set
+NESTED = ("smp",)  # calls a collective within each host, where smp itself is not allowed: MPICH must replace it there
 
 
 @dataclass(frozen=True)
 class Library:
     """An MPI library: the algorithms of every collective with their numbers. `file`: its libmpi, "" if unknown.
-    `always`: variables that are set with each algorithm."""
+    `always`: values of variables that are set with each algorithm."""
 
     name: str
     version: str
@@ -90,7 +90,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm with its parameters. `parameters`: for a rule; `settings`: variables of the library."""
+    """An algorithm with its parameters. `parameters`: as in a file of rules; `settings`: control variables."""
 
     name: str
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -168,10 +168,10 @@ def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[
             (1, 2) if pipelined else tuple(radix for radix in RADICES if radix <= max(ranks, RADICES[0]))
         )
         for radix in radices if "k" in parameters else (0,):
-            usual = {"k": radix, "is_non_blocking": 1, "chunk_size": SEGMENT if pipelined else 0}
-            values = {key: usual.get(key, 0) for key in parameters}
-            own = {f"{prefix}_{parameters[key]}": value for key, value in values.items()}
-            settings = {**library.always, _algorithm_variable(MPICH, kind): number, **own}
+            candidate_values = {"k": radix, "is_non_blocking": 1, "chunk_size": SEGMENT if pipelined else 0}
+            values = {key: candidate_values.get(key, 0) for key in parameters}
+            parameter_settings = {f"{prefix}_{parameters[key]}": value for key, value in values.items()}
+            settings = {**library.always, _algorithm_variable(MPICH, kind): number, **parameter_settings}
             if name in NESTED:
                 settings.pop(FALLBACK, None)
             yield Candidate(name, values, settings)
@@ -182,25 +182,26 @@ class Steering:
 
     def __init__(self, mpi: Any) -> None:
         self.mpi, self.control = mpi, Control(mpi)
-        self.late = self.control.has(FALLBACK)  # MPICH looks at every call, Open MPI when a communicator is made
-        self.before: dict[str, int] = {}
-        self.now: dict[str, int] = {}
+        # MPICH reads the variables at every call, Open MPI when a communicator is made
+        self.reads_at_calls = self.control.has(FALLBACK)
+        self.original: dict[str, int] = {}  # values of all variables that were ever set
+        self.settings: dict[str, int] = {}  # those in force
 
     def take(self, settings: Mapping[str, int]) -> None:
         """Set these variables, and restore all others."""
-        if settings == self.now:
+        if settings == self.settings:
             return
-        self.now = dict(settings)
-        for name, value in self.before.items():
+        self.settings = dict(settings)
+        for name, value in self.original.items():
             if name not in settings:
                 self.control.set(name, value)
         for name, value in settings.items():
-            self.before.setdefault(name, self.control.get(name))
+            self.original.setdefault(name, self.control.get(name))
             self.control.set(name, value)
 
     def communicator(self, comm: Any, settings: Mapping[str, int]) -> Any:
         """Return a communicator whose calls use these settings."""
-        if self.late:
+        if self.reads_at_calls:
             return comm
         self.take(settings)
         duplicate = comm.Dup()
@@ -269,9 +270,9 @@ class Control:
             return {}
         count, items = ctypes.c_int(), dict[str, int]()
         self._call_checked("MPI_T_enum_get_info", names, ctypes.byref(count), None, None)
-        for at in range(count.value):
+        for index in range(count.value):
             value, text, length = ctypes.c_int(), ctypes.create_string_buffer(_MAX_TEXT), ctypes.c_int(_MAX_TEXT)
-            self._call_checked("MPI_T_enum_get_item", names, at, ctypes.byref(value), text, ctypes.byref(length))
+            self._call_checked("MPI_T_enum_get_item", names, index, ctypes.byref(value), text, ctypes.byref(length))
             items[text.value.decode("utf-8", "replace")] = value.value
         return items
 

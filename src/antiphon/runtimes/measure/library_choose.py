@@ -4,8 +4,8 @@
 
 At every size each algorithm that the library can be set to use (by control variables, see `library`) takes turns with
 the library's default; in a race of their own, so do our best schedules by the model. Only an algorithm that is faster
-than the default beyond the noise (ALIKE) is chosen. The result is a table that leaves every range to the library and
-names the algorithm to use, and beside it the best schedule of ours with its time.
+than the default beyond the noise (TIE_RATIO) is chosen. The result is a table that leaves every range to the library
+and names the algorithm to use, and beside it the best schedule of ours with its time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from antiphon.runtimes.measure.choose import (
     unmeasured_claims,
 )
 from antiphon.runtimes.measure.library import Candidate, Library, candidates, library_here, read_library
-from antiphon.runtimes.measure.race import ALIKE
+from antiphon.runtimes.measure.race import TIE_RATIO
 from antiphon.runtimes.measure.rows import row_of
 from antiphon.select import Listed
 from antiphon.units import format_size
@@ -172,7 +172,7 @@ class LibraryRaces(Races):
         """Return the fastest algorithm by its number; 0, the default, where that is as good; None without any."""
         rows = self.library_rows.get(key, {})
         number = min(rows, key=lambda n: (relative_time(rows[n]), n), default=None)
-        if number and 0 in rows and relative_time(rows[0]) <= ALIKE * relative_time(rows[number]):
+        if number and 0 in rows and relative_time(rows[0]) <= TIE_RATIO * relative_time(rows[number]):
             return 0
         return number
 

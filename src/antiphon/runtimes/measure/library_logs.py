@@ -1,17 +1,17 @@
 """Choose among NCCL's own settings by logs of nccl-tests or rccl-tests whose runs forced them.
 
-Input: a folder of logs. One run at least forces nothing (the default); the others force an algorithm, and perhaps a
-protocol, channels and a chunk size. What a run forced is read from NCCL's variables in its log (on the command line,
-exported, or as NCCL_DEBUG=INFO prints them), else from the name of its file:
+Input: a folder of logs. At least one run forces nothing (the default); the others force an algorithm, and perhaps a
+protocol, channels and a chunk size. These are read from NCCL's variables in the log (on the command line, exported, or
+as NCCL_DEBUG=INFO prints them), else from the name of its file:
 
     default.log             nothing is forced
     ring-simple-16ch.log    NCCL_ALGO=Ring NCCL_PROTO=Simple NCCL_MIN_NCHANNELS=NCCL_MAX_NCHANNELS=16
     pat-chunk=128k.log      PAT with chunks of 128 KiB, by a tuner plugin
 
 Result: at each size the fastest setting, if it beats the default beyond the noise: by more than 5 % if either was run
-once, else by more than 2 % and in all runs. Settings within 2 % of the fastest count as equal; then the choice of the
-size before stays, which makes few rules. Runs that cannot be compared with the default (another library, other
-variables, another number of ranks) and wrong results are put aside, with the reason.
+once, else by more than 2 % and in all runs. Settings within 2 % of the fastest count as equal; among them the
+choice of the next smaller size is kept, for fewer rules. Runs that cannot be compared with the default (another
+library, other variables, another number of ranks) and wrong results are left out, with the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from antiphon.runtimes.measure.choose import Choice, MeasuredTuning
 from antiphon.runtimes.measure.library import Candidate
 from antiphon.runtimes.measure.library_choose import DEFAULT, Best, library_entries
 from antiphon.runtimes.measure.nccl_sweep import MAX_BEHIND, run_sweep
-from antiphon.runtimes.measure.race import ALIKE, MARGIN
+from antiphon.runtimes.measure.race import MARGIN, TIE_RATIO
 from antiphon.select import tune
 from antiphon.select.libraries import CLASSICS
 
@@ -52,7 +52,7 @@ ALGORITHMS = {
 PROTOCOLS = {name: name for name in ("simple", "ll", "ll128")}
 CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")  # the first that is set
 CHUNK = "chunk"  # no variable of NCCL's
-EXPRESSED = ("NCCL_ALGO", "NCCL_PROTO", *CHANNELS)  # a rule says the same
+EXPRESSED = ("NCCL_ALGO", "NCCL_PROTO", *CHANNELS)  # variables that a rule can replace
 PLUGINS = ("NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE")  # the file name says what the plugin chose
 IRRELEVANT = re.compile(r"NCCL_(DEBUG|TESTS|HOME|ROOT|DIR|LIB|INCLUDE|PATH|VERSION|TOPO_DUMP|GRAPH_DUMP)")
 _CHANNELS_WORD = re.compile(r"([0-9]{1,3})(?:ch|channels?|ctas?)|(?:ch|channels?|ctas?)=?([0-9]{1,3})")
@@ -82,7 +82,7 @@ class LogRun(NamedTuple):
         }  # fmt: skip
 
 
-OWN = LogRun("", Run(), DEFAULT).key  # of NCCL's own choice
+OWN = LogRun("", Run(), DEFAULT).key  # the key of NCCL's own choice
 
 
 def tune_from_logs(
@@ -108,17 +108,17 @@ def tune_from_logs(
     tuning = tune(collective, topology, nbytes=ends, nccl=False, shortlist=1, progress=progress, **options)
     plans, rows, described, gpus = dict[str, Plan](), list[dict[str, Any]](), list[str](), dict[str, None]()
     for kind in (kind for kind in tuning.collectives if tuning.shortlist.get(kind) and kind in kinds):
-        compared, aside = _compare([item for item in runs if item[1].kind == kind], tuning.topology)
-        reasons += aside
+        compared, left_out = _compare([item for item in runs if item[1].kind == kind], tuning.topology)
+        reasons += left_out
         gpus |= {item.run.gpu: None for item in compared}
         files = list(dict.fromkeys(item.file for item in compared if item.setting is DEFAULT))
         if not files:
-            own = "ran with NCCL's own choice; run the benchmark without NCCL_ALGO and NCCL_PROTO, too"
-            reasons.insert(0, f"no log of {kind} {own}")
+            advice = "run the benchmark without NCCL_ALGO and NCCL_PROTO, too"
+            reasons.insert(0, f"no log of {kind} ran with NCCL's own choice; {advice}")
             continue
         settings = len({item.key for item in compared}) - 1
-        beside = f"{settings} other setting{'' if settings == 1 else 's'}"
-        described.append(f"{kind}: {len(compared)} runs; own choice: {', '.join(files)}; {beside}")
+        settings_text = f"{settings} other setting{'' if settings == 1 else 's'}"
+        described.append(f"{kind}: {len(compared)} runs; own choice: {', '.join(files)}; {settings_text}")
         rows += [
             {"collective": kind, "planner": None, "options": {}, "algorithm": item.setting.name,
              **item.setting.parameters, "nbytes": row.nbytes, "seconds": row.seconds, "wrong": row.wrong,
@@ -193,7 +193,7 @@ def _compare(named: Sequence[tuple[str, Run]], machine: Topology) -> tuple[list[
             aside.append(f"{file}: {error}")
     default = [item for item in candidates if item.setting is DEFAULT]
     if named_default := [item for item in default if _DEFAULT_WORD.search(item.file.lower())]:
-        # Beside logs that are named so, one that says nothing of what it forced may be anything.
+        # If logs are named so, another log that does not say what it forced may have forced anything.
         unnamed = [item for item in default if item not in named_default and not item.run.environment]
         aside += [f"{item.file}: does not say what it forced; name it default.log if nothing" for item in unnamed]
         candidates = [item for item in candidates if item not in unnamed]
@@ -202,7 +202,7 @@ def _compare(named: Sequence[tuple[str, Run]], machine: Topology) -> tuple[list[
     gpu = _usual([item.run.gpu for item in default if item.run.gpu], "")
     variables = _usual([frozenset(item.other_variables()) for item in default], frozenset())
     for item in candidates:
-        # Logs of the default that name no variables at all say nothing of them.
+        # If the default's logs name no variables at all, theirs are unknown.
         differing = sorted(item.other_variables() - variables) if variables else []
         if library and item.run.library not in ("", library):
             aside.append(f"{item.file}: {item.run.library}, but the default ran with {library}")
@@ -266,7 +266,7 @@ def _only_value(key: str, variables: Mapping[str, str], kind: str, names: Mappin
 
 
 def _times_by_size(compared: Sequence[LogRun]) -> list[tuple[int, dict[Any, list[float]]]]:
-    """Return the times of right results by setting, for each size that the default was measured at, in order."""
+    """Return (nbytes, seconds of correct rows by setting) for each size at which the default was measured, sorted."""
     times: dict[int, dict[Any, list[float]]] = {}
     for item in compared:
         for row in item.run.rows:
@@ -276,31 +276,31 @@ def _times_by_size(compared: Sequence[LogRun]) -> list[tuple[int, dict[Any, list
 
 
 def _find_contenders(compared: Sequence[LogRun]) -> list[Candidate]:
-    """Return the algorithms with a protocol that are the fastest at some size, where they are not far behind NCCL's own
-    choice: other numbers of channels may be faster than that."""
+    """Return the pairs of algorithm and protocol that are the fastest at some size and at most MAX_BEHIND times slower
+    than NCCL's own choice there: with other numbers of channels they may beat it."""
     settings = {item.key: item.setting for item in compared if " " in item.setting.name and not item.setting.parameters}
-    contenders, before = dict[Any, Candidate](), OWN
+    contenders, previous = dict[Any, Candidate](), OWN
     for _, by_setting in _times_by_size(compared):
         limit = MAX_BEHIND * median(by_setting[OWN])
         near = {key: median(times) for key, times in by_setting.items() if key in settings and median(times) <= limit}
-        if near and near.get(before, inf) > ALIKE * min(near.values()):
-            before = min(near, key=lambda key: (near[key], key))
+        if near and near.get(previous, inf) > TIE_RATIO * min(near.values()):
+            previous = min(near, key=lambda key: (near[key], key))
         if near:
-            contenders[before] = settings[before]
+            contenders[previous] = settings[previous]
     return list(contenders.values())
 
 
 def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, Candidate, dict[str, Any]]]:
     """Yield the setting for each size that the default was measured at, with its times."""
-    settings, before = {item.key: item.setting for item in compared}, OWN
+    settings, previous = {item.key: item.setting for item in compared}, OWN
     for nbytes, by_setting in _times_by_size(compared):
         default = by_setting[OWN]
         faster = {key: median(times) for key, times in by_setting.items() if _beats(times, default)}
-        near = [key for key, seconds in faster.items() if seconds <= ALIKE * min(faster.values())]
-        before = before if before in near else min(near, key=lambda key: (faster[key], key), default=OWN)
-        seconds, reference = median(by_setting[before]), median(default)
+        near = [key for key, seconds in faster.items() if seconds <= TIE_RATIO * min(faster.values())]
+        previous = previous if previous in near else min(near, key=lambda key: (faster[key], key), default=OWN)
+        seconds, reference = median(by_setting[previous]), median(default)
         figures = {"seconds": seconds, "over_library": seconds / reference, "reference_seconds": reference}
-        yield nbytes, settings[before], figures
+        yield nbytes, settings[previous], figures
 
 
 def _beats(times: Sequence[float], default: Sequence[float]) -> bool:
@@ -308,7 +308,7 @@ def _beats(times: Sequence[float], default: Sequence[float]) -> bool:
     ratio = median(times) / median(default)
     if min(len(times), len(default)) < 2:
         return ratio < MARGIN
-    return ratio < 1 / ALIKE and max(times) < min(default)
+    return ratio < 1 / TIE_RATIO and max(times) < min(default)
 
 
 def _describe_library(compared: Sequence[LogRun], machine: Topology) -> dict[str, str]:

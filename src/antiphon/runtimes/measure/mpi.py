@@ -20,7 +20,7 @@ from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import (
     HELP,
     Failed,
-    found_launcher,
+    find_launcher,
     import_mpi_to_measure,
     is_launched,
     launcher_command,
@@ -33,12 +33,12 @@ from antiphon.runtimes.measure.mpi_process import Job
 
 
 class Mpi(Runtime):
-    """Run all cases in one launch, unless a launcher started this process."""
+    """Run all cases in one launch, or in the processes of a launcher that started this one."""
 
     def ready(self, how: How) -> None:
         require_mpi()
         if not is_launched():
-            found_launcher(how.mpiexec)
+            find_launcher(how.mpiexec)
         library("mpi", how.compiler)
 
     def first(self) -> AbstractContextManager[bool]:
@@ -108,7 +108,7 @@ def run_cases(
     """Run the cases and return their rows; `progress` gets each row at once.
 
     Starts the processes itself, unless a launcher started this one, as process 0: then call it within `first_process`.
-    `enough`: called before each case; if True, the remaining cases are skipped.
+    `enough`: called before each group of cases; if True, the remaining cases are skipped.
     """
     count = max(len(case.ranks) for case in cases)
     job = Job(str(library("mpi", compiler)), count, list(programs), list(cases))
@@ -153,7 +153,7 @@ def run_job(
 def _raise_fault(rows: Sequence[Row], count: int, program: str) -> list[Row]:
     """Raise the fault that a row reports, if any; return the rows."""
     for row in rows:
-        if row.get("fault") == process.SMALL:
+        if row.get("fault") == process.TOO_FEW:
             if program == "the launcher" and row["processes"] > 1:
                 raise Invalid(
                     f"the launcher started {row['processes']} processes, this needs {count}: mpiexec -n {count} ..."

@@ -64,7 +64,7 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
     communicators = [steering.communicator(comm, contestant.library or {}) for contestant in cases]
     calls = [call_on(communicator) for communicator in communicators]
     settings: dict[int, dict[str, int]] = {
-        id(call): dict(contestant.library or {}) if steering.late else {}
+        id(call): dict(contestant.library or {}) if steering.reads_at_calls else {}
         for call, contestant in zip(calls, cases, strict=True)
     }
     faults = [_try_once(steering, buffers, call, settings[id(call)], peers) for call in calls]
@@ -118,7 +118,8 @@ class MpiCall:
 
 
 class MpiCalls:
-    """Calls on a duplicate of a communicator, whose processes are these of `ranks` ranks. Methods are collective."""
+    """Calls on a duplicate of a communicator. `rank_of`: the rank of each process, among `ranks` ranks of the programs.
+    Methods are collective."""
 
     def __init__(self, engine: Engine, comm: Any, rank_of: Sequence[int], ranks: int) -> None:
         self.engine = engine
@@ -142,7 +143,7 @@ class MpiCalls:
         self.handle = 0
 
 
-CALLS_FACTOR = 4  # times as many short calls are timed together as in loops of Python
+CALLS_FACTOR = 4  # C times this many times more short calls together than loops of Python do
 MAX_COUNT = 2**31 - 1  # elements of a block: MPI counts them in an int
 
 
@@ -164,7 +165,7 @@ def call_of(
 
 
 class PreloadedCall(TimedCall):
-    """A call by a program, or by the MPI library (None)."""
+    """A call as under the preload library: by a program, or by the MPI library if that is None."""
 
     def __init__(self, calls: MpiCalls, program: OpenProgram | None, call: MpiCall, buffers: RankBuffers) -> None:
         self.calls, self.program, self.call, self.buffers = calls, program, call, buffers
@@ -178,8 +179,8 @@ class PreloadedCall(TimedCall):
 
 # ---- jobs ----
 
-SMALL = "alone"  # fault: fewer processes than needed
-GRACE = 0.5  # seconds before aborting: Open MPI may garble the last line of a process that aborts
+TOO_FEW = "alone"  # fault: fewer processes than needed
+ABORT_DELAY = 0.5  # seconds: Open MPI may garble the last line of a process that aborts at once
 IDLE = 1e-3  # seconds between two polls of a process that waits for its turn
 
 
@@ -228,7 +229,7 @@ class Process:
         comm = self.comm(len(case.ranks))
         rows: list[Row] = []
         if self.world.rank < len(case.ranks) and case.library is not None:
-            rows = library_rows(cases, self.job.collectives[case.program], comm, self.mpi, Among(comm))
+            rows = library_rows(cases, self.job.collectives[case.program], comm, self.mpi, CommPeers(comm))
         elif self.world.rank < len(case.ranks):
             wire = self.engine.mpi(comm, case.ranks, self.job.collectives[case.program].ranks)
             try:
@@ -254,22 +255,22 @@ class Process:
             else None
         )
         if mpi_call is not None:
-            for run in ours:  # then their plans know what they need
+            for run in ours:  # the needs of a plan are known after its first run
                 run()
             programs = [self._open_program(contestant) for contestant in cases]
             with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
                 preloaded = [PreloadedCall(calls, program, mpi_call, buffers) for program in programs]
                 rows = Measurement(
-                    cases, buffers, preloaded, PreloadedCall(calls, None, mpi_call, buffers), Among(comm)
+                    cases, buffers, preloaded, PreloadedCall(calls, None, mpi_call, buffers), CommPeers(comm)
                 ).run()
             return self._with_needs(rows, plans, comm, buffers)
         with record_wires({rank: wire} if case.trace else {}) as recorder:
-            rows = Measurement(cases, buffers, ours, theirs, Among(comm), recorder=recorder).run()
+            rows = Measurement(cases, buffers, ours, theirs, CommPeers(comm), recorder=recorder).run()
         return self._with_needs(rows, plans, comm, buffers)
 
-    # the numbers of messages and the scratch memory are known after a run
     @staticmethod
     def _with_needs(rows: list[Row], plans: Sequence[NativePlan], comm: Any, buffers: RankBuffers) -> list[Row]:
+        """Add the messages of all ranks and the largest scratch (bytes) to the rows. Collective; after a run."""
         needs = comm.allgather([(plan.needs.sends, plan.needs.scratch) for plan in plans])
         for number, row in enumerate(rows):
             row["messages"] = sum(rank_needs[number][0] for rank_needs in needs)
@@ -286,8 +287,8 @@ class Process:
             comm.Free()
 
 
-class Among(Peers):
-    """The processes of a communicator."""
+class CommPeers(Peers):
+    """The processes of a communicator of mpi4py, or of an object with its interface."""
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.first = comm, comm.rank == 0
@@ -315,10 +316,10 @@ def work(
     job: Job, mpi: Any, world: Any, on_row: Callable[[dict[str, Any]], None], enough: Callable[[], bool] = lambda: False
 ) -> None:
     """Run the cases as process 0, which passes a row for each, or a fault, to `on_row`; the others `follow`. `enough`:
-    called before each case; if True, the remaining cases are skipped."""
+    called before each group of cases; if True, the remaining cases are skipped."""
     global _busy  # noqa: PLW0603
     if world.size != job.processes:
-        on_row({"fault": SMALL, "processes": world.size})
+        on_row({"fault": TOO_FEW, "processes": world.size})
         return
     job.collectives = [decode(data)[0].collective for data in job.programs]
     _busy = True
@@ -350,7 +351,7 @@ def follow(mpi: Any, world: Any) -> None:
 
 
 def dismiss(world: Any, why: str = "") -> None:
-    """Let the others end, at process 0. Abort all if a job is unfinished."""
+    """At process 0: end `follow` at the other processes. Abort all if a job is unfinished; `why`: printed then."""
     if _busy:
         print(f"antiphon: {why or 'stopped'}", file=sys.stderr, flush=True)
         world.Abort(1)
@@ -371,7 +372,7 @@ def main(folder: str) -> None:
     except Exception as error:
         kind = type(error).__name__
         print(MARK + json.dumps({"fault": str(error), "kind": kind}) + "\n", flush=True)
-        time.sleep(GRACE)
+        time.sleep(ABORT_DELAY)
         if not isinstance(error, AntiphonError):
             traceback.print_exc()
         world.Abort(1)

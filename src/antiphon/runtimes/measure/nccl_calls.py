@@ -31,17 +31,17 @@ PROTOCOLS = ("ll", "ll128", "simple")
 _NAMES = "int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8_e4m3fn float8_e5m2"
 TYPES = {name: number for number, name in enumerate(_NAMES.split())}
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
-# The functions by collective, and which of operator and root they take.
+# By collective: the function, and which of operator and root it takes.
 ENTRIES = {
     "allreduce": ("ncclAllReduce", ("op",)), "reducescatter": ("ncclReduceScatter", ("op",)),
     "reduce": ("ncclReduce", ("op", "root")), "broadcast": ("ncclBroadcast", ("root",)),
     "allgather": ("ncclAllGather", ()), "alltoall": ("ncclAlltoAll", ()), "gather": ("ncclGather", ("root",)),
     "scatter": ("ncclScatter", ("root",)),
 }  # fmt: skip
-# Versions: settings are of calls, chunks exist, windows exist, which configuration of communicators is written here.
+# Since which version calls take settings, tuner plugins set chunks, symmetric windows exist; the version of CommConfig.
 PER_CALL, CHUNKS, WINDOWS, CONFIGURED = 23200, 23000, 22700, 22703
 EFFICIENT, ZERO, SYMMETRIC = 1, 2, 1  # CTA policies: few multiprocessors, none; windows that lie alike on all ranks
-UNDEFINED, MAGIC = -(2**31), 0xCAFEBEEF
+UNDEFINED, MAGIC = -(2**31), 0xCAFEBEEF  # as in nccl.h: a field that is not set; the mark of a configuration
 COMMUNICATOR_KEYS = ("library", "registered", "chunk")  # settings that always need a communicator of their own
 VARIABLES = ("NCCL_ALGO", "NCCL_PROTO")
 GPU_RUNTIMES = {
@@ -51,7 +51,7 @@ TO_GPU, FROM_GPU, NOT_WAITING = 1, 2, 1  # directions of copies; streams that do
 
 
 class Refused(Unsupported):
-    """The library refuses a setting."""
+    """The library does not support or rejects a setting."""
 
 
 class UniqueId(Structure):
@@ -92,7 +92,11 @@ def make_config(kind: type[Any], version: int, settings: Settings) -> Any:
 
 
 def selection_text(algorithm: str, protocol: str) -> str:
-    """Return how a call asks for an algorithm: names select those that begin so, ^ takes away."""
+    """Return NCCL's algSelection for an algorithm: a name selects all that begin with it, "+^NAME" excludes.
+
+    >>> selection_text("ring", "ll")
+    'RING_LL+^RING_LL128'
+    """
     name = "NVLSTREE" if algorithm == "nvls-tree" else algorithm.replace("-", "_").upper()
     return f"{name}_{protocol.upper()}" + (f"+^{name}_LL128" if protocol == "ll" else "")
 
@@ -153,8 +157,8 @@ class Gpu(CLibrary):
 
 
 class Nccl(CLibrary):
-    """A library with NCCL's interface. `table`: what our tuner plugin reads, where it is loaded; `per_call`: whether
-    algorithm, protocol, channels and policy are settings of calls."""
+    """A library with NCCL's interface. `table`: the file that our tuner plugin reads, if it is loaded; `per_call`:
+    whether algorithm, protocol, channels and policy are settings of calls."""
 
     def __init__(self, path: str, table: Path | None = None) -> None:
         super().__init__(load_library("NCCL", (path,)), "nccl")
@@ -167,7 +171,7 @@ class Nccl(CLibrary):
         return bytes(identity)
 
     def key(self, settings: Settings) -> tuple[tuple[str, int], ...]:
-        """Return what of a setting needs a communicator of its own: a rule for a chunk names all."""
+        """Return the settings that belong to a communicator: all of them with a chunk, as its rule names all."""
         needs_all = "chunk" in settings or not self.per_call
         return tuple(sorted((k, v) for k, v in settings.items() if needs_all or k in COMMUNICATOR_KEYS))
 
@@ -221,7 +225,7 @@ def _words(settings: Settings) -> tuple[str, str]:
 
 
 def _chunk_rules(settings: Settings) -> str:
-    """Return the table of our plugin for a communicator: without rules where the chunks are NCCL's own."""
+    """Return our plugin's table for a communicator: rules for its chunks, or none for NCCL's own choice."""
     if "chunk" not in settings:
         return f"{HEAD}\n"
     rule = f"0 - {' '.join(_words(settings))} {settings.get('channels', 0)} * * {settings['chunk']}"

@@ -27,7 +27,7 @@ from antiphon.core.collective import Collective
 from antiphon.errors import Unsupported
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.loop import Measurement, RankBuffers, TimedCall
-from antiphon.runtimes.measure.mpi_process import Among, Job, Process, main
+from antiphon.runtimes.measure.mpi_process import CommPeers, Job, Process, main
 from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, Gpu, Nccl, Refused
 
 CALLS, LARGE = 20, 2**22  # calls that are timed together below LARGE bytes, else a quarter as many
@@ -91,7 +91,7 @@ class NcclProcess(Process):
 
     def __init__(self, job: NcclJob, world: Any) -> None:
         self.job: NcclJob = job
-        self.world, self.peers = world, Among(world)
+        self.world, self.peers = world, CommPeers(world)
         hosts = world.allgather(socket.gethostname())
         self.gpu = Gpu(job.vendor, hosts[: world.rank].count(hosts[world.rank]))
         self.folder = tempfile.TemporaryDirectory(prefix="antiphon-")

@@ -19,11 +19,11 @@ from math import comb, exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-UNSURE = 0.005  # probability that an interval misses the median
-ALIKE = 1.02  # contestants that differ by less are a tie
-MAX_ROUNDS = 8  # times the requested number of rounds, at most
+ERROR_PROBABILITY = 0.005  # probability that an interval misses the median
+TIE_RATIO = 1.02  # contestants that differ by less are a tie
+MAX_ROUNDS = 8  # a race ends after this many times the requested number of rounds
 MARGIN = 0.95  # a plan serves if it takes less than this of the library's time, and surely less than all of it
-BOUND = log(1e6)  # clips the ends of intervals, also where there are too few rounds for any
+MAX_LOG_RATIO = log(1e6)  # clips the ends of intervals, also where there are too few rounds for any
 
 Floats = NDArray[np.float64]
 
@@ -43,27 +43,27 @@ class Standing:
 @cache
 def _count_omitted(rounds: int) -> int:
     """Return the number of smallest (and of largest) of `rounds` values that lie outside the median's interval."""
-    # P(median outside) = P(Binomial(rounds, 1/2) < omitted) on either side; each side may have UNSURE / 2
+    # P(median outside) = P(Binomial(rounds, 1/2) < omitted) on either side; each side may have ERROR_PROBABILITY / 2
     total, omitted = 0.0, 0
-    while omitted < rounds // 2 and (total := total + comb(rounds, omitted) / 2.0**rounds) <= UNSURE / 2:
+    while omitted < rounds // 2 and (total := total + comb(rounds, omitted) / 2.0**rounds) <= ERROR_PROBABILITY / 2:
         omitted += 1
     return omitted
 
 
 def interval(values: Sequence[float] | Floats) -> tuple[float, float, float]:
-    """Return the median between the ends of its interval, which are infinite for too few values."""
+    """Return (low, median, high): the median and the ends of its interval, infinite for too few values."""
     ordered = np.sort(np.asarray(values, float))
     omitted = _count_omitted(len(ordered))
     middle = float(np.median(ordered))
     return (float(ordered[omitted - 1]), middle, float(ordered[-omitted])) if omitted else (-np.inf, middle, np.inf)
 
 
-def compare(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
-    """Return the median ratio of pairs in which both were measured, between the ends of its interval."""
+def compare(times: Floats, reference: Floats) -> tuple[float, float, float]:
+    """Return (low, median, high) of the ratio `times` / `reference`, over the rounds in which both were measured."""
     # logarithms make the median of a ratio symmetric: swapping the contestants negates it
-    ratios = np.log(np.maximum(ours, 1e-12)) - np.log(np.maximum(theirs, 1e-12))
+    ratios = np.log(np.maximum(times, 1e-12)) - np.log(np.maximum(reference, 1e-12))
     low, middle, high = interval(ratios[~np.isnan(ratios)])
-    return exp(max(low, -BOUND)), exp(middle), exp(min(high, BOUND))
+    return exp(max(low, -MAX_LOG_RATIO)), exp(middle), exp(min(high, MAX_LOG_RATIO))
 
 
 def beats_library(ratio: float, high: float) -> bool:
@@ -72,8 +72,8 @@ def beats_library(ratio: float, high: float) -> bool:
 
 
 class Race:
-    """The times of a race. `going`: contestants that can still win. `times[round][contestant]`: NaN after it was
-    eliminated. `theirs`: the library's time per round, empty without a library."""
+    """The times of a race. `going`: contestants that can still win. `times[round][contestant]`: seconds, NaN after it
+    was eliminated. `theirs`: the library's seconds per round, empty without a library."""
 
     def __init__(self, contestants: int, rounds: int) -> None:
         self.going = list(range(contestants))
@@ -81,29 +81,29 @@ class Race:
         self.times: list[list[float]] = []
         self.theirs: list[float] = []
 
-    def add(self, spent: Sequence[float], theirs: float | None = None) -> None:
+    def add(self, seconds_of_going: Sequence[float], theirs: float | None = None) -> None:
         """Add a round: the seconds of the contestants that are going, in their order, and the library's."""
         if theirs is not None:
             self.theirs.append(theirs)
         # eliminated contestants stay NaN, which pairs of the comparison skip
         row = [float("nan")] * (max(self.going) + 1 if not self.times else len(self.times[0]))
-        for number, seconds in zip(self.going, spent, strict=True):
+        for number, seconds in zip(self.going, seconds_of_going, strict=True):
             row[number] = seconds
         self.times.append(row)
 
     def decide(self) -> bool:
         """Eliminate contestants that are surely slower than the best. Return whether the race is decided.
 
-        It is after the maximum of rounds; or after the minimum, if the others surely are as fast as the best, and the
-        best surely is or is not faster than the library."""
+        It is decided after the maximum of rounds. After the minimum it is if the others surely are as fast as the best,
+        and the best surely is or is not faster than the library."""
         standings = self.standings()
         # keep contestants that may be the best, or surely differ from it by less than 2 %
-        self.going = [n for n in self.going if standings[n].low <= 1.0 or standings[n].high <= ALIKE]
+        self.going = [n for n in self.going if standings[n].low <= 1.0 or standings[n].high <= TIE_RATIO]
         if len(self.times) < self.min_rounds:
             return False
         if len(self.times) >= self.max_rounds:
             return True
-        return all(standings[n].high <= ALIKE for n in self.going) and self._library_is_decided(standings)
+        return all(standings[n].high <= TIE_RATIO for n in self.going) and self._library_is_decided(standings)
 
     def _library_is_decided(self, standings: Sequence[Standing]) -> bool:
         if not self.theirs:
@@ -126,7 +126,7 @@ class Race:
                 continue
             log_ratios = log_times[:, number] - log_times[:, best]
             low, middle, high = interval(log_ratios[~np.isnan(log_ratios)])
-            low, high = max(low, -BOUND), min(high, BOUND)
-            tied = number in self.going and (low <= 0.0 or high <= log(ALIKE))
+            low, high = max(low, -MAX_LOG_RATIO), min(high, MAX_LOG_RATIO)
+            tied = number in self.going and (low <= 0.0 or high <= log(TIE_RATIO))
             standings.append(Standing(exp(middle), exp(low), exp(high), tied))
         return standings

@@ -31,7 +31,7 @@ ROUNDS = 32  # exchanges by which clocks are compared
 
 
 def clock_name() -> str:
-    """Return a name of the clock, which processes of one boot of a kernel and one time namespace share."""
+    """Return a name of the clock. Processes on one running kernel and in one time namespace share it."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/time')}"
@@ -74,15 +74,15 @@ class Recorder:
         self.traces = traces
 
     def fit(self, calls: int) -> None:
-        """Make room for this number of calls. To be called after the first one, which shows the records per call."""
+        """Make room for this number of calls. Call it after the first call, which shows the records per call."""
         for trace in self.traces.values():
             trace.fit(calls)
 
     def collect(self, peers: Peers, run_seconds: Sequence[float], after: int) -> list[Recording]:
         """Return the records of all ranks in one call, the same at all processes.
 
-        `run_seconds`: by run. The call is the run of median time (or just above) among those that all ranks still
-        hold. `after`: the number of calls after the last run."""
+        `run_seconds`: of each run. The call is the run of median time (the upper one of two) among those that all ranks
+        still hold. `after`: the number of calls that were made after the last run, to check the result."""
         held_counts = peers.all([trace.count_complete() for trace in self.traces.values()])
         common = min(itertools.chain.from_iterable(held_counts))
         if not any(trace.calls for trace in self.traces.values()):
@@ -91,7 +91,7 @@ class Recorder:
             raise Unsupported(
                 f"a run of more than {MAX_RECORDS // (after + 1)} operations at a rank is too long for a trace"
             )
-        # Only runs that all ranks still hold; the trace is a ring buffer of the last calls.
+        # The trace is a ring buffer: the first runs may be overwritten.
         order = sorted(
             range(max(len(run_seconds) + after - common, 0), len(run_seconds)), key=lambda run: run_seconds[run]
         )
@@ -102,7 +102,7 @@ class Recorder:
              "records": _pack_records(trace.call(after + len(run_seconds) - 1 - run))}
             for rank, trace in self.traces.items()
         ]  # fmt: skip
-        return [rank for process in peers.all(rows) for rank in process]
+        return [recording for process in peers.all(rows) for recording in process]
 
 
 @contextmanager
@@ -129,15 +129,16 @@ def unpack_records(text: str) -> np.ndarray[Any, Any]:
 def measured_trace(recordings: Sequence[Recording], title: str, about: Mapping[str, Any]) -> bytes:
     """Return the trace (docs/export.md) of the recordings of all ranks. It begins when the first of them began."""
     columns = {row["rank"]: _Rank(row) for row in sorted(recordings, key=lambda row: int(row["rank"]))}
-    if sum(len(row.kind) for row in columns.values()) > MAX_EVENTS:
+    if sum(len(rank_records.kind) for rank_records in columns.values()) > MAX_EVENTS:
         raise Unsupported(f"a trace of more than {MAX_EVENTS} operations is too long for a viewer; take a smaller plan")
-    start = min(float(row.begin[0]) for row in columns.values())
-    for row in columns.values():
-        row.begin, row.end = (row.begin - start) / 1000, (row.end - start) / 1000
+    start = min(float(rank_records.begin[0]) for rank_records in columns.values())
+    for rank_records in columns.values():
+        rank_records.begin = (rank_records.begin - start) / 1000  # microseconds
+        rank_records.end = (rank_records.end - start) / 1000
     error = max(row["error"] for row in recordings)
     writer = TraceWriter(title, {**about, "run": recordings[0]["turn"] + 1, "clock_error_us": error / 1000})
     writer.process(RANKS, "ranks")
-    works = [work for rank, row in columns.items() for work in row.list_work(rank)]
+    works = [work for rank, rank_records in columns.items() for work in rank_records.list_work(rank)]
     write_ranks(writer, _match_messages(columns), works)
     return writer.encode()
 
@@ -177,7 +178,7 @@ def _match_messages(columns: Mapping[int, _Rank]) -> list[Passage]:
 
     A receive that was already waiting when its message was sent begins at the send."""
     passages = []
-    received = {rank: sender.messages(RECEIVE) for rank, sender in columns.items()}
+    received = {rank: receiver.messages(RECEIVE) for rank, receiver in columns.items()}
     for src, sender in columns.items():
         for (dst, channel), rows in sender.messages(SEND).items():
             for send, receive in zip(rows, received[dst].get((src, channel), ()), strict=True):

@@ -1,7 +1,7 @@
-"""Run one schedule at several sizes, build rows of measurements (algbw, busbw), and look up abilities of a runtime.
+"""Run one schedule at several sizes, build rows of measurements (algbw, busbw), and look up what a runtime supports.
 
 For an allreduce of 64 MiB among 8 ranks that takes 1 ms, algbw is 64 MiB / 1 ms = 67.1 GB/s, and busbw is that times
-2 (8 - 1) / 8 = 117.4 GB/s: the bandwidth that each rank's links must have had, at least.
+2 (8 - 1) / 8 = 117.4 GB/s: each rank's links had at least this bandwidth.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def load_runtime(name: str) -> Runtime:
 
 
 def cuts_of(name: str) -> Cuts:
-    """Return how a runtime cuts messages for which the schedule does not set the pieces."""
+    """Return into how many pieces a runtime cuts a message if the schedule does not say."""
     return find("runtime", name).can.cuts or NO_CUTS
 
 
 def has_in_place(name: str, kind: str) -> bool:
     """Return whether a runtime runs this collective in place."""
-    able = find("runtime", name).can.in_place
-    return able == "all" or kind in able
+    kinds = find("runtime", name).can.in_place
+    return kinds == "all" or kind in kinds
 
 
 @contextmanager
@@ -87,8 +87,8 @@ def run_schedule(  # noqa: PLR0913
 ) -> list[Row] | None:
     """Run a schedule on random data of each size and check every element: a row for each (docs/bench.md).
 
-    Of processes that a launcher started, only the first has rows. Raises Missing if something is not installed.
-    `trace`: each row has `traced`, which `recorder.measured_trace` reads.
+    Under a launcher such as mpiexec only the first process has rows; the others get None. Raises Missing if something
+    is not installed. `trace`: each row has `traced`, which `recorder.measured_trace` reads.
     """
     sizes, type_name = sizes_and_type(nbytes, dtype, op, repeat)
     collective, how = runnable.schedule.collective, how or How()

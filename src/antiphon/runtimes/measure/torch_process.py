@@ -1,7 +1,8 @@
 """A process of `bench --on torch`: `python -m ... FOLDER` starts all of them, `... FOLDER RANK` is one of them.
 
 FOLDER holds the job (`mpi_process.Job`: programs and cases) and the plans. Each process calls torch.distributed's
-collectives on a process group of ours per plan, and for comparison on gloo's. Rank 0 prints a line of JSON per case.
+collectives on a process group of backend "antiphon" per plan and, for comparison, on gloo's. Rank 0 prints a line of
+JSON per case. Processes measure each group of cases together (`loop.Measurement`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.measure.case import Case, group_cases
 from antiphon.runtimes.measure.loop import Call, Measurement, RankBuffers
-from antiphon.runtimes.measure.mpi_process import Among, Job
+from antiphon.runtimes.measure.mpi_process import CommPeers, Job
 from antiphon.runtimes.measure.recorder import record_wires
 
 Array = NDArray[Any]
@@ -49,14 +50,14 @@ def tensor_of(array: Array) -> torch.Tensor:
 
 
 def call_of(case: Case, buffers: RankBuffers, group: Any) -> Call:
-    """Return a call of a collective of PyTorch on the buffers of a rank: by our group, or by gloo's (None)."""
+    """Return a call of a collective of PyTorch on the buffers of a rank: by this process group, or by gloo's (None)."""
     kind, in_place = buffers.collective.kind, case.in_place
     source, target = tensor_of(buffers.source), tensor_of(buffers.target)
     op = _OPERATORS[case.op]
     root = buffers.collective.roots[0] if buffers.collective.roots else 0
     at_root, ranks = buffers.rank == root, buffers.collective.ranks
     if kind in ("allreduce", "broadcast", "reduce"):
-        tensor = target if len(target) else source.clone()  # where a reduce leaves nothing
+        tensor = target if len(target) else source.clone()  # a reduce has no target there
         collective_call = {
             "allreduce": lambda: dist.all_reduce(tensor, op, group),
             "broadcast": lambda: dist.broadcast(tensor, root, group),
@@ -122,7 +123,7 @@ def main(folder: Path, rank: int) -> None:
     torch.set_num_threads(1)
     job = Job.read(folder)
     store = dist.FileStore(str(folder / "store"), job.processes)
-    world = Among(TorchWorld(store=store, rank=rank, world_size=job.processes))
+    world = CommPeers(TorchWorld(store=store, rank=rank, world_size=job.processes))
     collectives = [decode(data)[0].collective for data in job.programs]
     groups: dict[int, Any] = {}
     for numbers in group_cases(job.cases):
@@ -139,9 +140,9 @@ def main(folder: Path, rank: int) -> None:
         with record_wires({rank: case_groups[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
             rows = Measurement(cases, buffers, calls, gloo_call, world, recorder=recorder).run()
         for group in case_groups:
-            by_gloo = [row for row in backend.report(group) if row["served_by"] == "library"]
-            if by_gloo and cases[0].unit:
-                raise AntiphonError(f"our schedule did not serve {by_gloo[0]['collective']}: {by_gloo[0]['why']}")
+            gloo_rows = [row for row in backend.report(group) if row["served_by"] == "library"]
+            if gloo_rows and cases[0].unit:
+                raise AntiphonError(f"our schedule did not serve {gloo_rows[0]['collective']}: {gloo_rows[0]['why']}")
         for number, row in zip(numbers if rank == 0 else (), rows, strict=False):
             print(MARK + json.dumps({"case": number, **row}), flush=True)
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Adopt plans that are made while a group runs: when its processes ask for them, and how all switch at the same call.
+"""Switch a running group to plans that are made meanwhile: when its processes ask, and how all switch at the same call.
 
 Process 0 has a subprocess that plans (`PlanningProcess`); its question describes the job, its answer is a book of
 plans. All processes must start to use the book at the same call, or their messages would not fit together. At certain
@@ -38,14 +38,14 @@ from antiphon.runtimes.serve.auto_question import Answer, decode_answer, read_ke
 from antiphon.runtimes.serve.book import Book, decode_book
 from antiphon.runtimes.serve.ledger import Row
 
-PIPE_BYTES = 2**20  # of the answer, that fit into the pipe before anything reads them
-_F_SETPIPE_SZ = 1031
-_END_TIMEOUT = 3.0  # seconds
+PIPE_BYTES = 2**20  # capacity of the pipe for the answer
+_F_SETPIPE_SZ = 1031  # fcntl's command to set it (Linux)
+_END_TIMEOUT = 3.0  # seconds from SIGTERM to SIGKILL
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class PlanningProcess:
-    """A subprocess that answers a question. It ends with this process, however this one ends."""
+    """A subprocess that answers a question. It ends when this process ends, even by a crash."""
 
     def __init__(self, question: str, cache_file: Path | None) -> None:
         package = str(Path(str(antiphon.errors.__file__)).parents[1])
@@ -121,7 +121,7 @@ Sum = Callable[[NDArray[Any]], None]  # over all processes, in place
 SYNCHRONIZING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")  # none ends before all have begun
 LARGE_CALL_BYTES = 2**16  # bytes per process, from which any other call may be preceded by a sum, too
 MAX_CALLS_WITHOUT_SUM = 64  # calls without a sum after which any call may be preceded by one
-SPACING = 64  # after n calls the next sum comes n / SHARE calls later
+SPACING = 64  # after n calls the next sum comes n / SPACING calls later
 _PLANNING, _READY, _NEVER = 0, 1, 2
 # The integers: state (of process 0), bytes of the book, its digest (four of them), and the number of processes ...
 _DIGEST, _LACKING, _BUSY = slice(2, 6), 6, 7  # ... do not have the book, and have steps left

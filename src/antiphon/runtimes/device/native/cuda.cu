@@ -1,5 +1,6 @@
-/* The kernel on GPUs of NVIDIA and AMD, one or several of this process. Ranks go round the devices; all ranks of one device
- * are one cooperative launch, so that all their blocks are resident at once, and none waits for one that cannot begin.
+/* The kernel on GPUs of NVIDIA and AMD, one or several of this process. Rank r runs on device r modulo the number of
+ * devices. One cooperative launch runs all ranks of a device: all their blocks are resident at once, so that none waits for one
+ * that cannot begin.
  *
  * Threading: one thread of the host for all ranks of this process; what a device does is ordered by its stream.
  * Ownership: a Device lives as long as the process, with its stream; a Rank owns its peers and queues, a Plan its tables on the
@@ -38,7 +39,7 @@ thread_local const char *failure = "";
 struct Device;
 struct Rank;
 
-/* What a call by steps is made of (by_steps.h). */
+/* Events and queues: of calls that the host drives step by step (by_steps.h). */
 struct Event {
     cuda(Event_t) event = nullptr;
 };
@@ -47,21 +48,21 @@ struct Queue {
     Device *device = nullptr;
     cuda(Stream_t) stream = nullptr;
     u32 threads = 0;
-    char *stage = nullptr; /* of the host: by_steps.h */
+    char *stage = nullptr; /* memory of the host for copies (stage_of) */
 };
 
-/* What ranks of one device share: they are launched together. */
+/* A GPU, with what its ranks share. */
 struct Device {
     int number = 0;
-    std::string about; /* in words */
+    std::string about; /* its description (ad_rank_device) */
     cuda(Stream_t) stream = nullptr, copies = nullptr; /* of calls; of the host's copies, which wait for no call */
-    std::vector<Rank *> ranks, begun;
-    Run *runs = nullptr; /* of the device, as is all that follows */
+    std::vector<Rank *> ranks, begun; /* begun: of a call that is not launched yet */
+    Run *runs = nullptr;              /* in device memory: per launched rank its call, and its first block */
     u32 *first = nullptr;
-    u32 *stop = nullptr, *stop_on_host = nullptr; /* mapped: the same number on the device and here */
+    u32 *stop = nullptr, *stop_on_host = nullptr; /* the stop flag: mapped memory, by its address on the device and here */
     bool running = false;
     std::map<size_t, std::unique_ptr<Event>> events;
-    std::vector<bool> reaches; /* of each device whether this one may access its memory */
+    std::vector<bool> reaches; /* per device: whether this one may access its memory */
 };
 
 struct Rank {
@@ -70,19 +71,19 @@ struct Rank {
     std::vector<Peer> peers;
     Peer *peers_on_device = nullptr;
     Run run{};
-    u32 used = 0;
+    u32 used = 0; /* thread blocks of the current call */
     bool failed = false;
     std::map<u32, std::unique_ptr<Queue>> queues;
     Boxes boxes;
 };
 
-/* The table and what it is at the size of the last call, on the device. */
+/* A plan's table, and the quantities derived from it for the size of the last call, in host and device memory. */
 struct Plan {
     std::vector<i64> words;
     Table table;
     Device *device = nullptr; /* which outlives its rank */
-    std::string unreached;    /* why its kernels would access what they cannot; empty: they do not */
-    i64 *on_device = nullptr, *sized = nullptr;
+    std::string unreached;    /* why its kernels cannot access all memory that they use; empty: they can */
+    i64 *on_device = nullptr, *sized = nullptr; /* in device memory: `words`; cuts and shifts of `size` */
     Size size{-1, 0, {}, {}};
     BufferCheck check;
 };
@@ -95,7 +96,7 @@ std::vector<Device *> devices;
 
 namespace {
 
-/* All kernels at once: to load one while another waits for it may take until that ends, and so for ever. */
+/* Loads all kernels now. Loading one later might wait until a running kernel ends, which may itself wait for the new one. */
 bool load_kernels() {
     cuda(Error_t) code;
     cuda(FuncAttributes) about;
@@ -107,7 +108,7 @@ bool load_kernels() {
     return true;
 }
 
-/* Access from a device to the memory of all that it can reach; false: it could not be enabled. */
+/* Enables access from a device to the memory of all others that it can reach; false: this failed. */
 bool reach_peers(Device &device, int count) {
     static thread_local std::string text;
     cuda(Error_t) code;
@@ -147,7 +148,7 @@ Device *device_of(u32 rank) {
     return entry = device;
 }
 
-/* The devices of ranks of this process that steps of a table access and this one cannot. */
+/* The reason why a device cannot make calls of a table: the GPUs whose memory it would access and cannot; empty: none. */
 std::string out_of_reach(const Device &device, const Table &table) {
     std::vector<bool> named(devices.size());
     std::string text;
@@ -161,7 +162,7 @@ std::string out_of_reach(const Device &device, const Table &table) {
     return text.empty() ? text : text + ", as this plan does; plan on a topology without links between them";
 }
 
-/* Copies and waits for it, on a stream of our own: the default one would wait for the program's, and cannot be captured. */
+/* Copies and waits, on a stream of our own: the default stream would wait for the program's, and cannot be captured. */
 int copy_now(const Device &device, void *to, const void *from, size_t bytes) {
     cuda(Error_t) code;
     return FAILS(cuda(SetDevice)(device.number)) ||
@@ -169,7 +170,7 @@ int copy_now(const Device &device, void *to, const void *from, size_t bytes) {
            FAILS(cuda(StreamSynchronize)(device.copies));
 }
 
-/* All ranks of a device that have begun, as one. */
+/* Launches all ranks of a device that have begun, as one kernel. Returns 0, or 1 and `failure`. */
 int launch(Device &device) {
     cuda(Error_t) code;
     if (FAILS(cuda(SetDevice)(device.number))) return 1;
@@ -319,7 +320,7 @@ namespace {
 /* Why kernels cannot make calls of a plan, or NULL. */
 const char *unreached(const Plan &plan) { return plan.unreached.empty() ? nullptr : plan.unreached.c_str(); }
 
-/* What a rank runs with from now on; 0: it can. */
+/* Sets the arguments of a rank's next call (rank.run). Returns 0, or 1 and `failure`. */
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     cuda(Error_t) code;
@@ -353,7 +354,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     return 0;
 }
 
-/* Among what its device launches next. 0: it is. */
+/* Adds a rank to those that its device launches next. Returns 0, or 1 and `failure`. */
 int make_ready(Rank &rank, const Head &head, u64 call, i64 unit, u32 lanes) {
     cuda(Error_t) code;
     Device &device = *rank.device;
@@ -369,14 +370,14 @@ int make_ready(Rank &rank, const Head &head, u64 call, i64 unit, u32 lanes) {
     return device.begun.push_back(&rank), 0;
 }
 
-/* What has begun of a call that cannot, ends. */
-void take_back(void *const *ranks, u32 count) {
-    const char *first = failure;
+/* Ends the ranks of a call that have begun, after another one could not begin. */
+void abandon_call(void *const *ranks, u32 count) {
+    const char *reason = failure; /* ad_wait may replace it */
     for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->device->begun.clear();
     std::vector<int> failed(count);
     (void)ad_wait(count, ranks, 1e-9, failed.data());
     for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->boxes.stopped();
-    failure = first;
+    failure = reason;
 }
 
 }  // namespace
@@ -389,10 +390,10 @@ int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 un
             return (int)i + 1;
     for (u32 i = 0; i < count; ++i)
         if (make_ready(*(Rank *)ranks[i], ((Plan *)plans[i])->table.head, call, unit, lanes))
-            return take_back(ranks, count), (int)i + 1;
+            return abandon_call(ranks, count), (int)i + 1;
     for (u32 i = 0; i < count; ++i) {
         Device &device = *((Rank *)ranks[i])->device;
-        if (!device.begun.empty() && launch(device)) return take_back(ranks, count), (int)i + 1;
+        if (!device.begun.empty() && launch(device)) return abandon_call(ranks, count), (int)i + 1;
     }
     return 0;
 }
@@ -400,12 +401,12 @@ int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 un
 int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
     cuda(Error_t) code;
     const double end = now() + seconds;
-    const char *wrong = nullptr;
+    const char *reason = nullptr;
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         Device &device = *rank.device;
         if (FAILS(cuda(SetDevice)(device.number))) {
-            failed[i] = 1, wrong = failure;
+            failed[i] = 1, reason = failure;
             continue;
         }
         while ((code = cuda(StreamQuery)(device.stream)) == cuda(ErrorNotReady))
@@ -413,12 +414,12 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
                 *device.stop_on_host = 1;
                 for (Rank *peer : device.ranks) peer->failed = true;
             }
-        if (code != cuda(Success)) wrong = cuda(GetErrorString)(code);
+        if (code != cuda(Success)) reason = cuda(GetErrorString)(code);
         if (rank.failed) rank.boxes.stopped();
         failed[i] = rank.failed || code != cuda(Success);
-        if (failed[i] && !wrong) wrong = "its time was up";
+        if (failed[i] && !reason) reason = "its time was up";
     }
-    return wrong ? (failure = wrong, 1) : 0;
+    return reason ? (failure = reason, 1) : 0;
 }
 
 #include "by_steps.h"

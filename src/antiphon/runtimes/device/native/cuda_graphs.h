@@ -1,24 +1,24 @@
-/* Calls captured as graphs of CUDA and HIP: one for each device. Part of cuda.cu.
+/* Calls captured as graphs of CUDA and HIP, one graph per device (device.h: ad_graph_*, ad_stream_*). Part of cuda.cu.
  *
- * Threading: the thread of the ranks; ad_graph_stop by any.
+ * Threading: one thread calls these functions, but for ad_graph_stop, which any thread may call.
  * Ownership: a Captured owns its instance and the device memory that its kernels read; streams are the program's.
  */
 #pragma once
 
 namespace {
 
-/* Of a device: what its kernel reads, which nothing else changes, and the number of the next call. */
+/* The graph of one device, with copies of all data that its kernel reads, as later calls change the originals. */
 struct Captured {
     Device *device;
     std::vector<Rank *> ranks;
-    std::vector<void *> memory;
-    u64 *counter = nullptr;
-    u64 next = ~(u64)0;
+    std::vector<void *> memory; /* allocations in device memory */
+    u64 *counter = nullptr;     /* in device memory: the number of the next call */
+    u64 next_call = ~(u64)0;    /* the counter's value as the host knows it; ~0: unknown */
     cuda(GraphExec_t) instance = nullptr;
     Launch launch{};
     int type = 0;
     u32 blocks = 0, threads = 0;
-    u32 number = 0; /* of the first rank, among those that were given */
+    u32 first_rank = 0; /* index of its first rank in the arguments of ad_graph_new */
 
     ~Captured() {
         (void)cuda(SetDevice)(device->number);
@@ -33,7 +33,8 @@ struct Captured {
         memory.push_back(block);
         return block;
     }
-    void *like(const void *values, size_t bytes) {
+    /* A copy of `values` in device memory; nullptr: failed. */
+    void *copy_of(const void *values, size_t bytes) {
         void *block = allocate(bytes);
         return block && copy_now(*device, block, values, bytes) ? nullptr : block;
     }
@@ -41,20 +42,20 @@ struct Captured {
 
 struct Graph {
     std::vector<std::unique_ptr<Captured>> all;
-    bool stopped = false; /* on streams of a program */
+    bool stopped = false; /* by ad_graph_stop */
 };
 
-/* The run of a rank with copies of all that other calls change. */
-bool keep_run(Captured &captured, const Plan &plan, Run *run) {
+/* Makes a rank's run refer to copies of all data that other calls change; false: failed. */
+bool copy_run_data(Captured &captured, const Plan &plan, Run *run) {
     const size_t cuts = plan.size.cuts.size(), sized = cuts + plan.size.shift.size();
-    const i64 *own = (const i64 *)captured.like(plan.sized, sized * sizeof(i64));
-    run->peers = (const Peer *)captured.like(run->peers, run->ranks * sizeof(Peer));
+    const i64 *own = (const i64 *)captured.copy_of(plan.sized, sized * sizeof(i64));
+    run->peers = (const Peer *)captured.copy_of(run->peers, run->ranks * sizeof(Peer));
     run->line.cuts = own, run->shift = own + cuts, run->counter = captured.counter;
     return own && run->peers;
 }
 
-/* A call on a stream, which may be one that a program captures: kernels alone. */
-void ask_call(const Captured &captured, cuda(Stream_t) stream) {
+/* Enqueues a call on a stream. Only kernels, as a program may be capturing the stream. */
+void enqueue_call(const Captured &captured, cuda(Stream_t) stream) {
     note_error(cuda(SetDevice)(captured.device->number));
     for (Rank *rank : captured.ranks)
         if (u64 *box = rank->peers[rank->rank].box) {
@@ -65,13 +66,13 @@ void ask_call(const Captured &captured, cuda(Stream_t) stream) {
     u64 *counter = captured.counter;
     void *launch[] = {const_cast<Launch *>(&captured.launch)}, *next[] = {&counter};
     if (captured.blocks)
-        note_error(cuda(LaunchCooperativeKernel)(KERNELS[captured.type].call, dim3(captured.blocks), dim3(captured.threads), launch,
-                                                 0, stream));
+        note_error(cuda(LaunchCooperativeKernel)(KERNELS[captured.type].call, dim3(captured.blocks), dim3(captured.threads),
+                                                 launch, 0, stream));
     note_error(cuda(LaunchKernel)((const void *)antiphon_next, dim3(1), dim3(1), next, 0, stream));
 }
 
-/* What went wrong since the last time. */
-int wrong_now() {
+/* Returns and clears the first error since the last call, as 0 or 1 and `failure`. */
+int take_error() {
     const cuda(Error_t) code = first_error;
     first_error = cuda(Success);
     return code != cuda(Success) && (failure = cuda(GetErrorString)(code));
@@ -82,9 +83,9 @@ int capture(Captured &captured) {
     cuda(Stream_t) stream = captured.device->stream;
     cuda(Graph_t) graph;
     if (FAILS(cuda(StreamBeginCapture)(stream, cuda(StreamCaptureModeThreadLocal)))) return 1;
-    ask_call(captured, stream);
+    enqueue_call(captured, stream);
     note_error(cuda(StreamEndCapture)(stream, &graph));
-    if (wrong_now()) return 1;
+    if (take_error()) return 1;
     if (FAILS(cuda(GraphInstantiateWithFlags)(&captured.instance, graph, 0))) return 1;
     return FAILS(cuda(GraphDestroy)(graph));
 }
@@ -100,7 +101,7 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
     for (const auto &group : of) {
         graph->all.emplace_back(new Captured);
         Captured &captured = *graph->all.back();
-        captured.device = group.first, captured.number = group.second[0], captured.type = type;
+        captured.device = group.first, captured.first_rank = group.second[0], captured.type = type;
         if (FAILS(cuda(SetDevice)(captured.device->number)) || !(captured.counter = (u64 *)captured.allocate(sizeof(u64))))
             return nullptr;
         std::vector<Run> runs;
@@ -111,18 +112,18 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
             if ((failure = unreached(plan))) return nullptr;
             if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
             captured.ranks.push_back(&rank), runs.push_back(rank.run), first.push_back(captured.blocks);
-            if (!keep_run(captured, plan, &runs.back())) return nullptr;
+            if (!copy_run_data(captured, plan, &runs.back())) return nullptr;
             captured.blocks += (u32)plan.table.head.blocks * lanes, captured.threads = rank.threads;
         }
-        captured.launch = {(const Run *)captured.like(runs.data(), runs.size() * sizeof(Run)),
-                    (const u32 *)captured.like(first.data(), first.size() * sizeof(u32)),
+        captured.launch = {(const Run *)captured.copy_of(runs.data(), runs.size() * sizeof(Run)),
+                    (const u32 *)captured.copy_of(first.data(), first.size() * sizeof(u32)),
                     (u32)runs.size()};
         if (!captured.launch.runs || !captured.launch.first || capture(captured)) return nullptr;
     }
     return graph.release();
 }
 
-/* Where calls were made in between, the counter is set anew. */
+/* Sets the counter if other calls were made since the last one of this graph. */
 int ad_graph_begin(void *graph, u64 call) {
     cuda(Error_t) code;
     for (auto &captured : ((Graph *)graph)->all) {
@@ -130,11 +131,11 @@ int ad_graph_begin(void *graph, u64 call) {
         *captured->device->stop_on_host = 0;
         for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.stopped();
         if (FAILS(cuda(SetDevice)(captured->device->number))) return 1;
-        if (captured->next != call &&
+        if (captured->next_call != call &&
             FAILS(cuda(MemcpyAsync)(captured->counter, &call, sizeof call, cuda(MemcpyHostToDevice), stream)))
             return 1;
         if (FAILS(cuda(GraphLaunch)(captured->instance, stream))) return 1;
-        captured->next = (call + 1) % ((u64)1 << (64 - CALL_BITS));
+        captured->next_call = (call + 1) % ((u64)1 << (64 - CALL_BITS));
     }
     return 0;
 }
@@ -145,20 +146,20 @@ int ad_graph_count(void *graph, u64 call) {
         *captured->device->stop_on_host = 0;
         for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.stopped();
         if (copy_now(*captured->device, captured->counter, &call, sizeof call)) return 1;
-        captured->next = ~(u64)0;
+        captured->next_call = ~(u64)0;
     }
     return 0;
 }
 
-/* Kernels read this number while they wait; nothing is enqueued on the devices, which may be busy with them. */
+/* Kernels read the stop flag while they wait. Nothing is enqueued on the devices, as it would wait for those kernels. */
 void ad_graph_stop(void *graph) {
     ((Graph *)graph)->stopped = true;
     for (auto &captured : ((Graph *)graph)->all) __atomic_store_n(captured->device->stop_on_host, 1, __ATOMIC_RELEASE);
 }
 
-int ad_graph_ask(void *graph, void *const *streams) {
-    for (auto &captured : ((Graph *)graph)->all) ask_call(*captured, (cuda(Stream_t))streams[captured->number]);
-    return wrong_now();
+int ad_graph_enqueue(void *graph, void *const *streams) {
+    for (auto &captured : ((Graph *)graph)->all) enqueue_call(*captured, (cuda(Stream_t))streams[captured->first_rank]);
+    return take_error();
 }
 
 int ad_graph_counted(void *graph, u64 *call) {
@@ -190,13 +191,13 @@ int ad_stream_end(void *rank, void *stream) {
 
 void ad_stream_free(void *, void *stream) { (void)cuda(StreamDestroy)((cuda(Stream_t))stream); }
 
-int ad_stream_keep(void *rank, void *stream) {
+int ad_stream_record(void *rank, void *stream) {
     cuda(Error_t) code;
     return FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) ||
            FAILS(cuda(StreamBeginCapture)((cuda(Stream_t))stream, cuda(StreamCaptureModeThreadLocal)));
 }
 
-void *ad_stream_kept(void *rank, void *stream) {
+void *ad_stream_recorded(void *rank, void *stream) {
     cuda(Error_t) code;
     cuda(Graph_t) graph;
     cuda(GraphExec_t) instance = nullptr;
@@ -207,12 +208,12 @@ void *ad_stream_kept(void *rank, void *stream) {
     return failed ? nullptr : instance;
 }
 
-int ad_kept_ask(void *rank, void *recording, void *stream) {
+int ad_recording_enqueue(void *rank, void *recording, void *stream) {
     cuda(Error_t) code;
     return FAILS(cuda(SetDevice)(((Rank *)rank)->device->number)) ||
            FAILS(cuda(GraphLaunch)((cuda(GraphExec_t))recording, (cuda(Stream_t))stream));
 }
 
-void ad_kept_free(void *recording) { (void)cuda(GraphExecDestroy)((cuda(GraphExec_t))recording); }
+void ad_recording_free(void *recording) { (void)cuda(GraphExecDestroy)((cuda(GraphExec_t))recording); }
 
 void ad_graph_free(void *graph) { delete (Graph *)graph; }

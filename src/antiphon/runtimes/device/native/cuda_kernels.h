@@ -1,8 +1,8 @@
 /* The kernel entry points for CUDA and HIP, one instance per data type: a whole call (antiphon_call), one step of a call
  * (antiphon_step), and the small kernels before and after them. Part of cuda.cu; the algorithm is in kernel.h.
  *
- * A *call* is one execution of a program (Run, kernel.h) on every rank; `meet` is a barrier of the threads of a block, `glance` a
- * relaxed load of the stop flag (world.h).
+ * A *call* is one execution of a program (Run, kernel.h) on every rank; `sync_block` is a barrier of the threads of a
+ * block, `load_stop_flag` a relaxed load (world.h).
  *
  * Threading: a grid holds the blocks of all ranks of one device; a block finds its rank by `Launch::first`.
  * Ownership: arguments are the host's and outlive the launch.
@@ -12,7 +12,7 @@
 
 #include "kernel.h"
 
-/* One launch for all ranks of a device: per rank its call, and its first block. */
+/* One launch for all ranks of a device: arrays with the call of each rank, and the number of its first block. */
 struct Launch {
     const Run *runs;
     const u32 *first;
@@ -21,17 +21,17 @@ struct Launch {
 
 /* A block copies its call and the addresses of all ranks' buffers (peers) to shared memory, as every thread reads them often. */
 template <typename T> __global__ void __launch_bounds__(512) antiphon_call(const Launch launch) {
-    enum { MOST_SHARED = 64 };
+    enum { MAX_PEERS = 64 }; /* with more ranks, the addresses stay in global memory */
     __shared__ Run run;
-    __shared__ Peer peers[MOST_SHARED];
+    __shared__ Peer peers[MAX_PEERS];
     u32 rank = 0;
     while (rank + 1 < launch.ranks && blockIdx.x >= launch.first[rank + 1]) ++rank;
     const Run &own_run = launch.runs[rank];
-    const bool few = own_run.ranks <= MOST_SHARED;
+    const bool is_shared = own_run.ranks <= MAX_PEERS;
     if (!threadIdx.x) run = own_run;
-    for (u32 i = threadIdx.x; few && i < own_run.ranks; i += blockDim.x) peers[i] = own_run.peers[i];
+    for (u32 i = threadIdx.x; is_shared && i < own_run.ranks; i += blockDim.x) peers[i] = own_run.peers[i];
     (void)sync_block(0);
-    if (!threadIdx.x && few) run.peers = peers;
+    if (!threadIdx.x && is_shared) run.peers = peers;
     (void)sync_block(0);
     run_block<T>(run, blockIdx.x - launch.first[rank]);
 }
@@ -67,7 +67,7 @@ template <typename T, int NUMBER> Kernels kernels_of() {
     else
         return {nullptr, nullptr};
 }
-/* By data type; no kernels for float8. */
+/* In the order of data types (numbers.h); the two without kernels are float8. */
 const Kernels KERNELS[TYPES] = {
     kernels_of<int8_t, INT8>(), kernels_of<uint8_t, UINT8>(), kernels_of<int32_t, INT32>(), kernels_of<u32, UINT32>(),
     kernels_of<i64, INT64>(), kernels_of<u64, UINT64>(), kernels_of<half16, FLOAT16>(), kernels_of<float, FLOAT32>(),

@@ -2,12 +2,9 @@
  * GPU, or processor threads in its place. Functions that return int return 0 if they succeed, else ad_why has the reason.
  *
  * Threading: all functions of a rank are called by one thread, but for ad_graph_stop, which any thread may call. `ad_why` is
- * per
- *   thread.
+ *   per thread.
  * Ownership: what *_new, *_make and *_shared return is freed by the function of the same name that ends in _free or _left;
- * ranks outlive their
- *   plans, memory, graphs and streams.
- *
+ *   ranks outlive their plans, memory, graphs and streams.
  */
 #pragma once
 #include "world.h"
@@ -17,7 +14,7 @@
 /* Why the last call of this thread failed. */
 AD_EXPORT const char *ad_why();
 
-/* A rank that can run `blocks` thread blocks of `threads` threads; NULL: it cannot be made. */
+/* A rank that can run `blocks` thread blocks of `threads` threads; NULL: this failed. */
 AD_EXPORT void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads);
 AD_EXPORT void ad_rank_free(void *rank);
 /* A text that describes the device of a rank and how it reaches other devices; valid as long as the rank. */
@@ -39,14 +36,17 @@ AD_EXPORT int ad_bring(void *rank, void *memory, const void *from, size_t bytes)
 AD_EXPORT int ad_copy(void *rank, void *to, const void *from, size_t bytes);
 
 /* Joint memory: memory of all ranks of a group under one multicast address, so that switches can load and store for all of
- * them. Each rank must have its own device. `memory`: out, per rank, where its part is; ad_joint_free gets that of the first
- * rank. */
+ * them. Each rank must have its own device. `memory`: out, the address of each rank's memory; pass the first one to
+ * ad_joint_free. */
 AD_EXPORT int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory);
 AD_EXPORT void ad_joint_free(void *rank, void *memory);
-/* Joint memory of ranks in several processes, in stages that all must complete before the next: one rank makes it, with `bytes`
- * for each rank; every rank enters it by the token; each rank allocates its own part, whose token the others get; these reach
- * it; then all parts are joined. ad_joint_free gets the part of rank 0 as mapped here. ad_joint_dropped: gives up an unfinished
- * one. */
+/* Joint memory of ranks in several processes. All processes must complete each of these stages before the next:
+ *   ad_joint_make     one rank makes it, with `bytes` for each rank, and distributes the token
+ *   ad_joint_enter    every rank enters it by the token
+ *   ad_joint_own      every rank allocates its memory and distributes the token of that
+ *   ad_joint_reached  every process maps the memory of all others
+ *   ad_joint_all      every process joins all of it; `memory`: of each rank, as mapped here
+ * Pass the memory of rank 0 as mapped here to ad_joint_free. ad_joint_dropped abandons unfinished stages. */
 AD_EXPORT int ad_joint_make(void *rank, u32 ranks, size_t bytes, void *token);
 AD_EXPORT int ad_joint_enter(void *rank, const void *token);
 AD_EXPORT void *ad_joint_own(void *rank, void *token);
@@ -57,9 +57,9 @@ AD_EXPORT void ad_joint_dropped();
 /* Tells a rank the address of the signals of `peer`: blocks * ranks numbers. */
 AD_EXPORT void ad_rank_signals(void *rank, u32 peer, u64 *signals);
 
-/* Boxes: memory that receives packets (packets.h). The size of a box, which must be zeroed at first; tells a rank the address
- * of the box of `peer`. All ranks have boxes, or none. */
+/* Boxes: memory that receives packets (packets.h). The size of a box, which must be zeroed at first. */
 AD_EXPORT size_t ad_box_bytes();
+/* Tells a rank the address of the box of `peer`. All ranks have boxes, or none. */
 AD_EXPORT void ad_rank_box(void *rank, u32 peer, u64 *box);
 
 /* A plan from a table of lower/device/table.py, which is copied; NULL: the table is damaged. */
@@ -68,7 +68,7 @@ AD_EXPORT void ad_plan_free(void *plan);
 /* Elements of scratch that a call takes, if weight 1 of a block has `unit` elements. */
 AD_EXPORT i64 ad_plan_scratch(void *plan, i64 unit);
 
-/* Bytes that its packets take in half a box; 0: it has no packets. */
+/* Bytes that a plan's packets take in half a box; 0: it has no packets. */
 AD_EXPORT i64 ad_plan_box(void *plan, i64 unit, int type);
 
 /* Begins a call of these ranks of this process. On a GPU they must be all ranks of that GPU, because it runs one kernel after
@@ -98,27 +98,28 @@ AD_EXPORT void ad_graph_free(void *graph);
  * that the program may capture it in its own graph. Before, ad_graph_count sets the number of the next call; once those streams
  * are done, ad_graph_counted returns the number after the last call. */
 AD_EXPORT int ad_graph_count(void *graph, u64 call);
-AD_EXPORT int ad_graph_ask(void *graph, void *const *streams);
+AD_EXPORT int ad_graph_enqueue(void *graph, void *const *streams);
 AD_EXPORT int ad_graph_counted(void *graph, u64 *call);
 /* By any thread: calls enqueued on those streams end with an error, until the next ad_graph_count; ad_graph_counted then
  * returns 2. It returns 1 if the number cannot be read, or if ranks have made different numbers of calls, of which `call` is
  * the greatest. */
 AD_EXPORT void ad_graph_stop(void *graph);
 
-/* Streams of the device of a rank, as programs use them. Between ad_stream_keep and ad_stream_kept, work that is enqueued is
- * recorded and not executed; ad_kept_ask enqueues the recording, any number of times, on any stream of this device. */
+/* Streams of the device of a rank, as programs use them. ad_stream_end waits for the end of all work on a stream. Between
+ * ad_stream_record and ad_stream_recorded, enqueued work is recorded and not executed; ad_recording_enqueue enqueues the
+ * recording, any number of times, on any stream of this device. */
 AD_EXPORT void *ad_stream_new(void *rank);
 AD_EXPORT int ad_stream_end(void *rank, void *stream);
 AD_EXPORT void ad_stream_free(void *rank, void *stream);
-AD_EXPORT int ad_stream_keep(void *rank, void *stream);
-AD_EXPORT void *ad_stream_kept(void *rank, void *stream);
-AD_EXPORT int ad_kept_ask(void *rank, void *recording, void *stream);
-AD_EXPORT void ad_kept_free(void *recording);
+AD_EXPORT int ad_stream_record(void *rank, void *stream);
+AD_EXPORT void *ad_stream_recorded(void *rank, void *stream);
+AD_EXPORT int ad_recording_enqueue(void *rank, void *recording, void *stream);
+AD_EXPORT void ad_recording_free(void *recording);
 
-enum { BY_STEPS, BY_COPIES, BY_STAGES }; /* methods of ad_by_host: kernels only; copies for puts; copies through the host's memory */
-enum { STAGE = 1 << 20 }; /* bytes: half of the host's memory for a link, with BY_STAGES */
-/* Makes a whole call of these ranks, all of this process, driven step by step by the host (by_steps.h). Each fold is a kernel
- * of `lanes` thread blocks; so is a put (a copy to another rank), unless `method` is another. `call`: as for ad_start, if there
- * are ranks in other processes. -1: time limit reached. */
+enum { BY_STEPS, BY_COPIES, BY_STAGES }; /* methods of ad_by_host: puts by kernels; by copies; by copies through host memory */
+enum { STAGE = 1 << 20 }; /* bytes: half of the host memory per link with BY_STAGES */
+/* Makes a whole call of these ranks, all of this process, driven step by step by the host (by_steps.h). Each fold
+ * (combination) is a kernel of `lanes` thread blocks; `method` says how puts (copies to other ranks) are made. `call`: as for
+ * ad_start, if there are ranks in other processes. -1: time limit reached. */
 AD_EXPORT int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes,
                          int method, char *const *buffers, const i64 *lengths, double seconds);

@@ -43,7 +43,7 @@ ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
     i64 value = (i64)draw % (MOST_CONTRIBUTIONS < 32 ? 8 : 2);
     if ((int)Rule::NUMBER == PROD) value = draw < 30 ? 2 : 1;
     T element;
-    narrowed((typename Of<T>::wide)value, &element);
+    narrow((typename Of<T>::wide)value, &element);
     return element;
 }
 
@@ -51,12 +51,12 @@ ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
 ON_DEVICE T expected_value(const DataRow &row, const i64 *contributions, i64 at, bool whole) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
-    W sum = widened(input_element(row.block, contributions[row.first], at));
+    W sum = widen(input_element(row.block, contributions[row.first], at));
     for (i64 k = 1; k < row.contributions; ++k)
-        sum = Rule::template combine_pair<W, U>(sum, widened(input_element(row.block, contributions[row.first + k], at)));
+        sum = Rule::template combine_pair<W, U>(sum, widen(input_element(row.block, contributions[row.first + k], at)));
     T value;
-    narrowed(sum, &value);
-    if (AVERAGE && whole && row.contributions > 1) narrowed(shared_by(widened(value), row.contributions), &value);
+    narrow(sum, &value);
+    if (AVERAGE && whole && row.contributions > 1) narrow(divide_sum(widen(value), row.contributions), &value);
     return value;
 }
 

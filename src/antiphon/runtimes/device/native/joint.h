@@ -1,9 +1,9 @@
-/* Multicast memory of NVSwitches (sm_90): one load returns the combination of all ranks' values at a place, one store writes
- * a value at all ranks. The places lie in memory that is laid out alike on all ranks and has one multicast address.
+/* Multicast memory of NVSwitches (sm_90): one load returns the combination of all ranks' values at an address, one store
+ * writes a value at all ranks. The memory has the same layout on all ranks, and one multicast address besides each rank's own.
  *
  *     switch_load<T, Rule>(const void *at, Sixteen *out)   16 bytes, combined in an order that the switch chooses
  *     switch_store(void *at, const Sixteen &value)
- *     see_through()                                        orders accesses by the multicast address before those by the other
+ *     fence_aliases()                                      orders accesses by the multicast address and by a rank's own
  *
  * Where switches do not support a type and operator (Switches<T, Rule>::can is 0), the ranks' values are read one by one.
  *
@@ -29,9 +29,9 @@ template <typename T, typename Rule> struct Switches {
 #ifdef BY_SWITCHES
 #ifdef __CUDACC__
 
-ON_DEVICE void see_through() { asm volatile("fence.proxy.alias;" ::: "memory"); }
+ON_DEVICE void fence_aliases() { asm volatile("fence.proxy.alias;" ::: "memory"); }
 
-/* As four words of a vector, which no switch looks into. */
+/* A store of four floats: switches copy the bits, so it serves all types. */
 ON_DEVICE void switch_store(void *at, const Sixteen &value) {
     const u64 low = value.half[0], high = value.half[1];
     asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(__uint_as_float((u32)low)),
@@ -113,28 +113,28 @@ OF_LONGS(u64, Sum, "add.u64")
 OF_LONGS(u64, Max, "max.u64")
 OF_LONGS(u64, Min, "min.u64")
 
-#else /* threads: threads_joints.h says who has what behind an address */
+#else /* threads: threads_joints.h finds the memory of each rank for a multicast address */
 
 i64 joined_ranks(const void *at);
 char *joined_at(const void *at, i64 rank);
 
-ON_DEVICE void see_through() {}
+ON_DEVICE void fence_aliases() {}
 
 ON_DEVICE void switch_store(void *at, const Sixteen &value) {
     for (i64 rank = 0; rank < joined_ranks(at); ++rank) *(Sixteen *)joined_at(at, rank) = value;
 }
 
-/* From the last to the first: switches have an order of their own. */
+/* Combines from the last rank to the first, so that tests notice code that relies on an order: switches choose their own. */
 template <typename T, typename Rule> struct Loads {
     enum { can = 1 };
     static ON_MEMBER void load(const void *at, Sixteen *out) {
         const i64 ranks = joined_ranks(at);
         for (size_t i = 0; i < 16 / sizeof(T); ++i) {
-            typename Of<T>::wide sum = widened(((const T *)joined_at(at, ranks - 1))[i]);
+            typename Of<T>::wide sum = widen(((const T *)joined_at(at, ranks - 1))[i]);
             for (i64 rank = ranks - 2; rank >= 0; --rank)
-                sum = Rule::template combine_pair<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(((const T *)joined_at(at, rank))[i]));
+                sum = Rule::template combine_pair<typename Of<T>::wide, typename Of<T>::adds>(sum, widen(((const T *)joined_at(at, rank))[i]));
             T value;
-            narrowed(sum, &value);
+            narrow(sum, &value);
             __builtin_memcpy((char *)out + i * sizeof(T), &value, sizeof(T));
         }
     }
@@ -154,11 +154,12 @@ LOADS_BY_ALL(u64)
 
 #endif
 
-/* All but the ends of each slice of a span: 16 bytes at a time from `from`, the multicast address of what is combined (or, with
- * `own`, what this rank has there), to that of the result. `rest` does the ends. */
+/* Combines a span of all ranks' values into all ranks' results, 16 bytes at a time. `from`: the multicast address of the values
+ * or, with `own`, this rank's address of values that are only copied; `to`: the multicast address of the results. `rest(i)` does
+ * element i at the ends of each slice, which are not aligned to 16 bytes. */
 template <typename T, typename Rule, typename Rest>
-ON_DEVICE void jointly(const Line &line, Span span, Share share, const T *from, bool own, T *to, Rest rest) {
-    see_through();
+ON_DEVICE void combine_jointly(const Line &line, Span span, Share share, const T *from, bool own, T *to, Rest rest) {
+    fence_aliases();
     each_slice(line, span, share, Wide<T>::EACH, [&](i64 low, i64 high) {
         i64 head = (i64)((16 - ((uintptr_t)(to + low) & 15)) & 15) / (i64)sizeof(T);
         const bool alike = (((uintptr_t)(to + low) ^ (uintptr_t)(from + low)) & 15) == 0 && (uintptr_t)(to + low) % sizeof(T) == 0;
@@ -176,6 +177,6 @@ ON_DEVICE void jointly(const Line &line, Span span, Share share, const T *from, 
         const i64 done = low + head + vectors * Wide<T>::EACH;
         for (i64 i = my_thread(); i < head + (vectors ? high - done : 0); i += my_threads()) rest(i < head ? low + i : done + i - head);
     });
-    see_through();
+    fence_aliases();
 }
 #endif

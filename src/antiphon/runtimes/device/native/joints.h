@@ -57,7 +57,7 @@ class Joints {
         return nullptr;
     }
     /* The joint memory that contains this multicast address; empty if there is none. */
-    Joint behind(const void *at) {
+    Joint find(const void *at) {
         const std::lock_guard<std::mutex> hold(lock);
         for (const Joint &joint : list)
             if ((const char *)at >= joint.multicast && (const char *)at < joint.multicast + joint.bytes) return joint;

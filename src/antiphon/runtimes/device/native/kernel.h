@@ -135,12 +135,12 @@ ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const 
     T *const into = (T *)(to + ((char *)address<T>(run, *a) - run.peers[a->rank].buffer[to_buffer]));
     const T *const source = address<T>(run, from);
     const T *const read = own ? source : (const T *)(all + ((const char *)source - run.peers[from.rank].buffer[from_buffer]));
-    jointly<T, Rule>(run.line, {a->part, a->number}, share, read, own, into, [&](i64 at) {
-        typename Of<T>::wide sum = widened(places.operand(0)[at]);
+    combine_jointly<T, Rule>(run.line, {a->part, a->number}, share, read, own, into, [&](i64 at) {
+        typename Of<T>::wide sum = widen(places.operand(0)[at]);
         for (i64 k = 1; k < places.operands(); ++k)
-            sum = Rule::template combine_pair<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(places.operand(k)[at]));
+            sum = Rule::template combine_pair<typename Of<T>::wide, typename Of<T>::adds>(sum, widen(places.operand(k)[at]));
         T result;
-        narrowed(sum, &result);
+        narrow(sum, &result);
         for (i64 k = 0; k < places.results(); ++k) places.result(k)[at] = result;
     });
     return true;

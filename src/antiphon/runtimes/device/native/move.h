@@ -148,19 +148,19 @@ OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places 
                 Tile next;
                 W sum[Tile::TILE];
                 next.read(places.operand(0) + at, stride, remaining);
-                for (int i = 0; i < Tile::TILE; ++i) sum[i] = widened(next.value[i]);
+                for (int i = 0; i < Tile::TILE; ++i) sum[i] = widen(next.value[i]);
                 for (i64 k = 1; k < operands; ++k) {
                     next.read(places.operand(k) + at, stride, remaining);
-                    for (int i = 0; i < Tile::TILE; ++i) sum[i] = Rule::template combine_pair<W, U>(sum[i], widened(next.value[i]));
+                    for (int i = 0; i < Tile::TILE; ++i) sum[i] = Rule::template combine_pair<W, U>(sum[i], widen(next.value[i]));
                 }
-                for (int i = 0; i < Tile::TILE; ++i) narrowed(sum[i], &next.value[i]);
+                for (int i = 0; i < Tile::TILE; ++i) narrow(sum[i], &next.value[i]);
                 for (i64 k = 0; k < count; ++k) next.write(places.result(k) + at, stride, remaining);
             },
             [&](i64 at) {
-                W sum = widened(places.operand(0)[at]);
-                for (i64 k = 1; k < operands; ++k) sum = Rule::template combine_pair<W, U>(sum, widened(places.operand(k)[at]));
+                W sum = widen(places.operand(0)[at]);
+                for (i64 k = 1; k < operands; ++k) sum = Rule::template combine_pair<W, U>(sum, widen(places.operand(k)[at]));
                 T result;
-                narrowed(sum, &result);
+                narrow(sum, &result);
                 for (i64 k = 0; k < count; ++k) places.result(k)[at] = result;
             });
     });
@@ -194,6 +194,6 @@ ON_DEVICE void permute(const Line &line, Span span, Share share, i64 count, u32 
 /* Divides sums by `count`. */
 template <typename T> ON_DEVICE void divide(const Line &line, Span span, Share share, T *values, i64 count) {
     each_slice(line, span, share, Wide<T>::EACH, [&](i64 from, i64 to) {
-        for (i64 i = from + my_thread(); i < to; i += my_threads()) narrowed(shared_by(widened(values[i]), count), values + i);
+        for (i64 i = from + my_thread(); i < to; i += my_threads()) narrow(divide_sum(widen(values[i]), count), values + i);
     });
 }

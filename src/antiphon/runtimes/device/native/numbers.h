@@ -10,6 +10,7 @@ enum { INT8 = 0, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64,
        FLOAT8_E4M3, FLOAT8_E5M2, INT16, UINT16, TYPES }; /* the first twelve are numbered as in NCCL; float8 is not supported */
 enum { SUM = 0, PROD, MAX, MIN, AVG, OPERATORS };
 
+/* float16 and bfloat16, by their bits. */
 struct half16 {
     uint16_t bits;
 };
@@ -25,45 +26,49 @@ ON_DEVICE float float_of(u32 u) {
     return __builtin_memcpy(&x, &u, 4), x;
 }
 
-ON_DEVICE float widened(brain16 b) { return float_of((u32)b.bits << 16); }
+ON_DEVICE float widen(brain16 b) { return float_of((u32)b.bits << 16); }
 
-ON_DEVICE brain16 as_brain(float x) {
+/* Rounds to the nearest, ties to even; a NaN stays one, as quiet. */
+ON_DEVICE brain16 to_brain(float x) {
     const u32 u = bits_of(x), rounded = (u + 0x7FFFu + (u >> 16 & 1)) >> 16;
     return {(uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16 & 0x8000) | 0x7FC0u : rounded)};
 }
 
 #if defined(__CUDACC__)
-ON_DEVICE float widened(half16 h) {
+ON_DEVICE float widen(half16 h) {
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h.bits));
     return x;
 }
-ON_DEVICE half16 as_half(float x) {
+ON_DEVICE half16 to_half(float x) {
     half16 h;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(x));
     return h;
 }
 #elif defined(__HIPCC__)
-ON_DEVICE float widened(half16 h) { return (float)__builtin_bit_cast(_Float16, h.bits); }
-ON_DEVICE half16 as_half(float x) { return {__builtin_bit_cast(uint16_t, (_Float16)x)}; }
+ON_DEVICE float widen(half16 h) { return (float)__builtin_bit_cast(_Float16, h.bits); }
+ON_DEVICE half16 to_half(float x) { return {__builtin_bit_cast(uint16_t, (_Float16)x)}; }
 #else
-/* The exponent moves by 112; numbers below 2^-14 are made exact by one subtraction. */
-ON_DEVICE float widened(half16 h) {
-    const u32 sign = (u32)(h.bits & 0x8000) << 16, rest = (u32)(h.bits & 0x7FFF) << 13;
-    const u32 tiny = bits_of(float_of(rest + (113u << 23)) - float_of(113u << 23));
-    return float_of((rest >= 0x0F800000u ? rest | 0x7F800000u : rest < 0x00800000u ? tiny : rest + (112u << 23)) | sign);
+/* The biases of the exponents, 127 and 15, differ by 112. Numbers below 2^-14 have no leading 1: 113 << 23, which is 2^-14, adds
+ * one and is subtracted again, exactly. `magnitude`: the bits without the sign, at their places in a float. */
+ON_DEVICE float widen(half16 h) {
+    const u32 sign = (u32)(h.bits & 0x8000) << 16, magnitude = (u32)(h.bits & 0x7FFF) << 13;
+    const u32 tiny = bits_of(float_of(magnitude + (113u << 23)) - float_of(113u << 23)), normal = magnitude + (112u << 23);
+    const int is_infinite = magnitude >= 0x0F800000u, is_tiny = magnitude < 0x00800000u; /* infinite, or a NaN */
+    return float_of((is_infinite ? magnitude | 0x7F800000u : is_tiny ? tiny : normal) | sign);
 }
 
-ON_DEVICE half16 as_half(float x) {
-    const u32 u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7FFFFFFFu;
-    const u32 tiny = bits_of(float_of(rest) + 0.5f) - bits_of(0.5f); /* rounded to even, as the processor adds */
-    const u32 usual = (rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1)) >> 13;
-    return {(uint16_t)((rest > 0x7F800000u ? 0x7E00u : rest >= 0x477FF000u ? 0x7C00u : rest < 0x38800000u ? tiny : usual) |
-                       sign)};
+ON_DEVICE half16 to_half(float x) {
+    const u32 u = bits_of(x), sign = u >> 16 & 0x8000, magnitude = u & 0x7FFFFFFFu;
+    const u32 tiny = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f); /* ties to even, as the processor adds */
+    const u32 normal = (magnitude - (112u << 23) + 0xFFFu + (magnitude >> 13 & 1)) >> 13;
+    const int is_nan = magnitude > 0x7F800000u, is_too_large = magnitude >= 0x477FF000u, is_tiny = magnitude < 0x38800000u;
+    return {(uint16_t)((is_nan ? 0x7E00u : is_too_large ? 0x7C00u : is_tiny ? tiny : normal) | sign)};
 }
 #endif
 
-/* What a type is combined in, and as what it is added: signed numbers without overflow. */
+/* The type in which values of T are combined (wide), and that in which those are added and multiplied (adds): unsigned for
+ * integers, as overflow of signed ones is undefined in C++. */
 template <typename T> struct Of {
     typedef T wide;
     typedef T adds;
@@ -82,10 +87,11 @@ COMBINED_IN(int64_t, int64_t, u64)
 COMBINED_IN(half16, float, float)
 COMBINED_IN(brain16, float, float)
 
-template <typename T> ON_DEVICE T widened(T x) { return x; }
-template <typename T> ON_DEVICE void narrowed(T x, T *out) { *out = x; }
-ON_DEVICE void narrowed(float x, half16 *out) { *out = as_half(x); }
-ON_DEVICE void narrowed(float x, brain16 *out) { *out = as_brain(x); }
+/* From T to Of<T>::wide, and back. */
+template <typename T> ON_DEVICE T widen(T x) { return x; }
+template <typename T> ON_DEVICE void narrow(T x, T *out) { *out = x; }
+ON_DEVICE void narrow(float x, half16 *out) { *out = to_half(x); }
+ON_DEVICE void narrow(float x, brain16 *out) { *out = to_brain(x); }
 
 struct Sum {
     enum { NUMBER = SUM };
@@ -95,7 +101,7 @@ struct Prod {
     enum { NUMBER = PROD };
     template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return (W)((U)x * (U)y); }
 };
-/* The comparison with itself lets what is not a number through. */
+/* x != x: x is a NaN, which is the result; if y is one, the comparison is false, which selects it. */
 struct Max {
     enum { NUMBER = MAX };
     template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return ((x >= y) | (x != x)) ? x : y; }
@@ -105,10 +111,10 @@ struct Min {
     template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return ((x <= y) | (x != x)) ? x : y; }
 };
 
-/* A sum of `count` numbers as their average: whole numbers are cut toward zero. */
-template <typename W> ON_DEVICE W shared_by(W x, i64 count) {
+/* The average of `count` numbers from their sum: integers are rounded toward zero. */
+template <typename W> ON_DEVICE W divide_sum(W x, i64 count) {
     if ((W)-1 > (W)0) return (W)((u64)x / (u64)count);
     return (W)((i64)x / count);
 }
-ON_DEVICE float shared_by(float x, i64 count) { return x / (float)count; }
-ON_DEVICE double shared_by(double x, i64 count) { return x / (double)count; }
+ON_DEVICE float divide_sum(float x, i64 count) { return x / (float)count; }
+ON_DEVICE double divide_sum(double x, i64 count) { return x / (double)count; }

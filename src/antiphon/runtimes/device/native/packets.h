@@ -88,9 +88,9 @@ OUT_OF_LINE int combine_packets(int op, const Line &line, Span span, Share share
                 } else
                     for (int e = 0; e < count; ++e) next.value[e] = places.at(k)[from + e];
                 for (int e = 0; e < count; ++e)
-                    sum[e] = k == results ? widened(next.value[e]) : combine_pair_by<T>(op, sum[e], widened(next.value[e]));
+                    sum[e] = k == results ? widen(next.value[e]) : combine_pair_by<T>(op, sum[e], widen(next.value[e]));
             }
-            for (int e = 0; e < count; ++e) narrowed(sum[e], &next.value[e]);
+            for (int e = 0; e < count; ++e) narrow(sum[e], &next.value[e]);
             for (i64 k = 0; k < results; ++k) {
                 if (u64 *packets = places.box(k))
                     next.send(packets + box + i * Hand::WORDS, flag);

@@ -102,7 +102,7 @@ class Queue {
         work_added.notify_all();
         worker.join();
     }
-    void keep() {
+    void record() {
         const std::lock_guard<std::mutex> hold(lock);
         keeping = true, recorded.clear();
     }
@@ -110,7 +110,7 @@ class Queue {
         const std::lock_guard<std::mutex> hold(lock);
         return keeping = false, std::move(recorded);
     }
-    void ask(std::function<void()> work) {
+    void enqueue(std::function<void()> work) {
         const std::lock_guard<std::mutex> hold(lock);
         if (keeping) return recorded.push_back(std::move(work));
         tasks.push_back(std::move(work)), idle = false;

@@ -1,29 +1,31 @@
-/* Calls that are recorded, to be made again. Part of threads.cc.
+/* Recorded calls, which streams of a program repeat (device.h: ad_graph_*, ad_stream_*), with processor threads in place of GPUs.
+ * Part of threads.cc.
  *
- * Threading: as of cuda_graphs.h: the thread of the ranks, ad_graph_stop by any.
- * Ownership: a Graph owns copies of its runs and peers, and refers to ranks and plans.
+ * Threading: one thread calls these functions, but for ad_graph_stop, which any thread may call; the thread of a stream
+ * executes what is enqueued there.
+ * Ownership: a Graph owns copies of its runs and peers and refers to ranks and plans. ad_*_free frees what ad_*_new returned.
  */
 #pragma once
 
 namespace {
 
-/* What CUDA calls a graph: a call of all ranks of this process as it stands, to be made again. */
+/* What CUDA calls a graph: a call of all ranks of this process with its arguments, to be repeated. */
 struct Graph {
-    struct OfRank {
+    struct RankCall {
         Rank *rank;
         Run run;
         std::vector<Peer> peers;
         std::shared_ptr<Size> size;
-        u32 used;
-        u64 counter;
+        u32 used;    /* thread blocks that the call takes */
+        u64 counter; /* number of the next call */
     };
-    std::vector<OfRank> all;
-    std::vector<void *> ranks; /* the same */
+    std::vector<RankCall> all;
+    std::vector<void *> ranks; /* those of `all`, as `begin` takes them */
     std::atomic<bool> stopped{false};
 };
 
-/* By the thread of a stream: to its end. */
-void make(Graph::OfRank &rank_call) {
+/* In the thread of a stream: executes the call of one rank and returns at its end. */
+void execute_call(Graph::RankCall &rank_call) {
     Rank &rank = *rank_call.rank;
     void *const alone = &rank;
     rank.run = rank_call.run, rank.boxes.stopped();
@@ -45,14 +47,14 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
         graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes, 0});
         graph->ranks.push_back(&rank);
     }
-    for (Graph::OfRank &rank_call : graph->all)
+    for (Graph::RankCall &rank_call : graph->all)
         rank_call.run.peers = rank_call.peers.data(), rank_call.run.counter = &rank_call.counter;
     return graph.release();
 }
 
 int ad_graph_begin(void *graph_, u64 call) {
     Graph &graph = *(Graph *)graph_;
-    for (Graph::OfRank &rank_call : graph.all) {
+    for (Graph::RankCall &rank_call : graph.all) {
         rank_call.counter = call;
         rank_call.rank->run = rank_call.run;
         rank_call.rank->boxes.stopped();
@@ -66,19 +68,20 @@ int ad_graph_begin(void *graph_, u64 call) {
 int ad_graph_count(void *graph_, u64 call) {
     Graph &graph = *(Graph *)graph_;
     graph.stopped.store(false);
-    for (Graph::OfRank &rank_call : graph.all) rank_call.counter = call, go_on(*rank_call.rank);
+    for (Graph::RankCall &rank_call : graph.all) rank_call.counter = call, go_on(*rank_call.rank);
     return 0;
 }
 
 void ad_graph_stop(void *graph_) {
     Graph &graph = *(Graph *)graph_;
     graph.stopped.store(true);
-    for (Graph::OfRank &rank_call : graph.all) __atomic_store_n(&rank_call.rank->stop, 1, __ATOMIC_RELAXED);
+    for (Graph::RankCall &rank_call : graph.all) __atomic_store_n(&rank_call.rank->stop, 1, __ATOMIC_RELAXED);
 }
 
-int ad_graph_ask(void *graph, void *const *streams) {
+int ad_graph_enqueue(void *graph, void *const *streams) {
     size_t number = 0;
-    for (Graph::OfRank &rank_call : ((Graph *)graph)->all) ((Queue *)streams[number++])->ask([&rank_call] { make(rank_call); });
+    for (Graph::RankCall &rank_call : ((Graph *)graph)->all)
+        ((Queue *)streams[number++])->enqueue([&rank_call] { execute_call(rank_call); });
     return 0;
 }
 
@@ -86,7 +89,7 @@ int ad_graph_counted(void *graph_, u64 *call) {
     Graph &graph = *(Graph *)graph_;
     bool alike = true;
     *call = graph.all[0].counter;
-    for (const Graph::OfRank &rank_call : graph.all) {
+    for (const Graph::RankCall &rank_call : graph.all) {
         alike &= rank_call.counter == *call && !rank_call.rank->failed.load();
         *call = latest_call(*call, rank_call.counter);
     }
@@ -97,14 +100,14 @@ int ad_graph_counted(void *graph_, u64 *call) {
 void *ad_stream_new(void *rank) { return new Queue(&((Rank *)rank)->stop); }
 int ad_stream_end(void *, void *stream) { return ((Queue *)stream)->end(), 0; }
 void ad_stream_free(void *, void *stream) { delete (Queue *)stream; }
-int ad_stream_keep(void *, void *stream) { return ((Queue *)stream)->keep(), 0; }
-void *ad_stream_kept(void *, void *stream) {
+int ad_stream_record(void *, void *stream) { return ((Queue *)stream)->record(), 0; }
+void *ad_stream_recorded(void *, void *stream) {
     return new std::vector<std::function<void()>>(((Queue *)stream)->take_recorded());
 }
-int ad_kept_ask(void *, void *recording, void *stream) {
-    for (const std::function<void()> &work : *(std::vector<std::function<void()>> *)recording) ((Queue *)stream)->ask(work);
+int ad_recording_enqueue(void *, void *recording, void *stream) {
+    for (const std::function<void()> &work : *(std::vector<std::function<void()>> *)recording) ((Queue *)stream)->enqueue(work);
     return 0;
 }
-void ad_kept_free(void *recording) { delete (std::vector<std::function<void()>> *)recording; }
+void ad_recording_free(void *recording) { delete (std::vector<std::function<void()>> *)recording; }
 
 void ad_graph_free(void *graph) { delete (Graph *)graph; }

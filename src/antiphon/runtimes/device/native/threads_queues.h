@@ -16,7 +16,7 @@ Event *event_of(Queue &, size_t number) {
 }
 
 void enqueue_copy(Queue &queue, void *to, const void *from, size_t bytes) {
-    queue.ask([=, &queue] {
+    queue.enqueue([=, &queue] {
         if (!load_stop_flag(queue.stop)) memcpy(to, from, bytes);
     });
 }
@@ -27,30 +27,30 @@ char *stage_of(Queue &queue) {
 }
 
 void enqueue_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
-    queue.ask([=] {
+    queue.enqueue([=] {
         for (u32 lane = 0; lane < lanes && !load_stop_flag(run.stop); ++lane)
             typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
     });
 }
 
 void enqueue_record(Queue &queue, Event &event) {
-    queue.ask([&event] { event.happened.store(true, std::memory_order_release); });
+    queue.enqueue([&event] { event.happened.store(true, std::memory_order_release); });
 }
 
 void enqueue_wait(Queue &queue, Event &event) {
-    queue.ask([&event] {
+    queue.enqueue([&event] {
         while (!event.happened.load(std::memory_order_acquire)) back_off();
     });
 }
 
 void enqueue_signal(Queue &queue, u64 *at, u64 value) {
-    queue.ask([=, &queue] {
+    queue.enqueue([=, &queue] {
         if (!load_stop_flag(queue.stop)) store(at, value);
     });
 }
 
 void enqueue_await(Queue &queue, const u64 *at, u64 value, const u32 *stop) {
-    queue.ask([=] { (void)has_come(at, value, stop); });
+    queue.enqueue([=] { (void)has_come(at, value, stop); });
 }
 
 const u32 *begin_queues(Rank &rank) {

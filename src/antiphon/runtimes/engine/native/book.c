@@ -1,4 +1,4 @@
-/* Reading a book: every number in it is checked here.
+/* Reading a book (book.h): every number in it is checked here, as the file may be damaged.
  *
  * Threading: none of its own; a book is read-only once open, and any number of threads may read it.
  * Ownership: ap_book_close frees the book and its programs. The bytes are the caller's, are used where they are and outlive it.
@@ -11,21 +11,21 @@
 #include "program.h"
 #include "transport.h"
 
-enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1 };
-static const uint64_t MAX_MEMBERS = (uint64_t)1 << 32; /* of all pages together: each is compared with its program's */
+enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1 }; /* bytes of the header, of a page, and of a program's entry */
+static const uint64_t MAX_MEMBERS = (uint64_t)1 << 32; /* of all pages together: bounds the time of checking them */
 
 int ap_is_book(const void *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "ANTIBOOK", 8); }
 
 uint64_t ap_book_bytes(const void *bytes, uint64_t size) {
-    const uint64_t own = size >= HEADER && ap_is_book(bytes, size) ? u64_at((const unsigned char *)bytes + 24) : 0;
-    return own <= size ? own : 0;
+    const uint64_t stated = size >= HEADER && ap_is_book(bytes, size) ? u64_at((const unsigned char *)bytes + 24) : 0;
+    return stated <= size ? stated : 0;
 }
 
-/* Where the tables of a book's head lie: lists of members, labels, pages, and one entry per program. */
+/* The tables in a book's head: members (ranks), labels (text), pages, and one entry per program (offset, bytes, checksum). */
 typedef struct {
     const unsigned char *bytes;
-    uint64_t head, size; /* bytes of the head, and of all */
-    uint32_t members, labels;
+    uint64_t head, size; /* bytes of the head, and of the book */
+    uint32_t members, labels; /* elements of `member`; bytes of `label` */
     const int32_t *member;
     const char *label;
     const unsigned char *page, *entry;
@@ -85,7 +85,7 @@ static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_er
     return has_root_member ? AP_OK : report_damage(error, "the root of a page is no member");
 }
 
-/* A program must be what its page says, and have equal blocks of weight 1: pages are chosen by bytes alone. */
+/* A program must agree with its page, and its blocks must all have weight 1, as a page is chosen by bytes alone. */
 static int check_program(const ap_book *book, const ap_page *page, ap_error *error) {
     if (page->program < 0) return AP_OK;
     const ap_program *program = book->program[page->program];

@@ -46,25 +46,31 @@
 
 enum { FIRST_BLOCK = 2, BLOCK = 4, PROBE_BLOCK = 2, WINDOW = 8, ROUNDS = 4, /* calls; rounds of a search */
        MIN_SLICES = 1, MAX_SLICES = 64 };
+/* FADING_CALLS: settled calls after which FIRST_CREDIT has halved. TRUSTED_CALLS: calls by an arm that was taken from a context;
+ * if conditions change within them, that context was wrong, and a search begins. */
 enum { MAX_INTERVAL = 1024, FADING_CALLS = 500, MAX_CONTEXTS = 4, TRUSTED_CALLS = 64 };
-enum { EXCHANGE = AP_MAX_ARMS, DIGEST, INVERSE }; /* numbers after those of the arms */
+/* Numbers that are exchanged after the arms' medians: seconds of an exchange, the digest, and minus the digest. The maxima of the
+ * last two are opposite only if all processes have the same digest. */
+enum { EXCHANGE = AP_MAX_ARMS, DIGEST, INVERSE };
 static const double SLACK[ROUNDS] = {1.75, 1.20, 1.08, 1.04};
 static const double EQUAL = 1.02;       /* arms within 2 % need no further rounds */
 static const double PROBE_GAIN = 0.95;  /* a probe must take less than this share of the settled time */
-/* Calls earned per settled call for probes: at first, and in the long run; what a probe costs at least. */
+/* In settled calls: earned per call for probes, additionally at first, and always; what a probe costs at least. MAX_FIRST: the
+ * first time of a probe counts at most as so many settled calls. */
 static const double FIRST_CREDIT = 0.02, LASTING_CREDIT = 0.01, MIN_COST = 0.1, MAX_FIRST = 1.5;
-/* An arm is not searched again if its best time ever is so many times the settled arm's, now that conditions got worse; else. */
+/* A search leaves out arms whose best time ever is so many times the settled arm's: after conditions got worse; otherwise. */
 static const double HOPELESS_IF_WORSE = 1.25, HOPELESS = 2.5;
-static const double ALIKE = 0.1; /* conditions are those of a context if a call takes as long, but for this share */
+static const double ALIKE = 0.1; /* conditions are those of a context if a call takes as long, within this share */
+/* Share by which the median may leave the usual time. */
 static const double MIN_MARGIN = 0.08, MAX_MARGIN = 1.0;
 
 enum { SEARCH, SETTLED, PROBE };
 
 typedef struct {
-    ap_arm known;
-    int active, blocks;
-    double block[ROUNDS]; /* medians in the running search */
-    uint64_t tried;       /* call at which it was measured last */
+    ap_arm stats;
+    int active, blocks;   /* still in the running search; medians in `block` */
+    double block[ROUNDS]; /* median seconds of each block of the running search */
+    uint64_t tried;       /* number of the call at which it was measured last */
 } arm;
 
 /* What was measured from `since` on, under conditions that may come back. */
@@ -78,12 +84,14 @@ struct ap_learner {
     /* one arm per program, in the slices that are best so far; then the chosen program in more and in fewer slices */
     arm arm[AP_MAX_ARMS];
     int programs, chosen, slices, increased; /* slices: whether they are searched; increased: more of them have won before */
-    int phase, why, current, challenger, round, offset; /* challenger: of a duel, or -1; offset: calls in this block or window */
-    int due, outside, searches, choices;
+    /* why: of the running search, or the last one; current: the arm that is searched or probed; challenger: of a duel, or -1;
+     * offset: calls in this block or window */
+    int phase, why, current, challenger, round, offset;
+    int outside, searches, choices; /* outside: windows beyond the margin running; choices: length of `choice` */
     context contexts[MAX_CONTEXTS];
-    int remembered, context; /* contexts so far; that of now */
+    int context_count, context; /* contexts so far; the number of the present one */
     uint64_t call, search_call, settled_call, next_check, interval;
-    double usual, margin, credit;
+    double usual, margin, credit; /* seconds of a settled call; share that it may differ; in settled calls */
     double exchange, own_exchange; /* seconds of an exchange: agreed, and at this process */
     uint32_t digest;
     double local[AP_MAX_ARMS], times[WINDOW];
@@ -106,22 +114,22 @@ static double median_of(const double *values, int count) {
 static int arms_of(const ap_learner *l) { return l->programs + 2; }
 
 static void enter_time(ap_learner *l, int a, double seconds, uint64_t samples) {
-    ap_arm *known = &l->arm[a].known;
-    known->low = known->samples && known->low < seconds ? known->low : seconds;
-    known->high = known->high > seconds ? known->high : seconds;
-    known->seconds = seconds, known->samples += samples;
+    ap_arm *stats = &l->arm[a].stats;
+    stats->low = stats->samples && stats->low < seconds ? stats->low : seconds;
+    stats->high = stats->high > seconds ? stats->high : seconds;
+    stats->seconds = seconds, stats->samples += samples;
     l->arm[a].tried = l->call;
 }
 
 /* ---- arms of more and fewer slices ---- */
 
 static void set_slices(ap_learner *l, int a, int program, int slices, int usable) {
-    l->arm[a] = (arm){.known = {.candidate = {program, slices}, .usable = usable && slices >= MIN_SLICES && slices <= MAX_SLICES}};
+    l->arm[a] = (arm){.stats = {.candidate = {program, slices}, .usable = usable && slices >= MIN_SLICES && slices <= MAX_SLICES}};
 }
 
-/* Makes the arms beside the program: in more slices and in fewer. `moved`: it has got there by 1: more, -1: fewer, 0: neither. */
+/* Makes the arms of the program in more slices and in fewer. `moved`: the change that has just won: 1: more, -1: fewer. */
 static void place_slices(ap_learner *l, int program, int moved) {
-    const int slices = l->arm[program].known.candidate.slices, step = slices / 4 > 1 ? slices / 4 : 1;
+    const int slices = l->arm[program].stats.candidate.slices, step = slices / 4 > 1 ? slices / 4 : 1;
     set_slices(l, l->programs, program, 2 * slices, l->slices && program && moved >= 0);
     set_slices(l, l->programs + 1, program, l->increased ? slices - step : slices / 2, l->slices && program);
 }
@@ -129,7 +137,7 @@ static void place_slices(ap_learner *l, int program, int moved) {
 /* ---- searching ---- */
 
 static int next_active(const ap_learner *l, int from) {
-    const int step = l->round % 2 ? -1 : 1; /* back and forth, so that a drift hurts none */
+    const int step = l->round % 2 ? -1 : 1; /* back and forth, so that a drift of the times favours no arm */
     int a = from;
     while (a >= 0 && a < arms_of(l) && !l->arm[a].active) a += step;
     return a < arms_of(l) ? a : -1;
@@ -148,35 +156,36 @@ static void begin_round(ap_learner *l) {
 
 /* `challenger`: a duel of this arm and the chosen one; -1: all arms. */
 static void begin_search(ap_learner *l, int why, int challenger) {
-    const double limit = (why == AP_TOOK_LONGER ? HOPELESS_IF_WORSE : HOPELESS) * l->arm[l->chosen].known.seconds;
-    const int sliced = l->arm[l->programs].known.candidate.program;
+    const double limit = (why == AP_TOOK_LONGER ? HOPELESS_IF_WORSE : HOPELESS) * l->arm[l->chosen].stats.seconds;
+    const int sliced = l->arm[l->programs].stats.candidate.program;
     if (why == AP_TOOK_LONGER || why == AP_TOOK_LESS) l->increased = 0, place_slices(l, sliced, 0);
     for (int a = 0; a < arms_of(l); a++) {
-        arm *it = &l->arm[a];
-        const int hopeless = a != l->chosen && it->known.samples && l->arm[l->chosen].known.samples && it->known.low > limit;
-        it->active = it->known.usable && (challenger < 0 ? !hopeless : a == challenger || a == l->chosen);
-        it->blocks = 0;
+        arm *entry = &l->arm[a];
+        const int hopeless = a != l->chosen && entry->stats.samples && l->arm[l->chosen].stats.samples && entry->stats.low > limit;
+        entry->active = entry->stats.usable && (challenger < 0 ? !hopeless : a == challenger || a == l->chosen);
+        entry->blocks = 0;
     }
     if (challenger < 0) l->search_call = l->call;
     l->phase = SEARCH, l->why = why, l->challenger = challenger, l->round = challenger < 0 ? 0 : 1, l->searches += challenger < 0;
     begin_round(l);
 }
 
-/* An arm was tried in vain. Its best time may have been luck: it fades. More slices become fewer by a quarter of the chosen. */
-static void give_up_hope(ap_learner *l, int a) {
-    ap_arm *known = &l->arm[a].known;
-    known->low += (known->seconds < 2 * known->low ? known->seconds - known->low : known->low) / 4;
+/* A probe of this arm, or a duel, did not pay off. Its best time may have been luck: move it towards the latest. The arm of more
+ * slices comes back by a quarter of the chosen number. */
+static void note_failed_probe(ap_learner *l, int a) {
+    ap_arm *stats = &l->arm[a].stats;
+    stats->low += (stats->seconds < 2 * stats->low ? stats->seconds - stats->low : stats->low) / 4;
     if (a != l->programs) return;
-    const int program = known->candidate.program, slices = l->arm[program].known.candidate.slices;
-    const int next = known->candidate.slices - (slices / 4 > 1 ? slices / 4 : 1);
-    known->candidate.slices = next > slices ? next : 2 * slices <= MAX_SLICES ? 2 * slices : slices + 1;
+    const int program = stats->candidate.program, slices = l->arm[program].stats.candidate.slices;
+    const int next = stats->candidate.slices - (slices / 4 > 1 ? slices / 4 : 1);
+    stats->candidate.slices = next > slices ? next : 2 * slices <= MAX_SLICES ? 2 * slices : slices + 1;
 }
 
 /* ---- conditions that come back ---- */
 
 /* A context begins with each search among all arms, and changes with the duels that follow. */
 static void remember(ap_learner *l) {
-    if (l->challenger < 0 && l->why != AP_AS_BEFORE) l->context = l->remembered++ % MAX_CONTEXTS;
+    if (l->challenger < 0 && l->why != AP_AS_BEFORE) l->context = l->context_count++ % MAX_CONTEXTS;
     context *now = &l->contexts[l->context];
     memcpy(now->arm, l->arm, sizeof now->arm);
     now->chosen = l->chosen, now->increased = l->increased;
@@ -185,14 +194,14 @@ static void remember(ap_learner *l) {
 
 /* The latest context in which calls by the chosen arm took as long, if another one was the best; -1: none. */
 static int find_context(const ap_learner *l, double seconds) {
-    const ap_candidate now = l->arm[l->chosen].known.candidate;
-    for (int i = l->remembered - 1; i >= 0 && i >= l->remembered - MAX_CONTEXTS; i--) {
+    const ap_candidate now = l->arm[l->chosen].stats.candidate;
+    for (int i = l->context_count - 1; i >= 0 && i >= l->context_count - MAX_CONTEXTS; i--) {
         const context *c = &l->contexts[i % MAX_CONTEXTS];
-        if (!c->arm[c->chosen].known.usable) continue;
+        if (!c->arm[c->chosen].stats.usable) continue;
         for (int a = 0; a < arms_of(l); a++) {
-            const ap_arm *known = &c->arm[a].known;
-            const int measured = known->samples && c->arm[a].tried >= c->since, same = !memcmp(&known->candidate, &now, sizeof now);
-            if (measured && same && a != c->chosen && seconds < known->seconds * (1 + ALIKE) && seconds > known->seconds / (1 + ALIKE))
+            const ap_arm *stats = &c->arm[a].stats;
+            const int measured = stats->samples && c->arm[a].tried >= c->since, same = !memcmp(&stats->candidate, &now, sizeof now);
+            if (measured && same && a != c->chosen && seconds < stats->seconds * (1 + ALIKE) && seconds > stats->seconds / (1 + ALIKE))
                 return i % MAX_CONTEXTS;
         }
     }
@@ -200,20 +209,20 @@ static int find_context(const ap_learner *l, double seconds) {
 }
 
 static void settle(ap_learner *l, int a) {
-    const int program = l->arm[a].known.candidate.program, slot = a - l->programs;
+    const int program = l->arm[a].stats.candidate.program, slot = a - l->programs;
     const int changes = a != l->chosen || !l->choices;
-    const double seconds = l->arm[a].known.seconds;
-    if (l->challenger >= 0 && l->challenger != a) give_up_hope(l, l->challenger);
+    const double seconds = l->arm[a].stats.seconds;
+    if (l->challenger >= 0 && l->challenger != a) note_failed_probe(l, l->challenger);
     if (l->why == AP_TOOK_LONGER || l->why == AP_TOOK_LESS) l->margin = changes ? MIN_MARGIN : 1.5 * l->margin;
     if (l->margin > MAX_MARGIN) l->margin = MAX_MARGIN;
-    if (slot >= 0) { /* the program goes on in these slices */
+    if (slot >= 0) { /* more (0) or fewer (1) slices won: from now on they are the program's */
         arm other = l->arm[program];
         l->arm[program] = l->arm[a];
         l->increased |= slot == 0;
         place_slices(l, program, slot == 0 ? 1 : -1);
-        if (slot == 1 && l->increased) other.known.usable = 0; /* additive decrease does not go back */
-        if (slot == 1 && other.known.usable) l->arm[l->programs] = other;
-    } else if (program && l->arm[l->programs].known.candidate.program != program) {
+        if (slot == 1 && l->increased) other.stats.usable = 0; /* additive decrease does not go back */
+        if (slot == 1 && other.stats.usable) l->arm[l->programs] = other;
+    } else if (program && l->arm[l->programs].stats.candidate.program != program) {
         l->increased = 0;
         place_slices(l, program, 0);
     }
@@ -226,7 +235,7 @@ static void settle(ap_learner *l, int a) {
         memmove(l->choice + 1, l->choice + 2, (AP_MAX_CHOICES - 2) * sizeof *l->choice);
         l->choices--;
     }
-    l->choice[l->choices++] = (ap_choice){l->call, l->arm[program].known.candidate, l->why, l->searches, seconds};
+    l->choice[l->choices++] = (ap_choice){l->call, l->arm[program].stats.candidate, l->why, l->searches, seconds};
 }
 
 /* After a round: drops arms, and settles if one is left or the rest are equal. */
@@ -242,12 +251,12 @@ static void end_round(ap_learner *l) {
         if (!l->arm[a].active) continue;
         l->arm[a].active = estimate[a] <= SLACK[l->round] * estimate[best];
         active += l->arm[a].active;
-        if (!l->round) l->arm[a].blocks = 0; /* one call each is too little for more than that */
+        if (!l->round) l->arm[a].blocks = 0; /* its medians, of one call each, do not count in later rounds */
         if (l->arm[a].active && estimate[a] > worst) worst = estimate[a];
     }
     l->round++;
     if (active == 1 || l->round == ROUNDS || (l->round > 1 && worst <= EQUAL * estimate[best])) {
-        l->arm[best].known.seconds = estimate[best];
+        l->arm[best].stats.seconds = estimate[best];
         settle(l, best);
     } else {
         begin_round(l);
@@ -257,29 +266,29 @@ static void end_round(ap_learner *l) {
 /* ---- settled ---- */
 
 /* Calls that a probe of an arm costs, by its best time, which one outlier does not change much. */
-static double cost_of(const ap_learner *l, const arm *it) {
-    const double cost = it->known.samples ? PROBE_BLOCK * (it->known.low / l->usual - 1) : 0;
+static double cost_of(const ap_learner *l, const arm *entry) {
+    const double cost = entry->stats.samples ? PROBE_BLOCK * (entry->stats.low / l->usual - 1) : 0;
     return cost > MIN_COST ? cost : MIN_COST;
 }
 
-/* The arm to probe now; -1: none, or it is not earned yet. */
+/* The arm to probe now; -1: none, or the credit does not pay for it yet. */
 static int arm_to_probe(const ap_learner *l) {
     int choice = -1;
     double best = 0;
     for (int a = 0; a < arms_of(l); a++) {
-        const arm *it = &l->arm[a];
-        if (a == l->chosen || !it->known.usable) continue;
-        const double hope = it->known.samples ? l->usual / it->known.low : 1, age = (double)(l->call - it->tried);
-        const double score = age * hope * hope * hope * hope;
+        const arm *entry = &l->arm[a];
+        if (a == l->chosen || !entry->stats.usable) continue;
+        const double speedup = entry->stats.samples ? l->usual / entry->stats.low : 1, age = (double)(l->call - entry->tried);
+        const double score = age * speedup * speedup * speedup * speedup;
         if (choice < 0 || score > best) choice = a, best = score;
     }
     return choice >= 0 && cost_of(l, &l->arm[choice]) <= l->credit ? choice : -1;
 }
 
-/* Takes what was the best under these conditions. Its calls must take as long as they did: else a search begins. */
+/* Takes the arm that was the best in this context. If its calls do not take as long as they did, a search begins later. */
 static void return_to(ap_learner *l, int number) {
     const context *c = &l->contexts[number];
-    const double seconds = c->arm[c->chosen].known.seconds;
+    const double seconds = c->arm[c->chosen].stats.seconds;
     memcpy(l->arm, c->arm, sizeof l->arm);
     l->increased = c->increased, l->why = AP_AS_BEFORE, l->challenger = -1, l->context = number;
     settle(l, c->chosen);
@@ -309,16 +318,16 @@ static void end_check(ap_learner *l, double seconds) {
 }
 
 static void end_probe(ap_learner *l, double seconds) {
-    ap_arm *known = &l->arm[l->current].known;
+    ap_arm *stats = &l->arm[l->current].stats;
     enter_time(l, l->current, seconds, PROBE_BLOCK - 1);
     /* a single call may be an outlier */
-    if (known->samples < PROBE_BLOCK && known->low > MAX_FIRST * l->usual) known->low = MAX_FIRST * l->usual;
+    if (stats->samples < PROBE_BLOCK && stats->low > MAX_FIRST * l->usual) stats->low = MAX_FIRST * l->usual;
     if (seconds < PROBE_GAIN * l->usual) {
         begin_search(l, AP_PROBE_WON, l->current);
         return;
     }
     l->credit -= cost_of(l, &l->arm[l->current]);
-    give_up_hope(l, l->current);
+    note_failed_probe(l, l->current);
     /* twice the interval, as the probe has cost an exchange, too */
     l->phase = SETTLED, l->offset = 0, l->next_check = l->call + (l->interval > WINDOW ? 2 * l->interval : WINDOW);
 }
@@ -329,7 +338,7 @@ ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int 
     ap_learner *l = programs && programs <= AP_MAX_PROGRAMS && first < programs ? calloc(1, sizeof *l) : NULL;
     if (!l) return NULL;
     l->programs = (int)programs, l->chosen = (int)first, l->slices = slices, l->margin = MIN_MARGIN;
-    for (int a = 0; a < l->programs; a++) l->arm[a].known = (ap_arm){.candidate = {a, AP_PLANNED_SLICES}, .usable = a || library};
+    for (int a = 0; a < l->programs; a++) l->arm[a].stats = (ap_arm){.candidate = {a, AP_PLANNED_SLICES}, .usable = a || library};
     place_slices(l, l->chosen, 0);
     begin_search(l, AP_BY_SEARCH, -1);
     return l;
@@ -337,13 +346,13 @@ ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int 
 
 void ap_learner_close(ap_learner *l) { free(l); }
 
-void ap_learner_recall(ap_learner *l, const ap_arm *known) {
-    const int program = known->candidate.program;
-    if (program < 0 || program >= l->programs || !(known->seconds > 0)) return;
-    ap_arm *to = &l->arm[program].known;
-    if (to->samples && !known->chosen) return;
-    *to = *known, to->usable = 1;
-    if (!known->chosen) return;
+void ap_learner_recall(ap_learner *l, const ap_arm *stats) {
+    const int program = stats->candidate.program;
+    if (program < 0 || program >= l->programs || !(stats->seconds > 0)) return;
+    ap_arm *to = &l->arm[program].stats;
+    if (to->samples && !stats->chosen) return;
+    *to = *stats, to->usable = 1;
+    if (!stats->chosen) return;
     place_slices(l, program, 0);
     l->why = AP_LEARNED_BEFORE, l->challenger = -1, l->searches = 0;
     settle(l, program);
@@ -351,7 +360,7 @@ void ap_learner_recall(ap_learner *l, const ap_arm *known) {
 
 double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns) {
     const int a = l->phase == SETTLED ? l->chosen : l->current;
-    *candidate = l->arm[a].known.candidate, *aligns = l->phase == SEARCH;
+    *candidate = l->arm[a].stats.candidate, *aligns = l->phase == SEARCH;
     if (l->phase == SETTLED)
         l->credit += LASTING_CREDIT + FIRST_CREDIT / (1 + (double)(l->call - l->settled_call) / FADING_CALLS);
     l->call++, l->digest = l->digest * 31 + (uint32_t)(candidate->program * 128 + candidate->slices) + 1;
@@ -404,12 +413,12 @@ void ap_learner_exchanged(ap_learner *l, double seconds) {
 void ap_learner_refuse(ap_learner *l) {
     const int refused = l->phase == SETTLED ? l->chosen : l->current;
     int other = 0;
-    while (other < arms_of(l) && (other == refused || !l->arm[other].known.usable)) other++;
+    while (other < arms_of(l) && (other == refused || !l->arm[other].stats.usable)) other++;
     if (other == arms_of(l)) return; /* the only one */
-    l->arm[refused].known.usable = l->arm[refused].active = 0;
+    l->arm[refused].stats.usable = l->arm[refused].active = 0;
     for (int i = 0; i < MAX_CONTEXTS * AP_MAX_ARMS; i++) {
-        ap_arm *known = &l->contexts[i / AP_MAX_ARMS].arm[i % AP_MAX_ARMS].known;
-        if (!memcmp(&known->candidate, &l->arm[refused].known.candidate, sizeof known->candidate)) known->usable = 0;
+        ap_arm *stats = &l->contexts[i / AP_MAX_ARMS].arm[i % AP_MAX_ARMS].stats;
+        if (!memcmp(&stats->candidate, &l->arm[refused].stats.candidate, sizeof stats->candidate)) stats->usable = 0;
     }
     if (l->phase == SEARCH && refused != l->chosen) {
         const int next = next_active(l, l->current);
@@ -425,15 +434,15 @@ void ap_learner_refuse(ap_learner *l) {
 
 void ap_learner_restart(ap_learner *l) {
     for (int a = 0; a < arms_of(l); a++) {
-        ap_arm *known = &l->arm[a].known;
-        *known = (ap_arm){.candidate = known->candidate, .usable = known->usable};
+        ap_arm *stats = &l->arm[a].stats;
+        *stats = (ap_arm){.candidate = stats->candidate, .usable = stats->usable};
     }
-    l->remembered = 0;
+    l->context_count = 0;
     begin_search(l, AP_OTHER_SIZE_NOW, -1);
 }
 
 uint32_t ap_learner_arms(const ap_learner *l, ap_arm arms[AP_MAX_ARMS]) {
-    for (int a = 0; a < arms_of(l); a++) arms[a] = l->arm[a].known, arms[a].chosen = a == l->chosen;
+    for (int a = 0; a < arms_of(l); a++) arms[a] = l->arm[a].stats, arms[a].chosen = a == l->chosen;
     return (uint32_t)arms_of(l);
 }
 

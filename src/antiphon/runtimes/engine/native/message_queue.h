@@ -1,4 +1,4 @@
-/* Messages under way over a stream, and queues of them.
+/* Messages under way over a stream socket, and queues of them (first in, first out).
  *
  * Ownership: a message belongs to the queue that it is in, or to the list of spare ones. Threading: that of the wire.
  */
@@ -21,13 +21,13 @@ typedef struct message {
     struct message *next;
     unsigned char *data;      /* the caller's; own memory if it is set aside: received before a receive was posted for it */
     uint64_t bytes, capacity; /* capacity: bytes of memory at `data`, if it is received */
-    uint32_t channel, number; /* number: given by the engine, which gets it back when the message is done */
+    uint32_t channel, number; /* number: the engine's; reported when the message is done */
     head head;                /* of sends, and of messages set aside */
-    int complete, own_memory; /* if set aside: all of it has arrived; no receive has claimed it yet */
+    int complete, own_memory; /* of messages set aside: all bytes have arrived; no receive has claimed it yet */
 } message;
 
 typedef struct {
-    message *first, **end;
+    message *first, **end; /* end: the pointer to set to the next message: `first`, or `next` of the last one */
 } queue;
 
 /* A message from the list of spare ones, or from malloc; all zero. NULL: out of memory. */

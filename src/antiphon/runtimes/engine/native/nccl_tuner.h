@@ -18,7 +18,7 @@ typedef enum { ncclSuccess = 0, ncclSystemError = 2 } ncclResult_t;
 #endif
 
 enum ap_nccl_level { AP_LOG_WARN = 2, AP_LOG_INFO = 3 };
-enum ap_nccl_part { AP_LOG_TUNING = 0x40 };
+enum ap_nccl_part { AP_LOG_TUNING = 0x40 }; /* NCCL_DEBUG_SUBSYS=TUNING */
 
 #define AP_NEVER (-1.0f) /* the cost of an algorithm that NCCL does not support here */
 
@@ -26,7 +26,8 @@ typedef void (*ap_nccl_log)(int level, unsigned long parts, const char *file, in
     __attribute__((format(printf, 5, 6)));
 
 /* `costs`: a matrix of algorithms times protocols, in microseconds; NCCL takes the least that is not AP_NEVER.
- * `channels`: NCCL sets it to 0 before, which means its own choice. */
+ * `channels`: NCCL sets it to 0 before, which means its own choice. `together`: number of calls in one group. `collnet`, `nvls`:
+ * whether NCCL supports these algorithms here. `registered`: whether buffers are registered with NCCL. */
 
 typedef struct {
     const char *name;

@@ -62,7 +62,7 @@ typedef struct {
     uint64_t min_bytes; /* unmeasured plans serve calls from this size on */
     int32_t compares;   /* whether first calls by unmeasured plans are compared with the library's (preload_trial.c) */
     double timeout;     /* seconds; 0: none */
-    uint32_t new_calls; /* first calls of a communicator that are left to the library */
+    uint32_t new_calls; /* the number of first calls of a communicator that the library serves */
     int32_t learns; /* candidates are chosen while the job runs (preload_learn.c); then nothing is compared by first calls */
     int32_t report;
     int32_t any_hosts;      /* ranks may be on other hosts than the tables say */
@@ -84,15 +84,15 @@ typedef struct {
     unsigned char *bytes;
     uint64_t size;
     ap_use *use;      /* counters per page, if there is to be a report; else NULL */
-    int32_t of_world; /* 1: its ranks are those of MPI_COMM_WORLD; 0: it is for communicators of as many processes */
-    int32_t position; /* in ANTIPHON_TABLE, from 0 */
+    int32_t of_world; /* 1: its ranks are those of MPI_COMM_WORLD; 0: it is for communicators with as many processes */
+    int32_t position; /* in the list ANTIPHON_TABLE, from 0 */
 } ap_table;
 
 typedef struct {
-    int on, finalized, size, rank; /* of the world */
+    int on, finalized, size, rank; /* on: plans may serve calls; size, rank: of the world */
     int settled;                   /* MPI_Init has decided `on` */
     int packs;                     /* MPI_Pack gives the bytes of the elements and nothing else */
-    int keyval;                    /* of the attribute by which an ap_group belongs to its communicator */
+    int keyval;                    /* of the MPI attribute that attaches an ap_group to its communicator */
     ap_settings set;
     int device;            /* buffers may be in the memory of a GPU: checked at each call that is served */
     int automatic;         /* there is no table yet: it comes while the job runs */
@@ -188,10 +188,12 @@ typedef struct preparation preparation; /* what the background thread works on (
 enum { AP_STATUS, AP_SIZE, AP_DIGEST, AP_PREPARED = AP_DIGEST + 4, AP_QUERY_WORDS };
 typedef struct ap_query ap_query;
 struct ap_query {
-    ap_query *next_query, **link; /* list of queries under way */
-    uint64_t calls, next_call, asked_call; /* calls so far; at which one to query next; at which one it was last */
+    ap_query *next_query, **link; /* list of queries under way; the pointer to this one in it */
+    uint64_t calls, next_call, asked_call; /* the number of calls so far, at the next query, and at the last one */
     uint64_t own[AP_QUERY_WORDS], agreed[AP_QUERY_WORDS];
-    int pending, sends_table, prepares, tries, leader; /* leader: the process of the communicator that is process 0 of the world */
+    /* `request` is under way; it broadcasts the table; preparing plans has begun; number of broadcasts */
+    int pending, sends_table, prepares, tries;
+    int leader; /* the process of the communicator that is process 0 of the world */
     MPI_Request request;
     unsigned char *table_bytes;           /* the table as received, if the cached file was not found; from malloc */
     ap_recent_call recent[AP_MAX_RECENT]; /* the latest first; the same at all processes, except in_place */
@@ -206,18 +208,18 @@ typedef struct ap_learning ap_learning;
 typedef struct {
     MPI_Comm comm;
     int size, rank, reason; /* reason: AP_SERVED, or why it has no rows */
-    int *process;           /* per process of it, its number in the world */
-    uint32_t number;        /* by its processes, for watch.c; 0: not known yet */
-    int unsettled, failure; /* whether it has still to find out what is dead; what, as ap_find_failure says */
+    int *process;           /* per process of the communicator, its number in the world */
+    uint32_t number;        /* identifies its processes in watch.c; 0: not known yet */
+    int unsettled, failure; /* the failure is still to be agreed upon; the result of ap_find_failure */
     ap_query query;
-    int broken;
+    int broken; /* a call by a plan failed, so all later ones do; the staging memory may still be in use */
     ap_rows rows;
     ap_wire *wire;
     int connect_tried;
-    uint64_t shared_bytes; /* shared memory that it takes, if that is limited */
+    uint64_t shared_bytes; /* shared memory that its wire takes, if that is limited */
     uint32_t calls;        /* calls that plans could have served */
     ap_cached_plan *plans;
-    ap_trial *trials;      /* of unmeasured plans (preload_trial.c) */
+    ap_trial *trials;      /* of unmeasured plans (preload_trial.c); the latest first */
     ap_learning *learning; /* preload_learn.c; the latest first */
     void *stage[AP_STAGES];
     size_t stage_bytes[AP_STAGES];
@@ -238,12 +240,12 @@ int ap_group_settle(ap_group *g, ap_error *error);
 int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
 /* Staging memory of at least that many bytes. */
 void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error);
-/* Finds the rows and prepares plans for calls like these, in a copy of a communicator's group, without calling MPI. False if
- * anything fails. */
+/* Finds the rows and prepares plans for calls like these, in a copy of a communicator's group, without calling MPI, as a
+ * background thread runs it. False if anything fails. */
 int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pace *pace);
-/* Moves rows and plans from the copy to the group; frees those of a group. */
+/* Moves rows and plans from the copy to the group. */
 void ap_group_adopt(ap_group *g, ap_group *copy);
-void ap_group_clear(ap_group *g);
+void ap_group_clear(ap_group *g); /* frees its rows and plans */
 /* The plan for a call by this row in these slices (plan.h), cached or new; making one for large calls, or in other slices than
  * planned, is collective. NULL: MPI failed (*code); or *refused: it failed at some process, and all know; or it failed at this
  * process alone (`error`). */
@@ -257,7 +259,8 @@ int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error);
 enum { AP_PLANNING, AP_READY, AP_NEVER }; /* AP_STATUS of process 0; the greatest value wins */
 
 typedef struct {
-    char how[16], machine[128], gain[600], notes[600]; /* gain: predicted; notes: also why there are no plans */
+    /* how: the source of the plans, such as "cache"; gain: predicted; notes: also why there are no plans */
+    char how[16], machine[128], gain[600], notes[600];
     uint64_t since;                                    /* number of the first call by these plans; 0: there was none */
 } ap_plan_summary;
 
@@ -367,25 +370,26 @@ static inline int ap_is_fallback(const ap_fallback_call *f, MPI_Comm comm, int r
     atomic_thread_fence(memory_order_acquire);
     return version && !(version & 1) && atomic_load_explicit(&f->version, memory_order_relaxed) == version;
 }
-/* Makes calls of this library's function `own` go to `library` at once, without passing through here (preload_bypass.c). */
+/* Makes the program call MPI's function `library` instead of this library's `own` (preload_bypass.c). */
 void ap_bypass(ap_function own, ap_function library);
-/* Called when a communicator is freed, whose handle may be used again for another one. */
+/* Called when a communicator is freed, as MPI may give its handle to another one. */
 void ap_fallbacks_clear(void);
 
 /* preload_serve.c: true if the call has been done, and *code is to be returned. Else the caller calls the library, and then
- * ap_served_by_library with *spent. */
-int ap_serve(const ap_call *call, double **spent, int *code);
-void ap_served_by_library(double *spent);
+ * ap_served_by_library with *stopwatch. */
+int ap_serve(const ap_call *call, double **stopwatch, int *code);
+void ap_served_by_library(double *stopwatch);
 
 /* preload_trial.c: whether a call with an unmeasured plan runs by that plan: AP_SERVED, or why the library gets it. Unless
- * *spent is NULL, ap_trial_end must follow the call. Sometimes collective; *code: an error of MPI. */
-int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code);
-void ap_trial_end(double *spent);
+ * *stopwatch is NULL, ap_trial_end must follow the call: it turns the time of the begin into the seconds since. Sometimes
+ * collective; *code: an error of MPI. */
+int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **stopwatch, int *code);
+void ap_trial_end(double *stopwatch);
 void ap_trials_free(ap_group *g);
 
 /* preload_learn.c: chooses the row and the slices by which a call is made: AP_SERVED, or why the library gets it; *row,
  * *slices: as the table has it. As for ap_trial_begin. Sometimes collective; *code: an error of MPI. */
-int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **spent, int *code,
+int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **stopwatch, int *code,
                    ap_error *error);
 void ap_learn_refuse(ap_group *g); /* what ap_learn_begin has just chosen cannot run, at any process */
 void ap_learning_free(ap_group *g);
@@ -397,12 +401,12 @@ void ap_learned_write(void);
 typedef struct ap_learned ap_learned;
 struct ap_learned {
     ap_learned *next;
-    const ap_page *page;                      /* that the table has for these calls */
+    const ap_page *page;                     /* the table's page for these calls */
     const ap_page *program[AP_MAX_PROGRAMS]; /* per program (learn.h) its page; NULL: the library */
     uint32_t checksum[AP_MAX_PROGRAMS];      /* of its program; 0: the library */
-    int scale, ranks, root;
-    uint64_t bytes, calls; /* of the calls that are timed */
-    uint32_t arms, choices;
+    int scale, ranks, root; /* scale: log2 of the bytes */
+    uint64_t bytes, calls;  /* of the calls that are timed */
+    uint32_t arms, choices; /* lengths of `arm` and `choice` */
     ap_arm arm[AP_MAX_ARMS];
     ap_choice choice[AP_MAX_CHOICES];
 };

@@ -8,7 +8,6 @@
  *   table has a lock of its own (`table_lock`).
  * Ownership: the planning process ends when its input does, so it never outlives the job, however that ends. Answers are from
  *   malloc; the book of an accepted answer belongs to ap_preload.table[0].
- *
  */
 #include <ctype.h>
 #include <errno.h>
@@ -33,7 +32,7 @@
 
 /* ---- the request ---- */
 
-enum { WORD = 201, PROCESS_TEXT = 640 };
+enum { WORD = 201, PROCESS_TEXT = 640 }; /* bytes of a word, and of the description of a process, with the final zero */
 
 /* Copies a text as one word: other characters than printable ASCII, and blanks, become '?'. */
 static void make_word(char word[WORD], const char *text) {
@@ -61,13 +60,13 @@ static void describe_process(char facts[PROCESS_TEXT]) {
 
 /* The folder of cached answers: $ANTIPHON_CACHE/auto, else antiphon/auto in $XDG_CACHE_HOME or ~/.cache; false: none. */
 static int cache_folder(char folder[AP_PATH]) {
-    const char *own = getenv("ANTIPHON_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *cache = getenv("ANTIPHON_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char working[PATH_MAX] = "";
     int length;
-    if (own && !strcmp(own, "off")) return 0;
-    if (own && *own) {
-        if (*own != '/' && !getcwd(working, sizeof working)) return 0;
-        length = snprintf(folder, AP_PATH, "%s%s%s/auto", working, *working ? "/" : "", own);
+    if (cache && !strcmp(cache, "off")) return 0;
+    if (cache && *cache) {
+        if (*cache != '/' && !getcwd(working, sizeof working)) return 0;
+        length = snprintf(folder, AP_PATH, "%s%s%s/auto", working, *working ? "/" : "", cache);
     } else if (xdg && *xdg == '/') {
         length = snprintf(folder, AP_PATH, "%s/antiphon/auto", xdg);
     } else {
@@ -96,8 +95,11 @@ static char *write_request(const char *facts, int processes, char cache_path[AP_
     return text;
 }
 
-/* ---- answers ---- */
+/* ---- answers ----
+ *
+ * An answer is a line of text, how TAB machine TAB gain TAB notes (ap_plan_summary), followed by the bytes of a book. */
 
+/* Copies the text up to a tab or the line's end, cut to the capacity; returns what follows. */
 static const char *read_word(const char *text, const char *end, char *word, size_t capacity) {
     size_t i = 0;
     for (; text < end && *text != '\t' && *text != '\n'; text++)
@@ -125,13 +127,14 @@ unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, 
 
 /* ---- the planning process ---- */
 
-enum { PIPE = 1 << 20, GRACE = 3000 }; /* bytes; milliseconds that the planner has to end after SIGTERM */
+enum { PIPE = 1 << 20, END_TIMEOUT = 3000 }; /* bytes; milliseconds that the planner has to end after SIGTERM */
 
 static pid_t planner;
-static int planner_output = -1, planner_input = -1;
-static unsigned char *answer_text;
+static int planner_output = -1, planner_input = -1; /* our ends of a pipe and a socket */
+static unsigned char *answer_text;                   /* received so far: answer_bytes of answer_space bytes */
 static size_t answer_bytes, answer_space;
 
+/* Starts the planning process and sends it the request; false: this failed. */
 static int start_planner(const char *request, const char *cache_path) {
     char *name = (char *)(uintptr_t)cache_path; /* not written to */
     char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.auto", name, NULL};
@@ -193,7 +196,7 @@ static void stop_planner(void) {
     free(answer_text), answer_text = NULL, answer_bytes = answer_space = 0;
     if (planner <= 0) return;
     kill(planner, SIGTERM); /* it removes the file that it was writing */
-    for (int turn = 0; turn < GRACE; turn++) {
+    for (int turn = 0; turn < END_TIMEOUT; turn++) {
         if (waitpid(planner, &state, WNOHANG)) {
             planner = 0;
             return;
@@ -247,16 +250,16 @@ static void *run_in_background(void *argument) {
 
 ap_background *ap_background_begin(void (*work)(void *argument, ap_pace *pace), void *argument) {
     ap_background *b = calloc(1, sizeof *b);
-    pthread_attr_t how;
+    pthread_attr_t attributes;
     sigset_t all, before;
     if (!b) return NULL;
     b->work = work, b->argument = argument;
     sigfillset(&all);
-    int blocked = !pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's */
-    if (blocked && !pthread_attr_init(&how)) {
-        pthread_attr_setstacksize(&how, STACK);
-        b->has_thread = !pthread_create(&b->thread, &how, run_in_background, b);
-        pthread_attr_destroy(&how);
+    int blocked = !pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's threads handle its signals */
+    if (blocked && !pthread_attr_init(&attributes)) {
+        pthread_attr_setstacksize(&attributes, STACK);
+        b->has_thread = !pthread_create(&b->thread, &attributes, run_in_background, b);
+        pthread_attr_destroy(&attributes);
     }
     if (blocked) pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!b->has_thread) {
@@ -333,17 +336,17 @@ ap_plan_summary ap_auto_summary;
 char ap_auto_cache_path[AP_PATH];
 
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER; /* of all variables below */
-static int status;
-static uint64_t own_words[AP_QUERY_WORDS];
+static int status;                          /* AP_PLANNING, AP_READY or AP_NEVER */
+static uint64_t own_words[AP_QUERY_WORDS]; /* what process 0 contributes to a query */
 
 /* The answer of the planning process, while a background thread reads it. */
 static struct {
     ap_background *background;
     int begun;
     unsigned char *answer;
-    uint64_t bytes, size, digest[4];
+    uint64_t bytes, size, digest[4]; /* bytes of the answer, and of its book */
     ap_plan_summary summary;
-    int good;
+    int good; /* whether its table could be installed */
 } reading;
 
 static void read_answer(void *unused, ap_pace *pace) {

@@ -1,9 +1,9 @@
 /* Takes this library out of the way of a function of MPI for which no table has a plan.
  *
  * LD_PRELOAD makes the loader write the addresses of this library's functions into the tables by which the program calls MPI
- * (its global offset tables). Passing such a call on takes some ns, but up to 0.5 us where the program has emptied the caches
- * of the processor since its last call: three more lines of memory. So at the first call of a function that stays with MPI
- * every such entry is replaced by the address of MPI's own function, as if this library were not there:
+ * (its global offset tables). Forwarding such a call takes some ns, but up to 0.5 us where the program has emptied the caches
+ * of the processor since its last call, as three more cache lines are fetched. So at the first call of a function that no plan
+ * serves, every such entry is replaced by the address of MPI's own function, as if this library were not there:
  *
  *     program: call *[MPI_Bcast]  ->  ours  ->  PMPI_Bcast         the first call
  *     program: call *[MPI_Bcast]  ----------->  PMPI_Bcast         all others
@@ -33,7 +33,7 @@ typedef struct {
 } replacement;
 
 typedef struct {
-    uintptr_t base, first, end; /* where the object is loaded; the part of it that the loader has made read-only */
+    uintptr_t base, first, end; /* where the object is loaded; the range that the loader has made read-only (RELRO) */
 } object;
 
 static void replace_entry(const object *o, _Atomic uintptr_t *entry, const replacement *r) {
@@ -53,21 +53,22 @@ static void replace_entries(const object *o, const ElfW(Rela) *entries, size_t c
     }
 }
 
-/* Whether an object is linked with a library of MPI, of whatever make. */
+/* Whether an object is linked with a library of MPI: libmpi.so, libmpich.so, libmpifort.so, ... */
 static int needs_mpi(const ElfW(Dyn) *dynamic, const char *names) {
     for (; dynamic->d_tag != DT_NULL; dynamic++)
         if (dynamic->d_tag == DT_NEEDED && !strncmp(names + dynamic->d_un.d_val, "libmpi", 6)) return 1;
     return 0;
 }
 
+/* dl_iterate_phdr calls it for each loaded object. `data`: the replacement. Returns 0: go on with the next object. */
 static int search_object(struct dl_phdr_info *info, size_t size, void *data) {
     const ElfW(Dyn) *dynamic = NULL;
     object o = {.base = info->dlpi_addr};
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-        if (part->p_type == PT_DYNAMIC) dynamic = (const ElfW(Dyn) *)(o.base + part->p_vaddr);
-        if (part->p_type == PT_GNU_RELRO) o.first = o.base + part->p_vaddr, o.end = o.first + part->p_memsz;
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        if (segment->p_type == PT_DYNAMIC) dynamic = (const ElfW(Dyn) *)(o.base + segment->p_vaddr);
+        if (segment->p_type == PT_GNU_RELRO) o.first = o.base + segment->p_vaddr, o.end = o.first + segment->p_memsz;
     }
     o.first &= ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1); /* as the loader rounds; it leaves the last part of a page writable */
     if (!dynamic) return 0;
@@ -79,9 +80,9 @@ static int search_object(struct dl_phdr_info *info, size_t size, void *data) {
         if (d->d_tag == DT_PLTRELSZ) call_bytes = d->d_un.d_val;
         if (d->d_tag == DT_RELA) others = d->d_un.d_ptr;
         if (d->d_tag == DT_RELASZ) other_bytes = d->d_un.d_val;
-        if (d->d_tag == DT_RELACOUNT) relative = d->d_un.d_val; /* the first ones, which name no symbol */
+        if (d->d_tag == DT_RELACOUNT) relative = d->d_un.d_val; /* the first entries, which name no symbol */
     }
-    if (names < o.base || !needs_mpi(dynamic, (const char *)names)) return 0; /* a loader that has not added the base */
+    if (names < o.base || !needs_mpi(dynamic, (const char *)names)) return 0; /* this loader has not added the base */
     if (calls) replace_entries(&o, (const ElfW(Rela) *)calls, call_bytes / sizeof(ElfW(Rela)), data);
     const size_t count = other_bytes / sizeof(ElfW(Rela));
     if (others && count > relative) replace_entries(&o, (const ElfW(Rela) *)others + relative, count - relative, data);

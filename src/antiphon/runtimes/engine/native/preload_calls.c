@@ -16,11 +16,11 @@
     static __attribute__((noinline)) int decide_##NAME PARAMETERS { \
         const ap_call call = {.comm = comm, .function = FUNCTION, .own = (ap_function)own_##NAME, \
                               .library = (ap_function)PMPI_##NAME, .root = ROOT, __VA_ARGS__}; \
-        double *spent; \
+        double *stopwatch; \
         int code; \
-        if (ap_serve(&call, &spent, &code)) return code; \
+        if (ap_serve(&call, &stopwatch, &code)) return code; \
         code = PMPI_##NAME ARGUMENTS; \
-        ap_served_by_library(spent); \
+        ap_served_by_library(stopwatch); \
         return code; \
     } \
     AP_EXPORT __attribute__((hot, aligned(64))) int MPI_##NAME PARAMETERS { \

@@ -6,7 +6,6 @@
  *   of looked-up communicators per thread, which the atomic `freed` invalidates.
  * Ownership: an ap_group is an attribute of its communicator and is freed with it (preload_init.c registers that). It owns its
  *   rows, wire, cached plans and staging memory; tables and programs belong to ap_preload.
- *
  */
 #include <limits.h>
 #include <pthread.h>
@@ -36,7 +35,7 @@ static int hosts_fit(const ap_group *g, const ap_book *book, const int *rank_of)
 /* The processes of a communicator as ranks of the machine. */
 typedef struct {
     const int *rank_of; /* per process, its rank */
-    int32_t *place_of;  /* per rank, its process; -1: none */
+    int32_t *process_of;  /* per rank, its process; -1: none */
     int count;
 } processes;
 
@@ -45,13 +44,14 @@ static int in_other_order(const ap_page *page, const processes *p, ap_range *ran
     if (page->kind != AP_ALLREDUCE && page->kind != AP_BROADCAST && page->kind != AP_REDUCE) return 0;
     if (page->members != (uint32_t)p->count) return 0;
     for (uint32_t i = 0; i < page->members; i++)
-        if (p->place_of[page->member[i]] < 0) return 0;
+        if (p->process_of[page->member[i]] < 0) return 0;
     *range = (ap_range){
-        .kind = page->kind, .root = page->root < 0 ? -1 : p->place_of[page->root], .start = page->start, .stop = page->stop};
+        .kind = page->kind, .root = page->root < 0 ? -1 : p->process_of[page->root], .start = page->start, .stop = page->stop};
     return 1;
 }
 
-/* Adds the pages of a table that are for these ranks, of kinds that no earlier table has; returns their count. */
+/* Adds a row for each page of a table that is for these ranks and of a kind that no earlier table has; returns their count.
+ * `kinds`: of earlier tables, one bit per kind; `row`: NULL: only count. */
 static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds, ap_row *row) {
     uint32_t rows = 0, new_kinds = 0;
     for (uint32_t i = 0; i < t->book->pages; i++) {
@@ -71,11 +71,11 @@ static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds
     return rows;
 }
 
-/* Whether a book is for what is dead, as ap_find_failure says. */
+/* Whether a book is for this failure (a result of ap_find_failure). */
 static int is_for_failure(const ap_book *book, int failure) {
     if (!failure || failure == AP_NO_BOOK) return !failure && !book->dead_bytes;
-    const ap_book *named = ap_preload.table[failure - 1].book;
-    return book->dead_bytes == named->dead_bytes && !memcmp(book->dead, named->dead, book->dead_bytes);
+    const ap_book *other = ap_preload.table[failure - 1].book;
+    return book->dead_bytes == other->dead_bytes && !memcmp(book->dead, other->dead, book->dead_bytes);
 }
 
 /* Fills the rows, or counts them if `row` is NULL. A table after the first that is for as many ranks as this communicator has
@@ -106,14 +106,14 @@ static int make_chooser(ap_rows *rows, int size) {
 static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *rows) {
     const size_t ranks = (size_t)(of_world ? ap_preload.size : g->size);
     int *rank_of = malloc((size_t)g->size * sizeof *rank_of);
-    processes p = {.rank_of = rank_of, .place_of = malloc(ranks * sizeof *p.place_of), .count = g->size};
-    int good = p.place_of && rank_of, in_world = good, replaced = 0;
+    processes p = {.rank_of = rank_of, .process_of = malloc(ranks * sizeof *p.process_of), .count = g->size};
+    int good = p.process_of && rank_of, in_world = good, replaced = 0;
     uint32_t kinds_here = 0; /* one bit per kind */
-    for (size_t r = 0; good && r < ranks; r++) p.place_of[r] = -1;
+    for (size_t r = 0; good && r < ranks; r++) p.process_of[r] = -1;
     for (int i = 0; i < g->size && in_world; i++) {
         in_world &= g->process[i] >= 0; /* spawned processes are not in this MPI_COMM_WORLD */
         rank_of[i] = of_world ? g->process[i] : i;
-        if (in_world) p.place_of[rank_of[i]] = i;
+        if (in_world) p.process_of[rank_of[i]] = i;
     }
     uint32_t count = in_world ? add_tables(g, of_world, &p, NULL, &kinds_here) : 0;
     if (count && __builtin_popcount(kinds_here) > *kinds) {
@@ -127,7 +127,7 @@ static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *ro
         }
     }
     if (!replaced) free(rank_of);
-    free(p.place_of);
+    free(p.process_of);
     return good;
 }
 
@@ -250,11 +250,11 @@ static ap_group *look_up(MPI_Comm comm) {
 
 ap_group *ap_group_of(MPI_Comm comm) {
     uint32_t at = (uint32_t)(((uint64_t)(uintptr_t)comm * 0x9E3779B97F4A7C15u) >> 61);
-    uint64_t now = atomic_load_explicit(&freed, memory_order_acquire);
+    uint64_t version = atomic_load_explicit(&freed, memory_order_acquire);
     lookup *last = &lookups[at];
-    if (last->comm == comm && last->freed == now) return last->group;
+    if (last->comm == comm && last->freed == version) return last->group;
     ap_group *g = look_up(comm);
-    if (g) *last = (lookup){comm, g, now};
+    if (g) *last = (lookup){comm, g, version};
     return g;
 }
 
@@ -284,6 +284,7 @@ void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error) {
 
 /* ---- agreeing, and connecting ---- */
 
+/* What timeouts of the functions below report as the call that did not end. */
 static const char agreement[] = "a call that makes something ready on this communicator";
 
 /* Collective: the lowest process at which `good` is false; INT_MAX: none. */
@@ -313,6 +314,7 @@ static void report_failure(const ap_group *g, const ap_row *row, int failing, co
                 (int)row->page->label_bytes, row->page->label, g->rank, error->text);
 }
 
+/* Whether this process can prepare a program, out of place and in place. */
 static int try_program(const ap_group *g, const ap_row *row, ap_error *error) {
     int good = 1;
     pthread_mutex_lock(&programs);
@@ -378,6 +380,7 @@ static ap_cached_plan *find_plan(ap_group *g, const ap_row *row, uint32_t slices
     return NULL;
 }
 
+/* Frees the plans that were used longest ago, beyond the limits. */
 static void drop_old_plans(ap_group *g) {
     uint64_t bytes = 0;
     int count = 0, max_count = ap_preload.set.learns ? MAX_LEARNING_PLANS : MAX_PLANS;
@@ -434,6 +437,7 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, u
 
 /* ---- before the first call ---- */
 
+/* Prepares the plan for a call in a background thread; false: failed, or the thread is to stop. */
 static int prepare_call(ap_group *g, const ap_recent_call *n, ap_pace *pace) {
     ap_row *row = NULL;
     ap_error error = {0, ""};

@@ -3,9 +3,10 @@
  * own collective.
  *
  * A learner belongs to a communicator, a row and a size class (power of two). Only calls of one size of the class are timed, as
- * others take longer or shorter; when that size does not come any more, another one is taken. Process 0 of the world has a
- * record (ap_learned) of each learner on its communicators, for the report, and for the file that keeps what was learned
- * (ANTIPHON_LEARNED). It reads that in MPI_Init and broadcasts it, so all learners begin alike. Its lines have, between tabs:
+ * others take longer or shorter. After many calls of other sizes in a row, the size of the last of them is timed instead.
+ * Process 0 of the world has a record (ap_learned) of each learner on its communicators, for the report, and for the file that
+ * keeps what was learned (ANTIPHON_LEARNED). It reads that file in MPI_Init and broadcasts it, so all learners begin alike.
+ * Fields of a line, by tabs:
  *
  *     collective, ranks, root, bytes, checksum of the program (0: the library), slices, samples, seconds, low, high, chosen, planner
  *
@@ -23,13 +24,13 @@
 #include "preload.h"
 #include "transport.h"
 
-/* OTHER_CALLS: of other sizes in a row, after which the last of them is timed instead. */
+/* OTHER_CALLS: calls of other sizes in a row until the timed size changes. */
 enum { MAX_ALTERNATIVES = 3, OTHER_CALLS = 32, MIN_SLICED_BYTES = 1 << 15 };
 
 struct ap_learning {
     ap_learning *next;
     const ap_row *row;
-    int kind, scale, others;
+    int kind, scale, others; /* scale: log2 of the bytes; others: calls of other sizes in a row */
     uint64_t bytes, calls; /* of the calls that are timed */
     ap_learner *learner;
     ap_row *program[AP_MAX_PROGRAMS]; /* rows of the candidates; the first is NULL: the library */
@@ -41,7 +42,7 @@ struct ap_learning {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for records */
 
-/* Finds or makes the record of a learner; NULL: none is kept. Another communicator of the same kind takes it over. */
+/* Finds or makes the record of a learner; NULL: none is kept. Communicators with the same page and size share a record. */
 static ap_learned *find_record(const ap_group *g, const ap_learning *l) {
     ap_learned *record;
     if (ap_preload.rank || (!ap_preload.set.report && !ap_preload.set.learned_path[0])) return NULL;
@@ -69,7 +70,7 @@ static void write_record(const ap_learning *l) {
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- what was learned before, and stays ---- */
+/* ---- the file of what was learned ---- */
 
 static const char header[] = "antiphon-learned\t1\n";
 static const int64_t MAX_FILE = 1 << 24; /* bytes */
@@ -114,13 +115,13 @@ char *ap_learned_read(ap_settings *s, char problem[AP_TEXT]) {
     return exact;
 }
 
-/* Starts a learner with the lines of the file that are about its calls and programs. */
+/* Passes the lines of the file about its calls and programs to a new learner. */
 static void recall(const ap_group *g, ap_learning *l) {
     learned_line x;
     for (uint32_t p = 1; ap_preload.set.learned_path[0] && p < l->programs; p++)
         l->checksum[p] = ap_crc32(l->program[p]->program->bytes, l->program[p]->program->size);
-    for (const char *at = ap_preload.learned ? ap_preload.learned : ""; *at; at = next_line(at)) {
-        if (!parse_line(at, &x) || strcmp(x.collective, ap_kind_names[l->kind]) || x.ranks != g->size) continue;
+    for (const char *line = ap_preload.learned ? ap_preload.learned : ""; *line; line = next_line(line)) {
+        if (!parse_line(line, &x) || strcmp(x.collective, ap_kind_names[l->kind]) || x.ranks != g->size) continue;
         if (x.root != l->row->range.root || scale_of(x.bytes) != l->scale) continue;
         for (uint32_t p = 0; p < l->programs; p++)
             if (l->checksum[p] == x.checksum)
@@ -158,8 +159,8 @@ void ap_learned_write(void) {
     FILE *file = fopen(draft, "w");
     if (file) {
         fputs(header, file);
-        for (const char *at = ap_preload.learned ? ap_preload.learned : ""; *at; at = next_line(at))
-            if (parse_line(at, &x) && !is_replaced(&x)) fwrite(at, 1, (size_t)(next_line(at) - at), file);
+        for (const char *line = ap_preload.learned ? ap_preload.learned : ""; *line; line = next_line(line))
+            if (parse_line(line, &x) && !is_replaced(&x)) fwrite(line, 1, (size_t)(next_line(line) - line), file);
         for (const ap_learned *r = ap_learned_records; r; r = r->next)
             if (r->choices) write_lines(r, file);
         if (!fclose(file) && !rename(draft, path)) return;
@@ -171,10 +172,10 @@ void ap_learned_write(void) {
 
 /* Adds rows whose programs can serve the same calls, the nearest in the table first: those for neighbouring sizes. */
 static void add_alternatives(const ap_group *g, ap_learning *l) {
-    const int64_t rows = g->rows.count, at = l->row - g->rows.row;
+    const int64_t rows = g->rows.count, own = l->row - g->rows.row;
     for (int64_t distance = 1; distance < rows; distance++)
         for (int side = -1; side <= 1; side += 2) {
-            const int64_t i = at + side * distance;
+            const int64_t i = own + side * distance;
             if (i < 0 || i >= rows || l->programs == 2 + MAX_ALTERNATIVES) continue;
             ap_row *other = &g->rows.row[i];
             int is_new = other->program && other->state >= 0 && other->range.kind == l->row->range.kind &&
@@ -237,27 +238,27 @@ static int is_timed(ap_learning *l, uint64_t bytes) {
     return 1;
 }
 
-int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **spent, int *code,
+int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **stopwatch, int *code,
                    ap_error *error) {
     ap_learning *l = find_learning(g, *row, kind, bytes);
     int aligns = 0;
-    *code = l ? MPI_SUCCESS : MPI_ERR_NO_MEM, *spent = NULL;
+    *code = l ? MPI_SUCCESS : MPI_ERR_NO_MEM, *stopwatch = NULL;
     if (!l) return AP_SERVED;
     if (l->programs == 1) return AP_LIBRARY_FASTER; /* there is no choice */
     if (is_timed(l, bytes)) {
         if (!exchange(g, l, code, error)) return AP_SERVED;
         l->calls++;
-        *spent = l->last = ap_learner_begin(l->learner, &l->candidate, &aligns);
+        *stopwatch = l->last = ap_learner_begin(l->learner, &l->candidate, &aligns);
         if (ap_learn_turn(l->calls - 1, &l->candidate)) l->candidate.program %= (int32_t)l->programs;
     }
     *row = l->program[l->candidate.program], *slices = (uint32_t)l->candidate.slices;
     if (*row && (*row)->state <= 0 && !ap_row_usable(g, *row, code, error) && !*code) {
         ap_learn_refuse(g);
-        *row = NULL, *spent = NULL;
+        *row = NULL, *stopwatch = NULL;
     }
-    /* a process late from the last call must not count in this one's time */
-    if (!*code && aligns && *spent) *code = PMPI_Barrier(g->comm);
-    if (*spent) **spent = ap_now();
+    /* a process that ends the last call late must not prolong this one */
+    if (!*code && aligns && *stopwatch) *code = PMPI_Barrier(g->comm);
+    if (*stopwatch) **stopwatch = ap_now();
     return *row ? AP_SERVED : aligns ? AP_LEARNING : AP_LEARNED;
 }
 

@@ -379,8 +379,8 @@ static int fall_back(const call_state *x, int reason) {
     return 0;
 }
 
-void ap_served_by_library(double *spent) {
-    if (spent) ap_trial_end(spent);
+void ap_served_by_library(double *stopwatch) {
+    if (stopwatch) ap_trial_end(stopwatch);
     if (left_since > 0 && left_call.g)
         ap_report_watched(left_call.g, left_call.call->kind, NULL, 0, left_call.bytes, ap_now() - left_since);
     left_since = 0;
@@ -397,7 +397,7 @@ static int needs_trial(const call_state *x) {
 }
 
 /* Returns what ap_serve does. */
-static int serve_by_plan(call_state *x, double **spent, int *code) {
+static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     ap_error error = {0, ""};
     int refused = 0;
     if (!x->g) {
@@ -420,22 +420,22 @@ static int serve_by_plan(call_state *x, double **spent, int *code) {
     int reason = AP_SERVED;
     x->slices = AP_PLANNED_SLICES;
     if (learning) {
-        reason = ap_learn_begin(x->g, &x->row, &x->slices, x->call->kind, x->bytes, spent, code, &error);
+        reason = ap_learn_begin(x->g, &x->row, &x->slices, x->call->kind, x->bytes, stopwatch, code, &error);
     } else {
         if (!x->row->state && !ap_row_usable(x->g, x->row, code, &error)) {
             if (*code) return fail_call(x, code, &error);
             return fall_back(x, x->g->reason ? x->g->reason : AP_REFUSED);
         }
         const int op = is_reduction(x->call->kind) ? x->op : 0; /* the same at all processes, unlike types */
-        if (needs_trial(x)) reason = ap_trial_begin(x->g, x->row, x->call->kind, x->bytes, op, spent, code);
+        if (needs_trial(x)) reason = ap_trial_begin(x->g, x->row, x->call->kind, x->bytes, op, stopwatch, code);
     }
     if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what calls took could not be compared");
     if (*code) return fail_call(x, code, &error);
     if (reason) return fall_back(x, reason);
     if (run_plan(x, &refused, code, &error)) return fail_call(x, code, &error);
-    if (refused && learning) ap_learn_refuse(x->g), *spent = NULL;
+    if (refused && learning) ap_learn_refuse(x->g), *stopwatch = NULL;
     if (refused) return fall_back(x, AP_REFUSED);
-    if (*spent) ap_trial_end(*spent);
+    if (*stopwatch) ap_trial_end(*stopwatch);
     atomic_store_explicit(&ap_preload.served, 1, memory_order_relaxed);
     ap_use *use = x->row->use;
     if (ap_preload.set.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
@@ -467,9 +467,9 @@ static int wait_for_plans(call_state *x, int *code) {
 }
 
 /* A call that goes to the library must cost next to nothing here. */
-int ap_serve(const ap_call *call, double **spent, int *code) {
+int ap_serve(const ap_call *call, double **stopwatch, int *code) {
     call_state x;
-    *spent = NULL;
+    *stopwatch = NULL;
     if (!ap_preload.on) {
         pass_on_every_call(call);
         return 0;
@@ -486,5 +486,5 @@ int ap_serve(const ap_call *call, double **spent, int *code) {
     }
     int reason = x.g ? check_call(&x) : AP_SERVED;
     if (reason == AP_WAITING && (reason = wait_for_plans(&x, code)) < 0) return 1;
-    return reason ? fall_back(&x, reason) : serve_by_plan(&x, spent, code);
+    return reason ? fall_back(&x, reason) : serve_by_plan(&x, stopwatch, code);
 }

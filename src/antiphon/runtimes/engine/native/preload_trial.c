@@ -14,7 +14,7 @@
  * a clear difference decides already. */
 enum { PAIRS = 3, TRIAL_CALLS = 2 * (PAIRS + 1), EARLY_CALLS = 4 };
 
-/* Seconds: a larger difference is not caused by scheduling. */
+/* A larger difference is not caused by the system's scheduling of processes. */
 static const double CLEAR_SECONDS = 0.01;
 
 struct ap_trial {
@@ -24,7 +24,7 @@ struct ap_trial {
     int slower, decided;    /* the plan was slower; the trial is over */
     uint64_t bytes;         /* of the last call by the plan: the call by the library must be equal to make a pair */
     int op;
-    double spent[TRIAL_CALLS]; /* seconds; even: by the plan, odd: by the library */
+    double seconds[TRIAL_CALLS]; /* of each call; even: by the plan, odd: by the library */
 };
 
 static int scale_of(uint64_t bytes) {
@@ -33,7 +33,7 @@ static int scale_of(uint64_t bytes) {
     return scale;
 }
 
-/* Finds or makes the trial for such calls, and moves it to the front of the list; NULL: out of memory. */
+/* Finds or makes the trial for such calls, and moves it to the front of the group's list; NULL: out of memory. */
 static ap_trial *find_trial(ap_group *g, const ap_row *row, int kind, int scale) {
     for (ap_trial **at = &g->trials; *at; at = &(*at)->next) {
         ap_trial *trial = *at;
@@ -52,32 +52,33 @@ static int by_size(const void *a, const void *b) {
 }
 
 /* The median of every second call from `first` on. */
-static double median_time(const double *spent, int first) {
+static double median_time(const double *seconds, int first) {
     double times[PAIRS];
-    for (int i = 0; i < PAIRS; i++) times[i] = spent[first + 2 * i];
+    for (int i = 0; i < PAIRS; i++) times[i] = seconds[first + 2 * i];
     qsort(times, PAIRS, sizeof *times, by_size);
     return times[PAIRS / 2];
 }
 
-static void override_times(double *spent) {
-    double seconds[2];
-    if (!ap_trial_override(ap_preload.rank, seconds)) return;
-    for (int i = 0; i < TRIAL_CALLS; i++) spent[i] = seconds[i % 2];
+/* For tests: replaces the measured times by those of ANTIPHON_TRIED, if it is set. */
+static void override_times(double *seconds) {
+    double both[2];
+    if (!ap_trial_override(ap_preload.rank, both)) return;
+    for (int i = 0; i < TRIAL_CALLS; i++) seconds[i] = both[i % 2];
 }
 
 /* Whether the second pair decides: it differs more than twofold and clearly, in the same direction as the first pair. This
  * avoids further slow calls. */
-static int is_clear(const double *spent) {
-    const int slower = spent[2] > spent[3];
-    const double longer = spent[2 + !slower], shorter = spent[2 + slower];
-    return longer > 2 * shorter && longer - shorter > CLEAR_SECONDS && slower == (spent[0] > spent[1]);
+static int is_clear(const double *seconds) {
+    const int slower = seconds[2] > seconds[3];
+    const double longer = seconds[2 + !slower], shorter = seconds[2 + slower];
+    return longer > 2 * shorter && longer - shorter > CLEAR_SECONDS && slower == (seconds[0] > seconds[1]);
 }
 
 /* Compares the times of the slowest process, so that all processes decide alike. */
 static int decide_trial(ap_group *g, ap_trial *trial) {
     double slowest[TRIAL_CALLS];
-    override_times(trial->spent);
-    int code = PMPI_Allreduce(trial->spent, slowest, TRIAL_CALLS, MPI_DOUBLE, MPI_MAX, g->comm);
+    override_times(trial->seconds);
+    int code = PMPI_Allreduce(trial->seconds, slowest, TRIAL_CALLS, MPI_DOUBLE, MPI_MAX, g->comm);
     if (code) return code;
     const int is_early = trial->calls == EARLY_CALLS;
     trial->decided = !is_early || is_clear(slowest);
@@ -85,22 +86,23 @@ static int decide_trial(ap_group *g, ap_trial *trial) {
     return code;
 }
 
-int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code) {
+int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **stopwatch, int *code) {
     ap_trial *trial = find_trial(g, row, kind, scale_of(bytes));
-    *spent = NULL, *code = trial ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    *stopwatch = NULL, *code = trial ? MPI_SUCCESS : MPI_ERR_NO_MEM;
     if (trial && !trial->decided && (trial->calls == EARLY_CALLS || trial->calls == TRIAL_CALLS)) *code = decide_trial(g, trial);
     if (*code) return AP_SERVED;
     if (trial->decided) return trial->slower ? AP_SLOWER : AP_SERVED;
+    /* the second call of a pair differs from the first: begin the pair again */
     if (trial->calls % 2 && (trial->bytes != bytes || trial->op != op)) trial->calls--;
     trial->bytes = bytes, trial->op = op;
-    /* a process late from the last call must not count in this one's time */
+    /* a process that ends the last call late must not prolong this one */
     if ((*code = PMPI_Barrier(g->comm))) return AP_SERVED;
-    *spent = &trial->spent[trial->calls];
-    **spent = ap_now();
+    *stopwatch = &trial->seconds[trial->calls];
+    **stopwatch = ap_now();
     return trial->calls++ % 2 ? AP_TRIED : AP_SERVED;
 }
 
-void ap_trial_end(double *spent) { *spent = ap_now() - *spent; }
+void ap_trial_end(double *stopwatch) { *stopwatch = ap_now() - *stopwatch; }
 
 void ap_trials_free(ap_group *g) {
     for (ap_trial *trial = g->trials, *next; trial; trial = next) next = trial->next, free(trial);

@@ -1,4 +1,4 @@
-/* Memory that processes of one host share: made by one of them, joined by the others.
+/* Memory that processes of one host share: member 0 makes it, the others join it (shared.h).
  *
  * Threading: one thread per process.
  * Ownership: a file without a name, which the system frees with the last process that maps it. Each process owns its ap_shared.
@@ -38,7 +38,8 @@ static ap_shared *map_memory(int file, uint32_t members, uint32_t me) {
     return s;
 }
 
-static uint64_t any_number(void) {
+/* A key that other shared memory is unlikely to have; never 0. */
+static uint64_t make_key(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return ((uint64_t)t.tv_sec << 32 ^ (uint64_t)t.tv_nsec << 20 ^ (uint64_t)getpid()) * 0x9E3779B97F4A7C15u | 1;
@@ -57,7 +58,7 @@ ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
         return NULL;
     }
     s->file = file;
-    *name = (ap_shared_name){any_number(), getpid(), file, members};
+    *name = (ap_shared_name){make_key(), getpid(), file, members};
     ((shared_head *)s->memory)->key = name->key;
     return s;
 #else
@@ -90,23 +91,22 @@ void ap_shared_complete(ap_shared *s) {
     s->file = -1;
 }
 
-/* All of it if that is little; else only the part that this process writes, and only in the background. */
+/* Touches pages before their first use: all of them up to 64 MiB; of more memory only those that this process writes, and only
+ * in the background. */
 void ap_shared_prefault(ap_shared *s, ap_pace *pace) {
-    enum { MUCH = 1 << 26 };
-    unsigned char *from = (unsigned char *)queue_of(s, s->me, 0);
-    if (s->bytes <= MUCH)
+    enum { MAX_BYTES = 1 << 26 };
+    unsigned char *own = (unsigned char *)queue_of(s, s->me, 0);
+    if (s->bytes <= MAX_BYTES)
         ap_prefault(s->memory, s->bytes, pace);
     else if (pace->gentle)
-        ap_prefault(from, member_bytes(s->members), pace);
+        ap_prefault(own, member_bytes(s->members), pace);
 }
 
-static uint32_t free_messages(message *m) {
-    uint32_t count = 0;
-    for (message *next; m; m = next, count++) {
+static void free_messages(message *m) {
+    for (message *next; m; m = next) {
         next = m->next;
         free(m->own), free(m);
     }
-    return count;
 }
 
 /* Frees the sends to one member; payloads that have other receivers stay. */
@@ -121,7 +121,7 @@ static void free_targets(ap_shared *s, outgoing *o) {
         s->active--;
     }
     o->last = NULL;
-    s->recents = 0;
+    s->recents = 0; /* recent sends may point to freed payloads */
 }
 
 void ap_shared_close(ap_shared *s) {

@@ -1,4 +1,5 @@
-/* Bytes that have arrived by a socket: where they belong, and storing those that no receive wants yet.
+/* Distributes bytes that have arrived by a socket: to the head of the next message, to the memory of the message that is
+ * arriving, or to `ahead`, if no receive wants them yet (sockets_types.h: stream). sockets_io.c calls.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: messages set aside own their memory, streams that of bytes read ahead.
@@ -19,7 +20,7 @@ int ap_sockets_report_length(uint32_t rank, uint64_t received, uint64_t expected
                    (unsigned long long)received, (unsigned long long)expected);
 }
 
-/* The arriving message is complete. */
+/* Ends the arriving message, which is complete: reports it, unless it was set aside. */
 static void end_message(socket_wire *w, stream *s) {
     message *m = s->incoming;
     s->incoming = NULL;
@@ -49,8 +50,8 @@ int ap_sockets_make_room(socket_wire *w, uint32_t rank, stream *s) {
     return s->received < m->capacity || m->capacity == m->bytes || !widen_message(w, rank, m, m->bytes);
 }
 
-/* Sets the arriving message aside: no receive was posted for it, but it is in front of a message with one. */
-static void put_aside(socket_wire *w, uint32_t rank, stream *s) {
+/* Sets the arriving message aside: no receive was posted for it, but messages behind it may have one. */
+static void set_aside(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
     message *m = new_message(&w->spare);
     if (!m) {
@@ -63,7 +64,7 @@ static void put_aside(socket_wire *w, uint32_t rank, stream *s) {
     widen_message(w, rank, m, m->bytes < STAGE ? m->bytes : STAGE);
 }
 
-/* The next head is complete: choose where its elements go. */
+/* Chooses where the elements of the arriving message go, once its head is complete. */
 static void place_message(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
     s->out_of_order = 0, p->received_count++, s->head_bytes = 0, s->received = 0;
@@ -77,7 +78,7 @@ static void place_message(socket_wire *w, uint32_t rank, stream *s) {
         return;
     s->incoming = take_from_channel(&p->receives, s->head.channel);
     if (!s->incoming)
-        put_aside(w, rank, s);
+        set_aside(w, rank, s);
     else if (s->incoming->bytes != s->head.bytes)
         ap_sockets_report_length(rank, s->head.bytes, s->incoming->bytes, &w->fault);
     if (!w->fault.code && !s->head.bytes) end_message(w, s);
@@ -92,8 +93,8 @@ static int place_out_of_order(socket_wire *w, uint32_t rank) {
     return progress;
 }
 
-/* Some bytes of a head have arrived. */
-static void head_came(socket_wire *w, uint32_t rank, stream *s, size_t bytes) {
+/* Counts bytes of a head that have arrived, and acts on it when it is complete. */
+static void accept_head_bytes(socket_wire *w, uint32_t rank, stream *s, size_t bytes) {
     peer *p = &w->peers[rank];
     s->head_bytes += (uint32_t)bytes;
     if (s->head_bytes >= offsetof(head, bytes) && s->head.mark != MESSAGE && s->head.mark != NOTE) {
@@ -125,7 +126,7 @@ static size_t use_bytes(socket_wire *w, uint32_t rank, stream *s, const unsigned
         if (m)
             ap_sockets_count_received(w, s, n);
         else
-            head_came(w, rank, s, n);
+            accept_head_bytes(w, rank, s, n);
     }
     return used;
 }
@@ -155,7 +156,7 @@ void ap_sockets_take(socket_wire *w, stream *s, const unsigned char *data, size_
     if (used < bytes && !w->fault.code) store_ahead(w, s, data + used, bytes - used);
 }
 
-static void forget_ahead(socket_wire *w, stream *s) {
+static void free_ahead(socket_wire *w, stream *s) {
     if (!s->ahead) return;
     free(s->ahead);
     s->ahead = NULL, s->first = s->last = s->space = 0, w->streams_ahead--;
@@ -164,13 +165,14 @@ static void forget_ahead(socket_wire *w, stream *s) {
 void ap_sockets_skip_head(socket_wire *w, peer *p, stream *s) {
     s->first += sizeof(head) - s->head_bytes;
     s->head_bytes = 0, p->received_count++;
-    if (!ap_sockets_bytes_ahead(s)) forget_ahead(w, s);
+    if (!ap_sockets_bytes_ahead(s)) free_ahead(w, s);
 }
 
+/* Uses the bytes ahead of a stream, if they are wanted by now; returns whether it did. */
 static int use_ahead(socket_wire *w, uint32_t rank, stream *s) {
     if (!ap_sockets_bytes_ahead(s) || !ap_sockets_is_wanted(w, &w->peers[rank], s)) return 0;
     s->first += use_bytes(w, rank, s, s->ahead + s->first, ap_sockets_bytes_ahead(s));
-    if (!ap_sockets_bytes_ahead(s)) forget_ahead(w, s);
+    if (!ap_sockets_bytes_ahead(s)) free_ahead(w, s);
     return 1;
 }
 

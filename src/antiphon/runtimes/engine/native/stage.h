@@ -1,4 +1,4 @@
-/* Messages that consist of several stretches of memory: their segments, and the staging memory in which they are packed.
+/* Messages that consist of several stretches of memory (ap_stretch, plan.h), and the staging memory in which they are packed.
  *
  * Threading: that of the plan: one thread at a time. Ownership: staging memory comes from the plan's pool and returns there.
  */
@@ -11,8 +11,9 @@
 
 enum { AP_WINDOW = 16 }; /* messages of a lane (to one peer on one channel) that are under way at once */
 
-/* Iterates over the stretches of memory of a message (`passed`: elements so far). If an operation without pieces is split, its
- * stretches are one sequence of elements, of which instance i gets the i-th of n equal parts: `low` to `high`. */
+/* Iterates over the segments of a message: the stretches of memory that belong to this instance of an operation. `passed`:
+ * elements of earlier stretches. If an operation without pieces is split into n instances, its stretches are one sequence of
+ * elements, of which instance i gets the i-th of n equal parts: elements `low` to `high`. */
 typedef struct {
     const ap_step *step;
     uint32_t instance, next;
@@ -29,6 +30,7 @@ static inline ap_cursor ap_segments(const ap_step *s, uint32_t instance) {
     return c;
 }
 
+/* Sets *out to the next segment; false after the last one. */
 static inline int ap_next_segment(const ap_plan *plan, ap_cursor *c, ap_stretch *out) {
     while (c->next < c->step->stretches) {
         uint32_t k = c->next++;
@@ -68,7 +70,7 @@ static inline void ap_give_stage(ap_plan *plan, void *stage, size_t bytes) {
     plan->pool[i] = stage;
 }
 
-/* The bytes of a message. They lie in the one stretch *only, or *several is set to 1 (it must be 0 before). */
+/* The bytes of a message of elements of `item` bytes. They lie in the one stretch *only, or *several, 0 before, becomes 1. */
 static inline size_t ap_message_bytes(const ap_plan *plan, size_t item, const ap_step *s, uint32_t instance, ap_stretch *only,
                                       int *several) {
     ap_cursor c = ap_segments(s, instance);

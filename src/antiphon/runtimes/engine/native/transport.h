@@ -13,7 +13,8 @@
 enum { AP_MESSAGE_OVERHEAD = 128 }; /* bytes of memory that a transport may take for a message beside its data */
 
 struct ap_wire {
-    /* Start a message; `number` comes back from `completed` once. The memory stays as it is until then. */
+    /* Both start a message, and return AP_OK or an error code. `completed` reports `number` once; the caller must not change the
+     * memory before. */
     int (*send)(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error);
     int (*receive)(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error);
@@ -22,17 +23,17 @@ struct ap_wire {
     int (*completed)(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error);
     void (*close)(ap_wire *self);
     uint64_t expected;            /* bytes that the run receives, and AP_MESSAGE_OVERHEAD for each of its messages */
-    void (*begin)(ap_wire *self); /* a call has begun, and `now` is new; may be NULL */
+    void (*begin)(ap_wire *self); /* a call has begun; `now` describes it; may be NULL */
     int (*unreceived)(ap_wire *self, ap_error *error); /* ap_wire_check_unreceived; may be NULL */
     /* A run has failed: write no more to the memory of its messages. NULL: this transport writes only during runs. */
     void (*fail)(ap_wire *self);
     uint32_t ranks;
     int broken;            /* after a failure: the wire can only be closed */
-    const ap_call_id *call; /* the caller's; NULL: nothing is compared */
-    ap_call_id now, other;  /* the call under way; after AP_MISMATCH that of another */
-    ap_trace *trace;       /* the caller's; NULL: nothing is recorded */
-    ap_python_signals *signals;   /* the caller's; NULL: signals are not checked */
-    double signal_check_time;
+    const ap_call_id *call;     /* the caller's; NULL: calls are not compared between processes */
+    ap_call_id now, other;      /* the call under way; after AP_MISMATCH: that of the other process */
+    ap_trace *trace;            /* the caller's; NULL: nothing is recorded */
+    ap_python_signals *signals; /* the caller's; NULL: signals are not checked */
+    double signal_check_time;   /* seconds (ap_now) of the last check */
 };
 
 /* Seconds without any progress until a waiting process checks whether the others are in another call. */
@@ -50,10 +51,10 @@ void ap_wire_break(ap_wire *wire);
 
 /* Called before the first message of a call. */
 void ap_begin_call(ap_wire *wire);
-/* Compares the call that a message belongs to: AP_MISMATCH if `wire` is in another one. */
+/* Compares the call that a received message belongs to with that of `wire`: AP_MISMATCH if they differ. */
 int ap_compare(ap_wire *wire, const ap_call_id *other, ap_error *error);
-/* Compares a call that another process has announced, without a message: it may be ahead or behind, so AP_MISMATCH only if
- * both are at the same number with different calls. */
+/* Compares a call that another process has announced without a message. That process may be ahead or behind, so it is
+ * AP_MISMATCH only if both calls have the same number and differ. */
 int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error);
 
 /* transport_threads.c: a wire for each rank, each to be closed; false: out of memory. */

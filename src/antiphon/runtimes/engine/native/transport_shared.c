@@ -14,28 +14,29 @@
 #include "clock.h"
 #include "transport.h"
 
-/* Polls before it sleeps; microseconds of sleep, at most, until it checks whether the other processes still live. */
+/* Fruitless polls until a process sleeps; microseconds that it sleeps at most until it checks whether others have ended. */
 enum { MAX_POLLS = 16, MAX_NAP = 20000 };
 
 typedef struct {
     ap_wire base;
     ap_shared *shared;
-    uint32_t count;
-    uint32_t *rank_of; /* per socket polled, its rank */
+    uint32_t count; /* of sockets that are polled */
+    uint32_t *rank_of; /* per socket, its rank */
     struct pollfd *polled;
 } shared_wire;
 
 static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
-                ap_error *error) {
+                        ap_error *error) {
     return ap_shared_send(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
 }
 
-static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error) {
+static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                           ap_error *error) {
     return ap_shared_receive(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
 }
 
-/* Finds a process that has ended while a message waits for it. Its last messages may still be in memory, so the caller polls
- * once more. */
+/* Finds a process that has ended while a message to or from it is under way; or this one, if its calls are aborted. The last
+ * messages of an ended process may still be in memory, so the caller polls once more. */
 static int find_gone(const shared_wire *w, uint32_t *rank) {
     if (poll(w->polled, w->count, 0) <= 0) return 0;
     for (uint32_t i = 0; i < w->count; i++)
@@ -46,9 +47,10 @@ static int find_gone(const shared_wire *w, uint32_t *rank) {
     return 0;
 }
 
-static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count,
+                             ap_error *error) {
     shared_wire *w = (shared_wire *)self;
-    double end = 0, quiet = 0;
+    double end = 0, quiet = 0; /* times: of the timeout (0: not set yet), and of the check after AP_QUIET seconds */
     uint32_t gone_rank = 0;
     int code = AP_OK, moved, is_gone = 0;
     *count = 0;
@@ -81,7 +83,9 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
 
 static void begin_call(ap_wire *self) { ap_shared_begin(((shared_wire *)self)->shared, self); }
 
-static int check_unreceived(ap_wire *self, ap_error *error) { return ap_shared_check_unreceived(((shared_wire *)self)->shared, error); }
+static int check_unreceived(ap_wire *self, ap_error *error) {
+    return ap_shared_check_unreceived(((shared_wire *)self)->shared, error);
+}
 
 static void close_wire(ap_wire *self) {
     shared_wire *w = (shared_wire *)self;
@@ -106,8 +110,8 @@ ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled
             w->rank_of[w->count] = r;
             w->polled[w->count++] = (struct pollfd){.fd = polled[r], .events = POLLIN};
         }
-    w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire, .begin = begin_call,
-                        .unreceived = check_unreceived, .ranks = ranks};
+    w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire,
+                        .begin = begin_call, .unreceived = check_unreceived, .ranks = ranks};
     w->shared = shared;
     return &w->base;
 }
