@@ -97,7 +97,9 @@ def tables_of(
     """
     addresses = atoms(program)
     by_switches = switched(program, addresses.bound, "a device table") if len(program.joint) else Switched.none(program)
-    streams_of_steps = one_sided(program, addresses.bound, streams, by_switches, addresses.access_range, MOST_OPERANDS, pull)
+    streams_of_steps = one_sided(
+        program, addresses.bound, streams, by_switches, addresses.access_range, MOST_OPERANDS, pull
+    )
     boxes = None
     if packets:
         streams_of_steps, boxes = by_packets(streams_of_steps, addresses)
