@@ -148,12 +148,14 @@ def measure_plans(  # noqa: PLR0913
     )
     if not lines:
         raise Invalid("there is nothing to measure: no plan, or no size")
-    work = _LinesMeasured(on, options, Case(0, [], 0, 0, seed=seed, repeat=iterations, warmup=warmup))
+    case_maker = _CaseMaker(on, options, Case(0, [], 0, 0, seed=seed, repeat=iterations, warmup=warmup))
     if miad:
-        lines = [work.with_best_depth(line) for line in lines]
+        lines = [case_maker.with_best_depth(line) for line in lines]
     predicted, rows = _Predictions(model, profile, on), list[Row]()
     # Out of place first, then in place where requested and supported.
-    cases = [(line, work.case(line, place)) for line in lines for place in work.places(line)[: 1 + in_place]]
+    cases = [
+        (line, case_maker.case(line, place)) for line in lines for place in case_maker.places(line)[: 1 + in_place]
+    ]
 
     def on_row(number: int, row: Row) -> None:
         line, case = cases[number]
@@ -163,11 +165,11 @@ def measure_plans(  # noqa: PLR0913
         if progress is not None:
             progress(rows[-1])
 
-    load_runtime(on).run(work.programs, [case for _, case in cases], options, on_row, stopped)
+    load_runtime(on).run(case_maker.programs, [case for _, case in cases], options, on_row, stopped)
     return rows
 
 
-class _LinesMeasured:
+class _CaseMaker:
     """Turns lines into cases; each schedule is lowered once. `template`: a case with the fields that all share."""
 
     def __init__(self, on: str, how: How, template: Case) -> None:
@@ -377,19 +379,19 @@ class _Predictions:
 
     def __init__(self, model: str, profile: Profile | None, on: str) -> None:
         self.model, self.profile, self.cuts = model, profile, cuts_of(on)
-        self.ready: dict[int, tuple[Any, Predictor]] = {}
+        self.predictors: dict[int, tuple[Any, Predictor]] = {}
 
     def __call__(self, line: _Line) -> float:
         return float(self._predict_line(line).seconds)
 
     def _predict_line(self, line: _Line) -> Prediction:
         schedule = line.entry.schedule
-        if id(schedule) not in self.ready:
+        if id(schedule) not in self.predictors:
             predictor = prepare(
                 self._model_of(line), schedule, line.plan.topology, profile=self.profile, cuts=self.cuts
             )
-            self.ready[id(schedule)] = schedule, predictor
-        return self.ready[id(schedule)][1](line.nbytes)
+            self.predictors[id(schedule)] = schedule, predictor
+        return self.predictors[id(schedule)][1](line.nbytes)
 
     def describe(self, line: _Line) -> str:
         """Return the model and the basis of its figures."""

@@ -96,7 +96,7 @@ class _OnDevice(Runtime):
                 buffers = _DeviceBuffers(schedules[0], joint[0], group)
                 calls, facts = list[Callable[[], None]](), list[Row]()
                 for schedule, slow in zip(schedules, slow_schedules, strict=True):
-                    prepared = buffers.ready(schedule, names, choices)
+                    prepared = buffers.prepare_plan(schedule, names, choices)
                     if slow is None:
                         calls.append(buffers.best_call(prepared))
                         facts.append(prepared.facts)
@@ -190,7 +190,7 @@ STEPWISE: Mapping[str, type[_OnDevice]] = {
 }  # fmt: skip
 
 
-class _Ready(NamedTuple):
+class _PreparedPlan(NamedTuple):
     """A plan that is ready for calls of one size."""
 
     plans: Plans
@@ -245,9 +245,9 @@ class _DeviceBuffers(AllBuffers):
     def _place_buffer(self, rank: int, place: int, values: Array) -> None:
         self.addresses[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
-    def ready(
+    def prepare_plan(
         self, schedule: Schedule, names: Sequence[str], choices_of: Callable[[Plans, int, int], Iterator[Choice]]
-    ) -> _Ready:
+    ) -> _PreparedPlan:
         """Return the plan with the fastest of its choices, which are timed if there are several."""
         case, group = self.case, self.group
         all_tables = self._make_tables(schedule, names)
@@ -256,14 +256,16 @@ class _DeviceBuffers(AllBuffers):
         candidates = list(choices_of(plans, group.blocks, case.nbytes))
         # Nothing to choose, so nothing to time.
         if len(candidates) < 2:
-            return _Ready(plans, candidates[0], addresses, lengths, [])
+            return _PreparedPlan(plans, candidates[0], addresses, lengths, [])
         with self._spare_memory(lengths) as spare:
             seconds = time_choices(lambda choice: self._make_call(plans, choice, spare, lengths), iter(candidates))
-        return _Ready(plans, select_choice(seconds), addresses, lengths, pareto_frontier(seconds))
+        return _PreparedPlan(plans, select_choice(seconds), addresses, lengths, pareto_frontier(seconds))
 
-    def best_call(self, ready: _Ready) -> Callable[[], None]:
+    def best_call(self, prepared: _PreparedPlan) -> Callable[[], None]:
         """Return the call by the best choice."""
-        return self.marking_outputs(lambda: self._make_call(ready.plans, ready.best, ready.addresses, ready.lengths))
+        return self.marking_outputs(
+            lambda: self._make_call(prepared.plans, prepared.best, prepared.addresses, prepared.lengths)
+        )
 
     def marking_outputs(self, work: Callable[[], None]) -> Callable[[], None]:
         """Return a call that notes that the outputs are on the device."""
@@ -274,20 +276,20 @@ class _DeviceBuffers(AllBuffers):
 
         return call
 
-    def split_with(self, ready: _Ready, slow: Schedule, other: Group) -> Hybrid:
+    def split_with(self, prepared: _PreparedPlan, slow: Schedule, other: Group) -> Hybrid:
         """Return calls by this plan and one over other links, in its own group, split as their first calls measured.
 
         Their outputs are overwritten before any measured run."""
         case, kind = self.case, slow.collective.kind
         # The plan runs by its best choice; `slow` by copies through host memory.
-        best, timeout = ready.best, case.timeout or CALL_TIMEOUT
+        best, timeout = prepared.best, case.timeout or CALL_TIMEOUT
         options: dict[str, Any] = {"lanes": best.lanes, "timeout": timeout, "way": best.way}
         if best.way == "kernel":
             options["rounds"] = best.rounds
-        arguments = (kind, ready.addresses, ready.lengths, self.dtype, case.op)
-        fast = work_of(self.group, ready.plans[best.tables], *arguments, **options)
+        arguments = (kind, prepared.addresses, prepared.lengths, self.dtype, case.op)
+        fast = work_of(self.group, prepared.plans[best.tables], *arguments, **options)
         slow_plan = other.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, other.blocks)))
-        addresses, lengths = ready.addresses.copy(), ready.lengths.copy()
+        addresses, lengths = prepared.addresses.copy(), prepared.lengths.copy()
         lengths[:, SCRATCH] = [slow_plan.scratch(rank, case.unit) for rank in range(other.ranks)]
         addresses[:, SCRATCH] = [
             other.memory(rank, np.zeros(size, self.dtype)) for rank, size in enumerate(lengths[:, SCRATCH].tolist())

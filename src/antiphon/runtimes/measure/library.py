@@ -187,7 +187,7 @@ class Steering:
         self.original: dict[str, int] = {}  # values of all variables that were ever set
         self.settings: dict[str, int] = {}  # those in force
 
-    def take(self, settings: Mapping[str, int]) -> None:
+    def apply(self, settings: Mapping[str, int]) -> None:
         """Set these variables, and restore all others."""
         if settings == self.settings:
             return
@@ -203,9 +203,9 @@ class Steering:
         """Return a communicator whose calls use these settings."""
         if self.reads_at_calls:
             return comm
-        self.take(settings)
+        self.apply(settings)
         duplicate = comm.Dup()
-        self.take({})
+        self.apply({})
         return duplicate
 
 

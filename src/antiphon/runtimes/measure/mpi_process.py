@@ -73,11 +73,11 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
     if working:
         measurement = Measurement(
             [cases[n] for n in working], buffers, [calls[n] for n in working], default_call, peers,
-            lambda call: steering.take(settings.get(id(call), {})),
+            lambda call: steering.apply(settings.get(id(call), {})),
         )  # fmt: skip
         for number, row in zip(working, measurement.run(), strict=True):
             rows[number] = row
-    steering.take({})
+    steering.apply({})
     for communicator in communicators:
         if communicator is not comm:
             communicator.Free()
@@ -86,14 +86,14 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
 
 def _try_once(steering: Steering, buffers: RankBuffers, call: Call, settings: dict[str, int], peers: Peers) -> str:
     """Return the error of one call, "" if it works at all processes."""
-    steering.take(settings)
+    steering.apply(settings)
     buffers.refresh()
     fault = ""
     try:
         call()
     except Exception as error:  # of mpi4py, which this module does not import
         fault = " ".join(str(error).split()) or type(error).__name__
-    steering.take({})
+    steering.apply({})
     return next((message for message in peers.all(fault) if message), "")
 
 

@@ -178,17 +178,17 @@ class Nccl(CLibrary):
     def open(self, settings: Settings, identity: bytes, rank: int, ranks: int) -> c_void_p:
         """Return a new communicator with the settings of a `key`. Collective."""
         communicator = c_void_p()
-        place = (byref(communicator), c_int(ranks), UniqueId.from_buffer_copy(identity), c_int(rank))
+        arguments = (byref(communicator), c_int(ranks), UniqueId.from_buffer_copy(identity), c_int(rank))
         if self.table is not None:
             self.table.write_text(_chunk_rules(settings), encoding="utf-8")
         if self.per_call or not settings.keys() - COMMUNICATOR_KEYS:
-            self.call("CommInitRank", *place)
+            self.call("CommInitRank", *arguments)
             return communicator
         words = [word.replace("-", "") for word in _words(settings)] if "algorithm" in settings else []
         os.environ.update(zip(VARIABLES, words, strict=False))
         try:
             config = make_config(CommConfig, min(self.version, CONFIGURED), settings)
-            self.call("CommInitRankConfig", *place, byref(config))
+            self.call("CommInitRankConfig", *arguments, byref(config))
         finally:
             for name, _ in zip(VARIABLES, words, strict=False):
                 del os.environ[name]

@@ -5,7 +5,7 @@
  *     switch_store(void *at, const Sixteen &value)
  *     fence_aliases()                                      orders accesses by the multicast address and by a rank's own
  *
- * Where switches do not support a type and operator (Switches<T, Rule>::can is 0), the ranks' values are read one by one.
+ * Where switches do not support a type and operator (Switches<T, Rule>::supported is 0), the ranks' values are read one by one.
  *
  * Threading: by all threads of a block, each on elements of its own. Ownership: no memory; the mappings are those of
  *   cuda_joints.h and threads_joints.h.
@@ -14,7 +14,7 @@
 #include "move.h"
 
 template <typename T, typename Rule> struct Switches {
-    enum { can = 0 };
+    enum { supported = 0 };
     static ON_MEMBER void load(const void *, Sixteen *) {}
 };
 
@@ -41,7 +41,7 @@ ON_DEVICE void switch_store(void *at, const Sixteen &value) {
 
 #define OF_VECTOR(T, RULE, OP)                                                                                             \
     template <> struct Switches<T, RULE> {                                                                                \
-        enum { can = 1 };                                                                                                 \
+        enum { supported = 1 };                                                                                           \
         static ON_MEMBER void load(const void *at, Sixteen *out) {                                                        \
             u32 w[4];                                                                                                     \
             asm volatile("multimem.ld_reduce.relaxed.sys.global." OP " {%0, %1, %2, %3}, [%4];"                           \
@@ -53,7 +53,7 @@ ON_DEVICE void switch_store(void *at, const Sixteen &value) {
     };
 #define OF_WORDS(T, RULE, OP)                                                                                              \
     template <> struct Switches<T, RULE> {                                                                                \
-        enum { can = 1 };                                                                                                 \
+        enum { supported = 1 };                                                                                           \
         static ON_MEMBER void load(const void *at, Sixteen *out) {                                                        \
             u32 w[4];                                                                                                     \
             for (int i = 0; i < 4; ++i)                                                                                   \
@@ -63,7 +63,7 @@ ON_DEVICE void switch_store(void *at, const Sixteen &value) {
     };
 #define OF_LONGS(T, RULE, OP)                                                                                              \
     template <> struct Switches<T, RULE> {                                                                                \
-        enum { can = 1 };                                                                                                 \
+        enum { supported = 1 };                                                                                           \
         static ON_MEMBER void load(const void *at, Sixteen *out) {                                                        \
             for (int i = 0; i < 2; ++i)                                                                                   \
                 asm volatile("multimem.ld_reduce.relaxed.sys.global." OP " %0, [%1];"                                     \
@@ -73,7 +73,7 @@ ON_DEVICE void switch_store(void *at, const Sixteen &value) {
         }                                                                                                                 \
     };
 template <> struct Switches<float, Sum> {
-    enum { can = 1 };
+    enum { supported = 1 };
     static ON_MEMBER void load(const void *at, Sixteen *out) {
         float x[4];
         asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -85,7 +85,7 @@ template <> struct Switches<float, Sum> {
     }
 };
 template <> struct Switches<double, Sum> {
-    enum { can = 1 };
+    enum { supported = 1 };
     static ON_MEMBER void load(const void *at, Sixteen *out) {
         for (int i = 0; i < 2; ++i) {
             double x;
@@ -126,7 +126,7 @@ ON_DEVICE void switch_store(void *at, const Sixteen &value) {
 
 /* Combines from the last rank to the first, so that tests notice code that relies on an order: switches choose their own. */
 template <typename T, typename Rule> struct Loads {
-    enum { can = 1 };
+    enum { supported = 1 };
     static ON_MEMBER void load(const void *at, Sixteen *out) {
         const i64 ranks = joined_ranks(at);
         for (size_t i = 0; i < 16 / sizeof(T); ++i) {

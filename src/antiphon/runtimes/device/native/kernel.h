@@ -130,7 +130,7 @@ ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const 
     const i64 to_buffer = region_buffer(run, a->region), from_buffer = region_buffer(run, from.region);
     const bool own = step.kind == SPREAD;
     char *const to = run.joint[to_buffer], *const all = run.joint[from_buffer];
-    if (!to || (!own && (!all || !Switches<T, Rule>::can)) || step.more != (i64)run.ranks) return false;
+    if (!to || (!own && (!all || !Switches<T, Rule>::supported)) || step.more != (i64)run.ranks) return false;
     if (!own && step.count != 2 * (i64)run.ranks) return false;
     T *const into = (T *)(to + ((char *)address<T>(run, *a) - run.peers[a->rank].buffer[to_buffer]));
     const T *const source = address<T>(run, from);

@@ -27,10 +27,10 @@ struct Graph {
 /* In the thread of a stream: executes the call of one rank and returns at its end. */
 void execute_call(Graph::RankCall &rank_call) {
     Rank &rank = *rank_call.rank;
-    void *const alone = &rank;
+    void *const only_rank = &rank;
     rank.run = rank_call.run, rank.boxes.stopped();
     make_ready(rank, rank_call.counter, rank_call.used);
-    begin(&alone, 1);
+    begin(&only_rank, 1);
     rank.is_done_by(nullptr);
     rank_call.counter = (rank_call.counter + 1) % ((u64)1 << (64 - CALL_BITS));
 }

@@ -46,7 +46,7 @@
 #define AP_VERSION ""
 #endif
 
-/* Why a call falls back to the MPI library. */
+/* Why a call falls back to the MPI library; preload_report.c has a text for each. */
 enum {
     AP_SERVED, AP_BAD_ARGUMENTS, AP_ONE_PROCESS, AP_INTERCOMMUNICATOR, AP_NO_TABLE, AP_NO_DATA, AP_NO_PLAN, AP_NO_ROOT,
     AP_LIBRARY_FASTER, AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
@@ -54,7 +54,7 @@ enum {
     AP_SLOWER, AP_LEARNING, AP_LEARNED, AP_REASONS
 };
 
-enum { AP_MAX_TABLES = 64, AP_MAX_BOOKS = 512, AP_TEXT = 400, AP_PATH = 1024 }; /* a table has a book per failure */
+enum { AP_MAX_TABLES = 64, AP_MAX_BOOKS = 512, AP_TEXT = 400, AP_PATH = 1024 }; /* a table has a book per failure; bytes */
 
 /* ---- the job (preload_job.c) ---- */
 
@@ -184,7 +184,8 @@ typedef struct {
 enum { AP_MAX_RECENT = 16 };
 typedef struct preparation preparation; /* what the background thread works on (preload_auto_switch.c) */
 
-/* Words that processes exchange to agree on switching to plans (preload_auto_switch.c): all get the maximum of each. */
+/* Words that processes exchange to agree on switching to plans (preload_auto_switch.c): all get the maximum of each. From
+ * process 0: the state of planning, bytes and digest (4 words) of the book; from all: how far they have prepared. */
 enum { AP_STATUS, AP_SIZE, AP_DIGEST, AP_PREPARED = AP_DIGEST + 4, AP_QUERY_WORDS };
 typedef struct ap_query ap_query;
 struct ap_query {
