@@ -192,7 +192,7 @@ def test_each_file_says_whether_several_messages_at_once_were_measured(
 ) -> None:
     known = shipped_calls()
     costs = Costs(known[gpu], known[network] if network else None)
-    assert bool(costs.at_once(terms)) == said
+    assert bool(costs.simultaneity_remark(terms)) == said
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.reshape import keep
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import model_bound
-from antiphon.cost.nccl.choice import COPIES, KINDS, TO_EACH, Priced
+from antiphon.cost.nccl.choice import COPIES, KINDS, TO_EACH, OptionPrice
 from antiphon.cost.nccl.library import LIBRARIES, LibraryModel, library
 from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.proven import MAX_RANKS, MAX_RANKS_ALLTOALL
@@ -61,7 +61,7 @@ def test_no_library_beats_the_lower_bound_of_its_figures(machine: str) -> None:
                     assert options[0].seconds >= least(nbytes) * (1 - 1e-9), (name, kind, nbytes)
 
 
-def _options_or_refusal(priced: LibraryModel, kind: str, nbytes: int) -> tuple[list[Priced], str]:
+def _options_or_refusal(priced: LibraryModel, kind: str, nbytes: int) -> tuple[list[OptionPrice], str]:
     try:
         return priced.at(kind, nbytes), ""
     except Unsupported as refusal:

@@ -18,7 +18,7 @@ import antiphon
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.reshape import keep
 from antiphon.cost.nccl.accuracy import error_at
-from antiphon.cost.nccl.choice import Priced
+from antiphon.cost.nccl.choice import OptionPrice
 from antiphon.cost.nccl.library import LibraryModel, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported
 from antiphon.formats.stock.nccl_tuner import FAMILIES, MODELLED, rule_of
@@ -345,8 +345,8 @@ def test_a_gain_by_the_model_must_exceed_its_error(monkeypatch: pytest.MonkeyPat
     plan = antiphon.plan("allreduce", "hgx-h100", planner="ring")
     library, factors = library_here(plan.topology), list[float]()
 
-    def prices(self: LibraryModel, kind: str, nbytes: int) -> list[Priced]:
-        return [Priced("tree", "ll", 1e-3 * factors[-1], {}, ""), Priced("ring", "simple", 1e-3, {}, "")]
+    def prices(self: LibraryModel, kind: str, nbytes: int) -> list[OptionPrice]:
+        return [OptionPrice("tree", "ll", 1e-3 * factors[-1], {}, ""), OptionPrice("ring", "simple", 1e-3, {}, "")]
 
     monkeypatch.setattr(LibraryModel, "at", prices)
     error = max(error_at("allreduce", nbytes, 1) or 0 for nbytes in SIZES)

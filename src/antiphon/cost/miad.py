@@ -64,10 +64,13 @@ class Miad:
         """Forget everything and begin with the smallest size: for other data or another machine."""
         self.settled, self.medians = False, {}
         self._size, self._runs, self._unit = self.smallest, dict[int, list[float]](), ""
-        self._finals: list[int] | None = None  # the best sizes, once they are run again
-        self._rising = True  # whether sizes still increase
-        self._worse = 0  # sizes in a row without a new best
-        self._down, self._floor = 0, self.smallest  # once sizes decrease: the step, and the smallest size to try
+        self._final_sizes: list[int] | None = None  # the best sizes, once they are run again
+        self._is_rising = True  # whether sizes still increase
+        self._sizes_without_gain = 0  # sizes in a row without a new best
+        self._decrement, self._min_size = (
+            0,
+            self.smallest,
+        )  # once sizes decrease: the step, and the smallest size to try
 
     def next(self) -> int:
         """Return the chunk size, in bytes, to use now."""
@@ -99,47 +102,47 @@ class Miad:
             return
         before = self.medians.get(self.best) if self.medians else None
         speed = self.medians[self._size] = statistics.median(runs)
-        if self._finals is not None:
+        if self._final_sizes is not None:
             self._run_final()
             return
         is_better = before is None or speed > before * (1 + self.tolerance)
         is_far_below = before is not None and speed < before * (1 - max(0.1, 5 * self.tolerance))
-        self._worse = 0 if is_better else self._worse + 1
+        self._sizes_without_gain = 0 if is_better else self._sizes_without_gain + 1
         self._choose_next(is_far_below)
 
     def _choose_next(self, is_far_below: bool) -> None:
         """Choose the next size. `is_far_below`: the current one was measured to be far below the best."""
         size = self._size
-        if self._rising:
-            if not is_far_below and self._worse < self.patience and size < self.largest:
+        if self._is_rising:
+            if not is_far_below and self._sizes_without_gain < self.patience and size < self.largest:
                 self._size = min(self._round_above(size * self.factor, size), self.largest)
                 return
             best = self.best  # from now on decrease, from one size above the best
-            self._rising, self._worse = False, 0
-            self._down = self.step or max(best // 8, self.align)
-            self._floor = max(self.smallest, int(best / self.factor))
+            self._is_rising, self._sizes_without_gain = False, 0
+            self._decrement = self.step or max(best // 8, self.align)
+            self._min_size = max(self.smallest, int(best / self.factor))
             size = min(self._round_above(best * self.factor, best), size) if best < size else size
-        if self._worse >= self.patience and size < self.best:
+        if self._sizes_without_gain >= self.patience and size < self.best:
             self._run_final()
             return
-        while size > self._floor:
-            size = max(self._round_above(size - self._down, 0), self._floor)
+        while size > self._min_size:
+            size = max(self._round_above(size - self._decrement, 0), self._min_size)
             if size not in self.medians:
                 self._size = size
                 return
         self._run_final()
 
     def _round_above(self, size: float, above: int) -> int:
-        """Return a size as a multiple of `align`, rounded down, but greater than `above`."""
+        """Return a size as a multiple of `align`, rounded down, but greater than `above` (0: no such limit)."""
         return max(int(size) // self.align, above // self.align + 1 if above else 1) * self.align
 
     def _run_final(self) -> None:
         """Choose the next size to be run again, or finish."""
-        if self._finals is None:
-            self._finals = sorted(self.medians, key=lambda size: (-self.medians[size], size))[:3]
-        unfinished = [size for size in self._finals if len(self._runs[size]) < 3 * self.repeats]
+        if self._final_sizes is None:
+            self._final_sizes = sorted(self.medians, key=lambda size: (-self.medians[size], size))[:3]
+        unfinished = [size for size in self._final_sizes if len(self._runs[size]) < 3 * self.repeats]
         if unfinished:
             self._size = unfinished[0]
         else:
-            self._size = min(self._finals, key=lambda size: (-self.medians[size], size))
+            self._size = min(self._final_sizes, key=lambda size: (-self.medians[size], size))
             self.settled = True

@@ -20,7 +20,7 @@ from typing import Any
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.topology import Topology
-from antiphon.cost.nccl.choice import KINDS, Priced
+from antiphon.cost.nccl.choice import KINDS, OptionPrice
 from antiphon.cost.nccl.diagnosis import LIMITS, Diagnosis, diagnose, most_normal
 from antiphon.cost.nccl.library import LibraryModel, doubt_gpus, library, library_here
 from antiphon.cost.nccl.place import count_cards
@@ -72,7 +72,7 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
     library_model, why_not = _find_library(run, topology, request)
     result["notes"] = _notes(run, library_model)
     points = run.points(topology.ranks, steady=True)
-    choices: dict[int, Priced] = {}
+    choices: dict[int, OptionPrice] = {}
     try:
         choices = (
             {} if library_model is None else {nbytes: library_model.at(run.kind, nbytes)[0] for nbytes, _ in points}
@@ -138,7 +138,7 @@ def _size_row(
     topology: Topology,
     nbytes: int,
     seconds: float,
-    model: Priced | None,
+    model: OptionPrice | None,
     max_normal_ratio: float,
     rate: Fraction | None,
 ) -> dict[str, Any]:

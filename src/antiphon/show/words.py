@@ -20,7 +20,7 @@ from antiphon.units import format_bandwidth, format_ends
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
 MAX_NAMES = 5  # planners that are named; further ones are counted
 MAX_VALUE_LENGTH = 72  # characters of an option's value that are still shown in full
-SWITCHES_NOTE = "switches of this machine can do that, which what was searched here leaves out"
+SWITCHES_NOTE = "switches of this machine can do that, but the search did not use it"
 FIGURES_NOTE = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"
 
 

@@ -60,7 +60,7 @@ KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)  # all collectives that are pr
 
 
 @dataclass(frozen=True)
-class Priced:
+class OptionPrice:
     """The price of one option: seconds, and the terms that sum to them (launch, hops, network, bytes, ramp).
 
     `limit`: the bottleneck of its bytes, "wire" or "cards"."""
@@ -80,13 +80,13 @@ class Priced:
 class Costs:
     """The figures of a machine: of its GPUs, of its network, and whether one process drives all GPUs of a node.
 
-    `taken`: why these figures apply, if the topology does not name them ("GPUs taken for h100 by their name").
+    `origin`: why these figures apply, if the topology does not name them ("GPUs taken for h100 by their name").
     """
 
     gpu: Calls
     network: Calls | None = None
     one_process: bool = False
-    taken: str = ""
+    origin: str = ""
 
     def launch(self, local: int, rest: float, channels: int = 1) -> float:
         """Return the seconds until a call's kernel runs on the `channels` of all `local` GPUs of a node.
@@ -109,22 +109,22 @@ class Costs:
 
     def basis(self) -> str:
         """Return the basis of a figure, with the names of the tables."""
-        return "; ".join([*(calls.basis() for calls in self._both), *self._taken])
+        return "; ".join([*(calls.basis() for calls in self._tables), *self._origins])
 
     def brief(self) -> str:
         """Return the basis of a figure without the names of the tables."""
-        calibrated = [calls.name for calls in self._both if calls.calibrated_by]
-        uncalibrated = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
+        calibrated = [calls.name for calls in self._tables if calls.calibrated_by]
+        uncalibrated = [f"{calls.name} not calibrated" for calls in self._tables if not calls.calibrated_by]
         return "; ".join(
-            [*([f"calibrated by {', '.join(calibrated)}"] if calibrated else []), *uncalibrated, *self._taken]
+            [*([f"calibrated by {', '.join(calibrated)}"] if calibrated else []), *uncalibrated, *self._origins]
         )
 
-    def beyond(self, protocol: str, *, in_switches: bool = False) -> str:
+    def uncalibrated_remark(self, protocol: str, *, in_switches: bool = False) -> str:
         """Return remarks on figures of this protocol that no table covers. `in_switches`: the node's switches do the
         GPUs' work."""
         figures = [f"hop {protocol}", f"share {protocol}"]
         remarks = []
-        for calls in self._both:
+        for calls in self._tables:
             if calls.calibrated_by and not (in_switches and calls is self.gpu):
                 assumed = ", ".join(figure for figure in figures if calls.assumes(figure))
                 remarks += [f"; {assumed} of {calls.name} not calibrated"] if assumed else []
@@ -132,18 +132,18 @@ class Costs:
             remarks.append(f"; {ONE_AFTER_ANOTHER} not calibrated")
         return "".join(remarks)
 
-    def at_once(self, terms: Mapping[str, float]) -> str:
+    def simultaneity_remark(self, terms: Mapping[str, float]) -> str:
         """Return a remark if simultaneous messages take part of the time and no table covers them."""
         within_node = bool(terms.get("fan")) and self.gpu.assumes("message")
         between_nodes = bool(terms.get("messages")) and (self.network is None or self.network.assumes("message"))
         return f"; {AT_ONCE} not calibrated" if within_node or between_nodes else ""
 
     @property
-    def _taken(self) -> list[str]:
-        return [self.taken] if self.taken else []
+    def _origins(self) -> list[str]:
+        return [self.origin] if self.origin else []
 
     @property
-    def _both(self) -> list[Calls]:
+    def _tables(self) -> list[Calls]:
         return [calls for calls in (self.gpu, self.network) if calls is not None]
 
 
@@ -173,7 +173,7 @@ class Load:
 
 def prices(
     place: Place, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = CHOSEN
-) -> list[Priced]:
+) -> list[OptionPrice]:
     """Price all options of NCCL for this collective, fastest first."""
     if collective not in KINDS:
         raise Unsupported(f"nccl: prices {', '.join(KINDS)}, not {collective}")
@@ -195,7 +195,7 @@ def prices(
     return sorted(options, key=lambda option: option.seconds)
 
 
-def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) -> Priced | None:
+def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) -> OptionPrice | None:
     """Price copy engines; None if NCCL cannot use them or they have no figures."""
     copies = costs.gpu.copies
     if copies is None or collective not in COPIED or place.nodes > 1 or place.local < 2:
@@ -211,7 +211,7 @@ def has_symmetric_kernels(place: Place) -> bool:
     return place.nodes == 1 and place.local > 1 and place.all_meet and {kind for kind, _ in place.inner} == {"nvlink"}
 
 
-def _symmetric_kernels(place: Place, costs: Costs, collective: str, nbytes: int) -> list[Priced]:
+def _symmetric_kernels(place: Place, costs: Costs, collective: str, nbytes: int) -> list[OptionPrice]:
     """Price NCCL's symmetric kernels, by the figures of its other kernels; none if they cannot serve the collective.
 
     Their own speed is in no public table. By LL (AGxLL, RSxLL) flags travel with the data, and an allreduce is summed
@@ -234,11 +234,11 @@ def _symmetric_kernels(place: Place, costs: Costs, collective: str, nbytes: int)
 
 def _sum_terms(
     algorithm: str, protocol: str, costs: Costs, place: Place, nbytes: int, rest: Mapping[str, float], limit: str
-) -> Priced:
+) -> OptionPrice:
     """Add the launch to the other terms."""
     channels = costs.channels(place, algorithm, protocol, nbytes)
     terms = {"launch": costs.launch(place.local, sum(rest.values()), channels), **rest}
-    return Priced(algorithm, protocol, sum(terms.values()), terms, limit)
+    return OptionPrice(algorithm, protocol, sum(terms.values()), terms, limit)
 
 
 def occupied_multiprocessors(costs: Costs, algorithm: str) -> int | None:
@@ -249,7 +249,7 @@ def occupied_multiprocessors(costs: Costs, algorithm: str) -> int | None:
     return units.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
 
 
-def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs, nbytes: int) -> Priced:
+def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs, nbytes: int) -> OptionPrice:
     """Price launch, hops, and the bytes over their bottleneck, by the formula at the top of this file."""
     share, switched = costs.gpu.share[protocol], algorithm in (NVLS, NVLS_TREE)
     if switched and costs.gpu.nvls is not None:

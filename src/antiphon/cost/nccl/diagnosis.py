@@ -30,7 +30,7 @@ import msgspec
 
 from antiphon.cost.nccl.accuracy import LARGE, SMALL
 from antiphon.cost.nccl.calls import PROTOCOLS
-from antiphon.cost.nccl.choice import CHOSEN, NVLS, NVLS_TREE, RING, TREE, Costs, Priced, prices
+from antiphon.cost.nccl.choice import CHOSEN, NVLS, NVLS_TREE, RING, TREE, Costs, OptionPrice, prices
 from antiphon.cost.nccl.library import LibraryModel
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
@@ -110,7 +110,7 @@ class Fault:
     def check(self) -> str:
         return CHECKS[self.name.partition("-")[0] if self.setting else self.name][0]
 
-    def at(self, collective: str, nbytes: int) -> Priced:
+    def at(self, collective: str, nbytes: int) -> OptionPrice:
         """Return the library's choice on the degraded machine; Unsupported if no option is left."""
         for option in prices(self.place, self.costs, collective, nbytes, self.algorithms):
             if option.protocol in self.protocols:

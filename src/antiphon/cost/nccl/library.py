@@ -40,7 +40,7 @@ from antiphon.cost.nccl.choice import (
     SENDS,
     SYMMETRIC,
     Costs,
-    Priced,
+    OptionPrice,
     copied_by_engines,
     has_symmetric_kernels,
     occupied_multiprocessors,
@@ -88,7 +88,7 @@ class LibraryModel:
     root: int = 0
     lower_bounds: dict[str, ProvedFigures | None] = field(default_factory=dict)
 
-    def at(self, collective: str, nbytes: int) -> list[Priced]:
+    def at(self, collective: str, nbytes: int) -> list[OptionPrice]:
         """Return all options, the chosen one first, without those below the bound proved from the same link figures.
 
         If the chosen one is below the bound, the model does not describe this machine: Unsupported.
@@ -137,13 +137,15 @@ class LibraryModel:
                 self.prove(collective, proofs)
         return self.lower_bounds[collective]
 
-    def _attained_witness(self, collective: str, best: Priced, nbytes: int) -> str | None:
+    def _attained_witness(self, collective: str, best: OptionPrice, nbytes: int) -> str | None:
         """Return the witness of the bound in words, if a prediction attains the bound."""
         min_seconds = self._least_seconds(best, collective, nbytes, self._find_registered(collective, nbytes))
         limit = self.limit(collective)
         return limit.because if limit is not None and best.seconds <= min_seconds * ATTAINED else None
 
-    def _least_seconds(self, option: Priced, collective: str, nbytes: int, algorithm: Algorithm | None = None) -> float:
+    def _least_seconds(
+        self, option: OptionPrice, collective: str, nbytes: int, algorithm: Algorithm | None = None
+    ) -> float:
         """Return the least time that is proved for an option, launch included.
 
         `algorithm`: the one of MSCCL that this option prices, which may have its own share of the links' bandwidth.
@@ -164,7 +166,7 @@ class LibraryModel:
             return algorithm.why()
         return "no algorithm of MSCCL's here" if self.name == MSCCL else ""
 
-    def _choice_reason(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
+    def _choice_reason(self, collective: str, nbytes: int, best: OptionPrice, rest: Sequence[OptionPrice]) -> str:
         """Return the size range of MSCCL that decides, or the time of the next best option and the bottleneck."""
         chosen_by = self._chosen_by(collective, nbytes)
         if self._find_registered(collective, nbytes) is not None:
@@ -199,9 +201,9 @@ class LibraryModel:
             return algorithm.basis(self.costs)
         return self.costs.brief() + self._remark_missing(collective, self.at(collective, nbytes)[0])
 
-    def _remark_missing(self, collective: str, option: Priced) -> str:
+    def _remark_missing(self, collective: str, option: OptionPrice) -> str:
         """Return remarks, each after "; ", on figures that no table of measurements of this collective covers."""
-        remark = self.costs.beyond(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
+        remark = self.costs.uncalibrated_remark(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
         if self.place.over_pcie and option.algorithm == RING:
             remark += "; the links hold no ring: PCIe at half a link, not calibrated"
         is_measured = self.place.nodes == 1 and collective in self.costs.gpu.collectives
@@ -255,13 +257,13 @@ class LibraryModel:
         return rows
 
 
-def dominant_term(best: Priced) -> str:
+def dominant_term(best: OptionPrice) -> str:
     """Return the term that takes most of the time."""
     term = max(best.terms, key=lambda name: best.terms[name])
     return f"its {best.limit}" if term == "bytes" else {"network": "network hops"}.get(term, term)
 
 
-def why(best: Priced, rest: Sequence[Priced]) -> str:
+def why(best: OptionPrice, rest: Sequence[OptionPrice]) -> str:
     """Return the time of the next best option and the bottleneck, in words."""
     if not rest:
         return f"the only way; mostly {dominant_term(best)}"

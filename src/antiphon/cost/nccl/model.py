@@ -76,19 +76,20 @@ def calls(
     node = node_of_ranks(topology)
     crosses = node[schedule.src] != node[schedule.dst]  # per row: between nodes
     uses_network = bool(crosses.any())
-    own = _find_library(
+    library = _find_library(
         topology, schedule.collective.members, uses_network, {"gpu": gpu, "network": network, "processes": processes}
     )
-    predictors, between = _prepare_protocols(own, schedule, topology, MODELS[by]), own.costs.network
-    extra = {"messages": _count_messages(schedule, node) * between.message if between is not None else 0.0}
-    extra["fan"] = _count_fan(schedule, node) * own.costs.gpu.message if NVLS not in predictors else 0.0
-    costs = own.costs if uses_network else replace(own.costs, network=None)
+    predictors, network_figures = _prepare_protocols(library, schedule, topology, MODELS[by]), library.costs.network
+    message_seconds = 0.0 if network_figures is None else network_figures.message
+    extra = {"messages": _count_messages(schedule, node) * message_seconds}
+    extra["fan"] = _count_fan(schedule, node) * library.costs.gpu.message if NVLS not in predictors else 0.0
+    costs = library.costs if uses_network else replace(library.costs, network=None)
     joined = schedule.joint is not None and bool((crosses & (schedule.joint >= 0)).any())
     has_events = all(hasattr(predictor, "events") for predictor in predictors.values())
-    return (_CallPredictorWithEvents if has_events else _CallPredictor)(
-        predictors, own.place, extra, costs, _seconds_on_wire(own.place, schedule, topology) if uses_network else None,
-        joined, _remark_uncalibrated(own, schedule, topology),
-    )  # fmt: skip
+    on_wire = _seconds_on_wire(library.place, schedule, topology) if uses_network else None
+    remark = _remark_uncalibrated(library, schedule, topology)
+    predictor_class = _CallPredictorWithEvents if has_events else _CallPredictor
+    return predictor_class(predictors, library.place, extra, costs, on_wire, joined, remark)
 
 
 def _find_library(
@@ -162,9 +163,8 @@ class _CallPredictor:
         """Return the note on the multiprocessors in use and the basis of the figures, and the basis in brief."""
         switched = protocol == NVLS
         # NVLS runs by the Simple protocol, so its remarks are those of Simple.
-        remarks = self.costs.beyond(SIMPLE if switched else protocol, in_switches=switched) + self.costs.at_once(
-            self.extra
-        )
+        remarks = self.costs.uncalibrated_remark(SIMPLE if switched else protocol, in_switches=switched)
+        remarks += self.costs.simultaneity_remark(self.extra)
         remarks += (f"; {COLLNET} not calibrated" if self.joined else "") + self.uncalibrated
         units = units_text(self.costs, NVLS if switched else RING)
         return f"protocol {protocol}; {units}{self.costs.basis()}{remarks}", self.costs.brief() + remarks
@@ -273,12 +273,13 @@ def _step_counts(schedule: Schedule) -> float:
 
 
 def _prepare_protocols(
-    own: LibraryModel, schedule: Schedule, topology: Topology, model: ScheduleModel
+    library: LibraryModel, schedule: Schedule, topology: Topology, model: ScheduleModel
 ) -> dict[str, Predictor]:
     """Prepare a predictor per protocol, with the latency and bandwidth share of each kind of link."""
-    if schedule.joint is not None and (switched := switched_figures(own.costs, own.place, topology)) is not None:
-        return {"nvls": _prepare_switched(schedule, topology, switched)}
-    figures = figures_by_protocol(own.costs, own.place, topology)
+    costs, place = library.costs, library.place
+    if schedule.joint is not None and (switched := switched_figures(costs, place, topology)) is not None:
+        return {NVLS: _prepare_switched(schedule, topology, switched)}
+    figures = figures_by_protocol(costs, place, topology)
     return {protocol: model(schedule, topology, profile=profile_by_kind(links)) for protocol, links in figures.items()}
 
 
@@ -309,22 +310,25 @@ def protocol_figures(
     overrides = {"gpu": gpu, "network": network, "processes": processes}
     figures = []
     for leaves in (False,) if len(members) == topology.ranks else (False, True):
-        own = _find_library(topology, members, leaves, overrides)
-        switched = switched_figures(own.costs, own.place, topology)
+        library = _find_library(topology, members, leaves, overrides)
+        switched = switched_figures(library.costs, library.place, topology)
         figures.append(
             ProtocolFigures(
-                own.costs.gpu if own.place.nodes == 1 and not leaves else None,
-                partial(own.costs.launch, own.place.local),
-                tuple(profile_by_kind(links) for links in figures_by_protocol(own.costs, own.place, topology).values()),
+                library.costs.gpu if library.place.nodes == 1 and not leaves else None,
+                partial(library.costs.launch, library.place.local),
+                tuple(
+                    profile_by_kind(links)
+                    for links in figures_by_protocol(library.costs, library.place, topology).values()
+                ),
                 None if switched is None else profile_by_kind(switched),
             )
         )
     return figures
 
 
-def _remark_uncalibrated(own: LibraryModel, schedule: Schedule, topology: Topology) -> str:
+def _remark_uncalibrated(library: LibraryModel, schedule: Schedule, topology: Topology) -> str:
     """Return a remark if the schedule uses kinds of links without figures; "" if it does not."""
-    place, network = own.place, own.costs.network
+    place, network = library.place, library.costs.network
     calibrated = {kind for kind, _ in place.inner}
     if network is not None:
         calibrated |= {*place.kinds, *place.trunks, *network.kinds, TRUNK}
@@ -333,7 +337,7 @@ def _remark_uncalibrated(own: LibraryModel, schedule: Schedule, topology: Topolo
     resource = loads(schedule, topology).resource
     types = np.unique(topology.link_type[np.unique(resource[resource < topology.links])]).tolist()
     uncalibrated = {topology.types[i].kind for i in types} - calibrated
-    uncalibrated -= kinds_within(own.costs.gpu) if uncalibrated else set()
+    uncalibrated -= kinds_within(library.costs.gpu) if uncalibrated else set()
     return f"; links of kind {', '.join(sorted(uncalibrated))} not calibrated" if uncalibrated else ""
 
 

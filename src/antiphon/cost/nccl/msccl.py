@@ -24,7 +24,7 @@ import msgspec
 from antiphon.core.files import read_bytes, reading
 from antiphon.core.jsontext import check_keys, decode
 from antiphon.cost.nccl.calls import PROTOCOLS
-from antiphon.cost.nccl.choice import Costs, Load, Priced, price_option
+from antiphon.cost.nccl.choice import Costs, Load, OptionPrice, price_option
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Invalid
 from antiphon.units import format_size
@@ -79,7 +79,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     def basis(self, costs: Costs) -> str:
         """Return the basis of its figures."""
         if self.calibrated_by:
-            assumptions = f"; {costs.taken}" if costs.taken else ""
+            assumptions = f"; {costs.origin}" if costs.origin else ""
             return f"MSCCL's {self.name} calibrated by {', '.join(self.calibrated_by)}{assumptions}"
         if self.as_library:
             return f"{costs.basis()}, which were measured with MSCCL's algorithms on"
@@ -120,17 +120,19 @@ def registered(gpu: str, place: Place) -> list[Algorithm]:
     return [a for a in shipped_algorithms() if gpu in a.gpus and place.local == a.local and place.nodes in a.nodes]
 
 
-def priced_by(algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, library: Sequence[Priced]) -> Priced:
+def priced_by(
+    algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, library: Sequence[OptionPrice]
+) -> OptionPrice:
     """Price an algorithm. `library`: all options of NCCL, its choice first."""
     if algorithm.as_library:
         best = library[0]
-        return Priced(algorithm.way, algorithm.protocol, best.seconds, best.terms, best.limit)
+        return OptionPrice(algorithm.way, algorithm.protocol, best.seconds, best.terms, best.limit)
     if algorithm.seconds is not None and algorithm.share is not None:
         # the fitted seconds contain the launch, so hops are the rest of them
         transfer = moved_by(algorithm.collective, place.ranks) * nbytes / (place.wire * algorithm.share)
         rest = {"network": 0.0, "bytes": transfer, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
         terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
-        return Priced(algorithm.way, algorithm.protocol, sum(terms.values()), terms, "wire")
+        return OptionPrice(algorithm.way, algorithm.protocol, sum(terms.values()), terms, "wire")
     load = _load_of(algorithm.way, place, nbytes)
     return price_option(load, algorithm.way, algorithm.protocol, place, costs, nbytes)
 

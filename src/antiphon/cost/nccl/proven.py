@@ -21,7 +21,7 @@ from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.topology import Topology
 from antiphon.cost.bound_evaluator import BoundEvaluator, SecondsBySize
 from antiphon.cost.nccl.calls import SIMPLE
-from antiphon.cost.nccl.choice import COLLNET, COPIES, NVLS, NVLS_TREE, Costs, Priced
+from antiphon.cost.nccl.choice import COLLNET, COPIES, NVLS, NVLS_TREE, Costs, OptionPrice
 from antiphon.cost.nccl.link_figures import (
     LinkFigures,
     figures_by_protocol,
@@ -57,7 +57,7 @@ class ProvedFigures:
         weight = self.proofs.collective.buffer_weight
         return bound.witness.describe(self.proofs.topology, weight) if bound.witness is not None else ""
 
-    def least_seconds(self, option: Priced, nbytes: int, share: float | None = None) -> float:
+    def least_seconds(self, option: OptionPrice, nbytes: int, share: float | None = None) -> float:
         """Return the lower bound of this option in seconds, without its launch.
 
         `share`: the fraction of the links' bandwidth, if it is not the protocol's; latency then counts as 0.
@@ -69,7 +69,7 @@ class ProvedFigures:
             self._bounds[key] = self.proofs.without_barriers(profile, unaided=not in_switches)
         return self._bounds[key](nbytes)
 
-    def _profile_of(self, option: Priced, in_switches: bool) -> Profile:
+    def _profile_of(self, option: OptionPrice, in_switches: bool) -> Profile:
         """Return the latencies and bandwidth shares of links by the figures of an option."""
         topology, costs, place = self.proofs.topology, self.costs, self.place
         try:
