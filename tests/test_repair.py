@@ -101,13 +101,13 @@ def test_most_of_a_plan_stays_and_the_rest_is_near_the_bound(
 
 
 @pytest.mark.slow
-def test_deep_trees_are_planned_anew_where_planning_is_quick() -> None:
-    """At 1 GB the repaired trees take 0.90 of the bound, as their pipeline is deep; new ones 0.938."""
+def test_allreduces_that_fill_their_links_soon_are_repaired_where_that_is_quick() -> None:
+    """At 1 GB the old trees repaired reach 0.90 of the bound, as their pipeline is deep; new ones 0.938, halves .95."""
     broken = degrade("torus:dims=8x8", fraction=0.02, seed=0)
     old = antiphon.plan("allreduce", "torus:dims=8x8", planner="trees")
     schedule = repair(old, broken, nbytes="1GB").entries[0].schedule
     seconds = antiphon.predict(Plan.of(broken, schedule), "1GB", model="alpha-beta")[0]["seconds"]
-    assert 1e9 / float(antiphon.bound("allreduce", broken).bytes_per_second) >= 0.93 * seconds
+    assert 1e9 / float(antiphon.bound("allreduce", broken).bytes_per_second) >= 0.949 * seconds
 
 
 def test_what_is_not_touched_stays() -> None:

@@ -5,7 +5,9 @@ Every schedule of the plan (one per range of sizes) passes these steps:
 
     1. `repair_trees` reattaches what failures cut off (planners/shared/tree_repair.py), at the rate of the new bound
     2. the result is sliced for the size: as before, or in the number of pieces that model alpha-beta predicts is best
-    3. if chunks move along no trees, or planning anew could gain much (the bound's rate is over `REPLAN_ABOVE` times
+    3. where that takes longer than the bound at the size, on up to `CHEAP_RANKS` ranks: an allreduce of the intact
+       machine that fills its links sooner (`_repaired_halves`) is repaired, too
+    4. if chunks move along no trees, or planning anew could gain much (the bound's rate is over `REPLAN_ABOVE` times
        the schedule's, or the time `REPLAN_SLOWER` times the bound's on at most `CHEAP_RANKS` ranks; and latency is at
        most half of the time), the planner of the old schedule also plans anew, then those that work on any machine,
        until a candidate is near the bound; the fastest is kept, or a repaired one that is nearly as fast
@@ -73,6 +75,10 @@ def repair(
         size = nbytes or _size_of(entry)
         candidates = [*_repaired(entry, old.topology, topology, bounds, size, tell)]
         by_time = topology.ranks <= CHEAP_RANKS
+        if by_time and not any(
+            _is_enough(schedule, topology, bounds, size, by_time=True) for schedule, _ in candidates
+        ):
+            candidates += _repaired_halves(old, topology, bounds, size, tell)
         if not any(_is_enough(schedule, topology, bounds, size, by_time=by_time) for schedule, _ in candidates):
             options = {"nbytes": size, "budget": budget, "seed": seed}
             try:
@@ -152,6 +158,24 @@ def _repaired(
     pieces |= {before.pieces} if isinstance(before.pieces, int) else set()
     for number in sorted(pieces):
         yield replace(trees.schedule, pieces=number), trees.kept_transfers
+
+
+def _repaired_halves(
+    old: Plan, topology: Topology, bounds: Bound, size: int, tell: Callable[[str], None]
+) -> list[tuple[Schedule, int]]:
+    """Return an allreduce by trees out of every rank, planned on the intact machine and repaired; else nothing.
+
+    Each link is near the root of some trees and far from others, so a pipeline keeps it busy from the first steps on.
+    Planned on the degraded machine, where ranks have unequal links, such trees have a lower rate than repaired ones.
+    """
+    if old.collective.kind != "allreduce":
+        return []
+    tell(f"planning allreduce on {old.topology.name} in two halves")
+    try:
+        halves = plan(old.collective, old.topology, planner="trees", options={"halves": True, "pieces": 1}).entries[0]
+    except (Infeasible, Invalid, NotFound, Unsupported):
+        return []
+    return [(schedule, 0) for schedule, _ in _repaired(halves, old.topology, topology, bounds, size, tell)]
 
 
 def _count_pieces(schedule: Schedule, topology: Topology, bounds: Bound, size: int) -> int:

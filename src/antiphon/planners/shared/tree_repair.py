@@ -51,9 +51,9 @@ class RepairLimits:
     max_detours: int = 64  # ranks of the branch that are searched in all, if a path is known by then
     max_chunk_load: float = 0.0125  # share of a link's target load that one chunk may be; larger chunks are split
     max_parts: int = 16  # of one chunk
-    balanced_load: float = 1.01  # loads up to this multiple of the target are not balanced any further
-    max_tries: int = 30000  # hops that balancing tries to move
-    patience: int = 5000  # balancing ends after this many tries without a lower greatest load
+    balanced_load: float = 1.002  # loads up to this multiple of the target are not balanced any further
+    max_tries: int = 100000  # hops that balancing tries to move
+    patience: int = 20000  # tries without a lower greatest load after which balancing ends, or as many as hops
     tries_per_link: int = 100  # before balancing turns to another link
     max_cells: int = 2**23  # trees times ranks: memory
     max_ranks: int = 1024  # the table of hops has a row per pair of ranks
@@ -298,7 +298,8 @@ class _Trees:
         """Move hops off the links whose load is furthest above the target, as long as cheaper ones are found."""
         stuck: set[int] = set()  # links that no hop could be moved off since the last move
         tries, best, best_at = 0, np.inf, 0
-        while tries < min(LIMITS.max_tries, best_at + LIMITS.patience):
+        patience = min(LIMITS.patience, int((self.hop >= 0).sum()))
+        while tries < min(LIMITS.max_tries, best_at + patience):
             relative = self.load / self.capacity
             if relative.max() < best - 1e-3:
                 best, best_at = float(relative.max()), tries
