@@ -1,4 +1,4 @@
-"""Jobs that lose a rank and go on without it, by a table of `tune --failures ranks`."""
+"""Jobs that lose a rank: all ranks fail in the call, if ANTIPHON_AGREE says so, and those that remain go on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from mpi_env import Mpi
+from test_comm import free_addresses
 from test_preload import Run, compiled
 
 import antiphon
@@ -109,3 +110,72 @@ def test_three_of_four_processes_of_mpi_go_on(
         rows = [row for row in content.rows if row["nbytes"] == 400_000]
         groups = [(int(row["ranks"]), int(row["calls"]), row["schedule"].split()[0].decode()) for row in rows]
         assert groups == [(4, 5, "trees"), (3, 5, "trees")][: 1 if content.rank == 1 else 2]
+
+
+BROADCASTS = """
+import sys, time
+import numpy as np
+import antiphon
+from antiphon.errors import AntiphonError
+rank, x = int(sys.argv[1]), np.zeros(10)
+with antiphon.comm.connect(rank=rank, ranks=3, address=sys.argv[2], timeout=3) as group:
+    group.broadcast(x, root=0)
+    time.sleep(5 if rank == 2 else 0)
+    try:
+        group.broadcast(x, root=0)
+        print("right")
+    except AntiphonError:
+        print("error")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("agree", "result"), [("0", "right"), ("1", "error")])
+def test_a_root_that_has_sent_all_waits_for_the_others(agree: str, result: str) -> None:
+    """The last process comes after the timeout, and finds its data."""
+    (address,) = free_addresses(1)
+    command = [sys.executable, "-c", BROADCASTS]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), address],
+            env={**os.environ, "ANTIPHON_AGREE": agree},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    assert [process.communicate(timeout=100)[0].split() for process in processes] == 3 * [[result]]
+
+
+MPI_BROADCASTS = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from mpi4py import MPI
+comm, x, folder = MPI.COMM_WORLD, np.zeros(10), Path(sys.argv[1])
+comm.Set_errhandler(MPI.ERRORS_RETURN)
+comm.Bcast(x)
+time.sleep(4 if comm.rank == 2 else 0)
+try:
+    comm.Bcast(x)
+    result = "right"
+except MPI.Exception:
+    result = "error"
+(folder / f"{comm.rank}.part").write_text(result)
+(folder / f"{comm.rank}.part").rename(folder / str(comm.rank))
+while not all((folder / str(rank)).exists() for rank in range(3)):  # the launcher ends all when the first one ends
+    time.sleep(0.1)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("agree", "result"), [("0", "right"), ("1", "error")])
+def test_a_root_of_mpi_that_has_sent_all_waits_for_the_others(
+    mpi: Mpi, tmp_path: Path, agree: str, result: str
+) -> None:
+    plans = tmp_path / "plans.json"
+    antiphon.save(antiphon.plan("broadcast", "full:ranks=3", planner="binomial-tree"), plans)
+    command = [mpi.python, "-c", MPI_BROADCASTS, str(tmp_path)]
+    Run(mpi, tmp_path, 3, command, [plans], ANTIPHON_LEAST="0", ANTIPHON_TIMEOUT="2", ANTIPHON_AGREE=agree)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == 3 * [result]

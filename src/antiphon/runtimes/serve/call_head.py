@@ -73,7 +73,7 @@ class CallHead:
             self.stage(0)
 
     def stage(self, stage: int) -> None:
-        """Write the header of a stage of the call. 0: the call; 1, 2: broadcasting its plan; 3: asking for plans."""
+        """Write the header of a stage of the call. 0: the call; 1, 2: broadcasting its plan; 3: asking; 4: its end."""
         kind, nbytes, type_, op, root = self._call
         kind_code, op_code = _kind_codes(kind, op)
         _pack(self.memory, 0, self._group, self.number, nbytes, kind_code, op_code, type_, stage, root, self.rank)

@@ -137,6 +137,7 @@ def start_serving(
             raise
     if auto is not None:
         _ask_for_plans(auto, serving, group)
+    serving.agrees = bool(offers[0].get("agree"))
     if offers[0].get("learn"):
         path = os.environ.get(LEARNED, "") if group.rank == 0 else ""
         lines = parse_learned(str(offers[0].get("learned", "")))
@@ -154,6 +155,7 @@ def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
     return {
         "learn": text_of(default_book("allreduce", group.ranks).programs[0]) if learns else "",
         "learned": write_learned(earlier),
+        "agree": os.environ.get(AGREE, "").removeprefix("0"),
         "book": text_of(encode_book(_read_book(group, None if auto else table))),
         "base": text_of(base_program(group.ranks)) if fill else "",
         "auto": "1" if auto and group.ranks == group.everyone else "",
@@ -231,7 +233,7 @@ def _raise_fault(group: Processes, messages: Sequence[dict[str, Any]]) -> None:
             raise error
 
 
-LEARN, LEARNED = "ANTIPHON_LEARN", "ANTIPHON_LEARNED"
+LEARN, LEARNED, AGREE = "ANTIPHON_LEARN", "ANTIPHON_LEARNED", "ANTIPHON_AGREE"
 
 # ---- table auto ----
 

@@ -70,6 +70,7 @@ class Serving:
         self.engine, self.wire, self.rank, self.ranks, self.fill = engine, wire, rank, book.ranks, fill
         self.ledger, self.book = Ledger(), book
         self.broken = ""  # the reason once nothing can run any more
+        self.agrees = False  # whether a call waits at its end until all processes have succeeded
         self.pages: SizeChooser[Page] = SizeChooser()
         self._runnable: SizeChooser[Page] = SizeChooser()  # without pages that are left to the library
         self.chooser: Chooser[Page] = self.pages
@@ -198,6 +199,7 @@ class Serving:
         if nbytes:
             plan = self._prepare_plan(page, unit, target.dtype.itemsize, source is None)
             self._run_plan(plan, source, target, op, timeout)
+            self._agree_at_end(timeout)
         else:
             self.agree(timeout)
         if not counted:
@@ -219,9 +221,21 @@ class Serving:
         finally:
             self._fail_if_stopped()
         if outcome == MOVED:
+            self._agree_at_end(timeout)
             row = self.ledger.row("alltoall", "point to point", "antiphon")
             self.ledger.count(row, int(lengths[0].sum()), time.perf_counter() - began)
         return outcome
+
+    def _agree_at_end(self, timeout: float) -> None:
+        """Wait for the success of all processes, if requested: one that fails closes its connections instead.
+
+        Twice, as a link that failed before may serve this alone: then some succeed the first time, none the second.
+        """
+        if self.agrees:
+            self.head.stage(4)
+            self.agree(timeout)
+            self.agree(2 * timeout)  # others may come later by the timeout of the first
+            self.head.stage(0)
 
     def _run_plan(self, plan: NativePlan, source: Array | None, target: Array, op: str, timeout: float) -> None:
         """Execute a plan. If it fails, the group is broken, as other processes may be anywhere in the call."""

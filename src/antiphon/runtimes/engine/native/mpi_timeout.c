@@ -25,13 +25,13 @@ static int wait_for_all(MPI_Request *request, double timeout, const char *where,
 }
 
 /* Two barriers: a process that comes after others have given up completes the first, which they had begun, but not the
- * second. */
+ * second. That takes twice as long to time out, as others may come to it later by the timeout of the first. */
 int ap_mpi_wait_for_all(MPI_Comm comm, double timeout, const char *where, ap_error *error) {
     int failed = AP_OK;
     for (int turn = 0; turn < 2 && !failed && timeout > 0; turn++) {
         MPI_Request request;
         int code = PMPI_Ibarrier(comm, &request);
-        failed = code ? ap_mpi_failed(error, "MPI_Ibarrier", code) : wait_for_all(&request, timeout, where, error);
+        failed = code ? ap_mpi_failed(error, "MPI_Ibarrier", code) : wait_for_all(&request, timeout * (turn + 1), where, error);
     }
     return failed;
 }

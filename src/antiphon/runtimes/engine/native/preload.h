@@ -69,6 +69,7 @@ typedef struct {
     int32_t device;         /* whether buffers may be in the memory of a GPU; -1: detect it */
     char report_path[1024]; /* "": as text on stderr */
     char learned_path[AP_PATH]; /* file of what was learned; "": none */
+    int agrees;                 /* a call by a plan succeeds at all processes or, but for a moment at its end, at none */
     char watch_path[AP_PATH];   /* folder of the files of calls for other programs (watch.c); "": there are none */
     char dead[AP_PATH];     /* name of what is dead, or behind an @ the file that names it; "": nothing is */
 } ap_settings;

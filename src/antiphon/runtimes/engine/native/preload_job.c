@@ -128,6 +128,10 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
             s->timeout = 0;
         }
     }
+    const char *agrees = getenv("ANTIPHON_AGREE");
+    s->agrees = agrees && *agrees && strcmp(agrees, "0");
+    if (s->agrees && s->timeout <= 0)
+        ap_complain(problem, "ANTIPHON_AGREE has no effect without ANTIPHON_TIMEOUT");
     s->compares = !(min_bytes && *min_bytes) && s->timeout <= 0; /* a trial calls MPI, which has no timeout */
     const char *override = getenv("ANTIPHON_TRIED");
     double seconds[2];

@@ -17,6 +17,7 @@
 #include "plan.h"
 #include "preload.h"
 #include "transport.h"
+#include "transport_mpi.h"
 
 static const char *const function_names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduce",         "MPI_Scatter",   "MPI_Gather",
                                                      "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall"};
@@ -355,6 +356,8 @@ static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     int failed = ap_run(plan, s.in.buffer, s.in.bytes, s.out.buffer, s.out.bytes, x->type, x->op, g->wire,
                         ap_preload.set.timeout, error);
     if (failed) return failed;
+    if (ap_preload.set.agrees && ap_mpi_wait_for_all(g->comm, ap_preload.set.timeout, "the end of the call", error))
+        return error->code;
     if (through_staging) ap_copy(s.out.user, s.out.buffer, (size_t)s.out.bytes);
     if (unpacks && (*code = convert_blocks(x, &s.out, 0, s.out.blocks, 0)))
         return ap_fail(error, AP_TRANSPORT, "MPI could not spread elements");
