@@ -31,7 +31,8 @@ int ap_mpi_wait_for_all(MPI_Comm comm, double timeout, const char *where, ap_err
     for (int turn = 0; turn < 2 && !failed && timeout > 0; turn++) {
         MPI_Request request;
         int code = PMPI_Ibarrier(comm, &request);
-        failed = code ? ap_mpi_failed(error, "MPI_Ibarrier", code) : wait_for_all(&request, timeout * (turn + 1), where, error);
+        failed = code ? ap_mpi_failed(error, "MPI_Ibarrier", code)
+                      : wait_for_all(&request, timeout * (turn + 1), where, error);
     }
     return failed;
 }
