@@ -118,14 +118,16 @@ import numpy as np
 import antiphon
 from antiphon.errors import AntiphonError
 rank, x = int(sys.argv[1]), np.zeros(10)
-with antiphon.comm.connect(rank=rank, ranks=3, address=sys.argv[2], timeout=3) as group:
+with antiphon.comm.connect(rank=rank, ranks=3, address=sys.argv[2], timeout=60) as group:
     group.broadcast(x, root=0)
-    time.sleep(5 if rank == 2 else 0)
+    group.timeout = 2
+    time.sleep(4 if rank == 2 else 0)
     try:
         group.broadcast(x, root=0)
         print("right")
     except AntiphonError:
         print("error")
+    time.sleep(0 if rank == 2 else 6)  # the last one finds the connections open
 """
 
 
