@@ -13,6 +13,9 @@ Every case is kept in results/zoo.json after each round, with what was asked (no
 done is not done again unless it is asked for (--again): a run that was stopped goes on where it was, and several may
 run at once. What some --planners find is printed, not kept. --bounds computes the bounds of kept cases anew. --table
 prints what is kept, first as docs/data/zoo.csv.
+
+--safety asks every planner of the table, with all its options and little effort, for every machine and collective, and
+compares each schedule with the bound at the sizes given. A schedule below it is printed, and then the code is 1.
 """
 
 from __future__ import annotations
@@ -30,8 +33,11 @@ from _common import keep, kept, print_machine
 
 import antiphon
 from antiphon.core.collective import KINDS, Collective
+from antiphon.core.request import Request
 from antiphon.core.topology import Topology
-from antiphon.registry import find, table
+from antiphon.cost import prepare
+from antiphon.errors import AntiphonError
+from antiphon.registry import call, find, table
 from antiphon.select.limits import least_times
 from antiphon.select.uses import has_helpful_switches, needs_switches
 from antiphon.units import format_size, parse_size
@@ -48,6 +54,7 @@ USUAL = {
     "allreduce": ("trees",),
 }
 QUICK = ("direct", "ring", "multi-ring", "compose")
+SAFETY_EFFORT = 0.1  # of a planner, where schedules are only compared with the bound
 ROUNDS = 3  # of planners: those that usually win, the quick ones, all others
 
 
@@ -143,6 +150,40 @@ def bounded_anew(spec: str, kind: str, case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def count_safe(spec: str, kind: str, sizes: list[int], planners: list[str]) -> tuple[int, list[str]]:
+    """The number of schedules held against the bound at all sizes, and a line for each that is predicted faster."""
+    machine = antiphon.topology(spec)
+    target = Collective(kind, machine.ranks)
+    least = least_times(target, machine, antiphon.bound(kind, machine), sizes, "alpha-beta")
+    count, faults = 0, list[str]()
+    for name in planners or everyone(machine, kind):
+        entry = find("planner", name)
+        if kind not in entry.can.collectives:
+            continue
+        for options in entry.can.sweep:
+            request = Request(machine, target, nbytes=sizes[0], also=tuple(sizes[1:]), effort=SAFETY_EFFORT)
+            try:
+                schedules = list(call("planner", name, entry.load(), options, request))
+            except AntiphonError:
+                continue
+            for schedule in schedules:
+                predict = prepare("alpha-beta", schedule, machine)
+                count += 1
+                below = [size for size in sizes if predict(size).seconds < least[size] * (1 - 1e-9)]
+                faults += [f"{spec} {kind} {name} {dict(options)}: below the bound at {below}"] if below else []
+    return count, faults
+
+
+def print_safety(wanted: list[tuple[str, str]], sizes: list[int], planners: list[str]) -> int:
+    total, faulty = 0, 0
+    for spec, kind in wanted:
+        count, faults = count_safe(spec, kind, sizes, planners)
+        total, faulty = total + count, faulty + len(faults)
+        print(f"{spec} {kind}: {count} schedules", *faults, sep="\n  ", flush=True)
+    print(f"{len(wanted)} cases, {len(sizes)} sizes, {total} schedules, {faulty} below the bound")
+    return int(faulty > 0)
+
+
 def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
     """A line of a case; who made what is above."""
     some = [case.get(size, {}) for size in sizes]
@@ -198,6 +239,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--bounds", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--safety", action="store_true")
     given = parser.parse_args()
     sizes = [parse_size(text) for text in given.sizes.split(",")]
     names = [format_size(size) for size in sizes]
@@ -205,6 +247,8 @@ def main() -> None:
     known = kept("zoo")
     wanted = cases(given.specs or list(machines()), given.kinds.split(","), given.part)
     planners = [name for name in given.planners.split(",") if name]
+    if given.safety:
+        sys.exit(print_safety(wanted, sizes, planners))
     if planners:
         for spec, kind in wanted:
             known[f"{spec} {kind}"] = measured(spec, kind, sizes, planners)

@@ -150,6 +150,47 @@ def test_grids_are_at_the_bound_in_one_piece(kind: str, spec: str) -> None:
     assert float(timeline(made, machine).total * limit) <= worst + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("spec", "steps", "transfers"),
+    in_turn(
+        [
+            ("hypercube:ranks=8", 3, 24),
+            ("torus:dims=4x4", 4, 64),
+            ("torus:dims=4x4x2", 5, 160),
+            ("mesh:dims=2x2", 2, 8),
+        ],
+        2,
+    ),
+)
+def test_whole_vectors_take_the_fewest_steps_on_grids_of_even_size(spec: str, steps: int, transfers: int) -> None:
+    """By halves on every level at once: each rank sends as many vectors as there are steps, over all links alike."""
+    machine = antiphon.topology(spec)
+    made = best("allreduce", machine, best="steps")
+    assert (made.steps, made.steps == bound(machine, made.collective).latency_steps) == (steps, True)
+    assert sum(made.chunks.part(chunk) for chunk in made.chunk.tolist()) - _local_share(made) == transfers
+    if not spec.startswith("torus:dims=4x4x2"):  # the links of a dimension of two work one step, those of four two
+        capacity = sum(machine.bandwidth(link) for link in range(machine.links))
+        assert timeline(made, machine).total == Fraction(transfers) / capacity
+    assert best("allreduce", machine, **made.provenance["options"]).same_as(made)
+
+
+def _local_share(made: Schedule) -> Fraction:
+    """What stays at its rank, in vectors."""
+    return sum((made.chunks.part(int(made.chunk[i])) for i in np.flatnonzero(made.src == made.dst)), Fraction(0))
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_whole_levels_may_be_few(levels: int) -> None:
+    machine = antiphon.topology("hypercube:ranks=8")
+    request = Request(machine, Collective("allreduce", 8))
+    planners = GroupPlanner(request, usual_planners()), GroupPlanner(request, usual_planners())
+    staged = stage_collective(request.collective, parse_split("2x2x2", range(8)), *planners, "steps", levels)
+    schedule = staged.schedule(request.collective)
+    verify(schedule, machine).or_raise()
+    assert schedule.steps == 6 - levels
+    assert sum(schedule.chunks.part(chunk) for chunk in schedule.chunk.tolist()) == {1: 14, 2: 16, 3: 24}[levels]
+
+
 def test_shares_of_unequal_dimensions_even_out_their_loads() -> None:
     machine = antiphon.topology("torus:dims=4x8")
     assert 1 <= rate(best("allgather", machine, best="rate"), machine) < 1.02

@@ -105,7 +105,7 @@ def test_given_split() -> None:
 
 
 def test_restart_with_shuffled_clauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refuting, "FIRST", 20)
+    monkeypatch.setattr(refuting, "FIRST_CONFLICTS", 20)
     found = find_refutation(torus(), Question(7, 4, 6, None, True), Effort(), again=0)[0]
     assert found is not None
     check_refutation(torus(), found)

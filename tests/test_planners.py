@@ -106,4 +106,4 @@ def test_capabilities_may_be_a_dictionary_for_one_version(
     with pytest.warns(DeprecationWarning, match=r"now antiphon.registry.PlannerCapabilities\(...\)"):
         entry = read_table("planner")["its"]
     assert entry.can == registry.PlannerCapabilities(("allgather",))
-    assert list(entry.options) == ["order", "directions", "pieces"]
+    assert list(entry.options) == ["order", "directions", "pieces", "undivided"]

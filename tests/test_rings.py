@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from entries import loggp
+from entries import loggp, ring
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
@@ -17,13 +17,14 @@ from small_plans import only, run_local, star
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
+from antiphon.core.request import Request
 from antiphon.core.reshape import only as keep
 from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.rings.bound import least_time_per_byte
-from antiphon.planners.rings.circles import plan_around
+from antiphon.planners.rings.circles import exchange_in_pairs, plan_around
 from antiphon.planners.rings.circles import plan_both_ways as there_and_back
 from antiphon.planners.rings.edge_disjoint import pack_cycles
 from antiphon.planners.rings.factor_swaps import join_by_swaps
@@ -144,6 +145,30 @@ def test_alltoall_around_a_ring_takes_the_shorter_way(ranks: int) -> None:
     assert np.array_equal(hops, distance)
     (row,) = run_local(schedule, 4 * ranks * 6, repeat=1)
     assert row["correct"]
+
+
+@given(half=st.integers(1, 6), data=st.data())
+@settings(max_examples=examples(30))
+def test_whole_vectors_go_round_in_half_as_many_steps_as_ranks(half: int, data: st.DataObject) -> None:
+    ranks = 2 * half
+    order = data.draw(st.permutations(range(ranks)))
+    schedule = exchange_in_pairs(Collective("allreduce", ranks), order)
+    verify(schedule, topology(f"full:ranks={ranks}")).or_raise()
+    assert schedule.steps == half
+    near = {frozenset(pair) for pair in adjacent([*order, order[0]])}
+    moves = {frozenset(pair) for pair in zip(schedule.src.tolist(), schedule.dst.tolist(), strict=True)}
+    assert {pair for pair in moves if len(pair) == 2} <= near
+
+
+def test_whole_vectors_are_yielded_beside_parts_or_asked_for() -> None:
+    machine, target = topology("ring:ranks=6"), Collective("allreduce", 6)
+    first, second = list(ring(Request(machine, target)))
+    assert (first.steps, second.steps) == (10, 3)
+    (again,) = ring(Request(machine, target), **second.provenance["options"])
+    assert again.same_as(second)
+    assert len(list(ring(Request(machine, target), undivided=False))) == 1
+    with pytest.raises(Unsupported, match="even number"):
+        list(ring(Request(topology("ring:ranks=5"), Collective("allreduce", 5)), undivided=True))
 
 
 def test_one_way_round_everything_goes_that_way() -> None:

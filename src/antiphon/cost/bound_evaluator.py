@@ -21,6 +21,7 @@ from antiphon.core.bounds.latency_seconds import quickest_need
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.places import strip_abilities
 from antiphon.core.bounds.repriced import seconds_per_byte
+from antiphon.core.bounds.witness import Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.cost.profile import Profile
@@ -44,14 +45,18 @@ class BoundEvaluator:
     @cached_property
     def evidence(self) -> SizeEvidence:
         """Return the witnesses of the bound by size."""
-        return find_evidence(self.topology, self.collective)
+        return self._find_evidence(self.topology, self.bound.witness)
 
     @cached_property
     def unaided_evidence(self) -> SizeEvidence:
         """Return the witnesses of the bound by size if switches only forward (neither multicast nor reduce)."""
         if self.bound.unaided is None:
             return self.evidence
-        return find_evidence(strip_abilities(self.topology), self.collective)
+        return self._find_evidence(strip_abilities(self.topology), self.bound.without_help.witness)
+
+    def _find_evidence(self, topology: Topology, witness: Witness | None) -> SizeEvidence:
+        rate = seconds_per_byte(topology, self.collective, self.needs, witness)
+        return find_evidence(topology, self.collective, float(rate))
 
     def moving_seconds(self, profile: Profile, *, unaided: bool = False) -> SecondsBySize:
         """Return the bound by bandwidth alone. `unaided`: switches only forward, neither multicast nor reduce."""

@@ -31,16 +31,17 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from antiphon.core.bounds.latency_seconds import Quickest
 from antiphon.core.bounds.maxflow import Flows
 from antiphon.core.bounds.needs import Needs, needs_of
-from antiphon.core.bounds.network import link_capacities, network_of
+from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.places import abilities_of
-from antiphon.core.bounds.step_search import Spread, find_step_cuts, nearest_side, steps_from
+from antiphon.core.bounds.routed_search import RoutedSearch
+from antiphon.core.bounds.step_search import find_step_cuts, list_spreads, nearest_side, steps_from
 from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, OneStep, StepTimes, proved_times
 from antiphon.core.bounds.witness import Record
 from antiphon.core.collective import Collective
@@ -48,10 +49,6 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.reshape import contract
 from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid
-
-# Collectives that spread data, and that combine data
-SPREADS = ("broadcast", "allgather", "allreduce", "scatter")
-COLLECTS = ("reduce", "reducescatter", "allreduce", "gather")
 
 
 @dataclass(frozen=True)
@@ -205,11 +202,15 @@ class _View:
         return proved_times(self.topology, self.needs, evidence, self.switches_help)
 
 
-def find_evidence(topology: Topology, collective: Collective) -> SizeEvidence:
-    """Search for evidence about f(N) on the machine and on the machine of its hosts."""
-    views = [ViewEvidence((), tuple(_search(_view_of(topology, collective, ()))))]
+def find_evidence(topology: Topology, collective: Collective, seconds_per_byte: float = 0.0) -> SizeEvidence:
+    """Search for evidence about f(N) on the machine and on the machine of its hosts.
+
+    `seconds_per_byte`: the bandwidth bound; evidence that hardly exceeds it is not sought.
+    """
+    per_weight = seconds_per_byte * (collective.buffer_weight or 0)
+    views = [ViewEvidence((), tuple(_search(_view_of(topology, collective, ()), per_weight)))]
     if hosts_of := hosts(topology):
-        views.append(ViewEvidence(hosts_of, tuple(_search(_view_of(topology, collective, hosts_of)))))
+        views.append(ViewEvidence(hosts_of, tuple(_search(_view_of(topology, collective, hosts_of), per_weight))))
     return SizeEvidence(tuple(views))
 
 
@@ -334,8 +335,11 @@ def _view_of(topology: Topology, collective: Collective, hosts_of: Sequence[int]
 # ---- search ----
 
 
-def _search(view: _View) -> Iterator[Evidence]:
-    """Yield the evidence of which each proves most for some number of steps, then cuts over time."""
+def _search(view: _View, any_steps: float) -> Iterator[Evidence]:
+    """Yield the evidence of which each proves most for some number of steps, then cuts over time.
+
+    `any_steps`: seconds per unit of weight that any number of steps takes.
+    """
     kind, topology = view.collective.kind, view.topology
     if view.collective.custom is not None or not len(view.needs) or not topology.links:
         return
@@ -353,7 +357,7 @@ def _search(view: _View) -> Iterator[Evidence]:
     useful = _find_strongest(proofs)
     yield from useful
     if topology.ranks <= LIMITS.cut_ranks and topology.links <= LIMITS.cut_links:
-        yield from _step_cuts(view, [proofs[evidence] for evidence in useful])
+        yield from _step_cuts(view, any_steps, [proofs[evidence] for evidence in useful])
 
 
 def _find_strongest(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
@@ -534,17 +538,19 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
             yield OneStep(tuple(np.flatnonzero(near).tolist()), tuple(np.flatnonzero(far).tolist()), switches)
 
 
-def _step_cuts(view: _View, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:
+def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> Iterator[Evidence]:
     """Yield cuts over time for growing numbers of steps, until they prove hardly more than the other evidence
-    (`proofs`).
+    (`proofs`) or than takes any number of steps.
     """
-    spreads = list(_spreads(view))
+    members = sorted({*view.receivers, *view.holders})
+    spreads = list(list_spreads(view.topology, view.collective.kind, view.needs, members))
     if not spreads:
         return
-    any_steps = max(spread.weight_per_capacity() for spread in spreads)
+    routed = not view.switches_help and (view.topology.switches or view.topology.limits)
+    searches = [RoutedSearch(spread).find_cuts if routed else partial(find_step_cuts, spread) for spread in spreads]
     first = max(spread.least_steps() for spread in spreads)
     for steps in _step_counts(first):
-        evidence = [cuts for spread in spreads if (cuts := find_step_cuts(spread, steps)) is not None]
+        evidence = [cuts for search in searches if (cuts := search(steps)) is not None]
         rates = {cuts: float(view.prove(cuts).rate) for cuts in evidence}
         if not rates:
             return
@@ -566,34 +572,3 @@ def _step_counts(first: int) -> list[int]:
     while counts[-1] < LIMITS.last_cut_steps:
         counts.append(max(counts[-1] + 1, math.ceil(counts[-1] * LIMITS.cut_growth)))
     return counts
-
-
-def _spreads(view: _View) -> Iterator[Spread]:
-    """Yield the sub-problems of the collective for `find_step_cuts`.
-
-    In each, some ranks have data that all members need; or, for scatter and gather, one rank has (or needs) a share for
-    each member.
-    """
-    kind, needs, topology = view.collective.kind, view.needs, view.topology
-    members = sorted({*view.receivers, *view.holders})
-    same_both_ways = kind == "allreduce" and not topology.limits and network_of(topology).symmetric
-    for collects in (False, True):
-        if kind not in (COLLECTS if collects else SPREADS) or (same_both_ways and collects):
-            continue  # symmetric links: collecting takes as long as spreading
-        supply = np.zeros(topology.ranks, np.int64)
-        sole_holder = np.array([holders[0] for holders in needs.sets])[needs.holders]
-        if kind in ("scatter", "gather"):
-            root, ends = (needs.dst, sole_holder) if collects else (sole_holder, needs.dst)
-            shares = np.bincount(ends, needs.weights[needs.block], topology.ranks).astype(np.int64)
-            supply[root[0]] = shares.sum()
-            # Only with a single root and without replicas.
-            if len(set(root.tolist())) == 1 and all(len(holders) == 1 for holders in needs.sets):
-                yield Spread(topology, supply, tuple(members), collects, shares)
-            continue
-        if kind == "allreduce":
-            supply[members[0]] = needs.weights[needs.block[0]]
-        else:
-            ends = needs.dst if collects else sole_holder
-            for block, end in set(zip(needs.block.tolist(), ends.tolist(), strict=True)):
-                supply[end] += needs.weights[block]
-        yield Spread(topology, supply, tuple(members), collects)

@@ -21,6 +21,7 @@ rank 2. The minimum cut says t_2 >= 1 (rank 1 has nothing to send in step 1), a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,15 +30,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
-from antiphon.core.bounds.steps import StepCut, StepCuts, Switches
-from antiphon.core.columns import Bools, Floats, Longs
+from antiphon.core.bounds.steps import StepCut, StepCuts, Switches, is_symmetry, pair_images
+from antiphon.core.columns import AnyInts, Bools, Floats, Longs
 from antiphon.core.reshape import reverse
+from antiphon.core.symmetry import automorphisms, orbit_labels
 from antiphon.core.topology import Topology
 
+MAX_DEMANDS = 64  # pairs of ranks between which cuts are sought, the farthest first
 MAX_ROUNDS = 40  # of the cutting-plane loop; the cuts until then are valid evidence, only weaker
 SAME_FLOW = 1 - 1e-7  # a flow of at least this fraction of the demand serves it
 MULTIPLIER_SCALE = 2**16  # the greatest multiplier after rounding to whole numbers
+
+
+# Collectives that spread data, and that combine data
+SPREADS = ("broadcast", "allgather", "allreduce", "scatter")
+COLLECTS = ("reduce", "reducescatter", "gather")
 
 
 def steps_from(topology: Topology, rank: int | list[int], *, backwards: bool = False) -> Longs:
@@ -83,7 +92,9 @@ class Spread:
 
     `supply`: per rank the weight of the data that it holds. `members`: ranks that need all data. `collects`: the data
     are collected rather than spread, so the search runs on the machine with all links reversed. `shares`: for scatter
-    and gather, where one rank has all data, the weight that each rank needs; None: every member needs all.
+    and gather, where one rank has all data, the weight that each rank needs; None: every member needs all. `exchanged`:
+    every member has data as large as those of `supply`, and needs those of all others (allreduce). `symmetries`:
+    generators of symmetries of the machine that keep all of this.
     """
 
     machine: Topology
@@ -91,152 +102,198 @@ class Spread:
     members: tuple[int, ...]
     collects: bool
     shares: Longs | None = None
+    exchanged: bool = False
+    symmetries: tuple[Longs, ...] = ()
 
     @cached_property
     def topology(self) -> Topology:
         return reverse(self.machine) if self.collects else self.machine
 
     @property
+    def total(self) -> float:
+        """Return the weight of the data that one rank needs."""
+        return float(self.supply.sum())
+
+    @property
     def sinks(self) -> list[int]:
         """Members that do not hold all data from the start."""
         return [rank for rank in self.members if self.supply.sum() > self.supply[rank]]
 
+    @cached_property
+    def demands(self) -> list[tuple[Longs, int]]:
+        """Return pairs (supply by rank, rank that needs all of it), one of those that are alike by symmetry; rank -1:
+        each rank needs its share.
+        """
+        if self.shares is not None:
+            return [(self.supply, -1)]
+        ranks = self.topology.ranks
+        if not self.exchanged:
+            first = orbit_labels(self.symmetries, self.topology.nodes)
+            return [(self.supply, sink) for sink in self.sinks if first[sink] == sink]
+        steps = np.array([steps_from(self.topology, rank) for rank in range(ranks)])
+        firsts = np.unique(orbit_labels(pair_images(self.symmetries, ranks), ranks * ranks))
+        pairs = [(-int(steps[a, b]), a, b) for a, b in (divmod(int(i), ranks) for i in firsts)]
+        pairs = [pair for pair in sorted(pairs) if pair[1] != pair[2] and {*pair[1:]} <= {*self.members}]
+        weight = int(self.supply.max())
+        return [(weight * (np.arange(ranks) == a), b) for _, a, b in pairs[:MAX_DEMANDS]]
+
     def least_steps(self) -> int:
         """Return the greatest distance from a rank with data to a member."""
-        return max(int(steps_from(self.topology, int(rank))[self.sinks].max()) for rank in np.flatnonzero(self.supply))
-
-    def weight_per_capacity(self) -> float:
-        """Return the time that the cut around one member, or around the only rank with data, proves for any N."""
-        capacity, scale = link_capacities(self.topology), float(self.topology.resources.scale)
-        into, out = np.zeros(self.topology.nodes), np.zeros(self.topology.nodes)
-        np.add.at(into, self.topology.link_dst, capacity.astype(np.float64))
-        np.add.at(out, self.topology.link_src, capacity.astype(np.float64))
-        total = float(self.supply.sum())
-        needed = total - self.supply if self.shares is None else self.shares
-        rates = [float(needed[rank]) / into[rank] for rank in self.sinks if into[rank]]
-        rates += [total / out[rank] for rank in np.flatnonzero(self.supply == total).tolist() if out[rank]]
-        return max(rates, default=0.0) / scale
+        holders = self.members if self.exchanged else np.flatnonzero(self.supply).tolist()
+        return max(int(steps_from(self.topology, rank)[list(self.members)].max()) for rank in holders)
 
 
-@dataclass(frozen=True)
-class _Condition:
-    """The condition sum over s of capacity[s] * t_s >= weight, of the cut that `near_from` and `switches` describe."""
+def list_spreads(topology: Topology, kind: str, needs: Needs, members: list[int]) -> Iterator[Spread]:
+    """Yield the sub-problems of the collective for `find_step_cuts`.
 
-    capacity: Floats
+    In each, some ranks have data that all members need; or, for scatter and gather, one rank has (or needs) a share for
+    each member.
+    """
+
+    def symmetries_of(weights: Longs) -> tuple[Longs, ...]:
+        """Return generators of the symmetries that keep these weights, the members and all needs."""
+        member = np.isin(np.arange(topology.ranks), members)
+        colour = np.unique(np.stack([weights, member]), axis=1, return_inverse=True)[1].ravel().tolist()
+        images = automorphisms(topology, [*colour, *[max(colour) + 1] * topology.switches])
+        longs = (image.astype(np.int64) for image in images)
+        return tuple(image for image in longs if is_symmetry(topology, needs, image))
+
+    for collects in (False, True):
+        if kind not in (COLLECTS if collects else SPREADS):
+            continue
+        supply = np.zeros(topology.ranks, np.int64)
+        sole_holder = np.array([holders[0] for holders in needs.sets])[needs.holders]
+        if kind in ("scatter", "gather"):
+            root, ends = (needs.dst, sole_holder) if collects else (sole_holder, needs.dst)
+            shares = np.bincount(ends, needs.weights[needs.block], topology.ranks).astype(np.int64)
+            supply[root[0]] = shares.sum()
+            # Only with a single root and without replicas.
+            if len(set(root.tolist())) == 1 and all(len(holders) == 1 for holders in needs.sets):
+                yield Spread(topology, supply, tuple(members), collects, shares, symmetries=symmetries_of(shares))
+            continue
+        if kind == "allreduce":
+            supply[members[0]] = needs.weights[needs.block[0]]
+        else:
+            ends = needs.dst if collects else sole_holder
+            for block, end in set(zip(needs.block.tolist(), ends.tolist(), strict=True)):
+                supply[end] += needs.weights[block]
+        at_all = supply * (kind != "allreduce")  # any member may stand for any other
+        yield Spread(
+            topology, supply, tuple(members), collects, exchanged=kind == "allreduce", symmetries=symmetries_of(at_all)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """A cut over time, `near_from` and `switches`: what `crossing` marks (by step and arc) must carry the weight."""
+
+    crossing: NDArray[np.bool_]
     weight: float
     near_from: tuple[int, ...]  # per rank the time from which on it is on the near side; N + 1: never
     switches: tuple[Switches, ...]  # per step the switches on the near side
 
 
-class _TimedNetwork:
-    """The network with one copy of every rank for each time 0 .. N, and of every switch for each step."""
+class TimedNetwork:
+    """Ranks with one copy for each time 0 .. N, switches with one for each step, joined by arcs tail -> head."""
 
-    def __init__(self, spread: Spread, steps: int) -> None:
-        topology = spread.topology
-        self.spread, self.steps, self.topology = spread, steps, topology
-        self.capacity = link_capacities(topology).astype(np.float64)
-        ranks, nodes = topology.ranks, topology.nodes
+    def __init__(self, spread: Spread, steps: int, nodes: int, tail: AnyInts, head: AnyInts) -> None:
+        ranks = spread.topology.ranks
+        self.spread, self.steps, self.nodes, self.arcs = spread, steps, nodes, (tail, head)
         self.source = (steps + 1) * nodes
-        sends_as_rank = topology.link_src < ranks
         step = np.arange(1, steps + 1)[:, None]
         # The copy of node v at time s has the number s * nodes + v. A rank sends in step s what it had at time s - 1; a
         # switch forwards within the step.
-        tail = (step - sends_as_rank) * nodes + topology.link_src
-        head = step * nodes + topology.link_dst
+        tails, heads = (step - (tail < ranks)) * nodes + tail, step * nodes + head
         waiting = (np.arange(steps)[:, None] * nodes + np.arange(ranks)).ravel()
-        self.holders = np.flatnonzero(spread.supply)
         # Where every rank needs a share of its own, one more node, the drain, takes each rank's share at time N.
         self.drain, self.shares = self.source + 1, spread.shares if spread.shares is not None else np.zeros(0, np.int64)
         last = steps * nodes + np.arange(len(self.shares))
-        # Arcs: the links in every step, data that stay at a rank, the source to the holders, the ranks to the drain.
-        self.tail = np.concatenate([tail.ravel(), waiting, np.full(len(self.holders), self.source), last])
-        self.head = np.concatenate([head.ravel(), waiting + nodes, self.holders, np.full(len(last), self.drain)])
+        # Arcs: those given in every step, data that stay at a rank, the source to the ranks, the ranks to the drain.
+        self.tail = np.concatenate([tails.ravel(), waiting, np.full(ranks, self.source), last])
+        self.head = np.concatenate([heads.ravel(), waiting + nodes, np.arange(ranks), np.full(len(last), self.drain)])
         self.flows = Flows(self.drain + 1, self.tail.tolist(), self.head.tolist())
-        self.total = float(spread.supply.sum())
 
-    def find_violated(self, times: Floats) -> list[_Condition]:
-        """Return conditions that these wire times violate; none if all data can reach every rank that needs them."""
-        widths = (np.array(times)[:, None] * self.capacity).ravel()
-        waiting = np.full(self.steps * self.topology.ranks, self.total * 2)  # more than all data: unbounded
-        supply = self.spread.supply[self.holders]
-        capacity = np.concatenate([widths, waiting, supply, self.shares]).astype(np.float64)
-        last = self.steps * self.topology.nodes
-        sinks = [self.drain] if len(self.shares) else [last + sink for sink in self.spread.sinks]
+    def find_violated(self, widths: Floats) -> list[Condition]:
+        """Return conditions that these widths (what each arc carries in each step) violate; none if all data can reach
+        every rank that needs them."""
         conditions = []
-        for sink in sinks:
-            value, side = self.flows.cut_floats(capacity, self.source, sink)
-            if value < self.total * SAME_FLOW:
-                near = np.array(side[: self.source], bool).reshape(self.steps + 1, self.topology.nodes)
-                conditions.append(self._describe_cut(near))
+        for supply, sink in self.spread.demands:
+            total = float(supply.sum())
+            waiting = np.full(self.steps * len(supply), total * 2)  # more than all data: unbounded
+            capacity = np.concatenate([widths.ravel(), waiting, supply, self.shares]).astype(np.float64)
+            end = self.drain if sink < 0 else self.steps * self.nodes + sink
+            value, side = self.flows.cut_floats(capacity, self.source, end)
+            if value < total * SAME_FLOW:
+                near = np.array(side[: self.source], bool).reshape(self.steps + 1, self.nodes)
+                conditions.append(self._describe_cut(near, supply))
         return conditions
 
-    def _describe_cut(self, near: NDArray[np.bool_]) -> _Condition:
+    def _describe_cut(self, near: NDArray[np.bool_], supply: Longs) -> Condition:
         """Return the condition of a cut; `near`: per time and node whether it is on the source's side."""
-        topology, ranks = self.topology, self.topology.ranks
+        (tail, head), ranks = self.arcs, len(supply)
         near_from = np.where(near[:, :ranks].any(axis=0), near[:, :ranks].argmax(axis=0), self.steps + 1)
         switches = [tuple((np.flatnonzero(near[step, ranks:]) + ranks).tolist()) for step in range(1, self.steps + 1)]
-        capacity = np.zeros(self.steps)
+        crossing = []
         for step in range(1, self.steps + 1):
             near_nodes = np.concatenate([near_from < step, near[step, ranks:]])
             far_nodes = np.concatenate([near_from > step, ~near[step, ranks:]])
-            crossing = near_nodes[topology.link_src] & far_nodes[topology.link_dst]
-            capacity[step - 1] = self.capacity[crossing].sum()
+            crossing.append(near_nodes[tail] & far_nodes[head])
         never = near_from > self.steps
-        weight = float(self.shares[never].sum() if len(self.shares) else self.spread.supply[near_from == 0].sum())
-        return _Condition(capacity, weight, tuple(near_from.tolist()), tuple(switches))
+        weight = float(self.shares[never].sum() if len(self.shares) else supply[near_from == 0].sum())
+        return Condition(np.array(crossing), weight, tuple(near_from.tolist()), tuple(switches))
+
+    def add_violated(self, widths: Floats, conditions: list[Condition]) -> bool:
+        """Add the conditions that these widths violate to the list; return whether there was a new one."""
+        listed = {(c.near_from, c.switches) for c in conditions}
+        fresh = {(c.near_from, c.switches): c for c in self.find_violated(widths)}
+        conditions += [condition for key, condition in fresh.items() if key not in listed]
+        return not fresh.keys() <= listed
 
 
 def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
     """Return cuts over time that bound the wire time of any schedule of `steps` steps, or None if there are none."""
-    network = _TimedNetwork(spread, steps)
-    conditions: list[_Condition] = []
-    times = np.full(steps, spread.weight_per_capacity() / steps * float(spread.topology.resources.scale))
+    topology = spread.topology
+    capacity = link_capacities(topology).astype(np.float64)
+    network = TimedNetwork(spread, steps, topology.nodes, topology.link_src, topology.link_dst)
+    conditions: list[Condition] = []
+    # a first guess: every rank receives all data over its part of all links
+    times = np.full(steps, spread.total * topology.ranks / capacity.sum() / steps)
     multipliers = np.zeros(0)
     for _ in range(MAX_ROUNDS):
-        violated = network.find_violated(times)
-        listed = {(c.near_from, c.switches) for c in conditions}
-        added = {(c.near_from, c.switches): c for c in violated if (c.near_from, c.switches) not in listed}
-        if not added:
+        if not network.add_violated(times[:, None] * capacity, conditions):
             break
-        conditions += added.values()
-        if any(not c.capacity.any() for c in conditions):
+        if any(not c.crossing.any() for c in conditions):
             return None  # some member cannot be reached in so few steps
-        times, multipliers = _solve(conditions, network.capacity.max())
+        times, multipliers = _solve(conditions, capacity)
     return _round_evidence(spread, steps, conditions, multipliers)
 
 
-def _solve(conditions: list[_Condition], scale: float) -> tuple[Floats, Floats]:
-    """Return the least wire times that meet the conditions, and the dual value of each condition.
-
-    `scale`: a capacity by which all are divided, so that the program is well scaled.
-    """
+def _solve(conditions: list[Condition], capacity: Floats) -> tuple[Floats, Floats]:
+    """Return the least wire times that meet the conditions, and the dual value of each condition."""
     from scipy.optimize import linprog
 
-    matrix = np.array([c.capacity for c in conditions]) / scale
+    scale = capacity.max()
+    matrix = np.array([np.where(c.crossing, capacity, 0.0).sum(axis=1) for c in conditions]) / scale
     weight = np.array([c.weight for c in conditions])
     top = weight.max() or 1.0
     solution: Any = linprog(np.ones(matrix.shape[1]), A_ub=-matrix, b_ub=-weight / top, method="highs-ds")
     return solution.x * top / scale, -solution.ineqlin.marginals
 
 
-def _round_evidence(spread: Spread, steps: int, conditions: list[_Condition], multipliers: Floats) -> StepCuts | None:
+def _round_evidence(spread: Spread, steps: int, conditions: list[Condition], multipliers: Floats) -> StepCuts | None:
     """Round the multipliers to whole numbers and build the evidence; None if no condition counts."""
     if not len(multipliers) or not multipliers.max() > 0:
         return None
     rounded = np.rint(multipliers / multipliers.max() * MULTIPLIER_SCALE).astype(np.int64).tolist()
     pairs = [(condition, multiplier) for condition, multiplier in zip(conditions, rounded, strict=True) if multiplier]
-    to_cut = _reverse_in_time if spread.collects else _as_cut
-    return StepCuts(steps, tuple(to_cut(spread, steps, condition, multiplier) for condition, multiplier in pairs))
+    return StepCuts(steps, tuple(cut_from_condition(spread, steps, *pair) for pair in pairs))
 
 
-def _as_cut(spread: Spread, steps: int, condition: _Condition, multiplier: int) -> StepCut:
-    """Return a condition as a cut."""
-    return StepCut(condition.near_from, condition.switches, multiplier)
-
-
-def _reverse_in_time(spread: Spread, steps: int, condition: _Condition, multiplier: int) -> StepCut:
-    """Return a cut of the reversed machine as one of the machine: nodes that are far at the end are near from the
-    start."""
+def cut_from_condition(spread: Spread, steps: int, condition: Condition, multiplier: int) -> StepCut:
+    """Return a condition as a cut. A cut of the reversed machine is reversed in time: nodes that are far at the end
+    are near from the start."""
+    if not spread.collects:
+        return StepCut(condition.near_from, condition.switches, multiplier)
     near_from = tuple(steps + 1 - start for start in condition.near_from)
     all_switches = range(spread.topology.ranks, spread.topology.nodes)
     switches = tuple(tuple(s for s in all_switches if s not in near) for near in reversed(condition.switches))

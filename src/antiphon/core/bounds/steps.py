@@ -38,6 +38,7 @@ Five kinds of evidence state such conditions:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -50,10 +51,12 @@ from antiphon.core.bounds.counting import capacity_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import Record
-from antiphon.core.columns import Bools, Floats
+from antiphon.core.columns import Bools, Floats, Longs
+from antiphon.core.symmetry import link_map, orbit_labels
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
+NO_ROUTE = 2**50  # price of a route that does not exist; more than any sum of prices
 Switches = tuple[int, ...]  # switches on the near side of a cut
 
 
@@ -78,6 +81,23 @@ class StepCuts(Record):
     cuts: tuple[StepCut, ...]
 
     kind = "step_cuts"
+
+
+@dataclass(frozen=True)
+class RoutedCuts(Record):
+    """Cuts over time for schedules of `steps` steps, on a machine whose switches only forward.
+
+    A cut counts what crosses from rank to rank, so a link is counted once for every copy that it carries. `prices`: per
+    step a price of every link, then of every shared limit. `symmetries`: the conditions hold for the average of a
+    schedule and its images, so what crosses between two ranks may be averaged over all pairs that are alike.
+    """
+
+    steps: int
+    cuts: tuple[StepCut, ...]
+    prices: tuple[tuple[int, ...], ...]
+    symmetries: tuple[tuple[int, ...], ...]
+
+    kind = "routed_cuts"
 
 
 @dataclass(frozen=True)
@@ -129,7 +149,7 @@ class OneStep(Record):
     kind = "one_step"
 
 
-Evidence = StepCuts | Chain | Fan | Exchange | OneStep
+Evidence = StepCuts | RoutedCuts | Chain | Fan | Exchange | OneStep
 
 
 @dataclass(frozen=True)
@@ -171,6 +191,9 @@ def proved_times(topology: Topology, needs: Needs, evidence: Evidence, switches_
         return _prove_cuts(topology, needs, evidence)
     if isinstance(evidence, Chain):
         return _prove_chain(topology, needs, evidence)
+    if isinstance(evidence, RoutedCuts):
+        _require(not switches_help, "a switch may serve several ranks at once")
+        return _prove_routed_cuts(topology, needs, evidence)
     if isinstance(evidence, Fan):
         _require(not switches_help, "a switch may serve several ranks at once")
         return _prove_fan(topology, needs, evidence)
@@ -218,6 +241,88 @@ def _prove_cuts(topology: Topology, needs: Needs, evidence: StepCuts) -> StepTim
             load[s - 1] += cut.multiplier * step_capacity(topology, near_from < s, near_from > s, cut.switches[s - 1])
     _require(max(load, default=Fraction(0)) > 0, "its cuts have no capacity")
     return StepTimes(weight / max(load), steps=steps)
+
+
+def _prove_routed_cuts(topology: Topology, needs: Needs, evidence: RoutedCuts) -> StepTimes:
+    """Sum the conditions; a step's prices must pay for everything that crosses in it.
+
+    Let p(a, b, s) be what goes from rank a to rank b in step s, averaged over all images of the schedule, and m(k) the
+    multiplier of cut k. Every cut and its images say that the sum of p over the pairs that it separates is at least its
+    weight. As p is equal for pairs that are alike, the sum of m(k) weight(k) is at most that of p(a, b, s) x(a, b, s),
+    where x is the average over the pairs alike of the multipliers of the cuts that separate them. With ratio(s) >=
+    x(a, b, s) / price of the cheapest route, that is at most the sum of ratio(s) price(e, s) load(e, s), and so of
+    ratio(s) t_s times the sum of price(e, s) capacity(e).
+    """
+    ranks, steps, worst = topology.ranks, evidence.steps, Fraction(0)
+    generators = [np.array(image, np.int64) for image in evidence.symmetries]
+    if not all(is_symmetry(topology, needs, image) for image in generators):
+        return StepTimes(Fraction(0))  # with figures that differ between links alike, it proves nothing
+    alike = orbit_labels(pair_images(generators, ranks), ranks * ranks)
+    crossing = np.zeros((steps, ranks * ranks), np.int64)
+    weight = 0
+    for cut in evidence.cuts:
+        near_from = np.array(cut.near_from, np.int64)
+        _require(len(near_from) == ranks and cut.multiplier >= 0, "a cut has another shape, or a negative multiplier")
+        weight += cut.multiplier * crossing_weight(needs, near_from <= 0, near_from > steps)
+        for s in range(1, steps + 1):
+            separated = np.flatnonzero(np.logical_and.outer(near_from < s, near_from > s))
+            crossing[s - 1] += cut.multiplier * np.bincount(alike[separated], minlength=ranks * ranks)
+    _require(len(evidence.prices) == steps, "it has not one set of prices per step")
+    size = np.bincount(alike)
+    for total, prices in zip(crossing, evidence.prices, strict=True):
+        _require(len(prices) == topology.links + len(topology.limits) and min(prices) >= 0, "a price is missing")
+        route = route_prices(topology, np.array(prices, np.int64)).ravel()
+        pairs = np.flatnonzero((total[alike] > 0) & (route < NO_ROUTE)).tolist()
+        _require(all(route[i] > 0 for i in pairs), "something crosses without a price")
+        ratios = [Fraction(int(total[alike[i]]), int(size[alike[i]] * route[i])) for i in pairs]
+        resources = topology.resources
+        paid = sum(price * resources.scaled_capacity(i) for i, price in enumerate(prices))
+        worst = max(worst, max(ratios, default=Fraction(0)) * paid * resources.scale)
+    _require(worst > 0, "its cuts have no capacity")
+    return StepTimes(weight / worst, steps=steps)
+
+
+def pair_images(symmetries: Sequence[Longs], ranks: int) -> list[Longs]:
+    """Return symmetries as permutations of the pairs of ranks, numbered a * ranks + b."""
+    return [np.add.outer(image[:ranks] * ranks, image[:ranks]).ravel() for image in symmetries]
+
+
+def is_symmetry(topology: Topology, needs: Needs, image: Longs) -> bool:
+    """Return whether a permutation of the nodes maps the machine, and what ranks need of each other, to themselves."""
+    try:
+        link_map(topology, image)
+    except Invalid:
+        return False
+
+    def count_blocks(to: Longs) -> Counter[Any]:
+        rows: dict[int, list[Any]] = {}
+        for block, holders, dst in zip(needs.block.tolist(), needs.holders.tolist(), needs.dst.tolist(), strict=True):
+            rows.setdefault(block, []).append((sorted(to[list(needs.sets[holders])].tolist()), int(to[dst])))
+        return Counter((int(needs.weights[block]), repr(sorted(row))) for block, row in rows.items())
+
+    return count_blocks(image) == count_blocks(np.arange(topology.nodes))
+
+
+def route_prices(topology: Topology, prices: NDArray[Any]) -> NDArray[Any]:
+    """Return the price of the cheapest route from every rank to every other, through switches alone.
+
+    `prices`: of every link, then of every shared limit. `NO_ROUTE` where there is none, and from a rank to itself.
+    """
+    cost = prices[: topology.links].copy()
+    for number, limit in enumerate(topology.limits):
+        np.add.at(cost, np.array(limit.links), prices[topology.links + number])
+    tail, head = topology.link_src, topology.link_dst
+    total = np.full((topology.nodes, topology.ranks), NO_ROUTE, cost.dtype)  # by node reached and rank of origin
+    first, onward = np.flatnonzero(tail < topology.ranks), np.flatnonzero(tail >= topology.ranks)
+    np.minimum.at(total, (head[first], tail[first]), cost[first])
+    for _ in range(topology.switches):
+        before = total.copy()
+        np.minimum.at(total, head[onward], total[tail[onward]] + cost[onward, None])
+        if np.array_equal(before, total):
+            break
+    routes = np.minimum(total[: topology.ranks].T, NO_ROUTE)
+    np.fill_diagonal(routes, NO_ROUTE)
+    return routes
 
 
 def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes:

@@ -57,8 +57,11 @@ class Copy(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """`ranks`: by rank and stream the statements of kernels, those of a launch preceded by `step`. `kernels`: by launch
-    and rank whether a kernel has work."""
+    """The launches of all ranks.
+
+    `ranks`: by rank and stream the statements of kernels, those of a launch preceded by `step`. `kernels`: by launch
+    and rank whether a kernel has work.
+    """
 
     ranks: list[list[list[Statement]]]
     copies: list[Copy]
@@ -67,8 +70,10 @@ class Launches(NamedTuple):
 
 @dataclass
 class _Follower:
-    """How far a rank is in a stream. `launch`: the first one possible for its next operation; `last`: that of its last
-    operation, -1: none."""
+    """How far a rank is in a stream.
+
+    `launch`: the first one possible for its next operation; `last`: the launch of its last operation, -1: none.
+    """
 
     rank: int
     stream: int
@@ -103,6 +108,7 @@ class _Follower:
         self.written_launch, self.wants_sync = self.launch, False
 
     def sync(self) -> None:
+        """Note a sync: later operations may depend on all earlier ones."""
         self.synced, self.done, self.wants_sync = self.synced | self.done, set(), True
 
 
@@ -115,15 +121,15 @@ def cut_launches(ranks: Sequence[Rank], copies: bool) -> Launches:
     signalled: dict[tuple[int, int, int, int], int] = {}
     class_count = max(len(code.classes) for code in ranks) or 1  # of scratch slots; a row has at least one
     engine_copies = list[Copy]()
-    moved = True
-    while moved:
-        moved = False
+    progress = True
+    while progress:
+        progress = False
         for follower in followers:
             while follower.at < len(follower.statements) and _follow(
                 follower, signalled, engine_copies if copies else None, class_count
             ):
                 follower.at += 1
-                moved = True
+                progress = True
     if any(follower.at < len(follower.statements) for follower in followers):
         raise Unsupported("generated code: a rank waits for a signal that no rank gives")
     if len(engine_copies) > MOST_COPIES:
@@ -154,10 +160,10 @@ def _follow(
         signalled[follower.stream, follower.rank, peer, number] = max(follower.last, follower.launch - 1)
     elif kind == "wait":
         peer, number = values
-        before = signalled.get((follower.stream, peer, follower.rank, number))
-        if before is None:
+        signal_launch = signalled.get((follower.stream, peer, follower.rank, number))
+        if signal_launch is None:
             return False
-        follower.launch = max(follower.launch, before + 1)
+        follower.launch = max(follower.launch, signal_launch + 1)
     elif kind == "sync":
         follower.sync()
     elif (

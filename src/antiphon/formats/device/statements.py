@@ -1,12 +1,13 @@
 """Read the GPU engine's table of a rank (lower/device/table) as statements, one after another for each stream.
 
-The table is an array of numbers: a head, the cuts of a unit, the classes of scratch slots, regions of buffers, and per
-stream (thread blocks that work on their own) steps with arguments. A statement is one step in a form from which
-`shapes` writes a line of C++: its kind with the buffers that it names, and its numbers. A copy of the second unit of
-rank 0's input to the output of rank 1 reads
+The table is an array of numbers (`Table.words`): a head, the cuts of a unit, the classes (sizes) of scratch slots,
+regions of buffers, and per stream (thread blocks that work on their own) steps with arguments. A cut is a position
+within a unit; data between neighbouring cuts is an atom. A statement is one step in a form from which `shapes` writes a
+line of C++: its kind with the buffers that it names, and its numbers. A copy of the second unit of rank 0's input to
+the output of rank 1 reads
 
     Statement(("copy", "1", "output", "input"), (1, 1, 0,  0, 1, 0,  0, 1))
-               kind, results, buffers            to: rank, units, cut;  from: the same;  length: from cut 0, of number 1
+               kind, results, buffers            to: rank, units, cut;  from: the same;  data: from cut 0 on, 1 cut long
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from antiphon.lower.device.table import DIVIDE, HEAD, PERMUTE, Table
 from antiphon.lower.onesided.form import PACKETS, PUT, SIGNAL, SYNC, WAIT
 
 BUFFERS = ("input", "output", "scratch")
-MOST_AT_ONCE = 8  # places that one statement names; where there are more, each has one of its own
+MOST_AT_ONCE = 8  # places that one statement names; for a step with more, each place is a statement of its own
 
 
 class Statement(NamedTuple):
@@ -55,18 +56,20 @@ class Rank:
     weights: tuple[int, int]  # of input and output
     streams: list[list[Statement]]
     boxes: int  # the number of slots for incoming packets
-    atoms: int  # stretches between cuts in the longest of them; 0: there are no packets
-    hears: bool  # whether each rank has received from all others at the end
+    atoms: int  # in the longest packet; 0: there are no packets
+    hears: bool  # whether each rank has received from all others at the end of a call
 
 
 def statements(table: Table, averages: bool = True) -> Rank:
     """Read a table, in time linear in its words. `averages`: whether the code divides sums for averages."""
     words = table.words.tolist()
+    # the head: see `_encode_blocks` in lower/device/table.py
     denominator, weights = words[5], (words[6], words[7])
     cut_count, class_count, region_count, stream_count, step_count, argument_count = words[8:14]
     at = HEAD
 
     def rows(count: int, width: int) -> list[list[int]]:
+        """Return the next `count` rows of `width` numbers."""
         nonlocal at
         rows_read = [words[at + width * k : at + width * (k + 1)] for k in range(count)]
         at += width * count
@@ -93,7 +96,7 @@ def statements(table: Table, averages: bool = True) -> Rank:
 
 
 def _sort_signals(stream: list[Statement], rank: int, ranks: int) -> list[Statement]:
-    """Sort consecutive signals, and consecutive waits, by number and distance of their peer, so that ranks are alike.
+    """Sort consecutive signals, and waits, by number and the peer's distance, so that ranks have the same statements.
 
     Nothing that could depend on their order happens between them.
     """
@@ -123,7 +126,11 @@ class _Reader:
         return BUFFERS[buffer], [a.rank, a.units - origin_units, a.cut, origin_cut, *before]
 
     def read(self, kind: int, arguments: list[_Argument], extra: int) -> list[Statement]:
-        """Return the statements of a step. `extra`: begun waits, the number of results, or the divisor, by kind."""
+        """Return the statements of a step.
+
+        `extra`, by kind: of waits and syncs, 1 if they are skipped once all ranks are known to have begun the call; of
+        divisions, the divisor; otherwise the number of results.
+        """
         if kind == SYNC:
             return [Statement(("sync_begun" if extra else "sync",), ())]
         if kind in (SIGNAL, WAIT):

@@ -68,17 +68,17 @@ from antiphon.lower.without_gc import without_gc
 
 NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
 BACK_END = "back end mscclpp-json"
-MOST_CHUNKS = 2**20
+MOST_CHUNKS = 2**20  # of a buffer
 MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
-MOST_GROUPED = 2**15  # operations of all ranks: the loader reads the whole file for every new size
-FEW = 4  # streams, where more do not fit
+MOST_GROUPED = 2**15  # operations of all ranks with groups: the loader reads the whole file for every new size
+FEW_STREAMS = 4  # where more do not fit
 CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to chain all blocks of a GPU
 # Names of the executor's operations on packets: data with flags, which a reader polls instead of waiting for a signal.
 PUT_PACKETS, SEND_SCRATCH_PACKETS, COPY_TO_PACKETS, UNPACK_PACKETS = "ppkt", "rppkt", "cpkt", "upkt"
 PUT_SIGNAL_FLUSH = "pwsf"  # put through a port, signal, and wait until both have left
 
 
-Far = Callable[[int, int], bool]  # whether two ranks are on different hosts
+Far = Callable[[int, int], bool]  # of two ranks: whether they are on different hosts
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,11 @@ class Share:
 def gpu_of(
     ends: Ends, streams: Iterable[list[Step]], max_crowd: int = 2, group: int = 1, divided: Collection[int] = ()
 ) -> Gpu:
-    """Return the thread blocks of a rank, at most `max_crowd` at a barrier, `group` for each stream. Its channels are
-    numbered by peer, then by lane, on both sides alike. `divided`: the numbers of the streams that are. In groups, the
-    caller has deferred puts to ports."""
+    """Return the thread blocks of a rank, at most `max_crowd` at a barrier, `group` for each stream.
+
+    Its channels are numbered by peer, then by lane, as on the peer's side. `divided`: the numbers of the divided
+    streams. With groups, the caller has already applied `_defer_to_ports`.
+    """
     steps_of_lane = [
         divide_steps(steps, member, group) if stream in divided else steps
         for stream, steps in enumerate(streams)
@@ -156,16 +158,18 @@ def gpu_of(
             if has_ports and group == 1:
                 steps = _defer_to_ports(ends, steps)
             share = Share(member, group, barrier)
-            gpu.blocks += _Cut(ends, channel_of_peer, buffers, gpu.chaining, share).blocks(steps)
+            gpu.blocks += _LaneWriter(ends, channel_of_peer, buffers, gpu.chaining, share).blocks(steps)
     gpu.buffers = list(buffers)
     return gpu
 
 
 def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
-    """Move puts through ports into the signal that follows: the proxy performs both in order, and the rank continues
-    when the data has left. Steps that have been deferred before stay the same."""
+    """Move puts through ports into the signal that follows: the proxy thread performs both in order.
+
+    The rank continues when the data has left. Steps to which this was applied before stay the same.
+    """
     pending: dict[int, list[Move]] = {}
-    ported: list[Step] = []
+    deferred_steps: list[Step] = []
     for step in steps:
         far = [move for move in step.moves if ends.far(ends.rank, move.peer) and step.kind != PACK]
         for move in far:
@@ -174,13 +178,13 @@ def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
         if step.kind == SIGNAL:
             # the signal carries all puts that were deferred since the last signal to this peer
             moves = [move for peer in step.peers for move in pending.pop(peer, [])]
-            ported.append(step._replace(moves=tuple(moves)))
+            deferred_steps.append(step._replace(moves=tuple(moves)))
         elif step.kind != PUT or near:
-            ported.append(step._replace(moves=near))
-    return ported
+            deferred_steps.append(step._replace(moves=near))
+    return deferred_steps
 
 
-class _Cut:
+class _LaneWriter:
     """Writes one lane into thread blocks. `channel`: by peer, its channel in this lane."""
 
     def __init__(
@@ -190,7 +194,7 @@ class _Cut:
         self.share_text = share.text()
         self.buffer_names = ends.buffer_names
         self.block_texts = [BlockText()]
-        # texts and ids of the last block, by step and by moves: they recur, and are local to the block
+        # recurring texts of the last block: signals and waits by (kind, peers); channel and buffer ids by moves
         self.signal_texts: dict[tuple[int, tuple[int, ...]], str] = {}
         self.move_ids: dict[tuple[object, ...], tuple[str, list[int]]] = {}
         self.crowd: list[BlockText] = []  # at the last barrier
@@ -218,6 +222,7 @@ class _Cut:
         return self.block_texts
 
     def _signal_or_wait(self, step: Step) -> None:
+        """Write a signal or wait, with the puts that were deferred to it."""
         # fast path: the same signal was written in this block before, and its ids are valid here
         signal_key = step.kind, step.peers
         text = self.signal_texts.get(signal_key)
@@ -285,14 +290,14 @@ class _Cut:
         source = ",".join([self._local_text(place, step.size) for place in step.operands])
         into = self._local_text(step.into, step.size)
         # ADD folds packets: names of such reductions end in pkt, as in recspkt: r, e(duce), c(opy), s(end)
-        flagged = "pkt" if step.kind == ADD else ""
+        suffix = "pkt" if step.kind == ADD else ""
         if len(step.operands) == 1:
             name = UNPACK_PACKETS if step.kind == UNPACK else "copy"
             self._append_operations([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]{self.share_text}}}'])
         elif not step.moves:
             self._append_operations(
                 [
-                    f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"{self.share_text}}}'
+                    f'{{"name":"re{suffix}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"{self.share_text}}}'
                 ]
             )
         else:
@@ -300,7 +305,7 @@ class _Cut:
             sent = [move for move in step.moves if move.peer != self.ends.rank]
             block, ids, target = self._find_ids(MEMORY, sent)
             target = ",".join([*(self._local_text(move.target, move.size) for move in own), *filter(None, [target])])
-            name = f"re{'c' if own else ''}{'s' if sent else ''}{flagged}"
+            name = f"re{'c' if own else ''}{'s' if sent else ''}{suffix}"
             block.operations.append(
                 f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"{self.share_text}}}'
@@ -430,8 +435,10 @@ class _Cut:
 
 
 def name_buffers(program: Program) -> tuple[str, ...]:
-    """Return the names, in the file, of input, output, scratch and packets. In place the one buffer is the input or the
-    output that callers hand over, whichever is larger."""
+    """Return the names, in the file, of input, output, scratch and packets.
+
+    In place the one buffer is the caller's input or output, whichever is larger.
+    """
     scratch = KINDS[SCRATCH]
     if not program.in_place:
         return (*KINDS, scratch)
@@ -443,7 +450,10 @@ def name_buffers(program: Program) -> tuple[str, ...]:
 def gpus_of(
     program: Program, bound: Bound, switched: Switched, blocks: int, far: Far, chunk_bytes: int = 0
 ) -> list[Gpu]:
-    """Return all ranks, for data with signals. `bound`: addresses of data; `chunk_bytes`: see `_fit_blocks`."""
+    """Return the text of all ranks, for data with signals.
+
+    `bound`: addresses of data; `chunk_bytes`: see `_fit_blocks`.
+    """
     names = name_buffers(program)
     groups = sorted({(ranks, names[buffer]) for ranks, buffer in switched.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
@@ -453,7 +463,7 @@ def gpus_of(
 
 
 def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, list[Gpu]]:
-    """Return addresses and all ranks, for data in packets."""
+    """Return addresses and the text of all ranks, for data in packets."""
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, BACK_END), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     bound, gpus = _fit_blocks(ends, blocks, packets.split_streams, 0)
@@ -480,7 +490,7 @@ def _fit_blocks(
     reason, more_streams_help = "", True
     # more streams mean fewer operations per block; each costs a block, and a GPU has MOST_BLOCKS
     tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
-    for max_streams, max_crowd in (*tries, (FEW, CROWD), (1, CROWD)):
+    for max_streams, max_crowd in (*tries, (FEW_STREAMS, CROWD), (1, CROWD)):
         if max_crowd == 2 and not more_streams_help:
             continue
         streams, steps_of, bound = deal_into(max_streams)
@@ -517,7 +527,7 @@ class _Grouping(NamedTuple):
 def _fit_groups(
     ends: list[Ends], blocks: int, deal_into: Callable[[int], StreamSteps], chunk_bytes: int
 ) -> tuple[Bound, list[Gpu]] | None:
-    """Return addresses and thread blocks in groups; None where groups bring nothing.
+    """Return addresses and thread blocks in groups; None if groups do not help or fit.
 
     With switches, most ranks have only signals in a stream, and its blocks there are idle. So fewer streams with larger
     groups are tried until nearly all blocks move data.

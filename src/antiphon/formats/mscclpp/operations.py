@@ -1,10 +1,11 @@
 """Translate operations of the executor: what each does to cells, semaphores and ports, in its kernel of 2026.
 
-Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads
-at the index of its destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` reads
-all sources from the buffer of the first; sizes are those of the destinations for `put`, else that of the first source.
-Through a port packets travel as they lie in scratch, flags included: `ppkt` sends them as they are, `rppkt` once all
-have come and all threads have met.
+read.py calls `Reader.items` for every operation; an item (lanes.py) is an instruction of the machine that checks files,
+with its threads, the packets that it waits for (`flags`) and those that it writes (`marks`). Not obvious from the
+names: a `flush` flushes as many channels as it has destinations; `get` reads at the index of its destination and writes
+at that of its source; `pws` on a memory channel signals no rank; `put` reads all sources from the buffer of the first;
+sizes are those of the destinations for `put`, else that of the first source. Through a port packets travel as they lie
+in scratch, flags included: `ppkt` sends them as they are, `rppkt` once all have come and all threads have met.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Window:
         self.at, self.cells = at, cells
 
 
-WHOLE = Window()
+WHOLE = Window()  # of an operation outside pipelines
 
 
 class Reader:
-    """Translates the operations of one thread block to items."""
+    """Translates the operations of one thread block to items. One method per group of names, see `names_of`."""
 
     def __init__(self, wiring: Wiring, machine: Machine, names: Names, ports: dict[int, int]) -> None:
         self.wiring, self.machine, self.names, self.rank = wiring, machine, names, names.rank
@@ -60,7 +61,7 @@ class Reader:
         }
 
     def __str__(self) -> str:
-        """Return the current place, for errors."""
+        """Return the current operation, for errors."""
         return f"{self.names.where}, step {self.number} ({self.name[:24]})"
 
     def items(self, number: int, operation: Inner, window: Window, within: str = "") -> Sequence[Item | None]:
@@ -73,6 +74,7 @@ class Reader:
         return read(operation)
 
     def _bare_instruction(self, *, loose: bool = False) -> Instruction:
+        """Return an instruction without data. `loose`: its signals do not make writes visible."""
         return Instruction(self.number, self.verb, loose=loose)
 
     # ---- signals ----
@@ -150,7 +152,7 @@ class Reader:
         return cells // group.tbg_size * group.tb_id, cells // group.tbg_size
 
     def _scratch_offset(self, kind: str | None, skip: int) -> int:
-        """Return the offset in a buffer: in a pipeline, units reuse scratch smaller than what passes through."""
+        """Return the offset in a buffer: in a pipeline, units take turns in scratch, which may be small."""
         if kind != "s":
             return skip
         if self.window.cells:
@@ -199,7 +201,7 @@ class Reader:
         self, count: int, read: Sequence[int], write: Sequence[int], flags: Sequence[int] = (),
         marks: Sequence[int] = (),
     ) -> list[Item]:  # fmt: skip
-        """Return an instruction on `count` cells from each given one on; `flags`, `marks`: packets read and written."""
+        """Return the item that reads and writes `count` cells from these first cells on; none if `count` is 0."""
         if not count:
             return []
         instruction = Instruction(self.number, self.verb, count, tuple(read), tuple(write))
@@ -271,15 +273,15 @@ class Reader:
         sources, targets = self._source_buffers(operation), self._target_buffers(operation)
         size = sources[0].size
         skip, count = self._own_range(operation, size)
-        far_in, far_out = operation.name.startswith("rr"), operation.name.endswith("s")
+        reads_remote, writes_remote = operation.name.startswith("rr"), operation.name.endswith("s")
         # The kernel shifts all sources but the first by what stands at their places in the list of results.
-        is_shifted = far_out or any(place.type == "s" for place in sources[1:])
-        if self.window.cells and self.wiring.file.reuse_resources and not far_in and is_shifted:
+        is_shifted = writes_remote or any(place.type == "s" for place in sources[1:])
+        if self.window.cells and self.wiring.file.reuse_resources and not reads_remote and is_shifted:
             raise Unsupported(f"{self}: in a pipeline that reuses scratch it reads from elsewhere than it says")
         read = [self._local_cell(sources[0], size, skip)]
-        read += [(self._remote_cell if far_in else self._local_cell)(place, size, skip) for place in sources[1:]]
+        read += [(self._remote_cell if reads_remote else self._local_cell)(place, size, skip) for place in sources[1:]]
         write = [self._local_cell(targets[0], size, skip)]
-        write += [self._remote_cell(place, size, skip) for place in targets[1:]] if far_out else []
+        write += [self._remote_cell(place, size, skip) for place in targets[1:]] if writes_remote else []
         return self._make_data(count, read, write)
 
     # ---- packets ----
@@ -346,14 +348,14 @@ class Reader:
         after these are on other ranks.
         """
         self._refuse_pipelined(operation)
-        copied, sent = int(operation.name in ("recpkt", "recspkt")), operation.name in ("respkt", "recspkt")
-        sources, targets = self._source_buffers(operation), self._target_buffers(operation, 1 + copied)
+        copies, sends = int(operation.name in ("recpkt", "recspkt")), operation.name in ("respkt", "recspkt")
+        sources, targets = self._source_buffers(operation), self._target_buffers(operation, 1 + copies)
         size = sources[0].size
         skip, count = self._own_range(operation, size)
         flags = [self._packet_cell(place, size, skip) for place in sources[1:]]
         read = [*flags, self._local_cell(sources[0], size, skip)]
-        marks = [self._packet_cell(place, size, skip) for place in targets[1 : 1 + copied]]
-        marks += [self._packet_cell(place, size, skip, far=MEMORY) for place in targets[1 + copied :]] if sent else []
+        marks = [self._packet_cell(place, size, skip) for place in targets[1 : 1 + copies]]
+        marks += [self._packet_cell(place, size, skip, far=MEMORY) for place in targets[1 + copies :]] if sends else []
         write = [self._local_cell(targets[0], size, skip), *marks]
         return self._make_data(count, read, write, flags=flags, marks=marks)
 

@@ -1,7 +1,8 @@
 """The form of an execution plan: its fields, and the limits of MSCCL++'s executor.
 
 The executor does not check its limits (execution_common.hpp, as of 2026). The loader reads by name and ignores unknown
-names; so does this. Required fields must be present."""
+names; so does this. Required fields must be present. `parsed` is called by read.py; writing has the same limits.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from antiphon.errors import Invalid, Unsupported, quote
 MOST_OPERATIONS = 64  # of a thread block, those within a pipeline counted with it
 MOST_CHANNELS = 16  # of each type in a thread block; also the limit of remote buffers
 MOST_OF_ONE = 8  # channels of an operation
-MOST_PLACES = 10  # sources of an operation, and destinations
+MOST_PLACES = 10  # sources of an operation, and likewise its destinations
 MOST_SEMAPHORES = 16  # of a GPU, and in an operation
 MOST_BARRIERS = 16  # of a GPU
 MOST_BLOCKS = 108  # of a GPU: all must be there at once, and an A100 has 108 multiprocessors
 MOST_OFFSET = 2**32  # bytes: offsets are numbers of 32 bits
-SCRATCH = 2**26  # bytes that plans with reuse_resources share
-MOST_CELLS = 2**21  # chunks of all buffers that a short file may declare: ours
+SCRATCH = 2**26  # bytes of scratch that plans with reuse_resources share
+MOST_CELLS = 2**21  # chunks of all buffers: our own limit, since a short file could declare any number
 LL = "LL"  # the protocol of packets
 
 MEMORY, PORT, SWITCH = "memory", "port", "switch"
@@ -214,7 +215,7 @@ def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -
 
 
 def _check_lists(where: str, at: int, operation: Inner) -> None:
-    """None too long."""
+    """Raise Invalid if a list of the operation is longer than the executor allows."""
     for field_name, values, max_length in (
         ("channel_ids", operation.channel_ids, MOST_OF_ONE), ("src_buff", operation.src_buff, MOST_PLACES),
         ("dst_buff", operation.dst_buff, MOST_PLACES), ("semaphore_ids", operation.semaphore_ids, MOST_SEMAPHORES),

@@ -2,7 +2,7 @@
 
 Allgather: in step s every rank sends the 2^s blocks that it has (fewer in the last step) to the rank 2^s before it.
 Alltoall: a block that has to travel a distance d makes one hop of 2^s for every bit s of d, so P blocks take log2 P
-steps at the price of log2(P) / 2 times the traffic.
+steps at the price of log2(P) / 2 relative_rows the traffic.
 
 Example: P = 5, allgather: rank 0 receives block 1; then blocks 2, 3; then block 4.
 
@@ -40,10 +40,11 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
-    refuse_too_many_transfers("bruck", topology, collective, int(ranks * ranks * times))
-    copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
-    schedule = replace(_plan_collective(collective, order), local=(Local("rotation", Fraction(copies)),))
+    # transfers, as a multiple of P^2
+    relative_rows = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
+    refuse_too_many_transfers("bruck", topology, collective, int(ranks * ranks * relative_rows))
+    buffer_copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
+    schedule = replace(_plan_collective(collective, order), local=(Local("rotation", Fraction(buffer_copies)),))
     yield finish_schedule(schedule, topology, collective, "bruck", {"order": order})
 
 
@@ -62,12 +63,14 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
 
 
 def _plan_allgather(collective: Collective, order: Order) -> Schedule:
-    """Return the allgather: the block from d ranks away arrives in step floor(log2 d)."""
+    """Return the allgather: the block at distance d arrives in step floor(log2 d)."""
     seats = Seats.in_order(collective, order)
     size = len(seats)
-    away, dst = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
-    step = np.frexp(away)[1].astype(np.int64) - 1  # floor(log2): the step in which a block from this far arrives
-    return rows_to_schedule(collective, seats, step, seats.member[(dst + away) % size], (dst + (1 << step)) % size, dst)
+    distance, dst = (x.ravel() for x in np.meshgrid(np.arange(1, size), np.arange(size), indexing="ij"))
+    step = np.frexp(distance)[1].astype(np.int64) - 1  # floor(log2)
+    return rows_to_schedule(
+        collective, seats, step, seats.member[(dst + distance) % size], (dst + (1 << step)) % size, dst
+    )
 
 
 def _plan_alltoall(collective: Collective, order: Order) -> Schedule:
@@ -76,11 +79,11 @@ def _plan_alltoall(collective: Collective, order: Order) -> Schedule:
     size = len(seats)
     rows = []
     for bit in range((size - 1).bit_length()):
-        away = np.arange(1, size)
-        away = away[away >> bit & 1 == 1][:, None]
+        distance = np.arange(1, size)
+        distance = distance[distance >> bit & 1 == 1][:, None]
         origin = np.arange(size)[None, :]
-        src = (origin + (away & ((1 << bit) - 1))) % size
-        goal = (origin + away) % size
+        src = (origin + (distance & ((1 << bit) - 1))) % size
+        goal = (origin + distance) % size
         block = seats.member[goal] * size + seats.member[origin]
         rows.append([np.full(block.size, bit), block, src, (src + (1 << bit)) % size])
     step, block, src, dst = (np.concatenate([row[i].ravel() for row in rows]) for i in range(4))

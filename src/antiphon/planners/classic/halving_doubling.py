@@ -2,7 +2,7 @@
 
 Reducescatter by halving: in each of log2 P steps a rank exchanges half of its remaining part with a partner and keeps
 the other half. Allgather by doubling is the reverse. Allreduce on P = 2^k ranks takes 2k steps, and every rank sends 2
-(P-1)/P nbytes, which is optimal. For other P, let 2^k be the largest power below it: P - 2^k ranks give their data to a
+(P-1)/P nbytes, which is optimal. For other P, let 2^k be the largest power below it: P - 2^k ranks send their data to a
 neighbour before (they fold) and receive the result after: two more steps and up to 2 nbytes more (GenTree, section 2.1,
 there RHD; Thakur, Rabenseifner and Gropp 2005).
 
@@ -78,6 +78,7 @@ def _plan_collective(collective: Collective, order: Order, large: str) -> Schedu
 
 
 def _plan_broadcast(collective: Collective, order: Order, large: str) -> Schedule:
+    """Return the broadcast from one root."""
     first = binomial_scatter(collective_among(collective, "scatter", collective.roots[0]), order)
     return compose(first, _plan_collective(collective_among(collective, "allgather"), order, large))
 
@@ -87,11 +88,13 @@ def _plan_allreduce(collective: Collective, order: Order, large: str) -> Schedul
     seats = Seats.in_order(collective, order)
     radices = doubling_radices(len(seats))
     core = core_of(len(seats), radices.size)  # the 2^k seats that take part, and the extra ones with their partners
-    inner = seats.rank[core.seat]
-    gathered = _plan_collective(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
-    exchange = compose(invert(gathered), gathered)
+    core_ranks = seats.rank[core.seat]
+    gather = Collective("allgather", collective.ranks, tuple(core_ranks.tolist()))
+    allgather = _plan_collective(gather, core_ranks.tolist(), large)
+    allreduce = compose(invert(allgather), allgather)
     # which rank owns which part in between is free: choose it such that messages are contiguous
-    part_of = np.empty(len(inner), np.int32)
-    part_of[np.argsort(np.argsort(inner))] = digit_reversal(radices) if large == "near" else np.arange(len(inner))
-    runs = replace(exchange, chunk=part_of[exchange.chunk])
-    return fold_extra_ranks(collective, runs, seats.rank[core.extra], seats.rank[core.partner])
+    ranks = len(core_ranks)
+    part_of = np.empty(ranks, np.int32)
+    part_of[np.argsort(np.argsort(core_ranks))] = digit_reversal(radices) if large == "near" else np.arange(ranks)
+    contiguous = replace(allreduce, chunk=part_of[allreduce.chunk])
+    return fold_extra_ranks(collective, contiguous, seats.rank[core.extra], seats.rank[core.partner])

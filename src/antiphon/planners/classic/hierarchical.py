@@ -94,7 +94,7 @@ def hierarchical_ps(
     ranks = len(collective.members)
     refuse_too_many_transfers("hierarchical-ps", topology, collective, 2 * ranks * ranks)
     candidates = list_factorizations(ranks) if fanins == "all" else [parse_fanins(fanins, ranks)]
-    if not topology.switches and fanins == "all":  # which of them the direct links allow
+    if not topology.switches and fanins == "all":  # keep those that the direct links allow
         seating = parse_order(order, collective)
         candidates = [
             fans for fans in candidates if _has_links(topology, seating, Groups.of_fans(fans), DIRECT)
@@ -120,13 +120,13 @@ def hierarchical_ring(
     fans, seating = _choose_levels(topology, collective, fanins, order)
     # data of one root cannot be divided among ranks, so they go along a chain through the groups, in pieces
     chain = collective.kind in ("broadcast", "reduce")
-    depth = pieces if pieces is not None else 32 if chain else 1
+    slices = pieces if pieces is not None else 32 if chain else 1
     order_text = ",".join(map(str, seating))
     fanin_text = str(fans) if isinstance(fans, Groups) else "x".join(map(str, fans))
-    options = {"fanins": fanin_text, "order": order_text, "directions": directions, "pieces": depth}
+    options = {"fanins": fanin_text, "order": order_text, "directions": directions, "pieces": slices}
     groups = fans if isinstance(fans, Groups) else Groups.of_fans(fans)
     schedule = merge([_plan(collective, seating, groups, direction) for direction in (RING, BACK)[:directions]])
-    yield finish_schedule(schedule, topology, collective, "hierarchical-ring", options, depth)
+    yield finish_schedule(schedule, topology, collective, "hierarchical-ring", options, slices)
 
 
 def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direction: str) -> Schedule:
@@ -155,7 +155,7 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
 
 def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Placement]:
     """Plan every exchange; each starts as soon as the exchange that brings its data is done."""
-    stop: dict[SizePath, int] = {(): 0}
+    end_step: dict[SizePath, int] = {(): 0}  # by path of an exchange
     placements = []
     for exchange in gathers:
         placements.append(
@@ -163,15 +163,15 @@ def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) 
                 _plan_within(exchange.sizes, direction),
                 seats.rank[exchange.seats].astype(np.int64),
                 exchange.where,
-                start=stop[exchange.path[:-1]],
+                start=end_step[exchange.path[:-1]],
             )
         )
-        stop[exchange.path] = placements[-1].stop
+        end_step[exchange.path] = placements[-1].stop
     return placements
 
 
 def _plan_within(sizes: Sequence[int], direction: str) -> Schedule:
-    """Plan an allgather among the ranks of a group, of blocks of these sizes."""
+    """Plan an allgather among the ranks of a group, of blocks of these sizes, one per rank."""
     allgather = Collective("allgather", len(sizes), weights=np.array(sizes))
     hop, sender = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
     if direction == DIRECT:

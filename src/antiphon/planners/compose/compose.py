@@ -43,7 +43,7 @@ from antiphon.options import Option
 from antiphon.planners.compose.inside import GroupPlanner, usual_planners
 from antiphon.planners.compose.rotate import Mark, Plan, share_data
 from antiphon.planners.compose.split import Split
-from antiphon.planners.compose.splits import find_splits, parse_split, rotate_levels
+from antiphon.planners.compose.splits import fans_of, find_splits, parse_split, rotate_levels
 from antiphon.planners.compose.stages import AIMS, StagedPlan, stage_collective
 from antiphon.planners.shared.end_sizes import Pipeline
 from antiphon.planners.shared.pipelining import PIECE_NUMBERS
@@ -51,7 +51,7 @@ from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import Order, PiecesOrBest, parse_order
 from antiphon.registry import find
 
-EFFORT = 24.0  # default effort: number of classes of groups that are planned
+EFFORT = 24.0  # default: classes of isomorphic groups that are planned
 MOST_BUILT = 2  # plans built per aim, of those with the best estimates
 MOST_COMPARED = 2**22  # pairs of ranks; with more, plans are compared by estimates only
 MOST_ROUTED = 2**22  # transfers of a schedule for which new routes through switches are tried
@@ -82,14 +82,14 @@ def compose(
     Effort counts the classes of groups that are planned; when it is spent no more splits are examined.
     """
     search = _Search.from_options(request, groups, order, inside, best, turn)
-    likely = _for_size([(aim, plan) for aim in search.aims for plan in _rank_splits(search, aim)], search)
+    ranked = _for_size([(aim, plan) for aim in search.aims for plan in _rank_splits(search, aim)], search)
     plans = [
         best_plan
         for aim in search.aims
-        for best_plan in _best_of(search, aim, [plan for of, plan in likely if of == aim])
+        for best_plan in _best_of(search, aim, [plan for of, plan in ranked if of == aim])
     ]
     if not plans:
-        raise Unsupported(search.why or _NONE.format(search.request.topology.name))
+        raise Unsupported(search.first_error or _NONE.format(search.request.topology.name))
     distinct = _distinct_plans(plans)
     any_yielded = False
     for nbytes in request.sizes:
@@ -110,15 +110,15 @@ def _pipeline_plans(
     """
     if nbytes is None:
         for plan in plans:
-            finer = PIECE_NUMBERS if plan.aim == "rate" and plan.pipelined < plan.unpipelined else PIECE_NUMBERS[:1]
-            yield from plan.in_pieces(finer if pieces is None else (pieces,), ends or 0, search)
+            numbers = PIECE_NUMBERS if plan.aim == "rate" and plan.pipelined < plan.unpipelined else PIECE_NUMBERS[:1]
+            yield from plan.in_pieces(numbers if pieces is None else (pieces,), ends or 0, search)
         return
     request = search.request
     fastest = (plan.fastest_for(nbytes, pieces, ends, search) for plan in plans)
-    ready = [schedule for schedule in fastest if schedule is not None]
-    if ready:
-        price = [alpha_beta(plan, request.topology, profile=request.profile)(nbytes).seconds for plan in ready]
-        yield ready[int(np.argmin(price))]
+    schedules = [schedule for schedule in fastest if schedule is not None]
+    if schedules:
+        seconds = [alpha_beta(plan, request.topology, profile=request.profile)(nbytes).seconds for plan in schedules]
+        yield schedules[int(np.argmin(seconds))]
 
 
 _NONE = (
@@ -133,9 +133,9 @@ _TOO_MANY = "option ends: {} parts at each end are more than the plans found her
 class _Search:
     """The request's options, and the state of the search.
 
-    `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option `turn`. `why`: the first
-    error of a split. `all_examined`: whether all splits within the effort were examined. `built`: measured schedules,
-    by mark. `rotated`: splits with their levels in every cyclic order. `forth`, `back`: plan groups on the machine, and
+    `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option `turn`. `first_error`: of a
+    split. `all_examined`: whether all splits within the effort were examined. `built`: measured schedules, by mark.
+    `rotated`: splits with their levels in every cyclic order. `forth`, `back`: planners of groups on the machine, and
     on the machine with all links reversed.
     """
 
@@ -145,18 +145,24 @@ class _Search:
     aims: tuple[str, ...]
     turn: bool | None
     given_options: dict[str, Any]
-    why: str = ""
+    first_error: str = ""
     all_examined: bool = False
     built: dict[Mark, list[_BuiltPlan]] = field(default_factory=dict)
     rotated: dict[Split, list[Split]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.forth = GroupPlanner(self.request, self.names)
-        turned = replace(self.request, topology=reverse(self.request.topology))
-        self.back = GroupPlanner(turned, self.names, self.forth)
+        reversed_request = replace(self.request, topology=reverse(self.request.topology))
+        self.back = GroupPlanner(reversed_request, self.names, self.forth)
 
-    def stage_split(self, split: Split, aim: str) -> StagedPlan:
-        return stage_collective(self.request.collective, split, self.forth, self.back, aim)
+    def stage_split(self, split: Split, aim: str, undivided: int = 1) -> StagedPlan:
+        return stage_collective(self.request.collective, split, self.forth, self.back, aim, undivided)
+
+    def undivided_levels(self, split: Split, aim: str) -> Sequence[int]:
+        """Return the numbers of outer levels whose groups may combine whole vectors; 1 stands for the usual plan."""
+        is_even = self.request.collective.kind == "allreduce" and split.groups.is_even() and not self.large
+        levels = len(fans_of(split.groups)) if is_even and aim == "steps" else 1
+        return range(1, levels + 1)
 
     @property
     def large(self) -> bool:
@@ -251,52 +257,56 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
     """Return the plans of all splits that look best for this aim, by estimate."""
     examined: list[tuple[tuple[Fraction | int, ...], int, Plan]] = []
     for number, split in enumerate(search.splits):
-        # the first split is always examined, so that there is some plan; later passes see the same splits
+        # the first split is always examined, so that there is a plan; later aims see the same splits
         if number and search.spent:
             search.splits = search.splits[:number]
             break
         search.request.tell(f"groups {split}, for {aim}")
         try:
-            staged = search.stage_split(split, aim)
+            staged_plans = [
+                (undivided, search.stage_split(split, aim, undivided))
+                for undivided in search.undivided_levels(split, aim)
+            ]
         except AntiphonError as error:
-            search.why = search.why or str(error)
+            search.first_error = search.first_error or str(error)
             continue
-        plan = Plan.of_one(staged)
-        examined.append((AIMS[aim](plan), number, plan))
-        # rotations of the levels balance their loads, which improves only rate and time; with a root they cannot
-        if search.turn is not False and aim != "steps" and not search.request.collective.roots:
-            rotated_plan = _plan_with_rotations(search, staged, aim)
-            if rotated_plan is not None:
-                examined.append((AIMS[aim](rotated_plan), number, rotated_plan))
-    if search.turn:  # required: single-order plans only if there is nothing else
+        for undivided, staged in staged_plans:
+            plan = Plan.of_one(staged)
+            examined.append((AIMS[aim](plan), number, plan))
+            # rotations of the levels balance their loads; with a root they cannot, and for few steps parts gain little
+            if search.turn is not False and (aim != "steps" or undivided > 1) and not search.request.collective.roots:
+                rotated_plan = _plan_with_rotations(search, staged, aim, undivided)
+                if rotated_plan is not None:
+                    examined.append((AIMS[aim](rotated_plan), number, rotated_plan))
+    if search.turn:  # requested: plans without rotation only if there are no others
         examined = [entry for entry in examined if len(entry[2].shares) > 1] or examined
     search.all_examined = True
     count = 1 if aim == "steps" or search.large else MOST_BUILT
     return [plan for _, _, plan in sorted(examined, key=lambda entry: entry[:2])[:count]]
 
 
-def _for_size(likely: Sequence[tuple[str, Plan]], search: _Search) -> Sequence[tuple[str, Plan]]:
+def _for_size(ranked: Sequence[tuple[str, Plan]], search: _Search) -> Sequence[tuple[str, Plan]]:
     """For a size and very many ranks, keep only the plan with the best estimate: building one takes a minute."""
     nbytes = search.request.nbytes
-    if nbytes is None or not search.large or not likely:
-        return likely
-    return [min(likely, key=lambda entry: entry[1].seconds(nbytes))]
+    if nbytes is None or not search.large or not ranked:
+        return ranked
+    return [min(ranked, key=lambda entry: entry[1].seconds(nbytes))]
 
 
-def _best_of(search: _Search, aim: str, likely: Sequence[Plan]) -> list[_BuiltPlan]:
+def _best_of(search: _Search, aim: str, ranked: Sequence[Plan]) -> list[_BuiltPlan]:
     """Build and measure these plans; return the best for an aim."""
     plans: list[_BuiltPlan] = []
-    for plan in likely:
+    for plan in ranked:
         try:
             plans.append(_build_plan(search, plan, aim))
         except AntiphonError as error:
-            search.why = search.why or str(error)
+            search.first_error = search.first_error or str(error)
     if not plans:
         return []
     return [min(plans, key=AIMS[aim])]
 
 
-def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str) -> Plan | None:
+def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str, undivided: int) -> Plan | None:
     """Return the plan in which every cyclic order of the levels carries a share of the data; None if that gains
     nothing.
     """
@@ -306,7 +316,9 @@ def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str) -> Plan 
     if len(search.rotated[split]) < 2:
         return None
     try:
-        return share_data([staged, *(search.stage_split(rotated, aim) for rotated in search.rotated[split][1:])])
+        return share_data(
+            [staged, *(search.stage_split(rotated, aim, undivided) for rotated in search.rotated[split][1:])]
+        )
     except AntiphonError:
         return None
 
@@ -341,7 +353,7 @@ def _distinct_plans(plans: Sequence[_BuiltPlan]) -> list[_BuiltPlan]:
     """Drop plans with equal steps and times, keeping the last one, whose aim is tried in more numbers of pieces."""
     distinct: list[_BuiltPlan] = []
     for plan in plans[::-1]:
-        same = (plan.schedule.steps, plan.unpipelined, plan.pipelined)
-        if not any((other.schedule.steps, other.unpipelined, other.pipelined) == same for other in distinct):
+        figures = (plan.schedule.steps, plan.unpipelined, plan.pipelined)
+        if not any((other.schedule.steps, other.unpipelined, other.pipelined) == figures for other in distinct):
             distinct.append(plan)
     return distinct[::-1]

@@ -5,7 +5,8 @@ schedule is built.
 
     allgather       outermost level first: groups exchange what they hold, then the subgroups do (shared/groups)
     reducescatter   the same backwards, on the reversed machine
-    allreduce       reducescatter within groups, allreduce among ranks that hold the same data, allgather within groups
+    allreduce       reducescatter within groups, allreduce among ranks that hold the same data, allgather within groups;
+                    or of whole vectors on one outer level after the other: fewer steps, more data
     broadcast       the root's group scatters, each holder broadcasts its part among the groups, every group gathers
     reduce          the same backwards
     alltoall        among groups first (to the rank with the sender's number in its group), then within groups
@@ -162,11 +163,12 @@ class StagedPlan:
 
 
 def stage_collective(
-    collective: Collective, split: Split, forth: GroupPlanner, back: GroupPlanner, aim: str
+    collective: Collective, split: Split, forth: GroupPlanner, back: GroupPlanner, aim: str, undivided: int = 1
 ) -> StagedPlan:
     """Stage a collective with the group plans that are best at `aim`.
 
-    `forth`, `back`: plan groups on the machine and on the machine with reversed links.
+    `forth`, `back`: plan groups on the machine and on the machine with reversed links. `undivided`: for an allreduce of
+    equal groups, the number of outer levels on which ranks combine all that they hold.
     """
     make = _KINDS.get(collective.kind)
     if make is None:
@@ -177,9 +179,8 @@ def stage_collective(
         raise Unsupported(f"planner compose: {size} ranks are too many to be split; {suggestion}")
     if not collective.weights.any():  # no data at all: planned as if blocks were equal
         collective = replace(collective, weights=np.zeros(0, np.int64))
-    return make(
-        collective, split, StagePlanner(collective, split, forth, aim), StagePlanner(collective, split, back, aim)
-    )
+    planners = StagePlanner(collective, split, forth, aim), StagePlanner(collective, split, back, aim)
+    return make(collective, split, *planners) if undivided < 2 else _stage_undivided(split, *planners, undivided)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,6 +293,37 @@ def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, 
     last_placements = delay_after(gather_placements, middle_placements or first_placements)
     stages = (*_reverse_stages(reverse_stages), *middle_stages, *gather_stages)
     return StagedPlan(split, (*first_placements, *middle_placements, *last_placements), stages, all_spans)
+
+
+def _stage_undivided(split: Split, forth: StagePlanner, back: StagePlanner, undivided: int) -> StagedPlan:
+    """Stage an allreduce of equal groups: a reducescatter on the inner levels, an allreduce on each of the `undivided`
+    outer ones, an allgather on the inner levels.
+
+    On a hypercube of 2^d ranks with all d levels: d steps, the fewest possible, d times the data per rank.
+    """
+    size, units = len(split.seating), units_per_seat(split.groups)
+    inner = [exchange for exchange in split.exchanges if len(exchange.path) > undivided]
+    down, up = _stage_exchanges(back, inner, size * units), _stage_exchanges(forth, inner, size * units)
+    placements = reverse_parts(down[1])
+    strides = list(_level_strides(split.groups))[:undivided]
+    # After the reducescatter, ranks of equal digits on the inner levels hold the same data.
+    inner_size, seats = strides[-1][1], np.arange(size)
+    order = np.argsort(seats % inner_size, kind="stable")
+    held = Spans.of(seats[order] % inner_size, order * units, (order + 1) * units, inner_size)
+    stages = []
+    for level, (fan, stride) in enumerate(strides):
+        first = np.flatnonzero(seats // stride % fan == 0)
+        where = (
+            held.take(first % inner_size)
+            if inner_size > 1
+            else Spans.side_by_side(np.array([size * units])).take(first * 0)
+        )
+        groups = first[:, None] + np.arange(fan) * stride
+        stages.append(forth.plan_stage(level, groups, where, Collective("allreduce", fan), size * units))
+        placements += delay_after(stages[-1].placed_at(0), placements)
+    placements += delay_after(up[1], placements)
+    all_spans = Spans.side_by_side(np.array([size * units]))
+    return StagedPlan(split, tuple(placements), (*_reverse_stages(down[0]), *stages, *up[0]), all_spans)
 
 
 def _stage_broadcast(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:

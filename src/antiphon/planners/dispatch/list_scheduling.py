@@ -1,10 +1,12 @@
 """Order the messages on every link: list scheduling by the longest remaining path, improved forwards and backwards.
 
-The messages of all trees are jobs: each can start when its data have arrived, and takes turns on its resources. Of
-several waiting messages the one with the longest remaining path goes first: its own time and that of the messages that
-wait for it. But that path leaves out what these will have to wait for. So the run is repeated backwards in time, where
-the message that ended last goes first; the later a message ends there, the earlier it must start, and that is its
-priority in the next run forwards (forward-backward improvement, Li and Willis 1992). The best run is the result.
+The planner `dispatch` calls `list_messages`, then `order_messages`, with the trees of timed_trees.py. The messages of
+all trees are jobs: each can start when its data have arrived, and takes turns on (occupies) its resources, which are
+links and shared limits. Of several waiting messages the one with the longest remaining path goes first: its own time
+and that of the messages that wait for its data. But that path leaves out queueing behind other messages. So the run is
+repeated backwards in time, where the message that ended last goes first; the later a message ends there, the earlier it
+must start, and that is its priority in the next run forwards (forward-backward improvement, Li and Willis 1992). The
+best run is the result.
 
 Example: two messages wait for a link, one to a rank that keeps it, one to a rank that forwards it twice. The latter
 goes first.
@@ -20,7 +22,7 @@ from antiphon.planners.dispatch.network import Arc
 from antiphon.planners.dispatch.timed_trees import Tree
 from antiphon.planners.shared.reach import Path
 
-ROUNDS = 4  # runs forwards
+FORWARD_RUNS = 4
 
 
 @dataclass
@@ -31,8 +33,8 @@ class Message:
     source: int
     receivers: list[tuple[int, Path]] = field(default_factory=list)
     turns: dict[int, int] = field(default_factory=dict)  # resource -> femtoseconds
-    latency: int = 0  # the greatest of all receivers
-    before: int = -1  # the message that brought the data to the source; -1: it begins with them
+    latency: int = 0  # femtoseconds, the greatest of all receivers
+    before: int = -1  # the message that brings the data to the source; -1: the source has them from the beginning
     after: list[int] = field(default_factory=list)  # messages that wait for this one
 
 
@@ -79,56 +81,59 @@ def _add_turns(message: Message, tree: Tree, arc: Arc) -> None:
 
 def order_messages(messages: Sequence[Message], resources: int) -> Run:
     """Return the best run of all messages."""
-    tail = [0] * len(messages)
+    remaining = [0] * len(messages)  # femtoseconds from the start of a message to the end of its longest path
     for number in range(len(messages) - 1, -1, -1):
         message = messages[number]
         longest_turn = max(message.turns.values(), default=0)
-        tail[number] = longest_turn + message.latency + max((tail[other] for other in message.after), default=0)
-    best = run = _run(messages, resources, [-seconds for seconds in tail])
-    for _ in range(ROUNDS - 1):
-        back = _run(messages, resources, [-end for end in run.ends], backwards=True)
-        run = _run(messages, resources, [-end for end in back.ends])
+        remaining[number] = (
+            longest_turn + message.latency + max((remaining[follower] for follower in message.after), default=0)
+        )
+    best = run = _run(messages, resources, [-path for path in remaining])
+    for _ in range(FORWARD_RUNS - 1):
+        backward_run = _run(messages, resources, [-end for end in run.ends], backwards=True)
+        run = _run(messages, resources, [-end for end in backward_run.ends])
         if run.finish < best.finish:
             best = run
     return best
 
 
 def _run(messages: Sequence[Message], resources: int, priority: Sequence[int], backwards: bool = False) -> Run:
-    """Send every message as soon as its data and its first resource are free; of several, that of least priority.
+    """Send every message as soon as its data are there and its first resource is free; of several, that of least
+    `priority`.
 
-    Backwards in time, a message waits for those that wait for it, and its last resource is its first.
+    `backwards`: time is reversed, so a message waits for its followers, and its last resource comes first.
     """
-    waits = [len(m.after) if backwards else int(m.before >= 0) for m in messages]
-    gate = [next(iter(reversed(m.turns) if backwards else m.turns)) for m in messages]
+    missing = [len(m.after) if backwards else int(m.before >= 0) for m in messages]
+    first_resource = [next(iter(reversed(m.turns) if backwards else m.turns)) for m in messages]
     ready, starts, ends = ([0] * len(messages) for _ in range(3))
-    free = [0] * resources
+    free_at = [0] * resources
     queues: list[list[tuple[int, int]]] = [[] for _ in range(resources)]  # ready messages, by first resource
     # (time, 0, message): it becomes ready; (time, 1, resource): the resource may take the next message of its queue
-    events = [(0, 0, number) for number, count in enumerate(waits) if not count]
+    events = [(0, 0, number) for number, count in enumerate(missing) if not count]
     order: list[int] = []
     while events:
-        now, kind, number = heapq.heappop(events)
-        if not kind:
-            queue, resource = queues[gate[number]], gate[number]
+        now, is_turn, number = heapq.heappop(events)
+        if not is_turn:
+            queue, resource = queues[first_resource[number]], first_resource[number]
             heapq.heappush(queue, (priority[number], number))
             if len(queue) == 1:
-                heapq.heappush(events, (max(now, free[resource]), 1, resource))
+                heapq.heappush(events, (max(now, free_at[resource]), 1, resource))
             continue
-        if free[number] > now:  # another message took a turn meanwhile
-            heapq.heappush(events, (free[number], 1, number))
+        if free_at[number] > now:  # another message took a turn meanwhile
+            heapq.heappush(events, (free_at[number], 1, number))
             continue
         _, sent = heapq.heappop(queues[number])
         message, end = messages[sent], now
         for resource, turn in message.turns.items():
-            free[resource] = max(now, free[resource]) + turn
-            end = max(end, free[resource])
+            free_at[resource] = max(now, free_at[resource]) + turn
+            end = max(end, free_at[resource])
         starts[sent], ends[sent] = now, end + message.latency
         order.append(sent)
         if queues[number]:
-            heapq.heappush(events, (free[number], 1, number))
-        for other in ([message.before] if message.before >= 0 else []) if backwards else message.after:
-            ready[other] = max(ready[other], ends[sent])
-            waits[other] -= 1
-            if not waits[other]:
-                heapq.heappush(events, (ready[other], 0, other))
+            heapq.heappush(events, (free_at[number], 1, number))
+        for follower in ([message.before] if message.before >= 0 else []) if backwards else message.after:
+            ready[follower] = max(ready[follower], ends[sent])
+            missing[follower] -= 1
+            if not missing[follower]:
+                heapq.heappush(events, (ready[follower], 0, follower))
     return Run(max(ends, default=0), starts, ends, order)

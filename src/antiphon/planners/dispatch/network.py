@@ -1,7 +1,7 @@
-"""The machine as `dispatch` sees it: arcs that data cross in one piece, what each arc loads, and when that is busy.
+"""The machine as `dispatch` sees it: arcs that data cross in one go, their resources, and when these are busy.
 
 Nodes are the ranks and the switches that multicast. An arc leads from node to node over links and through switches that
-only forward. It loads *resources*: its links and the shared limits that they are under. By the rules of the model
+only forward. It occupies *resources*: its links and the shared limits that they are under. By the rules of the model
 `critical-path`, a message that is ready at time t takes a turn of bytes / bandwidth on every resource, each as soon as
 the resource is free from t on, and arrives when the last turn has ended and all latencies have passed.
 
@@ -85,18 +85,18 @@ class Network:
         return Arc(tail, int(topology.link_dst[path[-1]]), path, (*path, *limits), round(SECOND * latency))
 
     def turns(self, nbytes: float) -> list[int]:
-        """Return the femtoseconds of a turn by resource, for a message of so many bytes."""
+        """Return by resource the femtoseconds for which a message of `nbytes` occupies it."""
         return [round(nbytes * pace) for pace in self.pace]
 
 
 def _just_multicasts(topology: Topology, node: int) -> bool:
-    """Return whether a switch multicasts at no other price than its links'."""
+    """Return whether a switch multicasts without further traffic (`own`) and limits (`at_once`), see `Ability`."""
     ability = topology.ability(node)
     return ability.multicast and not ability.own and not ability.at_once
 
 
 class Timeline:
-    """The busy intervals of every resource, ascending; those that touch are one."""
+    """The busy intervals of every resource in femtoseconds, ascending; intervals that touch are merged."""
 
     def __init__(self, resources: int) -> None:
         self.begins: list[list[int]] = [[] for _ in range(resources)]

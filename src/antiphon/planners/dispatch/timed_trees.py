@@ -1,6 +1,7 @@
-"""Grow trees into a timeline: each piece of data gets a tree that arrives in time and loads links as little as it can.
+"""Grow trees into a timeline: each item of data gets a tree that arrives in time and loads links as little as it can.
 
-Pieces are taken one after the other; each sees the turns that earlier ones have booked. For each
+The planner `dispatch` calls `TreeGrower.grow` for one item after the other. A turn is the time for which data occupy a
+resource (link or shared limit); each item sees the turns that earlier ones have booked. For each item
 
     1. Dijkstra's algorithm finds the earliest arrival at every node, with the free intervals of all links.
     2. A node may do without the earliest arrival: an arrival by the deadline is as good. So nodes move to arcs of
@@ -8,8 +9,8 @@ Pieces are taken one after the other; each sees the turns that earlier ones have
        arc is the time of its turns, where busy resources count more.
     3. The turns of the tree are booked.
 
-Example: two boxes with several links between them. The earliest tree sends a block over all of these, as every GPU of
-the other box gets it soonest so. With a deadline, one link carries it, and GPUs of the other box forward it.
+Example: two boxes with several links between them. The earliest tree sends a block over all of these, so
+that every GPU of the other box gets it directly. With a deadline, one link carries it, and the GPUs there forward it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ BUSY = 4.0  # a resource that is busy all the time costs 1 + BUSY times as much 
 
 @dataclass(frozen=True)
 class Item:
-    """A piece of a block: what is sent as one chunk."""
+    """A chunk with its sender and receivers."""
 
     chunk: int
     source: int
     receivers: frozenset[int]  # ranks that want it, without the source
-    turns: Sequence[int]  # femtoseconds by resource
+    turns: Sequence[int]  # by resource, the femtoseconds for which the chunk occupies it
 
 
 @dataclass
@@ -52,22 +53,22 @@ class _Visit:
 
 @dataclass
 class Tree:
-    """The arc by which every node of a tree is reached, parents first."""
+    """The tree of an item. `arcs`: by node, the arc that leads to it, parents first."""
 
     item: Item
     arcs: dict[int, Arc] = field(default_factory=dict)
-    finish: int = 0  # femtoseconds
+    finish: int = 0  # the last arrival, in femtoseconds
 
 
 class TreeGrower:
-    """Grows the trees of all items; `price` has the cost per femtosecond of every resource."""
+    """Grows the trees of all items. `price`: by resource, the cost of occupying it for a femtosecond."""
 
     def __init__(self, network: Network, price: Sequence[float]) -> None:
         self.network, self.price = network, price
         self.timeline = Timeline(len(network.pace))
 
     def grow(self, item: Item, deadline: int | None) -> Tree | None:
-        """Return the booked tree of an item, None if a rank is out of reach. Without a deadline the earliest tree."""
+        """Return the booked tree of an item; None if a rank is out of reach. `deadline` None: the earliest tree."""
         visits, arcs = self._find_earliest(item)
         if not item.receivers <= arcs.keys():
             return None
@@ -78,7 +79,7 @@ class TreeGrower:
         return self._book(item, visits, arcs)
 
     def _visit(self, turns: Sequence[int], before: _Visit, arc: Arc, book: bool = False) -> _Visit:
-        """Return when data cross an arc, and book its turns if so asked."""
+        """Return when data cross an arc, and book its turns if `book`."""
         ready, end, timeline = before.ready, before.end, self.timeline
         for resource in arc.resources:
             begin = timeline.find_turn(resource, ready, turns[resource])
@@ -118,39 +119,39 @@ class TreeGrower:
         for node, arc in arcs.items():
             children[arc.tail].add(node)
         for node in sorted(arcs, key=lambda node: (-cost_of(arcs[node]), -visits[node].arrival, node)):
-            old = arcs[node]
-            below = [node]
-            for other in below:
-                below.extend(sorted(children[other]))
+            old_arc = arcs[node]
+            subtree = [node]  # parents first
+            for descendant in subtree:
+                subtree.extend(sorted(children[descendant]))
             options = [
                 (cost_of(arc), arc.tail, arc.links, arc)
                 for arc in self.network.into[node]
-                if arc.tail in children and arc.tail not in below and cost_of(arc) < cost_of(old)
+                if arc.tail in children and arc.tail not in subtree and cost_of(arc) < cost_of(old_arc)
             ]
             for *_, arc in sorted(options, key=lambda option: option[:3]):
-                moved = {arc.tail: visits[arc.tail]}
-                for other in below:
-                    into = arc if other == node else arcs[other]
-                    moved[other] = self._visit(item.turns, moved[into.tail], into)
-                if all(moved[other].arrival <= deadline for other in below if other in item.receivers):
-                    children[old.tail].discard(node)
+                new_visits = {arc.tail: visits[arc.tail]}
+                for descendant in subtree:
+                    into = arc if descendant == node else arcs[descendant]
+                    new_visits[descendant] = self._visit(item.turns, new_visits[into.tail], into)
+                if all(new_visits[rank].arrival <= deadline for rank in subtree if rank in item.receivers):
+                    children[old_arc.tail].discard(node)
                     children[arc.tail].add(node)
                     arcs[node] = arc
-                    visits.update(moved)
+                    visits.update(new_visits)
                     break
 
     def _book(self, item: Item, visits: dict[int, _Visit], arcs: dict[int, Arc]) -> Tree:
         """Book the turns of a tree, parents first, and return it."""
-        tree, booked = Tree(item), {item.source: _Visit(0, 0, 0)}
+        tree, booked_visits = Tree(item), {item.source: _Visit(0, 0, 0)}
         todo = sorted(arcs, key=lambda node: (visits[node].arrival, node), reverse=True)
         while todo:
             node = todo.pop()
-            if arcs[node].tail not in booked:  # arrives with its parent, or by the moves even before it
+            if arcs[node].tail not in booked_visits:  # ties, and moves to other arcs, may put it before its parent
                 todo += [node, arcs[node].tail]
-            elif node not in booked:
-                booked[node] = self._visit(item.turns, booked[arcs[node].tail], arcs[node], book=True)
+            elif node not in booked_visits:
+                booked_visits[node] = self._visit(item.turns, booked_visits[arcs[node].tail], arcs[node], book=True)
                 tree.arcs[node] = arcs[node]
-                tree.finish = max(tree.finish, booked[node].arrival)
+                tree.finish = max(tree.finish, booked_visits[node].arrival)
         return tree
 
 

@@ -34,9 +34,7 @@ Blocks = Mapping[tuple[tuple[int, ...], int], Sequence[int]]  # (sender or holde
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """Chunks and rows of the listed paths, without their images, in columns; chunks are numbered in order of
-    creation.
-    """
+    """Chunks and rows of the listed paths, without their images, in columns; chunks are numbered as created."""
 
     sender: Longs  # by chunk: its first holder
     receiver: Longs
@@ -61,18 +59,18 @@ def schedule_paths(
     has_chunk = collective.weights > 0  # blocks without data have no chunk
     has_chunk[block] = False
     unmoved = np.flatnonzero(has_chunk)  # blocks that stay where they are: one chunk each
-    # image by image, every row's links
+    # [row of an image, position in the hop]: links, image by image
     hops = link[:, pattern.links].reshape(len(group) * rows, pattern.links.shape[1])
     routes, route = _distinct_hops(hops)
     first, last = hops[:, 0], np.take_along_axis(hops, (hops >= 0).sum(axis=1)[:, None] - 1, 1)[:, 0]
-    number = np.argsort(np.concatenate([block, unmoved]), kind="stable")  # by block
+    by_block = np.argsort(np.concatenate([block, unmoved]), kind="stable")
     chunks = Chunks(
-        np.concatenate([block, unmoved])[number].astype(np.int32),
-        np.concatenate([np.tile(pattern.offset, len(group)), np.zeros(len(unmoved), np.int64)])[number],
-        np.concatenate([np.tile(pattern.counts, len(group)), np.full(len(unmoved), shares.denominator)])[number],
+        np.concatenate([block, unmoved])[by_block].astype(np.int32),
+        np.concatenate([np.tile(pattern.offset, len(group)), np.zeros(len(unmoved), np.int64)])[by_block],
+        np.concatenate([np.tile(pattern.counts, len(group)), np.full(len(unmoved), shares.denominator)])[by_block],
         shares.denominator,
     )
-    new_number = np.argsort(number)
+    new_number = np.argsort(by_block)
     # image g's chunk c is number g * chunk_count + c before the sort by block
     chunk = new_number[(np.arange(len(group))[:, None] * chunk_count + pattern.chunk).ravel()]
     return Schedule(
@@ -94,13 +92,13 @@ def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pat
         for block in blocks[path.pair]:
             rows += [(len(chunks), step, hop) for step, hop in enumerate(path.hops)]
             chunks.append((path.pair[0][0], path.pair[1], block, share, offset))
-    longest = max((len(hop) for *_, hop in rows), default=1)
-    links = np.full((len(rows), longest), -1, np.int64)
+    max_links = max((len(hop) for *_, hop in rows), default=1)
+    links = np.full((len(rows), max_links), -1, np.int64)
     for number, (_, _, hop) in enumerate(rows):
         links[number, : len(hop)] = hop
     sender, receiver, block_of, counts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
-    at = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
-    return _Pattern(sender, receiver, block_of, counts_of, offset_of, at[:, 0], at[:, 1], links)
+    chunk_and_step = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
+    return _Pattern(sender, receiver, block_of, counts_of, offset_of, chunk_and_step[:, 0], chunk_and_step[:, 1], links)
 
 
 def _image_blocks(node: Longs, pattern: _Pattern, blocks: Blocks) -> Longs:
@@ -122,18 +120,18 @@ def _distinct_hops(hops: Longs) -> tuple[Routes, Longs]:
     ([0, 2, 3], [0, 2, 3], [1, 0, 1])
     """
     order = np.lexsort(hops.T[::-1])
-    ordered = hops[order]
-    new = np.ones(len(hops), bool)
-    new[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
+    sorted_hops = hops[order]
+    is_new = np.ones(len(hops), bool)
+    is_new[1:] = np.any(sorted_hops[1:] != sorted_hops[:-1], axis=1)
     route = np.empty(len(hops), np.int64)
-    route[order] = np.cumsum(new) - 1
-    unique_hops = ordered[new]
-    inside = unique_hops >= 0
-    ptr = np.concatenate([[0], np.cumsum(inside.sum(axis=1))]).astype(np.int64)
-    return Routes(ptr, unique_hops[inside].astype(np.int32)), route
+    route[order] = np.cumsum(is_new) - 1
+    unique_hops = sorted_hops[is_new]
+    is_link = unique_hops >= 0
+    ptr = np.concatenate([[0], np.cumsum(is_link.sum(axis=1))]).astype(np.int64)
+    return Routes(ptr, unique_hops[is_link].astype(np.int32)), route
 
 
 def _reduce_fractions(chunks: Chunks) -> Chunks:
     """Return the chunks with the smallest denominator."""
-    common = math.gcd(chunks.denominator, *np.unique(chunks.share).tolist(), *np.unique(chunks.offset).tolist())
-    return Chunks(chunks.block, chunks.offset // common, chunks.share // common, chunks.denominator // common)
+    divisor = math.gcd(chunks.denominator, *np.unique(chunks.share).tolist(), *np.unique(chunks.offset).tolist())
+    return Chunks(chunks.block, chunks.offset // divisor, chunks.share // divisor, chunks.denominator // divisor)

@@ -128,9 +128,9 @@ def _nonzero_words(sets: Words) -> Words:
     rows, words = sets.shape
     # Pad to 8, 16, 32 or 64 flags, or a multiple of 64, so that packed flags form whole words.
     width = 8 << max(0, (words - 1).bit_length() - 3) if words <= 64 else -(-words // 64) * 64
-    full = sets != 0
+    is_nonzero = sets != 0
     if width > words:
-        full, narrow_flags = np.zeros((rows, width), np.bool_), full
-        full[:, :words] = narrow_flags
-    octets = np.packbits(full.reshape(-1), bitorder="little")
+        is_nonzero, unpadded = np.zeros((rows, width), np.bool_), is_nonzero
+        is_nonzero[:, :words] = unpadded
+    octets = np.packbits(is_nonzero.reshape(-1), bitorder="little")
     return octets.view(f"<u{min(width, 64) // 8}").astype(np.uint64).reshape(rows, -1)

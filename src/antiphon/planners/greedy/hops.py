@@ -1,4 +1,4 @@
-"""The hops between ranks of a machine, in batches where no rank sends or receives twice.
+"""The hops between ranks of a machine, in batches where no rank sends or receives twice. Called by search.py.
 
 A hop is a path from rank to rank, direct or through switches, without a rank in between. The simulation of planner
 `greedy` handles whole batches as NumPy columns; since the destinations of a batch differ, its hops cannot bring one
@@ -21,9 +21,9 @@ from antiphon.core.columns import Bools, Floats, Longs, concat_ranges, pointers
 from antiphon.core.routes import Routes
 from antiphon.core.topology import Topology
 
-MANY_RANKS = 256  # on more ranks not all pairs of ranks behind switches are hops
-MOST_SHIFTS = 48  # number of distances in rank numbers (shifts) that are then kept per kind
-FAR = 2**20  # distance of switches that cannot be reached
+MANY_RANKS = 256  # on more ranks not all pairs of ranks behind switches are hops, to bound time and memory
+MOST_SHIFTS = 48  # distances in rank numbers (shifts) that are then kept per kind
+UNREACHABLE = 2**20  # as a distance of switches
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,33 +76,34 @@ def hops_of(topology: Topology) -> Hops:
     """
     resources = topology.resources
     capacity = np.array([float(c) for c in resources.capacity])[resources.class_of]
-    # the width of a link: its own capacity, or less if it is in a narrower shared limit
-    narrow = capacity[: topology.links].copy()
+    # the width of a link: its own capacity, or that of a narrower shared limit
+    link_width = capacity[: topology.links].copy()
     limited = np.repeat(np.arange(topology.links), np.diff(resources.limit_ptr))
-    np.minimum.at(narrow, limited, capacity[resources.limit_of])
-    wide = np.flatnonzero(narrow > 0)
+    np.minimum.at(link_width, limited, capacity[resources.limit_of])
+    usable_links = np.flatnonzero(link_width > 0)
     ranks = topology.ranks
     link_src, link_dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
-    direct = wide[(link_src[wide] < ranks) & (link_dst[wide] < ranks)]
+    direct = usable_links[(link_src[usable_links] < ranks) & (link_dst[usable_links] < ranks)]
     src, dst, paths = (
         [link_src[direct]],
         [link_dst[direct]],
         [Routes(np.arange(len(direct) + 1), direct.astype(np.int32))],
     )
     if topology.switches:
-        through = _hops_through_switches(topology, narrow, wide)
-        src.append(through[0])
-        dst.append(through[1])
-        paths.append(through[2])
-    first, last = np.concatenate(src), np.concatenate(dst)
+        switch_src, switch_dst, switch_paths = _hops_through_switches(topology, link_width, usable_links)
+        src.append(switch_src)
+        dst.append(switch_dst)
+        paths.append(switch_paths)
     routes = paths[0] if len(paths) == 1 else paths[0].join(paths[1])
-    return _sort_by_kind(topology, first, last, routes, narrow, capacity)
+    return _sort_by_kind(topology, np.concatenate(src), np.concatenate(dst), routes, link_width, capacity)
 
 
-def _sort_by_kind(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: Floats, capacity: Floats) -> Hops:
+def _sort_by_kind(
+    topology: Topology, src: Longs, dst: Longs, routes: Routes, link_width: Floats, capacity: Floats
+) -> Hops:
     """Number the hops by kind and divide them into batches."""
     lengths = np.diff(routes.ptr)
-    width = np.minimum.reduceat(narrow[routes.links], routes.ptr[:-1]) if len(lengths) else np.zeros(0)
+    width = np.minimum.reduceat(link_width[routes.links], routes.ptr[:-1]) if len(lengths) else np.zeros(0)
     _, kind = np.unique(np.stack([-width, lengths], axis=1), axis=0, return_inverse=True)
     kind = kind.reshape(-1).astype(np.int64)
     # by kind, then distance in rank numbers: neighbours in the order are shifts of each other, so they form batches
@@ -182,52 +183,51 @@ def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[L
 # ---- through switches ----
 
 
-def _hops_through_switches(topology: Topology, narrow: Floats, wide: Longs) -> tuple[Longs, Longs, Routes]:
-    """Return for every pair of ranks behind switches the best paths: of those with the widest ends, the shortest."""
+def _hops_through_switches(topology: Topology, link_width: Floats, usable_links: Longs) -> tuple[Longs, Longs, Routes]:
+    """Return senders, receivers and paths of hops: for every pair of ranks, of the widest by end links the shortest."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
-    out = _ports_of(wide[(src[wide] < ranks) & (dst[wide] >= ranks)], src, ranks)
-    into = _ports_of(wide[(src[wide] >= ranks) & (dst[wide] < ranks)], dst, ranks)
-    distance, switch_links = _switch_distances(topology, wide)
-    chosen: list[tuple[Longs, Longs, Longs]] = []
-    tally: dict[tuple[float, int], list[int]] = {}
-    by_shift: list[tuple[tuple[float, int], Longs, Longs]] = []
-    every = np.arange(ranks)
+    out = _ports_of(usable_links[(src[usable_links] < ranks) & (dst[usable_links] >= ranks)], src, ranks)
+    into = _ports_of(usable_links[(src[usable_links] >= ranks) & (dst[usable_links] < ranks)], dst, ranks)
+    distance, switch_links = _switch_distances(topology, usable_links)
+    # (width, length) -> by shift, arrays of two rows: the first and the last link of every hop
+    hops_by_kind: dict[tuple[float, int], list[Longs]] = {}
+    all_ranks = np.arange(ranks)
     for shift in range(1, ranks):
-        out_ports, in_ports = out[every], into[(every + shift) % ranks]  # ports by hop
-        # all pairs of a port of the sender and a port of the receiver, for all ranks at this shift at once
+        out_ports, in_ports = out[all_ranks], into[(all_ranks + shift) % ranks]  # [sender, port]: links
+        # [sender, its port, the receiver's port]: all pairs of ports, for all ranks at this shift at once
         usable = (out_ports >= 0)[:, :, None] & (in_ports >= 0)[:, None, :]
-        a, b = np.where(usable, out_ports[:, :, None], 0), np.where(usable, in_ports[:, None, :], 0)
-        first, last = np.where(usable, dst[a] - ranks, 0), np.where(usable, src[b] - ranks, 0)
-        length = np.where(usable, distance[first, last] + 2, FAR)
-        usable &= length < FAR
-        path_width = np.where(usable, np.minimum(narrow[a], narrow[b]), 0.0)
-        # per hop keep only its broadest ports, and of these the shortest ways
+        out_link, in_link = np.where(usable, out_ports[:, :, None], 0), np.where(usable, in_ports[:, None, :], 0)
+        first, last = np.where(usable, dst[out_link] - ranks, 0), np.where(usable, src[in_link] - ranks, 0)  # switches
+        length = np.where(usable, distance[first, last] + 2, UNREACHABLE)
+        usable &= length < UNREACHABLE
+        path_width = np.where(usable, np.minimum(link_width[out_link], link_width[in_link]), 0.0)
+        # per hop keep only its widest ports, and of these the shortest paths
         best = path_width.max(axis=(1, 2), initial=0.0, keepdims=True)
         usable &= path_width >= best
-        length = np.where(usable, length, FAR)
-        usable &= length == length.min(axis=(1, 2), initial=FAR, keepdims=True)
+        length = np.where(usable, length, UNREACHABLE)
+        usable &= length == length.min(axis=(1, 2), initial=UNREACHABLE, keepdims=True)
         where = np.nonzero(usable)
-        for breadth, best_length in set(zip(path_width[where].tolist(), length[where].tolist(), strict=True)):
-            matching = (path_width[where] == breadth) & (length[where] == best_length)
-            key = (breadth, int(best_length))
-            by_shift.append((key, a[where][matching], b[where][matching]))
-            tally.setdefault(key, []).append(len(by_shift) - 1)
-    for of_key in tally.values():
-        numbers = of_key
+        for width, best_length in set(zip(path_width[where].tolist(), length[where].tolist(), strict=True)):
+            matching = (path_width[where] == width) & (length[where] == best_length)
+            links = np.stack([out_link[where][matching], in_link[where][matching]])
+            hops_by_kind.setdefault((width, int(best_length)), []).append(links)
+    hop_links: list[Longs] = []
+    for shifts in hops_by_kind.values():
         # too many hops in all: keep shifts at geometric distances, as many near the first as near the last
-        if ranks > MANY_RANKS and len(of_key) > MOST_SHIFTS:
-            full = max(len(by_shift[number][1]) for number in of_key)
-            broadest = [number for number in of_key if 2 * len(by_shift[number][1]) >= full]
-            picked = np.unique(np.rint(np.geomspace(1, max(len(broadest) // 2, 1), MOST_SHIFTS // 2)).astype(int) - 1)
-            numbers = sorted({*(broadest[at] for at in picked), *(broadest[-1 - at] for at in picked)})
-        chosen += [(src[by_shift[n][1]], dst[by_shift[n][2]], np.stack(by_shift[n][1:])) for n in numbers]
-    if not chosen:
+        if ranks > MANY_RANKS and len(shifts) > MOST_SHIFTS:
+            most_hops = max(links.shape[1] for links in shifts)
+            common = [links for links in shifts if 2 * links.shape[1] >= most_hops]
+            places = np.unique(np.rint(np.geomspace(1, max(len(common) // 2, 1), MOST_SHIFTS // 2)).astype(int) - 1)
+            hop_links += [common[at] for at in sorted({*places.tolist(), *(len(common) - 1 - places).tolist()})]
+        else:
+            hop_links += shifts
+    if not hop_links:
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, Routes(np.zeros(1, np.int64), np.zeros(0, np.int32))
-    first, last = np.concatenate([k[0] for k in chosen]), np.concatenate([k[1] for k in chosen])
-    ends = np.concatenate([k[2] for k in chosen], axis=1)
-    return first, last, _switch_paths(topology, ends[0], ends[1], distance, switch_links)
+    first_links, last_links = np.concatenate(hop_links, axis=1)
+    paths = _switch_paths(topology, first_links, last_links, distance, switch_links)
+    return src[first_links], dst[last_links], paths
 
 
 def _ports_of(links: Longs, end: Longs, ranks: int) -> Longs:
@@ -240,44 +240,44 @@ def _ports_of(links: Longs, end: Longs, ranks: int) -> Longs:
     return table
 
 
-def _switch_distances(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
+def _switch_distances(topology: Topology, usable_links: Longs) -> tuple[Longs, Longs]:
     """Return the distances between switches through switches, and each switch's links to others, side by side."""
     ranks, switches = topology.ranks, topology.switches
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
-    inner = wide[(src[wide] >= ranks) & (dst[wide] >= ranks)]
+    inner = usable_links[(src[usable_links] >= ranks) & (dst[usable_links] >= ranks)]
     switch_links = _ports_of(inner, src - ranks, switches)
-    near = np.zeros((switches, switches), np.float32)
-    near[src[inner] - ranks, dst[inner] - ranks] = 1
-    far = np.full((switches, switches), FAR, np.int64)
-    front: Bools = np.eye(switches, dtype=np.bool_)
+    adjacent = np.zeros((switches, switches), np.float32)
+    adjacent[src[inner] - ranks, dst[inner] - ranks] = 1
+    distance = np.full((switches, switches), UNREACHABLE, np.int64)
+    frontier: Bools = np.eye(switches, dtype=np.bool_)
     depth = 0
-    while front.any():
-        far[front] = depth
+    while frontier.any():
+        distance[frontier] = depth
         depth += 1
         # breadth-first search from all switches at once, by matrix products
-        front = (front.astype(np.float32) @ near > 0) & (far == FAR)
-    return far, switch_links
+        frontier = (frontier.astype(np.float32) @ adjacent > 0) & (distance == UNREACHABLE)
+    return distance, switch_links
 
 
 def _switch_paths(topology: Topology, first: Longs, last: Longs, distance: Longs, switch_links: Longs) -> Routes:
     """Return the paths of hops with these first and last links; equally short paths are used alternately."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
-    at, goal = dst[first] - ranks, src[last] - ranks
+    switch, goal_switch = dst[first] - ranks, src[last] - ranks
     columns, owners = [first], [np.arange(len(first))]
     alternation = src[first] + dst[last]
-    moving = np.flatnonzero(at != goal)
-    while len(moving):
-        offered = switch_links[at[moving]]
-        # each offered link's remaining distance; those that come nearer to the goal are on a shortest path
-        ahead = distance[np.where(offered >= 0, dst[offered] - ranks, 0), goal[moving][:, None]]
-        good = (offered >= 0) & (ahead == distance[at[moving], goal[moving]][:, None] - 1)
-        choice = alternation[moving] % good.sum(axis=1)
-        next_link = offered[np.arange(len(moving)), (np.cumsum(good, axis=1) > choice[:, None]).argmax(axis=1)]
+    unfinished = np.flatnonzero(switch != goal_switch)
+    while len(unfinished):
+        options = switch_links[switch[unfinished]]
+        # the distance that remains after each link; links that come nearer to the goal are on a shortest path
+        remaining = distance[np.where(options >= 0, dst[options] - ranks, 0), goal_switch[unfinished][:, None]]
+        is_nearer = (options >= 0) & (remaining == distance[switch[unfinished], goal_switch[unfinished]][:, None] - 1)
+        choice = alternation[unfinished] % is_nearer.sum(axis=1)
+        next_link = options[np.arange(len(unfinished)), (np.cumsum(is_nearer, axis=1) > choice[:, None]).argmax(axis=1)]
         columns.append(next_link)
-        owners.append(moving)
-        at[moving] = dst[next_link] - ranks
-        moving = moving[at[moving] != goal[moving]]
+        owners.append(unfinished)
+        switch[unfinished] = dst[next_link] - ranks
+        unfinished = unfinished[switch[unfinished] != goal_switch[unfinished]]
     columns.append(last)
     owners.append(np.arange(len(first)))
     link, owner = np.concatenate(columns), np.concatenate(owners)

@@ -33,10 +33,10 @@ def sharp(request: Request) -> Iterator[Schedule]:
     if not is_allreduce:
         schedule = plan_shares(collective, trees, joints_at_once, 1)
     else:
-        src, dst = (ends.ravel() for ends in np.meshgrid(np.arange(members), np.arange(members), indexing="ij"))
+        src, dst = (column.ravel() for column in np.meshgrid(np.arange(members), np.arange(members), indexing="ij"))
         src, dst = src[src != dst], dst[src != dst]
         builder, zeros = ScheduleBuilder(), np.zeros(len(src), np.int64)
-        for number, tree in enumerate(trees):
+        for number, tree in enumerate(trees):  # chunk `number` on this tree, all rows in step 0 and one joint
             builder.add_rows(tree, zeros, zeros + number, src, dst, REDUCE, zeros)
         schedule = builder.to_schedule(collective, cut(collective, len(trees)))
     yield replace(schedule, provenance={"planner": "sharp", "options": {}})

@@ -1,9 +1,10 @@
 """The rounds of k-ring for groups of any sizes: lanes through the groups, and which rank represents a lane in each.
 
-In k-ring, blocks travel from group to group along parallel rings, the lanes, and then around within each group. Lane j
-is represented in a group of s ranks by its member j mod s, and the block of member i belongs to lane i. If all groups
-have the same size every member is one lane; in a smaller group a member serves several lanes. A seat is a position in
-the order of ranks, in which groups are consecutive.
+Called by kring.py: `parse_sizes` and `groups_by_place` give the groups, `lane_rounds` the allgather and `lane_chains`
+the broadcast; other collectives are made of these. In k-ring, blocks travel from group to group along parallel rings,
+the lanes, and then around within each group. Lane j is represented in a group of s ranks by its member j mod s, and the
+block of member i belongs to lane i. If all groups have the same size every member is one lane; in a smaller group a
+member serves several lanes. A seat is a position in the order of ranks, in which groups are consecutive.
 
 Example: groups of 3 and 2. Lanes 0, 1, 2 go through members 0, 1, 2 of the first and members 0, 1, 0 of the second.
 """
@@ -97,20 +98,21 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
     [(0, 0, 0, 2), (0, 1, 1, 2), (0, 2, 2, 0), (1, 0, 0, 1), (1, 1, 1, 0), (2, 2, 0, 1)]
     """
     size, start = np.array(sizes), np.cumsum([0, *sizes[:-1]])
-    groups, ranks, longest = len(size), len(seats), int(size.max())
-    owner = np.repeat(np.arange(groups), size)
-    lane = concat_ranges(np.zeros(groups, np.int64), size)
+    groups, ranks = len(size), len(seats)
+    owner = np.repeat(np.arange(groups), size)  # by seat: its group
+    lane = concat_ranges(np.zeros(groups, np.int64), size)  # by seat: its number in the group, the lane of its block
     block, rank = as_int32(seats.member), seats.rank
     rows = ranks * (ranks - 1)
     step, chunk, src, dst = (np.empty(rows, np.int32) for _ in range(4))
-    inner_rounds = longest - 1  # rounds within a group
-    round_steps = max(inner_rounds, 1) if overlap else 1  # steps between two rounds between groups
-    # rounds between groups: a block stays in its lane and moves on by one group per round
+    inner_rounds = int(size.max()) - 1  # rounds within a group
+    round_steps = max(inner_rounds, 1) if overlap else 1  # steps from one round between groups to the next
+    # rounds between groups: a block stays in its lane and moves on by one group per round. Arrays are (round, block)
     hop = np.arange(groups - 1)[:, None]
-    seat = [start[g] + lane % size[g] for g in ((owner + hop) % groups, (owner + hop + 1) % groups)]
-    low = hop.size * ranks
-    for column, values in ((step, hop * round_steps), (chunk, block), (src, rank[seat[0]]), (dst, rank[seat[1]])):
+    sender, receiver = (start[g] + lane % size[g] for g in ((owner + hop) % groups, (owner + hop + 1) % groups))
+    low = hop.size * ranks  # rows written so far
+    for column, values in ((step, hop * round_steps), (chunk, block), (src, rank[sender]), (dst, rank[receiver])):
         column[:low].reshape(-1, ranks)[...] = values
+    # (group, block): the step in which the block begins to go around in the group
     begin = (0 if overlap else groups - 1) + inner_rounds * ((np.arange(groups)[:, None] - owner) % groups)
     # rounds within each group: blocks of a lane start at the lane's representative
     for group in range(groups):
@@ -138,9 +140,10 @@ def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> S
     size, start = np.array(sizes), np.cumsum([0, *sizes[:-1]])
     groups = len(size)
     root = int(np.flatnonzero(seats.rank == collective.roots[0])[0])
-    home = int(np.searchsorted(start, root, side="right")) - 1
-    group_order = (home + np.arange(groups)) % groups
-    member = (root - start[home]) % size[group_order]
+    root_group = int(np.searchsorted(start, root, side="right")) - 1
+    group_order = (root_group + np.arange(groups)) % groups
+    # in the order of groups: the number in its group of the rank that represents the lane, and its seat
+    member = (root - start[root_group]) % size[group_order]
     leader = start[group_order] + member
     columns: list[tuple[Longs, Longs, Longs]] = [(np.arange(groups - 1), leader[:-1], leader[1:])]
     for position, group in enumerate(group_order.tolist()):

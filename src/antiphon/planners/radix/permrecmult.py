@@ -90,23 +90,24 @@ def permrecmult(
     refuse_too_many_transfers("permrecmult", topology, collective, rows_needed(collective.kind, resolved, large))
     seating = parse_order(order, collective) if order is not None else seats_by_place(topology, collective)
     schedule = _plan_collective(collective, seating, resolved, by, large)
-    natural = seating == list(collective.members)
+    is_default_order = seating == list(collective.members)
     options = {
         "k": None if radices is not None else resolve_k(k, resolved.ranks), "radices": radices and str(resolved),
         "fold": fold or None, "by": None if by == "permute" else by, "large": large or None,
-        "order": None if natural else ",".join(map(str, seating)), "pieces": pieces,
+        "order": None if is_default_order else ",".join(map(str, seating)), "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(resolved), "rounds": schedule.steps}
-    done = finish_schedule(schedule, topology, collective, "permrecmult", options, pieces, facts)
+    finished = finish_schedule(schedule, topology, collective, "permrecmult", options, pieces, facts)
     if by == "permute" and collective.kind != "allreduce":
         share = moved_share(collective, seating, resolved)
         rule = {"rule": "arrival", "radices": list(resolved.rounds), "ranks": resolved.ranks}
         local = (Local("permute", share),) if share else ()
-        done = replace(done, local=local, provenance={**done.provenance, "layout": rule})
-    yield done
+        finished = replace(finished, local=local, provenance={**finished.provenance, "layout": rule})
+    yield finished
 
 
 def _check_options(collective: Collective, by: str) -> None:
+    """Raise Invalid for a value of `by` that the collective cannot use."""
     if by != "permute" and collective.kind == "allreduce":
         raise Invalid(f"option by: an allreduce needs no permutation, so {by} has nothing to do; leave it out")
     if by == "exchange" and collective.kind == "reducescatter":
@@ -148,18 +149,17 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     total = size if ranks is None else ranks
     if not 0 <= rank < total or total < size:
         raise Invalid(f"layout: rank {rank} of {total} ranks with radices {'x'.join(map(str, radices))} does not exist")
-    core = core_of(total, size)
+    core = core_of(total, size)  # the representatives of the ranks, which take part in the rounds
     own_core = int(np.searchsorted(core.first, rank, side="right")) - 1
     order = np.array([own_core])
     for radix, distance in zip(radices, Radices(tuple(radices), total).distances(far=True), strict=True):
         digit = order // distance % radix
-        away = np.arange(radix)[:, None]
-        # each round multiplies the buffer: the partner at distance `away` contributes the same pattern, shifted
-        order = (order + ((digit + away) % radix - digit) * distance).ravel()
+        shift = np.arange(radix)[:, None]
+        # each round multiplies the buffer: the partner `shift` digits on contributes the same pattern, shifted
+        order = (order + ((digit + shift) % radix - digit) * distance).ravel()
     blocks = concat_ranges(core.first[order], core.count[order])
-    ends = (
-        np.cumsum(core.count[order]) - 1
-    )  # the representative comes first in the buffer; its number is the last of its seats
+    # the representative comes first in the buffer; its number is the last of its seats
+    ends = np.cumsum(core.count[order]) - 1
     begins = ends - core.count[order] + 1
     blocks = np.where(
         _mark_positions(begins, total), blocks + np.repeat(core.count[order], core.count[order]) - 1, blocks - 1
@@ -181,14 +181,13 @@ def moved_share(collective: Collective, order: Sequence[int], radices: Radices) 
     """Return the fraction of nbytes that the permutation moves at the rank where it moves most. O(P^2)."""
     seats = Seats.in_order(collective, list(order))
     weight = collective.weights
-    goal = np.cumsum(weight) - weight
+    goal = np.cumsum(weight) - weight  # by block: where it begins in the ordered buffer
     max_moved = 0
     for seat in range(len(seats)):
         block = seats.member[layout(radices.rounds, seat, len(seats))]
         width = weight[block]
-        # positions whose block does not belong there
-        away = (np.cumsum(width) - width) != goal[block]
-        max_moved = max(max_moved, int(width[away].sum()))
+        is_misplaced = (np.cumsum(width) - width) != goal[block]
+        max_moved = max(max_moved, int(width[is_misplaced].sum()))
         if max_moved == int(weight.sum()):
             break  # the maximum possible; usually one of the first ranks has it
     return Fraction(max_moved, collective.buffer_weight)
@@ -201,7 +200,7 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     """Plan an allgather that begins with an exchange after which far-first rounds give the blocks in order (Sack and
     Gropp 2012).
 
-    Every message is then contiguous in the buffer; folded ranks hand in theirs by the same exchange. A block returns to
+    Every message is then contiguous in the buffer; folded ranks send theirs in the same exchange. A block returns to
     its contributor, unless `minimal`: then the contributor keeps it, and messages have a hole there.
     """
     seats = Seats.in_order(collective, list(order))
@@ -210,19 +209,19 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, True, number, number)
     place = digit_reversal(radices)
-    edge = np.arange(radices.size + 1) * ranks // radices.size  # blocks of each place
-    first, count = edge[:-1], np.diff(edge)
-    times = count[place[moves.item]]
-    home = np.argsort(seats.member)  # who contributes each block
+    edge = np.arange(radices.size + 1) * ranks // radices.size
+    first, count = edge[:-1], np.diff(edge)  # by place: its first block and number of blocks
+    times = count[place[moves.item]]  # by move: its number of blocks
+    home = np.argsort(seats.member)  # by block: the seat that contributes it
     # which core must hold each block first, so that far-first rounds append blocks in ascending order
     holder = core.seat[np.argsort(place)][np.repeat(np.arange(radices.size), count)]
     block = np.arange(ranks)
-    moving = holder != home
+    is_moved = holder != home
     targets = np.repeat(core.extra, ranks)
-    step = [0 * block[moving], np.repeat(moves.step, times) + 1, np.full(len(targets), len(radices.rounds) + 1)]
-    item = [block[moving], concat_ranges(first[place[moves.item]], times), np.tile(block, len(core.extra))]
-    src = [home[moving], core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, ranks)]
-    dst = [holder[moving], core.seat[np.repeat(moves.dst, times)], targets]
+    step = [0 * block[is_moved], np.repeat(moves.step, times) + 1, np.full(len(targets), len(radices.rounds) + 1)]
+    item = [block[is_moved], concat_ranges(first[place[moves.item]], times), np.tile(block, len(core.extra))]
+    src = [home[is_moved], core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, ranks)]
+    dst = [holder[is_moved], core.seat[np.repeat(moves.dst, times)], targets]
     when, items, senders, receivers = (np.concatenate(column) for column in (step, item, src, dst))
     keep = receivers != home[items] if minimal else np.ones(len(when), np.bool_)
     return rows_to_schedule(collective, seats, when[keep], items[keep], senders[keep], receivers[keep])
@@ -233,15 +232,14 @@ def _separate_runs(schedule: Schedule) -> Schedule:
     block = schedule.chunks.block[schedule.chunk]
     order = np.lexsort((block, schedule.dst, schedule.src, schedule.step))
     step, src, dst, blocks = (column[order] for column in (schedule.step, schedule.src, schedule.dst, block))
-    message = np.ones(len(order), np.bool_)
-    message[1:] = (step[1:] != step[:-1]) | (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    starts_message = np.ones(len(order), np.bool_)
+    starts_message[1:] = (step[1:] != step[:-1]) | (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
     # a run ends with its message, or where the next block is not the next number
-    run = message.copy()
-    run[1:] |= blocks[1:] != blocks[:-1] + 1
-    number = np.cumsum(run) - 1
-    # the number of the run within its message
-    within = number - np.maximum.accumulate(np.where(message, number, 0))
-    longest = np.zeros(schedule.steps, np.int64)
-    np.maximum.at(longest, step, within + 1)
-    begin = np.cumsum(longest) - longest
-    return schedule.take(order, step=as_int32(begin[step] + within))
+    starts_run = starts_message.copy()
+    starts_run[1:] |= blocks[1:] != blocks[:-1] + 1
+    run = np.cumsum(starts_run) - 1
+    run_in_message = run - np.maximum.accumulate(np.where(starts_message, run, 0))
+    max_runs = np.zeros(schedule.steps, np.int64)  # by step, of any message
+    np.maximum.at(max_runs, step, run_in_message + 1)
+    begin = np.cumsum(max_runs) - max_runs
+    return schedule.take(order, step=as_int32(begin[step] + run_in_message))

@@ -19,10 +19,10 @@ from antiphon.units import format_bandwidth
 
 
 def least_time_per_byte(topology: Topology, members: tuple[int, ...]) -> tuple[float, str]:
-    """Return a lower bound on the seconds per byte of a step of all rings together, and its reason; 0: no bound is
-    known.
+    """Return a lower bound on the seconds per byte of a step of all rings together, and its reason.
 
-    Of the shared limits that a link is in, only the narrowest counts. O(links) per level of places.
+    0: no bound is known.     Of the shared limits that a link is in, only the narrowest counts. O(links) per level of
+    places.
 
     >>> from antiphon.core.example import machine
     >>> seconds, why = least_time_per_byte(machine(), (0, 1, 2))
@@ -49,9 +49,11 @@ def least_time_per_byte(topology: Topology, members: tuple[int, ...]) -> tuple[f
             ).astype(float)
             limited = crossing[limit[crossing] >= 0]
             keys, group_and_limit = np.unique(label[end[limited]] * len(capacity) + limit[limited], return_inverse=True)
-            summed = np.bincount(group_and_limit, weights=link_capacity[limited], minlength=len(keys))
+            link_sums = np.bincount(group_and_limit, weights=link_capacity[limited], minlength=len(keys))
             bandwidth_across += np.bincount(
-                keys // len(capacity), weights=np.minimum(summed, capacity[keys % len(capacity)]), minlength=len(names)
+                keys // len(capacity),
+                weights=np.minimum(link_sums, capacity[keys % len(capacity)]),
+                minlength=len(names),
             )
             if not must_leave.any():
                 continue

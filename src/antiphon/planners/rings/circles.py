@@ -39,7 +39,7 @@ from antiphon.planners.shared.rows import (
 
 CHAINS = ("broadcast", "reduce")  # collectives planned as a chain, which are pipelined by default
 CHAIN_PIECES = 32  # default number of slices of a chain
-MAX_ALLTOALL_TRANSFERS = 2**24  # lower than MOST_TRANSFERS: other planners are always better at it
+MAX_ALLTOALL_TRANSFERS = 2**24  # lower than MOST_TRANSFERS: other planners are always faster
 
 
 def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
@@ -115,6 +115,39 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     )  # fmt: skip
 
 
+def exchange_in_pairs(collective: Collective, cycle: Sequence[int]) -> Schedule:
+    """Plan an allreduce of whole vectors around a cycle of an even number P of ranks in P / 2 steps, the fewest.
+
+    Pairs of neighbours exchange, then the other pairs, in turn. A rank sends its own vector first, then the sum of the
+    first pair, then always what it received in the step before: these are contributions that the other lacks. (For
+    allgathers: Chen, Zhang and Yuan 2005.) Half of the data begins with the other pairs, so that all links are used.
+
+    >>> schedule = exchange_in_pairs(Collective("allreduce", 4), [0, 1, 2, 3])
+    >>> schedule.steps, schedule.src[:4].tolist(), schedule.dst[:4].tolist()
+    (2, [0, 1, 2, 3], [1, 0, 3, 2])
+    """
+    rank, size = np.array(cycle, np.int32), len(cycle)
+    seats, steps = np.arange(size), size // 2
+    columns = []
+    for number in range(steps):
+        # the pairs of even steps begin at even seats; what arrives later than in step 0 is stored to be sent on
+        partner = seats ^ 1 if number % 2 == 0 else ((seats + 1) ^ 1) - 1
+        sent_slot, stored_slot = (number if number > 1 else 0), (number + 1 if 0 < number < steps - 1 else 0)
+        op = COPY if stored_slot else REDUCE
+        columns.append(
+            [0 * seats + number, seats, partner % size, *(0 * seats + x for x in (op, sent_slot, stored_slot))]
+        )
+        if sent_slot:
+            columns.append([0 * seats + number, seats, seats, *(0 * seats + x for x in (REDUCE, sent_slot, 0))])
+    step, src, dst, ops, src_slot, dst_slot = (
+        as_int32(np.concatenate(column)) for column in zip(*columns, strict=True)
+    )
+    return Schedule(
+        collective, cut(collective, 1), step, np.zeros_like(step), rank[src], rank[dst], ops.astype(np.uint8),
+        src_slot=src_slot, dst_slot=dst_slot,
+    )  # fmt: skip
+
+
 def _ring_hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """Plan an allgather or reducescatter; a seat is a position on the cycle.
 
@@ -163,14 +196,14 @@ def _relay_alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
     return rows_to_schedule(collective, seats, *_relay_rows(seats, len(seats) - 1, 1))
 
 
-def _relay_rows(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:
+def _relay_rows(seats: Seats, max_distance: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:
     """Return the columns step, block, sending seat and receiving seat of an alltoall in one direction (1 or -1).
 
-    A block over a distance of d seats, up to `farthest`, makes d hops in steps 0 to d - 1.
+    A block over a distance of d seats, up to `max_distance`, makes d hops in steps 0 to d - 1.
     """
     size = len(seats)
     # all pairs of a distance and an origin, then one row per hop
-    distance, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
+    distance, origin = (x.ravel() for x in np.meshgrid(np.arange(1, max_distance + 1), np.arange(size), indexing="ij"))
     step = _count_up(distance)
     origin, goal = np.repeat(origin, distance), np.repeat((origin + direction * distance) % size, distance)
     seat = (origin + direction * step) % size

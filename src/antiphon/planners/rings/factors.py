@@ -1,9 +1,9 @@
 """Pack Hamiltonian cycles in large networks whose edges lie in squares: grids, tori of any dimension, hypercubes.
 
-Input (`joined_factors`): an undirected network and the number n of cycles wanted. Output: up to n edge-disjoint cycles,
-each through all ranks; [] if the method finds none. A 2-factor (here: factor) is a set of edges in which every rank has
-degree two, that is, a set of cycles that together visit every rank once. Factors are easy to find; then their cycles
-are joined:
+Input (`joined_factors`, called by cycles.py and edge_disjoint.py): an undirected network and the number n of cycles
+wanted. Output: up to n edge-disjoint cycles, each through all ranks; [] if the method finds none. A 2-factor (here:
+factor) is a set of edges in which every rank has degree two, that is, a set of cycles that together visit every rank
+once. Factors are easy to find; then their cycles are joined:
 
     1. choose edges that give every rank degree 2n (a maximum flow, for bipartite networks)
     2. split them into n factors (Petersen 1891): orient the edges along closed walks, so that n edges leave and n enter
@@ -23,8 +23,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-MAX_EXAMINED = 60_000  # squares examined before giving up
-MAX_SQUARES = 100_000  # squares listed
+MAX_EXAMINED = 60_000  # squares, before the search for one set of factors ends
+MAX_SQUARES = 100_000  # squares listed; further ones are left out
 
 Edge = tuple[int, int]  # ranks a < b
 
@@ -34,23 +34,23 @@ def bipartite_sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool]
 
     None if the network is not bipartite (it has a cycle of odd length).
     """
-    near: list[list[int]] = [[] for _ in range(ranks)]
+    neighbours: list[list[int]] = [[] for _ in range(ranks)]
     for a, b in edges:
-        near[a].append(b)
-        near[b].append(a)
+        neighbours[a].append(b)
+        neighbours[b].append(a)
     side, components = [-1] * ranks, 0
     for start in range(ranks):
         if side[start] >= 0:
             continue
         components += 1
-        side[start], todo = 0, [start]
-        while todo:
-            rank = todo.pop()
-            for other in near[rank]:
-                if side[other] < 0:
-                    side[other] = 1 - side[rank]
-                    todo.append(other)
-                elif side[other] == side[rank]:
+        side[start], stack = 0, [start]
+        while stack:
+            rank = stack.pop()
+            for neighbour in neighbours[rank]:
+                if side[neighbour] < 0:
+                    side[neighbour] = 1 - side[rank]
+                    stack.append(neighbour)
+                elif side[neighbour] == side[rank]:
                     return None
     return side, components == 1
 
@@ -61,9 +61,11 @@ def joined_factors(edges: list[Edge], ranks: int, count: int, seed: int = 0) -> 
     `edges`: pairs a < b, each once. O(count * edges), plus MAX_EXAMINED squares, each O(ranks).
     """
     for number in range(count, 0, -1):
-        chosen = _regular_edges(edges, ranks, 2 * number)
-        if chosen is not None:
-            cycles = _Factors(edges, ranks, _two_factors(chosen, ranks, number), random.Random(seed)).join_cycles()
+        regular_edges = _regular_edges(edges, ranks, 2 * number)
+        if regular_edges is not None:
+            cycles = _Factors(
+                edges, ranks, _two_factors(regular_edges, ranks, number), random.Random(seed)
+            ).join_cycles()
             if cycles:
                 return cycles
     return []
@@ -118,15 +120,15 @@ def _two_factors(edges: list[Edge], ranks: int, count: int) -> list[list[Edge]]:
 
 def _orient_edges(edges: list[Edge], ranks: int) -> list[Edge]:
     """Return every edge in the direction of a closed walk over it, so that as many arcs leave as enter every rank."""
-    near: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    neighbours: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for edge_index, (a, b) in enumerate(edges):
-        near[a].append((b, edge_index))
-        near[b].append((a, edge_index))
+        neighbours[a].append((b, edge_index))
+        neighbours[b].append((a, edge_index))
     used, arcs = [False] * len(edges), []
     for start in range(ranks):
         rank = start
-        while near[rank]:  # degrees are even: a walk that gets stuck is back at its start
-            next_rank, edge_index = near[rank].pop()
+        while neighbours[rank]:  # degrees are even: a walk that gets stuck is back at its start
+            next_rank, edge_index = neighbours[rank].pop()
             if not used[edge_index]:
                 used[edge_index] = True
                 arcs.append((rank, next_rank))
@@ -141,7 +143,7 @@ class _Factors:
         self.ranks, self.rng = ranks, rng
         self.owner = dict.fromkeys(edges, -1)  # by edge: the number of its factor, -1 for none
         # by factor and rank, its two neighbours
-        self.near: list[list[list[int]]] = [[[] for _ in range(ranks)] for _ in factors]
+        self.neighbours: list[list[list[int]]] = [[[] for _ in range(ranks)] for _ in factors]
         for index, factor in enumerate(factors):
             for a, b in factor:
                 self._add_edge((a, b), index)
@@ -155,29 +157,29 @@ class _Factors:
         """
         squares = self._list_squares()
         examined = 0
-        while squares and sum(self.cycle_counts) > len(self.near) and examined < MAX_EXAMINED:
+        while squares and sum(self.cycle_counts) > len(self.neighbours) and examined < MAX_EXAMINED:
             self.rng.shuffle(squares)
             for a, b, c, d in squares:
                 examined += 1
                 self._turn_square(a, b, c, d)
                 self._turn_square(b, c, d, a)
-        if sum(self.cycle_counts) > len(self.near):
+        if sum(self.cycle_counts) > len(self.neighbours):
             return []
-        return [self._walk_cycle(factor) for factor in range(len(self.near))]
+        return [self._walk_cycle(factor) for factor in range(len(self.neighbours))]
 
     def _list_squares(self) -> list[tuple[int, int, int, int]]:
         """Return the squares of the network, each as its ranks in order around it."""
-        near: list[set[int]] = [set() for _ in range(self.ranks)]
+        neighbours: list[set[int]] = [set() for _ in range(self.ranks)]
         for a, b in self.owner:
-            near[a].add(b)
-            near[b].add(a)
+            neighbours[a].add(b)
+            neighbours[b].add(a)
         squares = []
         for a in range(self.ranks):
-            for b in near[a]:
-                for c in near[b]:
+            for b in neighbours[a]:
+                for c in neighbours[b]:
                     # each square once: a is its smallest corner and d > b fixes the direction
                     if b > a and c > a:
-                        squares += [(a, b, c, d) for d in near[a] & near[c] if d > b]
+                        squares += [(a, b, c, d) for d in neighbours[a] & neighbours[c] if d > b]
             if len(squares) > MAX_SQUARES:
                 break
         return sorted(squares)
@@ -185,16 +187,16 @@ class _Factors:
     def _turn_square(self, a: int, b: int, c: int, d: int) -> None:
         """Give the factor of ab and cd the edges bc and da instead, if that joins two of its cycles."""
         ab, cd, bc, da = ((min(p), max(p)) for p in ((a, b), (c, d), (b, c), (d, a)))
-        own, other = self.owner[ab], self.owner[bc]
-        if own < 0 or self.owner[cd] != own or self.owner[da] != other or other == own:
+        factor, other_factor = self.owner[ab], self.owner[bc]
+        if factor < 0 or self.owner[cd] != factor or self.owner[da] != other_factor or other_factor == factor:
             return
         # if ab and cd are on different cycles of the factor, bc and da join these; on one cycle they might split it
-        if self.label[own][a] == self.label[own][c]:
+        if self.label[factor][a] == self.label[factor][c]:
             return
-        before = self.cycle_counts[other] if other >= 0 else 0
-        self._swap_edges(own, other, ab, cd, bc, da)
-        if other >= 0 and self.cycle_counts[other] > before and self.rng.random() < 0.5:
-            self._swap_edges(own, other, bc, da, ab, cd)  # no gain in total: undo it half of the time
+        before = self.cycle_counts[other_factor] if other_factor >= 0 else 0
+        self._swap_edges(factor, other_factor, ab, cd, bc, da)
+        if other_factor >= 0 and self.cycle_counts[other_factor] > before and self.rng.random() < 0.5:
+            self._swap_edges(factor, other_factor, bc, da, ab, cd)  # no gain in total: undo it half of the time
 
     def _swap_edges(self, own: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
         """Give edges bc and da to factor `own`, and ab and cd to `other` (-1: to none)."""
@@ -213,16 +215,16 @@ class _Factors:
         self.owner[edge] = factor
         if factor >= 0:
             a, b = edge
-            self.near[factor][a].append(b)
-            self.near[factor][b].append(a)
+            self.neighbours[factor][a].append(b)
+            self.neighbours[factor][b].append(a)
 
     def _remove_edge(self, edge: Edge) -> None:
         """Take an edge from its factor."""
         factor = self.owner[edge]
         if factor >= 0:
             a, b = edge
-            self.near[factor][a].remove(b)
-            self.near[factor][b].remove(a)
+            self.neighbours[factor][a].remove(b)
+            self.neighbours[factor][b].remove(a)
 
     def _label_cycles(self, factor: int) -> list[int]:
         """Return the number of every rank's cycle in a factor."""
@@ -236,9 +238,9 @@ class _Factors:
 
     def _walk_cycle(self, factor: int, start: int = 0) -> list[int]:
         """Return the ranks of the cycle that `start` is on, in order."""
-        near, path, before, rank = self.near[factor], [start], start, self.near[factor][start][0]
+        neighbours, path, previous, rank = self.neighbours[factor], [start], start, self.neighbours[factor][start][0]
         while rank != start:
             path.append(rank)
-            first, second = near[rank]
-            before, rank = rank, second if first == before else first
+            first, second = neighbours[rank]
+            previous, rank = rank, second if first == previous else first
         return path

@@ -1,8 +1,8 @@
 """Find as many rings as the direct links hold, and an upper bound that shows why there cannot be more.
 
-Input (`most_rings`): the capacity of every link in units, and the members. Output (`RingsFound`): directed cycles, each
-through all members, that together use no link more often than its units; an upper bound on their number, and its reason
-in words. The least of three bounds, each easy to recheck:
+Input (`most_rings`, called by multi_ring.py): for every pair of ranks how many rings its links can carry (units), and
+the members. Output (`RingsFound`): directed cycles, each through all members, that together use no link more often than
+its units; an upper bound on their number, and its reason in words. The least of three bounds, each easy to recheck:
 
     degree    the units of links that leave, or enter, one rank
     factors   every ring leaves and enters every rank once; a maximum flow finds how often the links allow all ranks
@@ -31,7 +31,7 @@ from antiphon.planners.rings.factor_swaps import Factor, join_by_swaps
 MAX_COMPLETE_RANKS = 128  # up to this many ranks, rings of complete networks are made of rotations
 MAX_JOINED_RANKS = 128  # up to this many ranks, random factors are joined to rings, within these limits:
 MAX_SPLITS = 12  # random splits into factors, for each number of rings
-SWAP_EFFORT = 3_000_000  # swaps examined times ranks, over all splits
+SWAP_EFFORT = 3_000_000  # swaps examined times ranks, over all MAX_SPLITS splits
 MAX_CUT_RANKS = 128  # up to this many ranks, the smallest cut is looked for
 
 
@@ -50,7 +50,10 @@ class RingsFound:
 
 
 def most_rings(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> RingsFound:
-    """Return as many cycles through all members as can be found. Bounded work, see `edge_disjoint` and SWAP_EFFORT."""
+    """Return as many cycles through all members as are found within limits (edge_disjoint.py, SWAP_EFFORT).
+
+    `capacity`: (sender, receiver) -> units. Directions count separately.
+    """
     return _most_rings_cached(tuple(sorted(capacity.items())), members, seed)
 
 
@@ -58,7 +61,7 @@ def most_rings(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> R
 def _most_rings_cached(
     capacity_items: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int
 ) -> RingsFound:
-    """Do the work of `most_rings`. `listed`: the capacity, as a hashable list."""
+    """Do the work of `most_rings`. `capacity_items`: the capacity, hashable."""
     capacity, size = dict(capacity_items), len(members)
     # the cheapest bound first; costlier ones only if the packing stays below it
     limit, because = _degree_bound(capacity, members)
@@ -85,17 +88,16 @@ def _most_rings_cached(
     return RingsFound(cycles, limit, because)
 
 
-# --- joining random factors
-# --------------------------------------------------------------------------------------------
+# --- joining random factors -------------------------------------------------------------------------------------------
 
 
 def _join_factors(
-    capacity: Capacity, members: tuple[int, ...], seed: int, fewest_rings: int, limit: int
+    capacity: Capacity, members: tuple[int, ...], seed: int, rings_so_far: int, limit: int
 ) -> list[list[int]]:
-    """Return more than `have` rings, as many as possible, by joining random factors; [] if that fails."""
+    """Return more than `rings_so_far` rings, as many as possible, by joining random factors; [] if that fails."""
     rng, swaps = random.Random(seed), SWAP_EFFORT // MAX_SPLITS // len(members)
-    # the greatest number first; MOST_SPLITS random splits for each
-    for number in range(limit, fewest_rings, -1):
+    # the greatest number first; MAX_SPLITS random splits for each
+    for number in range(limit, rings_so_far, -1):
         for start in range(MAX_SPLITS):
             factors = _split_into_factors(capacity, members, number, rng)
             if factors is None:
@@ -218,11 +220,11 @@ def _cut_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
     flows = (
         (maximum_flow(network, s, t), s) for s, t in (ends if is_symmetric else [*ends, *((t, s) for s, t in ends)])
     )
-    smallest, start = min(flows, key=lambda flow_and_start: flow_and_start[0].flow_value)
+    min_cut, start = min(flows, key=lambda flow_and_start: flow_and_start[0].flow_value)
     # the cut's side: what the source still reaches over links with capacity left
-    residual = csr_array(network - smallest.flow)
+    residual = csr_array(network - min_cut.flow)
     residual.data = np.maximum(residual.data, 0)
     residual.eliminate_zeros()
     inside = sorted(members[i] for i in breadth_first_order(residual, start, return_predecessors=False).tolist())
-    value = int(smallest.flow_value)
+    value = int(min_cut.flow_value)
     return value, f"only {value} units of links leave ranks {','.join(map(str, inside))}"

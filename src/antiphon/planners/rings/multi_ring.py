@@ -48,14 +48,14 @@ from antiphon.planners.shared.routing import find_paths
 from antiphon.planners.shared.rows import ChainPieces, finish_schedule
 
 MOST_RINGS = 64  # rings by default
-MOST_LOGICAL = 32  # rings over switches
-MOST_INNER = 8  # different cycles used inside a host
+MAX_LOGICAL_RINGS = 32  # over switches
+MAX_HOST_CYCLES = 8  # different cycles used inside a host
 DEFAULT_TRANSFERS = 2**22  # transfers of a schedule that limit the default number of rings
 
 
 @dataclass(frozen=True)
 class Rings:
-    """Cycles. `over`: "direct links" or "routes". `facts`: statements about them for the provenance."""
+    """Cycles of ranks. `over`: "direct links", or "routes" through switches. `facts`: for the provenance."""
 
     cycles: list[list[int]]
     over: str
@@ -74,20 +74,23 @@ def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces
     is_alltoall = collective.kind == "alltoall"
     refuse_too_long("multi-ring", topology, collective, rings or 1)
     max_rings = rings or max(2 if is_alltoall else 1, min(MOST_RINGS, DEFAULT_TRANSFERS // count_transfers(collective)))
-    chosen = _choose_rings(
-        topology, collective.members, max_rings, request.seed, exactly=rings is not None, pairs=is_alltoall
+    rings_used = _choose_rings(
+        topology, collective.members, max_rings, request.seed, exactly=rings is not None, in_pairs=is_alltoall
     )
-    depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
-    options = {"rings": len(chosen.cycles), "pieces": depth}
-    findings: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}
+    slices = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
+    options = {"rings": len(rings_used.cycles), "pieces": slices}
+    findings: dict[str, Any] = {
+        "over": rings_used.over,
+        "rings": [",".join(map(str, cycle)) for cycle in rings_used.cycles],
+    }
     yield finish_schedule(
-        _share_rings(collective, chosen.cycles),
+        _share_rings(collective, rings_used.cycles),
         topology,
         collective,
         "multi-ring",
         options,
-        depth,
-        findings | chosen.facts,
+        slices,
+        findings | rings_used.facts,
     )
 
 
@@ -103,11 +106,11 @@ def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
     shares: list[tuple[Schedule, int]] = []
     for cycle in list(rings_left):
         back = (cycle[0], *cycle[:0:-1])
-        pairs = min(rings_left[cycle], rings_left[back]) if cycle != back else rings_left[cycle] // 2
-        if pairs:
-            shares.append((plan_both_ways(collective, cycle), 2 * pairs))
-            rings_left[cycle] -= pairs
-            rings_left[back] -= pairs
+        pair_count = min(rings_left[cycle], rings_left[back]) if cycle != back else rings_left[cycle] // 2
+        if pair_count:
+            shares.append((plan_both_ways(collective, cycle), 2 * pair_count))
+            rings_left[cycle] -= pair_count
+            rings_left[back] -= pair_count
         if rings_left[cycle]:
             shares.append((plan_around(collective, cycle), rings_left[cycle]))
             rings_left[cycle] = 0
@@ -115,15 +118,15 @@ def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
 
 
 def _choose_rings(
-    topology: Topology, members: tuple[int, ...], max_rings: int, seed: int, *, exactly: bool, pairs: bool
+    topology: Topology, members: tuple[int, ...], max_rings: int, seed: int, *, exactly: bool, in_pairs: bool
 ) -> Rings:
     """Return the rings that load the busiest link or shared limit least when they share the data; ties: the fewest.
 
-    `exactly`: return `max_rings` rings, if there are that many. `pairs`: prefer rings that come in both directions,
-    even if one ring fewer is found so.
+    `exactly`: return `max_rings` rings, if there are that many. `in_pairs`: prefer rings that come in both directions,
+    even if that finds one ring fewer.
     """
     rings_held = most_rings(capacities(topology, members), members, seed)
-    cycles = pack_cycles(capacities(topology, members), members, seed).cycles if pairs else rings_held.cycles
+    cycles = pack_cycles(capacities(topology, members), members, seed).cycles if in_pairs else rings_held.cycles
     findings: dict[str, Any] = {"rings found": len(rings_held.cycles), "no more exist": rings_held.proved}
     if rings_held.cycles:
         findings["because"] = (
@@ -137,7 +140,7 @@ def _choose_rings(
     # edge-disjoint rings keep their order; rings over routes are chosen one by one so that they load links evenly
     for rings, keep_order in candidates:
         loads = step_loads(topology, rings.cycles)
-        chosen, costs = _best_order(loads, min(max_rings, MOST_LOGICAL), keep_order)
+        chosen, costs = _best_order(loads, min(max_rings, MAX_LOGICAL_RINGS), keep_order)
         for count, cost in enumerate(costs, 1):
             if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
                 best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.facts))
@@ -152,7 +155,7 @@ def _choose_rings(
 def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
     """Return the rings; those over routes with a fact: whether the bound of bound.py proves that none are faster.
 
-    `cost`: seconds per byte of a step.
+    `cost`: seconds per byte of a step, that of the busiest link or limit.
     """
     if rings.over != "routes":
         return rings
@@ -188,11 +191,11 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
     limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
     limit = resources.limit_of[concat_ranges(resources.limit_ptr[link], limit_counts)]
     capacity = np.array(resources.capacity, float)[resources.class_of] * float(resources.scale)
-    out = np.zeros((len(cycles), len(capacity)))
-    np.add.at(out, (ring, link), 1.0)
-    np.add.at(out, (np.repeat(ring, limit_counts), limit), 1.0)
-    out /= capacity
-    return out
+    loads = np.zeros((len(cycles), len(capacity)))
+    np.add.at(loads, (ring, link), 1.0)
+    np.add.at(loads, (np.repeat(ring, limit_counts), limit), 1.0)
+    loads /= capacity
+    return loads
 
 
 def _best_order(loads: NDArray[np.float64], max_rings: int, keep_order: bool) -> tuple[list[int], list[float]]:
@@ -208,10 +211,9 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, keep_order: bool) ->
         if keep_order:
             pick = position
         else:
-            # the sum of a high power of the relative loads is led by their maximum, and by the next ones where these
-            # tie
-            after = total + loads
-            pick = int(np.argmin(((after / after.max()) ** 8).sum(axis=1).round(9)))
+            # the sum of a high power of the relative loads compares their maxima and, at ties, the next loads
+            new_totals = total + loads
+            pick = int(np.argmin(((new_totals / new_totals.max()) ** 8).sum(axis=1).round(9)))
         total = total + loads[pick]
         chosen.append(pick)
         costs.append(float(total.max()) / len(chosen))
@@ -219,7 +221,7 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, keep_order: bool) ->
 
 
 def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> list[list[list[int]]]:
-    """Return choices of rings over switches: one ring, host by host; or rings that enter hosts at different ranks.
+    """Return two choices of rings over switches: one ring, host by host; or rings that enter hosts at different ranks.
 
     Rings of the second choice pass a host along the rings of its direct links, if there are any, else in the order of
     ranks; one ring begins at each rank. They pass every other host in the opposite order: see the top of this file.
@@ -231,7 +233,9 @@ def _logical_rings(topology: Topology, members: tuple[int, ...], seed: int) -> l
         return [single_ring]
     number = {rank: i for i, rank in enumerate(groups[0])}
     inner_rings = most_rings(capacities(topology, tuple(groups[0])), tuple(groups[0]), seed).cycles or [groups[0]]
-    inner_orders = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, inner_rings))][:MOST_INNER]
+    inner_orders = [[number[rank] for rank in cycle] for cycle in dict.fromkeys(map(tuple, inner_rings))][
+        :MAX_HOST_CYCLES
+    ]
     orders = [[*order[at:], *order[:at]] for order in inner_orders for at in range(size)]
     rings = [
         [group[i] for host, group in enumerate(groups) for i in (order if host % 2 == 0 else order[::-1])]

@@ -20,17 +20,24 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import split
+from antiphon.core.transform import merge, split
 from antiphon.errors import Unsupported
 from antiphon.options import Option
-from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, plan_around, plan_both_ways, refuse_too_long
+from antiphon.planners.rings.circles import (
+    CHAIN_PIECES,
+    CHAINS,
+    exchange_in_pairs,
+    plan_around,
+    plan_both_ways,
+    refuse_too_long,
+)
 from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
 from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, parse_order
 
+MOST_UNDIVIDED_RANKS = 64  # in an allreduce of whole vectors every rank sends P / 2 of them
 MOST_CHUNKS = 8  # a block is split into at most this many chunks
-
 
 RingOrder = Annotated[
     str | int | Sequence[int] | None,
@@ -41,26 +48,51 @@ RingOrder = Annotated[
 ]
 
 
+Undivided = Annotated[
+    bool | None,
+    Option(
+        "allreduce of whole vectors between pairs of neighbours, in P / 2 steps; false: only in parts (default: both, "
+        "for an even number of ranks up to 64 on direct links)"
+    ),
+]
+
+
 def ring(
-    request: Request, *, order: RingOrder = None, directions: Directions = 2, pieces: ChainPieces = None
-) -> Iterator[Schedule]:
-    """Yield one schedule. O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3)."""
+    request: Request, *, order: RingOrder = None, directions: Directions = 2, pieces: ChainPieces = None,
+    undivided: Undivided = None,
+) -> Iterator[Schedule]:  # fmt: skip
+    """Yield a schedule, for an allreduce on direct links also one of whole vectors. O(P^2) transfers; broadcast and
+    reduce O(P), alltoall O(P^3).
+    """
     topology, collective = request.topology, request.collective
-    is_shorter = collective.kind == "alltoall" and directions == 2
-    refuse_too_long("ring", topology, collective, 0.5 if is_shorter else directions)
+    # trips around the cycle; in an alltoall both ways each block takes the shorter way
+    trips = 0.5 if collective.kind == "alltoall" and directions == 2 else directions
+    refuse_too_long("ring", topology, collective, trips)
     cycle = parse_order(order, collective) if order is not None else _find_cycle(topology, collective)
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
-    hops = [_route_cycle(topology, oriented) for oriented in orientations]
+    paths = [_route_cycle(topology, oriented) for oriented in orientations]
     # directions in which every rank has a path to the next; if there is none, `finish_schedule` raises the error
-    possible = [i for i, routing in enumerate(hops) if not len(routing.unreachable)] or [0]
-    chunks = _chunks_per_block(topology, [hops[i] for i in possible])
+    usable = [i for i, routing in enumerate(paths) if not len(routing.unreachable)] or [0]
+    chunks = _chunks_per_block(topology, [paths[i] for i in usable])
     schedule = split(
-        plan_both_ways(collective, cycle) if len(possible) == 2 else plan_around(collective, orientations[possible[0]]),
+        plan_both_ways(collective, cycle) if len(usable) == 2 else plan_around(collective, orientations[usable[0]]),
         chunks,
     )
-    depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
-    options = {"order": ",".join(map(str, cycle)), "directions": len(possible), "pieces": depth}
-    yield finish_schedule(schedule, topology, collective, "ring", options, depth)
+    slices = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
+    options = {"order": ",".join(map(str, cycle)), "directions": len(usable), "pieces": slices}
+    if not undivided:
+        yield finish_schedule(schedule, topology, collective, "ring", options, slices)
+    pairable = collective.kind == "allreduce" and len(cycle) % 2 == 0 and len(usable) == 2
+    if undivided and not pairable:
+        raise Unsupported(
+            "planner ring: whole vectors need an allreduce of an even number of ranks and both directions"
+        )
+    if undivided or (
+        undivided is None and pairable and not topology.switches and 2 < len(cycle) <= MOST_UNDIVIDED_RANKS
+    ):
+        halves = [exchange_in_pairs(collective, order) for order in (cycle, [*cycle[1:], cycle[0]])]
+        exchange = split(merge(halves), chunks)
+        yield finish_schedule(exchange, topology, collective, "ring", {**options, "undivided": True}, slices)
 
 
 def _find_cycle(topology: Topology, collective: Collective) -> list[int]:
@@ -84,12 +116,12 @@ def _route_cycle(topology: Topology, cycle: Sequence[int]) -> Paths:
     return find_paths(topology, ranks, np.roll(ranks, -1))
 
 
-def _chunks_per_block(topology: Topology, hops: Sequence[Paths]) -> int:
+def _chunks_per_block(topology: Topology, paths: Sequence[Paths]) -> int:
     """Return the number of chunks to split a block into: the width of the narrowest hop in unit links.
 
     So a round, in which a unit link carries one chunk, fills that hop. 1 if the width is not a small whole number.
     """
-    links = [narrowest_link(topology, routing) for routing in hops if not len(routing.unreachable)]
+    links = [narrowest_link(topology, routing) for routing in paths if not len(routing.unreachable)]
     if not links:
         return 1
     width = min(topology.bandwidth(link) for link in links) / topology.unit

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
-from antiphon.core.symmetry import automorphisms, canonical, link_map
+from antiphon.core.symmetry import automorphisms, canonical, link_map, orbit_labels
 from antiphon.core.topology import LinkType, Topology
 from antiphon.planners.shared.groups import nested_groups
 
@@ -159,24 +159,7 @@ def _max_group_order(generators: Sequence[Symmetry], roots: Longs) -> int:
     """Return an upper bound on the size of a free group, which divides the size of every orbit of roots."""
     if not generators:
         return 1
-    return math.gcd(*np.unique(orbit_labels(generators)[roots], return_counts=True)[1].tolist())
-
-
-def orbit_labels(generators: Sequence[NDArray[Any]]) -> Longs:
-    """Return for each number the smallest in its orbit. Permutation [1, 2, 0, 3] gives [0, 0, 0, 3].
-
-    Labels spread along images, and by pointer doubling: a few rounds of O(size) per generator. (SciPy's connected
-    components do the same, but importing SciPy delays jobs that wait for their plans.)
-    """
-    label = np.arange(len(generators[0]))
-    while True:
-        before = label
-        for image in generators:
-            label = np.minimum(label, label[image])
-            label[image] = np.minimum(label[image], label)
-        label = label[label]
-        if np.array_equal(label, before):
-            return label
+    return math.gcd(*np.unique(orbit_labels(generators, len(generators[0]))[roots], return_counts=True)[1].tolist())
 
 
 def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator, tries: int) -> Iterator[Symmetry]:

@@ -56,14 +56,11 @@ class PipeliningLimits:
     max_fewer_steps: int = 5  # uneven parts are tried from 1 / 5 of the steps of the best equal pieces on
     max_quiet_steps: int = 12  # with at most this many steps, quiet steps (QUIET) are tried
     patience: int = 2  # the search ends after this many numbers of steps in turn that are no better
-    few_steps: int = (
-        24  # up to this many, all numbers of STEPS are tried; above, those that a model of the time suggests
-    )
+    few_steps: int = 24  # up to this many, all numbers of STEPS are tried; above, those that `_next_steps` suggests
     min_gain_steps: float = 5e-4  # fraction of the time that another number of steps must be likely to save
-    timed_from: float = (
-        1.005  # hop timing is tried if equal pieces take more than this multiple of the time at full rate
-    )
-    timed_to: float = 2.0  # and less than this multiple: above, latency dominates
+    # hop timing is tried if the time of equal pieces, as a multiple of the time at full rate, lies between these
+    timed_from: float = 1.005
+    timed_to: float = 2.0  # above, latency dominates
     max_places: int = 7000  # classes of hops times steps in the linear program of hop timing: four CPU seconds
     max_timed_rows: int = 300_000  # transfers of a schedule with hop timing
     # the classes of hop timing must fit a linear program of this many times the plan's steps; the search for the best
@@ -79,7 +76,7 @@ PIPELINING = PipeliningLimits()
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """Options `pieces`, `steps` and `waits` as requested of a planner, the message sizes, and the machine's profile.
+    """Options `pieces`, `steps` and `waits` (hop timing) of a planner, the message sizes, and the machine's profile.
 
     None leaves a choice to the search for the fastest schedule; a size of None is any size.
     """
@@ -143,14 +140,14 @@ def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOp
     plans, topology = prepared.plans, prepared.topology
     # option `steps`: uneven parts of all plans, or hop timing
     if options.steps is not None:
-        moving = prepared.uneven.classes
+        moves_data = prepared.uneven.classes
         yield PipelinedSchedule(
-            _in_steps(prepared, options, nbytes) if moving else plans[0],
+            _in_steps(prepared, options, nbytes) if moves_data else plans[0],
             _step_options(options.steps, bool(options.waits)),
         )
         return
     # otherwise every plan in equal pieces first
-    equal = [
+    equal_variants = [
         PipelinedSchedule(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
         for number, plan in enumerate(plans if options.pieces is None else plans[:1])
         for piece_schedule in pipe_schedule(
@@ -158,12 +155,12 @@ def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOp
         )
     ]
     if options.pieces is not None or max(plan.steps for plan in plans) < 2:
-        yield from equal
+        yield from equal_variants
     elif nbytes is None:
-        yield from equal
+        yield from equal_variants
         yield from _step_variants(prepared.uneven)
     else:
-        yield _fastest_variant(equal, prepared, options, nbytes)
+        yield _fastest_variant(equal_variants, prepared, options, nbytes)
 
 
 def _step_options(steps: int, waits: bool) -> dict[str, int]:
@@ -186,7 +183,7 @@ def _step_variants(uneven: UnevenStarts) -> Iterator[PipelinedSchedule]:
 
 
 def _fastest_variant(
-    equal: Sequence[PipelinedSchedule], prepared: PipelinePlans, options: PipelineOptions, nbytes: int
+    equal_variants: Sequence[PipelinedSchedule], prepared: PipelinePlans, options: PipelineOptions, nbytes: int
 ) -> PipelinedSchedule:
     """Return the fastest of equal pieces, uneven parts and hop timing; the latter two only where they may be faster."""
     topology = prepared.topology
@@ -195,7 +192,7 @@ def _fastest_variant(
         """Return the predicted time of a candidate."""
         return alpha_beta(candidate.schedule, topology, profile=options.profile)(nbytes).seconds
 
-    best = min(equal, key=seconds)
+    best = min(equal_variants, key=seconds)
     # near the lower bound nothing can be gained
     if (
         prepared.timer is not None
@@ -205,28 +202,28 @@ def _fastest_variant(
         return best
     # hop timing gains nothing near the full rate, nor where latency dominates
     rate = throughput(prepared.plans[0], topology)
-    full = float(nbytes / rate) if rate else 0.0
-    timed, is_interior = None, False
+    full_rate_time = float(nbytes / rate) if rate else 0.0
+    timed_plan, is_interior = None, False
     if (
         prepared.timer is not None
         and options.waits is None
-        and PIPELINING.timed_from * full < seconds(best) < PIPELINING.timed_to * full
+        and PIPELINING.timed_from * full_rate_time < seconds(best) < PIPELINING.timed_to * full_rate_time
     ):
-        timed, is_interior = best_hop_timing(prepared.timer, nbytes, full)
+        timed_plan, is_interior = best_hop_timing(prepared.timer, nbytes, full_rate_time)
     uneven_plan = None
     if not is_interior:
         # uneven parts waste less at the ends, so they need fewer steps than the best number of equal pieces
         equal_steps = pipelined_steps(best.schedule)
         min_steps = max(equal_steps // PIPELINING.max_fewer_steps, prepared.uneven.least_steps)
         uneven_plan = _fastest_uneven(
-            prepared.uneven, nbytes, [steps for steps in STEPS if min_steps <= steps <= equal_steps], full
+            prepared.uneven, nbytes, [steps for steps in STEPS if min_steps <= steps <= equal_steps], full_rate_time
         )
         if uneven_plan is not None and seconds(uneven_plan) * PIPELINING.min_gain_uneven < seconds(best):
             best = uneven_plan
-    if timed is not None and seconds(timed) * (
+    if timed_plan is not None and seconds(timed_plan) * (
         PIPELINING.min_gain_timed if best is uneven_plan else PIPELINING.min_gain_uneven
     ) < seconds(best):
-        best = timed
+        best = timed_plan
     return best
 
 
@@ -298,14 +295,14 @@ def _hop_progress(timer: HopTimer, steps: int) -> HopProgress | None:
     return None
 
 
-def best_hop_timing(timer: HopTimer, nbytes: int, full: float) -> tuple[PipelinedSchedule | None, bool]:
+def best_hop_timing(timer: HopTimer, nbytes: int, full_rate_time: float) -> tuple[PipelinedSchedule | None, bool]:
     """Return the schedule with hop timing in the best number of steps, tried upwards until more cannot be faster.
 
     Also return whether that number is neither the first nor the last tried: then uneven parts need not be tried, as
-    they are a special case of hop timing. `full`: seconds if links were never idle.
+    they are a special case of hop timing. `full_rate_time`: seconds if links were never idle.
     """
     best: tuple[float, int, HopProgress] | None = None
-    first, between = 0, False
+    first, is_interior = 0, False
     for steps, next_steps in pairwise(STEPS):
         if steps < PIPELINING.class_steps * timer.plan.steps / 2:
             continue
@@ -315,17 +312,17 @@ def best_hop_timing(timer: HopTimer, nbytes: int, full: float) -> tuple[Pipeline
         predicted, first = progress.time * nbytes + progress.latency, first or steps
         # more steps became slower: the best is behind us, and inside the range if it was not the first number tried
         if best is not None and predicted >= best[0]:
-            between = best[1] > first
+            is_interior = best[1] > first
             break
         best = (predicted, steps, progress)
         # more steps can save at most the time beyond that at full rate, but add latency in proportion to their number
-        if progress.time * nbytes - full < progress.latency * (next_steps - steps) / steps:
-            between = steps > first
+        if progress.time * nbytes - full_rate_time < progress.latency * (next_steps - steps) / steps:
+            is_interior = steps > first
             break
     return (
         (None, False)
         if best is None
-        else (PipelinedSchedule(timer.to_schedule(best[2]), _step_options(best[1], True)), between)
+        else (PipelinedSchedule(timer.to_schedule(best[2]), _step_options(best[1], True)), is_interior)
     )
 
 
@@ -338,38 +335,38 @@ def _sizes_for(uneven: UnevenStarts, steps: int, quiet: tuple[int, int] = (0, 0)
 
 
 def _fastest_uneven(
-    uneven: UnevenStarts, nbytes: int, step_numbers: Sequence[int], full: float
+    uneven: UnevenStarts, nbytes: int, step_numbers: Sequence[int], full_rate_time: float
 ) -> PipelinedSchedule | None:
     """Return the schedule in uneven parts in the best of these numbers of steps; None if none is possible.
 
-    With more steps the time falls, then grows with their latency. `full`: seconds if links were never idle.
+    With more steps the time falls, then grows with their latency. `full_rate_time`: seconds if links were never idle.
     """
     results: dict[int, tuple[float, StartSizes]] = {}
-    worse, untried = 0, list(step_numbers)
+    no_gains, untried = 0, list(step_numbers)
     few_steps = bool(step_numbers) and step_numbers[-1] <= PIPELINING.few_steps
     while untried:
-        steps = untried[0] if few_steps else _next_steps(results, untried, nbytes, full)
+        steps = untried[0] if few_steps else _next_steps(results, untried, nbytes, full_rate_time)
         if steps is None:
             break
         untried.remove(steps)
         result = _best_sizes(uneven, steps, nbytes)
         if result is None:
             continue
-        worse = 0 if all(result[0] < time for time, _ in results.values()) else worse + 1
+        no_gains = 0 if all(result[0] < time for time, _ in results.values()) else no_gains + 1
         results[steps] = result
-        if few_steps and worse == PIPELINING.patience:
+        if few_steps and no_gains == PIPELINING.patience:
             break
     best = min(results, key=lambda steps: results[steps][0], default=None)
     return None if best is None else PipelinedSchedule(uneven.to_schedule(results[best][1]), {"steps": best})
 
 
 def _next_steps(
-    results: Mapping[int, tuple[float, StartSizes]], untried: Sequence[int], nbytes: int, full: float
+    results: Mapping[int, tuple[float, StartSizes]], untried: Sequence[int], nbytes: int, full_rate_time: float
 ) -> int | None:
     """Return the most promising untried number of steps, or a neighbour of the best; None if none can be better.
 
-    Model: the time on links falls with 1 / steps towards `full`, fitted to the two nearest numbers tried; latency grows
-    in proportion to steps.
+    Model: the time on links falls with 1 / steps towards `full_rate_time`, fitted to the two nearest numbers tried;
+    latency grows in proportion to steps.
     """
     if not results:
         return untried[len(untried) // 2]
@@ -377,23 +374,26 @@ def _next_steps(
     def seconds(steps: int) -> float:
         """Return the time that the model predicts for an untried number of steps."""
         near = sorted(results, key=lambda tried: (abs(math.log(tried / steps)), tried))[:2]
-        moving = [results[tried][1].time * nbytes for tried in near]
+        wire_times = [results[tried][1].time * nbytes for tried in near]
         latency_seconds = results[near[0]][1].latency * steps / near[0]
-        # a line in 1 / steps through the two nearest numbers tried; with one alone, through it and `full` at 0
-        slope = (moving[0] - (full if len(near) < 2 else moving[1])) / (1 / near[0] - (1 / near[1] if near[1:] else 0))
-        return latency_seconds + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
+        # a line in 1 / steps through the two nearest numbers tried; with a single one, through (0, `full_rate_time`)
+        slope = (wire_times[0] - (full_rate_time if len(near) < 2 else wire_times[1])) / (
+            1 / near[0] - (1 / near[1] if near[1:] else 0)
+        )
+        return latency_seconds + max(wire_times[0] + slope * (1 / steps - 1 / near[0]), full_rate_time)
 
-    at = min(results, key=lambda steps: results[steps][0])
+    best_steps = min(results, key=lambda steps: results[steps][0])
     # the model may be wrong near the best: try its neighbours if they could be better at all
-    enough, sizes = (1 - PIPELINING.min_gain_steps) * results[at][0], results[at][1]
+    target, sizes = (1 - PIPELINING.min_gain_steps) * results[best_steps][0], results[best_steps][1]
     steps = min(untried, key=seconds)
-    if seconds(steps) < enough:
+    if seconds(steps) < target:
         return steps
-    for tried in (max((n for n in untried if n < at), default=at), min((n for n in untried if n > at), default=at)):
-        between = any(min(tried, at) < n < max(tried, at) for n in results)
-        floor = sizes.time * nbytes if tried < at else full
-        if tried != at and not between and floor + sizes.latency * tried / at < enough:
-            return tried
+    below, above = (n for n in untried if n < best_steps), (n for n in untried if n > best_steps)
+    for steps in (max(below, default=best_steps), min(above, default=best_steps)):
+        is_tried_between = any(min(steps, best_steps) < n < max(steps, best_steps) for n in results)
+        floor = sizes.time * nbytes if steps < best_steps else full_rate_time
+        if steps != best_steps and not is_tried_between and floor + sizes.latency * steps / best_steps < target:
+            return steps
     return None
 
 
@@ -402,10 +402,10 @@ def _best_sizes(uneven: UnevenStarts, steps: int, nbytes: int) -> tuple[float, S
 
     If the steps are few, quiet first and last steps are tried, too (QUIET).
     """
-    sizes_found = [
+    starts = [
         _sizes_for(uneven, steps, quiet) for quiet in (QUIET if steps <= PIPELINING.max_quiet_steps else QUIET[:1])
     ]
-    results = [(sizes.time * nbytes + sizes.latency, sizes) for sizes in sizes_found if sizes is not None]
+    results = [(sizes.time * nbytes + sizes.latency, sizes) for sizes in starts if sizes is not None]
     return min(results, key=itemgetter(0), default=None)
 
 
@@ -423,11 +423,11 @@ def pipe_schedule(
     if pieces is not None:
         yield replace(schedule, pieces=pieces)
         return
-    several = PIECE_NUMBERS if schedule.steps > 1 else (1,)
+    choices = PIECE_NUMBERS if schedule.steps > 1 else (1,)
     piece_numbers: dict[int, None] = {}
     for nbytes in sizes:
         piece_numbers |= dict.fromkeys(
-            several if nbytes is None else [best_pieces(schedule, topology, nbytes, profile)]
+            choices if nbytes is None else [best_pieces(schedule, topology, nbytes, profile)]
         )
     yield from (replace(schedule, pieces=number) for number in piece_numbers)
 
@@ -454,8 +454,7 @@ def max_pieces_for(schedule: Schedule, nbytes: int) -> int:
 def find_least(seconds: Callable[[int], float], top: int) -> int:
     """Return the number from 1 to `top` with the least `seconds(number)`, to within some thousandths of it.
 
-    The time has one minimum: latency grows with pieces, and the wait for the first piece falls. Some 20 numbers are
-    evaluated.
+    The time has one minimum: latency grows with pieces, and the wait for the first piece falls. Some 20 are tried.
     """
     seconds = cache(seconds)
     low = at = 1

@@ -39,7 +39,7 @@ from antiphon.options import Option
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.routing import with_routes
 
-MOST_TRANSFERS = 2**28  # transfers of one schedule, whose columns then take some 5 GB
+MOST_TRANSFERS = 2**28  # of one schedule, whose columns then take some 5 GB
 # Options that several planners have:
 Order = Annotated[
     str | int | Sequence[int] | None, Option("the ranks in this order, such as 0,3,2,1 (default: by number)")
@@ -104,10 +104,10 @@ def refuse_too_many_transfers(
 ) -> None:
     """Raise Unsupported, before anything is built, if there would be too many transfers."""
     if rows > max_rows:
-        # alternatives to suggest
-        moving = ("pairwise", "direct", "flows", "relay")
-        spreading = ("relay", "binomial-tree", "double-binary-tree", "compose")
-        names = [name for name in (moving if collective.kind == "alltoall" else spreading) if name != planner]
+        # planners with fewer transfers, to suggest
+        alltoall = ("pairwise", "direct", "flows", "relay")
+        trees = ("relay", "binomial-tree", "double-binary-tree", "compose")
+        names = [name for name in (alltoall if collective.kind == "alltoall" else trees) if name != planner]
         raise Unsupported(
             f"planner {planner}: {collective.kind} on {len(collective.members)} ranks needs about {rows} transfers; "
             f"at most {max_rows}; {suggest_planners(topology, collective, *names)}"
@@ -168,9 +168,9 @@ def per_root(collective: Collective, plan_single: PlanFunction) -> Schedule:
     ]
     schedules = [plan_single(single) for single in single_collectives]
     # bring all chunk tables to one denominator, and renumber the chunks
-    common = math.lcm(*(s.chunks.denominator for s in schedules))
-    scale = [common // s.chunks.denominator for s in schedules]
-    base = np.cumsum([0, *(len(s.chunks) for s in schedules)])
+    denominator = math.lcm(*(s.chunks.denominator for s in schedules))
+    scale = [denominator // s.chunks.denominator for s in schedules]
+    first_chunk = np.cumsum([0, *(len(s.chunks) for s in schedules)])
 
     def join_columns(column: Callable[[int, Schedule], NDArray[Any]]) -> NDArray[Any]:
         """Return a column of all schedules, one after the other."""
@@ -180,11 +180,12 @@ def per_root(collective: Collective, plan_single: PlanFunction) -> Schedule:
         as_int32(join_columns(lambda i, s: blocks[i][s.chunks.block])),
         join_columns(lambda i, s: s.chunks.offset * scale[i]),
         join_columns(lambda i, s: s.chunks.share * scale[i]),
-        common,
+        denominator,
     )
     return Schedule(
-        collective, chunks, join_columns(lambda i, s: s.step), as_int32(join_columns(lambda i, s: s.chunk + base[i])),
-        join_columns(lambda i, s: s.src), join_columns(lambda i, s: s.dst), join_columns(lambda i, s: s.op),
+        collective, chunks, join_columns(lambda i, s: s.step),
+        as_int32(join_columns(lambda i, s: s.chunk + first_chunk[i])), join_columns(lambda i, s: s.src),
+        join_columns(lambda i, s: s.dst), join_columns(lambda i, s: s.op),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Choose how each switch combines the data of its children: Algorithm 2 of GenTree, from the leaves up.
+"""Choose how each switch combines the data of its children: Algorithm 2 of GenTree (Xiong et al. 2024), leaves first.
 
 Input: the rooted tree, and `Cost`, which predicts times for one message size. Output of `choose_plans`: a `Choice` per
 switch. For each switch, given when its children are done, these are compared:
@@ -48,31 +48,31 @@ def choose_plans(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -
     prediction the result is never slower than co-located parameter servers among all. O(kinds of switches * (nodes
     below + divisors^2)).
     """
-    decided: dict[tuple[int, bool], Choice] = {}
-    out: list[Choice | None] = [None] * len(tree.parent)
+    decided: dict[tuple[int, bool], Choice] = {}  # by shape of the subtree, and whether it is the whole tree
+    choices: list[Choice | None] = [None] * len(tree.parent)
     for node in range(len(tree.parent) - 1, -1, -1):
         if not tree.children[node]:
             continue
-        # the root is decided apart: there owners may be free
+        # the root is a case of its own: there owners may be free
         key = int(tree.shape[node]), node == 0
         if key not in decided:
-            decided[key] = _choose_plan(tree, cost, node, out, rearrange, gathers)
-        out[node] = decided[key]
-    return out
+            decided[key] = _choose_plan(tree, cost, node, choices, rearrange, gathers)
+        choices[node] = decided[key]
+    return choices
 
 
 def _choose_plan(
     tree: Tree, cost: Cost, node: int, below_choices: list[Choice | None], rearrange: str, gathers: bool
 ) -> Choice:
-    """Return the choice at a switch, given those below."""
-    below = _finish_times(tree, node, below_choices)
-    if len(below) == 1:
-        return Choice("", below[0])
-    options = list(_plans_with_gathering(tree, cost, node, below, gathers)) if rearrange != NEVER else []
+    """Return the choice at a switch, from the choices below it."""
+    child_seconds = _finish_times(tree, node, below_choices)
+    if len(child_seconds) == 1:
+        return Choice("", child_seconds[0])
+    options = list(_plans_with_gathering(tree, cost, node, child_seconds, gathers)) if rearrange != NEVER else []
     gathering = [choice for choice in options if choice.holder_counts]
     if rearrange == ALWAYS and gathering:
         return min(gathering, key=lambda choice: choice.seconds)
-    best, target = _plan_in_place(tree, cost, node, below)
+    best, target = _plan_in_place(tree, cost, node, child_seconds)
     for choice in options:
         # rearrangement must be clearly faster than the best in place, as the model is least sure of it
         if choice.seconds < target * SLACK:
@@ -86,7 +86,7 @@ def _choose_plan(
 
 
 def _finish_times(tree: Tree, node: int, choices: list[Choice | None]) -> list[float]:
-    """Return when each child is done."""
+    """Return when each child is done, in seconds."""
     done = (choices[child] for child in tree.children[node])
     return [choice.seconds if choice is not None else 0.0 for choice in done]
 
@@ -96,7 +96,7 @@ def _child_sizes(tree: Tree, node: int) -> list[int]:
     return [int(tree.high[child] - tree.low[child]) for child in tree.children[node]]
 
 
-def _plan_in_place(tree: Tree, cost: Cost, node: int, below: list[float]) -> tuple[Choice, float]:
+def _plan_in_place(tree: Tree, cost: Cost, node: int, child_seconds: list[float]) -> tuple[Choice, float]:
     """Return the best plan without rearrangement, and the seconds that rearrangement must beat.
 
     Any plan type if the children have equally many servers, otherwise ACPS.
@@ -104,43 +104,48 @@ def _plan_in_place(tree: Tree, cost: Cost, node: int, below: list[float]) -> tup
     sizes = _child_sizes(tree, node)
     if len(set(sizes)) == 1:
         kind, seconds, target = cost.best_type(node, len(sizes), sizes[0])
-        return Choice(kind, max(below) + seconds), max(below) + target
+        return Choice(kind, max(child_seconds) + seconds), max(child_seconds) + target
     total = sum(sizes)
-    seconds = max(below) + cost.price_direct(node, sizes, [size / total for size in sizes])
+    seconds = max(child_seconds) + cost.price_direct(node, sizes, [size / total for size in sizes])
     return Choice(ACPS, seconds), seconds
 
 
-def _plans_with_gathering(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool) -> Iterator[Choice]:
+def _plans_with_gathering(
+    tree: Tree, cost: Cost, node: int, child_seconds: list[float], gathers: bool
+) -> Iterator[Choice]:
     """Yield plans with data rearrangement: partial sums gathered on fewer servers of each child.
 
     At the root of an allreduce no server must own a particular block, so owners are free there; ACPS with equally many
     blocks owned in each child is a choice, too, even without gathering.
     """
     sizes = _child_sizes(tree, node)
-    free = node == 0 and cost.kind == "allreduce"
-    even = [1 / len(sizes)] * len(sizes)
+    free_owners = node == 0 and cost.kind == "allreduce"
+    equal_shares = [1 / len(sizes)] * len(sizes)
     total = sum(sizes)
-    if free and len(set(sizes)) > 1:
-        yield Choice(ACPS, max(below) + cost.price_direct(node, sizes, even), owned=tuple(even))
+    if free_owners and len(set(sizes)) > 1:
+        yield Choice(ACPS, max(child_seconds) + cost.price_direct(node, sizes, equal_shares), owned=tuple(equal_shares))
     if not gathers or max(sizes) < 2:
         return
     # each choice of holders, priced in stages
     for counts in holder_counts(tree, node, sizes):
-        owned = [count / sum(counts) for count in counts] if free else [size / total for size in sizes]
+        owned = [count / sum(counts) for count in counts] if free_owners else [size / total for size in sizes]
         # three stages: gather (done at `ready`), exchange among the holders, and spread to fixed owners (takes `after`)
         holds = _mark_holders(tree, node, counts)
         ready, after = [], [0.0]
-        for child, size, holders, share, done in zip(tree.children[node], sizes, counts, owned, below, strict=True):
-            away = 0.0 if holders == size else cost.price_gather(child, holders, (1 if free else 1 - share) / size)
-            ready.append(done + away)
-            if holders < size and not free:
+        for child, size, holders, share, done in zip(
+            tree.children[node], sizes, counts, owned, child_seconds, strict=True
+        ):
+            gather_share = (1 if free_owners else 1 - share) / size
+            gathering = 0.0 if holders == size else cost.price_gather(child, holders, gather_share)
+            ready.append(done + gathering)
+            if holders < size and not free_owners:
                 after.append(cost.price_gather(child, holders, share / size, back=True))
         seconds, kind = cost.price_direct(node, counts, owned, holds), ACPS
         if len(set(counts)) == 1 and len(set(owned)) == 1:
             kind, seconds, _ = cost.best_type(node, len(counts), counts[0], holds)
-        owners = tuple(owned) if free and len(set(sizes)) > 1 else ()
+        owners = tuple(owned) if free_owners and len(set(sizes)) > 1 else ()
         yield Choice(
-            kind, max(ready) + seconds + max(after), holder_counts=tuple(counts), spread=not free, owned=owners
+            kind, max(ready) + seconds + max(after), holder_counts=tuple(counts), spread=not free_owners, owned=owners
         )
 
 
@@ -153,8 +158,8 @@ def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]
     fewest = []
     for child, size in zip(tree.children[node], sizes, strict=True):
         # convergence ratio: bandwidth of the uplink over that of the links below it
-        under = sum(1 / tree.up.beta[c] for c in tree.children[child])
-        fewest.append(min(size, max(1, ceil(size / (tree.up.beta[child] * under) * SLACK))) if under else 1)
+        bandwidth = sum(1 / tree.up.beta[c] for c in tree.children[child])
+        fewest.append(min(size, max(1, ceil(size / (tree.up.beta[child] * bandwidth) * SLACK))) if bandwidth else 1)
     tried = [sizes]
     counts = fewest
     while counts not in tried:

@@ -48,19 +48,19 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
     links: dict[tuple[int, int], list[int]] = {}
     for first, second, link_number in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
         links.setdefault((first, second), []).append(link_number)
-    near: dict[int, set[int]] = {rank: set() for rank in members}
+    neighbours_of: dict[int, set[int]] = {rank: set() for rank in members}
     # only neighbours that are linked both ways: the two halves of an allreduce run in opposite directions
     for first, second in links:
         if (second, first) in links:
-            near.setdefault(first, set()).add(second)
-            near.setdefault(second, set()).add(first)
-    _only_leaves(topology, members, near, boxes)
+            neighbours_of.setdefault(first, set()).add(second)
+            neighbours_of.setdefault(second, set()).add(first)
+    _check_leaves(topology, members, neighbours_of, boxes)
     # nodes of the tree: each set of merged switches is represented by its first
-    merged = _merge_switches(topology, near, boxes)
-    merged_into = {node: merged.get(node, node) for node in near}
+    representative = _merge_switches(topology, neighbours_of, boxes)
+    merged_into = {node: representative.get(node, node) for node in neighbours_of}
     # the tree of merged nodes, without switches that lead to no member
     tree: dict[int, set[int]] = {}
-    for node, neighbours in near.items():
+    for node, neighbours in neighbours_of.items():
         tree.setdefault(merged_into[node], set()).update(merged_into[second] for second in neighbours)
     _prune_switches(tree, set(members))
     if not set(members) <= tree.keys() or not _is_connected(tree):
@@ -87,7 +87,7 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
         tuple(_switch_name(topology, sides[node], boxes) for node in nodes),
         tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),
         tree_links,
-        not boxes and not merged and all(len(links) == 1 for links in tree_links.values()),
+        not boxes and not representative and all(len(links) == 1 for links in tree_links.values()),
         bool(boxes),
     )
 
@@ -127,16 +127,16 @@ def _find_boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[
     There are boxes if ranks have several neighbours and their places name several hosts. Raises Unsupported if the
     members of a box are not joined inside it.
     """
-    none = np.full(topology.nodes, -1, np.int32)
+    no_box = np.full(topology.nodes, -1, np.int32)
     pairs = np.unique(topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst)
     neighbour_counts = np.bincount(pairs // topology.nodes, minlength=topology.nodes)[: topology.ranks]
     if not topology.switches or not len(neighbour_counts) or neighbour_counts.max() < 2:
-        return none, []
+        return no_box, []
     groups = ranks_by_host(topology, range(topology.ranks))
     host_names = _host_names(topology, groups)
     if host_names is None:
-        return none, []
-    box = none.copy()
+        return no_box, []
+    box = no_box.copy()
     number = {name: topology.nodes + i for i, name in enumerate(host_names)}
     for node, place in enumerate(topology.places):
         levels = place.split("/")
@@ -166,16 +166,16 @@ def _check_joined_inside(topology: Topology, group: Sequence[int], box: Ints) ->
     if len(group) < 2:
         return
     box_number = box[group[0]]
-    own = np.flatnonzero((box[topology.link_src] == box_number) & (box[topology.link_dst] == box_number))
+    inner_links = np.flatnonzero((box[topology.link_src] == box_number) & (box[topology.link_dst] == box_number))
     out: dict[int, list[int]] = {}
-    for link in own.tolist():
+    for link in inner_links.tolist():
         out.setdefault(int(topology.link_src[link]), []).append(int(topology.link_dst[link]))
     for source in group:
-        reached, ahead = {source}, [source]
-        while ahead:
-            new_nodes = [node for node in out.get(ahead.pop(), ()) if node not in reached]
+        reached, pending = {source}, [source]
+        while pending:
+            new_nodes = [node for node in out.get(pending.pop(), ()) if node not in reached]
             reached.update(new_nodes)
-            ahead += [node for node in new_nodes if node >= topology.ranks]
+            pending += [node for node in new_nodes if node >= topology.ranks]
         unreachable = [rank for rank in group if rank not in reached]
         if unreachable:
             raise Unsupported(
@@ -184,10 +184,12 @@ def _check_joined_inside(topology: Topology, group: Sequence[int], box: Ints) ->
             )
 
 
-def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set[int]], boxes: Sequence[str]) -> None:
+def _check_leaves(
+    topology: Topology, members: Iterable[int], neighbours_of: dict[int, set[int]], boxes: Sequence[str]
+) -> None:
     """Raise Unsupported unless every member is linked to exactly one switch."""
     for rank in members:
-        neighbours = sorted(near[rank])
+        neighbours = sorted(neighbours_of[rank])
         if len(neighbours) == 1 and neighbours[0] >= topology.ranks:
             continue
         if not neighbours:
@@ -195,7 +197,7 @@ def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set
                 f"planner gentree: rank {rank} of {topology.name} has no links both ways; use relay, or ranks that are "
                 "joined"
             )
-        cycle = _find_cycle(near)
+        cycle = _find_cycle(neighbours_of)
         why = (
             f"a cycle leads through {_list_nodes(topology, cycle, boxes)}"
             if cycle
@@ -206,27 +208,27 @@ def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set
         )
 
 
-def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str]) -> dict[int, int]:
-    """Return, for switches that are merged with others, the node that stands for them.
+def _merge_switches(topology: Topology, neighbours_of: dict[int, set[int]], boxes: Sequence[str]) -> dict[int, int]:
+    """Return, for switches that are merged, the node that represents them.
 
     Leaves are removed round by round, as long as there are any; a tree vanishes. If something is left, it has cycles:
     the lowest switches left are joined by several switches above them. These are merged if each lower switch is linked
     with all of them or with none (spines, or the planes of a fat tree). Otherwise raises Unsupported.
     """
-    merged: dict[int, int] = {}
-    remaining = {node: set(neighbours) for node, neighbours in near.items()}
+    representative: dict[int, int] = {}
+    remaining = {node: set(neighbours) for node, neighbours in neighbours_of.items()}
     low = {node for node in remaining if node < topology.ranks}  # servers, and switches right above what was removed
     # each round removes leaves until none is left, then merges one layer of parallel switches
     while len(remaining) > 1:
         leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
         while leaves:
             node = leaves.pop()
-            for other in remaining.pop(node, set()):
-                remaining[other].discard(node)
+            for neighbour in remaining.pop(node, set()):
+                remaining[neighbour].discard(node)
                 if node in low:
-                    low.add(other)
-                if len(remaining[other]) == 1:
-                    leaves.append(other)
+                    low.add(neighbour)
+                if len(remaining[neighbour]) == 1:
+                    leaves.append(neighbour)
         if len(remaining) <= 1:
             break
         groups = _find_parallel_switches(remaining, low)
@@ -239,14 +241,14 @@ def _merge_switches(topology: Topology, near: dict[int, set[int]], boxes: Sequen
         for group in groups:
             first = min(group)
             for node in group:
-                merged[node] = first
+                representative[node] = first
             # nodes merged earlier into a switch of this group are now merged into `first`, too
-            merged |= {node: first for node, to in merged.items() if to in group}
+            representative |= {node: first for node, to in representative.items() if to in group}
             neighbours = set().union(*(remaining.pop(node) for node in group))
-            for other in neighbours:
-                remaining[other] = (remaining[other] - group) | {first}
+            for neighbour in neighbours:
+                remaining[neighbour] = (remaining[neighbour] - group) | {first}
             remaining[first] = neighbours
-    return merged
+    return representative
 
 
 def _find_parallel_switches(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:
@@ -268,16 +270,16 @@ def _find_parallel_switches(remaining: dict[int, set[int]], low: set[int]) -> li
     return groups
 
 
-def _find_cycle(near: dict[int, set[int]]) -> list[int]:
+def _find_cycle(neighbours_of: dict[int, set[int]]) -> list[int]:
     """Return the nodes of some cycle, or []."""
-    remaining = {node: set(neighbours) for node, neighbours in near.items()}
+    remaining = {node: set(neighbours) for node, neighbours in neighbours_of.items()}
     leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
     while leaves:
         node = leaves.pop()
-        for other in remaining.pop(node, set()):
-            remaining[other].discard(node)
-            if len(remaining[other]) <= 1:
-                leaves.append(other)
+        for neighbour in remaining.pop(node, set()):
+            remaining[neighbour].discard(node)
+            if len(remaining[neighbour]) <= 1:
+                leaves.append(neighbour)
     if not remaining:
         return []
     # without leaves every node has two neighbours or more: a walk that never turns back must return to one of its nodes
@@ -295,20 +297,20 @@ def _prune_switches(tree: dict[int, set[int]], members: set[int]) -> None:
     useless = [node for node, neighbours in tree.items() if len(neighbours) <= 1 and node not in members]
     while useless:
         node = useless.pop()
-        for other in tree.pop(node, set()):
-            tree[other].discard(node)
-            if len(tree[other]) <= 1 and other not in members:
-                useless.append(other)
+        for neighbour in tree.pop(node, set()):
+            tree[neighbour].discard(node)
+            if len(tree[neighbour]) <= 1 and neighbour not in members:
+                useless.append(neighbour)
 
 
 def _is_connected(tree: dict[int, set[int]]) -> bool:
-    """Return whether all nodes are reached from one."""
+    """Return whether all nodes can be reached from any of them."""
     reached = {next(iter(tree))}
-    ahead = list(reached)
-    while ahead:
-        new_nodes = tree[ahead.pop()] - reached
+    pending = list(reached)
+    while pending:
+        new_nodes = tree[pending.pop()] - reached
         reached |= new_nodes
-        ahead += new_nodes
+        pending += new_nodes
     return len(reached) == len(tree)
 
 

@@ -1,4 +1,6 @@
-"""Exchange patterns among the children of a switch (GenTree's plan types, Table 2): who sends to whom in which step.
+"""Exchange patterns among the children of a switch (GenTree's plan types): who sends to whom in which step.
+
+Paper: Xiong et al. 2024, "Revisiting the Time Cost Model of AllReduce", Table 2; sections cited below are its sections.
 
 Children are the subtrees below a switch, each with one or more ranks (the paper's servers). Input: a plan type by name,
 the number of children, and the child d with the rank that ends with the block (its owner). Output of `moves_of`: the
@@ -41,16 +43,16 @@ class Moves:
 
 
 def name_of(fans: Sequence[int]) -> str:
-    """Return the usual name of levels with these fan-ins: CPS, RHD, or 8x4."""
+    """Return the name of the type whose levels have these fan-ins: CPS, RHD, or such as 8x4."""
     if len(fans) == 1:
         return CPS
     return RHD if set(fans) == {2} else "x".join(map(str, fans))
 
 
 def fans_of(kind: str, count: int) -> list[int]:
-    """Return the fan-ins of a type by levels (any but ring) among this many children; for RHD, a power of two.
+    """Return the fan-in of each level of a type (not ring) among `count` children, for RHD a power of two.
 
-    RHD among any other number is no type by levels: see `_halving_moves`.
+    RHD among any other number has no levels: see `_halving_moves`.
     """
     if kind in (CPS, ACPS):
         return [count]
@@ -82,7 +84,7 @@ def moves_of(kind: str, count: int, towards: Ints) -> Moves:
 
 
 def _other_children(count: int, towards: Ints) -> tuple[Ints, Ints]:
-    """Return the children of `towards` as a column (d), and a table with all other children in each row."""
+    """Return `towards` as a column d, and a table with the children other than d in each row."""
     d = towards.astype(np.int32)[:, None]
     return d, (d + np.arange(1, count, dtype=np.int32)[None, :]) % np.int32(count)
 
@@ -96,14 +98,14 @@ def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> Moves:
     if len(fans) == 1:
         return Moves(np.zeros_like(src), src, np.broadcast_to(d, src.shape))
     step, dst = np.zeros_like(src), np.zeros_like(src)
-    stride, same = 1, np.ones(src.shape, np.bool_)
+    stride, equal_so_far = 1, np.ones(src.shape, np.bool_)  # no digit differed yet
     for level, fan in enumerate(fans):
         src_digit, d_digit = src // stride % fan, d // stride % fan
         # the first digit (least significant level first) that differs from d's decides step and destination
-        now = same & (src_digit != d_digit)
-        step[now] = level
-        dst[now] = (src + (d_digit - src_digit) * stride)[now]
-        same &= src_digit == d_digit
+        sends = equal_so_far & (src_digit != d_digit)
+        step[sends] = level
+        dst[sends] = (src + (d_digit - src_digit) * stride)[sends]
+        equal_so_far &= ~sends
         stride *= fan
     return Moves(step, src, dst)
 
@@ -117,21 +119,22 @@ def _ring_moves(count: int, towards: Ints) -> Moves:
 def _halving_moves(count: int, towards: Ints) -> Moves:
     """Return the moves of recursive halving (section 2.1).
 
-    With K the largest power of two: child K+i first gives its data to child i, and gets its blocks back at the end.
+    With K the largest power of two up to `count`: child K+i first sends its data to child i, and receives its blocks in
+    a last step.
     """
     core = 1 << (count.bit_length() - 1)
     levels = core.bit_length() - 1
     if core == count:
         return _level_moves([2] * levels, count, towards)
     d, src = _other_children(count, towards)
-    inner = d % core
+    core_d = d % core  # d, or its partner among the power of two
     step, dst = np.zeros_like(src), src % core
-    same = src < core
+    equal_so_far = src < core
     for level in range(levels):
-        now = same & ((src >> level) & 1 != (inner >> level) & 1)
-        step[now], dst[now] = level + 1, (src ^ (1 << level))[now]
-        same &= ~now
+        sends = equal_so_far & ((src >> level) & 1 != (core_d >> level) & 1)
+        step[sends], dst[sends] = level + 1, (src ^ (1 << level))[sends]
+        equal_so_far &= ~sends
     # a destination beyond the power of two: its partner collected the block and returns it in a last step
-    last = same & (src == inner) & (d >= core)
-    step[last], dst[last] = levels + 1, np.broadcast_to(d, src.shape)[last]
+    returns = equal_so_far & (src == core_d) & (d >= core)
+    step[returns], dst[returns] = levels + 1, np.broadcast_to(d, src.shape)[returns]
     return Moves(step, src, dst)

@@ -28,12 +28,11 @@ from antiphon.planners.synth.search import SearchState
 
 Candidate = tuple[int, int, int]  # parts, steps, rounds
 Wanted = Callable[[Candidate], bool]  # whether a candidate would still improve on the solutions so far
-Tell = Callable[[str], None]
+Tell = Callable[[str], None]  # prints a line of progress
 MIN_SHARE = UNIT  # effort that every candidate gets at least
-SHARED_FRACTION = (
-    2  # candidates of one number of steps get 1 / SHARED_FRACTION of the remaining effort, except in the last turn
-)
-QUICK_TURNS = 1  # up to this many turns of `auto` take little time on a small instance
+# candidates of one number of steps get 1 / ALLOWANCE_DIVISOR of the remaining effort together, except in the last turn
+ALLOWANCE_DIVISOR = 2
+QUICK_TURNS = 1  # up to this many turns (passes with growing limits) of `auto` take little time on a small instance
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _total_allowance(effort_left: int | None, share: float) -> int | None:
     return (
         None
         if effort_left is None or share == 1.0
-        else max(effort_left // SHARED_FRACTION, min(MIN_SHARE, effort_left))
+        else max(effort_left // ALLOWANCE_DIVISOR, min(MIN_SHARE, effort_left))
     )
 
 

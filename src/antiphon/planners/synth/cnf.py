@@ -27,23 +27,24 @@ class Clauses:
         return self.variables
 
     def count_true(self, literals: Sequence[int], max_count: int) -> list[int]:
-        """Return outputs o[0..]: o[j] is implied by j + 1 true literals, for j up to `max_count`. O(n log n *
-        max_count).
+        """Return outputs o[0..]: o[j] is implied by j + 1 true literals, for j up to `max_count`.
+
+        O(n log n * max_count) clauses.
         """
         if len(literals) <= 1:
             return list(literals)
         half = len(literals) // 2
         first, second = self.count_true(literals[:half], max_count), self.count_true(literals[half:], max_count)
-        out = [self.new_variable() for _ in range(min(len(literals), max_count + 1))]
+        outputs = [self.new_variable() for _ in range(min(len(literals), max_count + 1))]
         for i in range(len(first) + 1):
             for j in range(len(second) + 1):
                 if i + j == 0:
                     continue
                 # i true on the left and j on the right imply i + j in total (clipped to the last output)
-                clause = [out[min(i + j, len(out)) - 1]]
+                clause = [outputs[min(i + j, len(outputs)) - 1]]
                 if i:
                     clause.append(-first[i - 1])
                 if j:
                     clause.append(-second[j - 1])
                 self.rows.append(clause)
-        return out
+        return outputs

@@ -30,7 +30,8 @@ class Propagation:
 
     A clause can only force a literal or fail once one of its two watched literals is false, so only then is it visited.
     The trail lists the assigned literals in order; `heads` are the positions up to which it was propagated, for clauses
-    in use and for the others. Literals index lists directly: -x is the x-th entry from the end.
+    in use (that some chain needs) and for other clauses. Literals index lists directly: -x is the x-th entry from the
+    end.
     """
 
     def __init__(self, variables: int) -> None:
@@ -39,7 +40,8 @@ class Propagation:
         self.reason: list[Record | None] = [None] * (variables + 1)  # the clause that forced a variable
         self.trail: list[int] = []
         self.heads = [0, 0]
-        self.watch: list[list[list[Record]]] = [[[] for _ in range(size)] for _ in range(2)]  # in use, others
+        # [0 for clauses in use, 1 for others][literal]: the clauses that watch it
+        self.watch: list[list[list[Record]]] = [[[] for _ in range(size)] for _ in range(2)]
 
     def assign(self, literal: int, reason: Record | None) -> None:
         self.value[literal], self.value[-literal] = 1, -1
@@ -86,15 +88,15 @@ class Propagation:
                 return conflict
             heads[level] += 1
 
-    def _visit_watches(self, watch: list[list[Record]], false: int) -> Record | None:
+    def _visit_watches(self, watch: list[list[Record]], false_literal: int) -> Record | None:
         """Visit the clauses that watch a literal that became false; return one that is violated, or None."""
         value, still_watching = self.value, list[Record]()
-        watching = watch[false]
+        watching = watch[false_literal]
         for place, record in enumerate(watching):
             other = record[1]
-            if other == false:
+            if other == false_literal:
                 other = record[1] = record[2]
-                record[2] = false
+                record[2] = false_literal
             if value[other] > 0:
                 still_watching.append(record)
                 continue
@@ -102,17 +104,17 @@ class Propagation:
                 literal = record[k]
                 # a replacement that is not false takes over the watch
                 if value[literal] >= 0:
-                    record[2], record[k] = literal, false
+                    record[2], record[k] = literal, false_literal
                     watch[literal].append(record)
                     break
             else:
                 still_watching.append(record)
                 # no replacement: the other watched literal is implied, or the clause is violated
                 if value[other] < 0:
-                    watch[false] = still_watching + watching[place + 1 :]
+                    watch[false_literal] = still_watching + watching[place + 1 :]
                     return record
                 self.assign(other, record)
-        watch[false] = still_watching
+        watch[false_literal] = still_watching
         return None
 
     def collect_chain(self, conflict: Record) -> Chain:
@@ -166,7 +168,7 @@ class Elaboration:
                 return True
             words = line.split()
             deleting = words[0] == "d"
-            literals = [int(word) for word in words[deleting:-1]]
+            literals = [int(word) for word in words[deleting:-1]]  # lines end in 0
             if not deleting:
                 self.steps.append(len(self.records))
                 self._add_clause(literals)
@@ -210,9 +212,9 @@ class Elaboration:
         """Remove a lemma, and undo the assignments that it forced."""
         state = self.state
         state.detach(record, self.used[record[0]])
-        holds = [x for x in record[1:] if state.value[x] > 0 and state.reason[abs(x)] is record]
-        if holds:
-            state.undo(state.trail.index(holds[0]), 0)  # watches may rely on what is undone: visit all again
+        forced = [x for x in record[1:] if state.value[x] > 0 and state.reason[abs(x)] is record]
+        if forced:
+            state.undo(state.trail.index(forced[0]), 0)  # watches may rely on what is undone: visit all again
         if state.propagate() is not None:
             raise RuntimeError("the proof contradicts itself before its end")
 
@@ -249,8 +251,9 @@ class Elaboration:
 
 
 def _trim_chains(elaboration: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[Chain]:
-    """Resolve each needed lemma in order, which may prove a stronger clause than it; return the chains that the last
-    one depends on, renumbered.
+    """Resolve each needed lemma in order, which may prove a stronger clause than the lemma.
+
+    Return the chains that the last one depends on, renumbered.
     """
     literals: dict[int, frozenset[int]] = {}
     chains: dict[int, Chain] = {}
@@ -288,10 +291,10 @@ def _resolve_hints(goal: Iterable[int], hints: Iterable[tuple[int, frozenset[int
             reasons.append((open_literals[0], number, literals))
     else:
         raise RuntimeError("a chain of the proof leads to no contradiction")
-    now, used = set(literals), [number]
+    resolvent, used = set(literals), [number]
     for pivot, number, reason_literals in reversed(reasons):
-        if -pivot in now:
-            now.remove(-pivot)
-            now.update(x for x in reason_literals if x != pivot)
+        if -pivot in resolvent:
+            resolvent.remove(-pivot)
+            resolvent.update(x for x in reason_literals if x != pivot)
             used.append(number)
-    return used, frozenset(now)
+    return used, frozenset(resolvent)

@@ -35,12 +35,12 @@ Table = NDArray[np.int64]
 Floats = NDArray[np.float64]
 MOST_NODES = 2000  # of a mixed-integer program
 _MOST_SCALE = 6000  # scales up to this are tried for one that makes the dual nearly integral
-_FINE = 10**7  # scale of the second attempt, where rounding hardly weakens the bound
+_FINE_SCALE = 10**7  # scale of the second attempt, where rounding hardly weakens the bound
 
 
 @dataclass(frozen=True, eq=False)
 class Proved:
-    """A dual with the bound that it proves (`worth`); `price`: the effort spent on it."""
+    """A dual with the bound that it proves (`worth`). `price`: the effort spent on it, not a price of links."""
 
     dual: StepDual
     worth: StepInequality
@@ -178,16 +178,17 @@ def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
     flat = np.concatenate(values)
     top = float(np.abs(flat).max(initial=0.0))
     distinct = np.unique(np.round(flat / top, 9)) if top else flat[:0]
-    small = distinct[np.abs(distinct) > 1e-7]
+    nonzero = distinct[np.abs(distinct) > 1e-7]
     scales = []
-    if len(small) and len(small) < 400:
+    if len(nonzero) and len(nonzero) < 400:
         for scale in range(1, _MOST_SCALE):
-            scaled = small * scale
+            scaled = nonzero * scale
             if np.abs(scaled - np.round(scaled)).max() < 1e-4:
                 scales.append(float(scale))
                 break
     return [
-        _round_dual(program, prices / top, _divide_lengths(lengths_of, top), scale) for scale in [*scales, float(_FINE)]
+        _round_dual(program, prices / top, _divide_lengths(lengths_of, top), scale)
+        for scale in [*scales, float(_FINE_SCALE)]
     ]
 
 
@@ -245,7 +246,7 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | No
     instance = program.instance
     integer_prices = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)
     spreads: dict[int, Spread] = {}
-    like: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
+    like: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}  # symmetric kinds, see StepDual
     missing_price = np.zeros((len(instance.bonds), program.steps), np.int64)
     cost = integer_prices[: len(instance.bonds)].copy()
     for bond, limits in enumerate(instance.limits_of):

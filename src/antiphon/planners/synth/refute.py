@@ -1,13 +1,13 @@
 """Prove that no algorithm exists where only exhaustive search can decide it, by a proof that can be checked.
 
-    clauses (core/ksync/cnf.py, the same that the checker writes: no symmetry, all splits of the rounds)
+    clauses (core/ksync/cnf.py, which the checker runs, too; steps may have any numbers of rounds)
       -> CaDiCaL, a SAT solver: unsatisfiable, with a log of the clauses that it learned (lemmas, format DRUP)
       -> elaborate.py: resolution chains of the lemmas that are needed
       -> core/ksync/proof.py: checks every chain and trusts nothing of the above
 
 The length of a proof depends much on the order of clauses, so a try that exceeds its limit of conflicts (backtracks) is
 followed by one with shuffled clauses and twice the limit. Afterwards the clauses that the proof uses (its unsatisfiable
-core) are solved core, which often gives a shorter proof.
+core) are solved alone, which often gives a shorter proof.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from antiphon.planners.synth.effort_budget import ELABORATED, LEMMA, LITERAL, PR
 from antiphon.planners.synth.elaborate import Chain, Elaboration
 from antiphon.planners.synth.task import Effort
 
-FIRST = 50_000  # conflicts of the first try
+FIRST_CONFLICTS = 50_000  # limit of the first try
 SOLVER = "cadical195"
 
 
 def find_refutation(
     instance: Instance, question: Question, effort: Effort, effort_left: int | None = None, again: int = 1
 ) -> tuple[Refutation | None, int]:
-    """Return a proof, already checked, and the effort spent; None if an algorithm exists or the conflicts do not
-    suffice.
+    """Return a proof, already checked, or None, and the effort spent.
 
-    `effort_left`: limit of the price (effort_budget.py). `again`: how often the core of the proof is solved again for a
-    shorter one. Ten to twenty seconds per 100,000 conflicts beyond the search itself; `question.ordered` may need 1 %
-    of them.
+    None: an algorithm exists, or the conflicts do not suffice. `effort_left`: limit of the effort, in units of
+    effort_budget.py. `again`: how often the core of the proof is solved again for a shorter one. Elaborating and
+    checking take ten to twenty seconds per 100,000 conflicts; with `question.ordered` there may be 100 times fewer.
     """
     encoded = build_formula(instance, question)
     clauses = encoded.clauses
@@ -46,7 +45,7 @@ def find_refutation(
     for _ in range(again):
         used = sorted({number for chain in chains for number in chain if number < len(clauses)})
         core = [clauses[number] for number in used]
-        chains, extra_price = _search_proof(core, encoded.variables, Effort(FIRST, seed=effort.seed))
+        chains, extra_price = _search_proof(core, encoded.variables, Effort(FIRST_CONFLICTS, seed=effort.seed))
         price += extra_price
         if chains is None:
             break
@@ -65,7 +64,7 @@ def find_refutation(
 def _search_proof(
     clauses: Sequence[Clause], variables: int, effort: Effort, max_price: int | None = None
 ) -> tuple[list[Chain] | None, int]:
-    """Return chains from the clauses to the contradiction (or None) and the price, which is compared after each try.
+    """Return chains from the clauses to the contradiction (or None) and the price: the effort spent, checked per try.
 
     Every try has twice the conflicts of the one before.
     """
@@ -73,7 +72,7 @@ def _search_proof(
     price = ELABORATED * sum(map(len, clauses))
     if elaboration.conflict is not None:  # unit propagation alone refutes the clauses
         return elaboration.build_chains(), price
-    conflicts_left, next_limit, tries = effort.conflicts, FIRST, 0
+    conflicts_left, next_limit, tries = effort.conflicts, FIRST_CONFLICTS, 0
     while (conflicts_left is None or conflicts_left > 0) and (max_price is None or price < max_price):
         budget = next_limit if conflicts_left is None else min(next_limit, conflicts_left)
         order = list(range(len(clauses)))
@@ -95,7 +94,7 @@ def _search_proof(
 
 
 def _run_cadical(clauses: list[list[int]], conflicts: int) -> tuple[Any, int]:
-    """Return the lines of a proof, "true" if satisfiable, or None if the conflicts do not suffice; and the price."""
+    """Return the lines of a proof ("true" if satisfiable, None if the conflicts do not suffice) and the price."""
     from pysat.solvers import Solver
 
     with Solver(name=SOLVER, bootstrap_with=clauses, with_proof=True) as solver:

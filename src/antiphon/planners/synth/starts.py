@@ -1,4 +1,4 @@
-"""Begin the search on large machines with plans of quick planners, and improve these.
+"""Begin the search on large machines with plans of quick planners, and improve these. Called by work.py.
 
 The planners in STARTS need about a second on 128 ranks. Their plans, cut into equal chunks, are points (C, S, R) like
 any other. `improve_starts` yields those that no other beats, and then better ones (improve.py): first with fewer
@@ -37,13 +37,13 @@ from antiphon.planners.synth.task import Move, drop_useless_moves, rounds_of
 from antiphon.registry import call, find
 
 STARTS = ("greedy", "trees", "compose")  # the quickest first
-START_PRICE = 2 * UNIT  # of all of them together ...
-LEAST_EFFORT = 10 * UNIT  # ... beside a search, out of at least this much: `tune` gives less, and tries them anyway
+START_PRICE = 2 * UNIT  # effort of all of them together
+LEAST_EFFORT = 10 * UNIT  # with less they do not run before a search; `tune` gives less and runs them itself
 MOST_MOVES = 150_000  # of a start that is improved
-# chunks at one part per block, times arcs, times steps: above the first number, or on more ranks, quick plans come
-# before the search; above the second in place of it
-START_SIZE, START_RANKS, MOST_SEARCHED = 30_000, 32, 400_000
-IMPROVE_SHARE = 6  # of the effort, one unit in so many is for improving where the search goes on
+# Size of an instance (frontier.size_of): chunks at one part per block, times arcs, times steps.
+START_SIZE, START_RANKS = 30_000, 32  # above this size, or on more ranks, quick plans come before the search
+MOST_SEARCHED = 400_000  # above this size they replace it
+IMPROVE_SHARE = 6  # improving gets 1 / 6 of the effort where the search goes on afterwards
 
 Tell = Callable[[str], None]
 
@@ -85,9 +85,10 @@ def improve_starts(
     budget = EffortBudget(
         search.budget.effort if share is None else search.budget.spent + share, search.budget.until, search.budget.spent
     )
-    best: dict[int, Fraction] = {}
+    best: dict[int, Fraction] = {}  # steps -> R/C
 
-    def take(block_chunks: int, moves: tuple[Move, ...], engine: str) -> Iterator[Point]:
+    def yield_unbeaten(block_chunks: int, moves: tuple[Move, ...], engine: str) -> Iterator[Point]:
+        """Yield the point of these moves, and record it in `best`, unless a point is as good in S and R/C."""
         rounds = rounds_of(instance, moves)
         point = Point(instance, block_chunks, len(rounds), sum(rounds), moves, engine, BEST_FOUND)
         beaten = any(steps <= point.steps and ratio <= point.ratio for steps, ratio in best.items())
@@ -98,22 +99,25 @@ def improve_starts(
             yield point
 
     try:
+        # by (S, R per chunk of a block): planner, chunks per block, moves
         starts: dict[tuple[int, Fraction], tuple[str, int, tuple[Move, ...]]] = {}
         for name, block_chunks, moves in _list_starts(instance, budget):
             rounds = rounds_of(instance, moves)
             starts.setdefault((len(rounds), Fraction(sum(rounds), block_chunks)), (name, block_chunks, moves))
-            yield from take(block_chunks, moves, name)
+            yield from yield_unbeaten(block_chunks, moves, name)
         unbeaten = [
             start for figures, start in sorted(starts.items())
             if not any(s <= figures[0] and r <= figures[1] and (s, r) != figures for s, r in starts)
         ]  # fmt: skip
         for number, (name, block_chunks, moves) in enumerate(unbeaten):
-            own = EffortBudget(_share_of(budget, len(unbeaten) - number), budget.until, budget.spent)
+            start_budget = EffortBudget(_share_of(budget, len(unbeaten) - number), budget.until, budget.spent)
             min_rounds = math.ceil(floor * instance.input_weight * block_chunks)
             with suppress(EffortSpent):
-                for improved in _improve(Packing(instance, moves, own, search.seed), min_rounds, instance.least_steps):
-                    yield from take(block_chunks, improved, f"{name}, improved")
-            budget.spent = own.spent
+                for improved in _improve(
+                    Packing(instance, moves, start_budget, search.seed), min_rounds, instance.least_steps
+                ):
+                    yield from yield_unbeaten(block_chunks, improved, f"{name}, improved")
+            budget.spent = start_budget.spent
             if any(ratio <= floor and steps <= instance.least_steps for steps, ratio in best.items()):
                 break
     except EffortSpent:
@@ -144,7 +148,7 @@ def _improve(packing: Packing, min_rounds: int, least_steps: int) -> Iterator[tu
 
 def _list_starts(instance: Instance, budget: EffortBudget) -> Iterator[tuple[str, int, tuple[Move, ...]]]:
     """Yield the quick planners' plans as (planner, chunks per block, moves)."""
-    known_figures: set[tuple[str, int, int]] = set()  # plans of one planner with equal figures are as good as equal
+    known_figures: set[tuple[str, int, int]] = set()  # of two plans with equal figures the second is skipped
     for name, schedule in quick_schedules(instance.topology, instance.collective, budget):
         figures = name, schedule.chunks_per_rank, pipelined_steps(schedule)
         if figures in known_figures or schedule.transfers * int(pieces_of(schedule).max(initial=1)) > MOST_MOVES:
@@ -156,9 +160,9 @@ def _list_starts(instance: Instance, budget: EffortBudget) -> Iterator[tuple[str
 
 
 def to_moves(instance: Instance, schedule: Schedule) -> tuple[int, tuple[Move, ...]] | None:
-    """Return the chunks per block and the moves of a schedule that only copies, its chunks made equal.
+    """Return the chunks per block and the moves of a schedule that only copies, its chunks taken as equal.
 
-    None if blocks of equal weight differ in their number of chunks.
+    None if it reduces, or if blocks of equal weight differ in their number of chunks.
     """
     schedule = expand(schedule)
     chunks, weights = schedule.chunks, instance.collective.weights
@@ -169,9 +173,10 @@ def to_moves(instance: Instance, schedule: Schedule) -> tuple[int, tuple[Move, .
     order = np.lexsort((chunks.offset, chunks.block))
     place = np.empty(len(order), np.int64)  # of a chunk in its block
     place[order] = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    # (block, place) -> (number of the kind, number in the kind), as moves name chunks
     numbers = {
-        name: (kind, i) for kind, about in enumerate(instance.kinds)
-        for i, name in enumerate(instance.chunks_of_kind(about, block_chunks))
+        name: (number, i) for number, kind in enumerate(instance.kinds)
+        for i, name in enumerate(instance.chunks_of_kind(kind, block_chunks))
     }  # fmt: skip
     bond_of = {link: bond for bond, links in enumerate(instance.bonds) for link in links}
     resolved = resolve(instance.topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
@@ -184,7 +189,7 @@ def to_moves(instance: Instance, schedule: Schedule) -> tuple[int, tuple[Move, .
         if number is not None and route >= 0:
             moves_of.setdefault(number, []).append((paths[route], step))
     moves = [
-        (kind, chunk, *move) for (kind, chunk), own in moves_of.items()
-        for move in drop_useless_moves(instance, kind, own)
+        (kind, chunk, *move) for (kind, chunk), chunk_moves in moves_of.items()
+        for move in drop_useless_moves(instance, kind, chunk_moves)
     ]  # fmt: skip
     return block_chunks, tuple(sorted(moves))

@@ -51,8 +51,9 @@ Send = tuple[int, int, tuple[int, ...], Cell, Cell, bool]  # step, chunk, bonds 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """The symmetry that is searched: `group` is H; `fixing`: numbers of its elements that form K; `orbits` of chunks;
-    `slots` per rank.
+    """The symmetry of the algorithms that are searched.
+
+    `group`: H. `fixing`: numbers of its elements that form K. `orbits`: number of orbits of chunks. `slots`: per rank.
     """
 
     group: SymmetryGroup
@@ -76,16 +77,16 @@ class SumTarget:
     sources: Mapping[int, frozenset[int]]
 
     def is_kept_by(self, images: Sequence[int]) -> bool:
-        """Return whether renumbering every node so leaves the target as it is."""
-        moved = {images[v]: frozenset(images[i] for i in ranks) for v, ranks in self.sources.items()}
-        return moved == self.sources and {images[i] for i in self.inputs} == set(self.inputs)
+        """Return whether renumbering every node v to images[v] leaves the target as it is."""
+        renumbered = {images[v]: frozenset(images[i] for i in ranks) for v, ranks in self.sources.items()}
+        return renumbered == self.sources and {images[i] for i in self.inputs} == set(self.inputs)
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sends, or None; `refuted`: none exist with this symmetry and these slots. `price`: the effort spent.
+    """The result of a search: the sends, or None.
 
-    `solver`: the one that decided, or the last.
+    `refuted`: none exist with this symmetry and these slots. `price`: the effort spent. `solver`: the last one tried.
     """
 
     sends: tuple[Send, ...] | None
@@ -173,21 +174,21 @@ class SumEncoding:
     ) -> None:  # fmt: skip
         """Add what the cell (v, q) includes after the step, by contribution."""
         out = self.clauses
-        coming: list[tuple[int, int, int]] = []  # variable, sender, its slot
+        arrivals: list[tuple[int, int, int]] = []  # variable, sender, its slot
         for arc in self.arriving[v]:
             for p in range(self.shape.slots):
                 goes = self.goes.get((orbit, self.first_arc[arc], p, q, step))
                 if goes is not None:
-                    coming.append((goes, self.arcs[arc][0], p))
+                    arrivals.append((goes, self.arcs[arc][0], p))
         fresh = self.fresh[orbit, v, q, step] = out.new_variable()
-        out.rows.append([-fresh, *dict.fromkeys(goes for goes, _, _ in coming)])
+        out.rows.append([-fresh, *dict.fromkeys(goes for goes, _, _ in arrivals)])
         # a replacement comes from exactly one sender; arcs alike under K are used together
-        out.rows += [[-fresh, *{-a, -b}] for (a, _, _), (b, _, _) in itertools.combinations(coming, 2)]
+        out.rows += [[-fresh, *{-a, -b}] for (a, _, _), (b, _, _) in itertools.combinations(arrivals, 2)]
         for i in self.target.inputs:
             pair = self.first_pair[v][i]
             if (pair, q) in after:
                 continue
-            terms = [self._add_conjunction(goes, holds[self.first_pair[u][i], p]) for goes, u, p in coming]
+            terms = [self._add_conjunction(goes, holds[self.first_pair[u][i], p]) for goes, u, p in arrivals]
             terms.append(self._add_conjunction(-fresh, holds[pair, q]))
             terms = [term for term in terms if term != -self.true]
             # no input may be added twice
@@ -195,10 +196,10 @@ class SumEncoding:
             if len(terms) < 2:
                 after[pair, q] = terms[0] if terms else -self.true
                 continue
-            now = after[pair, q] = out.new_variable()
-            out.rows.append([-now, *terms])
-            out.rows += [[-term, now] for term in terms]
-        for goes, u, p in coming:  # an empty cell cannot be sent
+            included = after[pair, q] = out.new_variable()
+            out.rows.append([-included, *terms])
+            out.rows += [[-term, included] for term in terms]
+        for goes, u, p in arrivals:  # an empty cell cannot be sent
             contents = {holds[self.first_pair[u][i], p] for i in self.target.inputs} - {-self.true}
             if self.true not in contents and (p or u not in self.target.inputs):
                 out.rows.append([-goes, *sorted(contents)])
@@ -218,21 +219,21 @@ class SumEncoding:
         """Limit what all chunks load, on one resource per orbit of H, to what its rounds carry."""
         instance, group, steps = self.instance, self.shape.group, self.steps
         max_rounds = rounds - steps + 1
-        extra = free_rounds(self.clauses, [max_rounds] * steps, rounds)
+        extra_rounds = free_rounds(self.clauses, [max_rounds] * steps, rounds)
         arcs_of: dict[int, list[int]] = defaultdict(list)
         for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
             arcs_of[resource].append(arc)
         slots, orbits = range(self.shape.slots), range(self.shape.orbits)
         # chunk e of an orbit uses an arc iff the first chunk uses the arc's preimage under e
-        back = [np.argsort(self.arc_images[element]) for element in self.shape.cosets]
+        preimages = [np.argsort(self.arc_images[element]) for element in self.shape.cosets]
         for resource in sorted(set(group.resources.min(axis=0).tolist())):
-            arcs = [self.first_arc[preimage[arc]] for preimage in back for arc in arcs_of[resource]]
+            arcs = [self.first_arc[preimage[arc]] for preimage in preimages for arc in arcs_of[resource]]
             for step in range(steps):
                 literals = [self.goes[o, arc, p, q, step] for o in orbits for arc in arcs for p in slots for q in slots]
-                load_within(self.clauses, sorted(literals), instance.capacity[resource], extra[step], max_rounds)
+                load_within(self.clauses, sorted(literals), instance.capacity[resource], extra_rounds[step], max_rounds)
 
     def read_sends(self, true: set[int]) -> list[Send]:
-        """Return the sends of all chunks of a model, sorted by step."""
+        """Return the sends of all chunks, sorted by step. `true`: the true variables."""
         cosets, paths, nodes = self.shape.cosets, self.instance.arcs.paths, self.shape.group.nodes
         sends: list[Send] = []
         for arc, (tail, head) in enumerate(self.arcs):

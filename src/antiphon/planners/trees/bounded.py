@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.portable import dot, exp
-from antiphon.core.symmetry import automorphisms
+from antiphon.core.symmetry import automorphisms, orbit_labels
 from antiphon.core.topology import Topology, hosts
-from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_labels, orbit_rows, permutation_power
+from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows, permutation_power
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
 
@@ -316,7 +316,7 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     generators = automorphisms(topology, color)
     if not generators:
         return None
-    orbit = orbit_labels(generators)
+    orbit = orbit_labels(generators, topology.nodes)
     other_members = [rank for rank in members if rank != root]
     sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:

@@ -54,9 +54,9 @@ from antiphon.planners.trees.splitting import (
 )
 from antiphon.planners.trees.to_schedule import Tree
 
-MOST_TRIES = 200  # rounds of regrowing trees
-REGROW_EFFORT = 10**7  # upper limit of rounds * ranks^3: a second or two
-MAX_TRIES_WITHOUT_GAIN = 60  # regrowing ends after this many rounds without gain
+MOST_TRIES = 200  # of regrowing trees
+REGROW_EFFORT = 10**7  # upper limit of tries * ranks^3: a second or two
+MAX_TRIES_WITHOUT_GAIN = 60  # regrowing ends after this many
 Quality = tuple[int, list[int]]  # number of trees, their depths in descending order: smaller is better
 
 
@@ -68,8 +68,8 @@ def pack_forests(
     Return the rate and the trees, at rates in bytes/s. The tightest cut (core.bounds) proves that no packing is faster.
     None where this method does not reach that rate. It always reaches it if every rank is a sink, switches are balanced
     and there are no shared limits; it often reaches it with limits on links with a common end, with other switches, and
-    with ranks that only relay. Raises Invalid if a sink cannot be reached. `tries`: rounds of regrowing (default: by
-    the number of ranks). Time grows with about ranks^3.
+    with ranks that only relay. Raises Invalid if a sink cannot be reached. `tries`: of `regrow_trees` (default: by the
+    number of ranks). Time grows with about ranks^3.
     """
     weights = {root: int(weight) for root, weight in sorted(demand.items()) if weight}
     members = sorted({*sinks, *weights})
@@ -133,7 +133,7 @@ def _receiving_sinks(sinks: Sequence[int], supply: Mapping[int, int]) -> list[in
 def _pack_spanned(
     link_graph: LinkGraph, scaled: ArcPaths, supply: Mapping[int, int], spanned: Sequence[int], tries: int | None
 ) -> list[Arborescence] | None:
-    """Return trees over the ranks `spanned`, through any switches; None where they cannot carry the supply.
+    """Return trees over the ranks `spanned`, through any switches; None if they cannot carry the supply.
 
     `scaled`: the machine's arcs, with capacities times the denominator of the rate.
     """
@@ -216,7 +216,7 @@ class ForestGrower:
         self.depth = [0] * nodes
         self.weight = 0
         self.max_weight: list[int] = []  # by arc: upper bound on the weight that it can carry of this tree
-        self.head_order = list(range(nodes))  # tie-break between equally wide arcs, by head
+        self.head_order = list(range(nodes))  # tie-break between arcs of equal capacity, by head
 
     def grow_all(self) -> list[Arborescence]:
         """Return trees that carry all the remaining supply. O(nodes^2) tests of arcs per tree, each some searches."""
@@ -274,15 +274,15 @@ class ForestGrower:
             self._add_full_arcs()
 
     def _add_full_arcs(self) -> None:
-        """Add all arcs that take the whole weight: level by level, within a level the widest first.
+        """Add all arcs that take the whole weight: level by level, within a level those of greatest capacity first.
 
         What an arc can take of this tree only decreases while the tree grows, so each arc is tried once.
         """
         flows, capacity = self.flows, self.flows.capacity
         for depth in range(flows.nodes):
             level = [node for node in self.members if self.depth[node] == depth]
-            ready = [a for x in level for a in self.out[x] if self.max_weight[a] >= self.weight]
-            for arc in sorted(ready, key=lambda a: (-capacity[a], self.head_order[flows.head[a]])):
+            candidates = [a for x in level for a in self.out[x] if self.max_weight[a] >= self.weight]
+            for arc in sorted(candidates, key=lambda a: (-capacity[a], self.head_order[flows.head[a]])):
                 if self.member_mask >> flows.head[arc] & 1:
                     continue
                 if self._try_arc(arc, self.weight, keep=True):
@@ -293,9 +293,9 @@ class ForestGrower:
     def _lower_weight(self) -> None:
         """Lower the tree's weight to the most that some arc takes (if none takes the whole weight)."""
         flows = self.flows
-        ready = [a for x in self.members for a in self.out[x] if not self.member_mask >> flows.head[a] & 1]
+        candidates = [a for x in self.members for a in self.out[x] if not self.member_mask >> flows.head[a] & 1]
         while True:
-            best = max(ready, key=lambda a: self.max_weight[a], default=-1)
+            best = max(candidates, key=lambda a: self.max_weight[a], default=-1)
             if best < 0 or not self.max_weight[best]:
                 raise AssertionError("no tree can grow: the supplies were not within the cuts")
             weight = self.max_weight[best]
@@ -308,7 +308,7 @@ class ForestGrower:
         """Return whether the arc can carry this much of the tree while all sinks stay served.
 
         If so and `keep`, the capacity is taken; otherwise it is put back. Either way `max_weight` falls to what the
-        arc took. O(sinks), and a path search for each sink whose flow must move.
+        arc accepted. O(sinks), and a path search for each sink whose flow must move.
         """
         flows, row = self.flows, self.flows.flow[arc]
         tail, head, capacity = flows.tail[arc], flows.head[arc], flows.capacity[arc]
@@ -408,7 +408,7 @@ class ForestGrower:
 
 
 def _take_path(arc_paths: list[tuple[int, Path]], weight: int) -> Path:
-    """Take the weight from the narrowest path that has it; wider ones stay for heavier trees. The list stays sorted."""
+    """Take the weight from the path of least sufficient capacity: others stay for heavier trees. Keep it sorted."""
     at = bisect_left(arc_paths, (weight, ()))
     amount, path = arc_paths.pop(at)
     insort(arc_paths, (amount - weight, path))
@@ -430,15 +430,15 @@ def regrow_trees(packing: ForestGrower, trees: Sequence[Arborescence], tries: in
     """
     rng = random.Random(0)
     best_trees = list(trees)
-    goal = [_root_eccentricity(packing, root) for root in sorted({tree.root for tree in trees})]
+    min_depths = [_root_eccentricity(packing, root) for root in sorted({tree.root for tree in trees})]
     best, without_gain = measure_quality(best_trees), 0
     for _ in range(tries):
-        if best <= (len(goal), sorted(goal, reverse=True)) or without_gain == MAX_TRIES_WITHOUT_GAIN:
+        if best <= (len(min_depths), sorted(min_depths, reverse=True)) or without_gain == MAX_TRIES_WITHOUT_GAIN:
             break
         # remove some trees and grow others out of what they used; restore the old ones if these are not as good
         chosen = _select_trees(best_trees, rng)
         removed = [best_trees[at] for at in sorted(chosen)]
-        before = packing.save_state()
+        saved_state = packing.save_state()
         for tree in removed:
             packing.take_back(tree)
         packing.remaining_supply = {
@@ -449,7 +449,7 @@ def regrow_trees(packing: ForestGrower, trees: Sequence[Arborescence], tries: in
         if measure_quality(regrown) <= measure_quality(removed):
             best_trees = [tree for at, tree in enumerate(best_trees) if at not in chosen] + regrown
         else:
-            packing.restore_state(before)
+            packing.restore_state(saved_state)
         without_gain = without_gain + 1 if measure_quality(best_trees) == best else 0
         best = measure_quality(best_trees)
     return sorted(best_trees, key=lambda tree: tree.root)

@@ -59,22 +59,23 @@ from antiphon.planners.trees.trees import pack_trees
 
 EXTRA_DEPTHS = (0, 1, 2, 3, 4, 5, 6)  # depths tried: the least possible plus these
 EXTRA_DEPTHS_LARGE = (1, 3, 6)  # the same on more than BOUNDED.large_ranks ranks
-ENOUGH = Fraction(999, 1000)  # a forest that reaches this fraction of the bound ends the search for deeper ones
-FASTER = Fraction(101, 100)  # a deeper forest must be this much faster than a shallower one
+NEAR_BOUND = Fraction(999, 1000)  # a forest that reaches this fraction of the bound ends the search for deeper ones
+MIN_SPEEDUP = Fraction(101, 100)  # a deeper forest must be this much faster than a shallower one
 MAX_ROUNDING_LOSS = Fraction(1, 1000)  # if rounding loses more of the rate ...
 LARGE_DENOMINATOR = 16384  # ... this denominator is allowed ...
 LARGE_DENOMINATOR_TREES = 128  # ... with up to this number of trees
-COLUMNS_RANKS = 24  # up to this many ranks, each depth is also tried by columns.py
-ASYMMETRIC_RANKS = 64  # up to this many ranks, forests are also packed without symmetries if these seem to cost rate;
-MOST_LOSSES = 2  # but no more after this many depths in a row without gain ...
-LOSS_EFFORT = BOUNDED.max_effort // 10  # ... once this much effort (entries of cost matrices) is spent
+COLUMNS_RANKS = 24  # up to this many ranks, column generation (columns.py) is tried for each depth, too
+# Forests are also packed without symmetries if these seem to cost rate:
+ASYMMETRIC_RANKS = 64  # up to this many ranks,
+MOST_LOSSES = 2  # and until this many depths in a row brought no gain ...
+LOSS_EFFORT = BOUNDED.max_effort // 10  # ... and this much effort (entries of cost matrices) is spent
 # (ranks, fraction of the bound): a machine of at most this many ranks also gets the forest of planner `trees`, unless a
 # bounded forest is that fast. Packing it may take a minute on 64 ranks
-SLOW_FORESTS = ((32, Fraction(1)), (64, 1 / FASTER), (BOUNDED.large_ranks, Fraction(9, 10)))
+SLOW_FORESTS = ((32, Fraction(1)), (64, 1 / MIN_SPEEDUP), (BOUNDED.large_ranks, Fraction(9, 10)))
 START_STEPS = 3  # `choose_trees` plans for this many times the depth of the deepest tree, in steps
-MOST_ENTRIES = 100_000  # of its linear program: some two CPU seconds
-MIN_SHARE = 0.004  # fraction of the data that a tree must carry there to be kept: every tree costs chunks
-ABOVE_NOISE = 1 + 1e-9  # factor within which floats count as equal
+MOST_ENTRIES = 100_000  # of the matrix of its linear program: some two CPU seconds
+MIN_SHARE = 0.004  # fraction of the data that a tree must carry in that mix to be kept: every tree costs chunks
+FLOAT_TOLERANCE = 1 + 1e-9  # factor within which floats count as equal
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class _Forest:
     """An unpipelined schedule along packed trees of at most one depth.
 
     `packed`: the packing before rates were rounded. `trees`: number of trees. `rate`: after rounding, in bytes/s.
-    `method`: "hubs" (bounded.py), "columns" (columns.py) or that of planner `trees`.
+    `method`: "hubs" (bounded.py), "columns" (columns.py) or the `method` that `pack_trees` states.
     """
 
     schedule: Schedule
@@ -127,11 +128,11 @@ def shallow(
     if collective.kind == "allreduce":
         plans = _plan_allreduce(request, depth, pieces is None)
     else:
-        spread_out = dual(collective)[0] if reversed_plan else collective
+        broadcast = dual(collective)[0] if reversed_plan else collective
         check_reach(machine, [collective.roots[0]], collective.members, reversed_plan)
-        plans = _choose_forests(machine, spread_out, max_rate or Fraction(0), depth, request.seed, pieces is None)
+        plans = _choose_forests(machine, broadcast, max_rate or Fraction(0), depth, request.seed, pieces is None)
     forests = plans.forests
-    statement: dict[str, Any] = {
+    search_facts: dict[str, Any] = {
         "forests": [
             {
                 "depth": candidate.depth,
@@ -152,7 +153,7 @@ def shallow(
         )
         max_depth = forests[candidate.plan].depth if candidate.plan else depth
         stated_options = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
-        provenance = {"planner": "shallow", "options": stated_options, "seed": request.seed, "found": statement}
+        provenance = {"planner": "shallow", "options": stated_options, "seed": request.seed, "found": search_facts}
         yield replace(schedule, provenance={**provenance, "bound": bounds.without_help.plan_json()})
 
 
@@ -164,23 +165,25 @@ def _plan_allreduce(request: Request, depth: int | None, with_kinds: bool) -> _P
     """
     topology, collective = request.topology, request.collective
     root = find_center(Reach(topology), collective.members)
-    spread_out = Collective("broadcast", collective.ranks, collective.members, (root,))
+    broadcast = Collective("broadcast", collective.ranks, collective.members, (root,))
     reversed_machine, links = machine_for_dual(topology)
     plans: list[_Plans] = []
     # one set of forests if both directions are equal, otherwise one per direction
     for machine in [topology] if links is not None else [topology, reversed_machine]:
         check_reach(machine, [root], collective.members, machine is reversed_machine)
-        max_rate = bound(machine, spread_out).without_help.bytes_per_second
-        plans.append(_choose_forests(machine, spread_out, max_rate or Fraction(0), depth, request.seed, with_kinds))
-    down, up = plans[0].forests, plans[-1].forests
+        max_rate = bound(machine, broadcast).without_help.bytes_per_second
+        plans.append(_choose_forests(machine, broadcast, max_rate or Fraction(0), depth, request.seed, with_kinds))
+    down_forests, up_forests = plans[0].forests, plans[-1].forests
 
     def reduce_then_broadcast(up_forest: Schedule, down_forest: Schedule) -> Schedule:
         """Return the allreduce that reduces up one forest, then broadcasts down another."""
         return replace(compose(invert(up_forest, links), down_forest), collective=collective)
 
     forests = []
-    for number in range(max(len(down), len(up))):
-        up_forest, down_forest = (direction[min(number, len(direction) - 1)] for direction in (up, down))
+    for number in range(max(len(down_forests), len(up_forests))):
+        up_forest, down_forest = (
+            direction[min(number, len(direction) - 1)] for direction in (up_forests, down_forests)
+        )
         schedule = reduce_then_broadcast(up_forest.schedule, down_forest.schedule)
         rate = throughput(schedule, topology) or Fraction(0)
         forests.append(
@@ -206,11 +209,13 @@ def _choose_forests(
     # packings of growing depth; keep those that are clearly faster than shallower ones
     for packed, method, symmetric in _pack_by_depth(grower, ranks, max_rate, depth):
         forest = _to_forest(machine, collective, packed, method)
-        if not forests or forest.rate > forests[-1].rate * FASTER:
+        if not forests or forest.rate > forests[-1].rate * MIN_SPEEDUP:
             forests.append(forest)
-        if symmetric is not None and (not symmetric_forests or symmetric.rate > symmetric_forests[-1].rate * FASTER):
+        if symmetric is not None and (
+            not symmetric_forests or symmetric.rate > symmetric_forests[-1].rate * MIN_SPEEDUP
+        ):
             symmetric_forests.append(symmetric)
-        if packed.rate >= max_rate * ENOUGH:
+        if packed.rate >= max_rate * NEAR_BOUND:
             break
     if not forests:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
@@ -218,7 +223,7 @@ def _choose_forests(
     # the images that it lacks
     if grower.has_no_symmetry:
         symmetric_forests = [forest.packed for forest in forests]
-    elif not symmetric_forests or symmetric_forests[-1].rate * FASTER < forests[-1].rate:
+    elif not symmetric_forests or symmetric_forests[-1].rate * MIN_SPEEDUP < forests[-1].rate:
         symmetric_forests.append(SymmetricTrees.of_trees(machine, forests[-1].packed.trees, grower.group))
     if not with_kinds:
         return _Plans(forests[::-1], [], 1)
@@ -240,7 +245,7 @@ def _without_slow_links(
         return None
     restricted = TreeGrower(grower.topology, grower.root, ranks, grower.group, links)
     packing = pack_bounded(restricted, fastest.depth, float(max_rate))
-    if packing is None or packing.rate < fastest.rate * ENOUGH:
+    if packing is None or packing.rate < fastest.rate * NEAR_BOUND:
         return None
     grower.grown_trees.update(restricted.grown_trees)
     return packing
@@ -284,7 +289,7 @@ def _pack_by_depth(
     """
     machine, root = grower.topology, grower.root
     asymmetric = TreeGrower(machine, root, ranks)
-    goal = float(max_rate)
+    goal_rate = float(max_rate)
     least_depth = next(
         depth_limit
         for depth_limit in range(1, len(ranks) + 1)
@@ -296,28 +301,29 @@ def _pack_by_depth(
     if depth is not None:  # the same depths up to there, so that results agree with those without the option
         depths = [*(candidate_depth for candidate_depth in depths if candidate_depth < depth), depth]
     for depth_limit in sorted({min(candidate_depth, max(len(ranks) - 1, 1)) for candidate_depth in depths}):
-        symmetric = best = pack_bounded(grower, depth_limit, goal)
+        symmetric = best = pack_bounded(grower, depth_limit, goal_rate)
         if best is None:
             continue
         method = "hubs"
-        is_hopeless = losses >= MOST_LOSSES and asymmetric.spent > LOSS_EFFORT  # packing without symmetries
+        try_asymmetric = losses < MOST_LOSSES or asymmetric.spent <= LOSS_EFFORT
         # equal rates for all images of a tree restrict the packing. Without this restriction a faster packing may be
         # found; its trees are then tried with equal rates
         if (
-            best.rate < goal * float(ENOUGH)
+            best.rate < goal_rate * float(NEAR_BOUND)
             and not grower.has_no_symmetry
             and len(ranks) <= ASYMMETRIC_RANKS
-            and not is_hopeless
+            and try_asymmetric
         ):
-            asymmetric_packing = pack_bounded(asymmetric, depth_limit, goal)
+            asymmetric_packing = pack_bounded(asymmetric, depth_limit, goal_rate)
             losses = losses + 1 if asymmetric_packing is not None and asymmetric_packing.rate < best.rate else 0
             if asymmetric_packing is not None and asymmetric_packing.rate > best.rate:
                 symmetric = (
-                    pack_bounded(grower, depth_limit, goal, asymmetric_packing.representatives) or asymmetric_packing
+                    pack_bounded(grower, depth_limit, goal_rate, asymmetric_packing.representatives)
+                    or asymmetric_packing
                 )
-                best = symmetric if symmetric.rate * ENOUGH > asymmetric_packing.rate else asymmetric_packing
+                best = symmetric if symmetric.rate * NEAR_BOUND > asymmetric_packing.rate else asymmetric_packing
         # small machines: column generation, whose packing is optimal for this depth
-        if best.rate < goal * float(ENOUGH) and len(ranks) <= COLUMNS_RANKS:
+        if best.rate < goal_rate * float(NEAR_BOUND) and len(ranks) <= COLUMNS_RANKS:
             exact = pack_lp(machine, {root: 1}, ranks, hops=depth_limit)
             if float(exact.rate) > best.rate:
                 best, method = SymmetricTrees.of_trees(machine, exact.trees), "columns"
@@ -393,16 +399,16 @@ def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float
     The latency of a link is the least of any path between ranks that uses it. All links up to some latency are taken.
     """
     quickest = _least_latency(topology)
-    usable = np.isfinite(quickest)  # the others are on no path between ranks
+    usable = np.isfinite(quickest)  # links on no path between ranks have infinite latency
     latencies = np.unique(quickest[usable])
-    too_few, enough = -1, len(latencies) - 1  # feasibility is monotone in the links: bisect
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if has_flow(topology, root, ranks, np.flatnonzero(quickest <= latencies[middle] * ABOVE_NOISE), rate):
-            enough = middle
+    too_low, sufficient = -1, len(latencies) - 1  # bisect, as more links never make a flow impossible
+    while sufficient - too_low > 1:
+        middle = (too_low + sufficient) // 2
+        if has_flow(topology, root, ranks, np.flatnonzero(quickest <= latencies[middle] * FLOAT_TOLERANCE), rate):
+            sufficient = middle
         else:
-            too_few = middle
-    selected = quickest <= latencies[enough] * ABOVE_NOISE if len(latencies) else usable
+            too_low = middle
+    selected = quickest <= latencies[sufficient] * FLOAT_TOLERANCE if len(latencies) else usable
     return None if (selected == usable).all() else np.flatnonzero(selected)
 
 
@@ -413,7 +419,7 @@ def has_flow(topology: Topology, root: int, ranks: Sequence[int], links: Longs, 
     ends = zip(topology.link_src[links].tolist(), topology.link_dst[links].tolist(), strict=True)
     graph = igraph.Graph(topology.nodes, list(ends), directed=True)
     capacity = [float(topology.bandwidth(link)) for link in links.tolist()]
-    return all(graph.maxflow_value(root, rank, capacity) * ABOVE_NOISE >= rate for rank in ranks if rank != root)
+    return all(graph.maxflow_value(root, rank, capacity) * FLOAT_TOLERANCE >= rate for rank in ranks if rank != root)
 
 
 def _least_latency(topology: Topology) -> Floats:

@@ -117,7 +117,6 @@ def trees(
     topology, collective = request.topology, request.collective
     task = PackingTask(topology, collective, _parse_loss(loss), request.seed, denominator)
     pipelining = PipelineOptions("trees", pieces, steps, request.sizes, request.profile, waits)
-    use_halves = halves
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}; "
@@ -129,7 +128,7 @@ def trees(
     stated_options |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
     # stages 1 and 2, then 3
     best = _best_packing(task, lower_bound.bytes_per_second)
-    for packing, candidate in _pipeline_plan(best, task, pipelining, use_halves, lower_bound):
+    for packing, candidate in _pipeline_plan(best, task, pipelining, halves, lower_bound):
         findings = _describe_plan(packing, topology, bounds)
         proof = {"bound": (bounds if findings["optimal"] else lower_bound).plan_json()}
         origin = {"planner": "trees", "options": {**stated_options, **candidate.options}, "seed": request.seed}
@@ -203,8 +202,8 @@ def _pipeline_plan(
 
     @cache
     def split_in_halves() -> tuple[TreePlan, PipelinePlans, PipelinePlans]:
-        # halves need two forests: pack them if the best packing is of another kind
         """Return the plan by two forests, and its halves prepared for pipelining."""
+        # pack two forests if the best packing is of another kind
         split = packing if packing.halves else _two_forests(replace(task, max_loss=Fraction(0)))
         assert split.halves is not None
         gather, reversed_gather = split.halves
@@ -221,9 +220,9 @@ def _pipeline_plan(
         yield from pipeline_halves(pipelining)
         return
     # one schedule for all sizes; only the slicing depends on the size
-    ready = PipelinePlans([packing.schedule], topology)
+    prepared = PipelinePlans([packing.schedule], topology)
     rooted = collective.kind in ("broadcast", "reduce")  # uneven slices of these are left to the planner `shallow`
-    unset = pipelining.pieces is None and pipelining.steps is None
+    is_free = pipelining.pieces is None and pipelining.steps is None
     for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
         for_size = replace(pipelining, sizes=(nbytes,))
         if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):
@@ -232,10 +231,10 @@ def _pipeline_plan(
                 (packing, PipelinedSchedule(schedule, {"pieces": int(schedule.pieces)})) for schedule in schedules
             ]
         else:
-            if unset and collective.kind == "allreduce":  # start times per hop gain more with halves, tried below
+            if is_free and collective.kind == "allreduce":  # start times per hop gain more with halves, tried below
                 for_size = replace(for_size, waits=False)
-            candidates = [(packing, candidate) for candidate in stage_plans(ready, for_size)]
-        if nbytes is not None and collective.kind == "allreduce" and unset:
+            candidates = [(packing, candidate) for candidate in stage_plans(prepared, for_size)]
+        if nbytes is not None and collective.kind == "allreduce" and is_free:
             for_size = replace(for_size, waits=pipelining.waits)
             candidates = [_faster_with_halves(candidates[0], pipeline_halves, for_size, nbytes, topology, lower_bound)]
         yield from candidates
@@ -253,8 +252,8 @@ def _faster_with_halves(
 
     bound_seconds = float(lower_bound.seconds(nbytes))
     # near the bound nothing is left to gain; far above it latency decides, and halves have more of it
-    between = HALVES_FROM * bound_seconds < seconds(candidate) < HALVES_TO * bound_seconds
-    if not between or candidate[0].schedule.collective.ranks > HALVES_RANKS:
+    halves_may_gain = HALVES_FROM * bound_seconds < seconds(candidate) < HALVES_TO * bound_seconds
+    if not halves_may_gain or candidate[0].schedule.collective.ranks > HALVES_RANKS:
         return candidate
     return min([candidate, *pipeline_halves(pipelining)], key=seconds)
 
@@ -330,13 +329,15 @@ def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
         packings = list(pack_allreduce(task, max_rate))
         rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
         # of those fast enough: with a loss the one of the fewest trees, without one that of the fewest steps
-        top = max(rates)
-        fast_enough = [pair for pair in zip(packings, rates, strict=True) if pair[1] >= (1 - task.max_loss) * top]
+        max_packed_rate = max(rates)
+        fast_enough = [
+            pair for pair in zip(packings, rates, strict=True) if pair[1] >= (1 - task.max_loss) * max_packed_rate
+        ]
         packing, rate = min(
             fast_enough, key=lambda pair: (pair[0].count if task.max_loss else 0, pair[0].schedule.steps)
         )
         proved = any(packing.best and proved_rate == rate for packing, proved_rate in zip(packings, rates, strict=True))
-        return replace(packing, best=proved and rate == top)
+        return replace(packing, best=proved and rate == max_packed_rate)
     if task.collective.kind in SPREADING:
         return _plan_spreading(task)
     machine, links = machine_for_dual(task.topology)
@@ -379,7 +380,7 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
 
 
 def pack_allreduce(task: PackingTask, max_rate: Fraction | None = None) -> Iterator[TreePlan]:
-    """Yield allreduces, the likeliest best first; stop once one is within the loss of `max_rate` (bytes/s)."""
+    """Yield allreduces, the most promising method first; stop once one is within the loss of `max_rate` (bytes/s)."""
     many_pairs = len(task.members) ** 2 > MOST_PAIRS
     # cheap and usually optimal methods first; the next one runs only if the bound is not reached
     for pack in (_two_forests,) if many_pairs else (_undirected_trees, _two_forests, _trees_in_and_out):
