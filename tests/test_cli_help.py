@@ -82,7 +82,7 @@ def test_the_last_that_was_told_comes_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_first_result_is_printed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     monkeypatch.setattr("antiphon.cli.planning.say", heard.append)
-    with planning.repeat_in_log(first="best") as tell:
+    with planning.repeat_in_log(print_at_once="best") as tell:
         tell("1 of 3")
         assert not heard
         tell("2 of 3, the best")
