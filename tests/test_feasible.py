@@ -18,6 +18,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.ksync.certificate import check_certificate
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.loads import rounds
 from antiphon.core.request import Request
@@ -86,6 +87,32 @@ def test_an_allreduce_is_impossible_only_by_what_holds_for_all_forms(
     assert why in found["why"]
 
 
+@pytest.mark.parametrize(
+    ("spec", "points", "refuted"),
+    [
+        ("ring:ranks=5", [(1, 2, 2), (10, 3, 11), (5, 4, 4)], (3, 3, 3)),
+        pytest.param(
+            "hypercube:ranks=8", [(3, 3, 3), (6, 4, 4), (12, 5, 7)], (7, 3, 6), marks=pytest.mark.slow
+        ),
+    ],
+)  # fmt: skip
+def test_an_allreduce_is_optimal_where_its_chunks_cross_no_more_links_than_they_must(
+    spec: str, points: list[tuple[int, int, int]], refuted: tuple[int, int, int]
+) -> None:
+    """Broadcasts and cuts do not prove it: on the hypercube they allow R/C = 5/6 in 3 steps."""
+    found = antiphon.frontier.find("allreduce", spec)
+    assert [(p.chunks, p.steps, p.rounds, p.proof) for p in found.points] == [(*p, "proved-optimal") for p in points]
+    certificate = next(p.schedule.provenance["certificate"] for p in found.points if p.about == "sums")
+    machine, least = found.topology, certificate["least"]
+    assert check_certificate(machine, found.collective, certificate).proved
+    for change in ({"sends": least["sends"] + 1}, {"sends": "11"}, {"sends": -1}, {"refutation": None}):
+        with pytest.raises(Invalid, match="certificate"):
+            check_certificate(machine, found.collective, {**certificate, "least": least | change})
+    figures = dict(zip(("chunks", "steps", "rounds"), refuted, strict=True))
+    with pytest.raises(Infeasible, match=r"every chunk crosses \d+ links or more"):
+        antiphon.plan("allreduce", spec, planner="sccl", options=figures)
+
+
 @pytest.mark.parametrize(("figures", "posed"), [((8, 4, 4), 0), ((2, 2, 2), 2)])
 def test_broadcasts_are_looked_at_once_per_kind_of_root_and_not_where_halves_exist(
     figures: tuple[int, int, int], posed: int, monkeypatch: pytest.MonkeyPatch
@@ -106,10 +133,10 @@ def test_broadcasts_are_looked_at_once_per_kind_of_root_and_not_where_halves_exi
 
 
 def test_what_is_neither_found_nor_refuted_says_what_was_searched(capsys: Capture) -> None:
-    asked = wish("ring:ranks=5", 3, 3, 3)
+    asked = wish("ring:ranks=5", 3, 3, 4)
     found = answer(capsys, *asked, code=1)
     assert found["feasible"] is None
-    assert found["asked"] == {"chunks": 3, "steps": 3, "rounds": 3}
+    assert found["asked"] == {"chunks": 3, "steps": 3, "rounds": 4}
     assert [one["form"] for one in found["searched"]] == ["halves", "everywhere", "sums"]
     assert [one["outcome"] for one in found["searched"]] == ["does not apply", "none exists", "none exists"]
     assert run(asked) == 1
@@ -117,7 +144,7 @@ def test_what_is_neither_found_nor_refuted_says_what_was_searched(capsys: Captur
     assert "as halves" in said
     assert "nothing proves that there is none" in " ".join(said.split())
     with pytest.raises(NotFound) as raised:
-        antiphon.plan("allreduce", "ring:ranks=5", planner="sccl", options={"chunks": 3, "steps": 3, "rounds": 3})
+        antiphon.plan("allreduce", "ring:ranks=5", planner="sccl", options={"chunks": 3, "steps": 3, "rounds": 4})
     assert list(raised.value.searched) == found["searched"]
 
 

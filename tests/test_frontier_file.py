@@ -33,7 +33,7 @@ FOLDER = Path(antiphon.__file__).parent / "certificates"
 CHECKER = FOLDER / "check_certificate.py"
 SMALL = [
     ("allgather", "dgx1v_sccl"), ("broadcast", "star:ranks=3"), ("reducescatter", "mesh:dims=2x3"),
-    ("allreduce", "ring:ranks=4"), ("alltoall", "pcie8"), ("reduce", "ring:ranks=5"),
+    ("allreduce", "ring:ranks=4"), ("alltoall", "pcie8"), ("reduce", "ring:ranks=5"), ("allreduce", "ring:ranks=5"),
 ]  # fmt: skip
 
 
@@ -187,6 +187,8 @@ def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR09
                 "about": ["plan" if tree["collective"]["kind"] == "allreduce" else "halves"],
             }
             entry[key] = draw.choice(others.get(key) or [entry["steps"] + 1])  # fewer steps: implied
+            if "sends" in entry and draw.random() < 0.5:
+                entry["sends"] += draw.choice([-1, 1])
         elif "refutation" in entry:  # a proof by resolution is of one question only
             entry[draw.choice(["chunks", "rounds", "steps"])] += draw.choice([-1, 1])
         else:  # prices may well prove a stronger statement, too, but not that there is nothing

@@ -1,6 +1,8 @@
 """Instances written for anybody's solver: CaDiCaL reading the DIMACS and z3 reading the SMT-LIB say what we say."""
 
 import re
+import shutil
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,44 @@ def test_what_labels_claim_is_what_solvers_find(wanted: str, machine: str, k: in
         assert (by_sat(file) is not None) is (claim == "sat"), file.name
         assert f"{chunks} chunks per rank, {steps} steps, {rounds} rounds?" in file.read_text()
     assert {file.stem for file in written(plan, tmp_path, "smtlib")} == names
+
+
+def follows(clauses: Path, proof: Path) -> bool:
+    """Whether an LRAT proof derives the empty clause, by the definition of the format; by lrat-check where it is."""
+    rows = [[int(x) for x in line.split()] for line in clauses.read_text().splitlines() if line[0] not in "cp"]
+    known: dict[int, list[int]] = {number: row[:-1] for number, row in enumerate(rows, 1)}
+    lemma = [0]
+    for line in proof.read_text().splitlines():
+        number, *rest = map(int, line.split())
+        lemma, hints = rest[: rest.index(0)], rest[rest.index(0) + 1 : -1]
+        assert number not in known
+        false, unknown = set(lemma), [0]
+        for hint in hints:
+            assert unknown
+            unknown = [x for x in known[hint] if x not in false]
+            if len(unknown) > 1:
+                return False
+            false.update(-x for x in unknown)
+        if unknown:
+            return False
+        known[number] = lemma
+    if tool := shutil.which("lrat-check"):
+        said = subprocess.run([tool, clauses, proof], capture_output=True, text=True, check=False).stdout
+        assert ("c VERIFIED" in said) == (not lemma)
+    return not lemma
+
+
+def test_proofs_of_refuted_points_are_lrat(tmp_path: Path) -> None:
+    plan = antiphon.frontier.find("broadcast", "star:ranks=3", steps=3).plan()
+    proofs = [file for file in written(plan, tmp_path, "dimacs") if file.suffix == ".lrat"]
+    assert proofs
+    for proof in proofs:
+        clauses = proof.with_suffix(".cnf")
+        assert follows(clauses, proof)
+        assert by_sat(clauses) is None
+        lines = proof.read_text().splitlines(keepends=True)
+        proof.write_text("".join(lines[:-1]))
+        assert not follows(clauses, proof)
 
 
 def test_a_label_that_is_too_good_is_contradicted(tmp_path: Path) -> None:

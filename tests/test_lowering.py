@@ -219,6 +219,8 @@ def test_bench_writes_what_the_fit_reads(
     rows = read_lowering_times("times.csv")
     assert [(row.lowering, row.steps, row.copies) for row in rows] == [("copies", 3, 6)] * 2
     assert rows[1].wire == pytest.approx(4 * rows[0].wire, rel=0.02)
+    Path("joined.csv").write_text(2 * Path("times.csv").read_text())
+    assert len(read_lowering_times("joined.csv")) == 4
     bench = antiphon.measure.bench("ring.json", nbytes="1KB:1MB:8", on="threads", lowering="steps", iterations=1)
     assert bench is not None
     assert len(antiphon.fit.lowering(bench).measured) == 5

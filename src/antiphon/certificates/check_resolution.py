@@ -1,11 +1,12 @@
 # mypy: ignore-errors
-"""Check that there is no algorithm with these steps and rounds, by a resolution proof: for check_certificate.py.
+"""Check that no algorithm has these steps and rounds, by a resolution proof: for check_certificate.py.
 
 A proof has clauses, each with the meaning of its variables, and lemmas that follow from these and from earlier lemmas.
 The last lemma is the empty clause. Each lemma is derived again by unit propagation, as by any checker of LRAT. Each
 clause is compared with four rules, which every algorithm without useless transfers obeys:
 
-    is_move      who sends a chunk has it; who receives it lacks it, receives it once, and has it from then on
+    is_move      who sends a chunk has it; who receives it lacks it, receives it once, and has it from then on; what is
+                 sent over links uses them
     is_arrival   what a rank has it had before, or it has just arrived; in the end destinations have their chunks
     is_count     counts add up; what a resource carries in a step needs rounds; the rounds of all steps are limited
     is_order     chunks that are alike can be numbered such that their sends are sorted
@@ -19,8 +20,21 @@ import itertools
 import json
 import zlib
 from collections import Counter, defaultdict
+from fractions import Fraction
 
 from check_certificate import FAR, needs_of, require
+
+
+def check_sends(machine, blocks, entry):
+    """Return the least rounds per part of a sum, as every chunk crosses a number of links: one fewer is refuted."""
+    require(len(blocks) == 1 and type(entry["sends"]) is int, "sums: there are several blocks, or no `sends`")
+    having, wants = [[(rank, set(ids)) for rank, ids in side.items()] for side in blocks[0][1:]]
+    names = sorted(set().union(*(ids for _, ids in wants)))  # each gets from its holders to the ranks that want it
+    spreads = [(1, *({r: Counter([0]) for r, ids in side if n in ids} for side in (having, wants))) for n in names]
+    Refutation(machine, spreads, 1, entry["steps"], entry["sends"] - 1, entry["refutation"], shared=True)
+    ratio = Fraction(entry["sends"]) / sum(machine.capacity[: len(machine.links)])
+    require(entry["ratio_below"] == str(ratio), f"impossible: in {entry['steps']} steps R/C >= {ratio} is proved")
+    return ratio
 
 
 class Refutation:
@@ -34,9 +48,13 @@ class Refutation:
     ("excess", n, steps)           these steps have, in all, at least n rounds beyond `min_rounds` for each
     ("load", n, variables)         at least n of these variables are true
     ("order", above, below)        no variable of `above` is true while the one beside it in `below` is false
+    ("use", path, step)            some chunk crosses this path in this step
+
+    If `shared`, the chunks are inputs of a sum and cross links together, and `rounds` limits the links that are used in
+    all steps.
     """
 
-    def __init__(self, machine, blocks, cuts, steps, rounds, packed):
+    def __init__(self, machine, blocks, cuts, steps, rounds, packed, shared=False):
         proof = json.loads(zlib.decompressobj().decompress(base64.b64decode(packed), 2**28))
         as_tuple = lambda x: tuple(map(as_tuple, x)) if isinstance(x, list) else x  # noqa: E731
         self.meanings = {number: as_tuple(meaning) for number, meaning in proof["variables"]}
@@ -48,6 +66,7 @@ class Refutation:
         distance = max(to[rank] for to, (_, dests) in zip(self.steps_to, self.kinds, strict=True) for rank in dests)
         self.min_rounds = int(distance == steps > 0)  # of a step: if that many steps are needed, none is empty
         self.spare_rounds = rounds - self.min_rounds * steps
+        self.counted, self.shared, self.max_uses = "use" if shared else "send", shared, rounds
         is_whole = [x.denominator == 1 for x in machine.capacity]  # parallel links carry whole chunks as one
         alike = [(ends, machine.used_by[x][1:], is_whole[x] or -x) for x, ends in enumerate(machine.links)]
         self.capacity = list(machine.capacity)  # in chunks per round; links that are alike count as one
@@ -91,6 +110,8 @@ class Refutation:
             ]
             if ("have", chunk, head, at + 1) in true or (kind == "send" and ("have", chunk, tail, at) in true):
                 return True
+            if kind == "send" and ("use", place, at) in true:
+                return True
             if len(same) > 1 or (same and ("have", chunk, head, at) in false):
                 return True
         return False
@@ -115,13 +136,17 @@ class Refutation:
         # `total`, `loads` and `steps` add up what is in `false`; `goal` is the only meaning in `true`, if there is one.
         total, loads, steps, goal = 0, Counter(), Counter(), next(iter(true), ("none", 0, ()))
         for m in false:
-            total += {"send": 1, "load": m[1], "excess": m[1]}.get(m[0], -FAR)
-            loads.update([m] if m[0] == "send" else [self.meanings[x] for x in m[2]] if m[0] == "load" else [])
+            total += {self.counted: 1, "load": m[1], "excess": m[1]}.get(m[0], -FAR)
+            loads.update([m] if m[0] == self.counted else [self.meanings[x] for x in m[2]] if m[0] == "load" else [])
             steps.update(m[2] if m[0] == "excess" else [])
         if len(true) > 1 or (loads and steps) or max(steps.values(), default=0) > 1:
             return False
+        if any(m[0] != self.counted for m in loads) or (self.shared and (steps or goal[0] == "excess")):
+            return False
         if goal[0] == "load":
             return goal[1] <= total and loads <= Counter(self.meanings[x] for x in goal[2])
+        if self.shared:  # a path of n links uses n
+            return total > self.max_uses and goal[0] == "none" and all(n <= len(m[1]) for m, n in loads.items())
         if steps:
             return total > self.spare_rounds if goal[0] == "none" else goal[1] <= total and set(steps) <= set(goal[2])
         extra = goal[1] - 1 if goal[0] == "excess" else self.spare_rounds  # rounds beyond `min_rounds`
@@ -133,6 +158,8 @@ class Refutation:
 
     def is_order(self, false, true):
         """Chunks of blocks that are alike are sorted by their sends; "order": so far no send of the first only."""
+        if self.shared:
+            return False
         # The definition: an order still holds with one more pair of sends, unless only the first of these is true.
         for _, above, below in (m for m in true if m[0] == "order"):
             before = len(above) == 1 or ("order", above[:-1], below[:-1]) in false

@@ -217,7 +217,7 @@ def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
     label = f"--on {quote(on)}"
     any_key = "|".join({"timeout", *(key for entry in table("runtime").values() for key in entry.can.options)})
     texts = re.split(rf",(?=(?:{any_key})=)", tail) if tail else ()
-    options: dict[str, Any] = dict(parse_options(texts, label, f"{name}:{keys[0]}=VALUE"))
+    options: dict[str, Any] = dict(parse_options(texts, label, f"{name}:KEY=VALUE"))
     for key in options:
         if key not in keys:
             raise unknown(f"option of runtime {name}", key, keys)

@@ -14,8 +14,7 @@ from typing import Any
 
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.core.ksync.certificate import COMPOSED, certified_instance, check_certificate
-from antiphon.core.ksync.dual import StepDual, evaluate_dual
+from antiphon.core.ksync.certificate import COMPOSED, certified_instance, check_certificate, least_rounds_per_part
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.loads import claims
 from antiphon.core.request import Request
@@ -110,9 +109,8 @@ class Family:
         composed = certificate["about"] == COMPOSED
         # The dual solution of the LP bounds the rounds per chunk of a block ("part"). The certificate of a composed
         # allreduce is about one half; both halves take the same rounds.
-        rounds_per_part = evaluate_dual(instance, StepDual.of_json(certificate["least"])).rounds_per_part * (
-            2 if composed else 1
-        )
+        about, evidence = certificate["about"], certificate["least"]
+        rounds_per_part = least_rounds_per_part(instance, about, certificate["steps"], evidence) * (1 + composed)
         ratio_bound = rounds_per_part * instance.parts_of(certificate["chunks"]) / chunks
         return Synthesized(
             schedule, chunks, steps, rounds, ratio_bound, certificate["proof"], engine, seconds, composed,

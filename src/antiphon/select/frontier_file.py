@@ -29,8 +29,8 @@ from antiphon.core.bounds import Bound, bound, proved_rate, strip_abilities, wit
 from antiphon.core.collective import Collective
 from antiphon.core.files import name_of, read_bytes, reading, write_bytes
 from antiphon.core.jsontext import check_keys, decode, layout
-from antiphon.core.ksync.certificate import certified_instance
-from antiphon.core.ksync.dual import StepDual, evaluate_dual
+from antiphon.core.ksync.certificate import SUMS, certified_instance, least_rounds_per_part
+from antiphon.core.ksync.dual import StepDual
 from antiphon.core.ksync.evidence import bandwidth_evidence, explicit_dual, explicit_refutation
 from antiphon.core.routes import Routes, resolve
 from antiphon.core.schedule import Chunks, Schedule
@@ -160,10 +160,17 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
             continue
         instance = certified_instance(topology, frontier.collective, certificate["about"])
         subject = {"collective": instance.collective.kind, "about": certificate["about"], "steps": certificate["steps"]}
-        ratio_dual = StepDual.of_json(certificate["least"])
-        ratio = evaluate_dual(instance, ratio_dual).rounds_per_part / instance.input_weight
+        about, steps, evidence = (certificate[key] for key in ("about", "steps", "least"))
+        ratio = least_rounds_per_part(instance, about, steps, evidence) / instance.input_weight
         # no R/C below `ratio` in these steps; then every single (C, S, R) that the search refuted
-        entries = [{**subject, "ratio_below": str(ratio), "duals": [explicit_dual(instance, ratio_dual)]}]
+        entries = [{**subject, "ratio_below": str(ratio)}]
+        if about == SUMS:
+            entries[0] |= {
+                "sends": evidence["sends"],
+                "refutation": explicit_refutation(instance, evidence["refutation"]),
+            }
+        else:
+            entries[0]["duals"] = [explicit_dual(instance, StepDual.of_json(evidence))]
         for refuted in certificate["refuted"]:
             entry = {**subject, "chunks": refuted["chunks"], "rounds": refuted["rounds"]}
             if refuted["how"] == "duals":

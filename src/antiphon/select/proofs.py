@@ -29,11 +29,12 @@ from antiphon.core.ksync.certificate import (
     BEST_FOUND,
     COMPOSED,
     REVERSED,
+    SUMS,
     Checked,
     certified_instance,
     check_certificate,
+    least_rounds_per_part,
 )
-from antiphon.core.ksync.dual import StepDual, evaluate_dual
 from antiphon.core.loads import rounds
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
@@ -322,10 +323,13 @@ def least_ratio(schedule: Schedule, topology: Topology) -> Fraction | None:
         return None
     instance = certified_instance(topology, schedule.collective, certificate["about"])
     collective = instance.collective if certificate["about"] == COMPOSED else schedule.collective
-    return evaluate_dual(instance, StepDual.of_json(certificate["least"])).rounds_per_part / collective.input_weight
+    about, steps, evidence = (certificate[key] for key in ("about", "steps", "least"))
+    return least_rounds_per_part(instance, about, steps, evidence) / collective.input_weight
 
 
 _SUBJECT_TEXT = {
+    AS_PLANNED: "",
+    SUMS: "",
     REVERSED: "run backwards, with all links turned, it is: ",
     COMPOSED: "of its halves (an allreduce made otherwise may be better): ",
 }
@@ -333,7 +337,7 @@ _SUBJECT_TEXT = {
 
 def _with_subject(checked: Checked, about: str) -> Checked:
     """Return the texts; the first of each kind begins with what the certificate is about."""
-    subject_text = _SUBJECT_TEXT.get(about, "" if about == AS_PLANNED else f"an allreduce contains a {about}: ")
+    subject_text = _SUBJECT_TEXT.get(about, f"an allreduce contains a {about}: ")
 
     def add_subject(texts: tuple[str, ...]) -> tuple[str, ...]:
         return (subject_text + texts[0], *texts[1:]) if texts else ()

@@ -29,6 +29,9 @@ The field `about` states which problem the certificate is about:
              inputs to rank 3 (a broadcast from 3 on the machine with all links reversed), in as many chunks. Likewise
              for a custom relation of sums (transform/sums.py): to the ranks whose sums include it, and from those that
              the sum of rank 3 includes
+    sums     for the same collectives: in so many steps, the inputs of a chunk get everywhere only if it crosses some
+             number of links. `least` states this number, `sends`, and refutes that one fewer suffices. All links carry
+             C times that in R rounds, so their capacity bounds R / C
 
 A block of weight w is cut into w * `parts_per_unit` chunks. The blocks that a rank starts with weigh `input_weight`
 together, so C = parts_per_unit * input_weight.
@@ -60,6 +63,8 @@ OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-fou
 AS_PLANNED, REVERSED, COMPOSED = "plan", "dual", "halves"
 # ... or a broadcast or reduce that every allreduce contains, followed by its root
 BROADCAST_FROM, REDUCE_TO = "broadcast from ", "reduce to "
+# ... or the links that every chunk of a sum crosses
+SUMS = "sums"
 FORMAT = 1
 # chunks, steps, rounds: the point. least: the prices of stage 1. refuted: the refutations of stage 3. open: [C', R'] of
 # better points that the search left undecided; neither stage 1 nor 3 may exclude them.
@@ -84,17 +89,21 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
     if about == COMPOSED and collective.kind == "allreduce":
         allgather = Collective("allgather", collective.ranks, collective.members)
         return instance_of(topology, allgather)
+    sums = sums_of(collective)
+    if about == SUMS and sums is not None:
+        return instance_of(topology, sums.spread())
     # "broadcast from 3" -> ("broadcast from ", "3")
     contained, root = next(
         (about.partition(p)[1:] for p in (BROADCAST_FROM, REDUCE_TO) if about.startswith(p)), ("", "")
     )
-    sums = sums_of(collective) if root.isdigit() else None
-    broadcasts = {} if sums is None else sums.broadcasts() if contained == BROADCAST_FROM else sums.reduces()
+    broadcasts = {}
+    if sums is not None and root.isdigit():
+        broadcasts = sums.broadcasts() if contained == BROADCAST_FROM else sums.reduces()
     if root in map(str, broadcasts):
         return instance_of(topology if contained == BROADCAST_FROM else reverse(topology), broadcasts[int(root)])
     raise Invalid(
-        f"certificate: it is about {quote(about)}, expected plan, dual, halves, or broadcast from or reduce to a rank; "
-        "plan anew"
+        f"certificate: it is about {quote(about)}, expected plan, dual, halves, sums, or broadcast from or reduce to "
+        "a rank; plan anew"
     )
 
 
@@ -111,26 +120,28 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         about, proof = str(certificate["about"]), str(certificate["proof"])
         chunks, steps, rounds = (_parse_int(certificate[key]) for key in ("chunks", "steps", "rounds"))
         k = certificate["k"]
-        prices = StepDual.of_json(certificate["least"])
+        evidence: Mapping[str, Any] = certificate["least"]
         refuted: Sequence[Mapping[str, Any]] = certificate["refuted"]
         undecided = [(_parse_int(c), _parse_int(r)) for c, r in certificate.get("open", ())]
         refuted_figures = [(_parse_int(entry["chunks"]), _parse_int(entry["rounds"])) for entry in refuted]
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
     instance = certified_instance(topology, collective, about)
-    _require(prices.steps == steps, "its dual is for another number of steps")
     parts_per_unit = instance.parts_of(chunks)
-    bound = evaluate_dual(instance, prices).rounds_per_part  # of R / parts_per_unit, like `ratio`
+    bound = least_rounds_per_part(instance, about, steps, evidence)  # of R / parts_per_unit, like `ratio`
+    if about == SUMS:
+        _check_by_resolution(instance, (1, steps, evidence["sends"] - 1), evidence, shared=True)
     ratio = Fraction(rounds, parts_per_unit)
     # Stage 1: the point cannot have a ratio below what its own prices prove.
     _require(ratio >= bound, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
-    kind, weight = instance.collective.kind, instance.input_weight
+    kind, weight = collective.kind if about == SUMS else instance.collective.kind, instance.input_weight
     _require(type(k) is int and k >= 0, f"its k is {quote(k)}, expected a whole number from 0")
     for c, r in undecided:
         is_better = c > 0 and bound / weight <= Fraction(r, c) < ratio / weight
         is_refuted = any(c >= refuted_c and r <= refuted_r for refuted_c, refuted_r in refuted_figures)
         _require(is_better and not is_refuted, f"({c}, {steps}, {r}) is no undecided better point, as `open` says")
-    proved = [f"{kind} in {steps} steps has R/C >= {bound / weight}, by prices of links"]
+    reason = f"as every chunk crosses {evidence['sends']} links" if about == SUMS else "by prices of links"
+    proved = [f"{kind} in {steps} steps has R/C >= {bound / weight}, {reason}"]
     # The ratio equals the bound: no point with S steps can be better, so no refutations are needed.
     if proof == OPTIMAL:
         _require(
@@ -146,6 +157,18 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     trusted = _check_refuted(instance, steps, ratio, bound, k, refuted)
     claim = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
     return Checked((*proved, *([] if trusted else [claim])), tuple(trusted))
+
+
+def least_rounds_per_part(instance: Instance, about: str, steps: int, evidence: Mapping[str, Any]) -> Fraction:
+    """Return the least R / parts by `least` of a certificate; a refutation in it is not checked here."""
+    if about == SUMS:
+        sends = evidence.get("sends") if isinstance(evidence, Mapping) else None
+        if type(sends) is not int or sends < 1:
+            raise Invalid("certificate: it states no number of sends; plan anew")
+        return Fraction(sends) / sum(instance.capacity[: len(instance.bonds)])
+    prices = StepDual.of_json(evidence)
+    _require(prices.steps == steps, "its dual is for another number of steps")
+    return evaluate_dual(instance, prices).rounds_per_part
 
 
 def _parse_int(value: object) -> int:
@@ -191,7 +214,9 @@ def _check_refuted(
     return trusted
 
 
-def _check_by_resolution(instance: Instance, claimed: tuple[int, int, int], entry: Mapping[str, Any]) -> None:
+def _check_by_resolution(
+    instance: Instance, claimed: tuple[int, int, int], entry: Mapping[str, Any], shared: bool = False
+) -> None:
     """Check a proof by resolution that there is no algorithm of `claimed` = (parts per unit, steps, rounds)."""
     value = entry.get("refutation")
     _require(isinstance(value, Mapping), "a proof by resolution is missing")
@@ -199,7 +224,8 @@ def _check_by_resolution(instance: Instance, claimed: tuple[int, int, int], entr
     refutation = Refutation.of_json(value)
     # A proof may be of one split of the rounds over the steps only (`split`); here it must be of all of them.
     proves = (refutation.parts, refutation.steps, refutation.rounds)
-    _require(proves == claimed and refutation.split is None, "a proof is of something else")
+    is_same = proves == claimed and refutation.split is None and refutation.question.shared == shared
+    _require(is_same, "a proof is of something else")
     if "naming" in value:
         # The solver may have worked on a relabelled copy of the problem; a bijection keeps satisfiability.
         instance = rename_instance(instance, Naming.of_json(value["naming"], instance))

@@ -27,6 +27,11 @@ Why the encoding is sound (every assignment gives an algorithm). By induction ov
 the chunk over arcs, one step each. Loads are counted, so step s fits into the rounds for which "r_s >= n" is true.
 Counters may overestimate, never underestimate.
 
+With `shared`, the chunks are inputs of one sum, which may cross a link together, and `rounds` limits the links that
+they cross, each counted once per step. In every schedule of the sum, each input spreads within these, so a refutation
+shows how many links one chunk of the sum crosses at least (certificate.py, "sums"). Clauses that only exclude useless
+sends are left out: without them such proofs are shorter.
+
 A step may have 0 rounds unless the question is `full`, so fewer steps and fewer rounds are refuted as well. Chunks of
 one kind are interchangeable. With `ordered`, they are sorted by the list of their sends out of their holders, read as a
 binary number, in descending order. Sorting the chunks of any algorithm gives an ordered algorithm, so a refutation of
@@ -62,6 +67,7 @@ class Question:
     `split`: the maximum of rounds in each step; None: any, as long as they sum to `rounds`.
     `ordered`: chunks of a kind are sorted, see the module.
     `full`: every step takes at least one round.
+    `shared`: chunks cross links together, see the module.
 
     `full` is a restriction: an algorithm with fewer steps may put several rounds into one step, and they carry more if
     capacities are fractions (one step of two rounds of 3/2 carries 3 chunks, two steps of one round carry 2).
@@ -73,6 +79,7 @@ class Question:
     split: tuple[int, ...] | None = None
     ordered: bool = False
     full: bool = False
+    shared: bool = False
 
 
 @dataclass(eq=False)
@@ -93,6 +100,7 @@ class Formula:
 
         "have", chunk, rank, t      the chunk is at the rank after t steps
         "send", chunk, arc, s       the chunk crosses the arc in step s
+        "use", arc, s               some chunk crosses the arc in step s
         "rounds", s, n              step s takes at least n rounds
         "count", n, rows            at least n of the literals in these rows are true
         "order", above, below       no literal of `above` is true while the one beside it in `below` is false
@@ -120,13 +128,18 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
     resources: list[list[int]] = [[] for _ in range(len(instance.arcs))]
     for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
         resources[arc].append(resource)
+    uses: dict[tuple[int, int], int] = {}  # shared: (arc, step) -> variable
     for kind in instance.kinds:
         previous: list[int] = []
         for _ in range(kind.weight * question.parts):
-            sends = _encode_chunk(out, instance, kind, steps)
+            sends = _encode_chunk(out, instance, kind, steps, lean=question.shared)
             out.sends.append(sends)
             for (arc, step), send in sends.items():
-                for resource in resources[arc]:
+                if question.shared:
+                    if (arc, step) not in uses:
+                        uses[arc, step] = out.new_variable("use", arc, step)
+                    out.add_clause(-send, uses[arc, step])
+                for resource in () if question.shared else resources[arc]:
                     loads[resource, step].append(send)
             if question.ordered:
                 leaving = sorted(key[::-1] for key in sends if instance.arcs.tail[key[0]] in kind.holders)
@@ -134,6 +147,15 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
                 if previous:
                     _require_descending(out, previous, own_sends)
                 previous = own_sends
+    if question.shared:
+        # Proofs are short if crossings are counted per step where no step can be missed, else per arc.
+        by = 1 if steps == instance.least_steps else 0
+        groups: dict[int, list[list[int]]] = defaultdict(list)
+        for key in sorted(uses):
+            groups[key[by]] += [[uses[key]] for _ in instance.arcs.paths[key[0]]]
+        counters = [_build_counter(out, rows, question.rounds + 1) for _, rows in sorted(groups.items())]
+        _encode_thresholds(out, counters, {question.rounds + 1: 0})
+        return out
     # With the minimum number of steps, the farthest chunk must come nearer in each step: no step may be empty.
     none_empty = question.full or (steps == instance.least_steps and steps > 0)
     round_literals = _encode_rounds(out, question, int(none_empty))
@@ -163,7 +185,9 @@ def _check_question(instance: Instance, question: Question) -> None:
         )
 
 
-def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tuple[int, int], int]:
+def _encode_chunk(
+    out: Formula, instance: Instance, kind: Kind, steps: int, lean: bool = False
+) -> dict[tuple[int, int], int]:
     """Add the variables and clauses of one chunk; return its sends by (arc, step).
 
     With from_holders[v], the steps from the nearest holder to rank v, and to_dests[v], those from v to the nearest
@@ -180,6 +204,8 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
         have[v, t] -> have[v, t - 1], or a send to v in step t - 1
         have[v, t - 1] -> have[v, t]
         not two sends to v in one step    (if there are at most MAX_SENDS_PAIRED)
+
+    With `lean`, only the first and the fourth kind, which suffice.
 
     Example: rank 0 of a line 0 - 1 - 2 has a chunk that ranks 1 and 2 want, in 2 steps. Variable 1: rank 1 has the
     chunk at time 1. Variables 2 and 3: the chunk crosses arc 0 (0 to 1) in step 0, or in step 1. Variable 4: it crosses
@@ -215,9 +241,9 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
             if u not in kind.holders:
                 out.add_clause(-send, have[u, s])
             # send -> not have[v, s]: redundant sends are excluded, which makes proofs shorter.
-            if s >= from_holders[v]:
+            if s >= from_holders[v] and not lean:
                 out.add_clause(-send, -have[v, s])
-            if s + 1 < steps:
+            if s + 1 < steps and not lean:
                 out.add_clause(-send, have[v, s + 1])
     for v in other_ranks:
         for t in range(from_holders[v], steps - to_dests[v] + 1):
@@ -225,10 +251,10 @@ def _encode_chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> d
             before = [have[v, t - 1]] if t > from_holders[v] else []
             # have[v, t] -> the chunk was there at t - 1, or arrived in step t - 1.
             out.add_clause(*absent, *before, *arrivals[v, t])
-            if absent and before:
+            if absent and before and not lean:
                 # A rank never loses a chunk.
                 out.add_clause(-before[0], have[v, t])
-            arriving = arrivals[v, t] if len(arrivals[v, t]) <= MAX_SENDS_PAIRED else []
+            arriving = arrivals[v, t] if len(arrivals[v, t]) <= MAX_SENDS_PAIRED and not lean else []
             for i, first_send in enumerate(arriving):
                 for second_send in arriving[:i]:
                     out.add_clause(-second_send, -first_send)

@@ -169,6 +169,7 @@ class _Replay:
 
         "have", [block, chunk], rank, t       as in `Formula.new_variable`
         "send", [block, chunk], links, step   likewise
+        "use", links, step                    likewise (a proof with these has no `naming`)
         "excess", n, steps                    these steps have at least n rounds more in all than the least of each
         "load", n, variables                  at least n of these variables are true
         "order", above, below                 as in `Formula.new_variable`
@@ -183,16 +184,25 @@ class _Replay:
             path = self.solved.arcs.paths[arc]
             bonds = path if self.to_original is None else self.to_original.path(path)
             return [kind, self.chunks[chunk], [self.instance.bonds[bond][0] for bond in bonds], step]
+        if kind == "use":
+            arc, step = rest
+            return [kind, [self.instance.bonds[bond][0] for bond in self.solved.arcs.paths[arc]], step]
         if kind == "count":
             count, rows = rest
             meanings = [self.formula.meanings[row[0] - 1] for row in rows if row]
             if meanings and meanings[0][0] == "rounds":
                 return ["excess", count, [step for _, step, _ in meanings]]
-            return ["load", count, [x for row in rows for x in row]]
+            return ["load", count, [x for row in rows for x in self._counted(row)]]
         if kind == "rounds":
             step, rounds = rest
             return ["excess", rounds - self.min_rounds, [step]]
         return [kind, *rest]
+
+    def _counted(self, row: Sequence[int]) -> list[int]:
+        """Return what a row of a counter counts: its literals, or, if it has those of a counter, what that counts."""
+        assert self.formula.meanings is not None
+        kind, *rest = self.formula.meanings[row[0] - 1]
+        return [x for inner in rest[1] for x in self._counted(inner)] if kind == "count" else list(row)
 
     @property
     def min_rounds(self) -> int:

@@ -67,6 +67,7 @@ class Refutation:
             "rounds": self.rounds,
             "split": None if self.split is None else list(self.split),
             "ordered": self.question.ordered,
+            **({"shared": True} if self.question.shared else {}),
             "proof": base64.b64encode(self.proof).decode("ascii"),
         }
 
@@ -77,7 +78,8 @@ class Refutation:
             numbers = [parts, steps, rounds, *(split if split is not None else [])]
             if any(type(x) is not int for x in numbers) or type(value["ordered"]) is not bool:
                 raise TypeError("a number is expected")
-            question = Question(parts, steps, rounds, None if split is None else tuple(split), value["ordered"])
+            split = None if split is None else tuple(split)
+            question = Question(parts, steps, rounds, split, value["ordered"], shared="shared" in value)
             return Refutation(question, base64.b64decode(value["proof"], validate=True))
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise Invalid(f"certificate: a refutation in it cannot be read ({error!r}); plan anew") from None

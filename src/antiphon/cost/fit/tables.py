@@ -153,7 +153,7 @@ def parse_rows(
 ) -> list[T]:
     """Parse CSV with the columns `needed` and perhaps `optional` ones. Linear.
 
-    Return `parse_row`(cells by column, line number) of every line after the first.
+    Return `parse_row`(cells by column, line number) of every line but the first and repetitions of it.
     """
     lines = csv.reader(io.StringIO(text))
     head: list[str] = []
@@ -165,6 +165,8 @@ def parse_rows(
                 continue
             if not head:
                 head = _check_header(stripped, needed, optional)
+                continue
+            if stripped == head:  # of a file that was joined to this one
                 continue
             with within(f"line {lines.line_num}"):
                 if len(stripped) != len(head):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FOR_K, OPTIMAL, REVERSED, certified_instance
+from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FOR_K, OPTIMAL, REVERSED, SUMS, certified_instance
 from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.plan import Plan
@@ -56,7 +56,7 @@ def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int |
     claims_made: list[Claim] = []
     for entry in plan.entries:
         certificate = entry.schedule.provenance.get("certificate")
-        if certificate is not None:
+        if certificate is not None and certificate.get("about") != SUMS:  # which is no such question
             claims_made += _claims_of(plan, certificate)
     if not claims_made:
         raise Unsupported(

@@ -5,17 +5,19 @@ takes (C, S, R) = (2, 2, 2) where two halves take (8, 4, 6). Here each number of
 
     bounds      an allreduce brings each input to all ranks, as a broadcast does, and all inputs to each rank, as a
                 reduce does: the least R / C of these in S steps (linear.py) bounds that of every allreduce in S steps
+    sends       every chunk crosses a number of links in S steps; a solver refutes fewer, with a proof (certificate.py)
     candidates  (C, R) from that bound to the best known R / C: the tightest first, then by the number of chunks
     tries       one candidate under several symmetries: a group that maps the algorithm to itself, and its subgroup that
                 fixes a chunk (sums.Shape); the smallest encodings first, with one slot per rank, later with more
     turns       all numbers of steps again, with four times the conflicts and more symmetries, while effort is left
 
-A point that meets its bound is optimal in every form, and its certificate is that of the broadcast or the reduce.
+A point that meets a bound is optimal in every form, and its certificate is that of the bound.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -24,19 +26,33 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, BROADCAST_FROM, FORMAT, OPTIMAL, REDUCE_TO
+from antiphon.core.ksync.certificate import (
+    AS_PLANNED,
+    BEST_FOUND,
+    BROADCAST_FROM,
+    FORMAT,
+    OPTIMAL,
+    REDUCE_TO,
+    SUMS,
+    certified_instance,
+    least_rounds_per_part,
+)
+from antiphon.core.ksync.cnf import Question, build_formula
 from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform.sums import SumRelation, sums_of
 from antiphon.planners.synth.cache import fingerprint
 from antiphon.planners.synth.canonical import CanonicalProblem
+from antiphon.planners.synth.cnf import Clauses
 from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
 from antiphon.planners.synth.frontier import USUAL_K, Limits, list_candidates
 from antiphon.planners.synth.group import SymmetryGroup, find_subgroups, orbits
 from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.points import Conversion
 from antiphon.planners.synth.problem import Problem
+from antiphon.planners.synth.refute import find_refutation
+from antiphon.planners.synth.sat import run_solver_in_slices
 from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.sums import Shape, Sums, SumTarget, rename_sends, schedule_of_sends, solve_sums
 from antiphon.planners.synth.task import Effort
@@ -61,6 +77,8 @@ class SumLimits:
     effort_share: int = 15  # a frontier spends 1 / `effort_share` of its effort on this search
     effort_share_point: int = 3  # the same of a single point
     max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
+    max_sends: int = 2**13  # inputs * steps * arcs of a proof of how many links a chunk crosses, and its ...
+    conflicts_of_proof: int = 10000
 
 
 SUM_LIMITS = SumLimits()
@@ -104,6 +122,7 @@ class AllForms:
     budget: EffortBudget
     shapes: dict[int, list[Shape]] = field(default_factory=dict)
     refuted: set[tuple[int, int, int, int]] = field(default_factory=set)  # chunks, steps, rounds, number of shape
+    least_sends: dict[int, tuple[Fraction, dict[str, Any]]] = field(default_factory=dict)  # by steps
 
     @cached_property
     def sums(self) -> SumRelation:
@@ -155,12 +174,45 @@ class AllForms:
             return None
         ratio, spread = tightest
         proved: Proved = spread.problem.translate_proof(spread.search.prove_least(steps))
+        about, evidence = spread.about, proved.dual.as_json()
+        if Fraction(rounds, chunks) > ratio and self.prove_sends(steps)[0] > ratio:
+            about, (ratio, evidence) = SUMS, self.prove_sends(steps)
         proof = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND
         return {
-            "format": FORMAT, "about": spread.about, "proof": proof, "k": USUAL_K,
-            "chunks": chunks, "steps": steps, "rounds": rounds,
-            "least": proved.dual.as_json(), "refuted": [], "open": [],
+            "format": FORMAT, "about": about, "proof": proof, "k": USUAL_K,
+            "chunks": chunks, "steps": steps, "rounds": rounds, "least": evidence, "refuted": [], "open": [],
         }  # fmt: skip
+
+    def prove_sends(self, steps: int) -> tuple[Fraction, dict[str, Any]]:
+        """Return the least R / C, as in so many steps every chunk crosses a number of links, and `least` of such a
+        certificate; (0, {}) if that is not above the bound of the spreads, or too large to prove.
+        """
+        if steps in self.least_sends:
+            return self.least_sends[steps]
+        proved = self.least_sends[steps] = Fraction(0), {}
+        work, tightest = self.work, self.tightest_spread(steps)
+        instance = certified_instance(work.topology, work.collective, SUMS)
+        size = len(instance.kinds) * steps * len(instance.arcs)
+        if tightest is None or size > SUM_LIMITS.max_sends or not instance.arcs.exhaustive:
+            return proved
+        per_send = least_rounds_per_part(instance, SUMS, steps, {"sends": 1})
+        run, effort = self.search.run_solver, Effort(SUM_LIMITS.conflicts_of_proof)
+        lowest = sends = math.ceil(tightest[0] / per_send)
+        refuted: bool | None = True
+        while refuted:  # that so many suffice; without proof, as only the last one is needed
+            formula = build_formula(instance, Question(1, steps, sends, shared=True))
+            clauses = Clauses(formula.variables, [list(clause) for clause in formula.clauses])
+            satisfiable, price, _ = run(run_solver_in_slices, clauses, effort, "cadical", self.budget.left())
+            self.budget.pay(price)
+            refuted, sends = satisfiable is False, sends + (satisfiable is False)
+        if sends > lowest:
+            question = Question(1, steps, sends - 1, shared=True)
+            refutation, price = run(find_refutation, instance, question, Effort(), self.budget.left(), 0)
+            self.budget.pay(price)
+            if refutation is not None:
+                proved = per_send * sends, {"sends": sends, "refutation": refutation.as_json()}
+        self.least_sends[steps] = proved
+        return proved
 
     # ---- search ----
 
@@ -182,8 +234,10 @@ class AllForms:
                 tightest = self.tightest_spread(steps)
                 if tightest is None:
                     continue
-                lowest = max(tightest[0], floor)
+                lowest = max(tightest[0], floor, self.least_sends.get(steps, (floor, {}))[0])
                 known_ratio = min((ratio for s, ratio in best.items() if s <= steps), default=None)
+                if turn and (known_ratio is None or known_ratio > lowest):
+                    lowest = max(lowest, self.prove_sends(steps)[0])
                 if known_ratio is not None and known_ratio <= lowest:
                     continue
                 for point in self._search_steps(turn, steps, lowest, known_ratio, limits):

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 class Clauses:
     """Variables are numbered from 1; a clause is a list of literals."""
 
-    def __init__(self) -> None:
-        self.variables = 0
-        self.rows: list[list[int]] = []
+    def __init__(self, variables: int = 0, rows: Sequence[list[int]] = ()) -> None:
+        self.variables = variables
+        self.rows = list(rows)
 
     def new_variable(self) -> int:
         """Return the number of a new variable."""

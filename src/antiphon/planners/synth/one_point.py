@@ -191,6 +191,10 @@ def _excluded_by_spreads(forms: AllForms, requested: PointFigures) -> Iterator[s
                 description = f"brings the input of rank {root} to all, as a broadcast does"
             point = f"C = {chunks}, S = {steps}, R = {rounds}"
             yield f"no {_any_form(forms.work)} has {point}: it {description}, and {explanation}"
+    ratio, evidence = forms.prove_sends(steps)
+    if Fraction(rounds, chunks) < ratio:
+        crossed = f"every chunk crosses {evidence['sends']} links or more"
+        yield f"no {_any_form(forms.work)} with S = {steps} has R/C below {ratio}: {crossed}, by a proof by resolution"
 
 
 def _as_halves(forms: AllForms, requested: PointFigures) -> Schedule | str:
