@@ -191,13 +191,13 @@ PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
     "any connected one, for collectives such as allreduce@rows": connected,
     "any whose places or links show groups that are joined among themselves (clusters, tori)": grouped,
     "any connected one of up to 64 ranks": lambda here, members: connected(here, members) and len(members) <= 64,
-    "any connected one; above 128 ranks by quick planners": connected,
-    "any connected one of up to 512 ranks, with one root or with symmetries 2048": lambda here, members: (
+    "any connected one; above 128 ranks without search, from plans of quick planners": connected,
+    "any connected one of up to 512 ranks; 2048 with one root or a symmetric machine": lambda here, members: (
         connected(here, members) and len(members) <= 512  # more are not among the examples
     ),
     "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric": treelike,
     HELPED: in_one_switch,
-    f"{HELPED.partition(' and')[0]}, reduce and send on what they combined": partial(in_one_switch, through=True),
+    f"{HELPED.partition(' and')[0]}, reduce and forward what they reduced": partial(in_one_switch, through=True),
     "boxes, where switches in the boxes or among them multicast and reduce": in_boxes,
 }
 

@@ -351,7 +351,7 @@ def test_text_and_report_of_a_tuning_say_so() -> None:
     from antiphon.cli.tuning_text import tuning_text
 
     said = " ".join(tuning_text(found, explain=True).split())
-    assert "which no schedule can beat by this model (without the help of switches: 257.1 GB/s for allreduce)" in said
+    assert "(bandwidth bound without the help of switches: 257.1 GB/s for allreduce)" in said
     assert "speedup: over multi-ring or double-binary-tree or nvls, as NCCL would do" in said
     assert "falls back to PCIe" not in said
     page = antiphon.pages.report(found)

@@ -359,8 +359,8 @@ def test_descriptions() -> None:
         return bound(topology, c).describe(topology, c)
 
     assert told("allgather", dgx1(DGX1V))[1] == "cut: rank 0 can take in only 150 GB/s, 7/8 of nbytes must enter"
-    assert told("alltoall", dgx1(DGX1P))[1] == "cut: ranks {0-3} can send out only 100 GB/s, 2 of nbytes must leave"
-    assert told("allreduce", dgx1(DGX1V))[1].startswith("partition into 8: each rank alone: at least 14 transfers")
+    assert told("alltoall", dgx1(DGX1P))[1] == "cut: ranks {0-3} can send out only 100 GB/s, 2 times nbytes must leave"
+    assert told("allreduce", dgx1(DGX1V))[1].startswith("partition into 8: each rank alone: all data must cross")
     assert told("broadcast", ring(5))[0] == "distance: rank 0 is 2 steps from rank 2 (by way of rank 1)"
 
 

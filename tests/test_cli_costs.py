@@ -121,3 +121,5 @@ def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(caps
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:6]] == [
         "1KB", "8KB", "64KB", "512KB", "1MB",
     ]  # fmt: skip
+    assert run(["predict", "allreduce", "hgx-h100", "--library", "nccl"]) == 2
+    assert "--nbytes: give a size or a range" in capsys.readouterr().err

@@ -94,6 +94,15 @@ def test_the_race_is_tried_before_logs(tmp_path: Path, monkeypatch: pytest.Monke
         installed.pop("mpi4py", None)
 
 
+@pytest.mark.parametrize(
+    ("printed", "runs_mpiexec"), [("HYDRA build details: Version: 5.0.0", True), ("Open MPI 5.0.3", False)]
+)
+def test_a_lab_runs_mpiexec_of_mpich_only(printed: str, runs_mpiexec: bool, tmp_path: Path) -> None:
+    routes = list_routes(look_here(str(tmp_path), machine(tmp_path, [], {"mpiexec": f"echo '{printed}'"})))
+    commands = next(row for row in routes if row["route"] == "an emulated cluster")["commands"]
+    assert any("mpiexec" in command for command in commands) == runs_mpiexec
+
+
 def test_programs_that_hang_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "TIMEOUT", 0.3)
     programs = dict.fromkeys(("nvidia-smi", "mpiexec", "gcc", "nvcc", "srun"), "exec /bin/sleep 60")

@@ -47,14 +47,14 @@ def test_the_text_says_at_which_size_each_time_holds(tuned: Tuning, monkeypatch:
     assert "512MiB" in first  # not 1GB, where the next begins
     assert last[:2] == ["1GB", "-"]
     assert "1GB" in last[2:]
-    assert "at: size of the figures" in tuning_text(tuned)
+    assert "at: size that the figures are for" in tuning_text(tuned)
 
 
 def test_several_machines_are_told_so_too(tuned: Tuning) -> None:
     said = tunings_text(Tunings("ring", "ranks", {8: tuned}, {}))
     rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["8"], ["."])]
     assert [row[2:4] for row in rows] == [["1KB", "1GB"], ["1GB", "-"]]
-    assert "at: size of the figures" in said
+    assert "at: size that the figures are for" in said
 
 
 def test_the_report_has_no_range_from_a_size_to_itself(tuned: Tuning) -> None:

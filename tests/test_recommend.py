@@ -10,6 +10,7 @@ import pytest
 from pages import Page
 
 import antiphon
+from antiphon.api.checking import check
 from antiphon.cli import run
 from antiphon.cli.tuning_text import tuning_text
 from antiphon.core.plan import Entry, Plan
@@ -79,7 +80,8 @@ def test_texts_say_what_to_use(broadcast: antiphon.Tuning) -> None:
     assert rows[1].split()[-1] == "~1"
     assert broadcast.as_json()["verdict"]["broadcast"] in " ".join(verdict.split())
     explained = tuning_text(broadcast, explain=True)
-    assert explained.startswith(text)
+    assert explained.startswith(text.removesuffix("; --explain shows more."))
+    assert "--explain shows more" not in explained
     assert "use NCCL: leave these sizes to it" in explained
     ranges = Page(antiphon.pages.report(broadcast)).data["groups"][0]["ranges"]
     assert [bool(r["served_by"]) for r in ranges] == [bool(r.served_by) for r in broadcast.ranges]
@@ -132,6 +134,9 @@ def test_a_runner_up_is_written_for_what_a_back_end_cannot_write(tmp_path: Path)
     assert note.startswith("reduce from 0B: nvls cannot be written; binomial-tree")
     assert f" instead, {slower:.0%} slower (" in note
     assert antiphon.verify(tmp_path / "plan0.json", topology="hgx-h100")
+    rows = check(made.plan, "mscclpp-0.9", "1MB")
+    assert [row["file"] for row in rows] == sorted(file.name for file in tmp_path.glob("plan*.json"))[::-1]
+    assert note in [finding["why"] for finding in rows[0]["findings"]]
 
 
 @pytest.mark.slow

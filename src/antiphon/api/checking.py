@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from antiphon.api import _inputs
@@ -62,12 +63,13 @@ def check(
     """
     from antiphon.core.datatypes import combine_of, data_type
     from antiphon.core.files import name_of, read_bytes, reading
-    from antiphon.errors import unknown
-    from antiphon.formats import refuse_chooser
-    from antiphon.formats.checked import check_file, check_plan, note_several_files
+    from antiphon.errors import Unsupported, unknown
+    from antiphon.formats import find_format, refuse_chooser
+    from antiphon.formats.checked import check_file, check_plan, format_options, note_several_files
     from antiphon.formats.foreign import reader_of
-    from antiphon.formats.lint.form import Call
+    from antiphon.formats.lint.form import Call, Finding
     from antiphon.formats.lint.table import RUNTIMES
+    from antiphon.select.runners_up import replace_unwritable
 
     library = text(runtime, "runtime").partition("-")[0].lower()
     if runtime not in RUNTIMES:
@@ -86,7 +88,13 @@ def check(
             data = read_bytes(name)
             if reader_of(data) is not None:
                 return [check_file(data, os.path.basename(name), rules, call)]
-    rows = check_plan(_inputs.verified_plan(plan, collective, "checked"), rules, call)
+    verified = _inputs.verified_plan(plan, collective, "checked")
+    rows = check_plan(verified, rules, call)
+    if not any(row["file"] for row in rows) and find_format(rules.format).can.replaces:
+        with suppress(Unsupported):  # as `export` does, take runners-up for the schedules that cannot be written
+            verified, notes = replace_unwritable(verified, rules.format, format_options(rules))
+            rows = check_plan(verified, rules, call)
+            rows[0]["findings"] += [Finding("note", note).as_json() for note in notes]
     finding = note_several_files(rows)
     if finding is not None:
         next(row for row in rows if row["runs"])["findings"].append(finding)

@@ -30,6 +30,7 @@ SimulationModel = Annotated[
         help="what predicts: see antiphon list models (default: critical-path; on known GPUs as part of model calls)",
     ),
 ]  # fmt: skip
+NEEDS_SIZES = "--nbytes: give a size or a range, such as 64MiB or 1KB:1GB"
 MAX_LISTED = 12  # hops of the critical path, or sizes
 SPEEDS = ("algbw GB/s", "busbw GB/s")  # as nccl-tests defines them
 
@@ -99,8 +100,8 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
         cells.append([*figures, choice, row["mostly"], alternative, time_text(seconds)])
     meanings = {
         "error": "median of the model on machines that it was not fitted to (?: no measurements)",
-        "mostly": "what most of the time is spent on",
-        "alternative": "the next best",
+        "mostly": "largest term of the time",
+        "alternative": "fastest other choice",
     }
     lines = _fitted_table(head, cells, [f"its {unit}", "alternative", "mostly", SPEEDS[0]], meanings)
     lines += _lines_by_sizes(rows, "error above the model's aim", lambda row: row["error_above_aim"] or "")
@@ -213,7 +214,7 @@ def predict_command(
         _simulate(plan_file, nbytes, model, profile, collective, trace, topo, json)
         return
     if not nbytes:
-        raise Invalid("--nbytes: give a size or a range, such as 64MiB or 1KB:1GB")
+        raise Invalid(NEEDS_SIZES)
     sizes, machine = parse_sizes(nbytes, "--nbytes"), arg.machine_or_none(topo, only)
     with working(f"predicting {len(sizes)} sizes"):
         rows = predict(plan_file, sizes, model=model, profile=profile, collective=collective, topology=machine)
@@ -223,7 +224,7 @@ def predict_command(
 def _predict_together(files: list[str], nbytes: str, model: str, profile: Path | None, json: bool) -> None:
     """Print the time of several plans that run at the same time."""
     if not nbytes:
-        raise Invalid("--nbytes: give a size or a range, such as 64MiB or 1KB:1GB")
+        raise Invalid(NEEDS_SIZES)
     plans = []
     for path, collective in map(arg.split_plan, files):
         loaded = load(path)
@@ -244,6 +245,8 @@ def _predict_library(
             raise Invalid(f"{option}: cannot be combined with --library, which has figures of its own; leave it out")
     if not topo:
         raise Invalid(f"--library {library}: name collective and machine, such as: allreduce hgx-h100 --library nccl")
+    if not nbytes:
+        raise Invalid(NEEDS_SIZES)
     sizes = parse_sizes(nbytes, "--nbytes")
     target, machine = arg.request(kind, topo, None, only, "")
     rows = predict_library(target, machine, sizes, library=library)

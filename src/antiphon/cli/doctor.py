@@ -36,10 +36,10 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
         lines += ["", *paragraph(f"{number}. {row['route']} ({row['status']})", "", "   ")]
         lines += [f"   {command}" for command in row["commands"]]
     missing = [[row["route"], f"needs {row['missing']}"] for row in routes if not row["works"]]
-    lines += ["", "not here", *wrap_table([], missing)] if missing else []
+    lines += ["", "not possible here", *wrap_table([], missing)] if missing else []
     drivers = sorted({gpu["driver"] for gpu in gpus} - {""})
     cards = [
-        f"{card['name']} ({card['kind']}, {format_bandwidth(card['bandwidth']) if card['bandwidth'] else 'no speed'})"
+        f"{card['name']} ({card['kind']}, {format_bandwidth(card['bandwidth']) if card['bandwidth'] else 'unknown'})"
         for card in inventory["cards"]
     ]
     rows = {
@@ -51,7 +51,8 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
         "libraries": ", ".join(f"{row['name']} {row['version']} ({row['path']})" for row in inventory["libraries"]),
         "Python": ", ".join(f"{name} {version}" for name, version in inventory["packages"].items()),
     }
-    return [*lines, "", "found", *wrap_table([], [[name, one_line(text) or "none"] for name, text in rows.items()])]
+    inventory_rows = [[name, one_line(text) or "none"] for name, text in rows.items()]
+    return [*lines, "", "on this machine", *wrap_table([], inventory_rows)]
 
 
 def _program(row: Mapping[str, str]) -> str:

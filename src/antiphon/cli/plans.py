@@ -146,7 +146,7 @@ def plan_command(
                 *(word for flag, value in flags.items() if value for word in (flag, value)),
             ]
         )
-        text += f"\n  better:    no planner was named; to try all:\n    antiphon tune {request}"
+        text += f"\n  better:    to try all planners:\n    antiphon tune {request}"
     picture_lines = write_pictures(
         lambda: trees_svg(best.entries[0].schedule, machine, bound(machine, best.collective), tree_root), pictures
     )

@@ -95,7 +95,7 @@ def _lab_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             total, counted = sum(link["expected"] for link in links), sum(link["counted"] for link in links)
             worst = max(link["counted"] / link["expected"] for link in links)
             lines += paragraph(
-                f"{format_size(row['nbytes'])}: {total} bytes were to cross {len(links)} links, {counted} were counted "
-                f"there with headers and replies; on no link more than {100 * (worst - 1):.1f} % above its load", "  "
+                f"{format_size(row['nbytes'])}: {total} bytes expected on {len(links)} links, {counted} counted "
+                f"with headers and replies; at most {100 * (worst - 1):.1f} % more than expected on a link", "  "
             )  # fmt: skip
     return lines

@@ -28,7 +28,7 @@ from antiphon.units import format_size
 MAX_OPTIONS = 3  # candidates with the same reason that are listed
 MAX_SETTINGS = 6  # settings of a sweep that are listed
 LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that a narrow terminal lacks, in the order in which they go
-EXPLAIN_HINT = "--explain: more"
+EXPLAIN_HINT = "--explain shows more"
 
 
 def tuning_text(tuning: Tuning, explain: bool = False) -> str:
@@ -36,7 +36,7 @@ def tuning_text(tuning: Tuning, explain: bool = False) -> str:
     lines = _verdict_lines(tuning)
     if tuning.ranges:
         lines += ["", *_ranges_table(tuning), ""]
-        lines += [line for note in _note_texts([tuning]) for line in paragraph(note)]
+        lines += [line for note in _note_texts([tuning], explain) for line in paragraph(note)]
         losses = [line for text in _loss_texts(tuning) for line in paragraph(text, rest="    ")]
         lines += [*([""] if losses else []), *losses, *_gains_lines(tuning), *_failure_lines(tuning)]
         lines += _counts_lines(tuning)
@@ -104,7 +104,7 @@ def tunings_text(family: Tunings, explain: bool = False) -> str:
     planned = {value: tuning for value, tuning in tunings.items() if tuning.ranges}
     if planned:
         lines += ["", *_family_table(family.varied, planned), ""]
-        lines += [line for note in _note_texts([*planned.values()]) for line in paragraph(note)]
+        lines += [line for note in _note_texts([*planned.values()], explain) for line in paragraph(note)]
     for value, tuning in tunings.items():
         name = f"{family.varied}={value}"
         lines += ["", f"{name}:", *_refusals(tuning), *_unfinished(tuning)] if not tuning.ranges else []
@@ -141,7 +141,7 @@ def _verdict_texts(tuning: Tuning) -> list[str]:
 
 def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
     """Return what the columns of the ranges mean, in one line; `dropped`: columns that did not fit the terminal."""
-    texts = {"at": "size of the figures", "gap": "time / lower bound", "speedup": ""}
+    texts = {"at": "size that the figures are for", "gap": "time / lower bound", "speedup": ""}
     library = next((r.reference.upper() for tuning in tunings for r in tuning.ranges if r.over), "")
     baselines = [f"{library} (~1: within model error)"] if library else []
     for tuning in tunings:
@@ -152,7 +152,7 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
     return paragraph(legend + (f"; a wider terminal shows {', '.join(dropped)}" if dropped else ""))
 
 
-def _note_texts(tunings: Sequence[Tuning]) -> list[str]:
+def _note_texts(tunings: Sequence[Tuning], explain: bool) -> list[str]:
     """Return at most three lines: where the times are from, the use of switches, and what was tried."""
     notes = [f"Predicted by {'; or '.join(dict.fromkeys(map(_basis_text, tunings)))}."]
     switch_ranges = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
@@ -166,7 +166,7 @@ def _note_texts(tunings: Sequence[Tuning]) -> list[str]:
     outcomes += [f"failed: {', '.join(failed_planners)}"] if failed_planners else []
     if any(tuning.ended_early or tuning.untried for tuning in tunings):
         outcomes.append(words.stopped_text(tunings))
-    return [*notes, f"{'; '.join([*outcomes, EXPLAIN_HINT])}."]
+    return [*notes, f"{'; '.join([*outcomes, *([] if explain else [EXPLAIN_HINT])])}."]
 
 
 def _basis_text(tuning: Tuning) -> str:

@@ -23,9 +23,8 @@ Row = dict[str, Any]
 def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
     """Return a row of `check_file` per file that the plan is exported to, or one row without a file if it cannot be."""
     writer = find("backend", runtime.format)
-    options = {key: runtime.options[key] for key in writer.options if key in runtime.options}
     try:
-        files = writer.load()({plan.collective.kind: plan} if writer.can.tables else plan, **options)
+        files = writer.load()({plan.collective.kind: plan} if writer.can.tables else plan, **format_options(runtime))
     except Unsupported as error:
         return [_result_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
     except NotFound as error:
@@ -35,6 +34,11 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
         check_file(contents if isinstance(contents, bytes) else b"".join(contents), name, runtime, call)
         for name, contents in plan_files.items()
     ]
+
+
+def format_options(runtime: Runtime) -> dict[str, Any]:
+    """Return the options with which plans are exported to the runtime's format."""
+    return {key: runtime.options[key] for key in find("backend", runtime.format).options if key in runtime.options}
 
 
 def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:

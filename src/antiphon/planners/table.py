@@ -114,16 +114,16 @@ TABLE: dict[str, Entry[Can]] = {
         Can(ROOTLESS, JOINED, sweep=({}, *_pieces(4, 16)), effort=0.01, joined=True),
     ),
     "colocated-ps": _entry(
-        "classic.parameter_server:colocated_ps", "every rank is the server of an equal part of the data, in two steps",
+        "classic.parameter_server:colocated_ps", "every rank is the server of an equal share of the data, in two steps",
         Can(("allreduce", "broadcast", "reduce"), JOINED, sweep=({}, *_pieces(4, 16)), effort=1.0, joined=True),
     ),
     "hierarchical-ps": _entry(
-        "classic.hierarchical:hierarchical_ps", "co-located servers within groups and among them, for all fan-ins",
+        "classic.hierarchical:hierarchical_ps", "colocated-ps within groups and among them, for several group sizes",
         Can(ROOTLESS, JOINED, effort=45.0, joined=True),
     ),
     "gentree": _entry(
         "switchtrees.gentree:gentree",
-        "a plan type at every switch of a tree, by GenModel: fan-in, incast and memory access",
+        "at every switch of a tree the plan type that GenModel prices lowest (fan-in, incast, memory access)",
         Can(ROOTLESS, TREES, sweep=({}, {"rearrange": "never"}, *_pieces(4)), effort=1.0),
     ),
     "kring": _entry(
@@ -135,7 +135,7 @@ TABLE: dict[str, Entry[Can]] = {
         Can((*ROOTLESS, "broadcast", "reduce"), JOINED, sweep=({}, {"k": 2}, {"k": 8}), effort=0.02, joined=True),
     ),
     "permrecmult": _entry(
-        "radix.permrecmult:permrecmult", "the same, the farthest partners first, and the buffer permuted at the end",
+        "radix.permrecmult:permrecmult", "recmult with the farthest partners first and the buffer permuted at the end",
         Can(ROOTLESS, JOINED, sweep=({}, {"k": 2}, {"k": 8}), effort=0.02, joined=True),
     ),
     "relay": _entry(
@@ -159,7 +159,7 @@ TABLE: dict[str, Entry[Can]] = {
         ),
     ),
     "dispatch": _entry(
-        "dispatch.dispatch:dispatch", "trees by time of arrival, every link's sends in order: no steps, small messages",
+        "dispatch.dispatch:dispatch", "trees that grow by time of arrival, without steps, for small messages",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), "any connected one", effort=500.0,
             sizes=True, timed=True, costly=True,
@@ -170,7 +170,7 @@ TABLE: dict[str, Entry[Can]] = {
         "trees.trees:trees", "packed trees, pipelined, at the greatest possible rate, with a proof",
         Can(
             ("broadcast", "reduce", *ROOTLESS),
-            "any connected one of up to 512 ranks, with one root or with symmetries 2048", effort=60.0, sizes=True,
+            "any connected one of up to 512 ranks; 2048 with one root or a symmetric machine", effort=60.0, sizes=True,
         ),
     ),
     "shallow": _entry(
@@ -181,7 +181,7 @@ TABLE: dict[str, Entry[Can]] = {
         ),
     ),
     "blink": _entry(
-        "trees.blink:blink", "spanning trees packed as in Blink: by multiplicative weights, then few",
+        "trees.blink:blink", "spanning trees packed as in Blink: by multiplicative weights, then reduced to a few",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS), "any connected one of up to 64 ranks",
             effort=300.0, tuned=False,
@@ -198,24 +198,24 @@ TABLE: dict[str, Entry[Can]] = {
     ),
     "groups": _entry(
         "compose.groups:groups",
-        "a plan for each of several groups at the same time, on its own links or on its share of all",
+        "plans for several groups at the same time, each on links of its own or a share of all",
         Can(("custom",), "any connected one", effort=100.0, composes=True),
     ),
     "nvls": _entry(
-        "inswitch.nvls:nvls", "every part reduced in the switch to its rank, and multicast back from there, as in NCCL",
+        "inswitch.nvls:nvls", "the switch reduces each rank's share to that rank and multicasts it back, as in NCCL",
         Can((*ROOTLESS, "broadcast", "reduce"), IN_SWITCHES, effort=1.0, in_switches=True),
     ),
     "sharp": _entry(
-        "inswitch.sharp:sharp", "combined in the fabric and sent on from there, in one step",
+        "inswitch.sharp:sharp", "the fabric reduces and forwards, in one step",
         Can(
             ("allreduce", "broadcast", "reduce"),
-            "any whose ranks are joined by switches that multicast, reduce and send on what they combined",
+            "any whose ranks are joined by switches that multicast, reduce and forward what they reduced",
             effort=0.01, in_switches=True,
         ),
     ),
     "nvls-tree": _entry(
         "inswitch.nvls_tree:nvls_tree",
-        "parts reduced in the box to a rank each, combined among boxes by switches, trees or rings, and spread again",
+        "shares reduced within boxes, combined among boxes by switches, trees or rings, and multicast again",
         Can(
             ("allreduce",), "boxes, where switches in the boxes or among them multicast and reduce",
             effort=60.0, in_switches=True, sizes=True,
@@ -225,7 +225,8 @@ TABLE: dict[str, Entry[Can]] = {
         "synth.sccl:sccl", "synthesis of the latency-bandwidth frontier, every point with the proof of its optimality",
         Can(
             ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"),
-            "any connected one; above 128 ranks by quick planners", effort=1000.0, process=True, tuned_joined=False,
+            "any connected one; above 128 ranks without search, from plans of quick planners", effort=1000.0,
+            process=True, tuned_joined=False,
         ),
     ),
 }  # fmt: skip

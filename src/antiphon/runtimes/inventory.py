@@ -193,6 +193,7 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
         )
     )
     has_mpi = mpi["mpiexec"] and mpi["mpi4py"]
+    has_mpich = any(row["by"] == "MPICH" for row in inventory["mpi"])  # Open MPI does not start in a lab
     launch_needs = {"a second GPU": count > 1, "mpi4py with mpiexec, or torch": has_mpi or "torch" in packages}
     start = f"mpiexec -n {count}" if has_mpi else f"torchrun --nproc-per-node {count} -m"
     race = f"{start} antiphon tune allreduce {box} --on nccl -o table.json"
@@ -220,7 +221,7 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
         Route("your MPI's own algorithms", ON_MPI, mpi, (f"{tune} --on mpi --library-only -o library.json",)),
         Route("plans under PyTorch", TESTED, torch, (f"{tune} --on torch -o table.json",)),
         Route("an emulated cluster", TESTED, {"root": hasattr(os, "geteuid") and os.geteuid() == 0, **lab},
-              (under_mpi,) if inventory["mpi"] else (small_plan, f"{RUN} --on lab")),
+              (under_mpi,) if has_mpich else (small_plan, f"{RUN} --on lab")),
         Route("plans in one process", TESTED, {}, (small_plan, RUN)),
         *([] if inventory["gpus"] else [check_logs]),
     ]  # fmt: skip

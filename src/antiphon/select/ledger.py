@@ -342,7 +342,7 @@ class Ledger:
             if gaps_and_sizes and gap_of[sizes[-1]] is not None:
                 widest, size = max(gaps_and_sizes)
                 distance = f", {gap_of[sizes[-1]]:.3f} times the bound"
-                distance += f"; others can be {widest:.2f} times faster at {format_size(-size)}"
+                distance += f"; at {format_size(-size)} {widest:.2f} times"
         return f" ({BEST_SO_FAR} for {format_size(sizes[-1])}: {planner}, {format_seconds(seconds)}{distance})"
 
     # ---- the result ----

@@ -124,7 +124,7 @@ def entries_text(kind: str) -> str:
     """Return all entries of a kind as text, as wide as the terminal."""
     rows = list_entries(kind)
     if kind == "topology":
-        lines = wrap_table(["topology", "ranks", ""], [[row["name"], row["ranks"], row["about"]] for row in rows])
+        lines = wrap_table(["topology", "ranks", "about"], [[row["name"], row["ranks"], row["about"]] for row in rows])
         return "\n".join([*lines, "", *paragraph(_SIZES_NOTE)])
     if kind == "model":
         head = ["model", "collectives", "topologies", ""]
@@ -159,8 +159,8 @@ def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 _SIZES_NOTE = (
-    "Sizes follow a colon: ring:ranks=8, torus:dims=4x4, tree:fanouts=4x8, cluster:box=dgx1v,boxes=4, "
-    "ring:ranks=8,bandwidth=100Gbit/s,latency=2us. `antiphon topology show` shows what becomes of it."
+    "Parameters follow a colon: ring:ranks=8, torus:dims=4x4, tree:fanouts=4x8, cluster:box=dgx1v,boxes=4, "
+    "ring:ranks=8,bandwidth=100Gbit/s,latency=2us. `antiphon topology show NAME` shows the machine."
 )
 
 

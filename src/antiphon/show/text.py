@@ -206,8 +206,8 @@ def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
     if not accesses:
         return []
     scope = conditions_text(fewest["memory"].get("assumes", ()), "{} ")
-    text = f"memory:    {scope}some rank reads and writes at least {float(accesses):.4g} nbytes to combine data; "
-    return paragraph(f"{text}so few only if {senders} ranks send to it at once", "  ", rest=" " * 13)
+    text = f"memory:    {scope}some rank reads and writes at least {float(accesses):.4g} nbytes to combine data, "
+    return paragraph(f"{text}and more unless {senders} ranks send to it at the same time", "  ", rest=" " * 13)
 
 
 def _gap_text(gap: float | None, optimum: str) -> str:

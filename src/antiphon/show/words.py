@@ -21,7 +21,7 @@ ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "cras
 MAX_NAMES = 5  # planners that are named; further ones are counted
 MAX_VALUE_LENGTH = 72  # characters of an option's value that are still shown in full
 SWITCHES_NOTE = "switches of this machine can do that, but the search did not use it"
-FIGURES_NOTE = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"
+FIGURES_NOTE = "predicted at size `at`, the largest evaluated in the range; a range ends before the next begins"
 
 
 def library_name(served_by: str) -> str:
@@ -43,8 +43,8 @@ def use_lines(tuning: Tuning, kind: str = "") -> list[str]:
     """Return a sentence on each library that serves some sizes, for one collective or for all (`kind` is "")."""
     ranges = [r for r in tuning.ranges if not kind or r.collective == kind]
     return [
-        f"use {name}: leave these sizes to it; our plan is slower, or faster by less than the error of the model of "
-        "it. The plan stays in the table for run and verify; exports leave it out"
+        f"use {name}: leave these sizes to it; our plan is slower, or faster by less than the model's error. "
+        "The plan stays in the table for run and verify; exports leave it out"
         for name in sorted({library_name(r.served_by) for r in ranges if r.served_by})
     ]
 
@@ -54,7 +54,7 @@ def baseline_text(tuning: Tuning, kinds: Collection[str]) -> str:
     if tuning.library is not None:
         basis = tuning.library.costs.basis()
         note = accuracy_note(kinds, tuning.library.place.nodes)
-        return f"what {tuning.library.name.upper()} would choose by the model of it, {basis}{note}"
+        return f"what {tuning.library.name.upper()} would choose by its model, {basis}{note}"
     kinds_of: dict[tuple[str, ...], list[str]] = {}  # collectives by the planners that stand for NCCL
     for kind, names in tuning.baselines.items():
         if names and kind in kinds:
@@ -81,7 +81,7 @@ def bound_text(tuning: Tuning) -> str:
         if unaided_bound_text(limit) and limit.without_switches is not None:
             kinds_by_rate.setdefault(format_bandwidth(limit.without_switches), []).append(kind)
     texts = [f"{rate} for {', '.join(kinds)}" for rate, kinds in kinds_by_rate.items()]
-    unaided = f" (without the help of switches: {'; '.join(texts)})" if texts else ""
+    unaided = f" (bandwidth bound without the help of switches: {'; '.join(texts)})" if texts else ""
     return f"no schedule can beat by this model{unaided}"
 
 

@@ -94,7 +94,7 @@ class Cut(Record):
         inside = [node for node in self.side if node < topology.ranks]
         outside = sorted(set(range(topology.ranks)) - set(inside))
         share = Fraction(self.weight, buffer_weight)
-        amount = "all of nbytes" if share == 1 else f"{plain(share)} of nbytes"
+        amount = "all of nbytes" if share == 1 else f"{plain(share)} {'times' if share > 1 else 'of'} nbytes"
         speed = format_bandwidth(self.capacity)
         if len(inside) <= len(outside):
             return f"cut: {_describe_ranks(inside)} can send out only {speed}, {amount} must leave"
@@ -141,9 +141,9 @@ class Partition(Record):
         if all(len(ranks) == 1 for ranks in ranks_of_parts):
             texts = ["each rank alone"]
         return (
-            f"partition into {len(self.parts)}: {' | '.join(texts[:8])}{' | ...' if len(texts) > 8 else ''}: at least "
-            f"{self.times} transfers of all data must cross, "
-            f"over {format_bandwidth(self.capacity)} in all{' both ways' if self.direction == 'both' else ''}"
+            f"partition into {len(self.parts)}: {' | '.join(texts[:8])}{' | ...' if len(texts) > 8 else ''}: all "
+            f"data must cross between the parts at least {self.times} times, "
+            f"over {format_bandwidth(self.capacity)} in total{', both ways' if self.direction == 'both' else ''}"
         )
 
 

@@ -124,11 +124,11 @@ def _list_boxes(topology: Topology, collective: Collective) -> list[list[int]]:
     boxes = ranks_by_host(topology, collective.members)
     sizes = sorted({len(box) for box in boxes})
     if len(boxes) < 2 or sizes[0] < 2 or math.lcm(*sizes) > MAX_LANES:
-        have = f"{len(boxes)} of {', '.join(map(str, sizes))} ranks"
+        have = f"{len(boxes)}, of {', '.join(map(str, sizes))} ranks"
         raise Unsupported(
             "planner nvls-tree: needs two boxes or more, of two ranks or more, whose sizes have a common multiple of "
-            f"{MAX_LANES} or less; the places on {topology.name} show {have}; use nvls or sharp for one level, else "
-            "trees, relay or hierarchical-ring"
+            f"{MAX_LANES} or less; boxes by the places of {topology.name}: {have}; use nvls or sharp for one level, "
+            "else trees, relay or hierarchical-ring"
         )
     return [sorted(box) for box in boxes]
 
