@@ -39,7 +39,8 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     lines += ["", "not possible here", *wrap_table([], missing)] if missing else []
     drivers = sorted({gpu["driver"] for gpu in gpus} - {""})
     cards = [
-        f"{card['name']} ({card['kind']}, {format_bandwidth(card['bandwidth']) if card['bandwidth'] else 'unknown'})"
+        f"{card['name']} ({card['kind']}, "
+        f"{format_bandwidth(card['bandwidth']) if card['bandwidth'] else 'speed unknown'})"
         for card in inventory["cards"]
     ]
     rows = {

@@ -122,7 +122,7 @@ def trees_for(planner: str, topology: Topology, collective: Collective, through:
     trees = switch_trees(topology, np.array(collective.members), **abilities)
     if not trees:
         verbs = " and ".join(name for name in ("reduce", "multicast") if abilities[name])
-        extra = " and forward what they reduced (through)" if through else ""
+        extra = ", and forward what they reduced (through)" if through else ""
         raise Unsupported(
             f"planner {planner}: the members are not all joined by switches of {topology.name} that "
             f"{verbs}{extra}; use nvls-tree where those of each box can, or a planner without them, such as ring or "
