@@ -256,7 +256,8 @@ def format_size(nbytes: int, family: str = "") -> str:
         quotient, rest = divmod(nbytes, scale)
         if ("i" in unit) == (family == BINARY) and rest == 0:
             return f"{quotient}{unit}"
-        if "i" not in unit and family == DECIMAL and 0 < quotient < 1000 and nbytes % 1000 == rest * 1000 % scale == 0:
+        three_digits_suffice = nbytes % 1000 == 0 and rest * 1000 % scale == 0
+        if "i" not in unit and family == DECIMAL and 0 < quotient < 1000 and three_digits_suffice:
             return f"{quotient}.{rest * 1000 // scale:03}".rstrip("0") + unit
     exact_texts = [f"{nbytes // scale}{unit}" for scale, unit in _LONG_SIZES if nbytes and nbytes % scale == 0]
     return min(exact_texts, key=len, default=f"{nbytes}B")

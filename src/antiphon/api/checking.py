@@ -73,6 +73,7 @@ def check(
 
     library = text(runtime, "runtime").partition("-")[0].lower()
     if runtime not in RUNTIMES:
+        # such as NCCL, which chooses among its own algorithms and runs no files of others
         refuse_chooser(library)
         raise unknown("runtime", runtime, RUNTIMES)
     count = 0 if processes is None else whole_number(0, 2**20)(processes, "processes")

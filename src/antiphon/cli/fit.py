@@ -1,4 +1,7 @@
-"""The commands `fit genmodel`, `memory`, `loggp` and `lowering`: parameters of cost models from measurements."""
+"""The commands `fit genmodel`, `memory`, `loggp` and `lowering`: parameters of cost models from measurements.
+
+A lowering is a method to run a plan on GPUs: one kernel, a kernel per step, or copies by copy engines.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ KnownValues = Annotated[
     list[str] | None,
     typer.Option(
         "--known", metavar="KEY=VALUE",
-        help="beta, gamma, delta (seconds per byte sent, combined, accessed; beta also 10Gbit/s), or bandwidth, which "
-        "the topology states of such a link; repeatable",
+        help="beta, gamma, delta (seconds per byte sent, combined, accessed; beta also 10Gbit/s), or bandwidth: that "
+        "of such a link in the topology; repeatable",
     ),
 ]  # fmt: skip
 Measurements = Annotated[Path, typer.Argument(metavar="MEASUREMENTS.csv", help="written by bench (docs/fitting.md)")]
@@ -93,7 +96,7 @@ def memory_command(
         int, typer.Option("--threads", metavar="N", help="threads that combine in one rank of your program")
     ] = 1,
     on: Annotated[
-        str, typer.Option("--on", metavar="WHERE", help="measure the GPU engine instead: cuda, hip or threads")
+        str, typer.Option("--on", metavar="WHERE", help="measure the GPU runtime instead: cuda, hip or threads")
     ] = "",
     out: ProfileOut = None,
     name: Name = "",
@@ -131,7 +134,8 @@ def loggp_command(
         typer.Option("--within", metavar="NAME", help="place that both ranks share: host, rack, ... (default: any)"),
     ] = "",
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="PROFILE", help="add a level to this profile, innermost first")
+        Path | None,
+        typer.Option("--into", metavar="PROFILE", help="add these figures to this profile: a level, innermost first"),
     ] = None,
     known_values: KnownValues = None,
     out: ProfileOut = None,
@@ -167,7 +171,7 @@ def lowering_command(
     name: Name = "",
     json: Json = False,
 ) -> None:
-    """Fit the costs of lowerings on GPUs: of a call, of a step, of a copy, and the share of the bandwidth.
+    """Fit the costs of lowerings, the methods to run a plan on GPUs: of a call, step and copy, and the bandwidth share.
 
     The measurements are those of `bench PLAN --on cuda:lowering=copies --fit FILE`, of several plans and lowerings.
     """

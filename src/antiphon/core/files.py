@@ -60,7 +60,7 @@ def read_buffers(path: str | os.PathLike[str], limit: int | None = None) -> Iter
     max_bytes = limit if limit is not None else _read_limit(MAX_BYTES)
     total = 0
     try:
-        with _open_regular(path, max_bytes) as stream:
+        with _open_stream(path, max_bytes) as stream:
             source: BinaryIO | gzip.GzipFile = stream
             if stream.peek(len(_MAGIC)).startswith(_MAGIC):
                 unpacked = _read_limit(max(MAX_UNPACKED, MAX_RATIO * os.fstat(stream.fileno()).st_size))
@@ -91,7 +91,7 @@ def _too_large(path: str | os.PathLike[str], max_bytes: int, *, unpacked: bool) 
     )
 
 
-def _open_regular(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedReader:
+def _open_stream(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedReader:
     """Open a file that has an end, without blocking on a pipe whose writer is missing."""
     try:
         handle = os.open(path, _READ_FLAGS)

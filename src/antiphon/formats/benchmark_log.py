@@ -338,6 +338,7 @@ class _Reader:
             run.ranks = max(len(self.devices), _infer_ranks(run.kind, factor, algbw))
         run.hosts = len({host for host, _ in self.devices.values()})
         run.processes = len(set(self.devices.values()))
+        # The summary says that the run failed: wrong are the marked rows; if none is marked, it may be any of them.
         if self.has_failed:
             run.rows = [replace(row, wrong=row.wrong or not any(r.wrong for r in run.rows)) for row in run.rows]
         self.run, self.devices, self.bus_factor, self.op_and_root = Run(), {}, (0.0, 0.0), ("", "")

@@ -109,7 +109,7 @@ def needs_of(collective: Collective) -> Needs:
     """
     assert collective.weights is not None
     if collective.groups:
-        return _joint_needs(collective)
+        return _needs_of_groups(collective)
     if collective.custom is not None:
         return _custom_needs(collective)
     relation = collective.relation
@@ -132,8 +132,9 @@ def needs_of(collective: Collective) -> Needs:
     return Needs(columns[0, :size], columns[1, :size], columns[2, :size], sets, collective.weights)
 
 
-def _joint_needs(collective: Collective) -> Needs:
-    """Return the needs of all groups of a joint collective, group after group."""
+def _needs_of_groups(collective: Collective) -> Needs:
+    """Return the needs of a collective of several process groups at the same time, group after group."""
+    # all groups are of built-in kinds on the same machine: their `sets` are equal, and none is `joined`
     group_needs = [needs_of(group) for group in collective.groups]
     first = [blocks.start for blocks in collective.group_blocks]
     block = np.concatenate([needs.block + start for needs, start in zip(group_needs, first, strict=True)])

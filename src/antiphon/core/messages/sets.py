@@ -2,9 +2,9 @@
 
 `waits.py` expresses dependencies as conditions: a condition holds once certain messages are done (or have left) and the
 condition before it holds. Files of other programs have no conditions; they list for each message the messages that it
-waits for. This file turns each condition into a set of items "message m is done" or "message m has left". A chain of
-conditions, each after the one before, would give ever longer sets. So a set reaches back only to a condition with a
-message that itself waited for all earlier conditions: these are then implied.
+waits for. This file turns each condition into a set of items "message m is done" or "message m has left". Conditions
+form chains: no two have the same condition before them. Along a chain sets would grow ever longer. So a set reaches
+back only to a condition with a message that itself waited for all earlier conditions: these are then implied.
 
 Sets are slices of one array, because the sets along a chain overlap. Example: conditions c1 = {m0}, c2 = {m1} after c1,
 and m1 does not wait for c1: c2's set is {m0, m1}; items = [m0, m1], c1 = items[0:1], c2 = items[0:2].
@@ -83,24 +83,23 @@ def sets(waits: Waits) -> Sets:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.messages import messages, waits
-    >>> star_sets = sets(waits(messages(star()), "rounds"))
+    >>> star_sets = sets(waits(messages(star()), "rounds"))  # a message waits for its source's earlier steps
     >>> [star_sets.items[a:b].tolist() for a, b in zip(star_sets.low, star_sets.high)]
     [[0, 2]]
     >>> star_sets.message.tolist(), star_sets.set.tolist()
     ([2, 3], [0, 0])
     """
     count = len(waits)
-    # Stage 1: all contributions as (message, condition), with the item that each adds to its set.
+    # Stage 1: all pairs (awaited message, condition), with the item that each adds to the condition's set.
     message, condition = waits.pairs("need")
-    contributions = [waits.pairs(event) for event in ("done", "left")]
-    # Per contribution its message and its condition.
-    contributor, target = (np.concatenate(columns) for columns in zip(*contributions, strict=True))
-    item = np.concatenate([2 * contributions[0][0], 2 * contributions[1][0] + 1])
+    awaited_pairs = [waits.pairs(event) for event in ("done", "left")]
+    awaited, target = (np.concatenate(columns) for columns in zip(*awaited_pairs, strict=True))  # target: the condition
+    item = np.concatenate([2 * awaited_pairs[0][0], 2 * awaited_pairs[1][0] + 1])
     before = waits.before.astype(np.int64)
-    # Stage 2: drop predecessors that are implied. If a contributor itself needs the condition before, then that
-    # condition already held when the contributor started, so a new set can begin here.
+    # Stage 2: drop predecessors that are implied. If an awaited message itself needs the condition before, then
+    # that condition already held when the message started, so a new set can begin here.
     need = distinct(message * np.int64(max(count, 1)) + condition)
-    pair = contributor * max(count, 1) + before[target]  # (contributor, condition before)
+    pair = awaited * max(count, 1) + before[target]  # (awaited message, condition before)
     # Membership test of `pair` in the sorted `need`.
     row = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
     implied = (need[row] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)

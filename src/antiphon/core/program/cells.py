@@ -61,7 +61,7 @@ class Cells:
     memory: Longs  # per cell the first of its stretches of memory
     stretches: Longs  # per cell, the number of its stretches
     in_output: Bools  # per cell, whether it is of an output buffer
-    generations: tuple[Longs, Longs]  # where a slot is reused: (operation before, operation after)
+    slot_reuses: tuple[Longs, Longs]  # where a slot is reused: (operation before, operation after)
 
 
 def cells_of(program: Program) -> Cells:
@@ -96,7 +96,7 @@ def cells_of(program: Program) -> Cells:
     counts = [len(low), len(input_side.block), len(output_side.block), len(program.finish_base)]
     cuts = np.cumsum([0, *counts])
     # Stage 2: expand each interval to its atoms; a cell is a distinct pair (view, atom).
-    view, region, generations = _find_views(program, input_side, output_side, block_begin, points)
+    view, region, slot_reuses = _find_views(program, input_side, output_side, block_begin, points)
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(coordinates[0])
     key, cell = unique_inverse(view[row] * atoms + concat_ranges(begin, length), (int(view.max(initial=0)) + 1) * atoms)
@@ -130,7 +130,7 @@ def cells_of(program: Program) -> Cells:
         same_pieces=same_pieces[rows], head=(ends - length)[: counts[0]], length=length[: counts[0]],
         finish_cell=cell[finish], finish_row=row[finish] - cuts[3], memory=memory, stretches=stretches,
         in_output=(cell_region >= 0) & (cell_region % 2 == OUTPUT),  # as `_find_views` numbers regions
-        generations=generations,
+        slot_reuses=slot_reuses,
     )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _find_views(
     )
     region, shift = 2 * rank + program.base_buffer[base], program.base_shift[base]
     scratch = np.flatnonzero(program.base_buffer[base] == SCRATCH)  # rows of parts: the finish table has no scratch
-    generation, generations = _find_generations(program, scratch, points)
+    generation, slot_reuses = _find_generations(program, scratch, points)
     region[scratch], shift[scratch] = -1 - generation, 0
     source = OUTPUT if program.in_place else INPUT
     part_count = len(program.part_base)
@@ -199,7 +199,7 @@ def _find_views(
             shift[part_count:],
         ]
     )
-    return number_rows(region, shift), (region, shift), generations
+    return number_rows(region, shift), (region, shift), slot_reuses
 
 
 def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:

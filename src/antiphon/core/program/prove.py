@@ -1,8 +1,9 @@
 """Prove that a program computes its collective: for every number of elements, data type and operator.
 
-Nothing is run and no size is tried. cells.py lists the accesses of all operations to *cells*, intervals of memory that
-exist at every size, and defines *line*, *point*, *atom*, *stretch* and *part*. Each access reads or writes one cell.
-Then:
+Nothing is run and no size is tried. All blocks end to end form the *line*; *points* on it, which the program names, cut
+it into *atoms*. A *part* is an interval between two points that an operation reads or writes. cells.py lists the
+accesses of all operations, one per atom of a part, to *cells*. A cell is an atom in one place of memory (not the copy
+of a chunk, as in schedules). Where cells overlap, their ends cut memory into *stretches*. Then:
 
 1. Every access that reads has a definite source: the last write to its cell before it, in the order of operations.
    Waits must enforce this order in every run (`find_unordered`); if they do, any legal order gives the same values.
@@ -136,7 +137,7 @@ def _with_all_points(programs: Sequence[Program]) -> list[Program]:
 
 
 def _prove_variant(program: Program, seed: int) -> tuple[Envelopes, Words]:
-    """Return the envelopes of its messages, and the values that they carry."""
+    """Return the envelopes of its messages (sender, receiver, order and lengths), and the values that they carry."""
     envelopes = refuse_form(program)
     cells = cells_of(program)
     source = _find_sources(cells)
@@ -235,11 +236,12 @@ def _refuse_overwriting(cells: Cells, begins_run: Bools, op: Longs, cell: Longs,
 def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
     """Raise Invalid if two accesses of the same elements, one of them a write, are not ordered by waits."""
     program = cells.program
+    # `same_pieces` numbers the intervals that operations of several pieces access: equal numbers, equal pieces
     piecewise_ok = (cells.same_pieces[earlier] == cells.same_pieces[later]) & (cells.same_pieces[earlier] >= 0)
-    reused = cells.generations
-    first_op = np.concatenate([cells.op[earlier], reused[0]])
-    second_op = np.concatenate([cells.op[later], reused[1]])
-    piecewise_ok = np.concatenate([piecewise_ok, program.pieces[reused[0]] > 1])
+    first_use, next_use = cells.slot_reuses
+    first_op = np.concatenate([cells.op[earlier], first_use])
+    second_op = np.concatenate([cells.op[later], next_use])
+    piecewise_ok = np.concatenate([piecewise_ok, program.pieces[first_use] > 1])
     # Inputs (-1) come before all operations, final outputs after all of them.
     relevant = (first_op >= 0) & (second_op < cells.operations) & (first_op != second_op)
     before, after, piecewise = pairs_of(
@@ -389,6 +391,8 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
         raise Invalid(
             f"rank {int(results.rank[row])} ends with wrong data in block {int(results.block[row])}: it is no {kind}"
         )
+    # The finish table divides parts of the output by a count at the end (avg). By cell the divisor, 0: none. A cell of
+    # the table beyond all accessed ones is not `inside`: it divides what no operation touches.
     divisor = np.zeros(int(cells.cell.max(initial=-1)) + 2, np.int64)
     inside = cells.finish_cell < len(divisor)
     divided = cells.finish_cell[inside]

@@ -1,6 +1,7 @@
-"""Fit GenModel's parameters to measured times of named plans (GenModel paper, section 3.4, as far as data allow).
+"""Fit GenModel's parameters to measured times of named algorithms (GenModel paper, section 3.4, as far as data allow).
 
-Input: rows (plan, ranks, nbytes, seconds). Each plan's time is a sum of known factors times the parameters (plans.py):
+Input: rows (plan, ranks, nbytes, seconds). A *plan* here is what the paper calls so, an algorithm by name such as ring
+or cps, no plan file. Each plan's time is a sum of known factors times the parameters (plans.py):
 alpha per step, beta per byte received, gamma per byte added, delta per byte of memory access, epsilon per byte and
 sender beyond the threshold w_t. Most telling is plan cps (co-located parameter servers: every rank receives from all
 others at once). For a fixed w_t that is linear, so one non-negative least-squares problem is solved per
@@ -22,9 +23,9 @@ import numpy as np
 
 from antiphon.cost.fit.linear import (  # fmt: skip
     DETERMINED,
-    EQUAL,
-    EXACT,
     INCAST,
+    ROUNDING_SQUARES,
+    TIE_TOLERANCE,
     UNDETERMINED,
     UNSEEN,
     WEAK,
@@ -88,6 +89,7 @@ class GenmodelFit:
         if self.models.best is None:
             return Estimate("w_t", self.parameters[INCAST].state)
         best = self.models.best
+        # plausible: within the confidence interval; tied: equal sums of squares, so nothing distinguishes them
         thresholds = [key for key in self.models.plausible_thresholds if key is not None]
         low, high = min(thresholds), max(thresholds)
         if len(self.models.tied_thresholds) > 1:
@@ -153,7 +155,8 @@ class GenmodelFit:
                 continue
             weights = {name: round_portably(v) for name, v in zip(models.names, vector, strict=True) if v}
             columns = {key: models.solutions[key].matrix[:, incast_column] for key in incast_thresholds}
-            # the weight of incast is the value that this combination takes if all time is incast with epsilon = 1
+            # The data cannot tell incast from these terms, so epsilon is part of the combination. Its weight is how
+            # much the combination grows per unit of epsilon: the value fitted to times of incast alone, epsilon = 1.
             incast_weights = {key: models.solution.value_for_target(vector, column) for key, column in columns.items()}
             yield f"{_format_weights(weights)} + incast", _weights_with_incast(weights, incast_weights)
 
@@ -319,7 +322,7 @@ def _best_threshold(solutions: Mapping[int | None, Solution]) -> int | None:
     """Return the threshold that fits best; of thresholds that fit equally well, up to rounding, the smallest."""
     thresholds = [key for key in solutions if key is not None]
     min_squares = min((solutions[key].squares for key in thresholds), default=0.0)
-    limit = min_squares * (1 + EQUAL) + EXACT * len(solutions[None].target)
+    limit = min_squares * (1 + TIE_TOLERANCE) + ROUNDING_SQUARES * len(solutions[None].target)
     return next((key for key in thresholds if solutions[key].squares <= limit), None)
 
 
@@ -329,7 +332,7 @@ def _incast_improves_fit(without_incast: Solution, best: Solution, degrees_of_fr
 
     # F-test with (2, degrees_of_freedom): gain per added parameter over the residual variance.
     improvement = without_incast.squares - best.squares
-    rounding = EXACT * len(best.target)
+    rounding = ROUNDING_SQUARES * len(best.target)
     return improvement > max(
         2 * float(fdtri(2, degrees_of_freedom, INCAST_CONFIDENCE)) * best.squares / degrees_of_freedom, rounding
     )

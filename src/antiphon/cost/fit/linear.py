@@ -38,8 +38,8 @@ IMMATERIAL = 1e-6  # a half interval that contributes less to every measurement 
 ROUNDING = 1e-13  # error of the arithmetic
 # Others:
 DIGITS = 9  # significant digits that a fit reports; further ones would depend on the processor
-EQUAL = 1e-7  # models whose sums of squares differ relatively by less fit equally well
-EXACT = 1e-18  # a sum of squares below this per row is rounding
+TIE_TOLERANCE = 1e-7  # models whose sums of squares differ relatively by less fit equally well
+ROUNDING_SQUARES = 1e-18  # a sum of squares below this per row is rounding
 OUTSIDE = 1e-12  # a combination whose squared share outside of the row space is less lies in it
 SAME_VALUE = 1e-4  # values of a combination that differ relatively by less, between models that fit equally well, agree
 NO_PIVOT = 1e-7  # entries of the scaled row space below this are rounding
@@ -210,7 +210,7 @@ class Models:
     @cached_property
     def tied_thresholds(self) -> list[int | None]:
         """The thresholds whose models fit as well as the best: these measurements cannot distinguish them."""
-        return self._models_within(EQUAL, self.solution.squares)
+        return self._models_within(TIE_TOLERANCE, self.solution.squares)
 
     @cached_property
     def plausible_thresholds(self) -> list[int | None]:
@@ -224,8 +224,8 @@ class Models:
     def _models_within(self, tolerance: float, squares: float) -> list[int | None]:
         """Return the thresholds whose models have a sum of squares within the tolerance; without None if the best model
         has a threshold: then incast was certainly seen."""
-        upper_limit = squares * (1 + tolerance) + EXACT * len(self.solution.target)
-        lower_limit = squares * (1 - tolerance) - EXACT * len(self.solution.target)
+        upper_limit = squares * (1 + tolerance) + ROUNDING_SQUARES * len(self.solution.target)
+        lower_limit = squares * (1 - tolerance) - ROUNDING_SQUARES * len(self.solution.target)
         thresholds = [threshold for threshold in self.solutions if threshold is not None or self.best is None]
         return [
             threshold for threshold in thresholds if lower_limit <= self.solutions[threshold].squares <= upper_limit

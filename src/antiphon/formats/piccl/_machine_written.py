@@ -1,12 +1,13 @@
-"""Write a machine and its LogGP parameters for PICCL: nested groups, and a file of parameters for each level.
+"""Write a machine and its LogGP parameters for PICCL, a simulator of collectives by the LogGP model: nested groups, and
+a file of parameters for each level.
 
 Input: a topology and a profile with LogGP parameters, whose levels say for which pairs of ranks they hold ("within" a
 host, a rack, or all). Output: topology.xml with a <group> per place, nested, and a CSV file of parameters per level. In
 PICCL a pair of ranks has the parameters of its lowest common group, so the profile's levels must be nested likewise.
 
     levels of the profile: "host", ""       <group level="1" param_file="level1.csv">     all ranks
-                                              <group level="0" param_file="level0.csv">   a host, with its <node
-                                              id=.../>
+                                              <group level="0" param_file="level0.csv">   a host, with a <node
+                                              id=.../> for each rank
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ class _Tier:
 def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
     """Return topology.xml and level0.csv, ... by name. O(ranks * levels).
 
-    PICCL's format has no name, device radix (an argument of PICCL) and gamma: they are additional attributes and an
-    additional column, which `_topology` reads. The size of packets is not written.
+    PICCL's format has no name, device radix (messages that a rank sends at once; PICCL has an argument for it) and
+    gamma: they are additional attributes and an additional column, which `_topology` reads. The size of packets is not
+    written.
     """
     tiers = _make_tiers(topology, loggp)
     names = _file_names(tiers)
     _check_nodes(topology, loggp, tiers)
+    # `ports` in PICCL: packets that the network card of a computer sends at once
     ports = loggp.node_radix if loggp.node_radix is not None else MAX_RADIX
     radix = loggp.device_radix if loggp.device_radix is not None else MAX_RADIX
     name = quoteattr(topology.name)
@@ -75,6 +78,9 @@ def _make_tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
 
     A level of the profile without some of the ranks shares a tier with the next level that has them all. Where a group
     of that tier is a place of the incomplete level, it has the figures of the incomplete (inner) level.
+
+    Example: ranks 0 and 1 are in a host and in rack a, 2 to 4 in rack b without a host. Levels "host", "rack", "" give
+    two tiers: racks a (with the figures of "host") and b (with those of "rack"), then all ranks.
     """
     tiers: list[_Tier] = []
     waiting: list[tuple[int, Longs]] = []  # levels (number, groups) of the next tier
@@ -114,7 +120,7 @@ def _refuse_level(level: Level, why: str) -> Unsupported:
 
 
 def _check_nodes(topology: Topology, loggp: LogGP, tiers: list[_Tier]) -> None:
-    """Check that the nodes that share a network card are PICCL's inmost groups, which have the ports."""
+    """Check that the ranks that share a network card are PICCL's inmost groups, which have the ports."""
     if loggp.node_radix is None or len(tiers) == 1:
         return
     nodes = loggp.nodes(topology)

@@ -73,7 +73,7 @@ class Box:
     link_bandwidth: Fraction = NVLINK  # of one NVLink or xGMI link
     fast_kind: str = "nvlink"  # or "xgmi"
     has_nvls: bool = False  # whether the NVSwitches multicast and reduce
-    pcie: int = 4  # the generation assumed for links without a known speed
+    pcie_generation: int = 4  # assumed for links without a known speed
     nic_speeds: dict[int, Fraction | None] = field(default_factory=dict)  # device of a network card -> its bandwidth
     addresses: dict[int, str] = field(default_factory=dict)  # rank -> its PCI address, if known
     notes: list[str] = field(default_factory=list)  # assumptions and omissions, for the user
@@ -230,14 +230,16 @@ class _MachineBuilder:
                 continue
             known_speeds = [speed for speed in speeds if speed is not None]
             has_assumed_speed = has_assumed_speed or not (known_speeds or device in host_links)
-            link_type = LinkType("pcie", min(known_speeds, default=PCIE.get(self.box.pcie, PCIE[4])), PCIE_HOP)
+            assumed_speed = PCIE.get(self.box.pcie_generation, PCIE[4])
+            link_type = LinkType("pcie", min(known_speeds, default=assumed_speed), PCIE_HOP)
             # POWER systems: NVLink to the processor takes the place of PCIe
             if device in host_links and self._top_of(device) in self.node:
                 parent = self._top_of(device)
                 link_type = LinkType(self.box.fast_kind, host_links[device], NVLINK_LATENCY)
             self.links += both_ways([(self.node[device], self.node[parent])], link_type)
         if has_assumed_speed:
-            self.box.notes.append(f"PCIe: 16 lanes of generation {self.box.pcie} are assumed (--option pcie_gen=5)")
+            generation = self.box.pcie_generation
+            self.box.notes.append(f"PCIe: 16 lanes of generation {generation} are assumed (--option pcie_gen=5)")
 
     def _top_of(self, device: int) -> int:
         while self.box.devices[device].parent >= 0:

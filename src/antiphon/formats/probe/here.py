@@ -143,7 +143,7 @@ def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
     box.link_bandwidth = nvidia_box.link_bandwidth
     if nvidia_box.model:
         box.name, box.model = nvidia_box.name, nvidia_box.model
-    box.fast_kind, box.has_nvls, box.pcie = "nvlink", nvidia_box.has_nvls, nvidia_box.pcie
+    box.fast_kind, box.has_nvls, box.pcie_generation = "nvlink", nvidia_box.has_nvls, nvidia_box.pcie_generation
     box.notes += nvidia_box.notes
     return box
 
@@ -256,7 +256,7 @@ class _LinuxDevices:
         self.box.model = self.box.model or (gpu_type.name if gpu_type else "")
         if weights:
             self.box.fast_kind, self.box.link_bandwidth = "xgmi", (gpu_type or MI200).link
-            self.box.pcie = (gpu_type or MI200).pcie
+            self.box.pcie_generation = (gpu_type or MI200).pcie_generation
         for pair, weight in weights.items():
             if weight == lowest:
                 self.box.bonds[pair] = speeds[pair] or self.box.link_bandwidth

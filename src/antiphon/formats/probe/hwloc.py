@@ -167,7 +167,7 @@ class _Reader:
         elif kind == "OSDev" and (pci_device := self._innermost_pci_device()) is not None:
             if len(pci_device.names) < 16:
                 pci_device.names.append(attributes.get("name", "")[:40])
-            # of the PCI device begun last: they are not nested
+            # PCIDevs are nested in bridges, never in each other, so the one begun last encloses this element.
             self.objects[f"OSDev:{key}"] = len(self.pci_devices) - 1
         elif kind in ("Package", "Socket"):
             self.packages.add(f"Package:{key}")
@@ -210,6 +210,7 @@ class _Reader:
             if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", speed_text) and float(speed_text)
             else None
         )
+        # SWITCH until `_make_box` sets the kind of GPUs and cards, when all their names are known.
         element.device = self.box.add(Device(SWITCH, parent, speed, attributes.get("pci_busid", "")[:20]))
         if kind == "PCIDev":
             identity = re.match(
@@ -266,12 +267,13 @@ def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
     box.name = f"{len(gpus)} x {box.model}" if box.model else (reader.host or name)
     box.name = box.name if box.name.isprintable() else name
     box.link_bandwidth = gpu_type.link if gpu_type else NVLINK
-    box.pcie = gpu_type.pcie if gpu_type else 4
+    box.pcie_generation = gpu_type.pcie_generation if gpu_type else 4
     for pci_device in reader.pci_devices:
         if pci_device.kind == "0207" or any(_CARD.match(word) for word in pci_device.names):
             box.devices[pci_device.device].kind = NIC
             label = next((word for word in pci_device.names if _CARD.match(word)), box.devices[pci_device.device].name)
-            box.nic_speeds[box.add(Device(NIC, pci_device.device, None, label))] = None
+            port = box.add(Device(NIC, pci_device.device, None, label))  # the card's network port, below the card
+            box.nic_speeds[port] = None  # the file has no bandwidth of networks
     for matrix, (keys, values) in reader.matrices.items():
         _add_matrix(box, reader, gpus, matrix, keys, values, gpu_type)
     if not reader.matrices and gpu_type and gpu_type.links:

@@ -199,7 +199,7 @@ def _make_box(reader: _Reader, name: str) -> Box:
     model, gpu_type = _identify_board(gpus, reader.boards, box.notes)
     box.name, box.model = (f"{len(gpus)} x {model}" if model else name), model
     box.link_bandwidth = gpu_type.link if gpu_type else NVLINK
-    box.pcie = gpu_type.pcie if gpu_type else 4
+    box.pcie_generation = gpu_type.pcie_generation if gpu_type else 4
     if gpu_type is None and any(gpu.links for gpu in gpus):
         box.notes.append("one link between GPUs is assumed to carry 25 GB/s each way: the file shows no generation")
     _add_links(box, gpus, gpu_type)

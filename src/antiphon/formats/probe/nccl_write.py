@@ -130,7 +130,8 @@ class _Writer:
         self.has_pcie, self.amd = "pcie" in kinds, "xgmi" in kinds
         name = next((gpu for box, gpu in _GPU_OF_BOX.items() if machine.name.startswith(box)), machine.name)
         self.gpu_model = gpu_type_by_name(name)
-        self.default_pcie_link = _pcie_attributes(PCIE[self.gpu_model.pcie if self.gpu_model else 4], machine.name)
+        generation = self.gpu_model.pcie_generation if self.gpu_model else 4
+        self.default_pcie_link = _pcie_attributes(PCIE[generation], machine.name)
         self.gpu_class = "0x120000" if self.amd else "0x030200"
         self.hubs: dict[int, str] = {}  # addresses of NVSwitches
         self.children: dict[int, list[int]] = {}

@@ -109,7 +109,7 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
         box.notes.append(
             f"GPUs are taken to be {model}: each has {guess.links} NVLinks, and the file names no GPU model"
         )
-    box.pcie = pcie_generation(pcie_gen, gpu_type.pcie if gpu_type else 4)
+    box.pcie_generation = pcie_generation(pcie_gen, gpu_type.pcie_generation if gpu_type else 4)
     box.addresses = {
         rank: address
         for address, gpu in output.gpu_at_address.items()

@@ -200,7 +200,7 @@ def _make_box(output: _SmiOutput, name: str, pcie_gen: object) -> Box:
     if box.model:
         box.name = f"{len(gpus)} x {box.model}"
     box.link_bandwidth = gpu_type.link if gpu_type else XGMI3
-    box.pcie = pcie_generation(pcie_gen, gpu_type.pcie if gpu_type else 4)
+    box.pcie_generation = pcie_generation(pcie_gen, gpu_type.pcie_generation if gpu_type else 4)
     bridge_of_numa: dict[str, int] = {}
     for gpu in gpus:
         numa = output.numa.get(gpu, "0")

@@ -36,14 +36,14 @@ class GpuType:
     """A generation of GPUs, or a part of one.
 
     `name`: used where a tool reports only the generation. `link`: bandwidth of one NVLink or xGMI link. `links`: the
-    greatest number of such links of a GPU; 0: it has none, and `link` is unused. `pcie`: generation. `has_nvls`:
-    whether switches of its generation multicast and reduce. `xgmi`: whether its links are xGMI.
+    greatest number of such links of a GPU; 0: it has none, and `link` is unused. `has_nvls`: whether switches of its
+    generation multicast and reduce. `xgmi`: whether its links are xGMI.
     """
 
     name: str
     link: Fraction
     links: int
-    pcie: int
+    pcie_generation: int
     has_nvls: bool = False
     xgmi: bool = False
 

@@ -1,4 +1,6 @@
-"""Compute the happens-before order of a code (code.py), and races: unordered accesses to a cell, at least one a write.
+"""Compute the happens-before order of a code, and races: unordered accesses to a cell, at least one a write.
+
+A code (code.py) is the instructions of every GPU thread block of every rank, as runtimes' files state them.
 
 Which instruction happens before which is the same in every run, because no instruction depends on data (Lamport 1978):
 
@@ -30,7 +32,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Longs, concat_ranges, pointers
 from antiphon.lower.machine.code import Code
 
-Row = tuple[int, int]  # block and index
+Edge = tuple[int, int]  # rows (before, after)
 MOST_BITS = 2**12  # pairs that are decided in one pass
 
 
@@ -106,7 +108,7 @@ def semaphore_rows(code: Code, flat: Flat) -> list[Semaphore]:
     return list(zip(releases, acquires, code.start, strict=True))
 
 
-def _last_visible(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Row]:
+def _semaphore_edges(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Edge]:
     """Return edges (releasing row, acquiring row) by semaphores.
 
     `pairs`: triples (releasing rows in order, number of them that precede the acquiring row, acquiring row). The edge
@@ -127,10 +129,16 @@ def _last_visible(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> l
 def _sure_releases(
     releases: list[int], acquires: list[int], start: int, line: list[int]
 ) -> Iterator[tuple[list[int], int, int]]:
-    """Yield which releases of a semaphore surely precede which acquires, as triples for `_last_visible`.
+    """Yield which releases of a semaphore surely precede which acquires, as triples for `_semaphore_edges`.
 
     The j-th release of a line precedes an acquire if all releases of other lines and the first j - 1 of this line do
     not suffice for that acquire. Acquires of several lines may come in any order.
+
+    Two lines release a semaphore that starts at 0: rows 0 and 1 are of one line, row 2 of another; rows 3, 4 and 5 of a
+    third acquire it. The second acquire (4) needs one release by rows 0 and 1, the third (5) both of them and row 2:
+
+    >>> list(_sure_releases([0, 1, 2], [3, 4, 5], 0, [0, 0, 1, 2, 2, 2]))
+    [([0, 1], 1, 4), ([0, 1], 2, 5), ([2], 1, 5)]
     """
     releasing_lines, acquiring_lines = _group_by_line(releases, line), _group_by_line(acquires, line)
     max_acquires = max(map(len, acquiring_lines), default=0)
@@ -236,6 +244,7 @@ class Order:
         ends = (self.src == ptr[1:][block[self.src]] - 1) & (self.dst == ptr[:-1][block[self.dst]])
         after: dict[int, int] = {}
         before: dict[int, int] = {}
+        # detached: a block that runs beside its rank's kernel, such as a proxy thread
         rank_of = [(block.rank, block.detached) for block in self.code.blocks]
         for first, second in zip(block[self.src[ends]].tolist(), block[self.dst[ends]].tolist(), strict=True):
             if first not in after and second not in before and rank_of[first] == rank_of[second]:
@@ -274,7 +283,7 @@ class Order:
                 line[rows[0]] != line[row] for rows in (releases, acquires) for row in rows
             ):  # fmt: skip
                 undecided.append((releases, acquires, start))
-        order = order._with_edges(_last_visible(certain, loose))
+        order = order._with_edges(_semaphore_edges(certain, loose))
         # Fixed point: every decided semaphore adds edges, which may order the releases of others.
         while undecided:
             if not len(flat.when):
@@ -291,11 +300,11 @@ class Order:
                     releases, acquires = (sorted(rows, key=flat.when.__getitem__) for rows in rows_of_both)
                     acquires = acquires[start : start + len(releases)]
                     certain += [(releases, k, after) for k, after in enumerate(acquires, 1)]
-            order = order._with_edges(_last_visible(certain, loose))
+            order = order._with_edges(_semaphore_edges(certain, loose))
             undecided = [semaphore for semaphore, decided in zip(undecided, is_decided, strict=True) if not decided]
         return order
 
-    def _with_edges(self, pairs: list[Row]) -> Order:
+    def _with_edges(self, pairs: list[Edge]) -> Order:
         rows = np.array(pairs, np.int64).reshape(-1, 2)
         src, dst = _across_blocks(self.flat, rows[:, 0], rows[:, 1])
         src, dst = np.concatenate([self.src, src]), np.concatenate([self.dst, dst])

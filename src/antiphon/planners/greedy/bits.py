@@ -88,8 +88,8 @@ def draw_chunks(sets: Words, rng: np.random.Generator, draws: int = 1) -> Longs:
     while layers[-1].shape[1] > 1:
         layers.append(_nonzero_words(layers[-1]))  # choosing a word is the same problem one level up
     top = layers.pop().reshape(-1)
-    # The top has a bit for each word of the layer below. The upper half of the random bits, scaled to their number,
-    # is where to start; the lower half serves the other layers, six bits each.
+    # The top has a bit for each word of the layer below. The upper half of the random bits, scaled to the number of the
+    # top's bits, is where to start; the lower half serves the other layers, six random bits each.
     top_bits = np.uint64(layers[-1].shape[1] if layers else 64)
     index = _first_set_bit(top, ((random_bits >> _HALF) * top_bits) >> _HALF)
     while layers:

@@ -61,7 +61,8 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     # colors: symmetries take ranks only to ranks of equal role (demand, sink or not), and switches to switches
     color += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
-    # many roots: first try rotations that the places suggest, which only cost a few canonical labellings
+    # many roots: first try rotations that the places suggest, which only cost a few canonical labellings. They
+    # rotate the roots along the axes of one grid, so they commute on the roots
     if len(roots) > _MANY_ROOTS:
         for element in _with_links(machine, find_rotations(machine, color, roots.tolist())):
             larger = _extend_group(best, element, roots, len(roots))
@@ -252,8 +253,9 @@ def find_rotations(machine: Topology, color: Sequence[int], roots: Sequence[int]
     rotated as a whole (8 GPUs that are joined in pairs) is divided into two levels. O(levels * links log links): as all
     roots are distinguished, canonical labelling is quick.
     """
-    fans, seating = nested_groups(machine, roots)
-    grid = np.array(seating).reshape(fans[::-1])
+    # the fan-ins of the levels, innermost first (8 GPUs in each of 4 boxes: [8, 4]), and the roots ordered by groups
+    fan_ins, ordered_roots = nested_groups(machine, roots)
+    grid = np.array(ordered_roots).reshape(fan_ins[::-1])  # axis 0: the outermost level
     labelled = _LabelledRoots(machine, color)
     for axis in range(grid.ndim):
         yield from labelled.rotate_axis(grid, axis)

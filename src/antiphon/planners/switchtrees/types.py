@@ -10,8 +10,8 @@ tree towards d; if each child holds a partial sum of the block, the sum of all e
     CPS      co-located parameter servers: all send to d in one step
     ACPS     the same moves; the paper's name where children have different numbers of ranks
     8x4      hierarchical CPS: children are numbered by digits, here one of base 8 and one of base 4, with a step per
-             digit. A child sends in the step of the first digit in which it differs from d, to the child that has d's
-             digit there and otherwise its own
+             digit. A child sends in the step of the first digit (least significant first) in which it differs from d,
+             to the child that has d's digit there and otherwise its own
     RHD      recursive halving: all digits of base 2; if children are no power of two, a step before and one after
     ring     from child to child once around, ending at d
 

@@ -1,8 +1,8 @@
 """Engine `sat`: SCCL's problem as clauses for the SAT solvers CaDiCaL and MiniSat (SCCL, section 3.4, without SMT).
 
-Input is a task (parts, steps, rounds, perhaps a split of the rounds) and a symmetry group; output is an algorithm, or
-that there is none with this symmetry and split. Variables per chunk, created only where the chunk can be in time and
-still be useful:
+An engine is a search method of synthesis here; auto.py chooses among them. Input is a task (parts, steps, rounds,
+perhaps a split of the rounds) and a symmetry group; output is an algorithm, or that there is none with this symmetry
+and split. Variables per chunk, created only where the chunk can be in time and still be useful:
 
     have[n, t]   rank n has the chunk after t steps (monotone in t)
     send[a, s]   the chunk travels over arc a (a path through switches) in step s
@@ -63,6 +63,8 @@ def list_representatives(task: Task, group: SymmetryGroup) -> list[tuple[int, in
     for kind in np.unique(kind_orbit).tolist():
         fixing_count = int(np.count_nonzero(group.kinds[:, kind] == kind))
         count = task.parts * task.instance.kinds[kind].weight
+        # an orbit has `fixing_count` chunks of this kind: each element that fixes the kind takes a chunk to another one
+        # of it (`orbit_moves` numbers the chunks orbit by orbit)
         chunks += [(kind, number) for number in range(count // fixing_count)]
     return chunks
 
@@ -132,9 +134,9 @@ def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[
         out.rows += [[-b, a] for a, b in itertools.pairwise(row)]
     if total is not None:
         max_extra = total - len(max_rounds)
-        count_reached = out.count_true([x for row in extra for x in row], max_extra)
-        if len(count_reached) > max_extra:
-            out.rows.append([-count_reached[max_extra]])
+        more_than = out.count_true([x for row in extra for x in row], max_extra)  # [j]: more than j are true
+        if len(more_than) > max_extra:
+            out.rows.append([-more_than[max_extra]])
     return extra
 
 
@@ -142,13 +144,12 @@ def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: li
     """Limit the number of true literals to capacity * rounds of the step; `extra`: its variables of `free_rounds`."""
     if len(literals) <= capacity * (max_rounds if not extra else 1):
         return
-    # count_reached: true if more than j literals are
-    for j, count_reached in enumerate(out.count_true(literals, int(capacity * max_rounds))):
+    for j, more_than_j in enumerate(out.count_true(literals, int(capacity * max_rounds))):
         needed_rounds = math.ceil(Fraction(j + 1) / capacity)
         if needed_rounds > max_rounds:
-            out.rows.append([-count_reached])
+            out.rows.append([-more_than_j])
         elif extra and needed_rounds > 1:
-            out.rows.append([-count_reached, extra[needed_rounds - 2]])
+            out.rows.append([-more_than_j, extra[needed_rounds - 2]])
 
 
 def solve_sat(
@@ -179,7 +180,7 @@ def run_solver_in_slices(
     from pysat.solvers import Solver
 
     rows, back = _renumber_variables(clauses, effort.seed)
-    with Solver(name=SOLVERS[solver], bootstrap_with=rows) as engine:
+    with Solver(name=SOLVERS[solver], bootstrap_with=rows) as sat_solver:
         clause_price = LITERAL * sum(map(len, rows))
         satisfiable, price, conflicts_used = None, clause_price, 0
         while (
@@ -188,10 +189,10 @@ def run_solver_in_slices(
             and (effort_left is None or price < effort_left)
         ):
             slice_ = SLICE if effort.conflicts is None else min(SLICE, effort.conflicts - conflicts_used)
-            engine.conf_budget(slice_)
-            satisfiable, conflicts_used = engine.solve_limited(), conflicts_used + slice_
-            price = clause_price + PROPAGATION * engine.accum_stats()["propagations"]
-        return satisfiable, price, {back[x] for x in engine.get_model() if x > 0} if satisfiable else set()
+            sat_solver.conf_budget(slice_)
+            satisfiable, conflicts_used = sat_solver.solve_limited(), conflicts_used + slice_
+            price = clause_price + PROPAGATION * sat_solver.accum_stats()["propagations"]
+        return satisfiable, price, {back[x] for x in sat_solver.get_model() if x > 0} if satisfiable else set()
 
 
 def _renumber_variables(clauses: Clauses, seed: int) -> tuple[list[list[int]], list[int]]:

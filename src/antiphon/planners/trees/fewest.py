@@ -119,9 +119,9 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
     side, rate = tightest_side(machine, root)
     # Edmonds: the greatest rate is the least capacity into a set without the root. Cuts for pruning, as bit masks of
     # such sets: each other rank alone, all of them together, and the minimum cut
-    inside = sum(1 << v for v in range(n) if v not in side)
+    far_side = sum(1 << v for v in range(n) if v not in side)
     cuts = list(
-        dict.fromkeys([*(1 << v for v in range(n) if v != root_vertex), (1 << n) - 1 - (1 << root_vertex), inside])
+        dict.fromkeys([*(1 << v for v in range(n) if v != root_vertex), (1 << n) - 1 - (1 << root_vertex), far_side])
     )
     widths = [[c for a, b, c in arcs if cut >> b & 1 and not cut >> a & 1] for cut in cuts]
 
@@ -328,7 +328,10 @@ def _partitions_of(total: int, count: int, largest: int) -> Iterator[tuple[int, 
 
 
 def _widest_tree(vertices: int, edges: Sequence[WeightedEdge]) -> int:
-    """Return the largest weight of a single spanning tree: that of its narrowest edge, made as wide as possible."""
+    """Return the largest weight of a single spanning tree: that of its narrowest edge, made as wide as possible.
+
+    Directions of arcs are ignored: for directed trees it is an upper bound.
+    """
     label = list(range(vertices))
     components = vertices
     for a, b, capacity in sorted(edges, key=lambda edge: -edge[2]):

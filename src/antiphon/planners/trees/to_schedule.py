@@ -199,7 +199,8 @@ class Forest:
     """Trees of many roots on a symmetric machine.
 
     `representatives`: the trees of one root per orbit of `group` (roots that symmetries take to each other); the trees
-    of all other roots are their images.
+    of all other roots are their images. Every symmetry gives each tree an image of its own, so the group must take a
+    root to every root of its orbit exactly once, as `free_group` (orbits.py) ensures.
     """
 
     topology: Topology
@@ -290,8 +291,8 @@ class SymmetricTrees:
             rows.append(_image_rows(self.group, elements, count + np.arange(len(elements)), pruned, paths))
             count += len(elements)
         chunk_share = np.repeat(shares, [len(elements) for elements in self.elements])
-        table = Chunks(np.zeros(count, np.int32), np.cumsum(chunk_share) - chunk_share, chunk_share, denominator)
-        return _images_to_schedule(collective, table, rows, self.topology, self.group, list(paths))
+        chunks = Chunks(np.zeros(count, np.int32), np.cumsum(chunk_share) - chunk_share, chunk_share, denominator)
+        return _images_to_schedule(collective, chunks, rows, self.topology, self.group, list(paths))
 
 
 def _distinct_images(topology: Topology, group: Symmetries, tree: Tree) -> dict[bytes, int]:
@@ -357,12 +358,12 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
         rows.append(_image_rows(group, np.arange(len(group)), chunk, tree, paths))
     block = np.repeat(np.arange(len(trees_of_block)), trees_of_block)
     offset = np.cumsum(share) - share
-    table = Chunks(as_int32(block), offset - offset[first_chunk[block]], share, denominator)
-    return _images_to_schedule(collective, table, rows, forest.topology, group, list(paths))
+    chunks = Chunks(as_int32(block), offset - offset[first_chunk[block]], share, denominator)
+    return _images_to_schedule(collective, chunks, rows, forest.topology, group, list(paths))
 
 
 def _images_to_schedule(
-    collective: Collective, table: Chunks, rows: Sequence[tuple[Longs, ...]], topology: Topology, group: Symmetries,
+    collective: Collective, chunks: Chunks, rows: Sequence[tuple[Longs, ...]], topology: Topology, group: Symmetries,
     paths: Sequence[Path],
 ) -> Schedule:  # fmt: skip
     """Return the schedule with these chunks and the rows that `_image_rows` returned for every tree.
@@ -370,11 +371,11 @@ def _images_to_schedule(
     `paths`: the distinct paths of the representatives, to which the rows refer by number.
     """
     step, chunk, src, dst, element, path = (np.concatenate(column) for column in zip(*rows, strict=True))
-    order = order_of(chunk * topology.ranks + dst, len(table) * topology.ranks)
+    order = order_of(chunk * topology.ranks + dst, len(chunks) * topology.ranks)
     routes, route = _image_routes(topology, group, paths, (element * len(paths) + path)[order])
     step, chunk, src, dst = (freeze(as_int32(column[order])) for column in (step, chunk, src, dst))
     return Schedule(
-        collective, table, step, chunk, src, dst, freeze(np.full(len(order), COPY, np.uint8)),
+        collective, chunks, step, chunk, src, dst, freeze(np.full(len(order), COPY, np.uint8)),
         route=freeze(as_int32(route)),
         routes=routes,
     )  # fmt: skip
@@ -411,13 +412,13 @@ def _image_routes(
     """
     nodes, links = topology.nodes, topology.links
     longest = max(map(len, paths))
-    # the links of every image of every path, as a row of `table`; -1 beyond the end
+    # the links of every image of every path, as a row; -1 beyond the end
     padded = np.array([[*path, *[-1] * (longest - len(path))] for path in paths])
     image = np.full((len(group), links + 1), -1, np.int64)
     image[:, :links] = group[:, nodes : nodes + links] - nodes
-    table = image[:, padded].reshape(-1, longest)
+    links_of_image = image[:, padded].reshape(-1, longest)
     # number the distinct rows, then renumber them by their first use
-    key, bound = pack_columns(*((column + 1, links + 1) for column in table.T))
+    key, bound = pack_columns(*((column + 1, links + 1) for column in links_of_image.T))
     distinct, image_route = unique_inverse(key, bound)
     row_route = image_route[row_path]
     first = np.full(len(distinct), len(row_path), np.int64)
@@ -425,10 +426,10 @@ def _image_routes(
     order = np.argsort(first)
     new_number = np.empty(len(distinct), np.int64)
     new_number[order] = np.arange(len(distinct))
-    # one row of `table` for each distinct route
+    # one row of `links_of_image` for each distinct route
     representative = np.empty(len(distinct), np.int64)
     representative[image_route] = np.arange(len(image_route))
-    links_of_route = table[representative[order]]
+    links_of_route = links_of_image[representative[order]]
     is_link = links_of_route >= 0
     return Routes(np.cumsum([0, *is_link.sum(axis=1)], dtype=np.int64), as_int32(links_of_route[is_link])), new_number[
         row_route

@@ -1,6 +1,13 @@
 /* `Devices` of an exported plan (driver.h) on GPUs. Rank r runs on GPU r % device_count; the ranks of a GPU are one cooperative
  * launch, because they wait for each other. Errors end the program with exit code 3.
  *
+ * Constants of the plan, which formats/device writes above this file: RANKS; T, the type of elements; STREAMS, the sequences of
+ * statements of a rank, each run by one thread block per lane (lanes share the data of a stream); HELD and WANTED, the rows of
+ * data that ranks begin and end with, of CONTRIBUTIONS; INPUTS and OUTPUTS, units in each rank's buffers. If STEPWISE, the host
+ * starts a call step by step, in LAUNCHES launches of kernels (KERNELS: which ranks have work) and copies; else LAUNCHES is 1.
+ *
+ * Small messages travel as packets to the box (mailbox) of the receiver, BOX packets for each half (packets.h).
+ *
  * Threading: one thread of the host; a stream for each GPU. Ownership: Devices owns all memory and streams.
  */
 #pragma once
@@ -10,12 +17,12 @@
 #define hipHostAllocPortable hipHostMallocPortable
 #define hipHostAllocMapped hipHostMallocMapped
 #define hipFreeHost hipHostFree
-#define DEVICE_UNITS hipDeviceAttributeMultiprocessorCount
+#define MULTIPROCESSOR_COUNT hipDeviceAttributeMultiprocessorCount
 typedef hipDeviceProp_t Properties;
 #else
 #include <cuda_runtime.h>
 #define cuda(NAME) cuda##NAME
-#define DEVICE_UNITS cudaDevAttrMultiProcessorCount
+#define MULTIPROCESSOR_COUNT cudaDevAttrMultiProcessorCount
 typedef cudaDeviceProp Properties;
 #endif
 
@@ -74,12 +81,13 @@ static const char *device_name() {
 
 static i64 ranks_on(int device) { return (RANKS - device + device_count - 1) / device_count; }
 
-/* The most lanes with which all blocks of a device run at the same time, as a cooperative launch requires. */
+/* The most lanes (blocks that share the data of a stream) with which all blocks of a device run at the same time, as a
+ * cooperative launch requires. */
 static i64 max_lanes(i64 threads) {
-    int per_unit = 0, units = 0;
-    DO(OccupancyMaxActiveBlocksPerMultiprocessor, &per_unit, antiphon_plan, (int)threads, 0);
-    DO(DeviceGetAttribute, &units, DEVICE_UNITS, 0);
-    const i64 capacity = (i64)per_unit * units / (ranks_on(0) * STREAMS);
+    int blocks_each = 0, multiprocessors = 0;
+    DO(OccupancyMaxActiveBlocksPerMultiprocessor, &blocks_each, antiphon_plan, (int)threads, 0);
+    DO(DeviceGetAttribute, &multiprocessors, MULTIPROCESSOR_COUNT, 0);
+    const i64 capacity = (i64)blocks_each * multiprocessors / (ranks_on(0) * STREAMS);
     return capacity < 1 ? 1 : capacity;
 }
 
@@ -92,7 +100,7 @@ class Devices {
     const std::vector<Size> &sizes;
     std::vector<Memory> memory_of;
     std::vector<std::vector<Call>> calls; /* [device][variant]; variant 0 uses signals, 1 packets */
-    Boxes boxes;
+    Boxes mailboxes;
     std::vector<Queue> queues; /* [device], then [rank][peer] for copies */
     std::vector<void *> memory;
     unsigned long long *wrong_count; /* both in host memory that GPUs access */
@@ -132,7 +140,7 @@ class Devices {
     /* `sizes` and `templates`: per variant; the calls of each device are copies of the templates with its addresses. */
     Devices(const std::vector<Size> &sizes, const std::vector<Call> &templates)
         : sizes(sizes), queues((size_t)(device_count + RANKS * RANKS)) {
-        DO(HostAlloc, (void **)&stop, sizeof(u32) + sizeof *wrong_count, cuda(HostAllocMapped) | cuda(HostAllocPortable));
+        DO(HostAlloc, (void **)&stop, sizeof *stop, cuda(HostAllocMapped) | cuda(HostAllocPortable));
         *stop = 0;
         DO(HostAlloc, (void **)&wrong_count, sizeof *wrong_count, cuda(HostAllocMapped) | cuda(HostAllocPortable));
         for (i64 rank = 0; rank < RANKS; ++rank) {
@@ -155,6 +163,7 @@ class Devices {
                 const Size &size = sizes[variant];
                 Call &call = calls.back()[variant];
                 call.memory_of = everywhere;
+                /* line: all blocks end to end; cuts: where atoms begin within a unit of weight, in elements (move.h) */
                 call.line.cuts = (const i64 *)allocate(size.cuts.size() * sizeof(i64), size.cuts.data());
                 call.strides = (const i64 *)allocate(size.strides.size() * sizeof(i64), size.strides.data());
                 DO(HostGetDevicePointer, (void **)&call.stop, stop, 0);
@@ -192,9 +201,11 @@ class Devices {
         return *wrong_count;
     }
 
-    /* Starts call `number` of all ranks; boxes.h and packets.h say when a call must be opened, and boxes emptied. */
+    /* Starts call `number` of all ranks. A call is opened if its ranks must first wait until all have begun it, so that nobody
+     * writes into a mailbox that is still read. `hears`: at the end of a call every rank has received from all others, so the
+     * next one need not be opened (boxes.h). Some calls empty half of each mailbox, before its flags repeat (packets.h). */
     void begin(u64 number, i64 threads, u32 variant) {
-        const u32 opens = boxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
+        const u32 opens = mailboxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
             DO(MemsetAsync, memory_of[(size_t)rank].box + half_of(number), 0, BOX * sizeof(u64), queue_of(rank).stream);
         for (i64 launch = 0; launch < LAUNCHES; ++launch) {

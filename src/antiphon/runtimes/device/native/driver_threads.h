@@ -26,7 +26,7 @@ static i64 max_lanes(i64 threads) {
 class Devices {
     std::vector<Call> calls; /* for each variant */
     const std::vector<Size> &sizes;
-    Boxes boxes;
+    Boxes mailboxes;
     std::vector<std::vector<T>> memory;   /* buffers of the ranks */
     std::vector<std::vector<u64>> words;  /* their signals and boxes */
     std::vector<Memory> memory_of;
@@ -78,7 +78,7 @@ class Devices {
     void launch(u64 number, i64 threads, u32 variant) {
         Call &call = calls[variant];
         call.number = number,
-        call.opens = boxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
+        call.opens = mailboxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
             for (i64 i = 0; i < BOX; ++i) memory_of[rank].box[half_of(number) + i] = 0;
         const i64 blocks = STREAMS * call.lanes;
