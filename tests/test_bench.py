@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,7 @@ from antiphon.core.collective import KINDS
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_plan_times
 from antiphon.errors import AntiphonError, Invalid
+from antiphon.planners.rings.ring import ring
 from antiphon.registry import table
 from antiphon.runtimes.measure.bench import bench_plans, plans_of
 from antiphon.runtimes.measure.choose import MeasuredTuning, tune_measured
@@ -265,6 +267,8 @@ def test_plans_that_cannot_be_are_refused(tmp_path: Path) -> None:
 
 def tuned(speed: Callable[[Wanted], tuple[float, float | None]], monkeypatch: Any, **options: Any) -> MeasuredTuning:
     monkeypatch.setattr(fake_ground, "speed", speed)
+    # one schedule of each planner, so that the speed by planner decides
+    monkeypatch.setattr(sys.modules[ring.__module__], "MOST_UNDIVIDED_RANKS", 0)
     usual = {"nbytes": "1KB:4MB", "factor": 4, "planners": ("ring", "direct", "halving-doubling"), "workers": "none"}
     found = tune_measured("allreduce", FULL4, on="fake", **{**usual, **options})
     assert found is not None

@@ -49,7 +49,7 @@ def test_a_picture_never_pushes_the_text_off_the_screen(
 
 
 def test_the_chart_is_higher_for_longer_times_and_solid_up_to_the_bound(screen: Callable[..., None]) -> None:
-    tuning = antiphon.tune("allreduce", "ring:ranks=4", nbytes="1KB:1GB", planners=["ring"])
+    tuning = antiphon.tune("allreduce", "ring:ranks=5", nbytes="1KB:1GB", planners=["ring"])
     screen(100, 40)
     lines = time_chart(tuning)
     assert max(map(len, lines)) <= 100

@@ -116,7 +116,8 @@ def test_a_sweep_replaces_what_the_planner_declares_and_leaves_the_others() -> N
     assert tried == {"ring": [{"pieces": 3}, {"pieces": 5}], "direct": [{}]}
     assert found.sweep == {"pieces": (3, 5)}
     declared = quick(planners=["ring"], kind="allreduce", spec="full:ranks=4")
-    assert [c.options for c in declared.candidates] == [{}, {"directions": 1}, *({"pieces": 4**i} for i in (1, 2, 3))]
+    expected = [{}, {"undivided": True}, {"directions": 1}, *({"pieces": 4**i} for i in (1, 2, 3))]
+    assert [c.options for c in declared.candidates] == expected
     assert (declared.sweep, declared.gains) == ({}, ())
 
 

@@ -52,7 +52,7 @@ Undivided = Annotated[
     bool | None,
     Option(
         "allreduce of whole vectors between pairs of neighbours, in P / 2 steps; false: only in parts (default: both, "
-        "for an even number of ranks up to 64 on direct links)"
+        "for an even number of ranks up to 64 on direct links, without `pieces`)"
     ),
 ]
 
@@ -61,8 +61,8 @@ def ring(
     request: Request, *, order: RingOrder = None, directions: Directions = 2, pieces: ChainPieces = None,
     undivided: Undivided = None,
 ) -> Iterator[Schedule]:  # fmt: skip
-    """Yield a schedule, for an allreduce on direct links also one of whole vectors. O(P^2) transfers; broadcast and
-    reduce O(P), alltoall O(P^3).
+    """Yield a schedule, for an allreduce on direct links without `pieces` also one of whole vectors. O(P^2) transfers;
+    broadcast and reduce O(P), alltoall O(P^3).
     """
     topology, collective = request.topology, request.collective
     # trips around the cycle; in an alltoall both ways each block takes the shorter way
@@ -87,9 +87,9 @@ def ring(
         raise Unsupported(
             "planner ring: whole vectors need an allreduce of an even number of ranks and both directions"
         )
-    if undivided or (
-        undivided is None and pairable and not topology.switches and 2 < len(cycle) <= MOST_UNDIVIDED_RANKS
-    ):
+    # Pieces serve large messages, for which shares of the vector are better.
+    is_small = undivided is None and pieces is None and 2 < len(cycle) <= MOST_UNDIVIDED_RANKS
+    if undivided or (is_small and pairable and not topology.switches):
         halves = [exchange_in_pairs(collective, order) for order in (cycle, [*cycle[1:], cycle[0]])]
         exchange = split(merge(halves), chunks)
         yield finish_schedule(exchange, topology, collective, "ring", {**options, "undivided": True}, slices)
