@@ -125,7 +125,7 @@ def test_what_a_lowering_costs() -> None:
     best = prepare("lowering", plan.schedule, machine)
     assert (best(1000).note, best(1 << 32).note) == ("lowering kernel", "lowering copies")
     assert "calibrated by v100" in best(1000).rests_on
-    with pytest.raises(Unsupported, match="one node only"):
+    with pytest.raises(Unsupported, match="one host only"):
         antiphon.predict(made("allreduce", "delta:nodes=2", "ring"), "1KB", model="lowering")
     with pytest.raises(Unsupported, match="switches that multicast or reduce"):
         antiphon.predict(made("allreduce", "hgx-h100", "nvls"), "1KB", model="lowering")

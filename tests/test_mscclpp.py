@@ -530,7 +530,7 @@ def test_staged_plans_write_into_scratch_alone(case: tuple[str, str, str, int]) 
         (lambda loop: loop["ops"].pop(), "ends with other contributions"),
         (lambda loop: loop["ops"].pop(1), "nothing has been written yet"),
         (lambda loop: loop["ops"].pop(4), "does not wait for"),
-        (lambda loop: loop["ops"][8]["src_buff"].reverse(), "reads from elsewhere than it says"),
+        (lambda loop: loop["ops"][8]["src_buff"].reverse(), "at the offsets of destinations"),
         (lambda loop: loop["ops"][8]["src_buff"][0].update(size=2), "goes over 1 chunks"),
         (lambda loop: loop["iter_context"].update(unit_size=2**19 + 32), "which units of"),
     ],

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from antiphon.core.bounds import Bound
+from antiphon.core.bounds.abilities import strip_abilities
 from antiphon.core.bounds.by_size import SizeEvidence, bound_by_size, find_evidence, least_message_latency
 from antiphon.core.bounds.latency_seconds import quickest_need
 from antiphon.core.bounds.needs import Needs, needs_of
-from antiphon.core.bounds.places import strip_abilities
 from antiphon.core.bounds.repriced import seconds_per_byte
 from antiphon.core.bounds.witness import Witness
 from antiphon.core.collective import Collective

@@ -62,8 +62,9 @@ class Work:
 def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> Work:
     """Count what a lowering pays for. `barriers`: the schedule, prepared by the model. O(rows log rows)."""
     kind = lowering.removesuffix(PULL)
-    steps = float(barriers.latencies.length.sum())
+    steps = float(barriers.latencies.length.sum())  # one latency per step, further steps of pieces included
     repeats = steps / max(schedule.steps, 1)  # pieces follow one another in further steps
+    # rows within a rank bring nothing from others
     combining_steps = schedule.step[(schedule.op == REDUCE) & (schedule.src != schedule.dst)]
     if kind == STEPS:  # a kernel after the last step reduces what that step brings
         steps += bool(len(combining_steps) and combining_steps.max() == schedule.step.max())
@@ -121,15 +122,15 @@ def lowering(
     """Price the lowering `kind`, or at each size the fastest of those whose costs are known.
 
     The costs are the profile's (`antiphon fit lowering` finds them), or else those of the machine's GPUs (`gpu`: of
-    another generation). Raises Unsupported if there are none, if a message leaves its node, or if switches reduce.
+    another generation). Raises Unsupported if there are none, if a message leaves its host, or if switches reduce.
     """
     profile = as_profile(profile)
     check_lowering(kind, "kind of lowering")
-    node = node_of_ranks(topology)
-    if bool((node[schedule.src] != node[schedule.dst]).any()):
-        raise Unsupported("model lowering: kernels and copy engines reach GPUs of one node only; take model calls")
+    host = node_of_ranks(topology)
+    if bool((host[schedule.src] != host[schedule.dst]).any()):
+        raise Unsupported("model lowering: kernels and copy engines reach GPUs of one host only; use --model calls")
     if schedule.joint is not None and bool((schedule.joint >= 0).any()):
-        raise Unsupported("model lowering: has no costs of switches that multicast or reduce; take model calls")
+        raise Unsupported("model lowering: has no costs of switches that multicast or reduce; use --model calls")
     if profile == Profile():
         gpu_costs = library_here(topology, gpu=gpu).costs
         figures: Calls | None = gpu_costs.gpu

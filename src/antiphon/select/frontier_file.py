@@ -115,6 +115,7 @@ def _blocks_json(collective: Collective) -> list[list[Any]]:
 def _schedule_json(schedule: Schedule, topology: Topology) -> dict[str, Any]:
     """Return the chunks and transfers of a schedule; each transfer with the links of its route."""
     chunks = schedule.chunks
+    # `local`: work of ranks in their own memory at the end, such as Bruck's rotation, for which the file has no field.
     if not isinstance(schedule.pieces, int) or schedule.pieces != 1 or schedule.joint is not None or schedule.local:
         raise Unsupported("a frontier file holds schedules without pipelining and without joints; write a plan (-o)")
     blocks = chunks.block.tolist()
@@ -158,6 +159,8 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         certificate = certificate_of(point.schedule)
         if certificate is None:
             continue
+        # `about`: the problem that the certificate is about, such as the reversed collective (ksync/certificate.py).
+        # The evidence of SUMS is not prices of links but the number of links that every chunk must cross, `sends`.
         instance = certified_instance(topology, frontier.collective, certificate["about"])
         subject = {"collective": instance.collective.kind, "about": certificate["about"], "steps": certificate["steps"]}
         about, steps, evidence = (certificate[key] for key in ("about", "steps", "least"))

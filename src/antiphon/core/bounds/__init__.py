@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from antiphon.core.bounds.abilities import abilities_of, strip_abilities
 from antiphon.core.bounds.assumed import (
     MULTICAST,
     REDUCTION,
@@ -43,7 +44,6 @@ from antiphon.core.bounds.joint import JointSearch
 from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.packing import packed_time
-from antiphon.core.bounds.places import abilities_of, strip_abilities
 from antiphon.core.bounds.recheck import check_distance, proved_time
 from antiphon.core.bounds.witness import (
     Cut,

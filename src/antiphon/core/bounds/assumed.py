@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.core.bounds.places import abilities_of
+from antiphon.core.bounds.abilities import abilities_of
 from antiphon.core.bounds.witness import Cut, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology

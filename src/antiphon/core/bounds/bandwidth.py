@@ -1,11 +1,13 @@
 """Search for the bandwidth bound of a collective: try every method that applies and keep the best witness.
 
 The bound is the minimum time at zero latency. Every bound has a witness that proves it: a *cut* (weight that must leave
-a set of nodes over the capacity out of it), a *partition* (allreduce only) or a *dual* (link prices from a linear
-program). Which methods apply depends on the kind of collective:
+a set of nodes over the capacity out of it), a *partition* (allreduce only), a *dual* (link prices from a linear
+program) or, for several process groups at the same time, a *joint dual* (joint.py). Which methods apply depends on the
+kind of collective:
 
     broadcast, allgather       every rank needs the same data, so the tightest cut is the bound. By Edmonds (1973)
-                               trees attain it if all ranks take part and switches are balanced.
+                               trees attain it if all ranks take part and switches are balanced
+                               (as much bandwidth enters each as leaves it).
     reduce, reducescatter      the same with all links reversed
     scatter, gather, alltoall  each datum has one destination: a concurrent flow. Even routing over shortest paths often
                                attains a cut at once; otherwise the linear program decides.
@@ -17,7 +19,8 @@ only tried up to MOST_VARIABLES. It runs in floating point; its duals are rounde
 exactly, so that rounding can weaken a bound but never make it wrong.
 
 The weight of a block is its relative size. A switch *helps* if it multicasts or reduces for the collective. Times in
-this file are seconds if a block of weight 1 had one byte.
+this file are seconds if a block of weight 1 had one byte. Networks and linear programs count capacity in units of
+`topology.resources.scale` bytes per second, so their times must be divided by it.
 
 Example: alltoall on a 4x4 torus of unit links. The cut through the middle separates 8 ranks from 8; each must send 8/16
 of its data across, over 8 links each way. Even routing loads exactly these links evenly, so both are optimal.
@@ -32,15 +35,21 @@ from operator import itemgetter
 
 import numpy as np
 
+from antiphon.core.bounds.abilities import (
+    abilities_of,
+    assign_to_parts,
+    members_alone,
+    switches_to_assign,
+    time_in_switches,
+)
 from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides, place_partitions
 from antiphon.core.bounds.counting import cut_of, partition_of
 from antiphon.core.bounds.cuts import Side, tightest_cut
-from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, FamilyRows, from_each, groups_of, to_each
+from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, FamilyRows, families_of, from_each, to_each
 from antiphon.core.bounds.lp import BoundProgram, Solution, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, network_of
 from antiphon.core.bounds.partition import weakest_partition
-from antiphon.core.bounds.places import abilities_of, members_alone, place_in_parts, places_for, time_in_switches
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.bounds.witness import LpDual, Partition, Witness
@@ -93,11 +102,11 @@ class BandwidthSearch:
         self.abilities = abilities_of(topology, collective)
 
     @property
-    def places(self) -> Bools:
-        """Per node whether data may be combined or copied there: ranks, and switches that help (places.py)."""
-        places = np.arange(self.topology.nodes) < self.topology.ranks
-        places[list(self.abilities)] = True
-        return places
+    def is_combining(self) -> Bools:
+        """Per node whether data may be combined or copied there: ranks, and switches that help (abilities.py)."""
+        is_combining = np.arange(self.topology.nodes) < self.topology.ranks
+        is_combining[list(self.abilities)] = True
+        return is_combining
 
     def offer_witness(self, witness: Witness) -> Fraction:
         """Evaluate a witness exactly, and keep it if it is better than the best, or as good and simpler."""
@@ -152,10 +161,11 @@ class BandwidthSearch:
     def _bound_spread(self) -> Proved:
         """Bound broadcast and allgather; reduce and reducescatter are the same with all links reversed."""
         needs, collect = self.needs, self.collective.kind in COLLECT
-        holders = needs.dst if collect else needs.holders
+        # `needs.holders` is an index into `needs.sets`; of these kinds set i is (i,), so it is a rank, too.
+        sources = needs.dst if collect else needs.holders
         blocks, first = np.unique(needs.block, return_index=True)
         weight: dict[tuple[int, ...], int] = {}
-        for rank, w in zip(holders[first].tolist(), needs.weights[blocks].tolist(), strict=True):
+        for rank, w in zip(sources[first].tolist(), needs.weights[blocks].tolist(), strict=True):
             weight[(rank,)] = weight.get((rank,), 0) + w
         # Edmonds: for one source group, the minimum over sinks of the tightest cut is the bound.
         self._offer_tightest_cut(weight, self.collective.members, collect)
@@ -189,39 +199,39 @@ class BandwidthSearch:
         self.offer_cut(~side if back else side)
         return rate
 
-    def _group_searches(self, groups: Sequence[FamilyRows]) -> None:
+    def _offer_family_cuts(self, families: Sequence[FamilyRows]) -> None:
         """Offer the tightest cut for each family: what one rank needs ("to"), or what others need of it ("from")."""
         needs = self.needs
         cuts: list[tuple[Fraction, int, Side]] = []
-        for group in self._narrowest_groups([group for group in groups if group.kind in ("to", "from")]):
+        for family in self._narrowest_families([family for family in families if family.kind in ("to", "from")]):
             supply: dict[tuple[int, ...], int] = {}
-            for row in group.rows.tolist():
-                ends = needs.sets[int(needs.holders[row])] if group.kind == "to" else (int(needs.dst[row]),)
+            for row in family.rows.tolist():
+                ends = needs.sets[int(needs.holders[row])] if family.kind == "to" else (int(needs.dst[row]),)
                 supply[ends] = supply.get(ends, 0) + int(needs.weights[needs.block[row]])
-            back = group.kind == "from"
-            side, rate = tightest_cut(self.network.reversed if back else self.network, supply, list(group.ranks))
+            back = family.kind == "from"
+            side, rate = tightest_cut(self.network.reversed if back else self.network, supply, list(family.ranks))
             cuts.append((rate, len(cuts), ~side if back else side))
         # Rechecking costs more than searching, so evaluate only the most promising cuts exactly.
         for _, _, side in sorted(cuts, key=itemgetter(0, 1))[:_OFFERED_CUTS]:
             self.offer_cut(side)
 
-    def _narrowest_groups(self, groups: Sequence[FamilyRows]) -> Sequence[FamilyRows]:
-        """Return the groups of the ranks with the least capacity for their data, at most `_SEARCHED_RANKS`."""
-        if len(groups) <= _SEARCHED_RANKS:
-            return groups
+    def _narrowest_families(self, families: Sequence[FamilyRows]) -> Sequence[FamilyRows]:
+        """Return the families of the ranks with the least capacity for their data, at most `_SEARCHED_RANKS`."""
+        if len(families) <= _SEARCHED_RANKS:
+            return families
         out, into = self.network.node_capacities()
         times = [
-            float(self.needs.weights[self.needs.block[group.rows]].sum())
-            / float((into if group.kind == "to" else out)[group.ranks[0]])
-            for group in groups
+            float(self.needs.weights[self.needs.block[family.rows]].sum())
+            / float((into if family.kind == "to" else out)[family.ranks[0]])
+            for family in families
         ]
-        return [groups[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED_RANKS - 1 : -1].tolist()]
+        return [families[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED_RANKS - 1 : -1].tolist()]
 
     def _bound_unicast(self) -> Proved:
         """Bound gather, scatter and alltoall: with one root by a single flow, otherwise by a concurrent flow."""
-        groups = _by_end(self.needs, self.collective.kind)
-        self._group_searches(groups)
-        if len(groups) == 1 and not self.topology.limits:
+        families = _families_by_end(self.needs, self.collective.kind)
+        self._offer_family_cuts(families)
+        if len(families) == 1 and not self.topology.limits:
             return self._conclude(True, "attained by a maximum flow")
         return self._bound_concurrent_flow()
 
@@ -261,21 +271,22 @@ class BandwidthSearch:
 
     def _bound_custom(self) -> Proved:
         """Bound a custom collective: cuts per rank, then the linear program."""
-        groups = groups_of(self.collective, self.needs)
-        rank_groups = [*groups, *_by_end(self.needs, self.collective.kind)]
-        self._group_searches(rank_groups)
-        if len(groups) == 1 and groups[0].kind == "all":
+        families = families_of(self.collective, self.needs)
+        self._offer_family_cuts([*families, *_families_by_end(self.needs, self.collective.kind)])
+        # Only "all": the loads of all needs add up, as in scatter, gather and alltoall.
+        if len(families) == 1 and families[0].kind == "all":
             return self._bound_concurrent_flow()
         self._solve_program()
         return self._conclude(None, "a custom collective: not known to be attainable")
 
     def _solve_program(self) -> bool:
         """Offer the linear program's duals; True if the best witness is then as good as its optimum."""
-        groups = groups_of(self.collective, self.needs)
-        flows = len(groups) if groups[0].kind != "all" else len(np.unique(self.needs.holders))
+        families = families_of(self.collective, self.needs)
+        # A family is one flow, to or from a rank; "all", which comes first only if alone, is one per set of holders.
+        flows = len(families) if families[0].kind != "all" else len(np.unique(self.needs.holders))
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
             return False
-        program = BoundProgram(self.topology, groups, self.needs, self.places)
+        program = BoundProgram(self.topology, families, self.needs, self.is_combining)
         self.program_tried = True
         # Only the dual of the optimum is used, and it is evaluated exactly.
         solution = program.solve(self._time_scale)
@@ -368,7 +379,8 @@ class BandwidthSearch:
         two_directions = self.topology.switches and not (network.symmetric and self._helps_both_ways)
         for direction in ("out", "in") if two_directions else ("out",):
             oriented = network if direction == "out" else network.reversed
-            part_sets, _ = weakest_partition(oriented, self.collective.members, places_for(self.abilities, direction))
+            switches = switches_to_assign(self.abilities, direction)
+            part_sets, _ = weakest_partition(oriented, self.collective.members, switches)
             partitions.append(partition_of(self.topology, self.collective, part_sets, direction))
             self.offer_witness(partitions[-1])
         return partitions
@@ -391,7 +403,7 @@ class BandwidthSearch:
 
     def _place_switches(self, part_sets: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
         """Return the parts with each switch that helps added to one of them."""
-        return place_in_parts(self.network, places_for(self.abilities, direction), part_sets)
+        return assign_to_parts(self.network, switches_to_assign(self.abilities, direction), part_sets)
 
     def _offer_both_directions(self) -> None:
         """Offer the partition into single members that counts the capacity out of and into them together."""
@@ -415,10 +427,10 @@ class BandwidthSearch:
 
         Partitions are added for a few rounds; after any number of rounds the duals of the last program are a bound.
         """
-        groups = groups_of(self.collective, self.needs)
-        if size_of(self.topology.links, len(groups)) > MOST_VARIABLES:
+        families = families_of(self.collective, self.needs)
+        if size_of(self.topology.links, len(families)) > MOST_VARIABLES:
             return
-        program = BoundProgram(self.topology, groups, self.needs, self.places)
+        program = BoundProgram(self.topology, families, self.needs, self.is_combining)
         for partition in partitions:
             program.add_partition(partition)
         solution, stalls = program.solve(self._time_scale), 0
@@ -441,7 +453,6 @@ class BandwidthSearch:
         return sum(program.add_partition(partition, solution) for partition in self._offer_partitions(load_network)) > 0
 
 
-def _by_end(needs: Needs, kind: str) -> list[FamilyRows]:
-    """Return the needs grouped by receiving and by holding rank; of a rooted collective only the groups of its
-    roots."""
+def _families_by_end(needs: Needs, kind: str) -> list[FamilyRows]:
+    """Return the families of needs by receiving and by holding rank; of a rooted collective only those of its roots."""
     return [*(to_each(needs) if kind != "scatter" else ()), *(from_each(needs) if kind != "gather" else ())]

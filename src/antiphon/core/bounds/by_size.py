@@ -35,11 +35,11 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from antiphon.core.bounds.abilities import abilities_of
 from antiphon.core.bounds.latency_seconds import Quickest
 from antiphon.core.bounds.maxflow import Flows
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.network import link_capacities
-from antiphon.core.bounds.places import abilities_of
 from antiphon.core.bounds.routed_search import RoutedSearch
 from antiphon.core.bounds.step_search import find_step_cuts, list_spreads, nearest_side, steps_from
 from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, OneStep, StepTimes, proved_times

@@ -38,7 +38,7 @@ class FamilyRows:
     rows: Longs
 
 
-def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
+def families_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     """Return the families whose joint linear program is the strongest known bound for this collective."""
     kind = collective.kind
     all_rows = np.arange(len(needs))
@@ -101,7 +101,7 @@ class Commodity:
     An end is ("node", rank), or ("set", index into needs.sets) if several ranks hold the data.
     """
 
-    group: int  # index of its family
+    family: int  # index of its family
     root: tuple[str, int]
     forward: bool
     ends: tuple[tuple[tuple[str, int], int], ...]  # (end, amount in weights)

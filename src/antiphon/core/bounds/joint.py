@@ -32,10 +32,10 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.bounds.bandwidth import _OPTIMUM, CLOSE, BandwidthSearch, Proved, _by_end
+from antiphon.core.bounds.bandwidth import _OPTIMUM, CLOSE, BandwidthSearch, Proved, _families_by_end
 from antiphon.core.bounds.candidates import place_partitions, reachable_nodes
 from antiphon.core.bounds.counting import partition_of
-from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, groups_of
+from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, families_of
 from antiphon.core.bounds.lp import _FINE_SCALE, BoundProgram, Solution, _find_scales, count_crossings
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.witness import Family, JointDual, LpDual
@@ -73,8 +73,9 @@ class JointProgram:
 
     def __init__(self, topology: Topology, searches: Sequence[BandwidthSearch], scales: Sequence[int]) -> None:
         self.topology, self.scales = topology, scales
-        self.programs = [  # per group; its `groups` are families of needs (families.py)
-            BoundProgram(topology, groups_of(s.collective, s.needs), s.needs, s.places, shared=True) for s in searches
+        self.programs = [  # per group
+            BoundProgram(topology, families_of(s.collective, s.needs), s.needs, s.is_combining, shared=True)
+            for s in searches
         ]
         self.arcs = self.programs[0].arcs
 
@@ -217,7 +218,7 @@ class JointSearch(BandwidthSearch):
 
     def offer_simple_witnesses(self) -> Fraction:
         """Offer cuts, and the partitions into ranks and into hosts; return the time that the best of them proves."""
-        self._group_searches(_by_end(self.needs, self.collective.kind))
+        self._offer_family_cuts(_families_by_end(self.needs, self.collective.kind))
         self._limit_cuts()
         self._middle_cuts()
         partitions = place_partitions(self.topology)
@@ -287,7 +288,8 @@ class JointSearch(BandwidthSearch):
         if sum(group_program.size for group_program in program.programs) > MOST_VARIABLES:
             return None
         self.program_tried = True
-        allreduces = [(search, i) for i, search in enumerate(searches) if program.programs[i].groups[0].kind == "pair"]
+        is_allreduce = [group_program.families[0].kind == "pair" for group_program in program.programs]
+        allreduces = [(search, i) for i, search in enumerate(searches) if is_allreduce[i]]
         for search, i in allreduces:
             for partition in search._offer_partitions(search.network) + search._limit_partitions():
                 program.programs[i].add_partition(partition)

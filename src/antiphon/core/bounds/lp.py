@@ -105,15 +105,15 @@ class BoundProgram:
     """The linear program of one collective on one machine; partitions may be added between solutions."""
 
     topology: Topology
-    groups: Sequence[FamilyRows]  # the families
+    families: Sequence[FamilyRows]
     needs: Needs
-    places: Bools  # per node, whether it is a rank or a switch that combines or copies data (places.py)
+    is_combining: Bools  # per node, whether it is a rank or a switch that combines or copies data (abilities.py)
     shared: bool = False  # whether other collectives use the links at the same time (joint.py)
     partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # with crossings per arc
 
     def __post_init__(self) -> None:
         self.arcs = arcs_of(self.topology)
-        self.commodities = commodities_of(self.groups, self.needs)
+        self.commodities = commodities_of(self.families, self.needs)
         # A contribution with several holders starts at an extra node with a free arc to each of its holders.
         sets = sorted({i for c in self.commodities for kind, i in _all_ends(c) if kind == "set"})
         self._set_node = {number: self.topology.nodes + index for index, number in enumerate(sets)}
@@ -138,7 +138,7 @@ class BoundProgram:
     @property
     def _single(self) -> bool:
         """Whether there is one family and no partition: then every load equals the family's flow."""
-        return len(self.groups) == 1 and not self.partitions and not self.shared
+        return len(self.families) == 1 and not self.partitions and not self.shared
 
     @property
     def size(self) -> int:
@@ -181,7 +181,7 @@ class BoundProgram:
             (np.repeat([1.0, -1.0], arcs), (ends, np.tile(np.arange(arcs), 2))),
             shape=(self.topology.nodes, arcs),
         )
-        return incidence[np.flatnonzero(~self.places)]
+        return incidence[np.flatnonzero(~self.is_combining)]
 
     def _limit_rows(self) -> tuple[Any, NDArray[np.float64]]:
         """Return which arcs count toward each shared limit, and the limits' capacities."""
@@ -224,10 +224,10 @@ class BoundProgram:
         import scipy.sparse as sp
 
         arcs, count = len(self.arcs), len(self.commodities)
-        family = np.array([c.group for c in self.commodities])
-        membership = sp.csr_array((np.ones(count), (family, np.arange(count))), shape=(len(self.groups), count))
+        family = np.array([c.family for c in self.commodities])
+        membership = sp.csr_array((np.ones(count), (family, np.arange(count))), shape=(len(self.families), count))
         flows_of_family = sp.kron(membership, sp.eye_array(arcs, len(self._tail), format="csr"), format="csr")
-        load_of_family = sp.kron(np.ones((len(self.groups), 1)), sp.eye_array(arcs), format="csr")
+        load_of_family = sp.kron(np.ones((len(self.families), 1)), sp.eye_array(arcs), format="csr")
         crossing = np.array([crossings for _, crossings in self.partitions]).reshape(-1, arcs)
         minimum = np.array([-1.0 * p.times * p.weight for p, _ in self.partitions])
         return (-load_of_family, flows_of_family), (sp.csr_array(-crossing), minimum)
@@ -266,7 +266,7 @@ class BoundProgram:
             return None
         # The duals come in the order of the rows: links, limits, lengths per family, partitions.
         arcs, price = len(self.arcs), -result.ineqlin.marginals
-        ends = np.cumsum([0, arcs, len(limit_capacity), len(self.groups) * arcs, len(crossing_rows)])
+        ends = np.cumsum([0, arcs, len(limit_capacity), len(self.families) * arcs, len(crossing_rows)])
         link, limits, lengths, multipliers = (price[x:y] for x, y in itertools.pairwise(ends.tolist()))
         return Solution(
             result.x[0] * time_scale,
@@ -282,7 +282,7 @@ class BoundProgram:
         """Return the dual value of every switch's balance; 0 for switches that help, whose loads need not balance."""
         potentials = np.zeros(self.topology.switches)
         if len(duals):
-            potentials[~self.places[self.topology.ranks :]] = duals
+            potentials[~self.is_combining[self.topology.ranks :]] = duals
         return potentials
 
     def exact_witnesses(self, solution: Solution) -> Iterator[LpDual]:
@@ -314,11 +314,11 @@ class BoundProgram:
         prices = [(link, p) for arc, p in enumerate(price) if p for link in self.arcs.links[arc]]
         prices += [(topology.links + i, p) for i, p in enumerate(limits) if p]
         families = []
-        for number, group in enumerate(self.groups):
+        for number, family in enumerate(self.families):
             own_lengths = lengths[number * arcs : (number + 1) * arcs]
             pairs = tuple(sorted((link, v) for arc, v in enumerate(own_lengths) if v for link in self.arcs.links[arc]))
             if pairs or single:
-                families.append(Family(group.kind, group.ranks, None if single else pairs))
+                families.append(Family(family.kind, family.ranks, None if single else pairs))
         return LpDual(
             tuple(sorted(prices)),
             tuple(families),

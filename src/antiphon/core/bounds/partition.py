@@ -34,19 +34,21 @@ MOST_ASSIGNMENTS = 256  # of relays to members: each costs a whole search, so ab
 MOST_MEMBERS = 16  # with more members, and switches that must be in a part, only one assignment is tried
 
 
-def weakest_partition(network: Network, members: Sequence[int], places: Sequence[int] = ()) -> tuple[Groups, Fraction]:
+def weakest_partition(
+    network: Network, members: Sequence[int], switches: Sequence[int] = ()
+) -> tuple[Groups, Fraction]:
     """Return sets of nodes that cover all ranks, each with a member, of least (sum of capacity out) / (sets - 1), and
     that ratio.
 
-    `places`: switches that must be in exactly one set, as ranks are. If all ranks are members, or if relays can be
+    `switches`: those that must be in exactly one set, as ranks are. If all ranks are members, or if relays can be
     assigned to them in at most 256 ways, the result is the minimum over all partitions; else it is the best one tried.
     O(members * Newton rounds) maximum flows per assignment.
     """
-    # From here on, relays: other ranks and `places`, each to be assigned to a member whose part it joins.
-    non_members = {*range(network.ranks), *places} - set(members)
+    # From here on, relays: other ranks and `switches`, each to be assigned to a member whose part it joins.
+    non_members = {*range(network.ranks), *switches} - set(members)
     linked = {*network.tail.tolist(), *network.head.tolist()}
     best: tuple[Groups, Fraction] | None = None
-    max_assignments = MOST_ASSIGNMENTS if not places or len(members) <= MOST_MEMBERS else 0
+    max_assignments = MOST_ASSIGNMENTS if not switches or len(members) <= MOST_MEMBERS else 0
     # Each assignment of relays gives a valid partition; the weakest of them is the best bound.
     for groups in _assign_relays(network, list(members), sorted(non_members & linked), max_assignments):
         groups[0] += sorted(non_members - linked)  # without links: nothing crosses, in whichever part they are

@@ -4,11 +4,14 @@
 byte, or raises Invalid. docs/bounds.md proves why each is a bound. The checks in short:
 
     cut         the stated weight is held only inside and needed outside; the stated capacity is that of the links out
-    partition   every rank is in exactly one part, each part has a member; the capacity between the parts is as stated
-    LP dual     no price is negative, no link costs less than 0, and on every link the lengths of all families (sets of
-                needs, each with its link lengths) plus the crossings of all partitions (times their multipliers) sum to
-                at most its cost. Proved: (sum of weight * shortest path + sum over partitions of multiplier * times *
-                weight) / (sum of price * capacity); `witness.py` defines all terms
+    partition   every rank is in exactly one part, each part has a member; the capacity between the parts is as stated.
+                Proved: `times` (how often all data must cross between parts) * weight / capacity
+    LP dual     no price is negative. The cost of a link is the sum of its price and those of its shared limits, plus
+                the potential of its head less that of its tail (potentials of switches; ranks have 0). No cost is
+                negative, and on every link the lengths of all families (sets of needs, each with its link lengths) plus
+                the crossings of all partitions (times their multipliers) sum to at most its cost. Proved: (sum of
+                weight * shortest path + sum over partitions of multiplier * times * weight) / (sum of price *
+                capacity); `witness.py` defines all terms
     joint dual  for every group of a joint collective an LP dual, all at the same prices; their numerators are added
     distance    distances grow by at most one per link into a rank, and a path attains them
 
@@ -27,7 +30,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.places import abilities_of, places_for, switches_with_own_data
+from antiphon.core.bounds.abilities import abilities_of, switches_to_assign, switches_with_own_data
 from antiphon.core.bounds.witness import Cut, Distance, Family, JointDual, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
@@ -205,7 +208,8 @@ def _count_crossings(topology: Topology, partition: Partition) -> NDArray[np.int
 def _check_partition(topology: Topology, collective: Collective, partition: Partition) -> None:
     """Check that a partition holds every rank once, has a member per part and states its capacity.
 
-    Switches that help (multicast or reduce for this collective) must be in it once, too, unless they are optional.
+    Switches that help (multicast or reduce for this collective) must be in it once, too. In direction "both",
+    switches to which ranks send their own data as well may be in no part; `Partition` says why.
     """
     assert collective.weights is not None
     _require(collective.kind == "allreduce", "a partition bounds allreduce only")
@@ -214,10 +218,9 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     abilities = abilities_of(topology, collective)
     _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
     optional_switches = switches_with_own_data(topology, abilities) if partition.direction == "both" else set()
-    places = [*range(topology.ranks), *places_for(abilities, partition.direction)]
-    all_places = set(places)
-    placed_nodes = [node for part_nodes in partition.parts for node in part_nodes if node in all_places]
-    each_once = sorted(placed_nodes) == sorted(all_places - (optional_switches - set(placed_nodes)))
+    combining_nodes = {*range(topology.ranks), *switches_to_assign(abilities, partition.direction)}
+    assigned_nodes = [node for part_nodes in partition.parts for node in part_nodes if node in combining_nodes]
+    each_once = sorted(assigned_nodes) == sorted(combining_nodes - (optional_switches - set(assigned_nodes)))
     expected = "every rank, and every switch that helps," if abilities else "every rank"
     _require(each_once, f"its parts do not hold {expected} exactly once")
     members = set(collective.members)

@@ -147,8 +147,8 @@ class Placement:
         return denominator // math.gcd(denominator, int(np.gcd.reduce(self.where.lengths)))
 
     def bounds(self) -> tuple[Longs, Longs]:
-        """Return begin and end of every chunk of every copy (number g * chunks + c), with the spans of `where` laid end
-        to end."""
+        """Return begin and end of every chunk of every copy (number g * chunks + c), not as positions on the line but
+        along the spans of `where` laid end to end."""
         chunks, blocks = self.schedule.chunks, self.schedule.collective.blocks
         owner = (np.arange(len(self.ranks))[:, None] * blocks + chunks.block).ravel()
         lengths = self.where.lengths

@@ -41,6 +41,8 @@ class Waste:
 def by_step(schedule: Schedule) -> list[Longs]:
     """Return the rows of every nonempty step, in order of time. One sort.
 
+    An allreduce of three ranks: 1 and 2 send to 0 in step 0 (rows 0 and 1), which answers in step 1 (rows 2 and 3):
+
     >>> from antiphon.core.example import star
     >>> by_step(star())
     [array([0, 1]), array([2, 3])]
@@ -70,6 +72,8 @@ def chunk_pairs(schedule: Schedule, side: str) -> tuple[Longs, Longs, Longs]:
 
 def slot0_cells(schedule: Schedule, side: str) -> tuple[Longs, Longs]:
     """Return the slot-0 cells of `chunk_pairs`, as numbered by `versions`, and their entries in the relation. O(pairs).
+
+    An allreduce of three ranks has one chunk, so a cell per rank; each begins with a contribution:
 
     >>> from antiphon.core.example import star
     >>> slot0_cells(star(), "pre")
@@ -148,8 +152,8 @@ def _identify_values(schedule: Schedule, history: Versions) -> tuple[Longs, Bool
     ([-1, 2, -1, -1, 5, -1], [False, False, True])
     """
     value = np.arange(1, len(history) + 1, dtype=np.int64)  # at first, every version has an identity of its own
-    replicas, shared_identity = _single_contributions(schedule, history)
-    value[replicas] = shared_identity
+    initial_single, shared_identity = _single_contributions(schedule, history)
+    value[initial_single] = shared_identity
     empty = history.initial & ~initial_with_data(schedule, history)
     sole_writer = np.bincount(history.write, minlength=len(history)) == 1
     redundant = np.zeros(schedule.transfers, np.bool_)

@@ -31,7 +31,9 @@ ROWS_PER_GROUP = 2**16  # rows combined at once
 def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
     """Number the contributions of each chunk from 0.
 
-    A *pre row* is a row of `batch.pre`, a *post row* one of `batch.post` (layout.py).
+    A *pre row* is a row of `batch.pre`, a *post row* one of `batch.post` (layout.py); the `owner` of either is its
+    chunk, as an index into `batch.chunks`. `wants`: the multisets of contributions that `batch.post_want` numbers; its
+    -1 stands for all contributions.
 
     Return the number of every pre row's id, the number of ids per chunk, and how often any id is wanted at most.
     """
@@ -126,7 +128,7 @@ def track_counts(batch: ChunkRows, ids: Longs, low: int, high: int, max_count: i
 
 
 def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
-    """Return per post row whether its cell holds exactly the contributions required."""
+    """Return per post row whether its cell holds exactly what it must. `wants`: see `number_contributions`."""
     ids, per_chunk, max_count = number_contributions(batch, wants)
     is_set = max_count == 1 and not _has_repeats(batch)
     width = int(per_chunk.max(initial=1))

@@ -18,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.portable import dot
+from antiphon.core.portable import dot  # sums products over the last axis: of two matrices, row by row
 
 Floats = NDArray[np.float64]
 
 # A singular value below this fraction of the greatest is zero: far above rounding (1e-16), far below real differences.
+# The same margin decides whether gradients are equal, and whether nothing but rounding is left of a column of norm 1.
 RELATIVE_RANK = 1e-8
 RELATIVE_ZERO = 1e-14  # a column whose norm is below this fraction of the greatest is zero
 ORTHOGONAL = 1e-15  # cosine of the angle between two columns below which Jacobi's method does not rotate them

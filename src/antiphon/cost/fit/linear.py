@@ -34,7 +34,7 @@ Weights = Callable[[int | None], Mapping[str, float]]  # threshold -> weight of 
 
 # Fractions of a measured time:
 NEGLIGIBLE = 1e-9  # no clock resolves less; a parameter that contributes less everywhere is zero
-IMMATERIAL = 1e-6  # a half interval that contributes less to every measurement is narrow, even around zero
+IMMATERIAL = 1e-6  # an interval whose half width changes every measurement by less is narrow, even around zero
 ROUNDING = 1e-13  # error of the arithmetic
 # Others:
 DIGITS = 9  # significant digits that a fit reports; further ones would depend on the processor
@@ -95,8 +95,8 @@ def constant_weights(weights: Mapping[str, float]) -> Weights:
 class Solution:
     """The non-negative least-squares solution of matrix @ values = target, and the combinations that it determines.
 
-    matrix[measurement, unknown] and target[measurement] are divided by the measured time, so `target` is 1 but for the
-    parameters that the user knows. A combination is a vector of weights, one per unknown.
+    matrix[measurement, unknown] and target[measurement] are divided by the measured time, so `target` is 1 minus
+    the share that known parameters explain. A combination is a vector of weights, one per unknown.
     """
 
     matrix: Floats

@@ -32,7 +32,7 @@ class Network:
     """Flows in transit: their rates, remaining bytes, and the times at which they end if nothing changes.
 
     Arrays are per message, or per resource (link or limit) with a last element for "none", which pads the rows of
-    `tables.uses` (the resources of each message). The event loop (flows.py) calls `next_end` and `change_flows`.
+    `tables.uses` (the resources of each message). The event loop (run.py) calls `next_end` and `change_flows`.
     """
 
     def __init__(self, tables: FlowTables, nbytes: float, watch: Watch | None = None) -> None:
@@ -106,7 +106,7 @@ class Network:
         crowds = self.tables.crowds
         if crowds is None:
             return
-        if crowds.sender is None:
+        if crowds.sender is None:  # at most one flow of a sender crosses a pair at a time: count flows
             np.subtract.at(self.by_pair, crowds.pair[ended].ravel(), 1)
             np.add.at(self.by_pair, crowds.pair[begun].ravel(), 1)
         else:

@@ -20,7 +20,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost.lowering_costs import COPIES, KERNEL, STEPS
 from antiphon.errors import Invalid, Unsupported, quote, unknown
-from antiphon.formats.device.launches import Launches, cut_launches
+from antiphon.formats.device.launches import Copy, CopyPlace, Launches, cut_launches
 from antiphon.formats.device.shapes import Function, functions
 from antiphon.formats.device.statements import MOST_AT_ONCE, Rank, Statement, statements
 from antiphon.lower.device.packets import PACKED
@@ -211,7 +211,8 @@ def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
     prefix = "packets" if how.packets else "stream"
     launches = None if how.lowering == KERNEL else cut_launches(ranks, how.lowering == COPIES)
     streams_of_ranks = [rank.streams for rank in ranks] if launches is None else launches.ranks
-    by_stream = functions(streams_of_ranks, len(ranks[0].classes), prefix)
+    slot_classes = len(ranks[0].classes)  # classes of scratch slots, which are slots of equal size
+    by_stream = functions(streams_of_ranks, slot_classes, prefix)
     statement_count = sum(function.statement_count for of_stream in by_stream for function in of_stream)
     return _Variant(rank_tables, ranks, by_stream, statement_count, launches)
 
@@ -221,7 +222,7 @@ def _layout_tables(variants: Sequence[_Variant]) -> str:
     text, rows = "", list[str]()
     for name, variant in zip(("PLAIN", "PACKED"), variants, strict=False):
         first_rank = variant.ranks[0]  # ranks differ in slots and boxes only
-        classes = first_rank.classes or [[0, 0]]
+        classes = first_rank.classes or [[0, 0]]  # sizes of scratch slots
         text += _table_text("i64", f"{name}_PARTS", first_rank.cuts, host=True)
         text += _rows_text("i64", f"{name}_CLASSES", classes, host=True)
         text += _rows_text("i64", f"{name}_SLOTS", [rank.slots or [0] for rank in variant.ranks], host=True)
@@ -251,17 +252,18 @@ struct Layout {
 def _launch_tables(variant: _Variant, lowering: str) -> str:
     """Return C tables of what each launch of a call consists of, if the host makes calls step by step."""
     launches = variant.launches or Launches([], [], [[True] * len(variant.ranks)])
-    rows = [copy.numbers() for copy in launches.copies] or [
-        [-1, *[0] * (13 + 2 * len(variant.ranks[0].classes or [0]))]
-    ]
+    # C has no empty arrays: without copies, one of no launch
+    no_place = CopyPlace(0, 0, 0, 0, 0, (0,) * max(len(variant.ranks[0].classes), 1))
+    rows = [copy.numbers() for copy in launches.copies or [Copy(-1, 0, no_place, no_place, 0, 0)]]
     kernels = [list(map(int, row)) for row in launches.kernels]
     return (
         f'#define PLAIN_NAME "{lowering if variant.launches else "signals"}"\n'
         f"const i64 LAUNCHES = {len(launches.kernels)}; /* of a call */\n"
         f"const bool STEPWISE = {str(variant.launches is not None).lower()}; /* whether each awaits the one before */\n"
         "/* By launch and rank: whether a kernel has work. */\n" + _rows_text("i64", "KERNELS", kernels, host=True)
-        + "/* Copies by copy engines: launch, rank; the places of target and source (buffer, rank, units, cut, cut of\n"
-        " * the origin, slots of each class before); the cut and number of the span. */\n"
+        + "/* Copies by copy engines, a row each: launch; rank; target; source; the cut of a unit where data begins;\n"
+        " * the number of cuts to its end. Target and source: buffer; rank; whole units; cut; of scratch also the cut\n"
+        " * where the slot begins, which is subtracted, and the slots before it, by class. */\n"
         + _rows_text("i64", "COPIES", rows, host=True)
     )  # fmt: skip
 
@@ -392,12 +394,14 @@ def _zip_columns(*columns: AnyInts) -> list[tuple[int, ...]]:
 
 
 def _table_text(kind: str, name: str, values: Sequence[int], host: bool = False) -> str:
+    """Return a C array, in memory of the host or, by ON_TABLE (world.h), in memory that kernels read."""
     lines = [", ".join(map(str, values[low : low + 16])) for low in range(0, len(values), 16)]
     body = ",\n    ".join(lines)
     return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[] = {{\n    {body}}};\n"
 
 
 def _rows_text(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool = False) -> str:
+    """Return a C array of rows, where `_table_text` puts it."""
     width = "" if kind == "DataRow" else f"[{len(rows[0])}]"
     body = ",\n    ".join("{" + ", ".join(map(str, row)) + "}" for row in rows)
     return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[]{width} = {{\n    {body}}};\n"

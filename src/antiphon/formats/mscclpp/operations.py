@@ -1,11 +1,15 @@
-"""Translate operations of the executor: what each does to cells, semaphores and ports, in its kernel of 2026.
+"""Translate operations of MSCCL++'s executor (its kernel as of 2026): what each does to cells, semaphores and ports.
 
 read.py calls `Reader.items` for every operation; an item (lanes.py) is an instruction of the machine that checks files,
-with its threads, the packets that it waits for (`flags`) and those that it writes (`marks`). Not obvious from the
-names: a `flush` flushes as many channels as it has destinations; `get` reads at the index of its destination and writes
-at that of its source; `pws` on a memory channel signals no rank; `put` reads all sources from the buffer of the first;
-sizes are those of the destinations for `put`, else that of the first source. Through a port packets travel as they lie
-in scratch, flags included: `ppkt` sends them as they are, `rppkt` once all have come and all threads have met.
+with its threads, the packets that it waits for (`flags`) and those that it writes (`marks`). A *cell* is the smallest
+interval of data that is checked, `wiring.width` of them per chunk; a *lane* is what one thread does: acquire or release
+semaphores, or pass a request to a port.
+
+Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads at the index of its
+destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` reads all sources from
+the buffer of the first; sizes are those of the destinations for `put`, else that of the first source. Through a port
+packets travel as they lie in scratch, flags included: `ppkt` sends them as they are, `rppkt` once all have come and all
+threads have met.
 """
 
 from __future__ import annotations
@@ -157,6 +161,7 @@ class Reader:
             return skip
         if self.window.cells:
             return skip % self.wiring.scratch
+        # `wiring.scratch`: cells of scratch per chunk, fewer than `width` if the units of a pipeline reuse them.
         if self.wiring.scratch != self.wiring.width:
             raise Unsupported(f"{self}: beside a pipeline, scratch that is reused has no place for whole chunks")
         return skip
@@ -205,6 +210,7 @@ class Reader:
         if not count:
             return []
         instruction = Instruction(self.number, self.verb, count, tuple(read), tuple(write))
+        # Calls alternate between the halves of a double scratch buffer, so packets may arrive before a rank has begun.
         instruction.ahead = bool(marks) and self.wiring.file.use_double_scratch_buffer
         return [Item(instruction, None, [(cell, count) for cell in flags], [(cell, count) for cell in marks])]
 
@@ -274,10 +280,13 @@ class Reader:
         size = sources[0].size
         skip, count = self._own_range(operation, size)
         reads_remote, writes_remote = operation.name.startswith("rr"), operation.name.endswith("s")
-        # The kernel shifts all sources but the first by what stands at their places in the list of results.
+        # In a pipeline the kernel adds to source i > 0 the offset of destination i, not its own. The two differ where
+        # scratch is reused.
         is_shifted = writes_remote or any(place.type == "s" for place in sources[1:])
         if self.window.cells and self.wiring.file.reuse_resources and not reads_remote and is_shifted:
-            raise Unsupported(f"{self}: in a pipeline that reuses scratch it reads from elsewhere than it says")
+            raise Unsupported(
+                f"{self}: in a pipeline that reuses scratch the kernel reads sources at the offsets of destinations"
+            )
         read = [self._local_cell(sources[0], size, skip)]
         read += [(self._remote_cell if reads_remote else self._local_cell)(place, size, skip) for place in sources[1:]]
         write = [self._local_cell(targets[0], size, skip)]

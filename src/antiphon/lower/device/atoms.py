@@ -12,6 +12,9 @@ place 1 * 3 + 2 = 5.
 Scratch is divided into slots, which are reused for data from different places of the line (origins); these cannot be
 compared in atoms. So each pair of slot and origin is a **region** with places of its own; if a slot has several
 regions, an access to one of them counts as an access to the whole slot.
+
+Columns of a program (core/program/kinds.py): a *part*, the data of an operation, lies between two *points* of the line,
+in the buffer or slot that its *base* names. *finish* lists intervals of the output that an average divides.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Atoms:
     origin: Longs  # per region: the place of its origin on the line
     first: Longs  # per region: its first place in scratch
     shared: Longs  # per region: 1 if its slot has other regions, too, else 0
-    bound: Bound  # the addresses of all parts, in atoms
+    bound: Bound  # all addresses, as if the program were bound to a size of `count` elements per unit
 
     @property
     def count(self) -> int:
@@ -88,12 +91,12 @@ def atoms(program: Program) -> Atoms:
     points = np.unique(np.concatenate([p.part_begin, p.part_end, p.finish_begin, p.finish_end, p.base_origin]))
     cuts = np.unique(np.concatenate([[0], p.point_part[points]]))
     count = len(cuts)
-    heaviest = max(int(p.collective.weights.sum()), 1)
-    if (heaviest + 1) * count >= MAX_PLACES:
+    total_weight = max(int(p.collective.weights.sum()), 1)
+    if (total_weight + 1) * count >= MAX_PLACES:
         raise Unsupported(
-            f"a device table: {heaviest} units of weight, cut into {count} each, are too many; scale them"
+            f"a device table: {total_weight} units of weight, cut into {count} each, are too many; scale them"
         )
-    # the place of each point
+    # the place of each point; points that nothing uses may lie beyond the last cut
     at = p.point_whole * count + np.minimum(np.searchsorted(cuts, p.point_part), count - 1)
     rank = np.repeat(np.arange(p.ranks), np.diff(p.base_ptr))
     scratch = np.flatnonzero(p.base_buffer == SCRATCH)

@@ -35,7 +35,8 @@ def main(cache_file: str = "") -> int:
     os.dup2(2, 1)  # output of libraries must not spoil the answer
     own_session()
     question = _read_question()
-    with suppress(OSError, AttributeError):  # process 0 may be bound to one processor, which remains its own
+    # Rank 0 may be bound to one processor, and this process inherits that: undo it here.
+    with suppress(OSError, AttributeError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, which ends this process
@@ -43,7 +44,8 @@ def main(cache_file: str = "") -> int:
     from antiphon.errors import Invalid
     from antiphon.runtimes.auto.answering import answer_question, processor_budget
 
-    with suppress(Invalid, OSError, ValueError):  # in case signals of the timer are not handled
+    # If the timer of the budget (answering.py) does not stop a solver, the kernel ends this process.
+    with suppress(Invalid, OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CPU, (limit := int(2 * processor_budget()) + 5, limit))
 
     data = answer_question(question, Path(cache_file) if cache_file else None)

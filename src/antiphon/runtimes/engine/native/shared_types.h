@@ -21,7 +21,8 @@
  * MAX_RECENT: recent sends among which a send of the same data to another process is recognized; both then share blocks.
  * MAX_IDLE_POLLS: polls without progress until a message to several receivers continues to each separately.
  * MAX_FRUITLESS_POLLS: polls without progress until messages that no receive was posted for are copied out of their blocks.
- * CALLS, STAGES: calls of a process, and stages of each, that other processes can read. */
+ * CALLS: entries of a board.
+ * STAGES: entries of a board per collective: for the call itself, and for calls that prepare it (`stage` of ap_call_id). */
 enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, INLINE_BYTES = 40, MAX_RECENT = 16, MAX_IDLE_POLLS = 64 };
 enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 4 };
 #define NO_BLOCK UINT16_MAX
@@ -31,7 +32,8 @@ enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 4 };
 /* An element of a queue: bytes of a message. */
 typedef struct {
     uint32_t channel;
-    uint16_t block, bytes; /* number of the sender's block with the bytes, NO_BLOCK: in inline_data; how many there are */
+    uint16_t block;        /* the sender's block that holds the bytes; NO_BLOCK: they are in inline_data */
+    uint16_t bytes;        /* how many there are */
     uint64_t total;        /* bytes of the whole message */
     uint64_t call;         /* digest of the call that the message belongs to */
     unsigned char inline_data[INLINE_BYTES];
@@ -60,7 +62,8 @@ typedef struct {
     } last[CALLS];
 } board;
 
-/* The head of the memory: the key (ap_shared_name), a bell per member, then a board per member. */
+/* The head of the memory: the key (ap_shared_name), a bell per member, then a board per member. After it comes, for each member
+ * as a sender, its queues to all members, then its blocks. Head and queues are padded to whole pages. */
 typedef struct {
     uint64_t key;
     bell bells[];
@@ -75,7 +78,8 @@ typedef struct target {
     struct target *next;    /* the next send to the same receiver */
     struct target *sibling; /* another receiver of the same payload */
     payload *of;
-    uint32_t to, channel, number;
+    uint32_t to, channel;
+    uint32_t number; /* the caller's, reported when the send is complete */
 } target;
 
 /* Data on its way into blocks, to one receiver or more. */
@@ -102,7 +106,7 @@ typedef struct message {
     struct message *next;
     unsigned char *data, *own;
     size_t bytes, copied;
-    uint32_t number;
+    uint32_t number; /* the caller's, reported when the receive is complete */
 } message;
 
 /* A channel from one member. */

@@ -1,8 +1,8 @@
 """Nodes where data may be combined or copied: all ranks, and switches with that ability that the collective can use.
 
-Bounds depend on these nodes, here called *places*. If switches only forward, a byte that two ranks below a switch need
-crosses the link into the switch twice; if the switch multicasts, once. So a switch that helps counts like a rank: a
-partition must put it into one of its parts, and its loads need not be conserved in the linear program.
+Bounds depend on these nodes. If switches only forward, a byte that two ranks below a switch need crosses the link into
+the switch twice; if the switch multicasts, once. So a switch that helps counts like a rank: a partition must put it
+into one of its parts, and its loads need not be conserved in the linear program.
 
 Example: 8 GPUs under an NVSwitch that reduces and multicasts (NVLS), allreduce of N bytes. Without help every link
 carries 2 * 7/8 N each way. With it, each GPU is responsible for a share of N/8. It sends its contributions to the 7
@@ -82,7 +82,7 @@ def switches_with_own_data(topology: Topology, abilities: Mapping[int, Ability])
 # ---- parts for a partition, and what attains it ----
 
 
-def places_for(abilities: Mapping[int, Ability], direction: str) -> list[int]:
+def switches_to_assign(abilities: Mapping[int, Ability], direction: str) -> list[int]:
     """Return the switches that a partition must assign to a part, as it does ranks.
 
     `direction` "out" (the capacity out of the parts is counted): those that multicast. "in": those that reduce. "both":
@@ -94,12 +94,12 @@ def places_for(abilities: Mapping[int, Ability], direction: str) -> list[int]:
     )
 
 
-def place_in_parts(network: Network, places: Iterable[int], part_sets: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the parts, with each unplaced switch of `places` added to the part of the rank with the widest connection
-    to it."""
+def assign_to_parts(network: Network, switches: Iterable[int], part_sets: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the parts, with each of these switches that is in none added to the part of the rank with the widest
+    connection to it."""
     extended = [list(part_nodes) for part_nodes in part_sets]
     part_of = {node: part_nodes for part_nodes in extended for node in part_nodes}
-    missing = sorted(set(places) - part_of.keys())
+    missing = sorted(set(switches) - part_of.keys())
     ranks = list(range(network.ranks))
     for switch, rank in (tie_to_members(network, ranks, missing) if missing else {}).items():
         part_of[rank].append(switch)
@@ -119,7 +119,7 @@ def members_alone(
     non_members = sorted(set(range(topology.ranks)) - set(members))
     tied = tie_to_members(network, list(members), non_members) if non_members else {}
     part_sets = [[member, *(rank for rank in non_members if tied[rank] == i)] for i, member in enumerate(members)]
-    return place_in_parts(network, abilities.keys() - left_out, part_sets)
+    return assign_to_parts(network, abilities.keys() - left_out, part_sets)
 
 
 def time_in_switches(
