@@ -273,7 +273,7 @@ class BandwidthSearch:
         """Bound a custom collective: cuts per rank, then the linear program."""
         families = families_of(self.collective, self.needs)
         self._offer_family_cuts([*families, *_families_by_end(self.needs, self.collective.kind)])
-        # Only "all": the loads of all needs add up, as in scatter, gather and alltoall.
+        # "all" alone: bounded like scatter, gather and alltoall, by a concurrent flow.
         if len(families) == 1 and families[0].kind == "all":
             return self._bound_concurrent_flow()
         self._solve_program()
@@ -282,7 +282,7 @@ class BandwidthSearch:
     def _solve_program(self) -> bool:
         """Offer the linear program's duals; True if the best witness is then as good as its optimum."""
         families = families_of(self.collective, self.needs)
-        # A family is one flow, to or from a rank; "all", which comes first only if alone, is one per set of holders.
+        # A family is one flow, to or from a rank; "all", first only if alone, is one per set of holders at most.
         flows = len(families) if families[0].kind != "all" else len(np.unique(self.needs.holders))
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
             return False
