@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from generate import topology as any_machine
 from hypothesis import given, settings
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from quick import examples
 
 from antiphon.core.bounds import Bound, Packing, Tree, attained, bound, recheck
-from antiphon.core.collective import Collective
-from antiphon.core.topology import LinkType, Topology, build
+from antiphon.core.collective import Collective, Relation
+from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.errors import Invalid
 from antiphon.topologies import topology
 
@@ -126,3 +127,15 @@ def test_the_effort_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.undo()
     monkeypatch.setattr(attained, "MOST_RANKS", 5)
     assert group()[2].tight is None
+
+
+def test_several_contributions_to_a_block_are_no_concurrent_flow() -> None:
+    """Rank 4 wants what ranks 0 and 1 hold (200 GB/s) and what ranks 2 and 3 hold (2 GB/s): 200 GB/s is not attained."""
+    ends, of = np.array([0, 1, 2, 3], np.int32), np.array([0, 0, 1, 1], np.int32)
+    one = np.zeros(1, np.int32)
+    relation = Relation(np.zeros(4, np.int32), ends, of, one, one + 4, one - 1)
+    links = [*both_ways([(0, 4), (1, 4)], LinkType("fast", "100GB/s", "1us"))]
+    links += both_ways([(2, 4), (3, 4)], LinkType("slow", "1GB/s", "1us"))
+    found = bound(build("two sources", 5, links), Collective("custom", 5, custom=relation))
+    assert found.bytes_per_second >= 2 * 10**9
+    assert found.tight is None

@@ -1,4 +1,4 @@
-"""Measurements: plans beside the library's own collectives, tuning by what was measured, what models are fitted to, and
+"""Measurements: plans beside the library's own collectives, tuning by measurements, data for fitting models, and
 logs of other benchmarks.
 
 Under mpiexec or srun all processes but the first get None (docs/bench.md)."""

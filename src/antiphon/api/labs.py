@@ -148,7 +148,7 @@ def command(
 
 
 def _cut_at(link: str, at: float | str) -> Cut:
-    """Return when a link is cut: after so many seconds, or at "call=5" after four calls."""
+    """Return when a link is cut: seconds after the start, or at "call=5" after four calls."""
     from antiphon.runtimes.lab.lab import Cut
 
     if not isinstance(at, str):

@@ -17,8 +17,8 @@ PROGRAM_ROWS = (("MPI", "mpi"), ("launchers", "launchers"), ("compilers", "compi
 
 
 def doctor_command(json: Json = False) -> None:
-    """Find what is on this machine, which of Antiphon's routes work here, in what order to try them, and what is not
-    proven. Nothing is changed or measured."""
+    """Find what is on this machine, which of Antiphon's routes work here, in what order to try them, and which
+    parts are unproven. Nothing is changed or measured."""
     with working("looking at this machine"):
         inventory = doctor()
     emit(inventory, "\n".join(doctor_lines(inventory)), json)

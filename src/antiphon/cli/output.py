@@ -66,7 +66,7 @@ def dash(value: Any, form: Callable[[Any], str] = format_seconds) -> str:
 
 
 def origin_text() -> str:
-    """Return when and by what command a page was made."""
+    """Return the date and the command of a page."""
     return f"{date.today()}: {shlex.join(['antiphon', *sys.argv[1:]])}"
 
 

@@ -68,7 +68,8 @@ def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
 
 
 def compare_cells(deviations: Sequence[float]) -> Row:
-    """Return the row on how many of our times on one switch agree. `deviations`: relative to the published times."""
+    """Return the row on the number of our times on one switch that agree. `deviations`: relative to the published
+    times."""
     close = sum(all_near([deviation], CLOSE) for deviation in deviations)
     ours = {
         "cells": len(deviations),

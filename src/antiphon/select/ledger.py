@@ -225,7 +225,7 @@ class Ledger:
 
     def _drop_beaten(self) -> None:
         """Drop large schedules that are faster than none before them at any size, also where they were priced, as the
-        faster ones were not known yet. So the result does not depend on what was known when.
+        faster ones were not known yet. So the result does not depend on the order of arrival.
         """
         position = self.sufficiency.position
         ordered = sorted(self.evaluations, key=lambda key: (position[key[0]], key[1]))

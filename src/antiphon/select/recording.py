@@ -8,9 +8,9 @@ messages instead of those of the planners. So the result is made by the same cod
     the same with effort=10       another request: planned
     another release of SciPy      the planners may choose otherwise: planned
 
-The name of a recording hashes the request and all that the answer depends on: our source text and the versions of the
-libraries that solve and compare. Schedules are verified and priced again; a recording in which a figure differs, or
-that lacks a schedule that wins, is ignored as if it were not there.
+The name of a recording hashes the request and everything that the answer depends on: our source text and the versions
+of the libraries that solve and compare. Schedules are verified and priced again; a recording in which a figure differs,
+or that lacks a schedule that wins, is ignored as if it were not there.
 
 `python release/record_tunings.py` writes the recordings of a release.
 """

@@ -87,7 +87,8 @@ def verify_schedule(cache: ScheduleCache, schedule: Schedule, topology: Topology
     """Return the schedule, verified. If the last one verified has the same rows, it is reused with these pieces.
 
     Pieces do not change the order of the transfers of a chunk, so the result of verification holds, and so do cached
-    loads. The exception are switches that serve few joints at once: how many meet at a switch depends on the pieces.
+    loads. The exception are switches that serve few joints at once: the number that meet at a switch depends on the
+    pieces.
     """
     last = cache.last_schedule
     limits_joints = schedule.joint is not None and any(ability.at_once for ability in topology.abilities)

@@ -82,7 +82,7 @@ def fitted_rows(
 
 
 def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[list[str]], int]:
-    """Return the lines of the head and of every row, and by how many characters they exceed the terminal."""
+    """Return the lines of the head and of every row, and the characters by which they exceed the terminal."""
     cells = [list(head), *map(list, rows)]
     widths = _column_widths(cells)
     # columns of numbers, which are aligned to the right and never broken

@@ -94,7 +94,7 @@ def unaided_bound_text(limit: Limit) -> str:
 
 
 def stopped_text(tunings: Sequence[Tuning]) -> str:
-    """Return the last line of a tuning: how many candidates ended early, by cause, and how many were not tried."""
+    """Return the last line of a tuning: the number of candidates that ended early, by cause, and of those not tried."""
     ended = [c for tuning in tunings for c in tuning.ended_early]
     texts = []
     for cause, words in ENDINGS.items():

@@ -2,7 +2,7 @@
 
 A cell is a machine and a collective; planning it is a question to the store. Cells with the same question (the same
 fabric under two names) are planned once. What the store holds is not planned again, so an interrupted sweep continues.
-The table is in the order of the sweep's file, in whatever order the cells were planned.
+The table is in the order of the sweep's file, independent of the order of planning.
 
 Machines are compared by their relative time: for each collective and size the time over that of the fastest machine;
 over all of them the geometric mean. A machine is on the Pareto front of a price list if no other is as cheap and as

@@ -273,8 +273,8 @@ class BandwidthSearch:
         """Bound a custom collective: cuts per rank, then the linear program."""
         families = families_of(self.collective, self.needs)
         self._offer_family_cuts([*families, *_families_by_end(self.needs, self.collective.kind)])
-        # "all" alone: bounded like scatter, gather and alltoall, by a concurrent flow.
-        if len(families) == 1 and families[0].kind == "all":
+        # "all" alone: bounded like scatter, gather and alltoall, by a concurrent flow, if that counts every need.
+        if len(families) == 1 and families[0].kind == "all" and len(families[0].rows) == len(self.needs):
             return self._bound_concurrent_flow()
         self._solve_program()
         return self._conclude(None, "a custom collective: not known to be attainable")

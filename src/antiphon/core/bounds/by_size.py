@@ -336,7 +336,7 @@ def _view_of(topology: Topology, collective: Collective, hosts_of: Sequence[int]
 
 
 def _search(view: _View, any_steps: float) -> Iterator[Evidence]:
-    """Yield the evidence of which each proves most for some number of steps, then cuts over time.
+    """Yield each piece of evidence that proves most for some number of steps, then cuts over time.
 
     `any_steps`: seconds per unit of weight that any number of steps takes.
     """

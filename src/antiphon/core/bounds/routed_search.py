@@ -121,7 +121,7 @@ class RoutedSearch:
         return self._to_evidence(steps, conditions, multipliers, prices) if conditions else None
 
     def _crossing(self, condition: Condition) -> Floats:
-        """Return how many pairs of each orbit a cut separates, by orbit and step."""
+        """Return the number of pairs of each orbit that a cut separates, by orbit and step."""
         counts = [np.bincount(self.orbit[row], minlength=len(self.first)) for row in condition.crossing]
         return np.array(counts, np.float64).T
 

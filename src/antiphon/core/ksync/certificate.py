@@ -29,7 +29,7 @@ The field `about` states which problem the certificate is about:
              inputs to rank 3 (a broadcast from 3 on the machine with all links reversed), in as many chunks. Likewise
              for a custom relation of sums (transform/sums.py): to the ranks whose sums include it, and from those that
              the sum of rank 3 includes
-    sums     for the same collectives: in so many steps, the inputs of a chunk get everywhere only if it crosses some
+    sums     for the same collectives: in S steps, the inputs of a chunk get everywhere only if it crosses some
              number of links. `least` states this number, `sends`, and refutes that one fewer suffices. All links carry
              C times that in R rounds, so their capacity bounds R / C
 

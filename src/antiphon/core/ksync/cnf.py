@@ -29,8 +29,8 @@ Counters may overestimate, never underestimate.
 
 With `shared`, the chunks are inputs of one sum, which may cross a link together, and `rounds` limits the links that
 they cross, each counted once per step. In every schedule of the sum, each input spreads within these, so a refutation
-shows how many links one chunk of the sum crosses at least (certificate.py, "sums"). Clauses that only exclude useless
-sends are left out: without them such proofs are shorter.
+bounds from below the links that one chunk of the sum crosses (certificate.py, "sums"). Clauses that only exclude
+useless sends are left out: without them such proofs are shorter.
 
 A step may have 0 rounds unless the question is `full`, so fewer steps and fewer rounds are refuted as well. Chunks of
 one kind are interchangeable. With `ordered`, they are sorted by the list of their sends out of their holders, read as a

@@ -224,8 +224,8 @@ def _cut_rows(
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of one placement, with every chunk cut at all of `cuts`. O(new rows).
 
-    `before`: how many routes and joints earlier placements have; increased here. `tables`: the placement's routes are
-    appended, as (links per route, all links).
+    `before`: the numbers of routes and joints of earlier placements; increased here. `tables`: the placement's routes
+    are appended, as (links per route, all links).
     """
     schedule, copies = placement.schedule, len(placement.ranks)
     first = np.searchsorted(cuts, placement.where.begin)

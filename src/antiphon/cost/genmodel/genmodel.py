@@ -7,9 +7,9 @@
     delta    seconds per byte read from or written to memory while combining
 
 Steps are separated by barriers. work.py computes, as piecewise constant functions over steps, what each link carries,
-how many ranks send to one receiver over it, and what each rank combines; runs.py has the operations on such functions.
-This file takes the maximum per step: the slowest message, the busiest link, the busiest rank. All maxima are
-independent of the size, so a schedule's time is a constant plus nbytes times a constant per term.
+the number of ranks that send to one receiver over it, and what each rank combines; runs.py has the operations
+on such functions. This file takes the maximum per step: the slowest message, the busiest link, the busiest rank. All
+maxima are independent of the size, so a schedule's time is a constant plus nbytes times a constant per term.
 
 Example: 8 other ranks send S bytes each to rank 0 over a switch, and w_t = 4. With 8 senders the link into rank 0 takes
 8 S (beta + (8 - 4) epsilon). Rank 0 then adds 8 S, reads 9 S, its own value included, and writes S: 8 S gamma + 10 S

@@ -81,7 +81,7 @@ class _Files:
 
     `waits`: per message the nodes that its send waits for.
     `rows`: rows of the schedule, sorted by message.
-    `by_rank`: per rank the messages that it sends, and those that it receives, of which it has number + message count.
+    `by_rank`: per rank the messages that it sends, and those that it receives, with number + message count.
 
     The star's messages 0 and 1 are combined at rank 0; 2 and 3, sent by it, wait for that:
 

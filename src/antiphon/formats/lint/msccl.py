@@ -69,7 +69,7 @@ def _check_type(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _check_root(head: Head, call: Call) -> Iterator[Finding]:
-    """Report a root that is not the file's: the executor runs the file whatever the root of the call is."""
+    """Report a root that is not the file's: the executor runs the file for any root of the call."""
     if head.kind not in ROOTED:
         return
     if call.root is not None and head.root is not None and call.root != head.root:

@@ -127,7 +127,8 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
 
 
 def _chunks_together(algorithm: Algorithm, protocol: str) -> int:
-    """Return how many chunks fit in one message at the largest size of the file, so that they are never split."""
+    """Return the number of chunks that fit in one message at the largest size of the file, so that they are never
+    split."""
     max_bytes = algorithm.sizes[1]
     return max(ROOM[protocol] // -(-max_bytes // algorithm.chunks), 1) if max_bytes else 1
 

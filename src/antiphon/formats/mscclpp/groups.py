@@ -57,7 +57,7 @@ def divide_steps(steps: list[Step], member: int, group: int) -> list[Step]:
 
 
 def find_unit(streams: Iterable[list[Step]]) -> int:
-    """Return the largest size, in chunks, of which all operations of blocks are multiples, and where they begin."""
+    """Return the largest size, in chunks, that divides all operations of blocks, and where they begin."""
     numbers = [0]
     for steps in streams:
         for step in steps:

@@ -285,8 +285,8 @@ class _Writer:
             yield _Variant(in_place, head, plan.gpus)
 
     def _find_too_few_blocks(self, variant: _Variant) -> int:
-        """Return how many thread blocks of the busiest rank move data if more blocks would have work in large calls;
-        otherwise the option `blocks`. 3/4 of the useful blocks count as enough."""
+        """Return the number of thread blocks of the busiest rank that move data if more blocks would have work in large
+        calls; otherwise the option `blocks`. 3/4 of the useful blocks count as enough."""
         blocks_of_gpu = [["".join(block.operations) for block in gpu.blocks] for gpu in variant.gpus]
         moving = max(sum('"src_buff"' in text for text in texts) for texts in blocks_of_gpu)
         has_groups = any('"tbg_info"' in text for texts in blocks_of_gpu for text in texts)
@@ -324,7 +324,7 @@ def _has_equal_counts(collective: Collective) -> bool:
 
 
 def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
-    """Return a function that is true if two members are on different hosts, and how many members each host has."""
+    """Return a function that is true if two members are on different hosts, and the number of members of each host."""
     number = {rank: index for index, rank in enumerate(members)}
     host = [0] * len(members)
     sizes = set()

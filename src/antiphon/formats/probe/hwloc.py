@@ -318,7 +318,8 @@ def _add_matrix(
 def _directions_counted(
     pci_devices: list[_PciDevice | None], values: array[float], rank: dict[int, int], gpu_type: GpuType | None
 ) -> int:
-    """Return how many directions of a link the values count: 2 if a GPU has more than its type can have, else 1.
+    """Return the number of directions of a link that the values count: 2 if a GPU has more than its type can have, else
+    1.
 
     hwloc before 2.10 counted both directions of NVLink 3 and 4.
     """

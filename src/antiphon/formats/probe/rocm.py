@@ -2,8 +2,8 @@
 `amd-smi topology` in both forms, with `amd-smi static` for the model.
 
 "XGMI" is printed for all pairs of a hive, directly connected or not; the weight tells them apart: 15 for one link,
-more for paths via other GPUs. Only `--shownodesbw` and amd-smi print how many links join a pair, as the bandwidths of
-one link and of all links together in MB/s ("50000-200000": 4 links; 0: the pair is not joined). Without them the GPU
+more for paths via other GPUs. Only `--shownodesbw` and amd-smi print the number of links of a pair, as the bandwidths
+of one link and of all links together in MB/s ("50000-200000": 4 links; 0: the pair is not joined). Without them the GPU
 model decides. For a known model the nominal bandwidth of a link is used: drivers print less, 50 GB/s on an MI300X.
 """
 

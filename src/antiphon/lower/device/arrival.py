@@ -126,7 +126,7 @@ class Arranged:
         return intervals
 
     def _locate_place(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
-        """Return where the data `done` atoms behind a place lie, and how many atoms are contiguous from there."""
+        """Return where the data `done` atoms behind a place lie, and the number of atoms contiguous from there."""
         buffer, begin = place[0], place[1] + done
         if buffer != OUTPUT:
             return (buffer, begin), self.block * len(self.places)

@@ -18,7 +18,7 @@ ordered. If B reads before it takes, write and read are unordered: a race.
 There are millions of pairs, so cheap tests come first (`Order.unordered`): the same *line* (thread blocks of a rank
 that run one after the other), one direct edge, vector clocks within a rank, and last reachability over all ranks with
 bit sets, MOST_BITS pairs per pass. A *row* is the number of an instruction over all thread blocks; an *edge* is a pair
-of rows of which the first happens before the second.
+of rows: the first happens before the second.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def stage_collective(
     """Stage a collective with the group plans that are best at `aim`.
 
     `forth`, `back`: plan groups on the machine and on the machine with reversed links. `undivided`: for an allreduce of
-    equal groups, the number of outer levels on which ranks combine all that they hold.
+    equal groups, the number of outer levels on which ranks combine everything they hold.
     """
     make = _KINDS.get(collective.kind)
     if make is None:

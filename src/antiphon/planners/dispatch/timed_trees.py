@@ -5,7 +5,7 @@ resource (link or shared limit); each item sees the turns that earlier ones have
 
     1. Dijkstra's algorithm finds the earliest arrival at every node, with the free intervals of all links.
     2. A node may do without the earliest arrival: an arrival by the deadline is as good. So nodes move to arcs of
-       less cost, the most costly first, as long as all that is below them still arrives by the deadline. The cost of an
+       less cost, the most costly first, as long as everything below them still arrives by the deadline. The cost of an
        arc is the time of its turns, where busy resources count more.
     3. The turns of the tree are booked.
 
@@ -110,7 +110,7 @@ class TreeGrower:
         return visits, {node: arc for node, arc in arcs.items() if node in done}
 
     def _cheapen(self, item: Item, visits: dict[int, _Visit], arcs: dict[int, Arc], deadline: int) -> None:
-        """Move nodes to arcs of less cost while all that is wanted arrives by the deadline."""
+        """Move nodes to arcs of less cost while everything requested arrives by the deadline."""
 
         def cost_of(arc: Arc) -> float:
             return sum(item.turns[resource] * self.price[resource] for resource in arc.resources)

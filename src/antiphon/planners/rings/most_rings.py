@@ -1,8 +1,9 @@
 """Find as many rings as the direct links hold, and an upper bound that shows why there cannot be more.
 
-Input (`most_rings`, called by multi_ring.py): for every pair of ranks how many rings its links can carry (units), and
-the members. Output (`RingsFound`): directed cycles, each through all members, that together use no link more often than
-its units; an upper bound on their number, and its reason in words. The least of three bounds, each easy to recheck:
+Input (`most_rings`, called by multi_ring.py): for every pair of ranks the number of rings that its links can carry
+(units), and the members. Output (`RingsFound`): directed cycles, each through all members, that together use no link
+more often than its units; an upper bound on their number, and its reason in words. The least of three bounds, each easy
+to recheck:
 
     degree    the units of links that leave, or enter, one rank
     factors   every ring leaves and enters every rank once; a maximum flow finds how often the links allow all ranks

@@ -1,8 +1,8 @@
 """Repair a schedule for a degraded machine: keep the trees that still work, reattach the branches that do not.
 
 Input: a schedule whose chunks move along trees, the machine that it was made for, and the machine with failures (or
-other speeds). Output (`repair_trees`): a schedule for the degraded machine without pipelining, and how many of the old
-transfers it keeps.
+other speeds). Output (`repair_trees`): a schedule for the degraded machine without pipelining, and the number of old
+transfers that it keeps.
 
 Nearly every schedule moves each chunk along trees: copies go down a tree from one rank to those that want the chunk,
 sums go up a tree to one rank, and an allreduce does one after the other. A failure removes single hops. Each removed

@@ -184,7 +184,7 @@ class AllForms:
         }  # fmt: skip
 
     def prove_sends(self, steps: int) -> tuple[Fraction, dict[str, Any]]:
-        """Return the least R / C, as in so many steps every chunk crosses a number of links, and `least` of such a
+        """Return the least R / C, as in S steps every chunk crosses a number of links, and `least` of such a
         certificate; (0, {}) if that is not above the bound of the spreads, or too large to prove.
         """
         if steps in self.least_sends:

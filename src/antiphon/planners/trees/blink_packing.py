@@ -500,7 +500,7 @@ def links_within(topology: Topology, place: str) -> LinkSubset:
 
 
 def split_by_rate(total: Fraction, fast: Fraction, slow: Fraction, delay: Fraction) -> Fraction:
-    """Return how many bytes of `total` go over the slow links (PCIe) so that both kinds finish together (Equation 8).
+    """Return the bytes of `total` that go over the slow links (PCIe) so that both kinds finish together (Equation 8).
 
     `fast`, `slow`: bytes/s of the trees over each kind of links. `delay`: T_dpa, the time before the slow links may
     start. If the equation gives a negative amount (little data, which the paper does not treat), all data use the fast

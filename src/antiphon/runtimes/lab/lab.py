@@ -30,7 +30,7 @@ POLL = 0.01  # seconds between two looks at what is to be cut
 
 
 class Cut(NamedTuple):
-    """A link that is cut during a run: so many seconds after the start, or once a process has made so many calls."""
+    """A link that is cut during a run: seconds after the start, or once a process has made a number of calls."""
 
     link: str
     seconds: float = 0.0

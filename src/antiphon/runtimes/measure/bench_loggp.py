@@ -3,8 +3,8 @@
 Output: rows `RoundTrip`, from which the fit derives LogGP's parameters at each message size s: PRTT(n, d, s) is the
 time of n messages with a delay d between them, the last of which is answered. A delay is made of copies within the
 sender, since a schedule can only move data. (PRTT: parametrized round-trip time; Hoefler, Lichei and Rehm, 2007.)
-Stages of `bench_loggp`: measure all schedules once with few copies; choose how many copies cover the gap between two
-messages; measure again with these, repeatedly.
+Stages of `bench_loggp`: measure all schedules once with few copies; choose the number of copies that cover the gap
+between two messages; measure again with these, repeatedly.
 
     trip(n, k)   n messages from rank 0 to rank 1, with k copies of the data within rank 0 before each but the first;
                  the last one comes back. With `alone`: the copies, and the last message only.

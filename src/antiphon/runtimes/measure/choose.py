@@ -71,7 +71,7 @@ class MeasuredTuning:
     unmeasured
         Number of missing measurements.
     notes
-        For logs: what was compared, and what was left out and why.
+        For logs: the runs compared, and those left out, with reasons.
     """
 
     tuning: Tuning

@@ -92,7 +92,7 @@ def make_config(kind: type[Any], version: int, settings: Settings) -> Any:
 
 
 def selection_text(algorithm: str, protocol: str) -> str:
-    """Return NCCL's algSelection for an algorithm: a name selects all that begin with it, "+^NAME" excludes.
+    """Return NCCL's algSelection for an algorithm: a name selects all those that begin with it, "+^NAME" excludes.
 
     >>> selection_text("ring", "ll")
     'RING_LL+^RING_LL128'

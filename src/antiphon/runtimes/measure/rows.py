@@ -26,7 +26,7 @@ def load_runtime(name: str) -> Runtime:
 
 
 def cuts_of(name: str) -> Cuts:
-    """Return into how many pieces a runtime cuts a message if the schedule does not say."""
+    """Return the number of pieces into which a runtime cuts a message if the schedule does not say."""
     return find("runtime", name).can.cuts or NO_CUTS
 
 
