@@ -130,7 +130,7 @@ def test_the_effort_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_several_contributions_to_a_block_are_no_concurrent_flow() -> None:
-    """Rank 4 wants what ranks 0 and 1 hold (200 GB/s) and what ranks 2 and 3 hold (2 GB/s): 200 GB/s is not attained."""
+    """Rank 4 wants what ranks 0 and 1 hold (200 GB/s) and what ranks 2 and 3 hold (2 GB/s): not 200 GB/s."""
     ends, of = np.array([0, 1, 2, 3], np.int32), np.array([0, 0, 1, 1], np.int32)
     one = np.zeros(1, np.int32)
     relation = Relation(np.zeros(4, np.int32), ends, of, one, one + 4, one - 1)
