@@ -137,5 +137,6 @@ def test_several_contributions_to_a_block_are_no_concurrent_flow() -> None:
     links = [*both_ways([(0, 4), (1, 4)], LinkType("fast", "100GB/s", "1us"))]
     links += both_ways([(2, 4), (3, 4)], LinkType("slow", "1GB/s", "1us"))
     found = bound(build("two sources", 5, links), Collective("custom", 5, custom=relation))
+    assert found.bytes_per_second is not None
     assert found.bytes_per_second >= 2 * 10**9
     assert found.tight is None
