@@ -16,7 +16,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-NARROWEST, WIDEST = 60, 200  # characters per line, whatever the terminal: longer lines are hard to read
+NARROWEST, WIDEST = 60, 200  # characters per line, on wider terminals too: longer lines are hard to read
 DEFAULT_WIDTH = 100  # characters per line where the output is no terminal
 _MIN_WIDTH = 10  # characters to which a column is narrowed at most
 _MIN_TEXT_WIDTH = 24  # the same for a last column of running text

@@ -359,9 +359,11 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
         ids = np.array([i for ids in relation.wants for i in ids], np.int64)
         first = np.cumsum(lengths) - lengths
         want_sizes = lengths[want[listed]]
-        wanted = (np.repeat(block[listed], want_sizes) << 32) | ids[concat_ranges(first[want[listed]], want_sizes)]
-        id_rows = np.minimum(np.searchsorted(names, wanted), max(len(names) - 1, 0))
-        if not len(names) or np.any(names[id_rows] != wanted):
+        # keys (block, contribution), as in `names`
+        contributions = ids[concat_ranges(first[want[listed]], want_sizes)]
+        keys = (np.repeat(block[listed], want_sizes) << 32) | contributions
+        id_rows = np.minimum(np.searchsorted(names, keys), max(len(names) - 1, 0))
+        if not len(names) or np.any(names[id_rows] != keys):
             raise Invalid("its relation wants what no rank contributes")
         values = _sum_by_row(np.repeat(np.arange(len(listed)), want_sizes), id_rows, random_numbers, len(listed))
         sums[listed], count[listed] = values

@@ -21,7 +21,7 @@ from antiphon.show.pictures.graph import Graph, fold_levels, graph_of
 from antiphon.show.pictures.layout import arrange
 from antiphon.show.pictures.svg import kind_colours, label_points, link_curves, stroke_widths
 
-MAX_NODES = 1600  # of a level, unless it is the coarsest; more cannot be told apart
+MAX_NODES = 1600  # of a level, unless it is the coarsest; more would overlap on the page
 MAX_BENT = 160  # nodes up to which lines are bent around nodes, as that is slow
 
 
