@@ -14,7 +14,7 @@ from program_run import run_program
 import antiphon
 from antiphon.core.collective import ROOTED
 from antiphon.core.datatypes import data_type
-from antiphon.core.program import Program, bind
+from antiphon.core.program import Program, layout_of
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
@@ -70,7 +70,7 @@ def _plan(
 ) -> Plan:  # fmt: skip
     for lag in (2**20, 1):
         program = lower(schedule, in_place=in_place, lag=lag, joints=True)
-        sizes = bind(program, program.denominator).sizes
+        sizes = layout_of(program, program.denominator).sizes
         if sizes[:, SCRATCH].max() <= 2 * sizes[:, :SCRATCH].max():
             break
     plainly = lower(replace(unjoined(schedule), pieces=1), in_place=in_place)

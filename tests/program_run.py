@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from antiphon.core.datatypes import accumulator, average, combine_of
 from antiphon.core.interpret.buffers import take_inputs
 from antiphon.core.program.form import op_text
-from antiphon.core.program.kinds import FOLD, INPUT, RECEIVE, SEND, Bound, Program, bind
+from antiphon.core.program.kinds import FOLD, INPUT, RECEIVE, SEND, BufferLayout, Program, layout_of
 from antiphon.errors import Invalid
 
 Array = NDArray[Any]
@@ -51,17 +51,19 @@ def run_program(
     """
     combine = combine_of(op)
     buffers = take_inputs(program.collective, inputs, dtype, program.in_place)
-    bound = bind(program, buffers.unit)
+    layout = layout_of(program, buffers.unit)
     random = Random(seed)
-    outputs = list(buffers.arrays) if program.in_place else [np.empty(int(n), buffers.dtype) for n in bound.sizes[:, 1]]
+    outputs = list(buffers.arrays) if program.in_place else [np.empty(n, buffers.dtype) for n in layout.sizes[:, 1]]
     # Scratch begins with garbage, so that a read of unwritten memory changes the result.
     spoiled = np.random.default_rng(seed)
-    scratch = [_fill_with_garbage(spoiled, int(n), buffers.dtype) for n in bound.sizes[:, 2]]
-    data = _Data(program, bound, [list(three) for three in zip(buffers.arrays, outputs, scratch, strict=True)], combine)
+    scratch = [_fill_with_garbage(spoiled, int(n), buffers.dtype) for n in layout.sizes[:, 2]]
+    data = _Data(
+        program, layout, [list(three) for three in zip(buffers.arrays, outputs, scratch, strict=True)], combine
+    )
     with np.errstate(all="ignore"):
         _Simulation(program, data, random, random.random() < 0.5 if strict is None else strict).run()
         if op == "avg":
-            _divide_averages(program, bound, outputs)
+            _divide_averages(program, layout, outputs)
     return outputs
 
 
@@ -70,16 +72,16 @@ def _fill_with_garbage(random: np.random.Generator, count: int, dtype: np.dtype[
     return random.integers(1, 100, count).astype(dtype)
 
 
-def _divide_averages(program: Program, bound: Bound, outputs: list[Array]) -> None:
+def _divide_averages(program: Program, layout: BufferLayout, outputs: list[Array]) -> None:
     """Divide the results of avg: the finish table lists intervals of the output and the count to divide each by.
 
-    An address is the element at a point of the line of all blocks (`bound.at`), plus the shift of its base.
+    An address is the element at a point of the line of all blocks (`layout.at`), plus the shift of its base.
     """
     for rank, target in enumerate(outputs):
         for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
             base, begin, end = (int(c[row]) for c in (program.finish_base, program.finish_begin, program.finish_end))
-            shift = int(program.base_shift[base]) * bound.unit
-            stretch = slice(shift + int(bound.at[begin]), shift + int(bound.at[end]))
+            shift = int(program.base_shift[base]) * layout.unit
+            stretch = slice(shift + int(layout.at[begin]), shift + int(layout.at[end]))
             target[stretch] = average(target[stretch], int(program.finish_count[row]))
 
 
@@ -90,11 +92,11 @@ class _Data:
     found although they are counted per buffer.
     """
 
-    def __init__(self, program: Program, bound: Bound, buffers: list[list[Array]], combine: np.ufunc) -> None:
-        self.program, self.bound, self.buffers, self.combine = program, bound, buffers, combine
+    def __init__(self, program: Program, layout: BufferLayout, buffers: list[list[Array]], combine: np.ufunc) -> None:
+        self.program, self.layout, self.buffers, self.combine = program, layout, buffers, combine
         self.ptr: list[int] = program.part_ptr.tolist()
         self.ranks: list[int] = program.rank.tolist()
-        self.sizes = bound.sizes.tolist()
+        self.sizes = layout.sizes.tolist()
 
     def stretches(self, operation: int, piece: int) -> list[Stretch]:
         """Return the stretches that an instance reads and writes, in the order of its parts."""
@@ -102,8 +104,8 @@ class _Data:
         stretches = []
         rank = self.ranks[operation]
         for nth, part_row in enumerate(range(self.ptr[operation], self.ptr[operation + 1])):
-            low, high = self.bound.piece(part_row, piece, pieces)
-            buffer = int(self.bound.buffer[part_row])
+            low, high = self.layout.piece(part_row, piece, pieces)
+            buffer = int(self.layout.buffer[part_row])
             written = kind == RECEIVE or (kind == FOLD and nth == 0)
             if not 0 <= low <= high <= self.sizes[rank][buffer]:
                 raise Invalid(f"{op_text(self.program, operation)}: part {nth} leaves buffer {buffer} of its rank")

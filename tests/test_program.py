@@ -27,10 +27,10 @@ from antiphon.core.program import (
     RECEIVE,
     SEND,
     Program,
-    bind,
     decode,
     dump,
     encode,
+    layout_of,
     prove,
 )
 from antiphon.core.program.kinds import SCRATCH
@@ -130,9 +130,9 @@ def test_what_is_empty_is_skipped() -> None:
     schedule = antiphon.plan(collective, antiphon.topology("full:ranks=3"), planner="direct").at(0).schedule
     compare(schedule, (0, 1, 2), range(3))
     compare(generate.case(943).schedule, (7,), range(943, 947), lag=1)  # an empty chunk comes where another is sent
-    bound = bind(lower(schedule), 0)
-    assert not bound.length.any()
-    assert not bound.sizes.any()
+    layout = layout_of(lower(schedule), 0)
+    assert not layout.length.any()
+    assert not layout.sizes.any()
 
 
 def test_addresses_are_exact_at_any_size() -> None:
@@ -144,12 +144,12 @@ def test_addresses_are_exact_at_any_size() -> None:
     program = lower(schedule)
     assert program.denominator == whole
     unit = 10**15 + 7
-    found = bind(program, unit).at.tolist()
+    found = layout_of(program, unit).at.tolist()
     assert found == [unit * (int(w) * whole + int(p)) // whole for w, p in zip(program.point_whole, program.point_part)]  # noqa: B905
     assert sorted(found) == [0, *(unit * int(c) // whole for c in cuts[1:])]
     compare(schedule, (0, 1, 5, 99))
     with pytest.raises(Invalid, match="are no size"):
-        bind(program, 2**62)
+        layout_of(program, 2**62)
 
 
 # ---- the form ----
@@ -164,7 +164,7 @@ def test_a_ring_copies_nothing() -> None:
         assert (buffers[crossing == RECEIVE] == SCRATCH).sum() == 4 * 6
         assert (np.diff(program.part_ptr)[program.kind == FOLD] == 3).all()
         assert np.diff(program.slot_ptr).tolist() == [4] * 4
-        assert bind(program, 80).sizes[:, SCRATCH].tolist() == [40] * 4
+        assert layout_of(program, 80).sizes[:, SCRATCH].tolist() == [40] * 4
         assert program.pieces[program.kind == SEND].sum() == 48
     assert np.diff(lower(RING, lag=0).slot_ptr).tolist() == [2] * 4
 
@@ -193,8 +193,8 @@ def test_an_alltoall_in_place_waits_for_what_stood_there() -> None:
     schedule = planned("alltoall", "full:ranks=4", "direct")
     program = lower(schedule, in_place=True)
     assert (program.kind == JOIN).sum() == 12
-    assert bind(program, 5).sizes[:, SCRATCH].tolist() == [15] * 4
-    assert bind(lower(schedule), 5).sizes[:, SCRATCH].tolist() == [0] * 4
+    assert layout_of(program, 5).sizes[:, SCRATCH].tolist() == [15] * 4
+    assert layout_of(lower(schedule), 5).sizes[:, SCRATCH].tolist() == [0] * 4
     compare(schedule, seeds=range(6))
     uneven = Collective("alltoall", 3, weights=np.arange(9) + 1)
     lopsided = antiphon.plan(uneven, antiphon.topology("full:ranks=3"), planner="direct").at(0).schedule
@@ -368,17 +368,17 @@ def test_a_file_holds_all() -> None:
             assert (mine.collective, mine.in_place, mine.label) == (theirs.collective, theirs.in_place, theirs.label)
             for rank in range(mine.ranks):
                 assert dump(mine, rank) == dump(theirs, rank)
-            assert np.array_equal(bind(mine, 77).sizes, bind(theirs, 77).sizes)
+            assert np.array_equal(layout_of(mine, 77).sizes, layout_of(theirs, 77).sizes)
         prove(again[-1])
 
 
 def test_the_file_is_as_the_page_says() -> None:
     for programs, data in files():
         for program in programs:
-            bound = bind(program, 1013)
+            layout = layout_of(program, 1013)
             for rank in range(program.ranks):
                 plain = Plain(data, rank, int(program.in_place))
-                assert [plain.first * 1013, plain.last * 1013] == bound.sizes[rank, :2].tolist()
+                assert [plain.first * 1013, plain.last * 1013] == layout.sizes[rank, :2].tolist()
                 first = int(program.op_ptr[rank])
                 assert len(plain.operations) == int(program.op_ptr[rank + 1]) - first
                 for row, one in enumerate(plain.operations, first):
@@ -387,7 +387,9 @@ def test_the_file_is_as_the_page_says() -> None:
                     assert [int(c[row]) for c in columns] == [kind, channel, peer, pieces, when]
                     at = int(program.part_ptr[row])
                     for nth in range(parts):
-                        here = tuple(int(c[at + nth]) for c in (bound.buffer, bound.begin, bound.length, bound.stride))
+                        here = tuple(
+                            int(c[at + nth]) for c in (layout.buffer, layout.begin, layout.length, layout.stride)
+                        )
                         assert plain.part(part + nth, 1013) == here
                     mine = program.wait[program.wait_ptr[row] : program.wait_ptr[row + 1]] - first
                     assert [w for (w,) in plain.waits[wait : wait + waits]] == mine.tolist()

@@ -21,7 +21,7 @@ from perfetto_env import opened
 
 import antiphon
 from antiphon.cli import run
-from antiphon.core.program import bind, encode
+from antiphon.core.program import encode, layout_of
 from antiphon.core.program.kinds import FOLD, RECEIVE, SEND
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import both
@@ -97,7 +97,7 @@ def test_a_record_for_every_operation(job: Callable[..., Job], kind: str, spec: 
     one = job(made, 80 * made.collective.buffer_weight * 4, 2**14)
     before = [trace.moment()[1] for trace in one.traces]
     one.go(op=op if made.collective.combining else "sum")
-    program, length = one.program, bind(one.program, one.unit).length
+    program, length = one.program, layout_of(one.program, one.unit).length
     for rank, trace in enumerate(one.traces):
         records = trace.call(0)
         wanted: Counter[tuple[int, int, int, int]] = Counter()

@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike
 
 from antiphon.core.columns import Bools, Ints, Longs, distinct, order_of, pack_columns, pointers, run_starts
 from antiphon.core.joints import refuse_joints
-from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
+from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, BufferLayout, Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
@@ -536,9 +536,9 @@ def lower(
     return operations(prepare(replace(ordered, joint=None), in_place), channels, lag, ordered.joint, staged)
 
 
-def has_little_scratch(bound: Bound) -> bool:
+def has_little_scratch(layout: BufferLayout) -> bool:
     """Return whether scratch is at most twice the largest buffer, so that it need not be reused (`lag`)."""
-    return int(bound.sizes[:, SCRATCH].max()) <= 2 * int(bound.sizes[:, :SCRATCH].max())
+    return int(layout.sizes[:, SCRATCH].max()) <= 2 * int(layout.sizes[:, :SCRATCH].max())
 
 
 def both(schedule: Schedule, *, channels: int = 1, lag: int = 1) -> list[Program]:

@@ -10,13 +10,13 @@ from antiphon.core.program.kinds import (
     JOIN,
     RECEIVE,
     SEND,
-    Bound,
+    BufferLayout,
     Pairs,
     Program,
     among,
-    bind,
     collective_among,
     job_of,
+    layout_of,
 )
 from antiphon.core.program.prove import prove
 
@@ -25,15 +25,15 @@ __all__ = [
     "JOIN",
     "RECEIVE",
     "SEND",
-    "Bound",
+    "BufferLayout",
     "Pairs",
     "Program",
     "among",
-    "bind",
     "collective_among",
     "decode",
     "dump",
     "encode",
     "job_of",
+    "layout_of",
     "prove",
 ]

@@ -1,4 +1,4 @@
-"""The type of programs, and their addresses: at one message size (`bind`), or in equal chunks (`chunked`).
+"""The type of programs, and their addresses: at one message size (`layout_of`), or in equal chunks (`chunked`).
 
 A program is a schedule compiled to operations per rank. Operations move and combine *parts*, intervals of buffers. A
 part is given by two *points* and a *base*. All blocks of the collective lie end to end on one line, measured in units
@@ -179,8 +179,8 @@ class Program:
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
-    """A program bound to one size by `bind`: its addresses, in elements."""
+class BufferLayout:
+    """Where a program finds its data at one size (`layout_of`): addresses in elements of the ranks' buffers."""
 
     unit: int  # elements per weight 1 of a block
     at: Longs  # per point its element on the line of all blocks
@@ -216,7 +216,7 @@ def positions(units: Longs, numerators: Longs, denominator: int, unit: int) -> L
     return out
 
 
-def bind(program: Program, unit: int) -> Bound:
+def layout_of(program: Program, unit: int) -> BufferLayout:
     """Return the addresses for `unit` elements per weight 1. Linear in points, bases, slots and parts.
 
     In `core.example.star` at eight elements rank 0 receives twice into scratch (buffer 2), adds both to its input (0)
@@ -227,10 +227,10 @@ def bind(program: Program, unit: int) -> Bound:
     >>> program = lower(star())
     >>> [NAMES[kind] for kind in program.kind[: program.op_ptr[1]]], program.part_ptr[:6].tolist()
     (['receive', 'receive', 'fold', 'send', 'send'], [0, 1, 2, 6, 7, 8])
-    >>> bound = bind(program, 8)
-    >>> bound.buffer[:8].tolist(), bound.begin[:8].tolist(), bound.length[:8].tolist()
+    >>> layout = layout_of(program, 8)
+    >>> layout.buffer[:8].tolist(), layout.begin[:8].tolist(), layout.length[:8].tolist()
     ([2, 2, 1, 0, 2, 2, 1, 1], [0, 8, 0, 0, 8, 0, 0, 0], [8, 8, 8, 8, 8, 8, 8, 8])
-    >>> bound.sizes.tolist()
+    >>> layout.sizes.tolist()
     [[8, 8, 16], [8, 8, 0], [8, 8, 0]]
     """
     weight = max(int(program.collective.weights.sum()), 1)
@@ -255,7 +255,7 @@ def bind(program: Program, unit: int) -> Bound:
     base_stride[scratch] = stride[program.slot_class[slot]]
     sizes = np.stack([program.weights[0] * unit, program.weights[1] * unit, np.diff(first)], axis=1)
     begin, base = at[program.part_begin], program.part_base
-    return Bound(
+    return BufferLayout(
         unit,
         at,
         program.base_buffer[base],
@@ -284,7 +284,7 @@ def grain(program: Program) -> int:
     return program.denominator // math.gcd(program.denominator, int(np.gcd.reduce(program.point_part, initial=0)))
 
 
-def chunked(program: Program, max_chunks: int, format_name: str) -> Bound:
+def chunked(program: Program, max_chunks: int, format_name: str) -> BufferLayout:
     """Return the addresses of a program counted in chunks: those at its grain.
 
     Runtimes support the sizes that the grain divides, and scale these addresses. Raises Unsupported, on behalf of
@@ -298,14 +298,14 @@ def chunked(program: Program, max_chunks: int, format_name: str) -> Bound:
             f"in a buffer, of at most {max_chunks}; take fewer chunks, or a planner that cuts blocks evenly"
         )
     # Scratch is known only after binding, so it is checked second.
-    bound = bind(program, unit)
-    largest = int(bound.sizes.max(initial=0))
+    layout = layout_of(program, unit)
+    largest = int(layout.sizes.max(initial=0))
     if largest > max_chunks:
         raise Unsupported(
             f"{format_name}: {largest} chunks of scratch at one rank, of at most {max_chunks}; take fewer chunks, or "
             "another planner"
         )
-    return bound
+    return layout
 
 
 # ---- subsets of the ranks ----

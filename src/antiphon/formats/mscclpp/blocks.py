@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
 from antiphon.formats.mscclpp.gpu import BlockText, BufferKey, Chaining, Gpu, SwitchGroup
@@ -448,34 +448,34 @@ def name_buffers(program: Program) -> tuple[str, ...]:
 
 
 def gpus_of(
-    program: Program, bound: Bound, switched: Switched, blocks: int, far: Far, chunk_bytes: int = 0
+    program: Program, layout: BufferLayout, switched: Switched, blocks: int, far: Far, chunk_bytes: int = 0
 ) -> list[Gpu]:
     """Return the text of all ranks, for data with signals.
 
-    `bound`: addresses of data; `chunk_bytes`: see `_fit_blocks`.
+    `layout`: addresses of data; `chunk_bytes`: see `_fit_blocks`.
     """
     names = name_buffers(program)
     groups = sorted({(ranks, names[buffer]) for ranks, buffer in switched.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{BACK_END}: lets switches work for ranks of one host only; {ADVICE}")
     ends = [Ends(rank, far, names, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
-    return _fit_blocks(ends, blocks, OneSided(program, bound, switched).split_streams, chunk_bytes)[1]
+    return _fit_blocks(ends, blocks, OneSided(program, layout, switched).split_streams, chunk_bytes)[1]
 
 
-def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[Bound, list[Gpu]]:
+def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[BufferLayout, list[Gpu]]:
     """Return addresses and the text of all ranks, for data in packets."""
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, BACK_END), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
-    bound, gpus = _fit_blocks(ends, blocks, packets.split_streams, 0)
-    if int(bound.sizes.sum()) > MOST_CELLS:
-        raise Unsupported(f"{BACK_END}: {int(bound.sizes.sum())} chunks and packets, of at most {MOST_CELLS}")
-    return bound, gpus
+    layout, gpus = _fit_blocks(ends, blocks, packets.split_streams, 0)
+    if int(layout.sizes.sum()) > MOST_CELLS:
+        raise Unsupported(f"{BACK_END}: {int(layout.sizes.sum())} chunks and packets, of at most {MOST_CELLS}")
+    return layout, gpus
 
 
 @without_gc()
 def _fit_blocks(
     ends: list[Ends], blocks: int, deal_into: Callable[[int], StreamSteps], chunk_bytes: int
-) -> tuple[Bound, list[Gpu]]:
+) -> tuple[BufferLayout, list[Gpu]]:
     """Return addresses and thread blocks, by the first layout that the executor can load:
 
     1. groups that share streams, where these are few. `chunk_bytes`: the size of the largest chunk; 0: no groups.
@@ -493,7 +493,7 @@ def _fit_blocks(
     for max_streams, max_crowd in (*tries, (FEW_STREAMS, CROWD), (1, CROWD)):
         if max_crowd == 2 and not more_streams_help:
             continue
-        streams, steps_of, bound = deal_into(max_streams)
+        streams, steps_of, layout = deal_into(max_streams)
         more_streams_help = streams >= max_streams
         gpus: list[Gpu] = []
         try:
@@ -508,7 +508,7 @@ def _fit_blocks(
         except Unsupported as error:
             reason = str(error)
             continue
-        return bound, gpus
+        return layout, gpus
     raise Unsupported(f"{BACK_END}: {reason}; take a planner with fewer steps, or fewer chunks")
 
 
@@ -521,12 +521,12 @@ class _Grouping(NamedTuple):
     moving_blocks: int
     group: int  # thread blocks per stream
     steps: list[list[list[Step]]]
-    bound: Bound
+    layout: BufferLayout
 
 
 def _fit_groups(
     ends: list[Ends], blocks: int, deal_into: Callable[[int], StreamSteps], chunk_bytes: int
-) -> tuple[Bound, list[Gpu]] | None:
+) -> tuple[BufferLayout, list[Gpu]] | None:
     """Return addresses and thread blocks in groups; None if groups do not help or fit.
 
     With switches, most ranks have only signals in a stream, and its blocks there are idle. So fewer streams with larger
@@ -535,7 +535,7 @@ def _fit_groups(
     best: _Grouping | None = None
     max_streams = blocks
     while max_streams:
-        streams, steps_of, bound = deal_into(max_streams)
+        streams, steps_of, layout = deal_into(max_streams)
         # Quick exit: the streams of rank 0 fill nearly all blocks. Without switches other ranks have about as many.
         if not ends[0].switch_groups and 4 * sum(map(bool, steps_of(0))) > 3 * blocks:
             return None
@@ -543,7 +543,7 @@ def _fit_groups(
         busy_streams = max(sum(map(bool, of_rank)) for of_rank in by_rank)
         group = min(blocks // max(busy_streams, 1), max(chunk_bytes // MIN_SHARE, 1))
         moving_streams = sum(any(step.kind in DATA for step in steps) for of_rank in by_rank for steps in of_rank)
-        grouping = _Grouping(moving_streams * group, group, by_rank, bound)
+        grouping = _Grouping(moving_streams * group, group, by_rank, layout)
         if best is None or grouping.moving_blocks > best.moving_blocks:
             best = grouping
         if 4 * grouping.moving_blocks > 3 * blocks * len(ends):
@@ -551,7 +551,7 @@ def _fit_groups(
         max_streams = min(max_streams, streams) // 2
     if best is None or best.group == 1:
         return None
-    _, group, by_rank, bound = best
+    _, group, by_rank, layout = best
     units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
     by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
     divided = {stream for stream in range(len(units)) if can_be_divided([of_rank[stream] for of_rank in by_rank])}
@@ -565,6 +565,6 @@ def _fit_groups(
         with suppress(Unsupported):
             gpus = [gpu_of(*of_rank, 2, group, divided) for of_rank in zip(ends, by_rank, strict=True)]
             if all(len(gpu.blocks) <= blocks for gpu in gpus):
-                return bound, gpus
+                return layout, gpus
         group //= 2
     return None

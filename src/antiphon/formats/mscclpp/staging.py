@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.formats.mscclpp.blocks import (
@@ -58,29 +58,29 @@ SPARE = 4  # at most 1 / SPARE of scratch is in use: smaller units, so that smal
 
 @dataclass(frozen=True)
 class Staged:
-    """The thread blocks of all ranks (`gpus`), their addresses (`bound`), and the bytes of a unit.
+    """The thread blocks of all ranks (`gpus`), their addresses (`layout`), and the bytes of a unit.
 
     Calls must be large enough that each chunk has at least `unit` bytes.
     """
 
-    bound: Bound
+    layout: BufferLayout
     gpus: list[Gpu]
     unit: int
 
 
 @without_gc()
-def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int) -> Staged:
+def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignment: int) -> Staged:
     """Return the plan of a program whose ranks receive in scratch alone (`lower(staged=True)`).
 
     `blocks`: thread blocks per rank to aim at. `alignment`: bytes that units are multiples of.
     """
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
-    one_sided, reason = OneSided(program, bound), ""
+    one_sided, reason = OneSided(program, layout), ""
     for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
         # 1. The steps of all ranks: sums one by one, copies for ports; all steps of a stream on as many chunks
         # (`chunks_per_step`), so that one loop runs them.
         _, steps_of, _ = one_sided.split_streams(max_streams)
-        sizes = bound.sizes.copy()
+        sizes = layout.sizes.copy()
         streams_by_rank = []
         for rank_ends in ends:
             copies = _Copies(rank_ends, int(sizes[rank_ends.rank, SCRATCH]))
@@ -114,7 +114,7 @@ def stage(program: Program, bound: Bound, blocks: int, far: Far, alignment: int)
             continue
         sizes *= splits
         sizes[:, SCRATCH] = slots
-        return Staged(replace(bound, unit=bound.unit * splits, sizes=sizes), gpus, unit)
+        return Staged(replace(layout, unit=layout.unit * splits, sizes=sizes), gpus, unit)
     raise Unsupported(f"{BACK_END}: cannot stage data through scratch: {reason}")
 
 

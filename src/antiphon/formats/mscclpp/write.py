@@ -23,7 +23,7 @@ from typing import NamedTuple
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
-from antiphon.core.program import Bound, Program, among, collective_among, job_of
+from antiphon.core.program import BufferLayout, Program, among, collective_among, job_of
 from antiphon.core.program.kinds import SCRATCH, chunked
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
@@ -259,18 +259,18 @@ class _Writer:
         use_packets = packet_limit > 0 and start <= packet_limit
         packet_plan = _by_packets(schedule, in_place, self.blocks, far) if use_packets else None
         if packet_plan is not None:
-            program, bound, gpus = packet_plan
+            program, layout, gpus = packet_plan
             end = packet_limit + 1 if stop is None else min(stop, packet_limit + 1)
-            head = _Head(program, bound, (start, end), self.threads, self.alignment, self.name, packets=True)
+            head = _Head(program, layout, (start, end), self.threads, self.alignment, self.name, packets=True)
             if start < (end := min(end, head.sizes.largest + 1)):  # packets have only so much room
                 yield _Variant(in_place, head, gpus)
                 start = end
         if self.staged:
             yield from self._staged(schedule, in_place, (start, stop), far)
         elif stop is None or start < stop:
-            program, bound, switched_part = _lower_plan(schedule, in_place, self.lag)
-            head = _Head(program, bound, (start, stop), self.threads, self.alignment, self.name)
-            gpus = gpus_of(program, bound, switched_part, self.blocks, far, head.largest_chunk)
+            program, layout, switched_part = _lower_plan(schedule, in_place, self.lag)
+            head = _Head(program, layout, (start, stop), self.threads, self.alignment, self.name)
+            gpus = gpus_of(program, layout, switched_part, self.blocks, far, head.largest_chunk)
             yield _Variant(in_place, head, gpus)
 
     def _staged(self, schedule: Schedule, in_place: bool, span: tuple[int, int | None], far: Far) -> Iterator[_Variant]:
@@ -280,7 +280,7 @@ class _Writer:
         lowered = lower(schedule, in_place=in_place, lag=MAX_LAG, staged=True)
         program = among(lowered, job_of(schedule.collective))
         plan = stage(program, chunked(program, MOST_CHUNKS, BACK_END), self.blocks, far, self.alignment)
-        head = _Head(program, plan.bound, span, self.threads, self.alignment, self.name, slot=plan.unit)
+        head = _Head(program, plan.layout, span, self.threads, self.alignment, self.name, slot=plan.unit)
         if head.sizes.smallest <= head.sizes.largest:
             yield _Variant(in_place, head, plan.gpus)
 
@@ -308,11 +308,11 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
     if packets:
         if not can_use_packets(program):
             raise Unsupported(f"{BACK_END}: not everyone hears from everyone, as packets need; leave them out")
-        bound, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
-        return _Head(program, bound, (0, None), 1024, 16, "", packets=True).text(gpus)
-    bound, switched_part = _find_switched(program)
-    gpus = gpus_of(program, bound, switched_part, blocks, lambda a, b: False)
-    return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
+        layout, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
+        return _Head(program, layout, (0, None), 1024, 16, "", packets=True).text(gpus)
+    layout, switched_part = _find_switched(program)
+    gpus = gpus_of(program, layout, switched_part, blocks, lambda a, b: False)
+    return _Head(program, layout, (0, None), 1024, 16, "").text(gpus)
 
 
 def _has_equal_counts(collective: Collective) -> bool:
@@ -335,14 +335,14 @@ def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
     return lambda a, b: host[a] != host[b], sizes
 
 
-def _find_switched(program: Program) -> tuple[Bound, Switched]:
+def _find_switched(program: Program) -> tuple[BufferLayout, Switched]:
     """Return the addresses of a program's data, in chunks, and the part of the program that switches perform."""
-    bound = chunked(program, MOST_CHUNKS, BACK_END)
-    switched_part = switched(program, bound, BACK_END)
-    return drop_unused_scratch(program, bound, switched_part), switched_part
+    layout = chunked(program, MOST_CHUNKS, BACK_END)
+    switched_part = switched(program, layout, BACK_END)
+    return drop_unused_scratch(program, layout, switched_part), switched_part
 
 
-def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
+def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, BufferLayout, Switched]:
     if not schedule.collective.weights.any():
         raise Unsupported(f"{BACK_END}: no rank has any data, and a loader divides by the chunks of its buffers")
     # By default (lag 0) without reuse of scratch (MAX_LAG) if that is little, else with reuse after one step.
@@ -353,19 +353,21 @@ def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, 
             if schedule.joint is None:
                 raise
             raise Unsupported(f"{error}; {ADVICE}") from None
-        bound, switched_part = _find_switched(program)
-        if tried_lag == lag or has_little_scratch(bound):
+        layout, switched_part = _find_switched(program)
+        if tried_lag == lag or has_little_scratch(layout):
             break
-    total = int(bound.sizes.sum())
+    total = int(layout.sizes.sum())
     if total > MOST_CELLS:
         raise Unsupported(
             f"{BACK_END}: {total} chunks in the buffers of all ranks, of at most {MOST_CELLS}; use a planner (or "
             "options) that gives fewer chunks, or shares of smaller denominators"
         )
-    return program, bound, switched_part
+    return program, layout, switched_part
 
 
-def _by_packets(schedule: Schedule, in_place: bool, blocks: int, far: Far) -> tuple[Program, Bound, list[Gpu]] | None:
+def _by_packets(
+    schedule: Schedule, in_place: bool, blocks: int, far: Far
+) -> tuple[Program, BufferLayout, list[Gpu]] | None:
     """Return the plan that uses packets, in scratch without reuse; None if the schedule cannot use packets."""
     if schedule.joint is not None:
         return None
@@ -401,18 +403,18 @@ class _Sizes(NamedTuple):
 class _Head:
     """What a file states as a whole, and the text around that of its GPUs.
 
-    `bound`: the addresses of the program's data, in chunks. `span`: the sizes of calls, from the first up to but not
+    `layout`: the addresses of the program's data, in chunks. `span`: the sizes of calls, from the first up to but not
     including the second (None: no limit). `label`: the plan's name, set by `text`. `packets`: it uses packets. `slot`:
     bytes of a slot of scratch, if all data passes through slots.
     """
 
     def __init__(
-        self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str,
-        *, packets: bool = False, slot: int = 0,
+        self, program: Program, layout: BufferLayout, span: tuple[int, int | None], threads: int, alignment: int,
+        name: str, *, packets: bool = False, slot: int = 0,
     ) -> None:  # fmt: skip
-        self.program, self.bound, self.span, self.slot = program, bound, span, slot
+        self.program, self.layout, self.span, self.slot = program, layout, span, slot
         self.threads, self.alignment, self.name, self.packets = threads, alignment, name, packets
-        self.chunks = chunks_of_ranks(program.collective, program.in_place, bound.unit)
+        self.chunks = chunks_of_ranks(program.collective, program.in_place, layout.unit)
         self.sizes, self.label = self._find_sizes(), ""
 
     @property
@@ -449,7 +451,7 @@ class _Head:
         into 32 bits, packets into the shared scratch."""
         collective = self.program.collective
         # Offsets of the executor have 32 bits: chunk size * largest number of chunks < MOST_OFFSET.
-        scratch = 0 if self.slot else int(self.bound.sizes[:, SCRATCH].max())
+        scratch = 0 if self.slot else int(self.layout.sizes[:, SCRATCH].max())
         chunk = (MOST_OFFSET - 1) // max(scratch, *(max(pair) for pair in self.chunks))
         if self.packets:
             # Calls take turns in two halves of the shared scratch, and packets are twice as large as their data.
@@ -484,7 +486,7 @@ class _Head:
         )
         blocks = ",\n".join(self._block_text(number, block) for number, block in enumerate(gpu.blocks))
         semaphores = ",".join(['{"init_value":0}'] * gpu.chaining.semaphores)
-        scratch = int(self.bound.sizes[rank, SCRATCH])
+        scratch = int(self.layout.sizes[rank, SCRATCH])
         return (
             f'{{"id":{rank},"input_chunks":{chunks[0]},"output_chunks":{chunks[1]},"scratch_chunks":{scratch},'
             f'"threadblocks":[\n{blocks}],"channels":[{channels}],"remote_buffers":[{buffers}],'

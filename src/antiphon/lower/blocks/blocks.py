@@ -28,7 +28,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
 from antiphon.lower.blocks.operations import (
@@ -148,7 +148,7 @@ class Blocks:
 
 
 def number_blocks(
-    program: Program, sized: Bound, values: Values, blocks_of_rank: list[list[Block]], limits: Limits
+    program: Program, sized: BufferLayout, values: Values, blocks_of_rank: list[list[Block]], limits: Limits
 ) -> Blocks:
     """Number blocks, steps and scratch of all ranks. Linear in steps and cells."""
     ranks, sizes = [], []
@@ -301,7 +301,7 @@ def compile_to_blocks(
 
 
 def _place_blocks(
-    program: Program, sized: Bound, limits: Limits, split_blocks: bool, lane_limit: int
+    program: Program, sized: BufferLayout, limits: Limits, split_blocks: bool, lane_limit: int
 ) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
     """Place thread blocks on up to `lane_limit` lanes.
 

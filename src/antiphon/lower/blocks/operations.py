@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
-from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
+from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, BufferLayout, Program
 from antiphon.core.program.kinds import SCRATCH
 
 RECEIVES = ("r", "rcs", "rrc", "rrs", "rrcs")
@@ -156,7 +156,7 @@ class Values:
         return self.reader[first : first + count] == [reader] * count
 
 
-def read_values(program: Program, bound: Bound, split_blocks: bool) -> Values:
+def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> Values:
     """Return the operations of all ranks with the versions that they read. Linear in cells moved.
 
     `split_blocks`: no stretch of a user's buffer crosses the end of a block of the collective.
@@ -164,11 +164,11 @@ def read_values(program: Program, bound: Bound, split_blocks: bool) -> Values:
     result = Values([], [], [], [], [])
     by_row: list[Operation] = []  # per row of the program its operation; the last one if the row is cut
     for rank in range(program.ranks):
-        size = [int(each) for each in bound.sizes[rank]]
+        size = [int(each) for each in layout.sizes[rank]]
         base = first_cells_of(size)
         result.scratch.append(base[SCRATCH])
-        edges = _Edges(bound.unit if split_blocks else 0, base[SCRATCH], base[1])
-        operations = _rank_operations(program, bound, rank, base, edges, by_row)
+        edges = _Edges(layout.unit if split_blocks else 0, base[SCRATCH], base[1])
+        operations = _rank_operations(program, layout, rank, base, edges, by_row)
         result.ranks.append(_assign_versions(result, operations, base[SCRATCH] + size[SCRATCH], edges))
     pairs = zip(*(rows.tolist() for rows in program.pairs), strict=True)  # messages are never cut
     result.messages += [(by_row[send], by_row[receive]) for send, receive in pairs if by_row[send].kind == SEND]
@@ -184,7 +184,7 @@ def first_cells_of(sizes: list[int]) -> list[int]:
 
 
 def _rank_operations(
-    program: Program, bound: Bound, rank: int, base: list[int], edges: _Edges, by_row: list[Operation]
+    program: Program, layout: BufferLayout, rank: int, base: list[int], edges: _Edges, by_row: list[Operation]
 ) -> list[Operation]:  # fmt: skip
     """Return the operations of a rank, in order; append one to `by_row` for each row of the program.
 
@@ -193,8 +193,8 @@ def _rank_operations(
     low, high = int(program.op_ptr[rank]), int(program.op_ptr[rank + 1])
     part_ptr = program.part_ptr[low : high + 1].tolist()
     begin, end = part_ptr[0], part_ptr[-1]
-    buffer = bound.buffer[begin:end].tolist()
-    columns = zip(buffer, bound.begin[begin:end].tolist(), bound.length[begin:end].tolist(), strict=True)
+    buffer = layout.buffer[begin:end].tolist()
+    columns = zip(buffer, layout.begin[begin:end].tolist(), layout.length[begin:end].tolist(), strict=True)
     spans = [(base[kind] + first, count) for kind, first, count in columns]
     wait_ptr = program.wait_ptr[low : high + 1].tolist()
     wait = (program.wait[wait_ptr[0] : wait_ptr[-1]] - low).tolist()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.columns import Longs
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.lower.onesided.form import Place
@@ -44,7 +44,7 @@ class Atoms:
     origin: Longs  # per region: the place of its origin on the line
     first: Longs  # per region: its first place in scratch
     shared: Longs  # per region: 1 if its slot has other regions, too, else 0
-    bound: Bound  # all addresses, as if the program were bound to a size of `count` elements per unit
+    layout: BufferLayout  # all addresses, at a size of `count` elements per unit
 
     @property
     def count(self) -> int:
@@ -120,10 +120,10 @@ def atoms(program: Program) -> Atoms:
     sizes[:, INPUT], sizes[:, OUTPUT] = p.weights[0] * count, p.weights[1] * count
     np.maximum.at(sizes[:, SCRATCH], regions[:, 0], first + reach)
     length = at[p.part_end] - begin
-    bound = Bound(count, at, p.base_buffer[base], offset[base] + begin, length, np.zeros_like(length), sizes)
+    layout = BufferLayout(count, at, p.base_buffer[base], offset[base] + begin, length, np.zeros_like(length), sizes)
     slots = np.unique(regions[:, :2], axis=0, return_inverse=True, return_counts=True) if len(regions) else None
     shared = slots[2][slots[1].reshape(-1)] > 1 if slots else np.zeros(0, bool)
-    return Atoms(p.denominator, cuts, ptr, regions[:, 1], regions[:, 2], first, shared.astype(np.int64), bound)
+    return Atoms(p.denominator, cuts, ptr, regions[:, 1], regions[:, 2], first, shared.astype(np.int64), layout)
 
 
 def _lay_out_regions(rank: Longs, reach: Longs, ranks: int) -> tuple[Longs, Longs]:

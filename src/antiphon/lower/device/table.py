@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.columns import Longs
-from antiphon.core.program import Program, bind
+from antiphon.core.program import Program, layout_of
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
@@ -84,7 +84,7 @@ def _lower_sparing_scratch(schedule: Schedule, in_place: bool) -> Program:
     """Return the program; scratch is reused only if it would otherwise exceed twice the largest buffer."""
     # Without reuse slices of atoms may run ahead independently (`Table.sliced`).
     program = lower(schedule, in_place=in_place, lag=MAX_LAG, joints=True)
-    if has_little_scratch(bind(program, program.denominator)):
+    if has_little_scratch(layout_of(program, program.denominator)):
         return program
     return lower(schedule, in_place=in_place, lag=1, joints=True)
 
@@ -96,9 +96,11 @@ def tables_of(
     stream.
     """
     addresses = atoms(program)
-    by_switches = switched(program, addresses.bound, "a device table") if len(program.joint) else Switched.none(program)
+    by_switches = (
+        switched(program, addresses.layout, "a device table") if len(program.joint) else Switched.none(program)
+    )
     streams_of_steps = one_sided(
-        program, addresses.bound, streams, by_switches, addresses.access_range, MOST_OPERANDS, pull
+        program, addresses.layout, streams, by_switches, addresses.access_range, MOST_OPERANDS, pull
     )
     boxes = None
     if packets:
@@ -140,7 +142,7 @@ class _Finish:
 
     def of(self, rank: int) -> dict[int, list[tuple[int, int, int]]]:
         """Return by stream the begin, size and divisor of each stretch that it divides, at a rank."""
-        p, at, by_stream = self.program, self.addresses.bound.at, dict[int, list[tuple[int, int, int]]]()
+        p, at, by_stream = self.program, self.addresses.layout.at, dict[int, list[tuple[int, int, int]]]()
         for row in range(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1])):
             base = int(p.base_shift[p.finish_base[row]]) * self.addresses.count
             low, high = base + int(at[p.finish_begin[row]]), base + int(at[p.finish_end[row]])

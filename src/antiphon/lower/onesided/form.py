@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.columns import Bools, pointers
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import BufferLayout, Program
 
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD = range(7)
 NAMES = ("signal", "wait", "put", "fold", "sync", "switch", "spread")
@@ -73,15 +73,15 @@ class Moves:
 
     `message`: per move the number of its message. `columns`: five arrays, per move the buffer and chunk of its source,
     the buffer and chunk of its target, and its size in chunks. `empty`: per message whether it moves nothing.
-    `bound`: the program with its places resolved (core.program), no lower bound.
+    `layout`: where the data lie, counted in chunks.
     """
 
-    def __init__(self, program: Program, bound: Bound) -> None:
-        self.program, self.bound = program, bound
+    def __init__(self, program: Program, layout: BufferLayout) -> None:
+        self.program, self.layout = program, layout
         # Entry i of both columns is message i: its send and its receive.
         send, receive = program.pairs
         self.first_message = pointers(program.rank[send], program.ranks)  # per rank; sends are sorted by rank
-        length_before = np.concatenate([[0], np.cumsum(bound.length)])  # chunks of all parts before each part
+        length_before = np.concatenate([[0], np.cumsum(layout.length)])  # chunks of all parts before each part
         self.empty: Bools = length_before[program.part_ptr[send]] == length_before[program.part_ptr[send + 1]]
         # The common case in columns: one part on either side, so one move.
         is_single = ~self.empty
@@ -89,8 +89,10 @@ class Moves:
             is_single &= program.part_ptr[rows + 1] - program.part_ptr[rows] == 1
         single = np.flatnonzero(is_single)
         send_part, receive_part = program.part_ptr[send[single]], program.part_ptr[receive[single]]
-        source, target = ((bound.buffer[part_rows], bound.begin[part_rows]) for part_rows in (send_part, receive_part))
-        columns = (*source, *target, bound.length[send_part])
+        source, target = (
+            (layout.buffer[part_rows], layout.begin[part_rows]) for part_rows in (send_part, receive_part)
+        )
+        columns = (*source, *target, layout.length[send_part])
         # Messages of several parts are cut one by one.
         multiple = [
             (message, *move)
@@ -130,8 +132,8 @@ class Moves:
 
     def _message_parts(self, row: int) -> list[tuple[int, int, int]]:
         """Return (buffer, first chunk, length) of each part of a send or receive."""
-        bound, rows = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
-        columns = (bound.buffer[rows].tolist(), bound.begin[rows].tolist(), bound.length[rows].tolist())
+        layout, rows = self.layout, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
+        columns = (layout.buffer[rows].tolist(), layout.begin[rows].tolist(), layout.length[rows].tolist())
         return list(zip(*columns, strict=True))
 
 

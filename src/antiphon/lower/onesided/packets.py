@@ -38,7 +38,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, order_of, pointers, run_starts, sums_by_group
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
 from antiphon.core.program.kinds import RECEIVE, SCRATCH, SEND
 from antiphon.lower.onesided.form import (
@@ -75,11 +75,13 @@ class ByPackets:
     `far(a, b)`: whether two ranks are on different hosts.
     """
 
-    def __init__(self, program: Program, bound: Bound, far: Callable[[int, int], bool] = lambda a, b: False) -> None:
-        self.program, self.bound, self.far = program, bound, far
-        self.moves = Moves(program, bound)
+    def __init__(
+        self, program: Program, layout: BufferLayout, far: Callable[[int, int], bool] = lambda a, b: False
+    ) -> None:
+        self.program, self.layout, self.far = program, layout, far
+        self.moves = Moves(program, layout)
         folds = np.flatnonzero(program.kind == FOLDS)
-        self.folds = folds[bound.length[program.part_ptr[folds]] > 0]
+        self.folds = folds[layout.length[program.part_ptr[folds]] > 0]
 
     def split_streams(self, max_streams: int) -> StreamSteps:
         """Return the steps in at most `max_streams` streams.
@@ -93,9 +95,9 @@ class ByPackets:
         turn = stream * times + program.when // 2
         sent = _Sent.of(program, program.pairs.send[self.moves.message], self.moves.columns, turn, self.far)
         folds = self.folds[np.lexsort((turn[self.folds], program.rank[self.folds]))]
-        places = _Places(program, self.bound, sent, folds)
-        work = _RankWork(program, self.bound, turn, sent, folds, places)
-        sizes = self.bound.sizes.copy()
+        places = _Places(program, self.layout, sent, folds)
+        work = _RankWork(program, self.layout, turn, sent, folds, places)
+        sizes = self.layout.sizes.copy()
         sizes[:, SCRATCH] = places.sizes()
 
         def steps(rank: int) -> list[list[Step]]:
@@ -104,7 +106,7 @@ class ByPackets:
                 by_stream[index] = _StepWriter(rank).steps(turns)
             return by_stream
 
-        return StreamSteps(count, steps, replace(self.bound, sizes=sizes))
+        return StreamSteps(count, steps, replace(self.layout, sizes=sizes))
 
 
 class _Sent(NamedTuple):
@@ -175,8 +177,8 @@ class _Places:
     `data`: for each chunk of scratch of all ranks whether it is stored as data. `first`: per rank its first such chunk.
     """
 
-    def __init__(self, program: Program, bound: Bound, sent: _Sent, folds: Longs) -> None:
-        self.first = np.concatenate([[0], np.cumsum(bound.sizes[:, SCRATCH])]).astype(np.int64)
+    def __init__(self, program: Program, layout: BufferLayout, sent: _Sent, folds: Longs) -> None:
+        self.first = np.concatenate([[0], np.cumsum(layout.sizes[:, SCRATCH])]).astype(np.int64)
         self.slots = sent.count_slots(program.ranks)
         # Only scratch may stay packets; users' buffers always hold data.
         to_scratch = sent.target == SCRATCH
@@ -184,23 +186,23 @@ class _Places:
         self.slot_of = np.full(int(self.first[-1]) + 1, -1, np.int64)  # of each chunk that arrives by packets
         self.slot_of[concat_ranges(arrival, size)] = concat_ranges(sent.slot[to_scratch], size)
         operands = concat_ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
-        operands = operands[bound.buffer[operands] == SCRATCH]
-        read = self.first[program.rank[program.part_op[operands]]] + bound.begin[operands]
+        operands = operands[layout.buffer[operands] == SCRATCH]
+        read = self.first[program.rank[program.part_op[operands]]] + layout.begin[operands]
         # May grow below: a stretch is data as a whole or not at all.
-        self.data = self._needed_as_data(program, bound)
-        self._unify_stretches(_long_slices(arrival, size), _long_slices(read, bound.length[operands]))
+        self.data = self._needed_as_data(program, layout)
+        self._unify_stretches(_long_slices(arrival, size), _long_slices(read, layout.length[operands]))
         self.place = np.concatenate([[0], np.cumsum(self.data)])  # per chunk, the number of data chunks before it
 
-    def _needed_as_data(self, program: Program, bound: Bound) -> Bools:
+    def _needed_as_data(self, program: Program, layout: BufferLayout) -> Bools:
         """Return the chunks not written by exactly one message, or read by anything but folds."""
-        inside = bound.buffer == SCRATCH
+        inside = layout.buffer == SCRATCH
         kind, rank = program.kind[program.part_op], program.rank[program.part_op]
         result = np.zeros(len(inside), bool)
         result[program.part_ptr[:-1][program.kind == FOLDS]] = True
         # per chunk: how many receives and folds write it; how many sends read it or folds write it
         written, sent_or_folded = (
             _count_coverage(
-                self.first[rank[selected]] + bound.begin[selected], bound.length[selected], len(self.slot_of)
+                self.first[rank[selected]] + layout.begin[selected], layout.length[selected], len(self.slot_of)
             )
             for selected in (inside & ((kind == RECEIVE) | result), inside & ((kind == SEND) | result))
         )
@@ -270,7 +272,7 @@ class _RankWork:
     """The work of every rank, at its final addresses."""
 
     def __init__(
-        self, program: Program, bound: Bound, turn: Longs, sent: _Sent, folds: Longs, places: _Places
+        self, program: Program, layout: BufferLayout, turn: Longs, sent: _Sent, folds: Longs, places: _Places
     ) -> None:  # fmt: skip
         self.sent, self.turn, self.folds, ranks = sent, turn[folds], folds, program.ranks
         self.by_rank = order_of(sent.rank, ranks)
@@ -281,7 +283,7 @@ class _RankWork:
         self.unpacked_ptr = pointers(sent.peer[self.unpacked], ranks)
         self.target_begin = places.data_positions(sent.peer, sent.target, sent.target_begin)
         self.fold_ptr = pointers(program.rank[folds], ranks)
-        self.size = bound.length[program.part_ptr[folds]]
+        self.size = layout.length[program.part_ptr[folds]]
         part_counts = np.diff(program.part_ptr)[folds]
         self.part_ptr = np.concatenate([[0], np.cumsum(part_counts)])
         # One entry per operand; the first of each fold is its result.
@@ -289,7 +291,7 @@ class _RankWork:
             concat_ranges(program.part_ptr[folds], part_counts),
             np.repeat(np.arange(len(folds)), part_counts),
         )
-        rank, buffer, begin = program.rank[folds][fold], bound.buffer[part_rows], bound.begin[part_rows]
+        rank, buffer, begin = program.rank[folds][fold], layout.buffer[part_rows], layout.begin[part_rows]
         slot = places.packets(rank, buffer, begin)
         slot[self.part_ptr[:-1]] = -1  # the result
         order = order_of(2 * fold + (slot >= 0), 2 * len(folds))  # data first, then packets

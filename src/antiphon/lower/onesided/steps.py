@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.columns import Bools, Longs, pointers
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
 from antiphon.lower.onesided.form import (
     FOLD,
@@ -63,7 +63,7 @@ class StreamSteps(NamedTuple):
 
     stream_count: int
     steps_of: Callable[[int], list[list[Step]]]  # rank -> its steps in each stream
-    bound: Bound  # the addresses, with scratch for all steps
+    layout: BufferLayout  # the addresses, with scratch for all steps
 
 
 def plain_range(rank: int, place: Place, size: int) -> tuple[int, int, int]:
@@ -206,16 +206,16 @@ def operand_batches(
 
 
 def one_sided(
-    program: Program, bound: Bound, max_streams: int, switched: Switched | None = None, range_of: RangeOf = plain_range,
-    operands: int = MOST_OPERANDS, pull: bool = False,
+    program: Program, layout: BufferLayout, max_streams: int, switched: Switched | None = None,
+    range_of: RangeOf = plain_range, operands: int = MOST_OPERANDS, pull: bool = False,
 ) -> Streams:  # fmt: skip
     """Return the steps of a program in at most `max_streams` streams. O(n log n).
 
-    `bound`: its addresses, counted in chunks. `switched`: the operations that switches perform. `range_of`: returns the
-    buffer and range that a rank accesses with a place and a size. `operands`: maximum number in a fold that is one
-    step. `pull`: receivers get instead of senders putting (except by switches).
+    `layout`: addresses in chunks. `switched`: the operations that switches perform. `range_of`: returns the buffer and
+    range that a rank accesses with a place and a size. `operands`: maximum number in a fold that is one step. `pull`:
+    receivers get instead of senders putting (except by switches).
     """
-    work = OneSided(program, bound, switched, range_of, operands)
+    work = OneSided(program, layout, switched, range_of, operands)
     split = (_GetWork if pull else _PutWork)(work, streams(program, max_streams, work.switched))
     steps_by_rank = [split.steps(rank) for rank in range(program.ranks)]
     return [[steps_by_rank[rank][number] for rank in range(program.ranks)] for number in range(split.count)]
@@ -225,12 +225,12 @@ class OneSided:
     """The data of `one_sided` for callers that try several numbers of streams, or need one rank at a time."""
 
     def __init__(
-        self, program: Program, bound: Bound, switched: Switched | None = None, range_of: RangeOf = plain_range,
+        self, program: Program, layout: BufferLayout, switched: Switched | None = None, range_of: RangeOf = plain_range,
         operands: int = MOST_OPERANDS,
     ) -> None:  # fmt: skip
-        self.program, self.bound, self.range_of, self.operands = program, bound, range_of, operands
+        self.program, self.layout, self.range_of, self.operands = program, layout, range_of, operands
         self.switched = switched or Switched.none(program)
-        self.moves = Moves(program, bound)
+        self.moves = Moves(program, layout)
         send, receive = program.pairs
         self.receive = receive.tolist()
         credit = find_credits(program, farther=not self.switched.switches)
@@ -239,8 +239,8 @@ class OneSided:
         self.credit = self.needs_credit.tolist()
         self.bare = self.switched.bare[send].tolist()
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
-        self.part = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
-        self.length, self.ptr = bound.length.tolist(), program.part_ptr.tolist()
+        self.part = list(zip(layout.buffer.tolist(), layout.begin.tolist(), strict=True))
+        self.length, self.ptr = layout.length.tolist(), program.part_ptr.tolist()
         folds = np.flatnonzero((program.kind == FOLDS) & ~self.switched.dropped)
         self.folds = folds[np.argsort(program.rank[folds], kind="stable")]
         self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
@@ -248,7 +248,7 @@ class OneSided:
     def split_streams(self, max_streams: int) -> StreamSteps:
         """Return the steps in at most `max_streams` streams."""
         work = _PutWork(self, streams(self.program, max_streams, self.switched))
-        return StreamSteps(work.count, work.steps, self.bound)
+        return StreamSteps(work.count, work.steps, self.layout)
 
 
 @dataclass(eq=False, slots=True)
@@ -280,9 +280,9 @@ class _PutWork:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
-    >>> from antiphon.core.program import bind
+    >>> from antiphon.core.program import layout_of
     >>> program = lower(star())
-    >>> work = _PutWork(OneSided(program, bind(program, 1)), np.zeros(program.operations, np.int64))
+    >>> work = _PutWork(OneSided(program, layout_of(program, 1)), np.zeros(program.operations, np.int64))
     >>> work.group[:2]
     [(0, 0, 1, 0, True, False), (0, 0, 2, 0, True, False)]
     >>> work.group[2:]

@@ -8,7 +8,7 @@ multicast or reduction in switches (see the glossary). Two forms can be performe
 - A multicast alone: the rank reads a place of its own and writes one place at all ranks.
 
 A place is a buffer and its first chunk. A group has one address for all its ranks, so the place must be the same at all
-of them; the rank that performs the operation is one of them. `Bound` is a program with its addresses for one size.
+of them; the rank that performs the operation is one of them. `BufferLayout` states where a program's data lie.
 
 Example, an allreduce of ranks 0, 1 and 2: ranks 1 and 2 send their inputs to rank 0, which folds them with its own and
 multicasts the sum. The switch reduces and multicasts at once, so only the messages of the multicast remain, as signals.
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.columns import Bools, Longs
-from antiphon.core.program import Bound, Program
+from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import FOLD, SCRATCH, SEND
 from antiphon.errors import Unsupported
 from antiphon.lower.onesided.form import Place
@@ -66,45 +66,45 @@ class Switched:
                        if switch.combines or place is switch.target})  # fmt: skip
 
 
-def switched(program: Program, bound: Bound, format_name: str) -> Switched:
+def switched(program: Program, layout: BufferLayout, format_name: str) -> Switched:
     """Return the operations of switches for all joints of a program. O(n log n).
 
     Raises Unsupported, in the name of `format_name`, if a joint cannot be performed by a switch.
     """
     if int(program.joint.max(initial=-1)) < 0:
         return Switched.none(program)
-    return _Finder(program, bound, format_name).find_switches()
+    return _Finder(program, layout, format_name).find_switches()
 
 
-def drop_unused_scratch(program: Program, bound: Bound, switched: Switched) -> Bound:
+def drop_unused_scratch(program: Program, layout: BufferLayout, switched: Switched) -> BufferLayout:
     """Return the addresses without the scratch that only dropped operations used.
 
     >>> from antiphon.core.example import star
-    >>> from antiphon.core.program.kinds import bind
+    >>> from antiphon.core.program.kinds import layout_of
     >>> from antiphon.lower.lowering import lower
     >>> program = lower(star())
-    >>> bound, nothing = bind(program, 1), Switched.none(program)
-    >>> smaller = drop_unused_scratch(program, bound, replace(nothing, dropped=program.rank == 0))  # all of rank 0
-    >>> bound.sizes.tolist(), smaller.sizes.tolist()
+    >>> layout, nothing = layout_of(program, 1), Switched.none(program)
+    >>> smaller = drop_unused_scratch(program, layout, replace(nothing, dropped=program.rank == 0))  # all of rank 0
+    >>> layout.sizes.tolist(), smaller.sizes.tolist()
     ([[1, 1, 2], [1, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]])
     """
     # A place that a switch uses must keep the same address at all ranks.
     if any(place[0] == SCRATCH for switch in switched.switches for place in (switch.source, switch.target)):
-        return bound  # it lies at one address for all ranks
+        return layout  # it lies at one address for all ranks
     # Mark used cells by a difference array over the scratch of all ranks laid end to end.
-    is_used = (bound.buffer == SCRATCH) & ~switched.dropped[program.part_op]
-    scratch_sizes, part_rank = bound.sizes[:, SCRATCH], program.rank[program.part_op]
+    is_used = (layout.buffer == SCRATCH) & ~switched.dropped[program.part_op]
+    scratch_sizes, part_rank = layout.sizes[:, SCRATCH], program.rank[program.part_op]
     scratch_begin = np.concatenate([[0], np.cumsum(scratch_sizes)])
-    cell = scratch_begin[part_rank[is_used]] + bound.begin[is_used]
+    cell = scratch_begin[part_rank[is_used]] + layout.begin[is_used]
     change = np.zeros(int(scratch_begin[-1]) + 1, np.int64)
     np.add.at(change, cell, 1)
-    np.add.at(change, cell + bound.length[is_used], -1)
+    np.add.at(change, cell + layout.length[is_used], -1)
     # `used_before[cell]`: the used cells in front of it, which is its new address.
     used_before = np.concatenate([[0], np.cumsum(np.cumsum(change[:-1]) > 0)])
-    begin, sizes = bound.begin.copy(), bound.sizes.copy()
+    begin, sizes = layout.begin.copy(), layout.sizes.copy()
     begin[is_used] = used_before[cell] - used_before[scratch_begin[part_rank[is_used]]]
     sizes[:, SCRATCH] = used_before[scratch_begin[1:]] - used_before[scratch_begin[:-1]]
-    return replace(bound, begin=begin, sizes=sizes)
+    return replace(layout, begin=begin, sizes=sizes)
 
 
 class _Joint(NamedTuple):
@@ -119,12 +119,12 @@ class _Joint(NamedTuple):
 class _Finder:
     """Searches a program for the operations of switches."""
 
-    def __init__(self, program: Program, bound: Bound, format_name: str) -> None:
+    def __init__(self, program: Program, layout: BufferLayout, format_name: str) -> None:
         self.program, self.format_name = program, format_name
         self.rank, self.kind = program.rank.tolist(), program.kind.tolist()
         self.ptr = program.part_ptr.tolist()
-        self.part: list[Place] = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
-        self.length: list[int] = bound.length.tolist()
+        self.part: list[Place] = list(zip(layout.buffer.tolist(), layout.begin.tolist(), strict=True))
+        self.length: list[int] = layout.length.tolist()
         self.switched = Switched.none(program)
         self.readers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and the places of their operands
         self.writers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and the place of their result

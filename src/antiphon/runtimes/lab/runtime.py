@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.datatypes import data_type
-from antiphon.core.program import Program, bind
+from antiphon.core.program import Program, layout_of
 from antiphon.core.program.kinds import SEND
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import Cutting
@@ -234,7 +234,7 @@ def _link_rows(layout: Layout, program: Program, case: Case, counted: Sequence[i
     """Return per link and direction the bytes that the program sends (`expected`), and those that the kernel counted,
     headers included."""
     sends = program.kind[program.part_op] == SEND
-    length = bind(program, case.unit).length[sends] * data_type(case.dtype).itemsize
+    length = layout_of(program, case.unit).length[sends] * data_type(case.dtype).itemsize
     ranks = program.ranks
     key = program.rank[program.part_op][sends] * ranks + program.peer[program.part_op][sends]
     pairs, inverse = np.unique(key, return_inverse=True)
