@@ -2,22 +2,34 @@
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import record_tunings
 
-from antiphon.select import Tuning, tune
+from antiphon import registry
+from antiphon.select import Tuning, tune, tuner
 from antiphon.select import recording as recording_module
 
 MACHINE = "ring:ranks=4"
 SIZES = [1000, 10**6]
+PLANNERS = ("ring", "trees", "direct", "nvls")  # the last refuses the machine
 
 
 def tuned(folder: Path, kind: str = "allgather", **options: Any) -> Tuning:
     return tune(kind, MACHINE, **{"nbytes": SIZES, "workers": "none", "recordings": folder, **options})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_planners() -> Iterator[None]:
+    """Leave only some planners in the table: with all of them every tuning takes a second."""
+    table = registry.table
+    with pytest.MonkeyPatch.context() as patch:
+        planners = {name: table("planner")[name] for name in PLANNERS}
+        patch.setattr(tuner, "table", lambda kind: planners if kind == "planner" else table(kind))
+        yield
 
 
 @pytest.fixture(scope="module")

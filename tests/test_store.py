@@ -105,16 +105,24 @@ def damages(data: bytes, other: bytes) -> dict[str, bytes]:
     }
 
 
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, str, bytes, bytes]:
+    """The answer for a ring of 4, the name and content of its entry, and the content of the entry of a ring of 3."""
+    folder = tmp_path_factory.mktemp("store")
+    right, _ = (planned(asked(machine_of(f"ring:ranks={n}"), "allgather"), Store(folder / str(n))) for n in (4, 3))
+    (file,), (other,) = ((folder / n).glob("*.plan") for n in "43")
+    return right, file.name, file.read_bytes(), other.read_bytes()
+
+
 @pytest.mark.parametrize(
     "name", list(damages(b'{"format":2,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
 )
-def test_a_damaged_entry_is_refused_and_planned_anew(name: str, tmp_path: Path) -> None:
+def test_a_damaged_entry_is_refused_and_planned_anew(
+    name: str, entries: tuple[Answer, str, bytes, bytes], tmp_path: Path
+) -> None:
     store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"), "allgather")
-    right = planned(question, store)
-    planned(asked(machine_of("ring:ranks=3"), "allgather"), Store(tmp_path / "other"))
-    (file,) = tmp_path.glob("*.plan")
-    (other,) = (tmp_path / "other").glob("*.plan")
-    file.write_bytes(damages(file.read_bytes(), other.read_bytes())[name])
+    right, file, data, other = entries
+    (tmp_path / file).write_bytes(damages(data, other)[name])
     with pytest.raises(Invalid, match="is damaged"):
         store.get(question)
     again = planned(question, store)
