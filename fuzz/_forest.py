@@ -75,6 +75,12 @@ def joined(rank: int, root: int, up: dict[int, int]) -> bool:
 
 def tasks(collective: Any) -> list[tuple[int, str, int, set[int]]]:
     """(weight, "out" | "in" | "both", root, ends) of every block that has data, by the table of docs/schedule.md."""
+    listed = [need for group in collective.groups or (collective,) for need in needs(group)]
+    return [(w, *need) for w, need in zip(collective.weights.tolist(), listed, strict=True) if w and need[2]]
+
+
+def needs(collective: Any) -> list[tuple[str, int, set[int]]]:
+    """("out" | "in" | "both", root, ends) of every block."""
     members, roots, kind = list(collective.members), list(collective.roots), collective.kind
     listed: list[tuple[str, int, set[int]]]
     if kind in ("broadcast", "allgather"):
@@ -89,8 +95,7 @@ def tasks(collective: Any) -> list[tuple[int, str, int, set[int]]]:
         listed = [("out", m, {root} - {m}) for root in roots for m in members]
     else:
         listed = [("out", sender, {receiver} - {sender}) for receiver in members for sender in members]
-    weights = collective.weights.tolist()
-    return [(w, *task) for w, task in zip(weights, listed, strict=True) if w and task[2]]
+    return listed
 
 
 def least_time(topology: Any, collective: Any, about: float | None = None) -> float | None:
