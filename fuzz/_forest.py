@@ -20,6 +20,7 @@ MOST_PATHS = 60
 
 Hop = tuple[int, int]
 Trees = list[tuple[Hop, ...]]
+Task = tuple[int, str, int, set[int]]  # weight, "out" | "in" | "both", root, ends
 
 
 class TooLargeError(Exception):
@@ -73,7 +74,7 @@ def joined(rank: int, root: int, up: dict[int, int]) -> bool:
     return False
 
 
-def tasks(collective: Any) -> list[tuple[int, str, int, set[int]]]:
+def tasks(collective: Any) -> list[Task]:
     """(weight, "out" | "in" | "both", root, ends) of every block that has data, by the table of docs/schedule.md."""
     listed = [need for group in collective.groups or (collective,) for need in needs(group)]
     return [(w, *need) for w, need in zip(collective.weights.tolist(), listed, strict=True) if w and need[2]]
@@ -103,6 +104,11 @@ def least_time(topology: Any, collective: Any, about: float | None = None) -> fl
 
     `about`: what it may be, only so that the program is solved in handy numbers.
     """
+    return time_of_tasks(topology, tasks(collective), about)
+
+
+def time_of_tasks(topology: Any, listed: list[Task], about: float | None = None) -> float | None:
+    """Return the least time in which all of this is done, as `tasks` lists it."""
     ways = paths(topology)
     hops = set(ways)
     turned = {(b, a) for a, b in hops}
@@ -115,7 +121,7 @@ def least_time(topology: Any, collective: Any, about: float | None = None) -> fl
         found = list(itertools.islice(branchings(topology.ranks, graph, root, ends - {root}), MOST_TREES + 1))
         return found if way == "out" else [tuple((b, a) for a, b in tree) for tree in found]
 
-    for weight, way, root, ends in tasks(collective):
+    for weight, way, root, ends in listed:
         row = len(right)
         right.append(float(weight))
         if way != "both":

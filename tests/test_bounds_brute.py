@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from packing_cases import partitions
 from quick import examples, in_turn
 
 from antiphon.core.bounds import Cut, Partition, bandwidth, bound, recheck
@@ -160,17 +161,6 @@ def test_huge_capacities_are_exact() -> None:
         assert time_of(t, c, found.inverse) == tightest(t, c)
 
 
-def partitions(ranks: list[int]) -> list[list[list[int]]]:
-    """Every partition of a list."""
-    if not ranks:
-        return [[]]
-    found = []
-    for rest in partitions(ranks[1:]):
-        found += [[*rest[:i], [ranks[0], *part], *rest[i + 1 :]] for i, part in enumerate(rest)]
-        found.append([[ranks[0]], *rest])
-    return found
-
-
 def weakest(t: Topology, members: tuple[int, ...], back: bool) -> Fraction:
     """Least (sum of capacity out of, or into, the parts) / (parts - 1), over all partitions and places of
     switches.
@@ -187,7 +177,7 @@ def weakest(t: Topology, members: tuple[int, ...], back: bool) -> Fraction:
             ]
             cheapest[frozenset(part)] = min(out_of(t, everything - s if back else s) for s in sides)
     best: Fraction | None = None
-    for parts in partitions(list(range(t.ranks))):
+    for parts in partitions(range(t.ranks)):
         if len(parts) > 1 and all(set(part) & set(members) for part in parts):
             value = sum(cheapest[frozenset(part)] for part in parts) / Fraction(len(parts) - 1)
             best = value if best is None or value < best else best

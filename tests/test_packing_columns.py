@@ -2,8 +2,11 @@
 
 import itertools
 import random
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +29,8 @@ from antiphon.planners.shared.orbits import find_rotations
 from antiphon.planners.trees.columns import InAndOut, Packing, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.pricing import cheapest_tree
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
+forest = import_module("_forest")
 GIGA = 10**9
 
 
@@ -47,66 +52,6 @@ def odd_machine(rng: random.Random) -> Topology:
     return build("odd", ranks, links, switches=switches, limits=limits)
 
 
-def ways(topology: Topology, a: int, b: int) -> list[tuple[int, ...]]:
-    """All simple paths through switches."""
-    found: list[tuple[int, ...]] = []
-
-    def go(node: int, path: tuple[int, ...], seen: frozenset[int]) -> None:
-        for link in np.flatnonzero(topology.link_src == node).tolist():
-            head = int(topology.link_dst[link])
-            if head == b:
-                found.append((*path, link))
-            elif head >= topology.ranks and head not in seen:
-                go(head, (*path, link), seen | {head})
-
-    go(a, (), frozenset([a]))
-    return found
-
-
-def all_trees(topology: Topology, root: int, sinks: Sequence[int]) -> set[tuple[int, ...]]:
-    """What every tree loads: each assignment of parents without cycles, over each way."""
-    ranks = topology.ranks
-    others = [v for v in range(ranks) if v != root]
-    loads = set()
-    for chosen in itertools.product(*[[-1, *(u for u in range(ranks) if u != v)] for v in others]):
-        parent = dict(zip(others, chosen, strict=True))
-        if any(parent[s] < 0 for s in sinks if s != root) or not all(_rooted(parent, v, root) for v in others):
-            continue
-        hops = [ways(topology, parent[v], v) for v in others if parent[v] >= 0]
-        for paths in itertools.product(*hops):
-            load = [0] * topology.links
-            for link in itertools.chain.from_iterable(paths):
-                load[link] += 1
-            loads.add((*load, *(sum(load[link] for link in limit.links) for limit in topology.limits)))
-    return loads
-
-
-def _rooted(parent: dict[int, int], rank: int, root: int) -> bool:
-    at, steps = rank, 0
-    while at != root and parent[at] >= 0 and steps <= len(parent):
-        at, steps = parent[at], steps + 1
-    return at == root or (at == rank and parent[rank] < 0)
-
-
-def brute_force(topology: Topology, groups: Sequence[tuple[set[tuple[int, ...]], int, int]], variables: int) -> float:
-    """The greatest sum of variables; of every group (loads of its trees, variable, weight) the rates sum to it."""
-    from scipy.optimize import linprog
-
-    columns = [(load, number) for number, (loads, _, _) in enumerate(groups) for load in sorted(loads)]
-    capacity = [topology.bandwidth(link) for link in range(topology.links)] + [x.bandwidth for x in topology.limits]
-    rows = np.array([load for load, _ in columns], float).T / np.array([float(c) for c in capacity])[:, None]
-    rows = np.hstack([rows, np.zeros((len(capacity), variables))])
-    equal = np.zeros((len(groups), rows.shape[1]))
-    for at, (_, number) in enumerate(columns):
-        equal[number, at] = 1
-    for number, (_, variable, weight) in enumerate(groups):
-        equal[number, len(columns) + variable] = -weight
-    cost = np.append(np.zeros(len(columns)), -np.ones(variables))
-    found = linprog(cost, rows, np.ones(len(capacity)), equal, np.zeros(len(groups)))
-    assert found.status == 0
-    return -float(found.fun)
-
-
 def check(topology: Topology, packing: Packing, demand: dict[int, int], sinks: Sequence[int]) -> None:
     """Feasible, complete, and as fast as it says."""
     check_trees(packing.trees, topology, sinks)
@@ -120,18 +65,16 @@ def check_brute(seed: int, relays: bool) -> None:
     ranks = range(topology.ranks)
     demand = {root: rng.randint(1, 3) for root in rng.sample(ranks, rng.randint(1, len(ranks)))}
     sinks = rng.sample(ranks, rng.randint(1, len(ranks))) if relays else list(ranks)
+    needs = [(weight, "out", root, set(sinks)) for root, weight in demand.items() if {root} != set(sinks)]
+    seconds = forest.time_of_tasks(topology, needs)
     try:
         packing = pack_lp(topology, demand, sinks)
     except (Infeasible, Invalid):
-        for root in demand:
-            lost = [s for s in sinks if s != root and not ways_exist(topology, root, s)]
-            if lost:
-                return
-        assert all(set(sinks) <= {root} for root in demand)
+        assert not seconds  # None: out of reach; 0: nothing to do
         return
     check(topology, packing, demand, sinks)
-    groups = [(all_trees(topology, root, sinks), 0, weight) for root, weight in demand.items()]
-    best = brute_force(topology, groups, 1)
+    assert seconds
+    best = 1 / seconds
     network = network_of(topology)
     _, cut = tightest_cut(network, {(r,): w for r, w in demand.items()}, sinks)
     assert packing.rate <= packing.bound <= cut * topology.resources.scale
@@ -142,13 +85,6 @@ def check_brute(seed: int, relays: bool) -> None:
         assert float(packing.rate) == pytest.approx(best, rel=1e-6)
         if not topology.limits and network.balanced:
             assert packing.rate == cut * topology.resources.scale
-
-
-def ways_exist(topology: Topology, a: int, b: int) -> bool:
-    seen = {a}
-    for _ in range(topology.nodes):
-        seen |= {int(topology.link_dst[i]) for i in range(topology.links) if int(topology.link_src[i]) in seen}
-    return b in seen
 
 
 @pytest.mark.parametrize("seed", range(examples(40)))
@@ -179,10 +115,9 @@ def test_allreduce_meets_all_pairs_of_trees(seed: int) -> None:
     except Infeasible:
         return
     allreduce_checked(topology, packing)
-    ranks = range(topology.ranks)
-    groups = [(all_trees(way, r, ranks), r, 1) for way in (topology, reverse(topology)) for r in ranks]
     assert packing.proved
-    assert float(packing.rate) == pytest.approx(brute_force(topology, groups, len(ranks)), rel=1e-6)
+    seconds = forest.time_of_tasks(topology, [(1, "both", -1, {*range(topology.ranks)})])
+    assert float(packing.rate) == pytest.approx(1 / seconds, rel=1e-6)
 
 
 def test_one_unit_into_a_switch_of_three_leaves_is_a_third() -> None:
