@@ -1,9 +1,11 @@
 """What tests of programs share: inputs, comparison with the interpreter, damage, a reader of the file by the page."""
 
 import struct
+import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,12 @@ from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.program import Program, decode, encode, prove
 from antiphon.core.schedule import COPY, Schedule, cut
-from antiphon.errors import Unsupported
+from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import lower
 from antiphon.runtimes.serve.book import encode_book, make_book
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
+Definition = import_module("_definition").Definition
 Array = NDArray[Any]
 
 
@@ -79,6 +83,26 @@ def compare(
                 for rank, (mine, theirs) in enumerate(zip(found, wanted, strict=True)):
                     assert mine.tobytes() == theirs.tobytes(), (program, unit, seed, rank)
     return programs
+
+
+class Wrong(Exception):
+    pass
+
+
+def judge(program: Program, unit: int) -> None:
+    """Raise Wrong, and why, unless runs in eight legal orders give what the collective defines. Sharing nothing with
+    the proof but the columns of the program."""
+    for op, seeds in (("sum", range(4)), ("avg", range(4, 8))):
+        wanted = Definition(program.collective, unit, "int64", op, unit)
+        for seed in seeds:
+            given = [wanted.before(rank, program.in_place) for rank in range(program.ranks)]
+            try:
+                found = run_program(program, given, op=op, seed=seed, strict=seed % 2 == 0)
+            except (Invalid, ValueError, IndexError) as error:  # of lengths that differ, of buffers that are not there
+                raise Wrong(str(error)) from error
+            for rank, mine in enumerate(found):
+                if not np.array_equal(mine, wanted.after(rank, program.in_place)):
+                    raise Wrong(f"rank {rank} ends with a wrong result")
 
 
 def messages(program: Program) -> list[tuple[int, ...]]:
