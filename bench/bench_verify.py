@@ -1,7 +1,7 @@
 """How fast schedules are proved right, and in how much memory: rings from 64 to 4096 ranks, exchanges on 1024.
 
 Run: python bench/bench_verify.py. Each row is measured in a process of its own. The baseline is the plain
-loop over rows of tests/oracle.py, on a small ring, in the same run.
+loop over rows of fuzz/_meaning.py, on a small ring, in the same run.
 """
 
 from __future__ import annotations
@@ -86,11 +86,12 @@ def child(kind: str, P: int) -> None:
 
 def plain_loop(kind: str, P: int) -> float:
     """Million transfers/s of the plain loop over rows."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-    import oracle
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fuzz"))
+    from _meaning import Judge
 
     schedule, topology = make(kind, P)
-    return schedule.transfers / median_seconds(lambda: oracle.judge(schedule, topology), 3) / 1e6
+    judge = Judge(topology)
+    return schedule.transfers / median_seconds(lambda: judge.judge(schedule), 3) / 1e6
 
 
 def main() -> None:

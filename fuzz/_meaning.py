@@ -70,6 +70,7 @@ class Judge:
         for link, (a, b) in enumerate(self.ends):
             self.out[a].append((link, b))
         self.known: dict[tuple[int, int], bool] = {}
+        self.first: set[tuple[int, int, str]] = set()  # (step, chunk, kind) of what the last schedule has wrong first
         self.relations: dict[int, tuple[Any, Ends]] = {}
 
     # ---- routes ----
@@ -131,6 +132,7 @@ class Judge:
         chunks = schedule.chunks
         block = chunks.block.tolist()
         have, want = self.relation(schedule.collective)
+        self.first = set()
         wrong = tiling(schedule)
         if wrong:
             return wrong
@@ -158,31 +160,36 @@ class Judge:
         for step, *row in zip(*(c.tolist() for c in columns), route, *slots, strict=True):
             by_step[step].append(tuple(row))
         for step in sorted(by_step):
+            wrong: list[tuple[int, str, str]] = []  # chunk, kind, and what is said of it
             writers: dict[tuple[int, int, int], list[tuple[int, Value]]] = defaultdict(list)
             for chunk, src, dst, op, way, from_slot, to_slot in by_step[step]:
                 source, target = (src, chunk, from_slot), (dst, chunk, to_slot)
                 if source == target:
-                    return f"step {step}: {target} into itself"
+                    wrong.append((chunk, "self", f"{target} into itself"))
                 if way >= 0:
                     if way >= len(table) or not self.leads(table[way], src, dst):
-                        return f"step {step}: route {way} does not lead from {src} to {dst}"
+                        wrong.append((chunk, "route", f"route {way} does not lead from {src} to {dst}"))
                 elif src != dst and not self.implied(src, dst):
-                    return f"step {step}: no single way from {src} to {dst}"
+                    wrong.append((chunk, "route", f"no single way from {src} to {dst}"))
                 if source not in value:
-                    return f"step {step}: {source} is empty"
-                writers[target].append((op, value[source]))
+                    wrong.append((chunk, "empty", f"{source} is empty"))
+                writers[target].append((op, value.get(source, {})))
             new: dict[tuple[int, int, int], Value] = {}
             for cell, all_of in writers.items():
                 if len(all_of) == 1 and all_of[0][0] == 0:
                     new[cell] = all_of[0][1]
                     continue
                 if any(op == 0 for op, _ in all_of):
-                    return f"step {step}: a race for {cell}"
+                    wrong.append((cell[1], "race", f"a race for {cell}"))
                 total = dict(value.get(cell, {}))
                 for _, part in all_of:
                     for name, times in part.items():
                         total[name] = total.get(name, 0) + times
                 new[cell] = total
+            if wrong:
+                first = min(chunk for chunk, _, _ in wrong)
+                self.first = {(step, chunk, kind) for chunk, kind, _ in wrong if chunk == first}
+                return f"step {step}: {min(wrong)[2]}"
             value.update(new)
         return None
 

@@ -84,12 +84,19 @@ def scribbled(rng: random.Random, most_ranks: int = 3) -> tuple[Schedule, Topolo
     return Schedule(wanted, parts, **columns), machine
 
 
+def is_first(fault: Any, judge: Judge, schedule: Schedule) -> bool:
+    """Return whether the fault is one that comes first, by the documents; rows bound together have faults of theirs."""
+    if judge.first and schedule.joint is None:
+        return (fault.step, fault.chunk, fault.kind) in judge.first
+    return bool(judge.first) or fault.step is None or schedule.joint is not None
+
+
 def compare(schedule: Schedule, machine: Topology, judge: Judge, what: str, counts: Counter[str]) -> None:
     wrong = judge.judge(schedule)
     fault = verifier.verify(schedule, machine).fault
     counts[CASES] += 1
     counts["right" if wrong is None else "wrong"] += 1
-    if (wrong is None) != (fault is None):
+    if (wrong is None) != (fault is None) or (fault is not None and not is_first(fault, judge, schedule)):
         said = fault.message if fault is not None else "right"
         message = f"verify says: {said}; the documents say: {wrong or 'right'} ({what})"
         raise Found(message, {"plan.json": dumps(Plan.of(machine, schedule))})

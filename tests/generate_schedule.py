@@ -122,9 +122,7 @@ class _Plan:
         ids = sorted({name for names in self.held.values() for name in names})
         value = {name: 2 ** (40 * (k + 1)) for k, name in enumerate(ids)}
         start = {(r, 0): sum(value[i] * n for i, n in names.items()) for r, names in self.held.items()}
-        end, faults = run(start, self.out)
-        assert not faults, faults
-        return end
+        return run(start, self.out)
 
     def rows(self) -> list[Row]:
         rng, base, work = self.rng, 0, 0

@@ -1,13 +1,11 @@
-"""The meaning of a schedule in plain Python: slow, small and obviously right, so that the tests can trust it.
+"""Rows, routes and figures of a schedule in plain Python: slow, small and obviously right, so that tests can trust it.
 
-Contribution k of a block is the number B**k, with B above any count that can arise; so a cell's value is one
-exact integer that tells how often each contribution is in it. Nothing here uses the verifier, the interpreter,
-the derived dependencies or the loads: only the plain columns of the types.
+Nothing here uses the verifier, the derived dependencies or the loads: only the plain columns of the types. Whether a
+schedule is right says fuzz/_meaning.py.
 """
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -28,47 +26,7 @@ class Row(NamedTuple):
     route: int
 
 
-class Bad(NamedTuple):
-    """Something wrong with a transfer: kind is route, self, empty or race."""
-
-    kind: str
-    step: int
-    chunk: int
-    src: int
-    dst: int
-
-
-Cells = dict[tuple[int, int], int]  # (rank, slot) -> value; a cell that is not there is EMPTY
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Per chunk all faults of its first faulty step, all route faults, wrong ends (chunk, rank), untiled blocks."""
-
-    illegal: frozenset[Bad]
-    bad_routes: frozenset[Bad]
-    wrong: frozenset[tuple[int, int]]
-    bad_blocks: frozenset[int]
-
-    @property
-    def legal(self) -> bool:
-        return not self.illegal
-
-    @property
-    def outcome_right(self) -> bool:
-        return not self.wrong
-
-    @property
-    def route_ok(self) -> bool:
-        return not self.bad_routes
-
-    @property
-    def share_ok(self) -> bool:
-        return not self.bad_blocks
-
-    @property
-    def ok(self) -> bool:
-        return self.legal and self.outcome_right and self.route_ok and self.share_ok
+Cells = dict[tuple[int, int], int]  # (rank, slot) -> value
 
 
 def rows_of(schedule: Schedule) -> list[Row]:
@@ -81,31 +39,6 @@ def rows_of(schedule: Schedule) -> list[Row]:
     columns = [c.tolist() for c in (schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op)]
     step, chunk, src, dst, op = columns
     return [Row(*row) for row in zip(step, chunk, src, src_slot, dst, dst_slot, op, route, strict=True)]
-
-
-def judge(schedule: Schedule, topology: Topology) -> Verdict:
-    """Everything that is right or wrong about a schedule."""
-    rows = rows_of(schedule)
-    ways = Ways(topology)
-    bad_routes = set()
-    for row in rows:
-        if ways.path(row, schedule) is None and not (row.src == row.dst and row.route < 0):
-            bad_routes.add(Bad("route", row.step, row.chunk, row.src, row.dst))
-    by_chunk: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_chunk[row.chunk].append(row)
-    illegal: set[Bad] = set()
-    wrong: set[tuple[int, int]] = set()
-    have, need = relation_of(schedule)
-    for chunk in range(len(schedule.chunks)):
-        block = int(schedule.chunks.block[chunk])
-        start, value_of = beginning(have.get(block, []), by_chunk[chunk])
-        end, faults = run(start, by_chunk[chunk])
-        illegal |= faults
-        for rank, want in need.get(block, []):
-            if not faults and end.get((rank, 0)) != sum(value_of[i] for i in want):
-                wrong.add((chunk, rank))
-    return Verdict(frozenset(illegal), frozenset(bad_routes), frozenset(wrong), frozenset(untiled(schedule)))
 
 
 def relation_of(
@@ -123,43 +56,20 @@ def relation_of(
     return have, need
 
 
-def beginning(have: list[tuple[int, int]], rows: list[Row]) -> tuple[Cells, dict[int, int]]:
-    """The cells of one chunk at the beginning, and the value of each contribution."""
-    per_step = Counter(row.step for row in rows)
-    base = 1 + max(len(have), 1) * math.prod(1 + n for n in per_step.values())
-    value_of = {name: base**k for k, name in enumerate(sorted({name for _, name in have}))}
-    start: Cells = {}
-    for rank, name in have:
-        start[rank, 0] = start.get((rank, 0), 0) + value_of[name]
-    return start, value_of
-
-
-def run(start: Cells, rows: list[Row]) -> tuple[Cells, set[Bad]]:
-    """One chunk from beginning to end; stops at the first step with faults and returns all of that step."""
+def run(start: Cells, rows: list[Row]) -> Cells:
+    """Return what the cells of one chunk hold after legal rows."""
     state = dict(start)
     by_step: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         by_step[row.step].append(row)
     for step in sorted(by_step):
-        faults: set[Bad] = set()
-        writers: dict[tuple[int, int], list[Row]] = defaultdict(list)
-        for row in by_step[step]:
-            writers[row.dst, row.dst_slot].append(row)
-            if (row.src, row.src_slot) == (row.dst, row.dst_slot):
-                faults.add(Bad("self", step, row.chunk, row.src, row.dst))
-            if (row.src, row.src_slot) not in state:
-                faults.add(Bad("empty", step, row.chunk, row.src, row.dst))
-        for group in writers.values():
-            if len(group) > 1 and any(row.op == COPY for row in group):
-                faults |= {Bad("race", step, row.chunk, row.src, row.dst) for row in group}
-        if faults:
-            return state, faults
         after = dict(state)
-        for cell, group in writers.items():
-            total = sum(state[row.src, row.src_slot] for row in group)
-            after[cell] = total if group[0].op == COPY else state.get(cell, 0) + total
+        for row in by_step[step]:
+            cell = row.dst, row.dst_slot
+            before = 0 if row.op == COPY else after.get(cell, 0)
+            after[cell] = before + state[row.src, row.src_slot]
         state = after
-    return state, set()
+    return state
 
 
 class Ways:
@@ -217,26 +127,6 @@ class Ways:
         return links if good and all(node >= self.topology.ranks for node in inner) else None
 
 
-def untiled(schedule: Schedule) -> set[int]:
-    """The blocks whose chunks do not tile them. One of weight 0 has no data, and may have no chunk."""
-    parts: dict[int, list[tuple[Fraction, Fraction]]] = {b: [] for b in range(schedule.collective.blocks)}
-    chunks = schedule.chunks
-    for block, offset, share in zip(chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), strict=True):
-        parts[block].append((Fraction(offset, chunks.denominator), Fraction(share, chunks.denominator)))
-    bad = set()
-    for block, listed in parts.items():
-        if not listed and not schedule.collective.weights[block]:
-            continue
-        reached = Fraction(0)
-        for offset, share in sorted(listed):
-            if offset != reached or share <= 0:
-                bad.add(block)
-            reached = offset + share
-        if reached != 1:
-            bad.add(block)
-    return bad
-
-
 def step_seconds(schedule: Schedule, topology: Topology) -> dict[int, Fraction]:
     """Seconds per byte of nbytes that each step takes at zero latency, with every piece sent one by one."""
     assert schedule.collective.weights is not None
@@ -285,18 +175,3 @@ def figures(schedule: Schedule, topology: Topology) -> dict[str, int]:
         "rounds": sum(math.ceil(s / unit) for s in seconds.values()),
         "transfers": sum(pieces[row.chunk] for row in rows),
     }
-
-
-def contents(schedule: Schedule, chunk: int) -> dict[int, Counter[int]]:
-    """What slot 0 of every rank holds of a chunk at the end of a legal schedule, as counts of contributions."""
-    rows = [row for row in rows_of(schedule) if row.chunk == chunk]
-    have, _ = relation_of(schedule)
-    start, value_of = beginning(have.get(int(schedule.chunks.block[chunk]), []), rows)
-    end, _ = run(start, rows)
-    base = value_of[sorted(value_of)[1]] if len(value_of) > 1 else None
-    out = {}
-    for (rank, slot), value in end.items():
-        if slot == 0:
-            digits = [value // base**k % base for k in range(len(value_of))] if base else [value]
-            out[rank] = Counter(dict(zip(sorted(value_of), digits, strict=True)))
-    return out

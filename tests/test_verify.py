@@ -1,20 +1,22 @@
 """The verifier in known cases: what is right is accepted, and every kind of fault is told in the user's terms."""
 
 import random
+import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 from generate import Case, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import in_turn
 from small_plans import full, of_rows, star
-from test_mutations import Ways, check, damaged
 
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.loads import claims
@@ -23,6 +25,13 @@ from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import Fault, layout, sets, trees, verify
 from antiphon.errors import Invalid
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
+meaning, damage, compare = (
+    import_module("_meaning"),
+    import_module("_damage").damage,
+    import_module("schedules").compare,
+)
 
 UNIT = LinkType("nvlink", Fraction(1))
 
@@ -91,7 +100,7 @@ def test_classic_schedules_damaged(name: str, seed: int) -> None:
     else:
         top = schedule.steps if way == "step" else P
         columns[way][at] = (columns[way][at] + rng.randrange(1, top)) % top if top > 1 else 1
-    check(replace(schedule, **columns), full(P), f"{name}, {way} at {at}")
+    compare(replace(schedule, **columns), full(P), meaning.Judge(full(P)), f"{name}, {way} at {at}", Counter())
 
 
 @pytest.mark.parametrize("state", in_turn([1, 10_000], 2))
@@ -246,7 +255,7 @@ def test_routes(name: str) -> None:
         Collective("broadcast", 3), rows, route=np.array([route for *_, route in ends]), routes=Routes.of(table)
     )
     report = verify(schedule, bridged())
-    assert oracle.judge(schedule, bridged()).route_ok == (why is None)
+    assert (meaning.Judge(bridged()).judge(schedule) is None) == (why is None)
     if why is None:
         assert report.ok, report
     else:
@@ -271,7 +280,7 @@ def test_shares(name: str) -> None:
     block, offset, share, whole, why = SHARES[name]
     chunks = Chunks(np.array(block), np.array(offset), np.array(share), whole)
     schedule = replace(of_rows(Collective("broadcast", 2), [(0, 0, 0, 1, 0), (0, 1, 0, 1, 0)], 2), chunks=chunks)
-    assert not oracle.judge(schedule, full(2)).share_ok
+    assert meaning.tiling(schedule)
     fault = fault_of(schedule, full(2))
     assert fault.kind == "share"
     assert why in fault.message
@@ -309,7 +318,7 @@ def test_claims_are_recomputed() -> None:
 @given(cases(), st.integers(0, 2**32))
 def test_the_order_of_rows_means_nothing(random_case: Case, seed: int) -> None:
     rng = random.Random(seed)
-    broken, _ = damaged(rng, random_case.schedule, random_case.topology)
+    broken, _ = damage(rng, random_case.schedule, random_case.topology)
     order = rng.sample(range(broken.transfers), broken.transfers)
     here, there = (verify(s, random_case.topology).fault for s in (broken, broken.take(order)))
     if here is None or there is None:
@@ -322,7 +331,7 @@ def test_the_order_of_rows_means_nothing(random_case: Case, seed: int) -> None:
 
 @given(cases(most_ranks=6), st.integers(0, 2**32), st.sampled_from([(4, 4, 2**24), (50, 9, 64), (2**22, 2**22, 1)]))
 def test_how_the_work_is_cut_means_nothing(random_case: Case, seed: int, limits: tuple[int, int, int]) -> None:
-    broken, _ = damaged(random.Random(seed), random_case.schedule, random_case.topology)
+    broken, _ = damage(random.Random(seed), random_case.schedule, random_case.topology)
     whole = verify(broken, random_case.topology).fault
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "MAX_CELLS", limits[0])
@@ -337,14 +346,26 @@ def test_how_the_work_is_cut_means_nothing(random_case: Case, seed: int, limits:
         assert whole.chunk == pieces.chunk or whole.kind == "post"
 
 
-def test_each_way_is_taken_where_it_should_be() -> None:
+@pytest.mark.parametrize(("schedule", "ways"), [
+    (ring("allgather", 9), set()), (ring("allreduce", 9), {"walk_steps"}), (doubling(8), {"walk_steps", "track_sets"}),
+])  # fmt: skip
+def test_each_way_is_taken_where_it_should_be(
+    schedule: Schedule, ways: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plain copies need no walk; sums used once need no sets; the rest does."""
-    taken = {}
-    for name, schedule in (("copies", ring("allgather", 9)), ("tree", ring("allreduce", 9)), ("sets", doubling(8))):
-        with Ways.watched() as ways:
-            assert verify(schedule, full(schedule.collective.ranks)).ok
-        taken[name] = {way for way in ("walk_steps", "track_sets", "track_counts") if ways.taken[way]}
-    assert taken == {"copies": set(), "tree": {"walk_steps"}, "sets": {"walk_steps", "track_sets"}}
+    taken = set()
+
+    def noting(name: str, way: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            taken.add(name)
+            return way(*given)
+
+        return call
+
+    for module, name in ((trees, "walk_steps"), (sets, "track_sets"), (sets, "track_counts")):
+        monkeypatch.setattr(module, name, noting(name, getattr(module, name)))
+    assert verify(schedule, full(schedule.collective.ranks)).ok
+    assert taken == ways
 
 
 def test_the_count_alone_is_not_trusted_where_a_sum_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ KEPT = ROOT / "build" / "test-all.json"
 SECONDS = {
     "test_mpi4py_suite": 2700, "test_contract": 950, "test_planners": 900, "test_device_written": 800,
     "test_msccl": 600, "test_device_sweep": 500, "test_device_packets": 450, "test_torch_suite": 300,
-    "test_device": 250, "test_mutations": 250, "test_device_model": 200, "test_preload": 200,
+    "test_device": 250, "test_device_model": 200, "test_preload": 200,
     "test_sccl_engines": 160, "test_run_mpi": 150, "test_device_proof": 150, "test_loader_memory": 150,
     "test_fuzz": 150, "test_trees": 120, "test_mscclpp": 100, "test_mscclpp_switch": 100,
     "test_interrupts": 100, "test_loggp_radix": 60,
