@@ -18,7 +18,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.bounds.by_size import find_evidence
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.routed_search import RoutedSearch
-from antiphon.core.bounds.step_search import Spread
+from antiphon.core.bounds.step_search import DataDelivery
 from antiphon.core.bounds.steps import RoutedCuts, proved_times
 from antiphon.core.collective import Collective
 from antiphon.core.symmetry import automorphisms
@@ -77,7 +77,7 @@ def test_a_broadcast_around_a_switch_takes_half_as_long_again_in_two_steps() -> 
     wire = LinkType("wire", Fraction(10**9), 0.0)
     links = [link for rank in range(4) for link in ((rank, 4, wire), (4, rank, wire))]
     star, needs = build("star", 4, links, switches=1), needs_of(Collective("broadcast", 4))
-    cuts = RoutedSearch(Spread(star, np.array([1, 0, 0, 0]), (0, 1, 2, 3), False)).find_cuts(2)
+    cuts = RoutedSearch(DataDelivery(star, np.array([1, 0, 0, 0]), (0, 1, 2, 3), False)).find_cuts(2)
     assert cuts is not None
     assert float(proved_times(star, needs, cuts, False).rate) == pytest.approx(1.5e-9, rel=1e-5)
     assert least_wire_seconds(star, 2, demands_of("broadcast", 4)) == pytest.approx(1.5e-9)

@@ -135,8 +135,8 @@ def test_the_word_is_true_where_no_program_helps(monkeypatch: pytest.MonkeyPatch
     c = Collective("alltoall", 4)
     with monkeypatch.context() as patch:
         patch.setattr("antiphon.core.bounds.bandwidth.MOST_VARIABLES", 0)
-        patch.setattr("antiphon.core.bounds.bandwidth.even_spreads", lambda *_: [])
+        patch.setattr("antiphon.core.bounds.bandwidth.even_routings", lambda *_: [])
         assert "too large" in bound(t, c).note
     monkeypatch.setattr("antiphon.core.bounds.lp.BoundProgram.solve", lambda *_: None)
-    monkeypatch.setattr("antiphon.core.bounds.bandwidth.even_spreads", lambda *_: [])
+    monkeypatch.setattr("antiphon.core.bounds.bandwidth.even_routings", lambda *_: [])
     assert "not solved exactly" in bound(t, c).note

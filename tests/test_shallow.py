@@ -20,7 +20,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.bounded import BOUNDED, TreeGrower, pack_bounded, symmetries_fixing_root
+from antiphon.planners.trees.bounded import BOUNDED, PricedTreeGrower, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.shallow import quick_links
 from antiphon.planners.trees.to_schedule import SymmetricTrees, spread_trees
 from antiphon.topologies import topology
@@ -121,7 +121,7 @@ def test_slow_ways_are_left_out_where_quick_ones_do() -> None:
     assert left == {
         link for link in range(rails.links) if {int(rails.link_src[link]), int(rails.link_dst[link])} & spine
     }
-    found = pack_bounded(TreeGrower(rails, 0, ranks, symmetries_fixing_root(rails, 0, ranks), links), 4, goal)
+    found = pack_bounded(PricedTreeGrower(rails, 0, ranks, symmetries_fixing_root(rails, 0, ranks), links), 4, goal)
     assert found is not None
     assert found.rate >= goal * 0.999
     assert not {link for tree in found.representatives for _, hop in tree.hops for link in hop.path} & left
@@ -172,7 +172,7 @@ def test_images_in_columns_are_images_one_by_one(seed: int) -> None:
     machine = topology(rng.choice(["star:ranks=6", "mesh:dims=3x3", "hypercube:ranks=8", "pcie8", "dgx1v"]))
     ranks = list(range(machine.ranks))
     group = symmetries_fixing_root(machine, 0, ranks)
-    plain = pack_bounded(TreeGrower(machine, 0, ranks), rng.randint(2, 4), 0.0)
+    plain = pack_bounded(PricedTreeGrower(machine, 0, ranks), rng.randint(2, 4), 0.0)
     if plain is None:
         return
     simple = [replace(tree, rate=Fraction(number)) for number, tree in enumerate(plain.trees, 1)]  # shares not rounded
@@ -193,10 +193,10 @@ def test_known_trees_are_gone_on_from(spec: str) -> None:
     machine = topology(spec)
     ranks = list(range(machine.ranks))
     goal = float(bound(machine, Collective("broadcast", machine.ranks)).bytes_per_second or 0)
-    plain = pack_bounded(TreeGrower(machine, 0, ranks), 5, goal)
+    plain = pack_bounded(PricedTreeGrower(machine, 0, ranks), 5, goal)
     assert plain is not None
     found = pack_bounded(
-        TreeGrower(machine, 0, ranks, symmetries_fixing_root(machine, 0, ranks)), 5, goal, plain.representatives
+        PricedTreeGrower(machine, 0, ranks, symmetries_fixing_root(machine, 0, ranks)), 5, goal, plain.representatives
     )
     assert found is not None
     assert found.rate >= plain.rate * Fraction(9999, 10000)
@@ -205,7 +205,7 @@ def test_known_trees_are_gone_on_from(spec: str) -> None:
 def test_the_search_ends_when_its_effort_is_spent() -> None:
     machine = topology("torus:dims=4x4")
     ranks = list(range(machine.ranks))
-    view = TreeGrower(machine, 0, ranks)
+    view = PricedTreeGrower(machine, 0, ranks)
     view.spent = BOUNDED.max_effort
     found = pack_bounded(view, 6, float("inf"))
     assert found is not None

@@ -51,7 +51,7 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, network_of
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.bounds.recheck import proved_time
-from antiphon.core.bounds.routing import even_spreads
+from antiphon.core.bounds.routing import even_routings
 from antiphon.core.bounds.witness import LpDual, Partition, Witness
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools
@@ -240,9 +240,9 @@ class BandwidthSearch:
         self._limit_cuts()
         times = []
         # A routing gives an upper bound; where it meets a witness, both are optimal and no program is needed.
-        for spread in even_spreads(self.topology, self.needs):
-            self._offer_dual(spread.dual)
-            times.append(spread.time / float(self.topology.resources.scale))
+        for routing in even_routings(self.topology, self.needs):
+            self._offer_dual(routing.dual)
+            times.append(routing.time / float(self.topology.resources.scale))
             if self._is_attained(times[-1]):
                 return self._conclude(True, _SPREAD)
         if self._solve_program():

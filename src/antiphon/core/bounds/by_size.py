@@ -41,7 +41,7 @@ from antiphon.core.bounds.maxflow import Flows
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.routed_search import RoutedSearch
-from antiphon.core.bounds.step_search import find_step_cuts, list_spreads, nearest_side, steps_from
+from antiphon.core.bounds.step_search import find_step_cuts, list_deliveries, nearest_side, steps_from
 from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, OneStep, StepTimes, proved_times
 from antiphon.core.bounds.witness import Record
 from antiphon.core.collective import Collective
@@ -543,12 +543,14 @@ def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> It
     (`proofs`) or than takes any number of steps.
     """
     members = sorted({*view.receivers, *view.holders})
-    spreads = list(list_spreads(view.topology, view.collective.kind, view.needs, members))
-    if not spreads:
+    deliveries = list(list_deliveries(view.topology, view.collective.kind, view.needs, members))
+    if not deliveries:
         return
     routed = not view.switches_help and (view.topology.switches or view.topology.limits)
-    searches = [RoutedSearch(spread).find_cuts if routed else partial(find_step_cuts, spread) for spread in spreads]
-    first = max(spread.least_steps() for spread in spreads)
+    searches = [
+        RoutedSearch(delivery).find_cuts if routed else partial(find_step_cuts, delivery) for delivery in deliveries
+    ]
+    first = max(delivery.least_steps() for delivery in deliveries)
     for steps in _step_counts(first):
         evidence = [cuts for search in searches if (cuts := search(steps)) is not None]
         rates = {cuts: float(view.prove(cuts).rate) for cuts in evidence}

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.bounds.network import link_capacities
-from antiphon.core.bounds.step_search import MAX_ROUNDS, Condition, Spread, TimedNetwork, cut_from_condition
+from antiphon.core.bounds.step_search import MAX_ROUNDS, Condition, DataDelivery, TimedNetwork, cut_from_condition
 from antiphon.core.bounds.steps import NO_ROUTE, RoutedCuts, pair_images, route_prices
 from antiphon.core.columns import Floats, Longs
 from antiphon.core.routes import out_links
@@ -46,12 +46,12 @@ class _Route:
 class RoutedSearch:
     """The search on one machine, for any number of steps."""
 
-    def __init__(self, spread: Spread) -> None:
-        self.spread, self.topology = spread, spread.topology
+    def __init__(self, delivery: DataDelivery) -> None:
+        self.delivery, self.topology = delivery, delivery.topology
         topology, ranks = self.topology, self.topology.ranks
         hops = route_prices(topology, np.ones(topology.links + len(topology.limits), np.int64)).ravel()
         self.pairs = np.flatnonzero(hops < NO_ROUTE)
-        labels = orbit_labels(pair_images(spread.symmetries, ranks), ranks * ranks)
+        labels = orbit_labels(pair_images(delivery.symmetries, ranks), ranks * ranks)
         self.first, self.orbit, self.size = np.unique(labels[self.pairs], return_inverse=True, return_counts=True)
         self.classes = self._classify_resources()
         self.class_size = np.bincount(self.classes)
@@ -64,7 +64,7 @@ class RoutedSearch:
         """Return for every link, then every limit, the number of its class: links that are alike by symmetry; limits of
         equal bandwidth over links of equal classes."""
         topology = self.topology
-        images = [link_map(topology, image).astype(np.int64) for image in self.spread.symmetries]
+        images = [link_map(topology, image).astype(np.int64) for image in self.delivery.symmetries]
         classes = np.unique(orbit_labels(images, topology.links), return_inverse=True)[1].tolist()
         limits = [(limit.bandwidth, tuple(sorted(classes[link] for link in limit.links))) for limit in topology.limits]
         number = {key: max(classes) + 1 + i for i, key in enumerate(sorted(set(limits)))}
@@ -101,7 +101,7 @@ class RoutedSearch:
     def find_cuts(self, steps: int) -> RoutedCuts | None:
         """Return cuts over time that bound the wire time of any schedule of `steps` steps; None if there are none."""
         ranks = self.topology.ranks
-        network = TimedNetwork(self.spread, steps, ranks, self.pairs // ranks, self.pairs % ranks)
+        network = TimedNetwork(self.delivery, steps, ranks, self.pairs // ranks, self.pairs % ranks)
         conditions: list[Condition] = []
         even = np.ones(len(self.classes))
         routes = [self._cheapest_route(orbit, even) for orbit in range(len(self.first))]
@@ -109,7 +109,7 @@ class RoutedSearch:
         for _ in range(MAX_ROUNDS):
             per_orbit = np.zeros((len(self.first), steps))
             np.add.at(per_orbit, [route.orbit for route in routes], amounts)
-            if network.add_violated(per_orbit[self.orbit].T * self.spread.total, conditions):
+            if network.add_violated(per_orbit[self.orbit].T * self.delivery.total, conditions):
                 if any(not condition.crossing.any() for condition in conditions):
                     return None  # some member cannot be reached in so few steps
             elif not self._add_routes(routes, conditions, multipliers, prices):
@@ -138,7 +138,7 @@ class RoutedSearch:
         busy = hstack([kron(-self.capacity[:, None], each), kron(loads, each)])
         orbits = [route.orbit for route in routes]
         needed = [-self._crossing(condition)[orbits].ravel() for condition in conditions]
-        weights = np.array([condition.weight for condition in conditions]) / self.spread.total
+        weights = np.array([condition.weight for condition in conditions]) / self.delivery.total
         rows = vstack([busy, hstack([csr_matrix((len(needed), steps)), csr_matrix(np.array(needed))])])
         costs = np.concatenate([np.ones(steps), np.zeros(len(routes) * steps)])
         limits = np.concatenate([np.zeros(busy.shape[0]), -weights])
@@ -174,11 +174,11 @@ class RoutedSearch:
         # rounded such that prices still pay for all that crosses; the proof would count what they lack
         rounded = np.floor(multipliers * scale).astype(np.int64).tolist()
         cuts = [
-            cut_from_condition(self.spread, steps, condition, multiplier)
+            cut_from_condition(self.delivery, steps, condition, multiplier)
             for condition, multiplier in zip(conditions, rounded, strict=True)
             if multiplier > 0
         ]
         paid = np.ceil((np.maximum(prices, 0.0) + TOLERANCE) * scale).astype(np.int64).T
-        by_step = paid[::-1] if self.spread.collects else paid
-        symmetries = tuple(tuple(image.tolist()) for image in self.spread.symmetries)
+        by_step = paid[::-1] if self.delivery.collects else paid
+        symmetries = tuple(tuple(image.tolist()) for image in self.delivery.symmetries)
         return RoutedCuts(steps, tuple(cuts), tuple(tuple(row) for row in by_step.tolist()), symmetries)

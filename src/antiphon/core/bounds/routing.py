@@ -26,12 +26,12 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Family, LpDual
 from antiphon.core.topology import Topology
 
-MOST_WORK = 2_000_000  # sets of holders times links: above this, `even_spreads` does not try
+MOST_WORK = 2_000_000  # sets of holders times links: above this, `even_routings` does not try
 _CLOSE = 1e-9  # relative difference at which sums of doubles count as equal
 
 
 @dataclass(frozen=True)
-class Spread:
+class EvenRouting:
     """The time of a routing, and the links and limits that are always busy.
 
     Time is weight / capacity, with capacities as whole multiples of topology.resources.scale bytes/s: time / scale is
@@ -48,7 +48,7 @@ class Spread:
         return LpDual(tuple((resource, 1) for resource in self.busiest), (everything,))
 
 
-def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
+def even_routings(topology: Topology, needs: Needs) -> list[EvenRouting]:
     """Return the results of up to two routings: over paths of fewest links and, if bandwidths differ, over paths of
     least time per byte.
 
@@ -65,13 +65,13 @@ def even_spreads(topology: Topology, needs: Needs) -> list[Spread]:
     common = math.lcm(*speeds) if len(speeds) < 20 else 0
     if 0 < common < 10**9 and len(speeds) > 1:
         lengths.append([common // c for c in arcs.exact])
-    spreads = (_spread_evenly(topology, arcs, needs, holder_sets, length) for length in lengths)
-    return [spread for spread in spreads if math.isfinite(spread.time)]
+    routings = (_spread_evenly(topology, arcs, needs, holder_sets, length) for length in lengths)
+    return [routing for routing in routings if math.isfinite(routing.time)]
 
 
 def _spread_evenly(
     topology: Topology, arcs: Arcs, needs: Needs, holder_sets: Sequence[int], length: Sequence[int]
-) -> Spread:
+) -> EvenRouting:
     """Route all demands over shortest paths of these arc lengths, and return the greatest load over capacity.
 
     `holder_sets`: numbers of the sets of holders, each of a single rank.
@@ -97,7 +97,7 @@ def _spread_evenly(
         for arc in reversed(ordered):
             if flow[head[arc]]:
                 if not path_width[head[arc]]:
-                    return Spread(math.inf, ())  # too long and narrow for doubles
+                    return EvenRouting(math.inf, ())  # too long and narrow for doubles
                 share = flow[head[arc]] * (path_width[tail[arc]] * relative_width[arc] / path_width[head[arc]])
                 load[arc] += share
                 flow[tail[arc]] += share
@@ -117,7 +117,7 @@ def _arc_distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: S
     return np.asarray(dijkstra(graph, indices=sources))
 
 
-def _busiest_resources(topology: Topology, arcs: Arcs, load: NDArray[np.float64]) -> Spread:
+def _busiest_resources(topology: Topology, arcs: Arcs, load: NDArray[np.float64]) -> EvenRouting:
     """Return the time of the most loaded links and limits, and which these are."""
     resources = topology.resources
     limit_load = np.zeros(len(topology.limits))
@@ -128,4 +128,4 @@ def _busiest_resources(topology: Topology, arcs: Arcs, load: NDArray[np.float64]
     for resource, amount in enumerate(limit_load.tolist(), start=topology.links):
         times[resource] = amount / resources.scaled_capacity(resource)
     top = max(times.values())
-    return Spread(top, tuple(sorted(r for r, t in times.items() if t >= top * (1 - _CLOSE))))
+    return EvenRouting(top, tuple(sorted(r for r, t in times.items() if t >= top * (1 - _CLOSE))))

@@ -87,7 +87,7 @@ def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Swit
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class DataDelivery:
     """Data that ranks hold and members need.
 
     `supply`: per rank the weight of the data that it holds. `members`: ranks that need all data. `collects`: the data
@@ -143,7 +143,7 @@ class Spread:
         return max(int(steps_from(self.topology, rank)[list(self.members)].max()) for rank in holders)
 
 
-def list_spreads(topology: Topology, kind: str, needs: Needs, members: list[int]) -> Iterator[Spread]:
+def list_deliveries(topology: Topology, kind: str, needs: Needs, members: list[int]) -> Iterator[DataDelivery]:
     """Yield the sub-problems of the collective for `find_step_cuts`.
 
     In each, some ranks have data that all members need; or, for scatter and gather, one rank has (or needs) a share for
@@ -169,7 +169,7 @@ def list_spreads(topology: Topology, kind: str, needs: Needs, members: list[int]
             supply[root[0]] = shares.sum()
             # Only with a single root and without replicas.
             if len(set(root.tolist())) == 1 and all(len(holders) == 1 for holders in needs.sets):
-                yield Spread(topology, supply, tuple(members), collects, shares, symmetries=symmetries_of(shares))
+                yield DataDelivery(topology, supply, tuple(members), collects, shares, symmetries=symmetries_of(shares))
             continue
         if kind == "allreduce":
             supply[members[0]] = needs.weights[needs.block[0]]
@@ -178,7 +178,7 @@ def list_spreads(topology: Topology, kind: str, needs: Needs, members: list[int]
             for block, end in set(zip(needs.block.tolist(), ends.tolist(), strict=True)):
                 supply[end] += needs.weights[block]
         at_all = supply * (kind != "allreduce")  # any member may stand for any other
-        yield Spread(
+        yield DataDelivery(
             topology, supply, tuple(members), collects, exchanged=kind == "allreduce", symmetries=symmetries_of(at_all)
         )
 
@@ -196,9 +196,9 @@ class Condition:
 class TimedNetwork:
     """Ranks with one copy for each time 0 .. N, switches with one for each step, joined by arcs tail -> head."""
 
-    def __init__(self, spread: Spread, steps: int, nodes: int, tail: AnyInts, head: AnyInts) -> None:
-        ranks = spread.topology.ranks
-        self.spread, self.steps, self.nodes, self.arcs = spread, steps, nodes, (tail, head)
+    def __init__(self, delivery: DataDelivery, steps: int, nodes: int, tail: AnyInts, head: AnyInts) -> None:
+        ranks = delivery.topology.ranks
+        self.delivery, self.steps, self.nodes, self.arcs = delivery, steps, nodes, (tail, head)
         self.source = (steps + 1) * nodes
         step = np.arange(1, steps + 1)[:, None]
         # The copy of node v at time s has the number s * nodes + v. A rank sends in step s what it had at time s - 1; a
@@ -206,7 +206,10 @@ class TimedNetwork:
         tails, heads = (step - (tail < ranks)) * nodes + tail, step * nodes + head
         waiting = (np.arange(steps)[:, None] * nodes + np.arange(ranks)).ravel()
         # Where every rank needs a share of its own, one more node, the drain, takes each rank's share at time N.
-        self.drain, self.shares = self.source + 1, spread.shares if spread.shares is not None else np.zeros(0, np.int64)
+        self.drain, self.shares = (
+            self.source + 1,
+            delivery.shares if delivery.shares is not None else np.zeros(0, np.int64),
+        )
         last = steps * nodes + np.arange(len(self.shares))
         # Arcs: those given in every step, data that stay at a rank, the source to the ranks, the ranks to the drain.
         self.tail = np.concatenate([tails.ravel(), waiting, np.full(ranks, self.source), last])
@@ -217,7 +220,7 @@ class TimedNetwork:
         """Return conditions that these widths (what each arc carries in each step) violate; none if all data can reach
         every rank that needs them."""
         conditions = []
-        for supply, sink in self.spread.demands:
+        for supply, sink in self.delivery.demands:
             total = float(supply.sum())
             waiting = np.full(self.steps * len(supply), total * 2)  # more than all data: unbounded
             capacity = np.concatenate([widths.ravel(), waiting, supply, self.shares]).astype(np.float64)
@@ -250,14 +253,14 @@ class TimedNetwork:
         return not fresh.keys() <= listed
 
 
-def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
+def find_step_cuts(delivery: DataDelivery, steps: int) -> StepCuts | None:
     """Return cuts over time that bound the wire time of any schedule of `steps` steps, or None if there are none."""
-    topology = spread.topology
+    topology = delivery.topology
     capacity = link_capacities(topology).astype(np.float64)
-    network = TimedNetwork(spread, steps, topology.nodes, topology.link_src, topology.link_dst)
+    network = TimedNetwork(delivery, steps, topology.nodes, topology.link_src, topology.link_dst)
     conditions: list[Condition] = []
     # a first guess: every rank receives all data over its part of all links
-    times = np.full(steps, spread.total * topology.ranks / capacity.sum() / steps)
+    times = np.full(steps, delivery.total * topology.ranks / capacity.sum() / steps)
     multipliers = np.zeros(0)
     for _ in range(MAX_ROUNDS):
         if not network.add_violated(times[:, None] * capacity, conditions):
@@ -265,7 +268,7 @@ def find_step_cuts(spread: Spread, steps: int) -> StepCuts | None:
         if any(not c.crossing.any() for c in conditions):
             return None  # some member cannot be reached in so few steps
         times, multipliers = _solve(conditions, capacity)
-    return _round_evidence(spread, steps, conditions, multipliers)
+    return _round_evidence(delivery, steps, conditions, multipliers)
 
 
 def _solve(conditions: list[Condition], capacity: Floats) -> tuple[Floats, Floats]:
@@ -280,21 +283,23 @@ def _solve(conditions: list[Condition], capacity: Floats) -> tuple[Floats, Float
     return solution.x * top / scale, -solution.ineqlin.marginals
 
 
-def _round_evidence(spread: Spread, steps: int, conditions: list[Condition], multipliers: Floats) -> StepCuts | None:
+def _round_evidence(
+    delivery: DataDelivery, steps: int, conditions: list[Condition], multipliers: Floats
+) -> StepCuts | None:
     """Round the multipliers to whole numbers and build the evidence; None if no condition counts."""
     if not len(multipliers) or not multipliers.max() > 0:
         return None
     rounded = np.rint(multipliers / multipliers.max() * MULTIPLIER_SCALE).astype(np.int64).tolist()
     pairs = [(condition, multiplier) for condition, multiplier in zip(conditions, rounded, strict=True) if multiplier]
-    return StepCuts(steps, tuple(cut_from_condition(spread, steps, *pair) for pair in pairs))
+    return StepCuts(steps, tuple(cut_from_condition(delivery, steps, *pair) for pair in pairs))
 
 
-def cut_from_condition(spread: Spread, steps: int, condition: Condition, multiplier: int) -> StepCut:
+def cut_from_condition(delivery: DataDelivery, steps: int, condition: Condition, multiplier: int) -> StepCut:
     """Return a condition as a cut. A cut of the reversed machine is reversed in time: nodes that are far at the end
     are near from the start."""
-    if not spread.collects:
+    if not delivery.collects:
         return StepCut(condition.near_from, condition.switches, multiplier)
     near_from = tuple(steps + 1 - start for start in condition.near_from)
-    all_switches = range(spread.topology.ranks, spread.topology.nodes)
+    all_switches = range(delivery.topology.ranks, delivery.topology.nodes)
     switches = tuple(tuple(s for s in all_switches if s not in near) for near in reversed(condition.switches))
     return StepCut(near_from, switches, multiplier)

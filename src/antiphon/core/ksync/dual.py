@@ -43,7 +43,7 @@ MAX_PRICE = 2**40  # the greatest price that is accepted: sums over all links an
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class PriceSplit:
     """Lengths per destination for one kind of chunks with several destinations. They split the price of a move among
     the destinations.
 
@@ -60,21 +60,21 @@ class StepDual:
     """Prices of resources in each step, which bound the rounds of every schedule of at most `steps` steps.
 
     `prices`: rows (resource, step, price); resources are numbered bonds first, then shared limits (instance.py).
-    `spreads`: kind -> its `Spread`, for kinds with several destinations.
-    `like`: kind k -> (kind j, bonds, nodes): k has the spread of j, renamed by these permutations of bonds and nodes.
-    Kinds that a symmetry of the machine maps to each other need only one spread.
+    `price_splits`: kind -> its `PriceSplit`, for kinds with several destinations.
+    `like`: kind k -> (kind j, bonds, nodes): k has the split of j, renamed by these permutations of bonds and nodes.
+    Kinds that a symmetry of the machine maps to each other need only one split.
     """
 
     steps: int
     prices: IntArray
-    spreads: Mapping[int, Spread]
+    price_splits: Mapping[int, PriceSplit]
     like: Mapping[int, tuple[int, tuple[int, ...], tuple[int, ...]]]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
             "prices": self.prices.tolist(),
-            "spreads": [[k, s.rows.tolist(), s.potentials.tolist()] for k, s in self.spreads.items()],
+            "spreads": [[k, s.rows.tolist(), s.potentials.tolist()] for k, s in self.price_splits.items()],
             "like": [[k, j, list(bonds), list(nodes)] for k, (j, bonds, nodes) in self.like.items()],
         }
 
@@ -85,7 +85,7 @@ class StepDual:
                 int(value["steps"]),
                 _read_rows(value["prices"], 3),
                 {
-                    int(k): Spread(_read_rows(rows, 4), _read_rows(potentials, 3))
+                    int(k): PriceSplit(_read_rows(rows, 4), _read_rows(potentials, 3))
                     for k, rows, potentials in value["spreads"]
                 },
                 {int(k): (int(j), tuple(map(int, b)), tuple(map(int, n))) for k, j, b, n in value["like"]},
@@ -158,12 +158,12 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
 def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: IntArray) -> IntArray:
     """Return the lengths of moves for each destination of a kind; check that they sum to at most the move's cost."""
     representative, bonds, nodes = dual.like.get(number, (number, (), ()))
-    spread = dual.spreads.get(representative)
+    split = dual.price_splits.get(representative)
     lengths = np.zeros((len(kind.dests), *cost.shape), np.int64)
-    if spread is None:  # lengths 0, which prove nothing about this kind
+    if split is None:  # lengths 0, which prove nothing about this kind
         return lengths
-    rows, potentials = spread.rows.copy(), spread.potentials.copy()
-    # The spread is stored for one representative kind; relabel it by a permutation of bonds and nodes.
+    rows, potentials = split.rows.copy(), split.potentials.copy()
+    # The split is stored for one representative kind; relabel it by a permutation of bonds and nodes.
     if bonds:
         _require(sorted(bonds) == list(range(len(cost))), "a renaming of bonds is no permutation")
         _require(sorted(nodes) == list(range(instance.nodes)), "a renaming of nodes is no permutation")

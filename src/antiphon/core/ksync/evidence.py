@@ -49,17 +49,17 @@ def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
         prices += [[member, step, price] for member in members]
     shares = []
     for number, kind in enumerate(instance.kinds):
-        # A kind without a spread of its own has that of a symmetric kind, renumbered (StepDual.like).
+        # A kind without a price split of its own has that of a symmetric kind, renumbered (StepDual.like).
         representative, bond_names, node_names = dual.like.get(number, (number, (), ()))
         if len(kind.dests) == 1:
             continue
         families: dict[int, Rows] = {dest: [] for dest in kind.dests}
         potentials: Rows = []
-        if representative in dual.spreads:
-            for dest, bond, step, length in dual.spreads[representative].rows.tolist():
+        if representative in dual.price_splits:
+            for dest, bond, step, length in dual.price_splits[representative].rows.tolist():
                 bond_links = bonds[bond_names[bond] if bond_names else bond]
                 families[node_names[dest] if node_names else dest] += [[link, step, length] for link in bond_links]
-            for switch, step, value in dual.spreads[representative].potentials.tolist():
+            for switch, step, value in dual.price_splits[representative].potentials.tolist():
                 potentials.append([node_names[switch] if node_names else switch, step, value])
         shares.append({"blocks": list(kind.blocks), "families": list(families.values()), "potentials": potentials})
     return {"prices": prices, "shares": shares}

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.ksync.dual import Spread, StepDual
+from antiphon.core.ksync.dual import PriceSplit, StepDual
 from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.core.topology import LinkType, SharedLimit, Topology
 from antiphon.core.transform.renaming import relabel_collective
@@ -120,11 +120,11 @@ def _bond_topology(
 def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
     """Translate a dual of an instance to `rename_instance(instance, naming)`, where it proves the same. Linear."""
     nodes, bonds, kinds = naming.nodes, naming.bonds, naming.kinds
-    spreads = {
-        int(kinds[kind]): Spread(
-            _rename_rows(spread.rows, (nodes, bonds)), _rename_rows(spread.potentials, (nodes,))
+    price_splits = {
+        int(kinds[kind]): PriceSplit(
+            _rename_rows(split.rows, (nodes, bonds)), _rename_rows(split.potentials, (nodes,))
         )
-        for kind, spread in dual.spreads.items()
+        for kind, split in dual.price_splits.items()
     }  # fmt: skip
     # `like` refers a kind to a symmetric one, with the permutations of bonds and nodes between them.
     like = {
@@ -136,7 +136,7 @@ def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
         for kind, (other, by_bonds, by_nodes) in dual.like.items()
     }
     prices = _rename_rows(dual.prices, (naming.resources,))
-    return StepDual(dual.steps, prices, dict(sorted(spreads.items())), dict(sorted(like.items())))
+    return StepDual(dual.steps, prices, dict(sorted(price_splits.items())), dict(sorted(like.items())))
 
 
 def _rename_rows(rows: Table, permutations: Sequence[Table]) -> Table:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.bounds.needs import needs_of
-from antiphon.core.bounds.routing import even_spreads
+from antiphon.core.bounds.routing import even_routings
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.reshape import keep
@@ -176,10 +176,10 @@ def _to_all(machine: Topology, members: list[int]) -> float:
     links = csr_array((np.ones(node.links), (node.link_src, node.link_dst)), shape=(node.nodes, node.nodes))
     if np.ptp(connected_components(links, connection="strong")[1][: node.ranks]):
         return 0.0
-    spreads = even_spreads(node, needs_of(Collective("alltoall", node.ranks)))
-    if not spreads or not spreads[0].time:
+    routings = even_routings(node, needs_of(Collective("alltoall", node.ranks)))
+    if not routings or not routings[0].time:
         return 0.0
-    return (node.ranks - 1) * float(node.resources.scale) / spreads[0].time
+    return (node.ranks - 1) * float(node.resources.scale) / routings[0].time
 
 
 def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:

@@ -40,7 +40,7 @@ from antiphon.core.transform import add_on_arrival, compose, dual, invert
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.dispatch.list_scheduling import Message, Run, list_messages, order_messages
 from antiphon.planners.dispatch.network import Network
-from antiphon.planners.dispatch.timed_trees import BUSY, Item, Tree, TreeGrower
+from antiphon.planners.dispatch.timed_trees import BUSY, Item, TimedTreeGrower, Tree
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest, machine_for_dual
 
@@ -172,7 +172,7 @@ def _search(network: Network, items: Sequence[Item]) -> _Round:
     """Return the fastest plan of several rounds."""
     best = _plan_round(network, items, None, None)
     # no piece arrives earlier than alone on an idle machine
-    floor = max((_grow(TreeGrower(network, []), item, None).finish for item in items), default=0)
+    floor = max((_grow(TimedTreeGrower(network, []), item, None).finish for item in items), default=0)
     for cycle in range(LIMITS.cycles):
         finish_before = best.run.finish
         for share in LIMITS.deadlines:
@@ -201,12 +201,12 @@ def _plan_round(network: Network, items: Sequence[Item], deadline: int | None, p
         for resource, turn in message.turns.items():
             load[resource] += turn
     fullest = max(load, default=0) or 1
-    grower = TreeGrower(network, [1 + BUSY * busy / fullest for busy in load])
+    grower = TimedTreeGrower(network, [1 + BUSY * busy / fullest for busy in load])
     messages = list_messages([_grow(grower, item, deadline) for item in items], network.ranks)
     return _Round(messages, order_messages(messages, len(network.pace)))
 
 
-def _grow(grower: TreeGrower, item: Item, deadline: int | None) -> Tree:
+def _grow(grower: TimedTreeGrower, item: Item, deadline: int | None) -> Tree:
     tree = grower.grow(item, deadline)
     if tree is None:
         raise Infeasible(

@@ -1,7 +1,7 @@
 """Grow trees into a timeline: each item of data gets a tree that arrives in time and loads links as little as it can.
 
-The planner `dispatch` calls `TreeGrower.grow` for one item after the other. A turn is the time for which data occupy a
-resource (link or shared limit); each item sees the turns that earlier ones have booked. For each item
+The planner `dispatch` calls `TimedTreeGrower.grow` for one item after the other. A turn is the time for which data
+occupy a resource (link or shared limit); each item sees the turns that earlier ones have booked. For each item
 
     1. Dijkstra's algorithm finds the earliest arrival at every node, with the free intervals of all links.
     2. A node may do without the earliest arrival: an arrival by the deadline is as good. So nodes move to arcs of
@@ -60,7 +60,7 @@ class Tree:
     finish: int = 0  # the last arrival, in femtoseconds
 
 
-class TreeGrower:
+class TimedTreeGrower:
     """Grows the trees of all items. `price`: by resource, the cost of occupying it for a femtosecond."""
 
     def __init__(self, network: Network, price: Sequence[float]) -> None:

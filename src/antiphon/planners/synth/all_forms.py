@@ -85,7 +85,7 @@ SUM_LIMITS = SumLimits()
 
 
 @dataclass(eq=False)
-class Spread:
+class ContainedBroadcast:
     """A broadcast or reduce that every allreduce contains. `about`: its name in certificates."""
 
     about: str
@@ -143,14 +143,14 @@ class AllForms:
     # ---- bounds ----
 
     @cached_property
-    def spreads(self) -> list[Spread]:
+    def contained(self) -> list[ContainedBroadcast]:
         """The broadcasts and reduces that an allreduce contains; symmetric ones once."""
-        work, spreads, posed_before = self.work, list[Spread](), set[str]()
-        contained = (
+        work, contained, posed_before = self.work, list[ContainedBroadcast](), set[str]()
+        directions = (
             (BROADCAST_FROM, work.topology, self.sums.broadcasts()),
             (REDUCE_TO, reverse(work.topology), self.sums.reduces()),
         )
-        for about, machine, broadcasts in contained:
+        for about, machine, broadcasts in directions:
             for root, broadcast in itertools.islice(broadcasts.items(), SUM_LIMITS.max_roots):
                 search, problem = replace(work, budget=self.budget).start_search(
                     Conversion(machine, broadcast, AS_PLANNED)
@@ -158,23 +158,25 @@ class AllForms:
                 posed = fingerprint(search.instance)
                 if posed not in posed_before:
                     posed_before.add(posed)
-                    spreads.append(Spread(f"{about}{root}", search, problem))
-        return spreads
+                    contained.append(ContainedBroadcast(f"{about}{root}", search, problem))
+        return contained
 
-    def tightest_spread(self, steps: int) -> tuple[Fraction, Spread] | None:
+    def tightest_broadcast(self, steps: int) -> tuple[Fraction, ContainedBroadcast] | None:
         """Return the greatest lower bound on R / C in this many steps, and what proves it; None if none is possible."""
-        if any(steps < spread.search.instance.least_steps for spread in self.spreads):
+        if any(steps < broadcast.search.instance.least_steps for broadcast in self.contained):
             return None
-        return max(((spread.search.least_ratio(steps), spread) for spread in self.spreads), key=lambda pair: pair[0])
+        return max(
+            ((broadcast.search.least_ratio(steps), broadcast) for broadcast in self.contained), key=lambda pair: pair[0]
+        )
 
     def certificate_of(self, chunks: int, steps: int, rounds: int) -> dict[str, Any] | None:
         """Return the certificate of a point; None if it has fewer steps than a bound allows (a bound is wrong then)."""
-        tightest = self.tightest_spread(steps)
+        tightest = self.tightest_broadcast(steps)
         if tightest is None:
             return None
-        ratio, spread = tightest
-        proved: Proved = spread.problem.translate_proof(spread.search.prove_least(steps))
-        about, evidence = spread.about, proved.dual.as_json()
+        ratio, broadcast = tightest
+        proved: Proved = broadcast.problem.translate_proof(broadcast.search.prove_least(steps))
+        about, evidence = broadcast.about, proved.dual.as_json()
         if Fraction(rounds, chunks) > ratio and self.prove_sends(steps)[0] > ratio:
             about, (ratio, evidence) = SUMS, self.prove_sends(steps)
         proof = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND
@@ -185,12 +187,12 @@ class AllForms:
 
     def prove_sends(self, steps: int) -> tuple[Fraction, dict[str, Any]]:
         """Return the least R / C, as in S steps every chunk crosses a number of links, and `least` of such a
-        certificate; (0, {}) if that is not above the bound of the spreads, or too large to prove.
+        certificate; (0, {}) if that is not above the bound of these broadcasts, or too large to prove.
         """
         if steps in self.least_sends:
             return self.least_sends[steps]
         proved = self.least_sends[steps] = Fraction(0), {}
-        work, tightest = self.work, self.tightest_spread(steps)
+        work, tightest = self.work, self.tightest_broadcast(steps)
         instance = certified_instance(work.topology, work.collective, SUMS)
         size = len(instance.kinds) * steps * len(instance.arcs)
         if tightest is None or size > SUM_LIMITS.max_sends or not instance.arcs.exhaustive:
@@ -231,7 +233,7 @@ class AllForms:
         """
         for turn in range(SUM_LIMITS.turns):
             for steps in range(1, max_steps + 1):
-                tightest = self.tightest_spread(steps)
+                tightest = self.tightest_broadcast(steps)
                 if tightest is None:
                     continue
                 lowest = max(tightest[0], floor, self.least_sends.get(steps, (floor, {}))[0])

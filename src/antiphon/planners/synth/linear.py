@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.ksync.dual import Spread, StepDual, StepInequality, evaluate_dual
+from antiphon.core.ksync.dual import PriceSplit, StepDual, StepInequality, evaluate_dual
 from antiphon.errors import Invalid
 from antiphon.planners.synth.effort_budget import LIMIT_REACHED, PIVOT_COLUMN, PROGRAM, mixed_price, nodes_for
 from antiphon.planners.synth.program import StepProgram
@@ -245,7 +245,7 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | No
     """Return an integral dual near these floats: lengths rounded down, prices up until they cover all lengths."""
     instance = program.instance
     integer_prices = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)
-    spreads: dict[int, Spread] = {}
+    price_splits: dict[int, PriceSplit] = {}
     like: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}  # symmetric kinds, see StepDual
     missing_price = np.zeros((len(instance.bonds), program.steps), np.int64)
     cost = integer_prices[: len(instance.bonds)].copy()
@@ -260,7 +260,7 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | No
         # dual feasibility of one copy on a bond: price + height difference >= sum of the lengths it serves
         need = lengths.sum(axis=0) - heights[instance.head] + heights[instance.tail]
         owner = program.commodities[orbit.commodity].kinds[0]
-        spreads[owner] = Spread(_nonzero_entries(lengths), _nonzero_entries(heights))
+        price_splits[owner] = PriceSplit(_nonzero_entries(lengths), _nonzero_entries(heights))
         need[~instance.useful_moves(instance.kinds[owner], program.steps)] = 0
         for member, element in orbit.members.items():
             bonds, nodes = program.group.bonds[element], program.group.nodes[element]
@@ -269,7 +269,7 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | No
             if kind != owner:
                 like[kind] = (owner, tuple(bonds.tolist()), tuple(nodes.tolist()))
     integer_prices[: len(instance.bonds)] += np.maximum(missing_price, 0)
-    return StepDual(program.steps, _nonzero_entries(integer_prices), spreads, like)
+    return StepDual(program.steps, _nonzero_entries(integer_prices), price_splits, like)
 
 
 def _nonzero_entries(table: Table) -> Table:

@@ -127,7 +127,7 @@ def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -
     for form, form_text, find_schedule in _FORMS if work.collective.kind == "allreduce" else _FORMS[-1:]:
         # after the halves: one program per kind of root costs more than finding existing ones
         if find_schedule == _as_everywhere or work.collective.kind == "custom":
-            _raise_infeasible(_excluded_by_spreads(forms, requested))
+            _raise_infeasible(_excluded_by_broadcasts(forms, requested))
         try:
             result = find_schedule(forms, requested)
         except Infeasible as error:
@@ -174,20 +174,20 @@ def _excluded_by_bounds(work: Problem, requested: PointFigures) -> Iterator[str]
         yield f"no {name} has R/C below {lower_bound.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
 
 
-def _excluded_by_spreads(forms: AllForms, requested: PointFigures) -> Iterator[str]:
+def _excluded_by_broadcasts(forms: AllForms, requested: PointFigures) -> Iterator[str]:
     """Yield in words which broadcasts and reduces that an allreduce contains exclude the requested point."""
     chunks, steps, rounds = requested
-    for spread in forms.spreads:
-        impossible = spread.search.check_bounds(*requested)
+    for broadcast in forms.contained:
+        impossible = broadcast.search.check_bounds(*requested)
         if impossible is not None:
             explanation = explain_impossible(
-                spread.problem.original, *requested, spread.problem.translate_impossible(impossible)
+                broadcast.problem.original, *requested, broadcast.problem.translate_impossible(impossible)
             )
-            root = spread.about.rpartition(" ")[2]
+            root = broadcast.about.rpartition(" ")[2]
             description = (
                 f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
             )
-            if spread.about.startswith(BROADCAST_FROM):
+            if broadcast.about.startswith(BROADCAST_FROM):
                 description = f"brings the input of rank {root} to all, as a broadcast does"
             point = f"C = {chunks}, S = {steps}, R = {rounds}"
             yield f"no {_any_form(forms.work)} has {point}: it {description}, and {explanation}"

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds import Cut, bound
 from antiphon.core.collective import Collective
 from antiphon.core.ksync.certificate import BEST_FOUND, OPTIMAL
-from antiphon.core.ksync.dual import Spread, StepDual, evaluate_dual
+from antiphon.core.ksync.dual import PriceSplit, StepDual, evaluate_dual
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import EffortSpent
@@ -151,13 +151,13 @@ def _by_cut(instance: Instance, steps: int) -> Proved | None:
     inside = np.isin(np.arange(instance.nodes), witness.side)
     leaving = np.flatnonzero(inside[instance.tail] & ~inside[instance.head])
     rows = np.array([(bond, step, 1) for bond in leaving for step in range(steps)], np.int64).reshape(-1, 3)
-    spreads = {}
+    price_splits = {}
     for number, kind in enumerate(instance.kinds):
         lacking = [dest for dest in kind.dests if not inside[dest]]
         if inside[list(kind.holders)].all() and lacking:
             dest_column = np.full((len(rows), 1), lacking[0], np.int64)
-            spreads[number] = Spread(np.hstack([dest_column, rows]), np.zeros((0, 3), np.int64))
-    dual = StepDual(steps, rows, spreads, {})
+            price_splits[number] = PriceSplit(np.hstack([dest_column, rows]), np.zeros((0, 3), np.int64))
+    dual = StepDual(steps, rows, price_splits, {})
     return Proved(dual, evaluate_dual(instance, dual))
 
 

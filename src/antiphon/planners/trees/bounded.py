@@ -1,7 +1,7 @@
 """Pack trees of bounded depth out of one root, at nearly the greatest rate that such trees can have.
 
-Input: a machine, its root and members (`TreeGrower`), and the maximum depth. Output (`pack_bounded`): trees with rates
-that fit all links and shared limits together. The planner `shallow` uses it.
+Input: a machine, its root and members (`PricedTreeGrower`), and the maximum depth. Output (`pack_bounded`): trees
+with rates that fit all links and shared limits together. The planner `shallow` uses it.
 
 The method is a heuristic column generation (compare columns.py). In stage 1, trees are grown at prices of links. The
 first prices grow exponentially with the load that earlier trees put on a link (multiplicative weights), so that trees
@@ -70,7 +70,7 @@ class BoundedLimits:
 BOUNDED = BoundedLimits()
 
 
-class TreeGrower:
+class PricedTreeGrower:
     """A machine prepared for growing trees out of one root.
 
     `capacity`: by row, bytes/s; a row is a link, a shared limit, or an orbit of these under `group`.
@@ -150,7 +150,7 @@ class TreeGrower:
 
 
 def pack_bounded(
-    grower: TreeGrower, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()
+    grower: PricedTreeGrower, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()
 ) -> SymmetricTrees | None:
     """Return a packing of trees at most `max_depth` deep, or None if no tree is that shallow.
 
@@ -204,7 +204,7 @@ def pack_bounded(
     return _rated_packing(grower, list(columns), _prefer_few_shallow_trees(grower, columns, rates))
 
 
-def _reaches_goal(grower: TreeGrower, loads: Sequence[Floats], goal: float) -> bool:
+def _reaches_goal(grower: PricedTreeGrower, loads: Sequence[Floats], goal: float) -> bool:
     """Return whether trees with these loads reach the goal already; False on smaller machines, where stage 2 is
     quick.
     """
@@ -225,7 +225,7 @@ def _blend_prices(price: Floats, load_price: Floats, capacity: Floats, blend: fl
     return (1 - blend) * price / dot(price, capacity) + blend * load_price / dot(load_price, capacity)
 
 
-def _scaled_table(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
+def _scaled_table(grower: PricedTreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
     """Return the matrix of the linear program, the greatest rate of each tree on its own, and which rows have load.
 
     An entry [row, tree] is the fraction of the row's capacity that the tree uses at that rate. So entries are at most
@@ -238,7 +238,7 @@ def _scaled_table(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, 
     return table[loaded_rows], single_rate, loaded_rows
 
 
-def _solve_rates(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
+def _solve_rates(grower: PricedTreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
     """Return rates of the trees with these loads whose sum is greatest, and the dual prices of rows."""
     import scipy.sparse as sp
     from scipy.optimize import linprog
@@ -254,7 +254,7 @@ def _solve_rates(grower: TreeGrower, loads: Sequence[Floats]) -> tuple[Floats, F
     return solution.x * single_rate, price / grower.capacity
 
 
-def _prefer_few_shallow_trees(grower: TreeGrower, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
+def _prefer_few_shallow_trees(grower: PricedTreeGrower, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
     """Return rates with the same total on few and shallow trees.
 
     A linear program minimizes the mean depth of ranks, over all trees weighted by rate. It is repeated with costs that
@@ -291,7 +291,7 @@ def _prefer_few_shallow_trees(grower: TreeGrower, columns: Mapping[Hops, Floats]
     return np.asarray(sparse_rates, np.float64)
 
 
-def _rated_packing(grower: TreeGrower, trees: Sequence[Hops], rates: Floats) -> SymmetricTrees:
+def _rated_packing(grower: PricedTreeGrower, trees: Sequence[Hops], rates: Floats) -> SymmetricTrees:
     """Return the trees of non-negligible rate at rounded rates, each with its images, which share its rate equally."""
     negligible_rate = BOUNDED.min_gain / max(len(trees), 1) * float(rates.sum())
     unit, packed_trees = grower.topology.unit, []

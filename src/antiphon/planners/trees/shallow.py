@@ -51,7 +51,7 @@ from antiphon.planners.shared.reach import Reach, find_center
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
 from antiphon.planners.shared.start_program import ChunkClass, count_entries, distinct_kinds, merge_kinds, solve_starts
 from antiphon.planners.shared.uneven import Floats
-from antiphon.planners.trees.bounded import BOUNDED, Hops, TreeGrower, pack_bounded, symmetries_fixing_root
+from antiphon.planners.trees.bounded import BOUNDED, Hops, PricedTreeGrower, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.rounding import Rounding, rounded_trees
 from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
@@ -203,7 +203,7 @@ def _choose_forests(
     """
     root = collective.roots[0]
     ranks = _spanned_ranks(machine, root, collective.members)
-    grower = TreeGrower(machine, root, ranks, symmetries_fixing_root(machine, root, collective.members, seed))
+    grower = PricedTreeGrower(machine, root, ranks, symmetries_fixing_root(machine, root, collective.members, seed))
     forests: list[_Forest] = []
     symmetric_forests: list[SymmetricTrees] = []
     # packings of growing depth; keep those that are clearly faster than shallower ones
@@ -235,7 +235,7 @@ def _choose_forests(
 
 
 def _without_slow_links(
-    grower: TreeGrower, ranks: Sequence[int], fastest: SymmetricTrees, max_rate: Fraction
+    grower: PricedTreeGrower, ranks: Sequence[int], fastest: SymmetricTrees, max_rate: Fraction
 ) -> SymmetricTrees | None:
     """Return a forest as fast and as deep as `fastest` over links of low latency only, or None."""
     links = (
@@ -243,7 +243,7 @@ def _without_slow_links(
     )
     if links is None:
         return None
-    restricted = TreeGrower(grower.topology, grower.root, ranks, grower.group, links)
+    restricted = PricedTreeGrower(grower.topology, grower.root, ranks, grower.group, links)
     packing = pack_bounded(restricted, fastest.depth, float(max_rate))
     if packing is None or packing.rate < fastest.rate * NEAR_BOUND:
         return None
@@ -252,7 +252,7 @@ def _without_slow_links(
 
 
 def _tree_kinds(
-    collective: Collective, grower: TreeGrower, symmetric_forests: Sequence[SymmetricTrees]
+    collective: Collective, grower: PricedTreeGrower, symmetric_forests: Sequence[SymmetricTrees]
 ) -> tuple[list[Schedule], int]:
     """Return the kinds as schedules, and the number of kinds that form the fastest forest.
 
@@ -273,7 +273,7 @@ def _tree_kinds(
 
 def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
     """Return the ranks that trees shall span: the members, or all reachable ranks if some must relay."""
-    inside = TreeGrower(machine, root, members)
+    inside = PricedTreeGrower(machine, root, members)
     if inside.grow_priced(1 / inside.capacity, len(members)) is not None:
         return list(members)
     reached = reached_nodes(np.arange(machine.nodes) == root, machine.link_src, machine.link_dst)
@@ -281,14 +281,14 @@ def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list
 
 
 def _pack_by_depth(
-    grower: TreeGrower, ranks: Sequence[int], max_rate: Fraction, depth: int | None
+    grower: PricedTreeGrower, ranks: Sequence[int], max_rate: Fraction, depth: int | None
 ) -> Iterator[tuple[SymmetricTrees, str, SymmetricTrees | None]]:
     """Yield packings of growing depth, as (packing, method, packing with equal rates for all images of a tree).
 
     The last yield may be a packing of unbounded depth by planner `trees`, if `depth` is None and the others are slow.
     """
     machine, root = grower.topology, grower.root
-    asymmetric = TreeGrower(machine, root, ranks)
+    asymmetric = PricedTreeGrower(machine, root, ranks)
     goal_rate = float(max_rate)
     least_depth = next(
         depth_limit
@@ -356,7 +356,7 @@ def _round_shares(
     )
 
 
-def choose_trees(grower: TreeGrower, trees: Iterable[Hops]) -> list[Hops]:
+def choose_trees(grower: PricedTreeGrower, trees: Iterable[Hops]) -> list[Hops]:
     """Return the trees that carry data in the best mix of all, the one with the largest share of the data first.
 
     If the linear program would be too large, the last trees are left out.
@@ -379,7 +379,7 @@ def choose_trees(grower: TreeGrower, trees: Iterable[Hops]) -> list[Hops]:
     return [candidates[plan] for plan in sorted(share, key=lambda plan: -share[plan]) if share[plan] > MIN_SHARE]
 
 
-def _tree_class(grower: TreeGrower, number: int, hops: Hops, link_latency: Floats) -> ChunkClass:
+def _tree_class(grower: PricedTreeGrower, number: int, hops: Hops, link_latency: Floats) -> ChunkClass:
     """Return a tree with all its images as a class of the linear program, with a single chunk.
 
     `link_latency`: seconds, by link.
