@@ -47,7 +47,7 @@ static unsigned char *address_of(const run *r, ap_stretch s) { return r->memory[
 
 /* Copies the data of a message into its staging memory, or from there to its stretches. */
 static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into) {
-    ap_cursor c = ap_segments(&r->plan->step[r->l->step[instance]], instance);
+    ap_cursor c = ap_segments(&r->plan->task[r->l->task[instance]], instance);
     for (ap_stretch s; ap_next_segment(r->plan, &c, &s); stage += s.length * r->item) {
         if (into)
             ap_copy(stage, address_of(r, s), s.length * r->item);
@@ -59,7 +59,7 @@ static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into
 /* ---- what is recorded, on request ---- */
 
 static ap_record record_of(const run *r, uint32_t instance, size_t bytes) {
-    const ap_step *s = &r->plan->step[r->l->step[instance]];
+    const ap_task *s = &r->plan->task[r->l->task[instance]];
     uint32_t later = s->pieces > 1 ? 2 * (instance - s->first) : 0;
     return (ap_record){r->clock, 0, bytes, s->peer, s->when + later, instance, (uint16_t)s->channel, s->kind, 0};
 }
@@ -104,14 +104,14 @@ static int release_instance(run *r, uint32_t instance) {
 
 static int finish_instance(run *r, uint32_t instance) {
     ap_layout *l = r->l;
-    uint32_t o = l->step[instance];
+    uint32_t o = l->task[instance];
     int code = AP_OK;
     r->done++;
     for (uint32_t e = l->fine.begin[instance]; e < l->fine.begin[instance + 1] && !code; e++)
         code = release_instance(r, l->fine.to[e]);
     if (--l->remaining[o]) return code;
     for (uint32_t e = l->coarse.begin[o]; e < l->coarse.begin[o + 1]; e++) {
-        const ap_step *x = &r->plan->step[l->coarse.to[e]];
+        const ap_task *x = &r->plan->task[l->coarse.to[e]];
         for (uint32_t i = 0; i < x->instances && !code; i++) code = release_instance(r, x->first + i);
     }
     return code;
@@ -119,7 +119,7 @@ static int finish_instance(run *r, uint32_t instance) {
 
 /* Starts a message. *is_complete: its waiters may go on at once, as a send from staging memory has been copied there. */
 static int start_message(run *r, uint32_t instance, int *is_complete) {
-    const ap_step *s = &r->plan->step[r->l->step[instance]];
+    const ap_task *s = &r->plan->task[r->l->task[instance]];
     ap_stretch only = {0, 0, 0, 0};
     int several = 0;
     size_t bytes = ap_message_bytes(r->plan, r->item, s, instance, &only, &several);
@@ -153,7 +153,7 @@ static int start_lane(run *r, uint32_t lane) {
 /* Called when the transport has reported a message done. */
 static int finish_message(run *r, uint32_t instance) {
     ap_layout *l = r->l;
-    const ap_step *s = &r->plan->step[l->step[instance]];
+    const ap_task *s = &r->plan->task[l->task[instance]];
     uint32_t lane = l->lane[instance];
     int code = AP_OK, staged = l->stage[instance] != NULL;
     r->active--, l->flying[lane]--;
@@ -183,7 +183,7 @@ static int poll_transport(run *r, int block) {
 
 enum { MAX_LOCAL_OPERANDS = 16 };
 
-static int fold_instance(run *r, uint32_t instance, const ap_step *s) {
+static int fold_instance(run *r, uint32_t instance, const ap_task *s) {
     const void *local_operands[MAX_LOCAL_OPERANDS], **operands = local_operands;
     ap_stretch to = ap_piece_of(r->plan, s, instance, 0);
     uint32_t count = s->stretches - 1;
@@ -197,7 +197,7 @@ static int fold_instance(run *r, uint32_t instance, const ap_step *s) {
     return AP_OK;
 }
 
-static int traced_fold(run *r, uint32_t instance, const ap_step *s) {
+static int traced_fold(run *r, uint32_t instance, const ap_task *s) {
     read_clock(r);
     ap_record record = record_of(r, instance, ap_piece_of(r->plan, s, instance, 0).length * r->item);
     int code = fold_instance(r, instance, s);
@@ -218,7 +218,7 @@ static int run_plan(run *r) {
     while (!code && (r->done < l->instances || r->active)) {
         if (r->first < r->last) {
             uint32_t instance = l->work[r->first++];
-            const ap_step *s = &r->plan->step[l->step[instance]];
+            const ap_task *s = &r->plan->task[l->task[instance]];
             if (s->kind == AP_FOLD) code = r->trace ? traced_fold(r, instance, s) : fold_instance(r, instance, s);
             if (!code) code = finish_instance(r, instance);
             if (!code && r->active && r->folded >= POLL_BYTES) code = poll_transport(r, 0);
@@ -244,7 +244,7 @@ static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
 
 static void reset_layout(ap_layout *l, const ap_plan *plan) {
     memcpy(l->waiting, l->pending, 4 * (size_t)l->instances);
-    for (uint32_t o = 0; o < plan->steps; o++) l->remaining[o] = plan->step[o].instances;
+    for (uint32_t o = 0; o < plan->tasks; o++) l->remaining[o] = plan->task[o].instances;
     for (uint32_t i = 0; i < l->lanes; i++) l->head[i] = l->lane_of[i].begin, l->flying[i] = 0;
 }
 
@@ -255,9 +255,9 @@ static int check_call(const ap_plan *plan, int type, int operation, const ap_wir
     if (!wire) return ap_fail(error, AP_INVALID, "the connection has been closed");
     if (plan->broken || wire->broken)
         return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new plan and a new connection");
-    for (uint32_t o = 0; o < plan->steps; o++)
-        if ((plan->step[o].kind == AP_SEND || plan->step[o].kind == AP_RECEIVE) && plan->step[o].peer >= wire->ranks)
-            return ap_fail(error, AP_INVALID, "the program has messages to rank %u, but there are %u ranks", plan->step[o].peer,
+    for (uint32_t o = 0; o < plan->tasks; o++)
+        if ((plan->task[o].kind == AP_SEND || plan->task[o].kind == AP_RECEIVE) && plan->task[o].peer >= wire->ranks)
+            return ap_fail(error, AP_INVALID, "the program has messages to rank %u, but there are %u ranks", plan->task[o].peer,
                            wire->ranks);
     return AP_OK;
 }
@@ -340,7 +340,7 @@ static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
             uint32_t instance = l->queue[q];
             ap_stretch only = {0, 0, 0, 0};
             int several = 0;
-            size_t bytes = ap_message_bytes(plan, item, &plan->step[l->step[instance]], instance, &only, &several);
+            size_t bytes = ap_message_bytes(plan, item, &plan->task[l->task[instance]], instance, &only, &several);
             if (!several) continue;
             if (!(l->stage[instance] = ap_take_stage(plan, bytes))) good = 0;
             if (good) ap_prefault(l->stage[instance], bytes, pace);
@@ -351,7 +351,7 @@ static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
         ap_stretch only = {0, 0, 0, 0};
         int several = 0;
         ap_give_stage(plan, l->stage[instance],
-                      ap_message_bytes(plan, item, &plan->step[l->step[instance]], instance, &only, &several));
+                      ap_message_bytes(plan, item, &plan->task[l->task[instance]], instance, &only, &several));
         l->stage[instance] = NULL;
     }
     return good;

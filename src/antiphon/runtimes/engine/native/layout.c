@@ -18,18 +18,18 @@
 static void *allocate(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
 void ap_forget_layout(ap_layout *l) {
-    free(l->step), free(l->pending), free(l->lane), free(l->queue), free(l->lane_of);
+    free(l->task), free(l->pending), free(l->lane), free(l->queue), free(l->lane_of);
     free(l->fine.begin), free(l->fine.to), free(l->coarse.begin), free(l->coarse.to);
     free(l->waiting), free(l->remaining), free(l->work), free(l->head), free(l->flying), free(l->stage);
     free(l->record);
     memset(l, 0, sizeof *l);
 }
 
-static int is_message(const ap_step *s) { return s->kind == AP_SEND || s->kind == AP_RECEIVE; }
+static int is_message(const ap_task *s) { return s->kind == AP_SEND || s->kind == AP_RECEIVE; }
 
 /* The number of instances of an operation: its pieces, else those that it is split into. Depends only on numbers that sender
  * and receiver share, so both split alike. */
-static uint32_t count_instances(const ap_plan *plan, const ap_step *s, size_t item) {
+static uint32_t count_instances(const ap_plan *plan, const ap_task *s, size_t item) {
     uint64_t split = plan->split, slices = plan->slices;
     if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
     if ((!split && slices <= AP_PLANNED_SLICES) || !s->elements) return 1;
@@ -43,7 +43,7 @@ static uint32_t count_instances(const ap_plan *plan, const ap_step *s, size_t it
 
 typedef struct {
     ap_stretch where;
-    uint32_t step;
+    uint32_t task;
 } stretch_of_step;
 
 static int by_stretch(const void *a, const void *b) {
@@ -58,12 +58,12 @@ static int by_stretch(const void *a, const void *b) {
  * overlaps in memory only instance i of the other. */
 static int find_coarse_steps(ap_plan *plan, ap_error *error) {
     size_t count = 0, n = 0;
-    for (uint32_t o = 0; o < plan->steps; o++)
-        if (plan->step[o].instances > plan->step[o].pieces) count += plan->step[o].stretches;
+    for (uint32_t o = 0; o < plan->tasks; o++)
+        if (plan->task[o].instances > plan->task[o].pieces) count += plan->task[o].stretches;
     stretch_of_step *all = allocate(count, sizeof *all);
     if (!all) return ap_fail(error, AP_MEMORY, "out of memory");
-    for (uint32_t o = 0; o < plan->steps; o++) {
-        ap_step *s = &plan->step[o];
+    for (uint32_t o = 0; o < plan->tasks; o++) {
+        ap_task *s = &plan->task[o];
         s->coarse = 0;
         if (s->instances <= s->pieces) continue;
         s->coarse = is_message(s) && s->stretches > 1;
@@ -78,7 +78,7 @@ static int find_coarse_steps(ap_plan *plan, ap_error *error) {
             uint64_t other = all[j].where.begin + all[j].where.length;
             end = other > end ? other : end;
         }
-        for (size_t k = i; k < j && !same; k++) plan->step[all[k].step].coarse = 1;
+        for (size_t k = i; k < j && !same; k++) plan->task[all[k].task].coarse = 1;
     }
     free(all);
     return AP_OK;
@@ -88,8 +88,8 @@ static int find_coarse_steps(ap_plan *plan, ap_error *error) {
 static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t total = 0;
     ap_workload workload = {0, 0};
-    for (uint32_t o = 0; o < plan->steps; o++) {
-        ap_step *s = &plan->step[o];
+    for (uint32_t o = 0; o < plan->tasks; o++) {
+        ap_task *s = &plan->task[o];
         s->first = (uint32_t)total, s->instances = count_instances(plan, s, l->item);
         total += s->instances;
         if (!ap_add_workload(&workload, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) ||
@@ -98,18 +98,18 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
                            plan->rank);
     }
     l->instances = (uint32_t)total;
-    l->step = allocate(total, 4), l->pending = allocate(total, 4), l->lane = allocate(total, 4),
+    l->task = allocate(total, 4), l->pending = allocate(total, 4), l->lane = allocate(total, 4),
     l->waiting = allocate(total, 4);
-    l->work = allocate(total, 4), l->stage = allocate(total, sizeof(void *)), l->remaining = allocate(plan->steps, 4);
-    if (!l->step || !l->pending || !l->lane || !l->waiting || !l->work || !l->stage || !l->remaining)
+    l->work = allocate(total, 4), l->stage = allocate(total, sizeof(void *)), l->remaining = allocate(plan->tasks, 4);
+    if (!l->task || !l->pending || !l->lane || !l->waiting || !l->work || !l->stage || !l->remaining)
         return ap_fail(error, AP_MEMORY, "out of memory");
-    for (uint32_t o = 0; o < plan->steps; o++)
-        for (uint32_t i = 0; i < plan->step[o].instances; i++) l->step[plan->step[o].first + i] = o;
+    for (uint32_t o = 0; o < plan->tasks; o++)
+        for (uint32_t i = 0; i < plan->task[o].instances; i++) l->task[plan->task[o].first + i] = o;
     return find_coarse_steps(plan, error);
 }
 
 /* Whether instance i of x may wait for instance i of y alone. */
-static int wait_by_instance(const ap_step *x, const ap_step *y) {
+static int wait_by_instance(const ap_task *x, const ap_task *y) {
     if (x->pieces > 1 || y->pieces > 1) return x->pieces == y->pieces;
     return x->instances > 1 && x->instances == y->instances && x->elements == y->elements && !x->coarse && !y->coarse;
 }
@@ -117,14 +117,14 @@ static int wait_by_instance(const ap_step *x, const ap_step *y) {
 /* Builds the edges from operations and instances to those that wait for them, and counts in `pending` what each waits for. */
 static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t fine = 0, coarse = 0;
-    l->fine.begin = allocate((size_t)l->instances + 1, 4), l->coarse.begin = allocate((size_t)plan->steps + 1, 4);
+    l->fine.begin = allocate((size_t)l->instances + 1, 4), l->coarse.begin = allocate((size_t)plan->tasks + 1, 4);
     if (!l->fine.begin || !l->coarse.begin) return ap_fail(error, AP_MEMORY, "out of memory");
     for (int pass = 0; pass < 2; pass++) { /* the first counts edges, the second stores them */
-        for (uint32_t o = 0; o < plan->steps; o++) {
-            const ap_step *x = &plan->step[o];
+        for (uint32_t o = 0; o < plan->tasks; o++) {
+            const ap_task *x = &plan->task[o];
             for (uint32_t w = 0; w < x->waits; w++) {
                 uint32_t to = plan->wait[x->first_wait + w];
-                const ap_step *y = &plan->step[to];
+                const ap_task *y = &plan->task[to];
                 if (wait_by_instance(x, y)) {
                     for (uint32_t i = 0; i < x->instances; i++) {
                         if (pass == 0)
@@ -145,11 +145,11 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
         l->fine.to = allocate(fine, 4), l->coarse.to = allocate(coarse, 4);
         if (!l->fine.to || !l->coarse.to) return ap_fail(error, AP_MEMORY, "out of memory");
         for (uint32_t i = 0; i < l->instances; i++) l->fine.begin[i + 1] += l->fine.begin[i];
-        for (uint32_t o = 0; o < plan->steps; o++) l->coarse.begin[o + 1] += l->coarse.begin[o];
+        for (uint32_t o = 0; o < plan->tasks; o++) l->coarse.begin[o + 1] += l->coarse.begin[o];
     }
     /* filling moved every beginning to its end: move them back */
     memmove(l->fine.begin + 1, l->fine.begin, 4 * (size_t)l->instances), l->fine.begin[0] = 0;
-    memmove(l->coarse.begin + 1, l->coarse.begin, 4 * (size_t)plan->steps), l->coarse.begin[0] = 0;
+    memmove(l->coarse.begin + 1, l->coarse.begin, 4 * (size_t)plan->tasks), l->coarse.begin[0] = 0;
     return AP_OK;
 }
 
@@ -165,7 +165,7 @@ static int by_lane(const void *a, const void *b) {
     return x->instance < y->instance ? -1 : x->instance > y->instance;
 }
 
-static uint64_t elements_of(const ap_plan *plan, const ap_step *s, uint32_t instance) {
+static uint64_t elements_of(const ap_plan *plan, const ap_task *s, uint32_t instance) {
     uint64_t total = 0;
     if (s->pieces == 1) {
         uint64_t i = instance - s->first, n = s->instances;
@@ -185,7 +185,7 @@ static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
         return ap_fail(error, AP_MEMORY, "out of memory");
     }
     for (uint32_t i = 0; i < l->instances; i++) {
-        const ap_step *s = &plan->step[l->step[i]];
+        const ap_task *s = &plan->task[l->task[i]];
         l->lane[i] = AP_NO_LANE;
         if (!is_message(s) || !elements_of(plan, s, i)) continue;
         uint64_t piece = s->pieces > 1 ? i - s->first : 0;
@@ -204,7 +204,7 @@ static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint32_t lane = 0;
     for (size_t i = 0; i < n; i++) {
         lane += i > 0 && all[i].lane != all[i - 1].lane;
-        const ap_step *s = &plan->step[l->step[all[i].instance]];
+        const ap_task *s = &plan->task[l->task[all[i].instance]];
         if (i == 0 || all[i].lane != all[i - 1].lane)
             l->lane_of[lane] = (ap_lane){s->peer, s->channel, (uint32_t)i, (uint32_t)i, s->kind == AP_SEND};
         l->lane_of[lane].end++;

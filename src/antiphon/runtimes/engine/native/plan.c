@@ -89,17 +89,17 @@ static int resolve_part(const addresses *a, const ap_plan *plan, ap_part part, u
     return 1;
 }
 
-/* Appends a stretch to a step. With `join`, one that follows the last in memory extends that. */
-static void append_part(ap_plan *plan, ap_step *step, ap_stretch s, int join) {
+/* Appends a stretch to a task. With `join`, one that follows the last in memory extends that. */
+static void append_part(ap_plan *plan, ap_task *task, ap_stretch s, int join) {
     if (join && !s.length) return;
-    if (join && step->stretches) {
-        ap_stretch *last = &plan->stretch[step->stretch + step->stretches - 1];
+    if (join && task->stretches) {
+        ap_stretch *last = &plan->stretch[task->stretch + task->stretches - 1];
         if (last->buffer == s.buffer && last->begin + last->length == s.begin) {
             last->length += s.length;
             return;
         }
     }
-    plan->stretch[step->stretch + step->stretches++] = s;
+    plan->stretch[task->stretch + task->stretches++] = s;
 }
 
 static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
@@ -107,27 +107,27 @@ static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
     uint32_t used = 0, sliced = 0; /* sliced: slices of the first operation that has some */
     for (uint32_t o = 0; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
-        ap_step *step = &plan->step[o];
+        ap_task *task = &plan->task[o];
         int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
         const uint32_t pieces = slice_count(plan, op->pieces);
         if (op->pieces > 1 && !sliced) sliced = op->pieces;
         /* different numbers must stay different, or operations would wait slice by slice that must not */
         if (op->pieces > 1 && op->pieces != sliced && plan->slices % AP_PLANNED_SLICES)
             return ap_fail(error, AP_UNSUPPORTED, "rank %u: slices of several numbers can only become more", plan->rank);
-        *step = (ap_step){.kind = (uint8_t)op->kind, .peer = op->peer, .channel = op->channel, .when = op->when,
+        *task = (ap_task){.kind = (uint8_t)op->kind, .peer = op->peer, .channel = op->channel, .when = op->when,
                           .pieces = pieces, .stretch = used, .first_wait = op->first_wait, .waits = op->waits};
         for (uint32_t i = 0; i < op->parts; i++) {
             ap_stretch where;
             if (!resolve_part(a, plan, s->part[op->first_part + i], pieces, &where))
                 return fail_address(error, plan->rank, "operation", o);
-            if (message || i == 0) step->elements += where.length;
-            if (step->elements > (uint64_t)MAX_ELEMENTS) return fail_address(error, plan->rank, "operation", o);
-            if (op->kind == AP_FOLD && where.length != step->elements)
+            if (message || i == 0) task->elements += where.length;
+            if (task->elements > (uint64_t)MAX_ELEMENTS) return fail_address(error, plan->rank, "operation", o);
+            if (op->kind == AP_FOLD && where.length != task->elements)
                 return ap_fail(error, AP_INVALID,
                                "the program file is wrong: rank %u, the parts of operation %u differ in length", plan->rank, o);
-            append_part(plan, step, where, message && pieces == 1);
+            append_part(plan, task, where, message && pieces == 1);
         }
-        used += step->stretches;
+        used += task->stretches;
     }
     for (uint32_t i = 0; i < s->finishes; i++) {
         const ap_finish *f = &s->finish[i];
@@ -160,12 +160,12 @@ static void *allocate(size_t count, size_t size) { return calloc(count ? count :
 static int fill_plan(const ap_program *program, const ap_section *s, uint64_t unit, ap_plan *plan, ap_error *error) {
     addresses a = {program, s, unit, allocate(s->points, sizeof(wide)), allocate(s->slots, 8), allocate(s->slots, 8),
                    allocate(s->slots, 8)};
-    plan->step = allocate(s->operations, sizeof(ap_step));
+    plan->task = allocate(s->operations, sizeof(ap_task));
     plan->stretch = allocate(s->parts, sizeof(ap_stretch));
     plan->division = allocate(s->finishes, sizeof(ap_division));
     plan->wait = allocate(s->waits, sizeof(uint32_t));
     int code = AP_OK;
-    if (!a.at || !a.offset || !a.stride || !a.capacity || !plan->step || !plan->stretch || !plan->division || !plan->wait)
+    if (!a.at || !a.offset || !a.stride || !a.capacity || !plan->task || !plan->stretch || !plan->division || !plan->wait)
         code = ap_fail(error, AP_MEMORY, "out of memory");
     else
         code = resolve_all(&a, plan, error);
@@ -192,7 +192,7 @@ ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_plac
         ap_fail(error, AP_MEMORY, "out of memory");
         return NULL;
     }
-    plan->rank = rank, plan->in_place = !!in_place, plan->steps = s.operations, plan->divisions = s.finishes;
+    plan->rank = rank, plan->in_place = !!in_place, plan->tasks = s.operations, plan->divisions = s.finishes;
     plan->slices = slices, plan->split = usual_split(program->facts.kind);
     if (fill_plan(program, &s, unit, plan, error)) {
         ap_release(plan);
@@ -209,7 +209,7 @@ void ap_release(ap_plan *plan) {
             memcpy(&next, block, sizeof next);
             free(block);
         }
-    free(plan->step), free(plan->stretch), free(plan->division), free(plan->wait);
+    free(plan->task), free(plan->stretch), free(plan->division), free(plan->wait);
     if (!plan->broken) free(plan->scratch); /* else the transport may still write there: leaked */
     free(plan);
 }

@@ -1,6 +1,6 @@
 /* The work of one rank at one size (ap_plan): plan.c prepares it, layout.c orders it, engine.c runs it.
  *
- * Threading: a plan is used by one thread at a time. Ownership: ap_release frees the plan with its steps, layout and staging
+ * Threading: a plan is used by one thread at a time. Ownership: ap_release frees the plan with its tasks, layout and staging
  *   memory (`pool`); buffers are the caller's.
  */
 #pragma once
@@ -14,8 +14,8 @@ typedef struct {
     uint64_t begin, length, stride;
 } ap_stretch;
 
-/* An operation of the program at this size: a message, a fold (combines values) or a join (only waits). It runs as one or
- * more instances. */
+/* A task: an operation of the program at this size: a message, a fold (combines values) or a join (only waits). It runs as
+ * one or more instances, each of which does a part of its data. */
 typedef struct {
     uint8_t kind;
     uint8_t coarse; /* it is split, but its waiters must wait for all of its instances (layout.c) */
@@ -26,7 +26,7 @@ typedef struct {
     uint32_t stretch, stretches;  /* its data: stretch[stretch] and following of the plan */
     uint64_t elements;            /* of the whole message, or of a fold's result */
     uint32_t first_wait, waits;   /* operations that must be complete before: wait[first_wait] and following */
-} ap_step;
+} ap_task;
 
 /* A lane: the messages to or from one peer on one channel, in the order in which they start: instances queue[begin] to
  * queue[end - 1] of the layout. */
@@ -51,17 +51,17 @@ typedef struct {
     size_t item;
     uint64_t split;
     uint32_t instances, lanes;
-    uint32_t *step;    /* of each instance */
-    uint32_t *pending; /* per instance, how many instances and steps it waits for */
+    uint32_t *task;    /* of each instance */
+    uint32_t *pending; /* per instance, how many instances and tasks it waits for */
     uint32_t *lane;    /* per instance; AP_NO_LANE if it is no message */
     uint32_t *queue;   /* instances by lane, in order */
     ap_lane *lane_of;
     ap_edges fine;                      /* from an instance to those that wait for it alone, by instance */
-    ap_edges coarse;                    /* from a step to the steps whose every instance waits for all of it */
+    ap_edges coarse;                    /* from a task to the tasks whose every instance waits for all of it */
     uint64_t messages, sends, received; /* elements of all messages to this rank */
     /* the state of a run */
     uint32_t *waiting;   /* per instance, how many of `pending` are not complete yet */
-    uint32_t *remaining; /* per step, its instances that are not complete */
+    uint32_t *remaining; /* per task, its instances that are not complete */
     uint32_t *work;      /* queue of folds and joins that are ready */
     uint32_t *head, *flying; /* per lane, its next message, and how many messages are started, not complete */
     void **stage;        /* per instance, its staging memory (stage.h) or NULL */
@@ -76,10 +76,10 @@ enum { AP_USUAL_SPLIT = 1, AP_PLANNED_SLICES = 4 };
 
 struct ap_plan {
     int in_place;
-    uint32_t rank, steps, divisions;
+    uint32_t rank, tasks, divisions;
     uint32_t slices;   /* number of slices per message, in quarters of the number that the program says */
     uint64_t sizes[3]; /* elements of input, output, scratch */
-    ap_step *step;
+    ap_task *task;
     ap_stretch *stretch;
     ap_division *division;
     uint32_t *wait;
@@ -101,11 +101,11 @@ int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error);
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error);
 void ap_forget_layout(ap_layout *layout);
 
-/* The part of a step's stretch number `index` that belongs to an instance. */
-static inline ap_stretch ap_piece_of(const ap_plan *plan, const ap_step *step, uint32_t instance, uint32_t index) {
-    ap_stretch s = plan->stretch[step->stretch + index];
-    if (step->instances == 1) return s;
-    uint64_t i = instance - step->first, n = step->instances;
+/* The part of a task's stretch number `index` that belongs to an instance. */
+static inline ap_stretch ap_piece_of(const ap_plan *plan, const ap_task *task, uint32_t instance, uint32_t index) {
+    ap_stretch s = plan->stretch[task->stretch + index];
+    if (task->instances == 1) return s;
+    uint64_t i = instance - task->first, n = task->instances;
     uint64_t low = (uint64_t)((unsigned __int128)s.length * i / n);
     uint64_t high = (uint64_t)((unsigned __int128)s.length * (i + 1) / n);
     s.begin += s.stride ? i * s.stride : low;

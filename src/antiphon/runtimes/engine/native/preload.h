@@ -91,7 +91,7 @@ typedef struct {
 
 typedef struct {
     int on, finalized, size, rank; /* on: plans may serve calls; size, rank: of the world */
-    int settled;                   /* MPI_Init has decided `on` */
+    int on_is_final;               /* MPI_Init has decided `on` */
     int packs;                     /* MPI_Pack gives the bytes of the elements and nothing else */
     int keyval;                    /* of the MPI attribute that attaches an ap_group to its communicator */
     ap_settings set;
@@ -148,13 +148,16 @@ int ap_spawn(char *const *command, pid_t *child, int *input);
 
 /* ---- communicators (preload_communicator.c) ---- */
 
-/* A row: a page that is for the processes of a communicator. */
+/* Whether all processes can run a row's program: not yet checked; they can; one cannot. */
+enum { AP_ROW_UNCHECKED, AP_ROW_RUNS, AP_ROW_REFUSED };
+
+/* A row of a communicator: a page of the table that is for its processes. */
 typedef struct {
     const ap_page *page;
     ap_program *program; /* NULL: calls are left to the library */
     ap_use *use;
     ap_range range;      /* with the root as a process of the communicator */
-    int state;           /* 0: not checked yet, 1: all processes can run it, -1: one cannot */
+    int state;           /* AP_ROW_... */
 } ap_row;
 
 typedef struct {
@@ -212,7 +215,8 @@ typedef struct {
     int size, rank, reason; /* reason: AP_SERVED, or why it has no rows */
     int *process;           /* per process of the communicator, its number in the world */
     uint32_t number;        /* identifies its processes in watch.c; 0: not known yet */
-    int unsettled, failure; /* the failure is still to be agreed upon; the result of ap_find_failure */
+    int needs_agreement;    /* its processes have not agreed on `failure` yet, so it has no rows */
+    int failure;            /* the result of ap_find_failure */
     ap_query query;
     int broken; /* a call by a plan failed, so all later ones do; the staging memory may still be in use */
     ap_rows rows;
@@ -236,8 +240,8 @@ int ap_group_find_rows(ap_group *g);
 /* Collective: connects its processes, unless that was tried before. Returns, alike at all of them, whether they are connected;
  * if not, the communicator has a reason, or `error` is set. */
 int ap_group_connect(ap_group *g, ap_error *error);
-/* Collective, at the first call of an unsettled communicator: agrees on what is dead, and finds the rows. */
-int ap_group_settle(ap_group *g, ap_error *error);
+/* Collective, at the first call of a communicator that needs agreement: agrees on what is dead, and finds the rows. */
+int ap_group_agree_on_failure(ap_group *g, ap_error *error);
 /* The row that serves a call; AP_SERVED, or why there is none. */
 int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
 /* Staging memory of at least that many bytes. */

@@ -222,7 +222,7 @@ static int find_processes(ap_group *g) {
     if (good && ap_preload.automatic)
         wait_for_plans(g);
     else if (good && ap_preload.set.dead[0])
-        g->unsettled = 1;
+        g->needs_agreement = 1;
     else if (good)
         good = find_rows(g);
     return good;
@@ -297,12 +297,12 @@ static int first_failing_rank(const ap_group *g, int good, int *code, ap_error *
     return failing_rank;
 }
 
-int ap_group_settle(ap_group *g, ap_error *error) {
+int ap_group_agree_on_failure(ap_group *g, ap_error *error) {
     const int own = -ap_find_failure();
     int agreed = own; /* the file may have changed in between: what some process knows to be dead is dead for all */
     if (ap_preload.set.dead[0] == '@' && ap_mpi_minimum(g->comm, own, &agreed, ap_preload.set.timeout, agreement, error))
         return 0;
-    g->unsettled = 0, g->failure = -agreed;
+    g->needs_agreement = 0, g->failure = -agreed;
     if (g->failure == AP_NO_BOOK && !g->rank)
         fprintf(stderr, "antiphon: no table has plans for what ANTIPHON_DEAD names; the MPI library does it all\n");
     return find_rows(g) || (ap_fail(error, AP_MEMORY, "out of memory"), 0);
@@ -353,7 +353,7 @@ static int connect_or_fail(ap_group *g, int *code, ap_error *error) {
 
 int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error) {
     *code = MPI_SUCCESS;
-    if (row->state) return row->state > 0;
+    if (row->state != AP_ROW_UNCHECKED) return row->state == AP_ROW_RUNS;
     int good = connect_or_fail(g, code, error);
     if (g->reason || *code) return 0;
     if (good)
@@ -362,9 +362,9 @@ int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error) {
         snprintf(error->text, sizeof error->text, "it has no connection");
     int failing = first_failing_rank(g, good, code, error);
     if (*code) return 0;
-    row->state = failing == INT_MAX ? 1 : -1;
-    if (row->state < 0) report_failure(g, row, failing, error);
-    return row->state > 0;
+    row->state = failing == INT_MAX ? AP_ROW_RUNS : AP_ROW_REFUSED;
+    if (row->state == AP_ROW_REFUSED) report_failure(g, row, failing, error);
+    return row->state == AP_ROW_RUNS;
 }
 
 /* ---- plans ---- */
@@ -423,7 +423,7 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, u
         int failing = first_failing_rank(g, k->plan[in_place] != NULL, code, error);
         if (!*code && failing != INT_MAX) {
             *refused = 1;
-            if (slices == AP_PLANNED_SLICES) report_failure(g, row, failing, error), row->state = -1;
+            if (slices == AP_PLANNED_SLICES) report_failure(g, row, failing, error), row->state = AP_ROW_REFUSED;
         }
         if (*code || failing != INT_MAX) {
             g->plans = k->next;
@@ -442,8 +442,8 @@ static int prepare_call(ap_group *g, const ap_recent_call *n, ap_pace *pace) {
     ap_row *row = NULL;
     ap_error error = {0, ""};
     if (ap_group_choose_row(g, n->kind, n->root, n->bytes, &row)) return 1;
-    if (!row->state && !try_program(g, row, &error)) return 0;
-    row->state = 1; /* if all processes succeed; otherwise all drop their preparations */
+    if (row->state == AP_ROW_UNCHECKED && !try_program(g, row, &error)) return 0;
+    row->state = AP_ROW_RUNS; /* if all processes succeed; otherwise all drop their preparations */
     if (ap_pause(pace)) return 0;
     if (find_plan(g, row, AP_PLANNED_SLICES, n->unit, n->type)) return 1;
     ap_cached_plan *k = calloc(1, sizeof *k);

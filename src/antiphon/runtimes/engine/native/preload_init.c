@@ -257,7 +257,7 @@ static void set_up(void) {
     if (p->on) prepare_world();
     const int watch_error = p->on && p->set.watch_path[0] ? ap_watch_open(p->set.watch_path, p->rank) : 0;
     if (watch_error) fprintf(stderr, "antiphon: ANTIPHON_WATCH: %s: %s\n", p->set.watch_path, strerror(watch_error));
-    p->settled = 1;
+    p->on_is_final = 1;
     if (p->problem[0] && !p->rank)
         fprintf(stderr, "antiphon: %s; %s\n", p->problem, p->on ? "the rest is used" : "the MPI library does it all");
 }

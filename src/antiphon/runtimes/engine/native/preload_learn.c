@@ -178,7 +178,7 @@ static void add_alternatives(const ap_group *g, ap_learning *l) {
             const int64_t i = own + side * distance;
             if (i < 0 || i >= rows || l->programs == 2 + MAX_ALTERNATIVES) continue;
             ap_row *other = &g->rows.row[i];
-            int is_new = other->program && other->state >= 0 && other->range.kind == l->row->range.kind &&
+            int is_new = other->program && other->state != AP_ROW_REFUSED && other->range.kind == l->row->range.kind &&
                          other->range.root == l->row->range.root;
             for (uint32_t k = 1; k < l->programs; k++) is_new &= l->program[k]->program != other->program;
             if (is_new) l->program[l->programs++] = other;
@@ -252,7 +252,7 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
         if (ap_learn_turn(l->calls - 1, &l->candidate)) l->candidate.program %= (int32_t)l->programs;
     }
     *row = l->program[l->candidate.program], *slices = (uint32_t)l->candidate.slices;
-    if (*row && (*row)->state <= 0 && !ap_row_usable(g, *row, code, error) && !*code) {
+    if (*row && (*row)->state != AP_ROW_RUNS && !ap_row_usable(g, *row, code, error) && !*code) {
         ap_learn_refuse(g);
         *row = NULL, *stopwatch = NULL;
     }

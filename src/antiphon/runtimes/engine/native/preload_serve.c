@@ -26,7 +26,7 @@ static const char *const function_names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduc
 typedef struct {
     const ap_call *call;
     ap_group *g;
-    ap_row *row;
+    ap_row *row; /* of the table, for this kind, root and size */
     ap_data_type send, recv;
     uint32_t slices;             /* of the row's plan (plan.h) */
     uint64_t unit, block, bytes; /* elements of a block (its bytes, unless values are combined), its bytes, bytes of the call */
@@ -65,7 +65,7 @@ static void cache_fallback(const call_state *x) {
 /* From now on all calls of this function go to the library at once, if possible without passing through here (ap_bypass). */
 static void pass_on_every_call(const ap_call *c) {
     /* But a communicator that waits for plans must count its calls, of every kind. */
-    if (!ap_preload.settled || ap_preload.automatic || ap_preload.set.report || ap_preload.set.watch_path[0]) return;
+    if (!ap_preload.on_is_final || ap_preload.automatic || ap_preload.set.report || ap_preload.set.watch_path[0]) return;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < AP_FALLBACK_CALLS; i++) {
         ap_fallback_call *entry = &ap_fallback_calls[c->function][i];
@@ -136,6 +136,7 @@ static int find_type(call_state *x) {
     const ap_call *c = x->call;
     if (!is_reduction(c->kind)) { /* types may differ between processes: move bytes, whose number all know */
         x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM;
+        /* A plan would need MPI_Pack, which adds bytes of its own in this MPI, or takes at most INT_MAX. */
         if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
         return AP_SERVED;
     }
@@ -147,8 +148,9 @@ static int find_type(call_state *x) {
 /* Whether a communicator is new. Connecting its processes takes as long as some calls: not worth it for one that is freed soon. */
 static int is_new(call_state *x) {
     ap_group *g = x->g;
-    return !g->connect_tried && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.set.new_calls &&
-           g->calls++ < ap_preload.set.new_calls;
+    if (g->connect_tried || g->comm == MPI_COMM_WORLD || g->calls >= ap_preload.set.new_calls) return 0;
+    g->calls++;
+    return 1;
 }
 
 /* AP_SERVED, or why the call is left to the library. */
@@ -167,7 +169,7 @@ static int check_call(call_state *x) {
         return reason;
     }
     if ((reason = find_type(x))) return reason;
-    if (x->row->state < 0 && !ap_preload.set.learns) return AP_REFUSED;
+    if (x->row->state == AP_ROW_REFUSED && !ap_preload.set.learns) return AP_REFUSED;
     return is_new(x) ? AP_NEW_COMMUNICATOR : AP_SERVED;
 }
 
@@ -425,11 +427,11 @@ static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     if (learning) {
         reason = ap_learn_begin(x->g, &x->row, &x->slices, x->call->kind, x->bytes, stopwatch, code, &error);
     } else {
-        if (!x->row->state && !ap_row_usable(x->g, x->row, code, &error)) {
+        if (x->row->state == AP_ROW_UNCHECKED && !ap_row_usable(x->g, x->row, code, &error)) {
             if (*code) return fail_call(x, code, &error);
             return fall_back(x, x->g->reason ? x->g->reason : AP_REFUSED);
         }
-        const int op = is_reduction(x->call->kind) ? x->op : 0; /* the same at all processes, unlike types */
+        const int op = is_reduction(x->call->kind) ? x->op : 0; /* equal at all processes; unused where nothing is combined */
         if (needs_trial(x)) reason = ap_trial_begin(x->g, x->row, x->call->kind, x->bytes, op, stopwatch, code);
     }
     if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what calls took could not be compared");
@@ -458,11 +460,9 @@ static int is_in_place(const call_state *x) {
 static int wait_for_plans(call_state *x, int *code) {
     ap_error error = {0, ""};
     const ap_call *c = x->call;
-    uint64_t unit = x->unit;
     int plannable = !find_type(x);
     ap_recent_call recent = {
         .kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type, .in_place = is_in_place(x)};
-    x->unit = unit;
     int switches = ap_auto_before_call(x->g, &recent, plannable, &error);
     if (!error.code) return switches ? check_call(x) : x->g->reason;
     fail_call(x, code, &error);
@@ -479,13 +479,13 @@ int ap_serve(const ap_call *call, double **stopwatch, int *code) {
     }
     if (call->comm == MPI_COMM_NULL) return 0;
     x.call = call, x.g = ap_group_of(call->comm), x.row = NULL, x.bytes = 0;
-    if (x.g && x.g->unsettled && !x.g->reason) {
+    if (x.g && x.g->needs_agreement && !x.g->reason) {
         ap_error error = {0, ""};
         if (!has_plans(call->kind)) {
             pass_on_every_call(call);
             return fall_back(&x, AP_NO_PLAN);
         }
-        if (!ap_group_settle(x.g, &error)) return fail_call(&x, code, &error);
+        if (!ap_group_agree_on_failure(x.g, &error)) return fail_call(&x, code, &error);
     }
     int reason = x.g ? check_call(&x) : AP_SERVED;
     if (reason == AP_WAITING && (reason = wait_for_plans(&x, code)) < 0) return 1;

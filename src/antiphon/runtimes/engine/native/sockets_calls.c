@@ -1,5 +1,6 @@
 /* Comparing calls over sockets: a process that has waited for long sends all others a note that names the call it is in, and
- * compares this call with those that their notes and messages name. A call is identified by an ap_call_id (api.h).
+ * compares this call with those that their notes and messages name. A call is identified by an ap_call_id (api.h); calls are
+ * numbered, alike at all processes.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: notes are messages without memory of their own.
@@ -11,7 +12,7 @@
 /* Sends all others a note with the call that this process is in; once per call. */
 static int notify_all(socket_wire *w, ap_error *error) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
-        if (w->peers[r].by_rail->fd < 0) continue;
+        if (w->peers[r].by_rail[0].fd < 0) continue; /* not connected, as to this process itself */
         message *note = new_message(&w->spare);
         if (!note) return ap_fail(error, AP_MEMORY, "out of memory");
         note->head = (head){0, NOTE, 0, w->base.now};
@@ -21,11 +22,11 @@ static int notify_all(socket_wire *w, ap_error *error) {
     return AP_OK;
 }
 
-/* Compares the head of a message that no receive was posted for. `call_done`: this process has completed its call. The sender
- * may be ahead, so a head of a later call than `first` is no error. */
+/* Compares the head of a message that no receive was posted for. `call_done`: this process has completed its call. The sender may
+ * be ahead, so a head of the next call or a later one is compared loosely: only with a call of the same number (transport.h). */
 static int compare_head(socket_wire *w, const head *other, int call_done, ap_error *error) {
-    uint64_t first = w->base.now.number + (call_done ? 1 : 0);
-    return other->call.number < first ? ap_compare(&w->base, &other->call, error)
+    uint64_t next = w->base.now.number + (call_done ? 1 : 0);
+    return other->call.number < next ? ap_compare(&w->base, &other->call, error)
                                           : ap_compare_loosely(&w->base, &other->call, error);
 }
 
@@ -33,7 +34,7 @@ static int compare_head(socket_wire *w, const head *other, int call_done, ap_err
 static int next_head(socket_wire *w, uint32_t rank, stream *s, head *next) {
     if (s->fd < 0 || s->incoming || w->peers[rank].receives.first) return 0;
     *next = s->head;
-    if (s->out_of_order) return 1;
+    if (s->out_of_order) return 1; /* the head has arrived as a whole, and waits for its turn (sockets_types.h) */
     const size_t missing = sizeof *next - s->head_bytes;
     if (ap_sockets_bytes_ahead(s) < missing && !s->ended) ap_sockets_pull(w, s, missing - ap_sockets_bytes_ahead(s));
     if (ap_sockets_bytes_ahead(s) < missing) return 0;
@@ -63,7 +64,7 @@ static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *er
 int ap_sockets_check_members(socket_wire *w, ap_error *error) {
     int code = w->has_notified ? AP_OK : notify_all(w, error);
     for (uint32_t r = 0; r < w->base.ranks && !code; r++) code = read_ahead(w, r, 0, error);
-    w->moved = 0;
+    w->moved = 0; /* notes are no progress of the call, so they must not extend its timeout */
     return code;
 }
 

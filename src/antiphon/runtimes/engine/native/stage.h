@@ -11,17 +11,18 @@
 
 enum { AP_WINDOW = 16 }; /* messages of a lane (to one peer on one channel) that are under way at once */
 
-/* Iterates over the segments of a message: the stretches of memory that belong to this instance of an operation. `passed`:
- * elements of earlier stretches. If an operation without pieces is split into n instances, its stretches are one sequence of
- * elements, of which instance i gets the i-th of n equal parts: elements `low` to `high`. */
+/* Iterates over the segments of a message: the memory that belongs to one instance of a task (plan.h). A task whose program says
+ * `pieces` has an instance per piece, and each stretch is cut into pieces. A task without pieces may be split into n instances:
+ * its stretches are then one sequence of elements, of which instance i gets elements `low` to `high`, the i-th of n equal
+ * parts. `passed`: elements of earlier stretches. */
 typedef struct {
-    const ap_step *step;
+    const ap_task *task;
     uint32_t instance, next;
     uint64_t low, high, passed;
 } ap_cursor;
 
-static inline ap_cursor ap_segments(const ap_step *s, uint32_t instance) {
-    ap_cursor c = {.step = s, .instance = instance, .low = 0, .high = UINT64_MAX};
+static inline ap_cursor ap_segments(const ap_task *s, uint32_t instance) {
+    ap_cursor c = {.task = s, .instance = instance, .low = 0, .high = UINT64_MAX};
     if (s->pieces == 1 && s->instances > 1) {
         uint64_t i = instance - s->first, n = s->instances;
         c.low = (uint64_t)((unsigned __int128)s->elements * i / n);
@@ -32,12 +33,12 @@ static inline ap_cursor ap_segments(const ap_step *s, uint32_t instance) {
 
 /* Sets *out to the next segment; false after the last one. */
 static inline int ap_next_segment(const ap_plan *plan, ap_cursor *c, ap_stretch *out) {
-    while (c->next < c->step->stretches) {
+    while (c->next < c->task->stretches) {
         uint32_t k = c->next++;
         if (c->high == UINT64_MAX) {
-            *out = ap_piece_of(plan, c->step, c->instance, k);
+            *out = ap_piece_of(plan, c->task, c->instance, k);
         } else {
-            *out = plan->stretch[c->step->stretch + k];
+            *out = plan->stretch[c->task->stretch + k];
             uint64_t begin = c->passed, end = c->passed += out->length;
             uint64_t low = begin > c->low ? begin : c->low, high = end < c->high ? end : c->high;
             if (low >= high) continue;
@@ -71,7 +72,7 @@ static inline void ap_give_stage(ap_plan *plan, void *stage, size_t bytes) {
 }
 
 /* The bytes of a message of elements of `item` bytes. They lie in the one stretch *only, or *several, 0 before, becomes 1. */
-static inline size_t ap_message_bytes(const ap_plan *plan, size_t item, const ap_step *s, uint32_t instance, ap_stretch *only,
+static inline size_t ap_message_bytes(const ap_plan *plan, size_t item, const ap_task *s, uint32_t instance, ap_stretch *only,
                                       int *several) {
     ap_cursor c = ap_segments(s, instance);
     uint64_t total = 0;
