@@ -32,8 +32,8 @@ def load(path: Path, kind: type[Any] | None = None) -> Any:
     """Load any file of this project or of a supported program.
 
     The type follows from the content: a Topology, a Collective, a Plan, a Profile; for a table its plans by collective;
-    for programs and books their content; for CSV of measurements their rows; for PICCL's XML a schedule (a Plan if it
-    declares the data that it moves), or a machine with its profile; for MSCCL's XML and plans of MSCCL++ a verified
+    for programs and books their content; for CSV of measurements their rows; for PICCL's XML a schedule (a Plan if
+    Antiphon wrote it), or a machine with its profile; for MSCCL's XML and plans of MSCCL++ a verified
     Plan without a machine. All other plans are not verified: call `verify`.
 
     Parameters
@@ -88,7 +88,7 @@ def _read_file(name: str) -> Any:
         if data.startswith(codec.MAGIC):
             return codec.decode(data)
         if data.startswith(book.MAGIC):
-            return book.proven_book(data)
+            return book.proven_book(data)  # refuses a book with a program that it cannot prove
     if reader_of(data) is not None:
         return _read_foreign(name, data)
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -276,8 +276,9 @@ def export(
     Returns
     -------
     Files or Written
-        Content by file name; with `folder`, the number of bytes by path. Both have `.notes`: the rules written for a
-        library, and what was omitted and why.
+        Content by file name; with `folder`, the number of bytes by path. Both have `.notes`: what was omitted and why,
+        which schedules the format cannot express and which ones replace them (the best ones of the same planners'
+        results that it can), and for a library's own algorithms the rules that were written.
 
     Raises
     ------

@@ -83,7 +83,7 @@ def formats() -> list[Row]:
     >>> "goal" in [row["name"] for row in formats()]
     True
     """
-    return _with_missing("backend")
+    return _with_missing("backend")  # the registry's word for a format
 
 
 def runtimes() -> list[Row]:
@@ -140,8 +140,8 @@ def topology(spec: MachineLike, *, only: Sequence[int] | None = None) -> Topolog
     spec
         Its name ("dgx1v"), a family with options ("ring:ranks=8,bandwidth=10GB/s"), a JSON file, or a Topology.
     only
-        Keep only these ranks, as an allocation of a batch system does. The other ranks disappear; nodes keep their
-        numbers.
+        Keep only these ranks, as an allocation of a batch system does. The other ranks lose their links; all nodes keep
+        their numbers.
 
     Returns
     -------
@@ -200,7 +200,7 @@ def degrade(
     of
         What the fraction is of: "links", "nics" or "ranks".
     remaining
-        The chosen ones do not fail, but are as slow as this: a factor or a bandwidth, as for `slow`.
+        What `fraction` chooses does not fail, but becomes as slow as this: a factor or a bandwidth, as for `slow`.
 
     Returns
     -------
@@ -240,8 +240,8 @@ def collective(
     Parameters
     ----------
     collective
-        Its name ("allreduce") or a JSON file; in groups "allreduce@every=8", "allreduce@0-3;4-7", "allgather@rows", or
-        along dimensions of the mesh "allreduce@data + 2*alltoall@expert" (the second with twice the data).
+        Its name ("allreduce") or a JSON file; in groups "allreduce@every=8", "allreduce@0-3;4-7", "allgather@rows" (of
+        a grid), or along dimensions of the mesh "allreduce@data + 2*alltoall@expert" (the second with twice the data).
     topology
         The machine, its name or its file.
     root

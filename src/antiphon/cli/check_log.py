@@ -72,8 +72,8 @@ def run_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     if any(run["rows"] for run in runs):
         misfit = "misfit: 1 is the model's usual error; " if any(run["causes"] for run in runs) else ""
         lines += paragraph(
-            f"{misfit}model: predicted time of the library's choice, named by verdict; bound: no schedule is faster; "
-            "of wire: bound / time"
+            f"{misfit}model: predicted time of the algorithm that the library chooses (see verdict); bound: no "
+            "schedule is faster; of wire: bound / time"
         )
     return lines
 
@@ -85,6 +85,7 @@ def _title(run: Mapping[str, Any]) -> str:
 
 def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table of the sizes of one run; a narrow terminal lacks the lower bound."""
+    # "binary" or "decimal": whether sizes are written in KiB or in KB
     family = size_family(row["nbytes"] for row in rows)
     unit, cell = time_column(row["seconds"] for row in rows)
     negligible = max(row["seconds"] for row in rows) / 1e4  # seconds; a smaller bound prints as 0 in this column's unit

@@ -37,7 +37,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     ),
     "hip": Entry(
         "antiphon.formats.device.write:hip",
-        "the same program for HIP, for GPUs of AMD",
+        "a program of HIP that runs the plan, checks and times it, for GPUs of AMD",
         replace(_ANY_SIZE, files=("plan0.hip.cpp, ...",), suffix=".hip.cpp"),
     ),
     "msccl-xml": Entry(
@@ -96,12 +96,12 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     ),
     "smtlib": Entry(
         "antiphon.formats.points.smtlib:smtlib",
-        "the same claims as SMT-LIB 2, for any solver of QF_LIA",
+        "what a plan claims of points (C, S, R), as SMT-LIB 2, for any solver of QF_LIA",
         replace(_ANY_SIZE, files=("sat-C-S-R.smt2, ...", "unsat-C-S-R.smt2, ...")),
     ),
     "ucc": Entry(
         "antiphon.formats.stock.ucc:ucc",
-        "tuning strings for UCC: which of its algorithms, by planner or by the algorithm that was measured",
+        "tuning strings for UCC: which of its own algorithms was measured to be best, or does the same as the planner",
         replace(_TABLES, files=("ucc.conf",)),
     ),
 }

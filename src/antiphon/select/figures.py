@@ -22,7 +22,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import unjoined
 from antiphon.core.verify import verify
 from antiphon.errors import NotFound
-from antiphon.select.provenance import found_or_empty, rate_of, rate_text
+from antiphon.select.provenance import findings_or_empty, rate_of, rate_text
 from antiphon.select.uses import uses_claim
 
 SEVERAL_ORDERS = "it combines the parts of the data in different orders, and --deterministic wants one"
@@ -89,7 +89,7 @@ def order_claim(schedule: Schedule) -> dict[str, str] | None:
 def figures_of(plan: Plan) -> dict[str, Any]:
     """Return what `antiphon plan --json` prints: the request, and the claims of the entry for the largest sizes."""
     entry = plan.entries[-1]
-    planner_figures = dict(found_or_empty(entry.schedule))  # what the planner itself reports, by its own names
+    planner_figures = dict(findings_or_empty(entry.schedule))  # what the planner itself reports, by its own names
     return {
         "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
         "stopped": None, **entry.claims, **_unjoined_gap(plan), **reached_json(entry.schedule, plan.topology),

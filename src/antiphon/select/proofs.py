@@ -51,7 +51,7 @@ from antiphon.select.provenance import (
     check_origin,
     check_prediction,
     check_rate,
-    found_or_invalid,
+    findings_or_invalid,
     is_same,
     label_of,
     notes_of,
@@ -200,7 +200,7 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
         try:
             checked = recheck_certificate(entry.schedule, topology)
             rate_proofs = check_rate(entry.schedule, topology, bounds)
-            check_origin(entry)
+            check_origin(entry)  # which planner made it, and whether a library serves these sizes
             prediction = check_prediction(entry, topology, bound_figures)
             label = label_of(entry.schedule)
             claimed_label = entry.claims.get("optimality", label)
@@ -250,8 +250,12 @@ def _check_ranges(plan: Plan, topology: Topology) -> list[str]:
 
 
 def _unproved_texts(schedule: Schedule) -> list[str]:
-    """Return what a planner of packed trees states that nothing in the plan proves."""
-    stated = found_or_invalid(schedule)
+    """Return what a planner of packed trees states that nothing in the plan proves.
+
+    "few" says how few trees there are, such as "4 trees, proved to be the fewest"; "best_of_its_kind" that no other
+    packing of the kind that was searched has a higher rate.
+    """
+    stated = findings_or_invalid(schedule)
     if rate_of(schedule) is None:
         return []
     texts = [str(stated["few"])] if "proved" in str(stated.get("few", "")) else []
@@ -260,19 +264,20 @@ def _unproved_texts(schedule: Schedule) -> list[str]:
     return texts
 
 
-# ---- certificates of k-synchronous schedules ----
+# ---- certificates of synthesis: SCCL's k-synchronous schedules, with at most k rounds more than steps ----
 
 
 def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | None:
     """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none.
 
     A certificate proves that a search missed nothing. Its "about" states what it is about: the schedule as planned
-    (AS_PLANNED), the dual collective on the machine with all links reversed (REVERSED), an allgather, which is one half
-    of an allreduce (COMPOSED), or a broadcast or reduce that every allreduce contains.
+    (AS_PLANNED), also by counting how many links a sum must cross (SUMS); the dual collective on the machine with all
+    links reversed (REVERSED); an allgather, which is one half of an allreduce (COMPOSED); or a broadcast or reduce that
+    every allreduce contains.
     """
     certificate = certificate_of(schedule)
     if certificate is None:
-        label = found_or_invalid(schedule).get("proof", BEST_FOUND)
+        label = findings_or_invalid(schedule).get("proof", BEST_FOUND)
         if label != BEST_FOUND:
             raise Invalid(f"certificate: the schedule is called {quote(label)}, but the plan carries none; plan anew")
         return None
@@ -280,7 +285,7 @@ def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | Non
         checked = check_certificate(topology, schedule.collective, certificate)
     except AntiphonError as error:
         raise Invalid(str(error)) from None
-    label = found_or_invalid(schedule).get("proof", certificate["proof"])
+    label = findings_or_invalid(schedule).get("proof", certificate["proof"])
     if label != certificate["proof"]:
         raise Invalid(f"certificate: proves {certificate['proof']!r}, but the schedule says {label!r}")
     _check_subject(schedule, topology, certificate)
@@ -300,6 +305,7 @@ def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[
     share = len(collective.members) if about == COMPOSED else Fraction(collective.input_weight, certified.input_weight)
     chunks, steps, rounds_per_half = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
     used = rounds(schedule, topology)
+    # SCCL counts at least one round per step; `used` counts none for an empty step.
     point = schedule.chunks_per_rank, schedule.steps, max(used, schedule.steps)
     certified_point = chunks * share, steps * halves, rounds_per_half * halves
     if (

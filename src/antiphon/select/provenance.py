@@ -72,14 +72,14 @@ def is_same(stated: object, value: object) -> bool:
 # ---- the fields of a provenance ----
 
 
-def found_or_invalid(schedule: Schedule) -> Mapping[str, Any]:
+def findings_or_invalid(schedule: Schedule) -> Mapping[str, Any]:
     """Return what the planner states of its result, under "found". Raises Invalid if that is no object."""
     if not isinstance(schedule.provenance.get("found"), Mapping | None):
         raise Invalid("found: expected an object; plan anew")
-    return found_or_empty(schedule)
+    return findings_or_empty(schedule)
 
 
-def found_or_empty(schedule: Schedule) -> Mapping[str, Any]:
+def findings_or_empty(schedule: Schedule) -> Mapping[str, Any]:
     """Return what the planner states of its result, under "found"; {} if that is no object."""
     figures = schedule.provenance.get("found")
     return figures if isinstance(figures, Mapping) else {}
@@ -99,7 +99,7 @@ def label_of(schedule: Schedule) -> str | None:
     BEST_FOUND alone states nothing: the search stopped. With a certificate it is returned, as the certificate may prove
     how far the search got.
     """
-    label = found_or_empty(schedule).get("proof")
+    label = findings_or_empty(schedule).get("proof")
     certificate = certificate_of(schedule)
     if label is None and certificate is not None:
         label = certificate.get("proof")
@@ -108,7 +108,7 @@ def label_of(schedule: Schedule) -> str | None:
 
 def rate_of(schedule: Schedule) -> str | None:
     """Return the rate that the planner states, in unit links, as text such as "7/6"; None if it states none."""
-    rate = found_or_empty(schedule).get("rate")
+    rate = findings_or_empty(schedule).get("rate")
     return rate if isinstance(rate, str) else None
 
 
@@ -127,7 +127,7 @@ def check_rate(schedule: Schedule, topology: Topology, machine_bound: Bound) -> 
     Raises Invalid if a figure does not hold. `machine_bound`: the lower bound of this collective on this machine,
     computed here. The plan has its own copy of the bound (`stored_bound`), whose witness proves `witness_rate`.
     """
-    findings, stored_bound = found_or_invalid(schedule), schedule.provenance.get("bound")
+    findings, stored_bound = findings_or_invalid(schedule), schedule.provenance.get("bound")
     witness_rate = None if stored_bound is None else _check_bound(stored_bound, schedule, topology, machine_bound)
     _check_reserved(findings, schedule)
     if "rate" not in findings:
@@ -346,7 +346,7 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
     checked = CLAIMED_FIGURES | {"use"} | (PREDICTED | {"model"} if is_predicted else set())
     if is_predicted and "gap_model" in entry.claims:  # older plans hold another gap, which nothing recomputes
         checked |= {"gap", "gap_model"}
-    findings, recomputed = found_or_empty(entry.schedule), {"proof"}
+    findings, recomputed = findings_or_empty(entry.schedule), {"proof"}
     recomputed |= FOUND_FIGURES if "rate" in findings else set()
     recomputed |= TREE_FIGURES if _has_tree_figures(entry.schedule) else set()
     groups = (

@@ -104,7 +104,7 @@ def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, s
         except Invalid as error:
             hint = _LINK if re.search(r"\blinks\[[0-9]+\](\[[0-9]\])?: expected", str(error)) else ""
             raise Invalid(f"{locate(str(error), data)}{error}{hint}") from None
-        check_keys(data)
+        check_keys(data)  # no key twice: the decoder takes the last one silently
         slip = first_slip(machine, data, "" if head.format == TOPOLOGY else "topology.") if machine else ""
         return value, slip
 

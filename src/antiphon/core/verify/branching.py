@@ -91,7 +91,7 @@ class Abilities:
     multicast: Bools
     reduce: Bools
     through: Bools  # can send on what it has just combined to other switches, as a hub must
-    own: Bools  # the own data of a joint's single source or destination also cross the link between it and the switch
+    own: Bools  # also returns the single source's copy to it, or takes the single destination's operand from it
     at_once: Longs  # the number of joints that the switch serves in one step; 0: any number
 
     @staticmethod
@@ -238,11 +238,10 @@ def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: 
 
 
 def _no_way_back(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> list[tuple[int, int]]:
-    """Return (joint, switch) pairs in which own data must cross a link of a switch with ability `own` that is missing.
+    """Return (joint, switch) pairs in which a switch with the ability `own` lacks a link that a rank's own data need.
 
-    - In a multicast, the copy that the source keeps comes back from the switch: the link from switch to source is
-      missing.
-    - In a reduction, the destination's own operand goes to the switch: the link from destination to switch is missing.
+    - In a multicast, the copy that the source keeps comes back from the switch: by a link from switch to source.
+    - In a reduction, the destination's own operand goes to the switch: by a link from destination to switch.
     """
     single_source, fans_out = joints.sources[tree.joint] == 1, joints.destinations[tree.joint] > 1
     leaves_source = (

@@ -31,9 +31,9 @@ ROWS_PER_GROUP = 2**16  # rows combined at once
 def number_contributions(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
     """Number the contributions of each chunk from 0.
 
-    A *pre row* is a row of `batch.pre`, a *post row* one of `batch.post` (layout.py); the `owner` of either is its
-    chunk, as an index into `batch.chunks`. `wants`: the multisets of contributions that `batch.post_want` numbers; its
-    -1 stands for all contributions.
+    A *pre row* is a contribution that a cell begins with (`batch.pre`: its cell), a *post row* what a cell must end
+    with (`batch.post`: its cell); the `owner` of either is its chunk, as an index into `batch.chunks`. `wants`: the
+    multisets of contributions that `batch.post_want` numbers; its -1 stands for all contributions.
 
     Return the number of every pre row's id, the number of ids per chunk, and how often any id is wanted at most.
     """

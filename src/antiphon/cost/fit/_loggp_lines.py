@@ -1,11 +1,12 @@
-"""Piecewise lines through medians: where regimes begin, by dynamic programming over robust lines.
+"""Fit piecewise lines to measured times: where regimes begin, by dynamic programming over robust lines.
 
 Time over message size is a line within a protocol regime (eager, rendezvous, ...) and may jump or bend between regimes.
 For every interval of sizes `_fit_lines` fits a line with Huber's cost, which is quadratic for small deviations and
 linear for outliers. Among all ways to cut the sizes into intervals, `find_segments` takes the one of least cost plus a
 penalty per regime (the Bayesian information criterion), by dynamic programming over the end of the last regime.
 
-loggp.py calls `find_segments` to find regimes, and `weights_of` and `line_map` for the line of each.
+loggp.py calls `find_segments` to find regimes, and `weights_of` and `line_map` for the line of each; loggp_radix.py
+chooses among candidates by `first_least`.
 
 Example: sizes 1 to 8 KB on a line of slope 1, 16 to 64 KB on one of slope 2: one cut between 8 and 16 KB removes all
 residuals, a second cut gains nothing and costs its penalty.
@@ -29,7 +30,9 @@ REWEIGHTINGS = 6  # rounds of iteratively reweighted least squares
 MAX_COST_INCREASE = 3.84
 COST_ROUNDING = 1e-6  # costs that differ by less are equal: the first is taken, so that rounding does not decide
 
-Signal = tuple[Floats, Floats]  # figures and their standard errors; an error of inf excludes the figure
+# One kind of measurement over all sizes, such as half a round trip: medians (the figures) and their standard errors; an
+# error of inf excludes a figure
+Signal = tuple[Floats, Floats]
 
 
 def huber_cost(deviation: Floats) -> Floats:
@@ -119,7 +122,10 @@ def _movable_range(cost_of: Floats, low: int, cut: int, high: int) -> tuple[int,
 
 
 def line_map(x: Floats, weights: Floats, columns: Sequence[int]) -> Floats:
-    """Return the matrix that maps figures at x to (value at x = 0, slope); columns not listed stay 0. O(len(x))."""
+    """Return the matrix that maps figures at x to (value at x = 0, slope). O(len(x)).
+
+    `columns`: which of the two to fit, 0 and 1; the row of the other is 0, so that it comes out as 0.
+    """
     matrix = np.zeros((2, len(x)))
     scale = max(float(np.abs(x).max()), 1.0)
     design = np.stack([np.ones_like(x), x / scale], 1)[:, list(columns)]

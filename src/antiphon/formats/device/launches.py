@@ -33,9 +33,9 @@ class CopyPlace(NamedTuple):
     buffer: int  # its position in BUFFERS
     rank: int
     units: int
-    cut: int
-    origin_cut: int  # subtracted; of scratch
-    slots_before: tuple[int, ...]  # preceding slots of each class; of scratch
+    cut: int  # its number in the program's list of cuts, which are positions within a unit
+    origin_cut: int  # of scratch: the cut at which the data of its slot begin; units and cut count from there
+    slots_before: tuple[int, ...]  # of scratch: for each size of slots, the slots before it
 
     def numbers(self) -> list[int]:
         return [*self[:-1], *self.slots_before]
@@ -48,8 +48,8 @@ class Copy(NamedTuple):
     rank: int
     target: CopyPlace
     source: CopyPlace
-    cut: int  # of a unit, where the data begins
-    number: int  # of cuts from there to its end
+    cut: int  # at which the data begin
+    number: int  # of cuts from there to their end
 
     def numbers(self) -> list[int]:
         """Return a row of the program's table."""
@@ -119,14 +119,14 @@ def cut_launches(ranks: Sequence[Rank], copies: bool) -> Launches:
     ]
     # by stream, sender, receiver and number of a signal: the last launch that is over when it arrives
     signalled: dict[tuple[int, int, int, int], int] = {}
-    class_count = max(len(code.classes) for code in ranks) or 1  # of scratch slots; a row has at least one
+    size_count = max(len(code.slot_sizes) for code in ranks) or 1  # sizes of scratch slots; a row has one or more
     engine_copies = list[Copy]()
     progress = True
     while progress:
         progress = False
         for follower in followers:
             while follower.at < len(follower.statements) and _follow(
-                follower, signalled, engine_copies if copies else None, class_count
+                follower, signalled, engine_copies if copies else None, size_count
             ):
                 follower.at += 1
                 progress = True
@@ -149,7 +149,7 @@ def _follow(
     follower: _Follower,
     signalled: dict[tuple[int, int, int, int], int],
     engine_copies: list[Copy] | None,
-    class_count: int,
+    size_count: int,
 ) -> bool:
     """Follow the next statement; return False if it is a wait for a signal that was not reached yet."""
     statement = follower.statements[follower.at]
@@ -169,7 +169,7 @@ def _follow(
     elif (
         engine_copies is not None
         and kind == "copy"
-        and (places := _remote_places(follower.rank, statement, class_count))
+        and (places := _remote_places(follower.rank, statement, size_count))
     ):
         follower.begin(ENGINE)
         cut, number = values[-2:]
@@ -179,12 +179,12 @@ def _follow(
     return True
 
 
-def _remote_places(own_rank: int, statement: Statement, class_count: int) -> tuple[CopyPlace, CopyPlace] | None:
+def _remote_places(own_rank: int, statement: Statement, size_count: int) -> tuple[CopyPlace, CopyPlace] | None:
     """Return target and source of a copy between ranks; None within a rank."""
     places, values = list[CopyPlace](), iter(statement.values)
     for buffer in statement.form[2:]:
         rank, units, cut = islice(values, 3)
-        origin_cut, *slots = islice(values, 1 + class_count) if buffer == "scratch" else [0] * (1 + class_count)
+        origin_cut, *slots = islice(values, 1 + size_count) if buffer == "scratch" else [0] * (1 + size_count)
         places.append(CopyPlace(BUFFERS.index(buffer), rank, units, cut, origin_cut, tuple(slots)))
     target, source = places
     return None if target.rank == source.rank == own_rank else (target, source)

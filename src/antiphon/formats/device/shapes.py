@@ -17,7 +17,7 @@ Three statements of each of four ranks, which signal their successor and wait fo
 >>> def ring(me):
 ...     after, before = (me + 1) % 4, (me - 1) % 4
 ...     return [Statement(("signal",), (after, 0)), Statement(("wait",), (before, 0)), Statement(("sync",), ())]
->>> [[function]] = functions([[ring(rank)] for rank in range(4)], classes=0)  # one stream, one function for all ranks
+>>> [[function]] = functions([[ring(rank)] for rank in range(4)], size_count=0)  # one stream, one function for all
 >>> for line in function.body: print(line)
 w.signal(wrap(me + 1), 0);
 w.wait(wrap(me + 3), 0);
@@ -169,9 +169,13 @@ def _strip_parentheses(text: str) -> str:
     return text[1:-1] if text.startswith("(me ^") else text
 
 
-def _place_text(buffer: str, texts: Iterator[str], classes: int) -> str:
-    """Return a pointer as C++: the buffer of a rank plus whole units, a cut (a rounded share of a unit) and slots of
-    scratch. For packets (buffer "box"): rank and slot."""
+def _place_text(buffer: str, texts: Iterator[str], size_count: int) -> str:
+    """Return a pointer as C++: the buffer of a rank plus whole units and a cut (`c`: rounded shares of a unit).
+
+    In scratch, the slots before it are added (`s`: one count for each of the `size_count` sizes of slots), and the cut
+    at which the data of its slot begin, `origin_cut`, is subtracted: units and cut count from there.
+    For packets (buffer "box"): rank and slot.
+    """
     if buffer == "box":
         return f"w.box({_strip_parentheses(next(texts))}, {_strip_parentheses(next(texts))})"
     terms = [f"w.{buffer}({_strip_parentheses(next(texts))})"]
@@ -180,14 +184,18 @@ def _place_text(buffer: str, texts: Iterator[str], classes: int) -> str:
     origin_cut = next(texts) if buffer == "scratch" else "0"
     terms += [f"c[{cut}]"] if cut not in ("0", origin_cut) else []
     if buffer == "scratch":
-        slots = [(next(texts), f"s[{number}]") for number in range(classes)]
+        slots = [(next(texts), f"s[{number}]") for number in range(size_count)]
         terms += [times(count, name) for count, name in slots if count != "0"]
         terms += [f"-c[{origin_cut}]"] if origin_cut not in ("0", cut) else []
     return " + ".join(terms).replace("+ -", "- ")
 
 
-def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
-    """Return a statement as C++ from the texts of its numbers, which are taken from `texts` in their order."""
+def line_of(form: tuple[str, ...], texts: Iterator[str], size_count: int) -> str:
+    """Return a statement as C++ from the texts of its numbers, which are taken from `texts` in their order.
+
+    `wait_begun` and `sync_begun` do nothing once all ranks are known to have begun the call. `to` and `from` list the
+    places of an operation that has too many for one line; `..._listed` then carries it out.
+    """
     name = form[0]
     if name in ("step", "sync", "sync_begun"):
         stops = {"step": "w.step({})", "sync": "w.sync()", "sync_begun": "w.opens() && w.sync()"}[name]
@@ -195,13 +203,14 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
     if name in ("signal", "wait", "wait_begun"):
         return f"w.{name}({_strip_parentheses(next(texts))}, {next(texts)});"
     if name in ("to", "from"):
-        return f"w.{name}({_place_text(form[1], texts, classes)});"
+        return f"w.{name}({_place_text(form[1], texts, size_count)});"
     if name.endswith("_listed"):
+        # A spread copies one operand, which the sum of one operand does, too. `Rule`: the call's operator.
         name = {"fold_listed": "combine_listed<Rule>", "spread_listed": "combine_listed<Sum>"}.get(name, name)
         return f"w.{name}({{{next(texts)}, {next(texts)}}});"
     if name == "divide":
-        return f"w.divide({_place_text(form[1], texts, classes)}, {{{next(texts)}, {next(texts)}}}, {next(texts)});"
-    places = [_place_text(buffer, texts, classes) for buffer in form[2:]]
+        return f"w.divide({_place_text(form[1], texts, size_count)}, {{{next(texts)}, {next(texts)}}}, {next(texts)});"
+    places = [_place_text(buffer, texts, size_count) for buffer in form[2:]]
     results = int(form[1])
     span = f"{{{next(texts)}, {next(texts)}}}"
     if name == "copy":
@@ -217,9 +226,9 @@ class Function:
     """The function of some ranks in a stream: its `name`, and its text with the tables that it needs."""
 
     def __init__(
-        self, name: str, members: Sequence[int], streams: Sequence[Sequence[Statement]], ranks: int, classes: int
+        self, name: str, members: Sequence[int], streams: Sequence[Sequence[Statement]], ranks: int, size_count: int
     ) -> None:
-        self.name, self.members, self.classes, self.ranks = name, list(members), classes, ranks
+        self.name, self.members, self.size_count, self.ranks = name, list(members), size_count, ranks
         # Where the host launches step by step, a statement is carried out in its own step only.
         self.by_steps = any(statement.form == ("step",) for statement in streams[0])
         self.tables: list[str] = []
@@ -243,7 +252,7 @@ class Function:
             # [member, turn, number]: one array per statement of the loop body
             stacked = np.stack([self.values[at + turn * piece.length] for turn in range(piece.times)], axis=1)
             texts = (columns.text(stacked[:, :, number]) for number in range(stacked.shape[2]))
-            line = line_of(self.form_of[at], texts, self.classes)
+            line = line_of(self.form_of[at], texts, self.size_count)
             if self.by_steps and self.form_of[at] != ("step",):
                 is_conditional = line.startswith("if (")
                 line = line.replace("if (", "if (w.in_launch && ", 1) if is_conditional else f"if (w.in_launch) {line}"
@@ -295,10 +304,10 @@ def _members_text(members: list[int], ranks: int) -> str:
 
 
 def functions(
-    ranks: Sequence[Sequence[Sequence[Statement]]], classes: int, name: str = "stream"
+    ranks: Sequence[Sequence[Sequence[Statement]]], size_count: int, name: str = "stream"
 ) -> list[list[Function]]:  # fmt: skip
-    """Return the functions of each stream. `ranks`: the streams of statements of every rank; `classes`: the number of
-    classes of scratch slots; `name`: prefix of the functions' names."""
+    """Return the functions of each stream. `ranks`: the streams of statements of every rank; `size_count`: how many
+    sizes scratch slots have; `name`: prefix of the functions' names."""
     by_stream: list[list[Function]] = []
     for number in range(max(len(streams) for streams in ranks)):
         # ranks whose statements have the same forms share a function
@@ -310,5 +319,5 @@ def functions(
         for members in groups.values():
             suffix = f"_rank_{members[0]}" if len(members) == 1 else "" if len(groups) == 1 else f"_like_{members[0]}"
             member_streams = [ranks[rank][number] for rank in members]
-            by_stream[-1].append(Function(f"{name}_{number}{suffix}", members, member_streams, len(ranks), classes))
+            by_stream[-1].append(Function(f"{name}_{number}{suffix}", members, member_streams, len(ranks), size_count))
     return by_stream

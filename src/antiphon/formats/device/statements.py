@@ -1,7 +1,7 @@
 """Read the GPU engine's table of a rank (lower/device/table) as statements, one after another for each stream.
 
-The table is an array of numbers (`Table.words`): a head, the cuts of a unit, the classes (sizes) of scratch slots,
-regions of buffers, and per stream (thread blocks that work on their own) steps with arguments. A cut is a position
+The table is an array of numbers (`Table.words`): a head, the cuts of a unit, the sizes of scratch slots, regions
+of buffers, and per stream (thread blocks that work on their own) steps with arguments. A cut is a position
 within a unit; data between neighbouring cuts is an atom. A statement is one step in a form from which `shapes` writes a
 line of C++: its kind with the buffers that it names, and its numbers. A copy of the second unit of rank 0's input to
 the output of rank 1 reads
@@ -27,8 +27,8 @@ MOST_AT_ONCE = 8  # places that one statement names; for a step with more, each 
 class Statement(NamedTuple):
     """One operation. `form`: its kind and the buffers that it names, which determine the meaning of its numbers.
 
-    `values`: its numbers: of a place the rank, whole units, a cut, and in scratch also a cut to subtract and the number
-    of preceding slots of each class; of packets (`box`) the rank and their slot.
+    `values`: its numbers: of a place the rank, whole units and a cut; in scratch also the cut at which the data of its
+    slot begin (it is subtracted), and how many slots of each size lie before it; of packets (`box`) the rank and slot.
     """
 
     form: tuple[str, ...]
@@ -51,7 +51,7 @@ class Rank:
 
     denominator: int  # of cuts
     cuts: list[int]  # positions within a unit, over `denominator`
-    classes: list[list[int]]  # sizes of scratch slots: whole units, and a numerator over `denominator`
+    slot_sizes: list[list[int]]  # sizes of scratch slots: whole units, and a numerator over `denominator`
     slots: list[int]  # the number of slots of each class
     weights: tuple[int, int]  # of input and output
     streams: list[list[Statement]]
@@ -65,7 +65,7 @@ def statements(table: Table, averages: bool = True) -> Rank:
     words = table.words.tolist()
     # the head: see `_encode_blocks` in lower/device/table.py
     denominator, weights = words[5], (words[6], words[7])
-    cut_count, class_count, region_count, stream_count, step_count, argument_count = words[8:14]
+    cut_count, size_count, region_count, stream_count, step_count, argument_count = words[8:14]
     at = HEAD
 
     def rows(count: int, width: int) -> list[list[int]]:
@@ -75,8 +75,8 @@ def statements(table: Table, averages: bool = True) -> Rank:
         at += width * count
         return rows_read
 
-    cuts, classes, slots = rows(cut_count, 1), rows(class_count, 2), rows(class_count, 1)
-    regions, stream_rows, step_rows = rows(region_count, 3 + class_count), rows(stream_count, 2), rows(step_count, 4)
+    cuts, slot_sizes, slots = rows(cut_count, 1), rows(size_count, 2), rows(size_count, 1)
+    regions, stream_rows, step_rows = rows(region_count, 3 + size_count), rows(stream_count, 2), rows(step_count, 4)
     arguments = [_Argument(*row) for row in rows(argument_count, 5)]
     reader = _Reader(regions, table.packets)
     streams = [
@@ -89,9 +89,9 @@ def statements(table: Table, averages: bool = True) -> Rank:
         for first, count in stream_rows
     ]
     return Rank(
-        denominator=denominator, cuts=[cut for (cut,) in cuts], classes=classes, slots=[count for (count,) in slots],
-        weights=weights, streams=[_sort_signals(stream, words[3], words[2]) for stream in streams], boxes=words[14],
-        atoms=words[15], hears=bool(words[16]),
+        denominator=denominator, cuts=[cut for (cut,) in cuts], slot_sizes=slot_sizes, slots=[count for (count,) in
+        slots], weights=weights, streams=[_sort_signals(stream, words[3], words[2]) for stream in streams],
+        boxes=words[14], atoms=words[15], hears=bool(words[16]),
     )  # fmt: skip
 
 

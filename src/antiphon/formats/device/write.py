@@ -211,8 +211,8 @@ def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
     prefix = "packets" if how.packets else "stream"
     launches = None if how.lowering == KERNEL else cut_launches(ranks, how.lowering == COPIES)
     streams_of_ranks = [rank.streams for rank in ranks] if launches is None else launches.ranks
-    slot_classes = len(ranks[0].classes)  # classes of scratch slots, which are slots of equal size
-    by_stream = functions(streams_of_ranks, slot_classes, prefix)
+    size_count = len(ranks[0].slot_sizes)
+    by_stream = functions(streams_of_ranks, size_count, prefix)
     statement_count = sum(function.statement_count for of_stream in by_stream for function in of_stream)
     return _Variant(rank_tables, ranks, by_stream, statement_count, launches)
 
@@ -222,15 +222,16 @@ def _layout_tables(variants: Sequence[_Variant]) -> str:
     text, rows = "", list[str]()
     for name, variant in zip(("PLAIN", "PACKED"), variants, strict=False):
         first_rank = variant.ranks[0]  # ranks differ in slots and boxes only
-        classes = first_rank.classes or [[0, 0]]  # sizes of scratch slots
+        slot_sizes = first_rank.slot_sizes or [[0, 0]]
         text += _table_text("i64", f"{name}_PARTS", first_rank.cuts, host=True)
-        text += _rows_text("i64", f"{name}_CLASSES", classes, host=True)
+        text += _rows_text("i64", f"{name}_CLASSES", slot_sizes, host=True)
         text += _rows_text("i64", f"{name}_SLOTS", [rank.slots or [0] for rank in variant.ranks], host=True)
         text += _table_text("i64", f"{name}_BOXES", [rank.boxes for rank in variant.ranks], host=True)
         sliced = int(all(table.sliced for table in variant.tables))
         rows.append(
             f"{{{first_rank.denominator}, {first_rank.atoms}, {sliced}, {int(first_rank.hears)}, "
-            f"{len(first_rank.cuts)}, {len(classes)}, {name}_PARTS, {name}_CLASSES[0], {name}_SLOTS[0], {name}_BOXES}}"
+            f"{len(first_rank.cuts)}, {len(slot_sizes)}, "
+            f"{name}_PARTS, {name}_CLASSES[0], {name}_SLOTS[0], {name}_BOXES}}"
         )
     struct = """/* Where the data of a call lies, by variant (signals, packets). A unit is cut at part[i] / denominator
  * of its elements. A scratch slot of class i has of_class[2 i] units and of_class[2 i + 1] / denominator of one. */
@@ -239,7 +240,7 @@ struct Layout {
     i64 atoms;          /* stretches between cuts in the longest message by packets; 0: no packets are sent */
     i64 sliced;         /* whether lanes may share the work */
     i64 hears;          /* whether each rank has received from all others when its call ends */
-    i64 parts, classes; /* lengths of `part` and `of_class` */
+    i64 parts, classes; /* lengths of `part` (cuts) and `of_class` (sizes of scratch slots) */
     const i64 *part, *of_class;
     const i64 *slots;   /* [rank][class]: how many slots the scratch of a rank has */
     const i64 *boxes;   /* [rank]: how many slots for incoming packets a rank has */
@@ -253,7 +254,7 @@ def _launch_tables(variant: _Variant, lowering: str) -> str:
     """Return C tables of what each launch of a call consists of, if the host makes calls step by step."""
     launches = variant.launches or Launches([], [], [[True] * len(variant.ranks)])
     # C has no empty arrays: without copies, one of no launch
-    no_place = CopyPlace(0, 0, 0, 0, 0, (0,) * max(len(variant.ranks[0].classes), 1))
+    no_place = CopyPlace(0, 0, 0, 0, 0, (0,) * max(len(variant.ranks[0].slot_sizes), 1))
     rows = [copy.numbers() for copy in launches.copies or [Copy(-1, 0, no_place, no_place, 0, 0)]]
     kernels = [list(map(int, row)) for row in launches.kernels]
     return (

@@ -38,7 +38,7 @@ class Block:
     steps: list[Step] = field(default_factory=list)
     # Of other blocks, the index of the last step that is surely done before this block's next step.
     done_before: dict[Block, int] = field(default_factory=dict)
-    load: int = 0  # steps that it has in the file, or that are reserved for it
+    load: int = 0  # steps that it has in MSCCL's file, or that are reserved for it
     last_send: int = -1  # the index of its last step that sends
 
 
@@ -86,7 +86,7 @@ class Operation:
     direct_operands: Sequence[DirectOperand] = ()  # of a receive: the parts of its message that are folded on arrival
     fold_stretches: Sequence[FoldStretch] = ()  # of a fold: the stretches that are folded on arrival
     done: Sequence[Step] = ()  # the steps that it ends with, at most one of each block
-    # By block, steps that later writers to its cells must wait for because it did not itself (place.py).
+    # By block, a step that this operation should have waited for and did not: later writers to its cells do (place.py).
     behind: dict[Block, Step] | None = None
 
 
@@ -127,7 +127,7 @@ class Segment:
     parent: Segment | None = None  # the segment that brought exactly the same data to the sender
     child: Segment | None = None  # the segment that forwards its data; the inverse of `parent`
     only_forwarded: bool = False  # the data of its parent are read by this segment alone, so they need not be stored
-    lane: int = 0  # which set of chains of forwarded segments it is in; a set shares its channels (segments.py)
+    lane: int = 0  # forwarding chains of equal number are put on the same channels (segments.py)
     step: Step | None = None  # the step that receives it
 
 
@@ -159,7 +159,8 @@ class Values:
 def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> Values:
     """Return the operations of all ranks with the versions that they read. Linear in cells moved.
 
-    `split_blocks`: no stretch of a user's buffer crosses the end of a block of the collective.
+    `layout`: addresses in chunks. `split_blocks`: no stretch of a user's buffer crosses the end of a block of the
+    collective.
     """
     result = Values([], [], [], [], [])
     by_row: list[Operation] = []  # per row of the program its operation; the last one if the row is cut

@@ -2,7 +2,7 @@
 
 Allgather: in step s every rank sends the 2^s blocks that it has (fewer in the last step) to the rank 2^s before it.
 Alltoall: a block that has to travel a distance d makes one hop of 2^s for every bit s of d, so P blocks take log2 P
-steps at the price of log2(P) / 2 relative_rows the traffic.
+steps, but log2(P) / 2 times the traffic.
 
 Example: P = 5, allgather: rank 0 receives block 1; then blocks 2, 3; then block 4.
 

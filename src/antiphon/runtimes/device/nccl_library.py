@@ -17,6 +17,7 @@ from antiphon.errors import Unsupported
 from antiphon.runtimes.device.group import Group
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
+# in the order of the enum in native/library.h
 KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
 UNSUPPORTED_TYPES = ("int16", "uint16")
 POINT_TO_POINT = ("scatter", "gather", "alltoall")  # made of sends and receives, which have no form in place
@@ -32,6 +33,7 @@ class Library:
     """The library for a group with all ranks in this process, each on its own device. Unsupported if it is missing."""
 
     def __init__(self, group: Group, name: str) -> None:
+        # `group.device` is our C library for this kind of GPU (native/); it loads NCCL or RCCL.
         self._group, self._handle = group, 0
         ranks = (c_void_p * group.ranks)(*group.handles.values())
         handle = group.device.call.ad_library_new(group.ranks, ranks, path_of(name).encode())

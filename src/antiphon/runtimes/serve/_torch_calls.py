@@ -76,7 +76,10 @@ class Calls:
     def _find_page(
         self, kind: str, unit: int, itemsize: int, seconds: float, root: int = -1, library: bool = True
     ) -> Page | None:
-        """Return the page for blocks of `unit` elements; None: use gloo. `library`: whether gloo could make it."""
+        """Return the page for blocks of `unit` elements; None: use gloo. `library`: whether gloo could make it.
+
+        A group that learns may choose another page than the table's, by the times of earlier calls.
+        """
         assert self.serving is not None
         call = Call(kind, self.serving.nbytes(kind, unit, itemsize), root)
         page = self.serving.find(call, seconds, library, learns=True)
@@ -88,11 +91,11 @@ class Calls:
         nbytes, began = sum(tensor.numel() * tensor.element_size() for tensor in tensors), time.perf_counter()
         if self.serving is not None:
             why = why or self._why_no_page
-            self.serving.agree(seconds)
+            self.serving.agree(seconds)  # all processes begin this call, or an error says which makes another
         start().wait(timedelta(seconds=seconds))
         duration = time.perf_counter() - began
         if self.serving is not None:
-            self.serving.record(duration)
+            self.serving.record(duration)  # for learning; the ledger is for the report
         row = self.ledger.row(kind, "gloo", "library", why)
         self.ledger.count(row, nbytes * (self.ranks if kind in SPLIT_KINDS else 1), duration)
 
@@ -312,7 +315,7 @@ class Calls:
     def alltoall(
         self, output: Tensor, input: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
     ) -> None:
-        """Exchange blocks. `out_sizes`, `in_sizes`: elements from and for each process, of all elements."""
+        """Exchange blocks. `out_sizes`, `in_sizes`: how many elements come from and go to each process."""
         if output.dtype is not input.dtype:
             raise WrongCall(f"all_to_all: the output is of {output.dtype}, the input of {input.dtype}")
         buffer = as_contiguous(output)
