@@ -34,7 +34,7 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Longs, concat_ranges, number_rows, order_of, run_starts, unique_inverse
 from antiphon.core.interpret.buffers import Side, sides
-from antiphon.core.program.form import MOST_STRETCHES, complain, slot_of, writes
+from antiphon.core.program.form import MOST_STRETCHES, refuse_faulty, slot_of, writes
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, Program
 from antiphon.errors import Unsupported
 
@@ -53,9 +53,11 @@ class Cells:
     row: Longs  # per access its part, or its row of `input_side` or `output_side`
     cell: Longs  # per access
     written: Bools  # per access: written or read
-    same_pieces: Longs  # accesses with equal values other than -1 have equal pieces, so they may wait piece by piece
-    head: Longs  # per part its first access
-    length: Longs  # per part the number of its accesses
+    # Per access in pieces, the number of the interval of its part: accesses of one interval have the same pieces, so
+    # they may wait piece by piece. -1: not in pieces
+    same_pieces: Longs
+    first_access: Longs  # per part
+    access_count: Longs  # per part
     finish_cell: Longs  # per access of the finish table its cell
     finish_row: Longs  # per access of the finish table its row there
     memory: Longs  # per cell the first of its stretches of memory
@@ -100,14 +102,14 @@ def cells_of(program: Program) -> Cells:
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(coordinates[0])
     key, cell = unique_inverse(view[row] * atoms + concat_ranges(begin, length), (int(view.max(initial=0)) + 1) * atoms)
-    # Stage 3: the accesses lie in the order parts, inputs, outputs, finish rows; `bounds` are the borders between.
+    # Stage 3: the accesses lie in the order parts, inputs, outputs, finish rows; `borders` lie between.
     ends = np.cumsum(length)
-    bounds = [int(n) for n in np.append(0, ends)[cuts]]
-    inputs, outputs, finish = (slice(a, b) for a, b in pairwise(bounds[1:]))
+    borders = [int(n) for n in np.append(0, ends)[cuts]]
+    inputs, outputs, finish = (slice(a, b) for a, b in pairwise(borders[1:]))
     operations = program.operations
     # Inputs are written before the first operation, outputs are read after the last.
     op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
-    before_finish = slice(0, bounds[3])
+    before_finish = slice(0, borders[3])
     is_write = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
     same_pieces = np.full(cuts[3], -1, np.int64)
     # Only parts of the same interval in the same view have the same pieces, so only these may go piece by piece.
@@ -127,7 +129,7 @@ def cells_of(program: Program) -> Cells:
     return Cells(
         program=program, input_side=input_side, output_side=output_side, operations=operations,
         inputs=inputs, outputs=outputs, op=op[rows], row=row_in_table, cell=cell[before_finish], written=is_write[rows],
-        same_pieces=same_pieces[rows], head=(ends - length)[: counts[0]], length=length[: counts[0]],
+        same_pieces=same_pieces[rows], first_access=(ends - length)[: counts[0]], access_count=length[: counts[0]],
         finish_cell=cell[finish], finish_row=row[finish] - cuts[3], memory=memory, stretches=stretches,
         in_output=(cell_region >= 0) & (cell_region % 2 == OUTPUT),  # as `_find_views` numbers regions
         slot_reuses=slot_reuses,
@@ -205,8 +207,8 @@ def _find_views(
 def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
     """Number the generations of slots: consecutive accesses of a slot with one origin.
 
-    Accesses of operations that are divided into pieces must also have one length. Also return the pairs of operations
-    that must be ordered because a slot is reused. One sort.
+    If they are in pieces, they must also end at one point, so that pieces are equally long. Also return the pairs of
+    operations that must be ordered because a slot is reused. One sort.
 
     Rank 0 receives the halves of a block (operations 0 and 2) and adds them (1 and 3), by way of one slot: operation 2
     must come after 0 and 1, and 3 after 2.
@@ -225,16 +227,16 @@ def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tupl
     part_rows, nonempty = part_rows[low < high], low < high
     op, base = program.part_op[part_rows], program.part_base[part_rows]
     slot, origin = slot_of(program, base), points[program.base_origin[base]]
-    length = np.where(program.pieces[op] > 1, high[nonempty], 0)
-    # By slot, then operation: a generation ends where the origin or the length changes.
-    order = np.lexsort((length, origin, op, slot))
-    slot, op, origin, length = slot[order], op[order], origin[order], length[order]
+    end = np.where(program.pieces[op] > 1, high[nonempty], 0)
+    # By slot, then operation: a generation ends where the origin or the end changes.
+    order = np.lexsort((end, origin, op, slot))
+    slot, op, origin, end = slot[order], op[order], origin[order], end[order]
     begins_slot = run_starts(slot)
-    begins_data = run_starts(origin) | run_starts(length)
+    begins_data = run_starts(origin) | run_starts(end)
     # A change within one operation means that it uses the slot for two origins at the same time.
     uses_slot_twice = np.zeros(program.operations, bool)
     uses_slot_twice[op[begins_data & ~begins_slot & ~run_starts(op)]] = True
-    complain(program, uses_slot_twice, "it uses a slot for two things at once")
+    refuse_faulty(program, uses_slot_twice, "it uses a slot for two things at once")
     number = np.cumsum(begins_slot | begins_data) - 1
     generation = np.full(len(nonempty), -1, np.int64)
     generation[np.flatnonzero(nonempty)[order]] = number

@@ -2,8 +2,9 @@
 
 A file holds the program of one collective out of place, in place, or both: a header with the collective, a directory,
 and a section per rank and variant, so that a rank can read just its own. Checksums cover the head and every section,
-and `decode` refuses every damaged file with an error (`check` then checks what the program computes). kinds.py explains
-points, bases, classes, parts and the finish table. A *variant* is the program out of place (0) or in place (1).
+and `decode` refuses every damaged file with an error (prove.py then proves what the program computes). kinds.py
+explains points, bases, classes, parts and the finish table. A *variant* is the program out of place (0) or in place
+(1).
 
 Example: `decode(encode([program]))` gives a list with an equal program; `dump(program, 0)` prints rank 0, with lines
 like `2  @1  fold out[1/3:2/3] = in[1/3:2/3] + slot0[0:1/3]  (after 0)`.
@@ -33,9 +34,10 @@ _KINDS = (
     "broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", "custom",
 )  # fmt: skip
 assert sorted(_KINDS) == sorted((*KINDS, "custom"))
+# magic, version, checksum, bytes of the head, bytes of the file, then the numbers that `encode` lists
 HEADER = struct.Struct("<8sIIQQ8IQQ4I")
-DIRECTORY_ENTRY = struct.Struct("<QQII")
-SECTION_HEADER = struct.Struct("<IIQQ8I")
+DIRECTORY_ENTRY = struct.Struct("<QQII")  # of a section: offset, size, checksum, 0
+SECTION_HEADER = struct.Struct("<IIQQ8I")  # rank, variant, weights of input and output, rows of each of `TABLES`
 _POINT = np.dtype([("whole", "<i8"), ("part", "<i8")])
 _BASE = np.dtype([("shift", "<i8"), ("buffer", "<u4"), ("slot", "<u4"), ("origin", "<u4"), ("", "<u4")])
 _CLASS = np.dtype([("whole", "<i8"), ("part", "<i8"), ("pieces", "<u4"), ("", "<u4")])
@@ -46,7 +48,8 @@ _OPERATION = np.dtype(
 _PART = np.dtype([("begin", "<u4"), ("end", "<u4"), ("base", "<u4")])
 _FINISH = np.dtype([("begin", "<u4"), ("end", "<u4"), ("base", "<u4"), ("", "<u4"), ("count", "<u8")])
 _U4 = np.dtype("<u4")
-TABLES = (_POINT, _BASE, _CLASS, _U4, _OPERATION, _PART, _U4, _FINISH)  # in the order of their counts
+TABLES = (_POINT, _BASE, _CLASS, _U4, _OPERATION, _PART, _U4, _FINISH)  # in the order in which a section holds them
+POINTS, BASES, CLASSES, SLOTS, OPERATIONS, PARTS, WAITS, FINISH = range(8)  # positions in TABLES
 Table = NDArray[Any]
 
 
@@ -213,7 +216,7 @@ class _Reader:
             raise Invalid("its label is not UTF-8 text") from None
         custom = self._read_relation(pre, post, wants, wanted_ids) if _KINDS[kind] == "custom" else None
         if self.at != self.end:
-            raise Invalid("its head has not the length that it tells")
+            raise Invalid("its head does not have the length that it states")
         self.collective = Collective(
             _KINDS[kind], ranks, tuple(member_ranks.tolist()), tuple(root_ranks.tolist()), weights.astype(np.int64),
             custom, nbytes_weight=buffer_weight if custom is not None else 0,
@@ -229,7 +232,7 @@ class _Reader:
         """Return the next bytes of the head, and skip the padding."""
         stop = self.at + count
         if stop + -stop % 8 > self.end:
-            raise Invalid("its head is shorter than what it tells of")
+            raise Invalid("its head is shorter than its tables")
         content = self.data[self.at : stop]
         self.at = stop + -stop % 8
         return content
@@ -250,7 +253,7 @@ class _Reader:
         for blocks, ranks, _ in (pre_columns, post_columns):
             for column, bound in ((blocks, 2**25), (ranks, self.ranks)):
                 if len(column) and not 0 <= int(column.min()) <= int(column.max()) < bound:
-                    raise Invalid("its relation names a block or rank that is not there")
+                    raise Invalid("its relation names a block or rank that does not exist")
         for columns, min_step in ((pre_columns, 0), (post_columns, 1)):
             if np.any(np.diff((columns[0].astype(np.int64) << 32) | columns[1]) < min_step):
                 raise Invalid("its relation is not in the order of its blocks and ranks")
@@ -279,12 +282,13 @@ class _Reader:
             np.concatenate([tables[i] for _, tables in sections]) for i in range(8)
         )
         # Stage 2: row numbers count within a section; add the rows of earlier ranks. (name, of, per): a column of table
-        # `per` (by its number in TABLES) holds row numbers of table `of`.
+        # `per` holds row numbers of table `of`.
         shift = {
             name: np.repeat(before[:, of], count[:, per])
             for name, of, per in (
-                ("base_point", 0, 1), ("slot_class", 2, 3), ("part_point", 0, 5), ("part_base", 1, 5),
-                ("wait_op", 4, 6), ("finish_point", 0, 7), ("finish_base", 1, 7),
+                ("base_point", POINTS, BASES), ("slot_class", CLASSES, SLOTS), ("part_point", POINTS, PARTS),
+                ("part_base", BASES, PARTS), ("wait_op", OPERATIONS, WAITS), ("finish_point", POINTS, FINISH),
+                ("finish_base", BASES, FINISH),
             )
         }  # fmt: skip
         ptr = [pointers(np.repeat(np.arange(self.ranks), count[:, i]), self.ranks) for i in range(8)]
@@ -292,20 +296,20 @@ class _Reader:
         program = Program(
             self.collective, bool(variant), self.channels, self.label, self.denominator,
             points["whole"], points["part"],
-            ptr[1], bases["shift"], bases["buffer"], bases["slot"],
+            ptr[BASES], bases["shift"], bases["buffer"], bases["slot"],
             np.where(scratch, bases["origin"] + shift["base_point"], 0),
-            classes["whole"], classes["part"], classes["pieces"], ptr[3], slots + shift["slot_class"],
-            ptr[4], ops["kind"], ops["channel"], ops["peer"], ops["pieces"], ops["when"],
+            classes["whole"], classes["part"], classes["pieces"], ptr[SLOTS], slots + shift["slot_class"],
+            ptr[OPERATIONS], ops["kind"], ops["channel"], ops["peer"], ops["pieces"], ops["when"],
             np.concatenate([[0], np.cumsum(ops["parts"].astype(np.int64))]),
             part_table["begin"] + shift["part_point"], part_table["end"] + shift["part_point"],
             part_table["base"] + shift["part_base"],
             np.concatenate([[0], np.cumsum(ops["waits"].astype(np.int64))]), waits + shift["wait_op"],
-            ptr[7], finish["begin"] + shift["finish_point"], finish["end"] + shift["finish_point"],
+            ptr[FINISH], finish["begin"] + shift["finish_point"], finish["end"] + shift["finish_point"],
             finish["base"] + shift["finish_base"], finish["count"],
         )  # fmt: skip
         for rank, (weights, _) in enumerate(sections):
             if weights != tuple(int(w[rank]) for w in program.weights):
-                raise Invalid(f"the section of rank {rank} tells other buffers than the collective has")
+                raise Invalid(f"the section of rank {rank} states other buffers than the collective has")
         refuse_work(program)
         return program
 
@@ -325,12 +329,12 @@ class _Reader:
         offset, tables = SECTION_HEADER.size, []
         for table, count in zip(TABLES, counts, strict=True):
             if offset + count * table.itemsize > size:
-                raise Invalid(f"{section_name} is shorter than what it tells of")
+                raise Invalid(f"{section_name} is shorter than its tables")
             tables.append(np.frombuffer(data, table, count, offset))
             offset += count * table.itemsize
             offset += -offset % 8
         if offset != size:
-            raise Invalid(f"{section_name} has not the length that it tells")
+            raise Invalid(f"{section_name} does not have the length that it states")
         misfit = _find_misfit(counts, tables, self.ranks)
         if misfit:
             raise Invalid(f"{section_name}: {misfit}")
@@ -342,23 +346,24 @@ def _find_misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> 
     points, bases, classes, slots, ops, part_table, waits, finish = tables
     scratch = bases[bases["buffer"] == SCRATCH]
     references: list[tuple[str, Table, int]] = [
-        ("a buffer", bases["buffer"], 3), ("a slot", scratch["slot"], counts[3]),
-        ("an origin", scratch["origin"], counts[0]),
-        ("a class", slots, counts[2]), ("a kind", ops["kind"], 4), ("a peer", ops["peer"], ranks),
-        ("a base", part_table["base"], counts[1]), ("a base", finish["base"], counts[1]),
-        ("an operation", waits, counts[4]),
+        ("a buffer", bases["buffer"], 3), ("a slot", scratch["slot"], counts[SLOTS]),
+        ("an origin", scratch["origin"], counts[POINTS]),
+        ("a class", slots, counts[CLASSES]), ("a kind", ops["kind"], 4), ("a peer", ops["peer"], ranks),
+        ("a base", part_table["base"], counts[BASES]), ("a base", finish["base"], counts[BASES]),
+        ("an operation", waits, counts[OPERATIONS]),
     ]  # fmt: skip
-    references += [("a point", table[end], counts[0]) for table in (part_table, finish) for end in ("begin", "end")]
+    for table in (part_table, finish):
+        references += [("a point", table[end], counts[POINTS]) for end in ("begin", "end")]
     for row_name, values, bound in references:
         if len(values) and int(values.max()) >= bound:
-            return f"names {row_name} that is not there"
+            return f"names {row_name} that does not exist"
     for row_name, first, count_name, total in (
-        ("part", "first_part", "parts", counts[5]),
-        ("wait", "first_wait", "waits", counts[6]),
+        ("part", "first_part", "parts", counts[PARTS]),
+        ("wait", "first_wait", "waits", counts[WAITS]),
     ):
         length = ops[count_name].astype(np.int64)
         if int(length.sum()) != total or np.any(ops[first] != np.cumsum(length) - length):
-            return f"its operations do not share out its {row_name}s"
+            return f"its operations do not cover its {row_name}s one after another"
     if np.any(ops["pieces"] < 1) or np.any(classes["pieces"] < 1):
         return "an operation or class has no pieces"
     if np.any(points["part"] < 0) or np.any(finish["count"] < 1):

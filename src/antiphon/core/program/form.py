@@ -93,7 +93,7 @@ class Envelopes(NamedTuple):
     stretches: Longs  # per stretch of the line: whole and part of its begin, whole and part of its end
 
 
-def complain(program: Program, faulty: Bools, complaint: str) -> None:
+def refuse_faulty(program: Program, faulty: Bools, complaint: str) -> None:
     """Raise Invalid, naming the first faulty operation, if there is one."""
     if faulty.any():
         raise Invalid(f"{op_text(program, int(np.argmax(faulty)))}: {complaint}")
@@ -159,30 +159,30 @@ def _refuse_operations(program: Program) -> None:
     """Check kinds, peers, numbers of parts, and that waits refer to earlier operations of the same rank."""
     count, rank, kind = program.operations, program.rank, program.kind
     part_counts = np.diff(program.part_ptr)
-    complain(program, (kind < 0) | (kind > JOIN) | (program.pieces < 1), "its kind or pieces make no sense")
-    complain(program, (program.channel < 0) | (program.channel >= program.channels), "its channel is not there")
+    refuse_faulty(program, (kind < 0) | (kind > JOIN) | (program.pieces < 1), "its kind or pieces make no sense")
+    refuse_faulty(program, (program.channel < 0) | (program.channel >= program.channels), "its channel is not there")
     crossing = (kind == SEND) | (kind == RECEIVE)
     peer_exists = (program.peer >= 0) & (program.peer < program.ranks)
-    complain(program, crossing & (~peer_exists | (program.peer == rank)), "it has no other rank as its peer")
-    complain(program, crossing & (part_counts < 1) | (kind == FOLD) & (part_counts < 2), "it has too few parts")
-    complain(program, (kind == JOIN) & (part_counts > 0), "it has parts")
+    refuse_faulty(program, crossing & (~peer_exists | (program.peer == rank)), "it has no other rank as its peer")
+    refuse_faulty(program, crossing & (part_counts < 1) | (kind == FOLD) & (part_counts < 2), "it has too few parts")
+    refuse_faulty(program, (kind == JOIN) & (part_counts > 0), "it has parts")
     # References must stay within the rank, as the section of each rank in a file stands alone.
     base_rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     op = program.part_op
     is_faulty = np.zeros(count, bool)
     is_faulty[op[base_rank[program.part_base] != rank[op]]] = True
-    complain(program, is_faulty, "a part has a base of another rank")
+    refuse_faulty(program, is_faulty, "a part has a base of another rank")
     goes_back = np.zeros(count, bool)
     goes_back[1:] = (rank[1:] == rank[:-1]) & (program.when[1:] < program.when[:-1])
-    complain(program, goes_back, "its time is before that of the operation before it")
+    refuse_faulty(program, goes_back, "its time is before that of the operation before it")
     later, earlier = program.wait_op, program.wait
     # Equal numbers of pieces wait piece by piece; else for the last piece, which is 2 (pieces - 1) later.
     all_pieces = program.pieces[later] != program.pieces[earlier]
     last_time = program.when[earlier] + np.where(all_pieces, 2 * (program.pieces[earlier] - 1), 0)
     is_faulty[later[(rank[earlier] != rank[later]) | (earlier >= later)]] = True
-    complain(program, is_faulty, "it waits for an operation that is not before it in its rank")
+    refuse_faulty(program, is_faulty, "it waits for an operation that is not before it in its rank")
     is_faulty[later[last_time >= program.when[later]]] = True
-    complain(program, is_faulty, "it waits for something that is not at an earlier time")
+    refuse_faulty(program, is_faulty, "it waits for something that is not at an earlier time")
 
 
 def _refuse_points(program: Program) -> None:
@@ -196,7 +196,7 @@ def _refuse_points(program: Program) -> None:
     begin, end = program.part_begin, program.part_end
     is_faulty = np.zeros(program.operations, bool)
     is_faulty[program.part_op[_lies_before(program, end, begin)]] = True
-    complain(program, is_faulty, "a part ends before it begins")
+    refuse_faulty(program, is_faulty, "a part ends before it begins")
     if np.any(_lies_before(program, program.finish_end, program.finish_begin)):
         raise Invalid("a stretch of the finish table ends before it begins")
     # All parts of a fold must be the same interval as its first part, the result.
@@ -205,7 +205,7 @@ def _refuse_points(program: Program) -> None:
     for points in (begin, end):
         differs = (units[points] != units[points[head]]) | (numerators[points] != numerators[points[head]])
         is_faulty[op[fold & differs]] = True
-    complain(program, is_faulty, "its result and operands are not the same stretch of the line")
+    refuse_faulty(program, is_faulty, "its result and operands are not the same stretch of the line")
 
 
 def _lies_before(program: Program, a: Longs, b: Longs) -> Bools:
@@ -228,13 +228,13 @@ def _refuse_buffers(program: Program) -> None:
     is_faulty = np.zeros(program.operations, bool)
     inside = _fits_buffer(program, sizes, rank, program.part_base, program.part_begin, program.part_end)
     is_faulty[program.part_op[~inside]] = True
-    complain(program, is_faulty, "a part leaves its buffer")
+    refuse_faulty(program, is_faulty, "a part leaves its buffer")
     written_input = writes(program) & (program.base_buffer[program.part_base] == INPUT)
     is_faulty[program.part_op[written_input]] = True
-    complain(program, is_faulty, "it writes into the input")
+    refuse_faulty(program, is_faulty, "it writes into the input")
     if program.in_place:
         is_faulty[program.part_op[program.base_buffer[program.part_base] == INPUT]] = True
-        complain(program, is_faulty, "in place there is no buffer but the output")
+        refuse_faulty(program, is_faulty, "in place there is no buffer but the output")
     owner = np.repeat(np.arange(program.ranks), np.diff(program.finish_ptr))
     base = program.finish_base
     is_own_base = (base >= program.base_ptr[owner]) & (base < program.base_ptr[owner + 1])
@@ -283,7 +283,7 @@ def _refuse_slots(program: Program) -> None:
     outside |= (program.pieces[op] > 1) & _lies_before(program, origin, begin[rows])
     is_faulty = np.zeros(program.operations, bool)
     is_faulty[op[outside]] = True
-    complain(program, is_faulty, "a part leaves its slot, or has other pieces than that")
+    refuse_faulty(program, is_faulty, "a part leaves its slot, or has other pieces than that")
     # The reverse: no slot may be larger than needed, which would let a file claim memory.
     writing = writes(program)[rows]
     sizes = program.class_whole[program.slot_class], program.class_part[program.slot_class]
@@ -315,12 +315,12 @@ def _compare_messages(program: Program) -> Envelopes:
     is_faulty = np.zeros(program.operations, bool)
     for a, b in columns:
         is_faulty[send[a != b]] = True
-    complain(program, is_faulty, "no receive of this time, pieces and stretches takes what it sends")
+    refuse_faulty(program, is_faulty, "no receive of this time, pieces and stretches takes what it sends")
     # Compare the line intervals too; the counts are equal, so both lists align.
     sent = stretch[concat_ranges(first[send], count[send])]
     differs = np.any(sent != stretch[concat_ranges(first[receive], count[receive])], axis=1)
     is_faulty[np.repeat(send, count[send])[differs]] = True
-    complain(program, is_faulty, "its receive takes it as other stretches of the line")
+    refuse_faulty(program, is_faulty, "its receive takes it as other stretches of the line")
     return Envelopes(np.stack([a for a, _ in columns], axis=1), sent)
 
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs, are_among, concat_ranges, distinct, run_starts
 from antiphon.core.program.cells import Cells, by_memory, cells_of
-from antiphon.core.program.form import Envelopes, complain, op_text, refuse_form, refuse_other_messages
+from antiphon.core.program.form import Envelopes, op_text, refuse_faulty, refuse_form, refuse_other_messages
 from antiphon.core.program.kinds import FOLD, Program
 from antiphon.errors import Invalid, Unsupported
 
@@ -59,9 +59,9 @@ def find_unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bo
     has_no_wait = np.flatnonzero(~are_among(later * count + earlier, edges))
     # If all pieces must wait for all, a direct wait between equal numbers of pieces, which orders only equal pieces, is
     # not enough.
-    needs_more = pieces[earlier] > 1
-    needs_more &= (pieces[earlier] == pieces[later]) & ~piecewise
-    undecided = np.union1d(has_no_wait, np.flatnonzero(needs_more))
+    needs_all_pieces = pieces[earlier] > 1
+    needs_all_pieces &= (pieces[earlier] == pieces[later]) & ~piecewise
+    undecided = np.union1d(has_no_wait, np.flatnonzero(needs_all_pieces))
     missing = np.zeros(len(earlier), bool)
     missing[undecided] = True
     # State of the search: for `pair` it has reached operation `reached`; `all_pieces`: by waits of all pieces for all.
@@ -113,10 +113,10 @@ def prove(*programs: Program) -> None:
     at all operations: some microseconds each. docs/program.md states what is proven.
     """
     seed = secrets.randbits(256)
-    proofs = [_prove_variant(program, seed) for program in _with_all_points(programs)]
-    for envelopes, sent in proofs[1:]:
-        refuse_other_messages(proofs[0][0], envelopes)
-        if not np.array_equal(proofs[0][1], sent):
+    (first_envelopes, first_sent), *others = (_prove_variant(program, seed) for program in _with_all_points(programs))
+    for envelopes, sent in others:
+        refuse_other_messages(first_envelopes, envelopes)
+        if not np.array_equal(first_sent, sent):
             raise Invalid("its messages in place carry other data than out of place; ranks could not mix them")
 
 
@@ -186,9 +186,9 @@ def _find_sources(cells: Cells) -> Longs:
     second_access = np.flatnonzero(touches_twice)
     faulty = np.zeros(cells.operations, bool)
     faulty[op[second_access[written[second_access - 1]]]] = True
-    complain(cells.program, faulty, "it writes twice to the same elements")
+    refuse_faulty(cells.program, faulty, "it writes twice to the same elements")
     faulty[op[second_access[cell[second_access - 1] != cell[second_access]]]] = True
-    complain(cells.program, faulty, "its result stands partly on an operand")
+    refuse_faulty(cells.program, faulty, "its result stands partly on an operand")
     _refuse_overwriting(cells, begins_run, op, cell, written)
     # For every position: the next write from it on, in its run; -1 if there is none.
     next_write = np.minimum.accumulate(np.where(written, position, count)[::-1])[::-1] if count else position
@@ -196,13 +196,11 @@ def _find_sources(cells: Cells) -> Longs:
     next_write = np.where((next_write < count) & (end[np.minimum(next_write, count)] == begin), next_write, -1)
     overwritten = reads[next_write[reads] >= 0]
     rewrites = np.flatnonzero(written & ~begins_run & np.append(False, written[:-1])[:count])
-    # (before, after) pairs: a read after its write, a write after a read, a write after a write.
-    pairs = (
-        np.concatenate([write_before[reads], overwritten, rewrites - 1]),
-        np.concatenate([reads, next_write[overwritten], rewrites]),
-    )
+    # Pairs that waits must order: a read after its write, a write after a read, a write after a write.
+    before = np.concatenate([write_before[reads], overwritten, rewrites - 1])
+    after = np.concatenate([reads, next_write[overwritten], rewrites])
     # The order found above is only right if waits enforce it in every run.
-    _refuse_races(cells, access[pairs[0]], access[pairs[1]])
+    _refuse_races(cells, access[before], access[after])
     source = np.full(len(cells.op), -1, np.int64)
     source[access[reads]] = access[write_before[reads]]
     return source
@@ -230,7 +228,7 @@ def _refuse_overwriting(cells: Cells, begins_run: Bools, op: Longs, cell: Longs,
     overwrites = np.flatnonzero(written & (op >= 0) & cells.in_output[cell])
     faulty = np.zeros(cells.operations, bool)
     faulty[op[overwrites[~is_result[run[overwrites]]]]] = True
-    complain(cells.program, faulty, "it writes over an input that is no output")
+    refuse_faulty(cells.program, faulty, "it writes over an input that is no output")
 
 
 def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
@@ -286,10 +284,10 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     ([1, 1, 3], [3, 3, 3], [3, 3, 3])
     """
     sums, count = np.zeros((len(cells.op), 2), np.uint64), np.zeros(len(cells.op), np.int64)
-    initial, required = _required_values(cells, seed)
+    (input_sums, input_counts), (required_sums, required_counts) = _required_values(cells, seed)
     rows = cells.row[cells.inputs]
     # At the start: the inputs of the collective.
-    sums[cells.inputs], count[cells.inputs] = initial[0][rows], initial[1][rows]
+    sums[cells.inputs], count[cells.inputs] = input_sums[rows], input_counts[rows]
     program = cells.program
     target, sources, message_reads = _list_moves(cells)
     sources = source[sources]
@@ -297,7 +295,7 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     when = program.when[cells.op[target]]
     order = np.lexsort((target, when))
     target, sources, when = target[order], sources[order], when[order]
-    # Rows (target, source) by time and target: a head begins each write, a level each time.
+    # Rows (target, source) by time and target. `heads`: rows where a write begins; `levels`: heads where a time begins.
     begins_write = run_starts(target)
     heads = np.flatnonzero(begins_write)
     levels = np.flatnonzero(run_starts(when[heads])) if len(heads) else heads
@@ -305,32 +303,33 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
     for a, b in pairwise([*levels.tolist(), len(heads)]):
         begin = heads[a:b]
         stop = int(heads[b]) if b < len(heads) else len(target)
-        of, reads = target[begin], sources[int(begin[0]) : stop]
-        if len(reads) == len(of):  # nothing is combined
-            sums[of], count[of] = sums[reads], count[reads]
+        writes, reads = target[begin], sources[int(begin[0]) : stop]
+        if len(reads) == len(writes):  # nothing is combined
+            sums[writes], count[writes] = sums[reads], count[reads]
         else:
             cut = begin - begin[0]
-            sums[of] = np.add.reduceat(sums[reads], cut, axis=0)
-            count[of] = np.minimum(np.add.reduceat(count[reads], cut), MAX_COUNT)
-    return _Values(sums, count, sums[carried], *required)
+            sums[writes] = np.add.reduceat(sums[reads], cut, axis=0)
+            count[writes] = np.minimum(np.add.reduceat(count[reads], cut), MAX_COUNT)
+    return _Values(sums, count, sums[carried], required_sums, required_counts)
 
 
 def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
     """Return (writing access, reading access) pairs, those of messages first, and the number of pairs of messages."""
     program = cells.program
-    first_of_part = np.append(cells.head, cells.inputs.start)  # one more entry: the last operations may have no part
+    # One more entry, as the last operations may have no part.
+    first_of_part = np.append(cells.first_access, cells.inputs.start)
     ptr = program.part_ptr
-    op_length = np.diff(np.append(0, np.cumsum(cells.length))[ptr])  # number of its accesses
+    op_length = np.diff(np.append(0, np.cumsum(cells.access_count))[ptr])  # number of its accesses
     first_of_op = first_of_part[ptr[:-1]]
     send, receive = program.pairs
     folds = np.flatnonzero(program.kind == FOLD)
     operands = concat_ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
-    lengths = cells.length[operands]
-    result = cells.head[ptr[:-1][program.part_op[operands]]]
+    lengths = cells.access_count[operands]
+    result = cells.first_access[ptr[:-1][program.part_op[operands]]]
     received = concat_ranges(first_of_op[receive], op_length[receive])
     sent = concat_ranges(first_of_op[send], op_length[send])
     writes = np.concatenate([received, concat_ranges(result, lengths)])
-    return writes, np.concatenate([sent, concat_ranges(cells.head[operands], lengths)]), len(received)
+    return writes, np.concatenate([sent, concat_ranges(cells.first_access[operands], lengths)]), len(received)
 
 
 def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
@@ -346,13 +345,14 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
     key = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block  # rank and block as one number
     row = np.searchsorted((cells.input_side.rank << 32) | cells.input_side.block, key)
     initial = _sum_by_row(row, contribution, random_numbers, len(cells.input_side.rank))
-    per_block = _sum_by_row(names >> 32, np.arange(len(names)), random_numbers, cells.program.collective.blocks)
+    blocks = cells.program.collective.blocks
+    block_sums, block_counts = _sum_by_row(names >> 32, np.arange(len(names)), random_numbers, blocks)
     key = (relation.post_rank.astype(np.int64) << 32) | relation.post_block
     row = np.searchsorted((cells.output_side.rank << 32) | cells.output_side.block, key)
     block, want = (np.zeros(len(cells.output_side.rank), np.int64) for _ in range(2))
     block[row], want[row] = relation.post_block, relation.post_want
     # Most ranks want all contributions to a block (-1); the others list the contributions that they want.
-    sums, count = per_block[0][block], per_block[1][block]
+    sums, count = block_sums[block], block_counts[block]
     listed = np.flatnonzero(want >= 0)
     if len(listed):
         lengths = np.array([len(ids) for ids in relation.wants], np.int64)
