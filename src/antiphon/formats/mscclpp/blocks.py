@@ -488,7 +488,7 @@ def _fit_blocks(
     if chunk_bytes and (grouped := _fit_groups(ends, blocks, deal_into, chunk_bytes)) is not None:
         return grouped
     reason, more_streams_help = "", True
-    # more streams mean fewer operations per block; each costs a block, and a GPU has MOST_BLOCKS
+    # (streams, blocks at a barrier): more streams mean fewer operations per block; each costs a block of MOST_BLOCKS
     tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
     for max_streams, max_crowd in (*tries, (FEW_STREAMS, CROWD), (1, CROWD)):
         if max_crowd == 2 and not more_streams_help:
@@ -530,7 +530,7 @@ def _fit_groups(
     """Return addresses and thread blocks in groups; None if groups do not help or fit.
 
     With switches, most ranks have only signals in a stream, and its blocks there are idle. So fewer streams with larger
-    groups are tried until nearly all blocks move data.
+    groups are tried until nearly all blocks (three quarters) move data.
     """
     best: _Grouping | None = None
     max_streams = blocks

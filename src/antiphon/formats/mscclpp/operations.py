@@ -1,9 +1,9 @@
 """Translate operations of MSCCL++'s executor (its kernel as of 2026): what each does to cells, semaphores and ports.
 
-read.py calls `Reader.items` for every operation; an item (lanes.py) is an instruction of the machine that checks files,
-with its threads, the packets that it waits for (`flags`) and those that it writes (`marks`). A *cell* is the smallest
-interval of data that is checked, `wiring.width` of them per chunk; a *lane* is what one thread does: acquire or release
-semaphores, or pass a request to a port.
+read.py calls `Reader.items` for every operation; an item (machine_blocks.py) is an instruction of the machine that
+checks files, with its threads, the packets that it waits for (`flags`) and those that it writes (`marks`). A *cell* is
+the smallest interval of data that is checked, `wiring.width` of them per chunk; a *task* is what one thread does:
+acquire or release semaphores, or pass a request to a port.
 
 Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads at the index of its
 destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` reads all sources from
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.lanes import Item, Lane, Machine, Threads
+from antiphon.formats.mscclpp.machine_blocks import Item, Machine, Threads, ThreadTask
 from antiphon.formats.mscclpp.shape import KINDS, MEMORY, PORT, Buffer, Inner
 from antiphon.formats.mscclpp.wiring import Names, Wiring
 from antiphon.lower.machine.code import Instruction
@@ -93,40 +93,40 @@ class Reader:
         if not operation.channel_ids:
             return []
         if kind == PORT:
-            threads = Threads([self._port_lane(at, is_wait=name.endswith("wait")) for at in operation.channel_ids])
+            threads = Threads([self._port_task(at, is_wait=name.endswith("wait")) for at in operation.channel_ids])
             return [Item(self._bare_instruction(), threads)]
         key = name, tuple(operation.channel_ids)
         cached_threads = self.threads_of.get(key)
         if cached_threads is None:
             cached_threads = self.threads_of[key] = Threads(
-                self._memory_lanes(operation.channel_ids, is_wait=name.endswith("wait"))
+                self._memory_tasks(operation.channel_ids, is_wait=name.endswith("wait"))
             )
         return (
-            [Item(self._bare_instruction(loose=name.startswith("rlx")), cached_threads)] if cached_threads.lanes else []
+            [Item(self._bare_instruction(loose=name.startswith("rlx")), cached_threads)] if cached_threads.tasks else []
         )
 
-    def _memory_lanes(self, ids: list[int], *, is_wait: bool) -> list[Lane]:
-        """Return the lanes of memory channels, without signals that no rank can receive."""
-        lanes = []
-        for at in ids:
-            channel = self.names.channel(self, MEMORY, at)
+    def _memory_tasks(self, ids: list[int], *, is_wait: bool) -> list[ThreadTask]:
+        """Return the tasks of memory channels, without signals that no rank can receive."""
+        tasks = []
+        for channel_id in ids:
+            channel = self.names.channel(self, MEMORY, channel_id)
             semaphore = self.wiring.signal(MEMORY, self.rank, channel, is_wait=is_wait)
             if semaphore >= 0:
-                lanes.append(Lane((semaphore,), ()) if is_wait else Lane((), (semaphore,)))
-        return lanes
+                tasks.append(ThreadTask((semaphore,), ()) if is_wait else ThreadTask((), (semaphore,)))
+        return tasks
 
-    def _port_lane(self, at: int, *, is_wait: bool) -> Lane:
-        channel = self.names.channel(self, PORT, at)
+    def _port_task(self, channel_id: int, *, is_wait: bool) -> ThreadTask:
+        channel = self.names.channel(self, PORT, channel_id)
         semaphore = self.wiring.signal(PORT, self.rank, channel, is_wait=is_wait)
         if is_wait:
-            return Lane(acquire=(semaphore,))
+            return ThreadTask(acquire=(semaphore,))
         release = (semaphore,) if semaphore >= 0 else ()
-        return Lane(port=self._proxy_of(channel), later=replace(self._bare_instruction(), release=release))
+        return ThreadTask(port=self._proxy_of(channel), later=replace(self._bare_instruction(), release=release))
 
     def _read_semaphores(self, operation: Inner) -> list[Item]:
         numbers = [self.wiring.local[self.rank][number] for number in operation.semaphore_ids or ()]
-        lanes = [Lane((s,), ()) if operation.name == "sem_acquire" else Lane((), (s,)) for s in numbers]
-        return [Item(self._bare_instruction(), Threads(lanes))] if lanes else []
+        tasks = [ThreadTask((s,), ()) if operation.name == "sem_acquire" else ThreadTask((), (s,)) for s in numbers]
+        return [Item(self._bare_instruction(), Threads(tasks))] if tasks else []
 
     def _proxy_of(self, channel: int) -> int:
         """Return the block of the machine for the proxy of a port channel; add it if necessary."""
@@ -139,8 +139,8 @@ class Reader:
         if count > len(operation.channel_ids or ()):
             raise Invalid(f"{self}: flushes {count} channels, one for each destination, and names fewer")
         channels = [self.names.channel(self, PORT, at) for at in (operation.channel_ids or ())[:count]]
-        lanes = [Lane(port=self._proxy_of(channel), flush=True) for channel in channels]
-        return [Item(self._bare_instruction(), Threads(lanes))] if lanes else []
+        tasks = [ThreadTask(port=self._proxy_of(channel), flush=True) for channel in channels]
+        return [Item(self._bare_instruction(), Threads(tasks))] if tasks else []
 
     # ---- places ----
 
@@ -175,17 +175,17 @@ class Reader:
         return self.wiring.cells(self, self.rank, self.rank, kind, index, size) + self._scratch_offset(kind, skip)
 
     def _remote_cell(self, place: Buffer, size: int, skip: int, kind: str = MEMORY) -> int:
-        at, of = self.names.buffer(self, kind, place.buffer_id)
-        if of == "s" and self.wiring.file.use_double_scratch_buffer:
+        rank, buffer = self.names.buffer(self, kind, place.buffer_id)
+        if buffer == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(
                 f"{self}: with use_double_scratch_buffer others find scratch in one place, its own rank in two"
             )
-        return self.wiring.cells(self, self.rank, at, of, place.index, size) + self._scratch_offset(of, skip)
+        return self.wiring.cells(self, self.rank, rank, buffer, place.index, size) + self._scratch_offset(buffer, skip)
 
     def _packet_cell(self, place: Buffer, size: int, skip: int, *, far: str = "") -> int:
         """Return the first cell of packets: in scratch of this rank, or of another by channels of type `far`."""
-        at, of = self.names.buffer(self, far, place.buffer_id) if far else (self.rank, place.type)
-        return self.wiring.packet_cells(self, at, of, place.index, size) + skip
+        rank, buffer = self.names.buffer(self, far, place.buffer_id) if far else (self.rank, place.type)
+        return self.wiring.packet_cells(self, rank, buffer, place.index, size) + skip
 
     def _source_buffers(self, operation: Inner, min_count: int = 1) -> list[Buffer]:
         if len(operation.src_buff or ()) < min_count:
@@ -235,21 +235,21 @@ class Reader:
         sources, ids = self._source_buffers(operation, len(targets)), operation.channel_ids or []
         if len(ids) < len(targets):
             raise Invalid(f"{self}: {len(targets)} destinations, but {len(ids)} channels")
-        lanes = []
-        for source, target, at in zip(sources, targets, ids, strict=False):
-            channel = self._port_to(target, at)
+        tasks = []
+        for source, target, channel_id in zip(sources, targets, ids, strict=False):
+            channel = self._port_to(target, channel_id)
             skip, count = self._own_range(operation, target.size)
             release = () if operation.name == "put" else (self.wiring.signal(PORT, self.rank, channel, is_wait=False),)
             later = Instruction(
                 self.number, self.verb, count, (self._local_cell(source, target.size, skip),),
                 (self._remote_cell(target, target.size, skip, PORT),), release=tuple(s for s in release if s >= 0),
             )  # fmt: skip
-            lanes.append(Lane(port=self._proxy_of(channel), later=later, flush=operation.name == "pwsf"))
-        return [Item(self._bare_instruction(), Threads(lanes))]
+            tasks.append(ThreadTask(port=self._proxy_of(channel), later=later, flush=operation.name == "pwsf"))
+        return [Item(self._bare_instruction(), Threads(tasks))]
 
-    def _port_to(self, target: Buffer, at: int) -> int:
+    def _port_to(self, target: Buffer, channel_id: int) -> int:
         """Return the channel of a port that leads to the rank of a destination."""
-        channel = self.names.channel(self, PORT, at)
+        channel = self.names.channel(self, PORT, channel_id)
         peer = self.wiring.peers[PORT, self.rank][channel][0]
         if self.names.buffer(self, PORT, target.buffer_id)[0] != peer:
             raise Invalid(f"{self}: its channel leads to rank {peer}, its destination is another's")
@@ -316,17 +316,17 @@ class Reader:
 
     def _port_packets(self, operation: Inner, sources: Sequence[Buffer]) -> list[Item]:
         """Translate packets that ports send from scratch: thread i sends those of source i."""
-        targets, ids, lanes = operation.dst_buff or [], operation.channel_ids or [], []
+        targets, ids, tasks = operation.dst_buff or [], operation.channel_ids or [], []
         if len(ids) < len(targets):
             raise Invalid(f"{self}: {len(targets)} destinations, but {len(ids)} channels")
-        for source, target, at in zip(sources, targets, ids, strict=False):
-            channel = self._port_to(target, at)
+        for source, target, channel_id in zip(sources, targets, ids, strict=False):
+            channel = self._port_to(target, channel_id)
             skip, count = self._own_range(operation, source.size)
             mark = self._packet_cell(target, source.size, skip, far=PORT)
             later = Instruction(self.number, self.verb, count, (self._packet_cell(source, source.size, skip),), (mark,))
             later.ahead = self.wiring.file.use_double_scratch_buffer
-            lanes.append(Lane(port=self._proxy_of(channel), later=later, marks=((mark, count),)))
-        return [Item(self._bare_instruction(), Threads(lanes))]
+            tasks.append(ThreadTask(port=self._proxy_of(channel), later=later, marks=((mark, count),)))
+        return [Item(self._bare_instruction(), Threads(tasks))]
 
     def _read_pass_packets(self, operation: Inner) -> Sequence[Item | None]:
         self._refuse_pipelined(operation)
@@ -375,11 +375,11 @@ class Reader:
         kind_number, ranks = self.names.group(self, place.switch_channel_id)
         kind = KINDS[kind_number]
         if packets:
-            return [self.wiring.packet_cells(self, at, kind, place.index, size) + skip for at in ranks]
+            return [self.wiring.packet_cells(self, rank, kind, place.index, size) + skip for rank in ranks]
         if kind == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(f"{self}: with use_double_scratch_buffer switches find scratch in one place only")
         skip = self._scratch_offset(kind, skip)
-        return [self.wiring.cells(self, self.rank, at, kind, place.index, size) + skip for at in ranks]
+        return [self.wiring.cells(self, self.rank, rank, kind, place.index, size) + skip for rank in ranks]
 
     def _read_switch_reduce(self, operation: Inner) -> list[Item]:
         source, target, size, skip, count = self._first_ends(operation)

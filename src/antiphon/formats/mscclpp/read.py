@@ -1,8 +1,8 @@
 """Read an execution plan of MSCCL++: its header, and the operations of its thread blocks as code for the checker.
 
 The checker is lower.machine.judge. `read_plan` is for users; formats/foreign.py calls `read`. Each thread block becomes
-blocks of the abstract machine, by operations.py (what an operation reads and writes) and lanes.py (what is ordered).
-Pipelines are written out, turn by turn; barriers become waits between blocks.
+blocks of the abstract machine, by operations.py (what an operation reads and writes) and machine_blocks.py (what is
+ordered). Pipelines are written out, turn by turn; barriers become waits between blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.core.interpret.buffers import sides
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.lint.form import Head
-from antiphon.formats.mscclpp.lanes import Lanes, Machine, Spot
+from antiphon.formats.mscclpp.machine_blocks import BlockBuilder, Machine, Spot
 from antiphon.formats.mscclpp.operations import WHOLE, Reader, Window
 from antiphon.formats.mscclpp.shape import SCRATCH, File, Gpu, Inner, Operation, parsed
 from antiphon.formats.mscclpp.wiring import MOST_WIDTH, Names, Wiring, collective_of, grain_of
@@ -170,32 +170,32 @@ class _Rank:
 
     def read(self) -> None:
         for number, block in enumerate(self.gpu.threadblocks):
-            lanes = Lanes(self.machine, self.rank, f"block {number}")
+            builder = BlockBuilder(self.machine, self.rank, f"block {number}")
             names = Names(self.wiring, self.rank, number, block)
             reader = Reader(self.wiring, self.machine, names, self.ports)
             for at, operation in enumerate(block.ops):
                 if operation.name == "pipeline":
-                    self._read_pipeline(at, operation, lanes, reader)
+                    self._read_pipeline(at, operation, builder, reader)
                 else:
-                    self._read_operation(at, operation, lanes, reader, WHOLE)
-            lanes.close()
+                    self._read_operation(at, operation, builder, reader, WHOLE)
+            builder.close()
         self._join_barriers()
 
     def _read_operation(
-        self, at: int, operation: Inner, lanes: Lanes, reader: Reader, window: Window, within: str = ""
+        self, at: int, operation: Inner, builder: BlockBuilder, reader: Reader, window: Window, within: str = ""
     ) -> None:
         if operation.name == "nop":
-            lanes.sync(at, "nop")
+            builder.sync(at, "nop")
         elif operation.name == "barrier":
-            self._read_barrier(at, operation, lanes, reader, within)
+            self._read_barrier(at, operation, builder, reader, within)
         else:
             for item in reader.items(at, operation, window, within):
                 if item is None:
-                    lanes.sync(at, operation.name)
+                    builder.sync(at, operation.name)
                 else:
-                    lanes.open.append(item)
+                    builder.open.append(item)
 
-    def _read_pipeline(self, at: int, operation: Operation, lanes: Lanes, reader: Reader) -> None:
+    def _read_pipeline(self, at: int, operation: Operation, builder: BlockBuilder, reader: Reader) -> None:
         assert operation.iter_context is not None
         chunks, units = operation.iter_context.num_chunks, self.wiring.width
         where = f"{reader.names.where}, step {at} ({operation.name})"
@@ -207,27 +207,27 @@ class _Rank:
                 raise Invalid(f"{where}: has a pipeline within")
         for turn in range(chunks * units):
             for inner in operation.ops or ():
-                self._read_operation(at, inner, lanes, reader, Window(turn, 1), operation.name)
+                self._read_operation(at, inner, builder, reader, Window(turn, 1), operation.name)
 
-    def _read_barrier(self, at: int, operation: Inner, lanes: Lanes, reader: Reader, within: str) -> None:
+    def _read_barrier(self, at: int, operation: Inner, builder: BlockBuilder, reader: Reader, within: str) -> None:
         where, number = f"{reader.names.where}, step {at} ({within or operation.name})", reader.names.number
         if operation.barrier_id is None or operation.num_threadblocks is None:
             raise Invalid(f"{where}: lacks barrier_id or num_threadblocks")
         if operation.num_threadblocks == 1:
-            lanes.sync(at, "barrier")
+            builder.sync(at, "barrier")
             return
-        lanes.close()
+        builder.close()
         visits = self.barriers.setdefault(operation.barrier_id, {}).setdefault(number, [])
-        instructions = self.machine.blocks[lanes.main].instructions
-        if visits and visits[-1].departure == 0 and len(instructions) == 1 and not lanes.loose:
+        instructions = self.machine.blocks[builder.main].instructions
+        if visits and visits[-1].departure == 0 and len(instructions) == 1 and not builder.unsynced:
             instructions.pop()  # it has done nothing since it came there first, nor before
             visits[-1].departure = None
-        has_arrival = bool(instructions or lanes.loose)
+        has_arrival = bool(instructions or builder.unsynced)
         if has_arrival:
-            lanes.sync(at, "barrier", always=True)
+            builder.sync(at, "barrier", always=True)
         instructions.append(Instruction(at, "barrier"))
         last = len(instructions) - 1
-        visits.append(_Visit(where, operation.num_threadblocks, lanes.main, last - 1 if has_arrival else None, last))
+        visits.append(_Visit(where, operation.num_threadblocks, builder.main, last - 1 if has_arrival else None, last))
 
     def _join_barriers(self) -> None:
         """Make all blocks that use a barrier wait for each other, the k-th visit of each for the k-th of all others."""
@@ -264,7 +264,7 @@ class _Rank:
                 or previous.departure != visit.arrival - 1
                 or instructions[-1].wait
             ):
-                return  # it has done something since: by itself, or in lanes that it waits for
+                return  # it has done something since: by itself, or in blocks that it waits for
             instructions.pop()
             visit.arrival = None
 

@@ -1,4 +1,4 @@
-"""Compile a program to thread blocks (MSCCL): operations, segments, lanes, placement, a test for deadlocks, numbering.
+"""Compile a program to thread blocks (MSCCL): operations, segments, tracks, placement, a test for deadlocks, numbering.
 
 MSCCL's executor runs on each GPU a set of thread blocks. In this file a *block* is a thread block, and a *step* is one
 of its instructions (MSCCL's word). A block has one peer to send to, one to receive from, one channel, and executes its
@@ -7,7 +7,7 @@ formats call, chooses all of these in stages:
 
     operations.py   the program's operations chunk by chunk, and which of them reads what another wrote
     segments.py     messages cut into segments, each moved by one step; chains of segments that are forwarded without
-                    being stored first; lanes, sets of chains that may share channels
+                    being stored first; tracks, sets of chains that may share channels
     place.py        assign steps to blocks and channels, with the steps that each waits for
     find_stuck      simulate the queues of finite depth: does every block reach its end?
     number_*        numbers of blocks, steps and scratch as a file has them
@@ -42,7 +42,7 @@ from antiphon.lower.blocks.operations import (
     read_values,
 )
 from antiphon.lower.blocks.place import Full, Limits, place_steps
-from antiphon.lower.blocks.segments import Turn, assign_lanes, cut_segments, dissolve_segments, lanes_by_channel
+from antiphon.lower.blocks.segments import Turn, assign_tracks, cut_segments, dissolve_segments, tracks_by_channel
 from antiphon.lower.without_gc import without_gc
 
 
@@ -257,7 +257,7 @@ def separate_reductions(rows: list[Row]) -> None:
 # ---- all stages ----
 
 
-MAX_FORWARDING_ATTEMPTS = 3  # placements, on the same lanes, with blocks that forward
+MAX_FORWARDING_ATTEMPTS = 3  # placements, on the same tracks, with blocks that forward
 
 
 @without_gc()  # millions of objects; the dissolve_* functions break their cycles
@@ -266,19 +266,19 @@ def compile_to_blocks(
 ) -> Blocks:
     """Compile a program to thread blocks within the limits of a runtime.
 
-    Tries thread blocks that forward what they receive, on as many lanes as needed and on one lane (segments.py), and
+    Tries thread blocks that forward what they receive, on as many tracks as needed and on one track (segments.py), and
     returns the attempt with fewer thread blocks. If channels do not suffice, no thread block forwards. `split_blocks`:
     no step crosses the end of a block of the collective. Raises Unsupported in the name of `format_name`.
     """
     limits = limits or Limits()
     sized = chunked(program, limits.chunks, format_name)  # its addresses, counted in chunks
     best: tuple[int, Values, list[list[Block]]] | None = None
-    # Try many lanes, then one, then no forwarding; keep the attempt with the fewest blocks.
-    for lane_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused_receives else (0,):
-        if lane_limit == 0 and best is not None:
+    # Try many tracks, then one, then no forwarding; keep the attempt with the fewest blocks.
+    for track_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused_receives else (0,):
+        if track_limit == 0 and best is not None:
             break
         try:
-            attempt, lanes_used = _place_blocks(program, sized, limits, split_blocks, lane_limit)
+            attempt, tracks_used = _place_blocks(program, sized, limits, split_blocks, track_limit)
         except Full:
             continue
         block_count = max(len(rank_blocks) for rank_blocks in attempt[1])
@@ -288,7 +288,7 @@ def compile_to_blocks(
             best = block_count, *attempt
         else:
             dissolve_blocks(attempt[1])
-        if lanes_used == 1:
+        if tracks_used == 1:
             break
     if best is None:
         raise Unsupported(
@@ -301,28 +301,28 @@ def compile_to_blocks(
 
 
 def _place_blocks(
-    program: Program, sized: BufferLayout, limits: Limits, split_blocks: bool, lane_limit: int
+    program: Program, sized: BufferLayout, limits: Limits, split_blocks: bool, track_limit: int
 ) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
-    """Place thread blocks on up to `lane_limit` lanes.
+    """Place thread blocks on up to `track_limit` tracks.
 
-    Returns the program's operations (`Values`) with the blocks that execute them, and the number of lanes.
+    Returns the program's operations (`Values`) with the blocks that execute them, and the number of tracks.
 
-    No block forwards if `lane_limit` is 0, or after MAX_FORWARDING_ATTEMPTS in which forwarding blocks got stuck. Then
+    No block forwards if `track_limit` is 0, or after MAX_FORWARDING_ATTEMPTS in which forwarding blocks got stuck. Then
     no block gets stuck, as messages and waits follow the order of steps in the program.
     """
     refused: set[Turn] = set()
     for attempt in range(MAX_FORWARDING_ATTEMPTS + 1):
         values = read_values(program, sized, split_blocks)
         cut_segments(values, limits.count, limits.fused_receives)
-        if not lane_limit or attempt == MAX_FORWARDING_ATTEMPTS:
-            lanes = lanes_by_channel(values, program.channels)
+        if not track_limit or attempt == MAX_FORWARDING_ATTEMPTS:
+            tracks = tracks_by_channel(values, program.channels)
         else:
-            lanes = assign_lanes(values, lane_limit, refused)
-        rank_blocks = place_steps(values, lanes, limits)
+            tracks = assign_tracks(values, track_limit, refused)
+        rank_blocks = place_steps(values, tracks, limits)
         stuck = find_stuck(rank_blocks, limits.slots)
         dissolve_segments(values)
         if not stuck:
-            return (values, rank_blocks), len(lanes)
+            return (values, rank_blocks), len(tracks)
         refused |= {_turn_of(block) for block in stuck if block.send >= 0 and block.recv >= 0}
     raise AssertionError("blocks that only send or only receive never get stuck")
 

@@ -127,7 +127,7 @@ class Segment:
     parent: Segment | None = None  # the segment that brought exactly the same data to the sender
     child: Segment | None = None  # the segment that forwards its data; the inverse of `parent`
     only_forwarded: bool = False  # the data of its parent are read by this segment alone, so they need not be stored
-    lane: int = 0  # forwarding chains of equal number are put on the same channels (segments.py)
+    track: int = 0  # forwarding chains of equal number are put on the same channels (segments.py)
     step: Step | None = None  # the step that receives it
 
 

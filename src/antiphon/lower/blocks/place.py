@@ -1,7 +1,7 @@
 """Third stage of the compilation to thread blocks: assign every step to a block and a channel, and find its waits.
 
 In this file a block is a thread block, and a step is one of its instructions (MSCCL's word; verbs: see blocks.py).
-Input are the segments of messages, the stretches of folds, and the lanes, sets of segments that share channels
+Input are the segments of messages, the stretches of folds, and the tracks, sets of segments that share channels
 (segments.py); output are the blocks of each rank with their steps. `compile_to_blocks` calls `place_steps`. The stage
 is one walk through the times of the program (`Operation.when`): at each time first local work of all ranks, then all
 sends, then all receives. Blocks execute their steps in this order, and a step waits only for steps of earlier times (a
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
 from antiphon.lower.blocks.operations import Block, Operation, Segment, Step, Values
-from antiphon.lower.blocks.segments import Lane, waits_through_joins
+from antiphon.lower.blocks.segments import Track, waits_through_joins
 
 
 @dataclass(frozen=True)
@@ -145,24 +145,24 @@ class Full(Exception):
     """More channels are needed than there are."""
 
 
-def place_steps(values: Values, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
+def place_steps(values: Values, tracks: list[Track], limits: Limits) -> list[list[Block]]:
     """Return the blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
-    return _Placement(values, lanes, limits).place_all()
+    return _Placement(values, tracks, limits).place_all()
 
 
 class _Placement:
     """The state of the walk."""
 
-    def __init__(self, values: Values, lanes: list[Lane], limits: Limits) -> None:
-        self.values, self.lanes, self.limits = values, lanes, limits
+    def __init__(self, values: Values, tracks: list[Track], limits: Limits) -> None:
+        self.values, self.tracks, self.limits = values, tracks, limits
         self.blocks: list[list[Block]] = [[] for _ in values.ranks]
         # (rank, channel, peer, whether it sends to the peer) -> block
         self.block_of_peer: dict[tuple[int, int, int, bool], Block] = {}
         self.sending: dict[tuple[int, int], int] = defaultdict(int)  # (rank, channel) -> number of blocks with sends
         self.receiving: dict[tuple[int, int], int] = defaultdict(int)  # and with receives
-        # A lane opens a new channel when one is full: (lane, number of its full channels) -> channel.
+        # A track opens a new channel when one is full: (track, number of its full channels) -> channel.
         self.channels: dict[tuple[int, int], int] = {}
-        # (from, to, lane) -> number of channels of the lane that are full for this connection
+        # (from, to, track) -> number of channels of the track that are full for this connection
         self.full_channels: dict[tuple[int, int, int], int] = defaultdict(int)
         self.local_blocks: list[Block | None] = [None] * len(values.ranks)  # per rank its last block without messages
         # Receives that are reserved but not placed: the block, the steps reserved in it, and what they wait for.
@@ -335,10 +335,10 @@ class _Placement:
             if other.index > last_done:
                 return None
         incoming = self._receive_needs(segment)
-        rank, peer, lane = segment.receive.rank, segment.send.rank, segment.lane
-        if not self._fits_channel(rank, block.channel, lane, peer, False, incoming):
+        rank, peer, track = segment.receive.rank, segment.send.rank, segment.track
+        if not self._fits_channel(rank, block.channel, track, peer, False, incoming):
             return None
-        self._reserve_receive(segment, self._find_or_make_block(rank, block.channel, lane, peer, False), incoming)
+        self._reserve_receive(segment, self._find_or_make_block(rank, block.channel, track, peer, False), incoming)
         step.verb = FUSED[step.verb]
         if step.verb == "rrcs" and segment.only_forwarded:
             step.verb, step.dst = "rrs", -1
@@ -400,51 +400,51 @@ class _Placement:
     # ---- blocks ----
 
     def _find_blocks(self, segment: Segment, outgoing: Needs, incoming: Needs) -> tuple[Block, Block]:
-        """Return the blocks at both ends, on the first channel of the segment's lane that has room at both."""
-        source, target, lane = segment.send.rank, segment.receive.rank, segment.lane
-        full = self.full_channels[source, target, lane]
+        """Return the blocks at both ends, on the first channel of the segment's track that has room at both."""
+        source, target, track = segment.send.rank, segment.receive.rank, segment.track
+        full = self.full_channels[source, target, track]
         while True:
-            channel = self._channel_of(lane, full)
-            if self._fits_channel(source, channel, lane, target, True, outgoing) and self._fits_channel(
-                target, channel, lane, source, False, incoming
+            channel = self._channel_of(track, full)
+            if self._fits_channel(source, channel, track, target, True, outgoing) and self._fits_channel(
+                target, channel, track, source, False, incoming
             ):
                 break
             full += 1
-        self.full_channels[source, target, lane] = full
-        return self._find_or_make_block(source, channel, lane, target, True), self._find_or_make_block(
-            target, channel, lane, source, False
+        self.full_channels[source, target, track] = full
+        return self._find_or_make_block(source, channel, track, target, True), self._find_or_make_block(
+            target, channel, track, source, False
         )
 
-    def _channel_of(self, lane: int, full: int) -> int:
-        """Return the channel of a lane after `full` full ones; raise Full if there are no more channels."""
-        channel = self.channels.setdefault((lane, full), len(self.channels))
+    def _channel_of(self, track: int, full: int) -> int:
+        """Return the channel of a track after `full` full ones; raise Full if there are no more channels."""
+        channel = self.channels.setdefault((track, full), len(self.channels))
         if channel >= self.limits.channels:
             raise Full
         return channel
 
-    def _fits_channel(self, rank: int, channel: int, lane: int, peer: int, sending: bool, needs: Needs) -> bool:
+    def _fits_channel(self, rank: int, channel: int, track: int, peer: int, sending: bool, needs: Needs) -> bool:
         """Return whether a channel has room at this rank for a step with this peer."""
         block = self.block_of_peer.get((rank, channel, peer, sending))
         if block is not None:
             return self._has_room(block, needs)
-        send, recv = self._peers_of_block(rank, lane, peer, sending)
+        send, recv = self._peers_of_block(rank, track, peer, sending)
         limit = self.limits.per_channel
         return not (
             (send >= 0 and self.sending[rank, channel] >= limit)
             or (recv >= 0 and self.receiving[rank, channel] >= limit)
         )
 
-    def _peers_of_block(self, rank: int, lane: int, peer: int, sending: bool) -> tuple[int, int]:
+    def _peers_of_block(self, rank: int, track: int, peer: int, sending: bool) -> tuple[int, int]:
         """Return the rank that the block sends to, and the one that it receives from."""
         if sending:
-            return peer, self.lanes[lane].before.get((rank, peer), -1)
-        return self.lanes[lane].after.get((rank, peer), -1), peer
+            return peer, self.tracks[track].before.get((rank, peer), -1)
+        return self.tracks[track].after.get((rank, peer), -1), peer
 
-    def _find_or_make_block(self, rank: int, channel: int, lane: int, peer: int, sending: bool) -> Block:
+    def _find_or_make_block(self, rank: int, channel: int, track: int, peer: int, sending: bool) -> Block:
         """Return the block on a channel with this peer, a new one if there is none."""
         block = self.block_of_peer.get((rank, channel, peer, sending))
         if block is None:
-            block = self._new_block(rank, channel, *self._peers_of_block(rank, lane, peer, sending))
+            block = self._new_block(rank, channel, *self._peers_of_block(rank, track, peer, sending))
             if block.send >= 0:
                 self.block_of_peer[rank, channel, block.send, True] = block
                 self.sending[rank, channel] += 1

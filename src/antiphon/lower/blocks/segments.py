@@ -9,12 +9,12 @@ cannot deadlock for that reason (docs/program.md). A **stretch** is a range of a
 way. A segment that is forwarded exactly as it arrived has the segment by which it arrived as its **parent**; segments
 linked in this way form a chain.
 
-A thread block receives from one rank and sends to one rank, on one channel. So a **lane** gives, for each rank, a
+A thread block receives from one rank and sends to one rank, on one channel. So a **track** gives, for each rank, a
 one-to-one map from the source that it receives from to the destination that it forwards to. Chains that agree on these
-maps share a lane, and thereby channels. A chain that fits no lane is cut.
+maps share a track, and thereby channels. A chain that fits no track is cut.
 
 Example: rank 1 forwards chunks from rank 0 to rank 2, and other chunks from rank 0 to rank 3. The chains 0, 1, 2 and 0,
-1, 3 disagree at rank 1 (source 0), so they need two lanes.
+1, 3 disagree at rank 1 (source 0), so they need two tracks.
 """
 
 from __future__ import annotations
@@ -260,15 +260,15 @@ def _find_parents(values: Values) -> None:
             segment.parent, parent.child = parent, segment
 
 
-# ---- lanes ----
+# ---- tracks ----
 
 
 Turn = tuple[int, int, int]  # a rank that forwards, the rank it receives from, the rank it sends to
 
 
 @dataclass(eq=False)
-class Lane:
-    """For each rank, to which rank it forwards data from which rank, on the channels of this lane."""
+class Track:
+    """For each rank, to which rank it forwards data from which rank, on the channels of this track."""
 
     after: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, from): to
     before: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, to): from; the inverse
@@ -282,13 +282,13 @@ class Lane:
         self.after[rank, source], self.before[rank, target] = target, source
 
 
-def assign_lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
-    """Assign every segment a lane. Linear in segments and lanes.
+def assign_tracks(values: Values, max_tracks: int, refused: set[Turn]) -> list[Track]:
+    """Assign every segment a track. Linear in segments and tracks.
 
     `refused`: turns in which no rank may forward, since a block got stuck there (blocks.py).
     """
-    open_lanes = [Lane()]
-    lane_of_path: dict[tuple[int, ...], int] = {}
+    open_tracks = [Track()]
+    track_of_path: dict[tuple[int, ...], int] = {}
     work = list(_chain_heads(values))
     work.reverse()
     while work:
@@ -299,32 +299,33 @@ def assign_lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lan
             else:
                 chain.append(child)
         path = (*(segment.send.rank for segment in chain), chain[-1].receive.rank)
-        # Chains along the same ranks share a lane; a new path takes the first lane where all its turns fit.
-        if path not in lane_of_path:
-            number, turns_taken = _choose_lane(open_lanes, [_turn_of(segment) for segment in chain[1:]], max_lanes)
+        # Chains along the same ranks share a track; a new path takes the first track where all its turns fit.
+        if path not in track_of_path:
+            number, turns_taken = _choose_track(open_tracks, [_turn_of(segment) for segment in chain[1:]], max_tracks)
             if turns_taken < len(chain) - 1:
                 work.append(_detach_from_parent(chain[turns_taken + 1]))
                 chain = chain[: turns_taken + 1]
-            lane_of_path[(*(segment.send.rank for segment in chain), chain[-1].receive.rank)] = number
+            track_of_path[(*(segment.send.rank for segment in chain), chain[-1].receive.rank)] = number
         else:
-            number = lane_of_path[path]
+            number = track_of_path[path]
         for segment in chain:
-            segment.lane = number
-    return open_lanes
+            segment.track = number
+    return open_tracks
 
 
-def lanes_by_channel(values: Values, channels: int) -> list[Lane]:
-    """Return one lane per channel of the program, and assign every segment to that of its channel; nothing forwards."""
+def tracks_by_channel(values: Values, channels: int) -> list[Track]:
+    """Return one track per channel of the program, and assign every segment to that of its channel; nothing
+    forwards."""
     for operation in values.operations():
         if operation.kind == SEND:
             for segment in operation.segments:
-                segment.lane, segment.parent, segment.child, segment.only_forwarded = (
+                segment.track, segment.parent, segment.child, segment.only_forwarded = (
                     operation.channel,
                     None,
                     None,
                     False,
                 )
-    return [Lane() for _ in range(channels)]
+    return [Track() for _ in range(channels)]
 
 
 def _chain_heads(values: Values) -> Iterator[Segment]:
@@ -348,15 +349,17 @@ def _detach_from_parent(segment: Segment) -> Segment:
     return segment
 
 
-def _choose_lane(open_lanes: list[Lane], turns: list[Turn], max_lanes: int) -> tuple[int, int]:
-    """Choose the lane of a chain; return it and the number of turns that fit."""
-    number = next((at for at, lane in enumerate(open_lanes) if all(lane.fits(turn) for turn in turns)), len(open_lanes))
-    if number == len(open_lanes) < max_lanes:
-        open_lanes.append(Lane())
-    number, turns_taken = min(number, len(open_lanes) - 1), 0
+def _choose_track(open_tracks: list[Track], turns: list[Turn], max_tracks: int) -> tuple[int, int]:
+    """Choose the track of a chain; return it and the number of turns that fit."""
+    number = next(
+        (at for at, track in enumerate(open_tracks) if all(track.fits(turn) for turn in turns)), len(open_tracks)
+    )
+    if number == len(open_tracks) < max_tracks:
+        open_tracks.append(Track())
+    number, turns_taken = min(number, len(open_tracks) - 1), 0
     for turn in turns:
-        if not open_lanes[number].fits(turn):
+        if not open_tracks[number].fits(turn):
             break
-        open_lanes[number].add(turn)
+        open_tracks[number].add(turn)
         turns_taken += 1
     return number, turns_taken

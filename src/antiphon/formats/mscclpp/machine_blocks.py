@@ -1,6 +1,6 @@
 """Turn the operations of an MSCCL++ thread block into blocks of the abstract machine that checks files (lower/machine).
 
-These are ordered only as far as the executor orders the operations.
+Instructions of different blocks are ordered only as far as the executor orders the operations.
 
 All threads of a block go through its operations independently: a signal or a wait on the i-th of several channels is
 performed by thread i, data by all of them, a share each. Only a sync (nop, barrier) makes all wait for all. So among
@@ -9,6 +9,9 @@ the operations between two syncs
 - data need not come after a wait, nor a signal after data: other threads may be ahead or behind;
 - each thread keeps its own order, and cannot pass an operation that waits for packets before its packets have come;
 - every operation on the same number of packets deals them to threads alike: the n-th is always the same thread's.
+
+Example: a copy, then signals to two ranks, without a sync. Thread 1 signals the second rank when its own share of the
+copy is done; the shares of other threads may come later.
 
 Nearly everywhere this makes no difference, and the operations follow each other in one block of the machine. Elsewhere
 every thread that signals or waits, and all data, is a block of its own from sync to sync.
@@ -30,7 +33,7 @@ Cells = tuple[int, int]  # the first cell, and the number of cells
 
 
 @dataclass(slots=True)
-class Lane:
+class ThreadTask:
     """What one thread does: acquire semaphores, release semaphores, or use a port.
 
     `port` is the port's block of the machine (-1: none), which runs the instruction `later`. With `flush` the thread
@@ -46,21 +49,21 @@ class Lane:
 
 
 class Threads:
-    """The lanes of a block's first threads, one each.
+    """The tasks of a block's first threads, one each.
 
-    `acquired`, `released`: semaphores of all lanes. `plain`: one instruction serves all lanes, for none uses a port and
-    no two acquire the same semaphore. `can_wait`, `can_signal`: whether any lane waits, or has an effect on others.
+    `acquired`, `released`: semaphores of all tasks. `fits_one`: one instruction serves all tasks, for none uses a port
+    and no two acquire the same semaphore. `can_wait`, `can_signal`: whether any task waits, or has an effect on others.
     """
 
-    __slots__ = ("acquired", "can_signal", "can_wait", "lanes", "plain", "released")
+    __slots__ = ("acquired", "can_signal", "can_wait", "fits_one", "released", "tasks")
 
-    def __init__(self, lanes: list[Lane]) -> None:
-        self.lanes = lanes
-        self.acquired = tuple(semaphore for lane in lanes for semaphore in lane.acquire)
-        self.released = tuple(semaphore for lane in lanes for semaphore in lane.release)
-        self.plain = all(lane.port < 0 for lane in lanes) and len(set(self.acquired)) == len(self.acquired)
-        self.can_wait = bool(self.acquired) or any(lane.flush for lane in lanes)
-        self.can_signal = bool(self.released) or any(lane.later is not None for lane in lanes)
+    def __init__(self, tasks: list[ThreadTask]) -> None:
+        self.tasks = tasks
+        self.acquired = tuple(semaphore for task in tasks for semaphore in task.acquire)
+        self.released = tuple(semaphore for task in tasks for semaphore in task.release)
+        self.fits_one = all(task.port < 0 for task in tasks) and len(set(self.acquired)) == len(self.acquired)
+        self.can_wait = bool(self.acquired) or any(task.flush for task in tasks)
+        self.can_signal = bool(self.released) or any(task.later is not None for task in tasks)
 
 
 @dataclass(slots=True)
@@ -92,7 +95,8 @@ class Machine:
     readers: list[tuple[Spot, Sequence[Cells]]] = field(default_factory=list)
     last_request: dict[int, Spot] = field(default_factory=dict)  # the last request to each port
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # pairs of requests to a port that must be in order
-    fences: set[Spot] = field(default_factory=set)  # after these, operations of other blocks of the machine begin
+    # instructions that end a sync, after which the blocks of separate threads begin
+    fences: set[Spot] = field(default_factory=set)
     # operations on data, each with an earlier one that every thread finishes its share of first
     delays: list[tuple[Spot, Spot]] = field(default_factory=list)
 
@@ -131,7 +135,7 @@ class Machine:
             self.add_waits(spot, tuple(writers))
 
 
-class Lanes:
+class BlockBuilder:
     """Builds the blocks of the machine for one thread block, operation by operation."""
 
     def __init__(self, machine: Machine, rank: int, name: str) -> None:
@@ -139,22 +143,22 @@ class Lanes:
         self.main = machine.block(rank, name)
         self.beside: list[int] = []  # blocks of the machine for operations that are not in line
         self.open: list[Item] = []  # items since the last sync
-        self.loose: list[Spot] = []  # the next sync must wait for these
+        self.unsynced: list[Spot] = []  # the next sync must wait for these
 
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
         """Make all threads wait for each other."""
         self.close()
         # nothing is loose: the operations before are in the main block, which is ordered anyway
-        if self.loose or always:
-            self.machine.add(self.main, Instruction(number, verb, wait=tuple(self.loose)))
-            self.loose = []
+        if self.unsynced or always:
+            self.machine.add(self.main, Instruction(number, verb, wait=tuple(self.unsynced)))
+            self.unsynced = []
 
     def close(self) -> None:
         """Add the items since the last sync to the machine."""
         items, self.open = self.open, []
         # slow path: the threads could overtake each other in a way that matters
         if not _is_in_line(items):
-            _SeparateLanes(self, items).add_items()
+            _SeparateThreads(self, items).add_items()
             return
         instructions = self.machine.blocks[self.main].instructions
         for item in items:
@@ -163,24 +167,24 @@ class Lanes:
                 instructions.append(item.instruction)
                 if item.flags or item.marks:
                     record_packets(self.machine, (self.main, len(instructions) - 1), item.flags, item.marks)
-            elif threads.plain:
+            elif threads.fits_one:
                 instructions.append(_with_semaphores(item.instruction, threads.acquired, threads.released, ()))
             else:
-                for lane in threads.lanes:
-                    self.add_lane(self.main, item.instruction, lane, ())
+                for task in threads.tasks:
+                    self.add_task(self.main, item.instruction, task, ())
 
-    def add_lane(self, block: int, instruction: Instruction, lane: Lane, wait: tuple[Spot, ...]) -> Spot:
+    def add_task(self, block: int, instruction: Instruction, task: ThreadTask, wait: tuple[Spot, ...]) -> Spot:
         """Add what one thread does; return the instruction that completes it."""
-        spot = self.machine.add(block, _with_semaphores(instruction, lane.acquire, lane.release, wait))
-        if lane.later is not None:
-            record_packets(self.machine, self.machine.add(lane.port, replace(lane.later, wait=(spot,))), (), lane.marks)
+        spot = self.machine.add(block, _with_semaphores(instruction, task.acquire, task.release, wait))
+        if task.later is not None:
+            record_packets(self.machine, self.machine.add(task.port, replace(task.later, wait=(spot,))), (), task.marks)
             # two threads that use one port may issue in either order: record that the order must be proven
-            before = self.machine.last_request.get(lane.port, spot)
+            before = self.machine.last_request.get(task.port, spot)
             if before[0] != block:
                 self.machine.inorder.append((before, spot))
-            self.machine.last_request[lane.port] = spot
-        if lane.flush and self.machine.last(lane.port):
-            spot = self.machine.add(block, replace(instruction, wait=self.machine.last(lane.port)))
+            self.machine.last_request[task.port] = spot
+        if task.flush and self.machine.last(task.port):
+            spot = self.machine.add(block, replace(instruction, wait=self.machine.last(task.port)))
         return spot
 
     def extra_block(self, number: int) -> int:
@@ -199,29 +203,29 @@ def record_packets(machine: Machine, spot: Spot, flags: Sequence[Cells], marks: 
             machine.writers.setdefault(cell, []).append(spot)
 
 
-class _SeparateLanes:
+class _SeparateThreads:
     """Adds the operations between two syncs, with a block of the machine for each thread and each operation on data."""
 
-    def __init__(self, lanes: Lanes, items: list[Item]) -> None:
-        self.lanes, self.machine, self.items = lanes, lanes.machine, items
-        self.fence = self.machine.last(lanes.main)
+    def __init__(self, builder: BlockBuilder, items: list[Item]) -> None:
+        self.builder, self.machine, self.items = builder, builder.machine, items
+        self.fence = self.machine.last(builder.main)
         self.machine.fences.update(self.fence)
-        self.used = 0
-        self.block: dict[int, int] = {0: lanes.main}  # by thread
+        self.used = 0  # of the builder's extra blocks
+        self.block: dict[int, int] = {0: builder.main}  # by thread
         self.last_spot: dict[int, Spot] = {}  # by thread: its last instruction
         self.flags: list[Cells] = []  # packets that all threads have waited for
-        self.data: list[Spot] = []  # the latest operation on data
-        self.packets: list[tuple[Instruction, Spot]] = []  # all operations on data
+        self.last_data: list[Spot] = []  # the latest operation on data
+        self.data_operations: list[tuple[Instruction, Spot]] = []  # all operations on data
 
     def add_items(self) -> None:
         for item in self.items:
             if item.threads is None:
                 self._add_data(item)
                 continue
-            for thread, lane in enumerate(item.threads.lanes):
-                self._add_lane(item, thread, lane)
+            for thread, task in enumerate(item.threads.tasks):
+                self._add_task(item, thread, task)
         # thread 0 is the main block itself
-        self.lanes.loose += [spot for thread, spot in self.last_spot.items() if thread]
+        self.builder.unsynced += [spot for thread, spot in self.last_spot.items() if thread]
 
     def _add_data(self, item: Item) -> None:
         """Add an operation on data; each thread does a part when it comes to it.
@@ -229,36 +233,36 @@ class _SeparateLanes:
         The first thread may do so before any thread has waited; the last comes after all earlier waits.
         """
         block = self._new_block()
-        own = [spot for other, spot in self.packets if _are_dealt_alike(other, item.instruction)]
+        own = [spot for other, spot in self.data_operations if _are_dealt_alike(other, item.instruction)]
         item.instruction.wait = (*self.fence, *own)
         spot = self.machine.add(block, item.instruction)
-        self.packets.append((item.instruction, spot))
+        self.data_operations.append((item.instruction, spot))
         record_packets(self.machine, spot, item.flags, [])
-        self.machine.delays += [(spot, before) for before in self.data]
+        self.machine.delays += [(spot, before) for before in self.last_data]
         # packets are complete only when the last thread has written its part, after all its earlier waits
         if item.marks and self.last_spot:
             spot = self.machine.add(
                 block, Instruction(item.instruction.number, item.instruction.verb, wait=tuple(self.last_spot.values()))
             )
         record_packets(self.machine, spot, [], item.marks)
-        self.lanes.loose.append(spot)
+        self.builder.unsynced.append(spot)
         self.flags += item.flags
-        self.data = [spot]
+        self.last_data = [spot]
 
-    def _add_lane(self, item: Item, thread: int, lane: Lane) -> None:
+    def _add_task(self, item: Item, thread: int, task: ThreadTask) -> None:
         if thread not in self.block:
             self.block[thread] = self._new_block()
         block = self.block[thread]
         # a new thread starts at the last sync
         wait = () if thread in self.last_spot or not thread else self.fence
         before = len(self.machine.blocks[block].instructions)
-        self.last_spot[thread] = self.lanes.add_lane(block, item.instruction, lane, wait)
+        self.last_spot[thread] = self.builder.add_task(block, item.instruction, task, wait)
         # a thread signals after its part of earlier data, so also after the packets that these waited for
         record_packets(self.machine, (block, before), list(self.flags), [])
 
     def _new_block(self) -> int:
         self.used += 1
-        return self.lanes.extra_block(self.used - 1)
+        return self.builder.extra_block(self.used - 1)
 
 
 def _is_in_line(items: list[Item]) -> bool:
@@ -275,7 +279,7 @@ def _is_in_line(items: list[Item]) -> bool:
             data.append(item.instruction)
             has_wait = has_wait or bool(item.flags)
             continue
-        several = len(threads.lanes) > 1
+        several = len(threads.tasks) > 1
         # a signal may overtake data, and waits of other threads
         if threads.can_signal and (data or (has_wait and (waited_by_several or several))):
             return False
