@@ -338,7 +338,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_what_cannot_be_split_is_refused_with_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[stage_collective.__module__], "MOST_TOKENS", 63)
+    monkeypatch.setattr(sys.modules[stage_collective.__module__], "MOST_BLOCKS", 63)
     with pytest.raises(Unsupported, match=r"among 8 ranks is too large to be split; use fewer ranks"):
         best("alltoall", antiphon.topology("mesh:dims=2x4"))
     with pytest.raises(Unsupported, match="groups=4x2"):

@@ -32,6 +32,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,13 +90,20 @@ class Proved:
     note: str
 
 
+class BestWitness(NamedTuple):
+    """A witness with the time that it proves."""
+
+    time: Fraction
+    witness: Witness
+
+
 class BandwidthSearch:
-    """The search on one topology and collective; `best` is the best witness so far, with its time."""
+    """The search on one topology and collective; `best` is the best witness so far."""
 
     def __init__(self, topology: Topology, collective: Collective, needs: Needs) -> None:
         self.topology, self.collective, self.needs = topology, collective, needs
         self.network = network_of(topology)
-        self.best: tuple[Fraction, Witness] | None = None
+        self.best: BestWitness | None = None
         self.program_tried = False  # whether a linear program was small enough to be tried
         self.all_ranks = len(collective.members) == topology.ranks
         self.balanced = self.network.balanced
@@ -113,10 +121,10 @@ class BandwidthSearch:
         time = proved_time(self.topology, self.collective, witness)
         if (
             self.best is None
-            or time > self.best[0]
-            or (time == self.best[0] and _SIMPLEST.index(witness.kind) < _SIMPLEST.index(self.best[1].kind))
+            or time > self.best.time
+            or (time == self.best.time and _SIMPLEST.index(witness.kind) < _SIMPLEST.index(self.best.witness.kind))
         ):
-            self.best = (time, witness)
+            self.best = BestWitness(time, witness)
         return time
 
     def offer_cut(self, side: Side) -> None:
@@ -126,7 +134,7 @@ class BandwidthSearch:
             return
         time = cut.weight / cut.capacity
         # Large machines have thousands of equal cuts: after the first no other is simpler.
-        if self.best is None or time > self.best[0] or (time == self.best[0] and self.best[1].kind != "cut"):
+        if self.best is None or time > self.best.time or (time == self.best.time and self.best.witness.kind != "cut"):
             self.offer_witness(cut)
 
     def find_best(self) -> Proved:
@@ -150,13 +158,13 @@ class BandwidthSearch:
     def _conclude(self, tight: bool | None, note: str) -> Proved:
         """Return the best witness with a statement about its tightness."""
         assert self.best is not None
-        return Proved(self.best[1], self.best[0], tight, note)
+        return Proved(self.best.witness, self.best.time, tight, note)
 
     @property
     def _best_time(self) -> Fraction:
         """The time that the best witness so far proves."""
         assert self.best is not None
-        return self.best[0]
+        return self.best.time
 
     def _bound_spread(self) -> Proved:
         """Bound broadcast and allgather; reduce and reducescatter are the same with all links reversed."""
@@ -164,11 +172,11 @@ class BandwidthSearch:
         # `needs.holders` is an index into `needs.sets`; of these kinds set i is (i,), so it is a rank, too.
         sources = needs.dst if collect else needs.holders
         blocks, first = np.unique(needs.block, return_index=True)
-        weight: dict[tuple[int, ...], int] = {}
+        supply: dict[tuple[int, ...], int] = {}
         for rank, w in zip(sources[first].tolist(), needs.weights[blocks].tolist(), strict=True):
-            weight[(rank,)] = weight.get((rank,), 0) + w
+            supply[(rank,)] = supply.get((rank,), 0) + w
         # Edmonds: for one source group, the minimum over sinks of the tightest cut is the bound.
-        self._offer_tightest_cut(weight, self.collective.members, collect)
+        self._offer_tightest_cut(supply, self.collective.members, collect)
         # Balanced switches can be split off (Lovasz, Mader) without lowering any cut between ranks, so trees exist.
         if not self.topology.limits and self.balanced and self.all_ranks:
             return self._conclude(True, "attained by packing trees: all ranks take part, every switch is balanced")
@@ -202,7 +210,7 @@ class BandwidthSearch:
     def _offer_family_cuts(self, families: Sequence[FamilyRows]) -> None:
         """Offer the tightest cut for each family: what one rank needs ("to"), or what others need of it ("from")."""
         needs = self.needs
-        cuts: list[tuple[Fraction, int, Side]] = []
+        cuts: list[tuple[Fraction, int, Side]] = []  # rate, number, side; of equal rates the first comes first
         for family in self._narrowest_families([family for family in families if family.kind in ("to", "from")]):
             supply: dict[tuple[int, ...], int] = {}
             for row in family.rows.tolist():
@@ -255,7 +263,7 @@ class BandwidthSearch:
     def _is_attained(self, time: float) -> bool:
         """Whether this time of a routing meets the best bound."""
         assert self.best is not None
-        return time <= float(self.best[0]) * (1 + CLOSE)
+        return time <= float(self.best.time) * (1 + CLOSE)
 
     def _middle_cuts(self) -> None:
         """Offer the cuts through the middle of grids and tori, and halves of other machines."""
@@ -282,7 +290,7 @@ class BandwidthSearch:
     def _solve_program(self) -> bool:
         """Offer the linear program's duals; True if the best witness is then as good as its optimum."""
         families = families_of(self.collective, self.needs)
-        # A family is one flow, to or from a rank; "all", first only if alone, is one per set of holders at most.
+        # A family is one flow, to or from a rank. The family "all", then the only one, is one flow per set of holders.
         flows = len(families) if families[0].kind != "all" else len(np.unique(self.needs.holders))
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
             return False
@@ -296,7 +304,7 @@ class BandwidthSearch:
     def _time_scale(self) -> float:
         """The best bound so far, in the unit of time of linear programs: the order of magnitude of their optimum."""
         assert self.best is not None
-        return float(self.best[0] * self.topology.resources.scale)
+        return float(self.best.time * self.topology.resources.scale)
 
     @property
     def _unsolved(self) -> str:
@@ -308,10 +316,10 @@ class BandwidthSearch:
         assert self.best is not None
         for witness in program.exact_witnesses(solution):
             # The best witness is as good as the float optimum: no dual can improve it.
-            if float(self.best[0]) >= optimum * (1 - CLOSE):
+            if float(self.best.time) >= optimum * (1 - CLOSE):
                 return True
             self._offer_dual(witness)
-        return float(self.best[0]) >= optimum * (1 - CLOSE)
+        return float(self.best.time) >= optimum * (1 - CLOSE)
 
     def _offer_dual(self, witness: LpDual) -> None:
         """Offer a dual, and the cuts behind it if it has any: cuts are simpler witnesses."""
@@ -322,16 +330,18 @@ class BandwidthSearch:
     def _bound_allreduce(self) -> Proved:
         """Bound an allreduce: cuts, then partitions, then the linear program with violated partitions."""
         members = self.collective.members
-        weight: dict[tuple[int, ...], int] = {(members[0],): 1}
-        least_capacity = min(self._offer_tightest_cut(weight, members, back) for back in (False, True))
+        supply: dict[tuple[int, ...], int] = {(members[0],): 1}
+        least_capacity = min(self._offer_tightest_cut(supply, members, back) for back in (False, True))
         self._limit_cuts()
         no_limits = not self.topology.limits
         self._offer_both_directions()
         in_switch = (
             time_in_switches(self.topology, self.collective, self.abilities) if no_limits and self.abilities else None
         )
-        if in_switch is not None and in_switch[0] == self._best_time:
-            return self._conclude(True, in_switch[1])
+        if in_switch is not None:
+            switch_time, switch_note = in_switch
+            if switch_time == self._best_time:
+                return self._conclude(True, switch_note)
         # On large machines the weakest partition is mostly "every rank alone" or "every host": if one of these is
         # attained, or links alone show that none is weaker, the exact search (a cut per rank) is not needed.
         is_large = len(members) > _RANKS_BY_PLACE
@@ -359,7 +369,7 @@ class BandwidthSearch:
         weights = self.collective.weights
         assert self.best is not None
         assert weights is not None
-        return self.best[0] * least_capacity * self.topology.resources.scale >= 2 * int(weights[0])
+        return self.best.time * least_capacity * self.topology.resources.scale >= 2 * int(weights[0])
 
     def _by_places(self) -> bool:
         """Offer the partitions into ranks and into hosts; True if an allreduce attains the time that they prove."""

@@ -36,7 +36,7 @@ from antiphon.core.bounds.bandwidth import _OPTIMUM, CLOSE, BandwidthSearch, Pro
 from antiphon.core.bounds.candidates import place_partitions, reachable_nodes
 from antiphon.core.bounds.counting import partition_of
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, families_of
-from antiphon.core.bounds.lp import _FINE_SCALE, BoundProgram, Solution, _find_scales, count_crossings
+from antiphon.core.bounds.lp import _FINE_SCALE, BoundProgram, Solution, _find_scales, count_crossings, solver_for
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.witness import Family, JointDual, LpDual
 from antiphon.core.collective import Collective
@@ -79,11 +79,11 @@ class JointProgram:
         ]
         self.arcs = self.programs[0].arcs
 
-    def solve(self, time_scale: float, hops: float = 0.0) -> JointSolution | None:
+    def solve(self, time_scale: float, hop_weight: float = 0.0) -> JointSolution | None:
         """Return the optimum, or None if HiGHS fails.
 
-        `time_scale`: the order of magnitude of T. `hops`: a weight at which short routes count, too, so that loads take
-        no detour without need; the time may then exceed the optimum by about this fraction.
+        `time_scale`: the order of magnitude of T. `hop_weight`: a weight at which short routes count, too, so that
+        loads take no detour without need; the time may then exceed the optimum by about this fraction.
         """
         import scipy.sparse as sp
         from scipy.optimize import linprog
@@ -124,14 +124,15 @@ class JointProgram:
         # scipy needs a block for T's column of equations, too
         equal[0][0] = sp.csr_array((flows[0][0].shape[0], 1))
         upper_rows, equal_rows = (sp.block_array(rows, format="csr") for rows in (upper, equal))
-        cost = np.full(upper_rows.shape[1], hops / (arcs * len(programs)))
+        cost = np.full(upper_rows.shape[1], hop_weight / (arcs * len(programs)))
         cost[0] = 1
         result = linprog(
             cost, A_ub=upper_rows, b_ub=np.concatenate(upper_right), A_eq=equal_rows, b_eq=np.concatenate(equal_right),
-            method="highs-ds" if upper_rows.shape[1] < 3000 else "highs-ipm",
+            method=solver_for(upper_rows.shape[1]),
         )  # fmt: skip
         if result.status != 0:
             return None
+        # The duals by block of rows: links and limits; then for every group its flows, and its partitions.
         prices = np.split(-result.ineqlin.marginals, np.cumsum([len(b) for b in upper_right])[:-1])
         values = np.split(-result.eqlin.marginals, np.cumsum([len(b) for b in equal_right])[:-1])
         link, limits = np.split(prices[0] * row_scale, [arcs])
@@ -149,16 +150,18 @@ class JointProgram:
 
     def exact_witnesses(self, solution: JointSolution) -> Iterator[JointDual]:
         """Yield exact witnesses rounded from the float duals, the simplest first, as `BoundProgram` does."""
-        kinds = [(s.lengths.ravel(), s.potentials, s.multipliers) for s in solution.groups]
-        values = np.concatenate([solution.limit_price, *itertools.chain.from_iterable(kinds)])
-        top = float(np.abs(values).max(initial=0.0))
-        if not top > 0:
+        duals = [(s.lengths.ravel(), s.potentials, s.multipliers) for s in solution.groups]
+        values = np.concatenate([solution.limit_price, *itertools.chain.from_iterable(duals)])
+        max_value = float(np.abs(values).max(initial=0.0))
+        if not max_value > 0:
             return
-        for scale in [*_find_scales(values / top), _FINE_SCALE]:
-            limits = [max(round(v), 0) for v in (solution.limit_price / top * scale).tolist()]
-            witness = self._round_dual(
-                [tuple([round(v) for v in (k / top * scale).tolist()] for k in kind) for kind in kinds], limits
-            )
+        for scale in [*_find_scales(values / max_value), _FINE_SCALE]:
+            limits = [max(round(v), 0) for v in (solution.limit_price / max_value * scale).tolist()]
+            rounded = [
+                tuple([round(v) for v in (vector / max_value * scale).tolist()] for vector in vectors)
+                for vectors in duals
+            ]
+            witness = self._round_dual(rounded, limits)
             if witness.prices:
                 yield witness
 
@@ -235,8 +238,9 @@ class JointSearch(BandwidthSearch):
     def _offer_joint_partition(self, part_sets: Sequence[Sequence[int]], direction: str) -> None:
         """Offer the dual that prices every link by the number of parts that it leaves (or enters).
 
-        A group pays for its transfers between parts: an allreduce for those of its own partition, data that are only
-        moved for every part that they leave, and the others, where ranks are parts, for what each rank gets or gives.
+        What a group pays at these prices: an allreduce for the transfers between its own parts; scatter, gather and
+        alltoall for every part that data leave; other kinds only where every part has one rank, for what each rank
+        receives (or sends).
         """
         topology = self.topology
         crossings = count_crossings(topology.link_src, topology.link_dst, part_sets, direction, topology.nodes)
@@ -245,10 +249,10 @@ class JointSearch(BandwidthSearch):
         duals = []
         for group in self.collective.groups:
             families: list[Family] = []
-            with_member = [nodes for nodes in part_sets if not {*group.members}.isdisjoint(nodes)]
-            if group.kind == "allreduce" and len(with_member) > 1 and not self.abilities:
-                without_member = [node for nodes in part_sets if nodes not in with_member for node in nodes]
-                merged = [[*with_member[0], *without_member], *with_member[1:]]
+            parts_with_member = [nodes for nodes in part_sets if not {*group.members}.isdisjoint(nodes)]
+            if group.kind == "allreduce" and len(parts_with_member) > 1 and not self.abilities:
+                nodes_without_member = [node for nodes in part_sets if nodes not in parts_with_member for node in nodes]
+                merged = [[*parts_with_member[0], *nodes_without_member], *parts_with_member[1:]]
                 duals.append(LpDual((), (), (), ((partition_of(topology, group, merged, direction), 1),)))
                 continue
             if group.kind in UNICAST:
@@ -276,10 +280,10 @@ class JointSearch(BandwidthSearch):
             self.offer_witness(witness)
         return float(self._best_time) >= goal * (1 - CLOSE)
 
-    def _solve_with_partitions(self, hops: float = 0.0) -> tuple[JointProgram, JointSolution] | None:
+    def _solve_with_partitions(self, hop_weight: float = 0.0) -> tuple[JointProgram, JointSolution] | None:
         """Return the joint program with the partitions that its optimum needs, and the optimum; None if too large.
 
-        `hops`: as of `JointProgram.solve`.
+        `hop_weight`: as of `JointProgram.solve`.
         """
         searches = [BandwidthSearch(self.topology, group, needs_of(group)) for group in self.collective.groups]
         if not all(len(search.needs) for search in searches):
@@ -293,7 +297,7 @@ class JointSearch(BandwidthSearch):
         for search, i in allreduces:
             for partition in search._offer_partitions(search.network) + search._limit_partitions():
                 program.programs[i].add_partition(partition)
-        solution = program.solve(self._time_scale, hops)
+        solution = program.solve(self._time_scale, hop_weight)
         # Cutting planes, as for a single allreduce; each group has partitions of its own.
         for _ in range(_MAX_ROUNDS):
             added = solution is not None and sum(
@@ -301,15 +305,15 @@ class JointSearch(BandwidthSearch):
             )
             if solution is None or not added:
                 break
-            solution = program.solve(self._time_scale, hops) or solution
+            solution = program.solve(self._time_scale, hop_weight) or solution
         return None if solution is None else (program, solution)
 
-    def find_loads(self, hops: float) -> Floats | None:
+    def find_loads(self, hop_weight: float) -> Floats | None:
         """Return the load of every group (row) on every link in the optimum with short routes; None if too large.
 
         Call `offer_simple_witnesses` before: the best time scales the program.
         """
-        solved = self._solve_with_partitions(hops)
+        solved = self._solve_with_partitions(hop_weight)
         if solved is None:
             return None
         program, solution = solved

@@ -47,6 +47,7 @@ from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 
 _MAX_PRICE = 5000  # greatest prices 1, 2, ... below this are tried until all prices are nearly whole numbers
+_SIMPLEX_VARIABLES = 3000  # from this size on, HiGHS's interior-point method is faster than its simplex method
 _FINE_SCALE = 10**11  # the greatest price of the last attempt: rounding changes prices by less than 1e-11 of it
 
 
@@ -123,7 +124,7 @@ class BoundProgram:
         self._nodes = self.topology.nodes + len(sets)
 
     def add_partition(self, partition: Partition, solution: Solution | None = None) -> bool:
-        """Require that loads cross a partition often enough; return whether the requirement was added.
+        """Require that loads of `partition.times` times its weight cross a partition; return whether this was added.
 
         With `solution`, it is added only if the loads of that solution violate it by more than rounding.
         """
@@ -169,6 +170,7 @@ class BoundProgram:
         return sp.block_diag(blocks, format="csr"), np.concatenate(supplies)
 
     def _node_number(self, end: tuple[str, int]) -> int:
+        """Return the node of an end: ("node", its number) or ("set", the number of a set of holders)."""
         return end[1] if end[0] == "node" else self._set_node[end[1]]
 
     def _switch_balance(self) -> Any:
@@ -260,7 +262,7 @@ class BoundProgram:
             b_ub=np.concatenate([np.zeros(upper.shape[0] - len(crossing_rows)), crossing_rows]),
             A_eq=sp.block_array([[no_time, None, flow], [None, balance, no_flow]], format="csr"),
             b_eq=np.concatenate([supplies / supply_scale, np.zeros(balance.shape[0])]),
-            method="highs-ds" if upper.shape[1] < 3000 else "highs-ipm",
+            method=solver_for(upper.shape[1]),
         )
         if result.status != 0:
             return None
@@ -362,6 +364,7 @@ def _find_scales(values: NDArray[np.float64]) -> list[int]:
     scales = []
     for scale in range(1, _MAX_PRICE if len(distinct) < 1000 else 100):
         scaled = distinct * scale
+        # The tolerance allows for the solver's errors, which grow with the scale.
         if np.abs(scaled - np.round(scaled)).max() < 1e-6 * scale**0.5:
             scales.append(scale)
             if len(scales) == 3:
@@ -372,6 +375,11 @@ def _find_scales(values: NDArray[np.float64]) -> list[int]:
 def _all_ends(commodity: Commodity) -> list[tuple[str, int]]:
     """Return the root and the other ends of a flow."""
     return [commodity.root, *(end for end, _ in commodity.ends)]
+
+
+def solver_for(variables: int) -> str:
+    """Return scipy's name of the HiGHS method for a program of this size."""
+    return "highs-ds" if variables < _SIMPLEX_VARIABLES else "highs-ipm"
 
 
 def size_of(links: int, commodities: int) -> int:

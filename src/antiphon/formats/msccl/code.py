@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from antiphon.core.collective import Collective
+from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.lint.form import Head
 from antiphon.formats.msccl.read import (
@@ -48,6 +50,7 @@ from antiphon.lower.without_gc import without_gc
 
 MOST_AWAITED = 127  # largest number of a thread block that others may wait for
 MOST_FUSED = 16  # reductions in one step
+MOST_OFFSET = 2**15  # chunks of a buffer that the executor's 16-bit offsets reach
 MOST_PER_CHANNEL = 32  # thread blocks of a rank that send, or that receive, on one channel
 
 
@@ -89,9 +92,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     connections: dict[tuple[int, int, int], int] = {}
     _find_connections(algorithm, connections)
     # number of the first code block of each rank, as blocks are numbered through all ranks
-    first: list[int] = []
-    for gpu in algorithm.gpus:
-        first.append((first[-1] + len(algorithm.gpus[gpu.rank - 1].blocks)) if first else 0)
+    first = list(accumulate((len(gpu.blocks) for gpu in algorithm.gpus), initial=0))
     code_blocks: list[Block] = []
     messages = _Messages()
     for gpu in algorithm.gpus:
@@ -129,7 +130,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
 def _chunks_together(algorithm: Algorithm, protocol: str) -> int:
     """Return the number of chunks that fit in one message at the largest size of the file, so that they are never
     split."""
-    max_bytes = algorithm.sizes[1]
+    _, max_bytes = algorithm.sizes
     return max(ROOM[protocol] // -(-max_bytes // algorithm.chunks), 1) if max_bytes else 1
 
 
@@ -151,7 +152,7 @@ def _find_root(algorithm: Algorithm) -> int:
     # gather and scatter: the root has the large buffer; else it is the rank that only sends or only receives
     kind, gpus = algorithm.collective, algorithm.gpus
     if kind in ("gather", "scatter"):
-        side = 1 if kind == "gather" else 0
+        side = OUTPUT if kind == "gather" else INPUT
         sizes = [gpu.sizes[side] for gpu in gpus]
         candidates = [rank for rank, size in enumerate(sizes) if size == max(sizes) and size > algorithm.chunks]
     else:
@@ -169,12 +170,12 @@ def _refuse_unused_chunks(algorithm: Algorithm) -> None:
     All but one rank's share of the chunks must be read and written, also in place, by steps of at most MOST_COUNT."""
     steps = sum(len(block.steps) for gpu in algorithm.gpus for block in gpu.blocks)
     moved = MOST_COUNT * steps
-    if (algorithm.ranks - 1) * algorithm.chunks > moved or algorithm.chunks > 2**15 + MOST_COUNT:
+    if (algorithm.ranks - 1) * algorithm.chunks > moved or algorithm.chunks > MOST_OFFSET + MOST_COUNT:
         raise Invalid(
             f"nchunksperloop is {algorithm.chunks}: {steps} steps of up to {MOST_COUNT} chunks cannot move that many "
             f"to or from all of {algorithm.ranks} ranks"
         )
-    if sum(named_scratch(algorithm)) > moved + 2**16:
+    if sum(named_scratch(algorithm)) > moved + 2**16:  # a few chunks too many harm nobody
         raise Invalid(f"its scratch has {sum(named_scratch(algorithm))} chunks, far more than its steps can touch")
 
 
@@ -188,7 +189,7 @@ def named_scratch(algorithm: Algorithm) -> list[int]:
                 for letter, at, verbs in ((step.src, step.src_at, READS), (step.dst, step.dst_at, WRITES)):
                     if letter == "s" and step.verb in verbs:
                         named = max(named, at + step.count)
-        scratch_chunks.append(min(named, gpu.sizes[2]))
+        scratch_chunks.append(min(named, gpu.sizes[SCRATCH]))
     return scratch_chunks
 
 
@@ -315,12 +316,12 @@ class _CellFinder:
     def cell(self, step: Step, letter: str, at: int, declared: bool) -> int:
         """Return the first cell of offset `at`; Invalid if outside of the buffer.
 
-        `declared`: also if not below the file's i_chunks, o_chunks or s_chunks.
+        `declared`: Invalid, too, unless it is below the file's i_chunks, o_chunks or s_chunks.
         """
         kind, rank = LETTERS.index(letter), self.gpu.rank
         size = int(self.places.size[rank, kind])
         name = ("input", "output", "scratch")[kind]
-        if at < 0 or at + step.count > size or at >= 2**15:
+        if at < 0 or at + step.count > size or at >= MOST_OFFSET:
             raise Invalid(
                 f"{_step_text(self.gpu, self.block, step)}: touches chunks {at} to {at + step.count - 1} of the "
                 f"{name}, which has {size}"
@@ -380,22 +381,20 @@ class _Messages:
     def refuse_mismatches(self) -> None:
         """Raise Invalid unless the k-th send of a connection has as many chunks as the k-th receive."""
         for connection in sorted({*self.sends, *self.receives}):
+            sender, receiver, channel = connection
             sends, receives = self.sends.get(connection, []), self.receives.get(connection, [])
             # channels are FIFO: the k-th receive takes the k-th send
             for send, receive in zip(sends, receives, strict=False):
-                if send[2].count != receive[2].count:
-                    mismatch = f"sends {send[2].count} chunks, but {_step_text(*receive)} takes {receive[2].count}"
+                (_, _, sent), (_, _, received) = send, receive
+                if sent.count != received.count:
+                    mismatch = f"sends {sent.count} chunks, but {_step_text(*receive)} takes {received.count}"
                     raise Invalid(f"{_step_text(*send)}: {mismatch}")
             if len(sends) > len(receives):
                 raise Invalid(
-                    f"{_step_text(*sends[len(receives)])}: nothing at rank {connection[1]} receives it on channel "
-                    f"{connection[2]}"
+                    f"{_step_text(*sends[len(receives)])}: nothing at rank {receiver} receives it on channel {channel}"
                 )
             if len(receives) > len(sends):
-                raise Invalid(
-                    f"{_step_text(*receives[len(sends)])}: rank {connection[0]} never sends it on channel "
-                    f"{connection[2]}"
-                )
+                raise Invalid(f"{_step_text(*receives[len(sends)])}: rank {sender} never sends it on channel {channel}")
 
 
 # ---- for checks of files that others wrote ----
@@ -414,7 +413,7 @@ def read(data: bytes, name: str) -> Written:
     roots = next((code.collective.roots for code in codes.values()), ())
     extra = {
         "blocks": max(len(gpu.blocks) for gpu in algorithm.gpus),
-        "scratch": max(gpu.sizes[2] for gpu in algorithm.gpus), "used": max(named_scratch(algorithm)),
+        "scratch": max(gpu.sizes[SCRATCH] for gpu in algorithm.gpus), "used": max(named_scratch(algorithm)),
     }  # fmt: skip
     head = Head(
         FORMAT, algorithm.name or name, algorithm.collective, algorithm.ranks, algorithm.in_place,

@@ -75,7 +75,7 @@ AIMS: dict[str, Callable[[Cost], tuple[Fraction | int, ...]]] = {
     "time": attrgetter("unpipelined", "steps", "pipelined"),
     "rate": attrgetter("pipelined", "unpipelined", "steps"),
 }  # sort keys of plans by aim: first the figure to minimize, then tie-breaks
-MOST_TOKENS = 2**22  # maximum number of blocks of an alltoall
+MOST_BLOCKS = 2**22  # of an alltoall
 MOST_SPANS = 2**24  # maximum number of intervals of data
 
 
@@ -157,9 +157,9 @@ class StagedPlan:
 
     def schedule(self, collective: Collective) -> Schedule:
         """Build the schedule. Blocks of any weight have equal length here: chunks are fractions of blocks."""
-        plain = replace(collective, weights=np.zeros(0, np.int64))
-        schedule = assemble_parts(self.placements, plain, self.where)
-        return schedule if plain == collective else replace(schedule, collective=collective)
+        unweighted = replace(collective, weights=np.zeros(0, np.int64))
+        schedule = assemble_parts(self.placements, unweighted, self.where)
+        return schedule if unweighted == collective else replace(schedule, collective=collective)
 
 
 def stage_collective(
@@ -170,8 +170,8 @@ def stage_collective(
     `forth`, `back`: plan groups on the machine and on the machine with reversed links. `undivided`: for an allreduce of
     equal groups, the number of outer levels on which ranks combine everything they hold.
     """
-    make = _KINDS.get(collective.kind)
-    if make is None:
+    stage_kind = _KINDS.get(collective.kind)
+    if stage_kind is None:
         raise Unsupported(f"planner compose: plans {', '.join(_KINDS)}, not {collective.kind}; use planner flows")
     size = len(split.seating)
     if size * size * len(collective.roots or (0,)) > MOST_SPANS:
@@ -180,7 +180,7 @@ def stage_collective(
     if not collective.weights.any():  # no data at all: planned as if blocks were equal
         collective = replace(collective, weights=np.zeros(0, np.int64))
     planners = StagePlanner(collective, split, forth, aim), StagePlanner(collective, split, back, aim)
-    return make(collective, split, *planners) if undivided < 2 else _stage_undivided(split, *planners, undivided)
+    return stage_kind(collective, split, *planners) if undivided < 2 else _stage_undivided(split, *planners, undivided)
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +274,7 @@ def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, 
     outer, *inner = split.exchanges
     # the data of each outermost group's exchange, one span set per group: the block of an allreduce
     outer_spans = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
-    among = forth.plan_stage(0, outer.seats, outer_spans, Collective("allreduce", outer.width), line)
+    allreduce = forth.plan_stage(0, outer.seats, outer_spans, Collective("allreduce", outer.width), line)
     scatter, gather = back.plan_exchange(outer, line), forth.plan_exchange(outer, line)
     halves = StagesCost(
         scatter.steps + gather.steps, scatter.unpipelined + gather.unpipelined, scatter.pipelined + gather.pipelined
@@ -283,8 +283,8 @@ def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, 
     reverse_stages, reverse_placements = _stage_exchanges(back, inner, line)
     gather_stages, gather_placements = _stage_exchanges(forth, inner, line)
     first_placements = reverse_parts(reverse_placements)
-    if AIMS[forth.aim](among) < AIMS[forth.aim](halves):
-        middle_placements, middle_stages = delay_after(among.placed_at(0), first_placements), [among]
+    if AIMS[forth.aim](allreduce) < AIMS[forth.aim](halves):
+        middle_placements, middle_stages = delay_after(allreduce.placed_at(0), first_placements), [allreduce]
     else:
         scatter_placements = reverse_parts(scatter.placed_at(0))
         halves_placements = [*scatter_placements, *delay_after(gather.placed_at(0), scatter_placements)]
@@ -303,11 +303,13 @@ def _stage_undivided(split: Split, forth: StagePlanner, back: StagePlanner, undi
     """
     size, units = len(split.seating), units_per_seat(split.groups)
     inner = [exchange for exchange in split.exchanges if len(exchange.path) > undivided]
-    down, up = _stage_exchanges(back, inner, size * units), _stage_exchanges(forth, inner, size * units)
-    placements = reverse_parts(down[1])
+    scatter_stages, scatter_placements = _stage_exchanges(back, inner, size * units)
+    gather_stages, gather_placements = _stage_exchanges(forth, inner, size * units)
+    placements = reverse_parts(scatter_placements)
     strides = list(_level_strides(split.groups))[:undivided]
     # After the reducescatter, ranks of equal digits on the inner levels hold the same data.
-    inner_size, seats = strides[-1][1], np.arange(size)
+    _, inner_size = strides[-1]
+    seats = np.arange(size)
     order = np.argsort(seats % inner_size, kind="stable")
     held = Spans.of(seats[order] % inner_size, order * units, (order + 1) * units, inner_size)
     stages = []
@@ -321,9 +323,9 @@ def _stage_undivided(split: Split, forth: StagePlanner, back: StagePlanner, undi
         groups = first[:, None] + np.arange(fan) * stride
         stages.append(forth.plan_stage(level, groups, where, Collective("allreduce", fan), size * units))
         placements += delay_after(stages[-1].placed_at(0), placements)
-    placements += delay_after(up[1], placements)
+    placements += delay_after(gather_placements, placements)
     all_spans = Spans.side_by_side(np.array([size * units]))
-    return StagedPlan(split, tuple(placements), (*_reverse_stages(down[0]), *stages, *up[0]), all_spans)
+    return StagedPlan(split, tuple(placements), (*_reverse_stages(scatter_stages), *stages, *gather_stages), all_spans)
 
 
 def _stage_broadcast(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
@@ -344,8 +346,10 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
     line = len(split.seating) * units_per_seat(flat) * dealing_factor
     all_spans = Spans.side_by_side(np.array([line]))
     starts, sizes = np.array(flat.part_starts()), np.array([placement.size for placement in flat.subgroups])
+    # the number of the root's group
     home = int(np.searchsorted(starts, root, side="right")) - 1
-    # a stretch is an interval of the data that one rank of each group holds; `holders`: [stretch, group] -> seat
+    # a stretch is an interval of the data that one rank of each group holds; `edges`: borders of stretches, all data
+    # being `scale` long; `holders`: [stretch, group] -> seat
     edges, scale = find_stretches(flat.subgroups)
     holders = starts + edges[:-1, None] * sizes // scale
 
@@ -353,7 +357,7 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
         """Return a span between each position on the line and the next."""
         return all_spans.cut(np.zeros(len(edge) - 1, np.int64), edge[:-1], edge[1:])
 
-    def among(group_numbers: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
+    def plan_within(group_numbers: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
         """Plan a stage within groups of one size: each rank holds its share of the data, in a broadcast all."""
         size = int(sizes[group_numbers[0]])
         holdings = all_spans if kind == "broadcast" else spans_between(np.arange(size + 1) * (line // size))
@@ -367,26 +371,28 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
             group_numbers[sizes[group_numbers] == size] for size in np.unique(sizes[group_numbers]).tolist() if size > 1
         ]
         return [
-            replace(among(same_size, "allgather"), separate=len(group_numbers) < len(sizes)) for same_size in by_size
+            replace(plan_within(same_size, "allgather"), separate=len(group_numbers) < len(sizes))
+            for same_size in by_size
         ]
 
     outer_stage = forth.plan_stage(
         0, holders, spans_between(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
     )
-    every = np.arange(len(sizes))
+    all_groups = np.arange(len(sizes))
     # three ways to begin in the root's group: stages (before, after) `outer_stage`, the broadcast among groups
-    stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gather_within(every))]
+    stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gather_within(all_groups))]
     if sizes[home] > 1:
-        home_group, home_root = every[home : home + 1], (root - int(starts[home]),)
-        stage_pairs = [([among(home_group, "scatter", home_root)], gather_within(every))]
-        stage_pairs.append(([among(home_group, "broadcast", home_root)], gather_within(every[every != home])))
+        home_group, other_groups = all_groups[home : home + 1], all_groups[all_groups != home]
+        home_root = (root - int(starts[home]),)
+        stage_pairs = [([plan_within(home_group, "scatter", home_root)], gather_within(all_groups))]
+        stage_pairs.append(([plan_within(home_group, "broadcast", home_root)], gather_within(other_groups)))
         # the third: the root deals everything out and keeps nothing to itself, so each byte leaves it once
         with suppress(Unsupported):  # needs a root that reaches all others, and these each other without it
             if dealing_factor > 1:
                 scatter_stage, gather_stage = _deal_from_root(
                     forth, np.arange(sizes[home]) + starts[home], home_root[0], all_spans
                 )
-                stage_pairs.append(([scatter_stage], [*gather_within(every[every != home]), gather_stage]))
+                stage_pairs.append(([scatter_stage], [*gather_within(other_groups), gather_stage]))
     for first_stages, last_stages in stage_pairs:
         placements = [placement for stage in first_stages for placement in stage.placed_at(0)]
         placements += delay_after(outer_stage.placed_at(0), placements)
@@ -464,7 +470,7 @@ def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, b
     if not split.groups.is_even():
         raise Unsupported("planner compose: an alltoall is split into groups of equal size only; use planner flows")
     size = len(split.seating)
-    if size * size > MOST_TOKENS:
+    if size * size > MOST_BLOCKS:
         raise Unsupported(
             f"planner compose: an alltoall among {size} ranks is too large to be split; "
             + suggest_planners(forth.inside.request.topology, collective, "direct", "pairwise")
