@@ -23,8 +23,8 @@ from antiphon.lower.machine import judge as judging
 from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, Code, Instruction, Places
 from antiphon.lower.machine.execute import execute
 from antiphon.lower.machine.judge import judge
-from antiphon.lower.machine.lift import schedule_of
 from antiphon.lower.machine.order import Accesses, Flat, Order
+from antiphon.lower.machine.to_schedule import code_to_schedule
 from antiphon.lower.machine.waves import Waves
 from antiphon.topologies import topology
 
@@ -191,7 +191,7 @@ def test_what_is_right(number: int) -> None:
     code = RIGHT[number]
     assert judge(code) is None
     assert always_right(code)
-    schedule = schedule_of(code)
+    schedule = code_to_schedule(code)
     assert verify(schedule, topology(f"full:ranks={code.collective.ranks}")).fault is None
     assert run_local(schedule, 4 * 7 * 12, repeat=1)[0]["correct"]
 
@@ -251,7 +251,7 @@ def test_the_verdict_is_that_of_all_orders(number: int, seed: int, times: int) -
         fault = judge(code, seed=seed)
     assert (fault is None) == always_right(code), fault
     if fault is None:
-        assert verify(schedule_of(code), topology(f"full:ranks={code.collective.ranks}")).fault is None
+        assert verify(code_to_schedule(code), topology(f"full:ranks={code.collective.ranks}")).fault is None
 
 
 @given(st.integers(0, len(RIGHT) - 1), st.integers(0, 2**32), st.integers(0, 2))

@@ -29,7 +29,7 @@ from antiphon.formats.mscclpp import groups
 from antiphon.formats.mscclpp.read import plan_of
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
-from antiphon.lower.machine.lift import schedule_of
+from antiphon.lower.machine.to_schedule import code_to_schedule
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
 executor = import_module("_mscclpp_executor")
@@ -78,7 +78,7 @@ def test_an_allreduce_is_one_operation_of_each_rank(ranks: int, pieces: int) -> 
         assert judge(code, orders=6) is None, name
         assert count(plan, "glres", "gstore", "put", "re", "res", "copy") == [ranks, 0, 0, 0, 0, 0]
         assert all(gpu["scratch_chunks"] == 0 for gpu in plan["gpus"])
-        assert verify(schedule_of(code), antiphon.topology(f"full:ranks={ranks}")).fault is None
+        assert verify(code_to_schedule(code), antiphon.topology(f"full:ranks={ranks}")).fault is None
 
 
 @pytest.mark.parametrize("kind", ["allgather", "broadcast"])

@@ -21,7 +21,7 @@ import antiphon
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import dumps, loads
 from antiphon.errors import AntiphonError
-from antiphon.select import judged
+from antiphon.select import check_plans
 
 Place = tuple[str | int, ...]
 
@@ -160,7 +160,7 @@ def is_excused(place: Place, plan: Plan, proved: tuple[str, ...], before: tuple[
 def test_every_leaf(name: str) -> None:
     text = text_of(name)
     tree = json.loads(text)
-    before = judged([loads(text)], proof=True)
+    before = check_plans([loads(text)], proof=True)
     assert before.fault is None
     places = [place for place in leaves(tree) if place]
     stated = [place for place in places if place[2:3] == ("claims",) or "provenance" in place]
@@ -172,7 +172,7 @@ def test_every_leaf(name: str) -> None:
         for value in changes(leaf(tree, place)):
             try:
                 plan = loads(json.dumps(changed(tree, place, value)).encode())
-                verdict = judged([plan], proof=True)
+                verdict = check_plans([plan], proof=True)
             except AntiphonError:
                 continue
             if verdict.fault is None and not is_excused(place, plan, verdict.proved, before.proved):
@@ -201,9 +201,9 @@ FALSE_FIELDS: list[tuple[str, str, Any]] = [
 @pytest.mark.parametrize(("name", "place", "value"), FALSE_FIELDS)
 def test_a_false_field(name: str, place: str, value: Any) -> None:
     tree = json.loads(text_of(name))
-    assert judged([loads(json.dumps(tree).encode())], proof=True).fault is None
+    assert check_plans([loads(json.dumps(tree).encode())], proof=True).fault is None
     path = ("entries", 0, *place.split("."))
     if place == "to":
         tree["entries"][1]["from"] = value
     false_plan = loads(json.dumps(changed(tree, path, value)).encode())
-    assert judged([false_plan], proof=True).fault is not None
+    assert check_plans([false_plan], proof=True).fault is not None

@@ -377,7 +377,7 @@ def verify(
     from antiphon.core.verify import Fault
     from antiphon.errors import Invalid
     from antiphon.formats.written import Wrong
-    from antiphon.select import judged, judged_failures
+    from antiphon.select import check_failures, check_plans
 
     if bool(runtime) != (nbytes is not None):
         raise Invalid("runtime, nbytes: a runtime is checked for a call of one size; give both, or neither")
@@ -387,9 +387,9 @@ def verify(
         plans = list(_inputs.plans(plan, dead=()).values())
     except Wrong as error:  # a file of another program, executed as it stands
         return Report(None, Fault(error.kind, str(error)), will_run=False if runtime else None)
-    verdict = judged(plans, machine, proof=proof, **data)
+    verdict = check_plans(plans, machine, proof=proof, **data)
     if machine is None and _inputs.is_path(plan):
-        verdict = judged_failures(verdict, plan, proof=proof, **data)
+        verdict = check_failures(verdict, plan, proof=proof, **data)
     claims = (verdict.proved, verdict.trusted, verdict.stated)
     if verdict.fault is not None or not runtime:
         return Report(verdict.topology, verdict.fault, *claims, will_run=False if runtime else None)

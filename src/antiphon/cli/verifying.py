@@ -1,6 +1,6 @@
 """The command `verify`: is a plan right, and will a runtime run it? `check` is the old spelling of `verify --for`.
 
-`select.judged` verifies a plan, `api.checking.check` compares with the rules of a runtime.
+`select.check_plans` verifies a plan, `api.checking.check` compares with the rules of a runtime.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from antiphon.core.files import within
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid
 from antiphon.select import (
-    Judged,
+    PlanVerdict,
+    check_failures,
     check_frontier,
+    check_plans,
     figures_of,
     is_frontier_file,
-    judged,
-    judged_failures,
     load_plans,
     measure,
 )
@@ -109,8 +109,8 @@ def verify_command(
     transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
     with working(f"verifying {transfers} transfers"), within(str(plan_file)):
         operation = _canonical_names(op, dtype)
-        verdict = judged(list(plans.values()), machine, proof=proof, **operation)
-        verdict = verdict if machine is not None else judged_failures(verdict, plan_file, proof=proof, **operation)
+        verdict = check_plans(list(plans.values()), machine, proof=proof, **operation)
+        verdict = verdict if machine is not None else check_failures(verdict, plan_file, proof=proof, **operation)
     if verdict.fault is not None:
         kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
         where = f"without {verdict.dead}: {kind}" if verdict.dead else kind
@@ -145,7 +145,7 @@ def verify_command(
         raise typer.Exit(1)
 
 
-def _claims_text(verdict: Judged) -> str:
+def _claims_text(verdict: PlanVerdict) -> str:
     """Return what was checked of correct plans besides their transfers."""
     # the figures in a plan hold for its own machine only
     claims = "figures recomputed" if verdict.own else "its figures are of another machine: not checked"

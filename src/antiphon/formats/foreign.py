@@ -23,7 +23,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.written import Written, Wrong
 from antiphon.formats.xml import opening
 from antiphon.lower.machine.judge import judge
-from antiphon.lower.machine.lift import schedule_of
+from antiphon.lower.machine.to_schedule import code_to_schedule
 from antiphon.planners.shared.routing import with_routes
 
 NO_MACHINE = "no machine"  # prefix of the name of a machine derived from the links that a file uses
@@ -64,7 +64,7 @@ def plan_of(written: Written, machine: Topology | None = None) -> Plan:
     machine have links, those are the file's ranks, in order.
     """
     head, code = written.head, next(iter(written.codes.values()))
-    schedule = schedule_of(code)
+    schedule = code_to_schedule(code)
     if machine is None:
         return Plan.of(_machine_of_sends(head.name, schedule), schedule, {"planner": head.format})
     machine = _keep_linked(machine)

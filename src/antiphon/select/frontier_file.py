@@ -40,7 +40,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 from antiphon.select._frontier import Frontier, make_point
-from antiphon.select.proofs import Judged
+from antiphon.select.proofs import PlanVerdict
 from antiphon.select.provenance import certificate_of, is_same
 
 FORMAT, VERSION = "antiphon-frontier", 1
@@ -207,15 +207,16 @@ def load_frontier(path: str | os.PathLike[str]) -> Frontier:
     return frontier
 
 
-def check_frontier(path: str | os.PathLike[str]) -> Judged:
+def check_frontier(path: str | os.PathLike[str]) -> PlanVerdict:
     """Build the frontier of a file again from its machine, schedules and certificates, and compare every field."""
     return _rebuild(path)[0]
 
 
-def _rebuild(path: str | os.PathLike[str]) -> tuple[Judged, Frontier | None]:
+def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None]:
     """Return the verdict on a file, and its frontier unless it is wrong.
 
-    Raises Invalid if the file cannot be read. In `Judged`, True: the claims were checked on the file's own machine.
+    Raises Invalid if the file cannot be read. In `PlanVerdict`, True: the claims were checked on the file's own
+    machine.
     """
     with reading(name_of(path)):
         data = read_bytes(path)
@@ -235,13 +236,13 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[Judged, Frontier | None]:
             schedule = _schedule_in(point, collective)
             points.append(make_point(schedule, topology, bounds, notes))
         except (AntiphonError, OverflowError) as error:  # a number beyond 64 bits overflows a column
-            return Judged(topology, True, Fault("claim", f"points[{number}]: {error}")), None
+            return PlanVerdict(topology, True, Fault("claim", f"points[{number}]: {error}")), None
         if notes:
-            return Judged(topology, True, Fault("proof", f"points[{number}]: {notes[0]}")), None
+            return PlanVerdict(topology, True, Fault("proof", f"points[{number}]: {notes[0]}")), None
     rebuilt = Frontier(topology, collective, row.planner, tuple(points), limits, row.stopped, tuple(row.notes))
     difference = _first_difference(stated, msgspec.json.decode(msgspec.json.encode(frontier_json(rebuilt))))
     if difference is not None:
-        return Judged(topology, True, Fault("proof", f"{difference}; write the file anew")), None
+        return PlanVerdict(topology, True, Fault("proof", f"{difference}; write the file anew")), None
     inverse, steps = limits.inverse, limits.latency_steps
     proved = [
         f"{collective.title} on {topology.name} takes {steps} steps or more, and R/C is {inverse} or more, by witnesses"
@@ -251,7 +252,7 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[Judged, Frontier | None]:
         proved += [f"{name}: {text}" for text in verified.proved]
     trusted = tuple(text for verified in points for text in verified.trusted)
     stated_fields = tuple(f"{key}: {quote(stated[key])}" for key in STATED if stated[key])
-    return Judged(topology, True, None, None, tuple(dict.fromkeys(proved)), trusted, stated_fields), rebuilt
+    return PlanVerdict(topology, True, None, None, tuple(dict.fromkeys(proved)), trusted, stated_fields), rebuilt
 
 
 def _schedule_in(point: _PointRow, collective: Collective) -> Schedule:

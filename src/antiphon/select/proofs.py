@@ -7,7 +7,7 @@ A plan file may come from anywhere, so nothing in it is believed. What it states
     trusted    a solver reported it, and nothing in the plan proves it: "no such schedule exists", by a SAT solver
     stated     nothing can check it, such as the options with which a planner was called
 
-`check`, `judged` and `judged_failures` find the first fault; `prove` also lists the three classes in words.
+`check`, `check_plans` and `check_failures` find the first fault; `prove` also lists the three classes in words.
 
 Example: an allgather with certificate "optimal", (C, S, R) = (6, 3, 7). `verify` shows that the schedule is correct and
 its point is (6, 3, 7). The certificate's dual vector shows that R / C >= 7/6 for any schedule of 3 steps: a weighted
@@ -72,7 +72,7 @@ class Proofs:
 
 
 @dataclass(frozen=True)
-class Judged:
+class PlanVerdict:
     """The result of checking several plans. Fields without a comment: see `Proofs`."""
 
     topology: Topology  # the machine that they were checked on
@@ -86,10 +86,10 @@ class Judged:
     failures: int = 0  # single failures whose plans were checked, too
 
 
-def judged(
+def check_plans(
     plans: Sequence[Plan], topology: Topology | None = None, *, proof: bool = False, op: str | None = None,
     dtype: str | None = None,
-) -> Judged:  # fmt: skip
+) -> PlanVerdict:  # fmt: skip
     """Check plans in order, on a machine other than their own without their claims; stop at the first fault.
 
     The options are those of `check`; with `proof`, the proofs are rechecked and listed.
@@ -113,14 +113,14 @@ def judged(
             trusted += proofs.trusted
             stated += proofs.stated
         if fault is not None:
-            return Judged(machine, own, fault, plan)
-    return Judged(machine, machine == first, None, None, tuple(proved), tuple(trusted), tuple(stated))
+            return PlanVerdict(machine, own, fault, plan)
+    return PlanVerdict(machine, machine == first, None, None, tuple(proved), tuple(trusted), tuple(stated))
 
 
-def judged_failures(
-    verdict: Judged, path: str | os.PathLike[str], *, proof: bool = False, op: str | None = None,
+def check_failures(
+    verdict: PlanVerdict, path: str | os.PathLike[str], *, proof: bool = False, op: str | None = None,
     dtype: str | None = None,
-) -> Judged:  # fmt: skip
+) -> PlanVerdict:  # fmt: skip
     """Check a file's plans for single failures: return `verdict` with their proofs, or the verdict on a wrong one.
 
     The plans of a class of failures are checked with their claims on the machine without its first failure. For the
@@ -129,11 +129,11 @@ def judged_failures(
     names = list_failures(path)
     for name, *names_alike in names if verdict.fault is None else ():
         plans = list(load_failure(path, name).values())
-        judgement = judged(plans, proof=proof, op=op, dtype=dtype)
-        if judgement.fault is not None:
-            return replace(judgement, dead=name)
+        failure_verdict = check_plans(plans, proof=proof, op=op, dtype=dtype)
+        if failure_verdict.fault is not None:
+            return replace(failure_verdict, dead=name)
         verdict = replace(verdict, **{  # type: ignore[arg-type]
-            key: tuple(dict.fromkeys(getattr(verdict, key) + getattr(judgement, key)))
+            key: tuple(dict.fromkeys(getattr(verdict, key) + getattr(failure_verdict, key)))
             for key in ("proved", "trusted", "stated")
         })  # fmt: skip
         for name_alike in names_alike:

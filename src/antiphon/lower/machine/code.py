@@ -53,13 +53,13 @@ class Places:
         ([[0, 0, 6], [9, 6, 12]], [0, 6, 13])
         """
         scratch_cells = np.asarray(scratch, np.int64)
-        first, last = sides(collective, in_place)
-        size = [np.bincount(side.rank, minlength=collective.ranks) * grain for side in (first, last)]
-        data_cells = (size[0] + size[1]) if not in_place else last.size * grain
+        input_side, output_side = sides(collective, in_place)
+        size = [np.bincount(side.rank, minlength=collective.ranks) * grain for side in (input_side, output_side)]
+        data_cells = (size[INPUT] + size[OUTPUT]) if not in_place else output_side.size * grain
         begin = np.concatenate([[0], np.cumsum(data_cells + scratch_cells)]).astype(np.int64)
-        buffer_begin = [begin[:-1].copy(), begin[:-1] + (0 if in_place else size[0]), begin[:-1] + data_cells]
+        buffer_begin = [begin[:-1].copy(), begin[:-1] + (0 if in_place else size[INPUT]), begin[:-1] + data_cells]
         if in_place:
-            for kind, side in enumerate((first, last)):
+            for kind, side in enumerate((input_side, output_side)):
                 ranks, row = np.unique(side.rank, return_index=True)
                 buffer_begin[kind][ranks] += side.start[row] * grain
         return Places(np.stack(buffer_begin, axis=1), np.stack([*size, scratch_cells], axis=1), begin)

@@ -50,14 +50,15 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     (`_is_right_by_waves`).
     """
     is_large = int(code.begin[-1]) >= MIN_INSTRUCTIONS
-    seed += is_large  # then blocks execute up to 64 instructions at a time (see `execute`), which is faster
+    seed += is_large  # by default 1: blocks then execute up to 64 instructions at a time (`execute`), which is faster
     if is_large and _is_right_by_waves(code, orders, seed):
         return None
     run = execute(code, seed)
     if run.fault is not None:
         if run.fault.kind not in ("wrong", "input"):
             return run.fault
-        return _find_race(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)[0] or run.fault
+        race, _ = _find_race(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)
+        return race or run.fault
     # Stage 2: messages split as far as possible must not hang either, since queues are finite.
     split_fault = _find_chunkwise(code, seed)
     if split_fault is not None:
@@ -249,8 +250,8 @@ def _find_unbalanced(code: Code) -> Fault | None:
     """Return a fault if a semaphore does not end at its start value."""
     balance = [0] * len(code.start)
     last_use: dict[tuple[int, bool], tuple[int, int]] = {}
-    for block, its_block in enumerate(code.blocks):
-        for index, instruction in enumerate(its_block.instructions):
+    for block, thread_block in enumerate(code.blocks):
+        for index, instruction in enumerate(thread_block.instructions):
             for semaphores, sign in ((instruction.release, 1), (instruction.acquire, -1)):
                 for semaphore in semaphores:
                     balance[semaphore] += sign
@@ -336,9 +337,9 @@ def _collect_heard(happens_before: Order, rank_of: Longs, rows: set[int], *, bef
     event_blocks = flat.block[np.concatenate([dst, stored])][order].tolist()
     sources = np.concatenate([src, np.full(len(stored), -1)])[order].tolist()  # -1: store
     event_rows = np.concatenate([dst, stored])[order].tolist()
-    for its_block, source, row in zip(event_blocks, sources, event_rows, strict=True):
+    for block, source, row in zip(event_blocks, sources, event_rows, strict=True):
         if source >= 0:
-            bits[its_block] |= heard_bits[source]
+            bits[block] |= heard_bits[source]
         else:
-            heard_bits[row] = bits[its_block]
+            heard_bits[row] = bits[block]
     return heard_bits

@@ -34,6 +34,7 @@ from antiphon.lower.machine.code import Code
 
 Edge = tuple[int, int]  # rows (before, after)
 MOST_BITS = 2**12  # pairs that are decided in one pass
+ARRIVES, LEAVES, ASKS = range(3)  # events at a row: an edge arrives, the row is done and edges leave, a pair is decided
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +236,7 @@ class Order:
 
     @cached_property
     def lines(self) -> tuple[Longs, Longs]:
-        """Per row its line, and its position among all rows in the order of lines.
+        """Per row its line (the number of its first block), and its position among all rows in the order of lines.
 
         A block whose first instruction waits for the last instruction of another block of its rank continues that
         block: both are one line.
@@ -411,8 +412,9 @@ class Order:
         source_rows = set(src.tolist())
         bits, bits_at_leave = dict.fromkeys(range(len(self.code.blocks)), 0), dict[int, int]()
         answers, number = [False] * len(before), number.tolist()
+        line_of, _ = self.lines
         # In the order of the run: bits[line] are the questions' rows that happen before the current row of that line.
-        for row, line in zip(ordered_rows.tolist(), self.lines[0][ordered_rows].tolist(), strict=True):
+        for row, line in zip(ordered_rows.tolist(), line_of[ordered_rows].tolist(), strict=True):
             current = bits[line]
             for source in sources_of.get(row, ()):
                 current |= bits_at_leave.get(source, 0)
@@ -432,20 +434,20 @@ def _answer_by_clocks(flat: Flat, blocks: Longs, src: Longs, dst: Longs, before:
     saved_clocks: dict[int, Longs] = {}  # clocks as they were when an edge left
     sources = set(src.tolist())
     owner = flat.block
-    # What happens, by time: 0 an edge arrives, 1 an edge's row is done, 2 a question.
-    events = [(int(flat.when[d]), 0, s, d) for s, d in zip(src.tolist(), dst.tolist(), strict=True)]
-    events += [(int(flat.when[s]), 1, s, s) for s in sources]
-    events += [(int(flat.when[a]), 2, i, a) for i, a in enumerate(after.tolist())]
+    # (time, event, source row or number of the pair, row)
+    events = [(int(flat.when[d]), ARRIVES, s, d) for s, d in zip(src.tolist(), dst.tolist(), strict=True)]
+    events += [(int(flat.when[s]), LEAVES, s, s) for s in sources]
+    events += [(int(flat.when[a]), ASKS, i, a) for i, a in enumerate(after.tolist())]
     events.sort()
     answers = np.zeros(len(before), bool)
     # Vector clocks: clocks[b][c] is the last row of block c that happens before the current point of block b.
     for _, kind, item, row in events:
         block = int(owner[row])
-        if kind == 0:
+        if kind == ARRIVES:
             clock = np.maximum(clocks[block], saved_clocks[item])
             clock[local[int(owner[item])]] = max(int(clock[local[int(owner[item])]]), item)
             clocks[block] = clock
-        elif kind == 1:
+        elif kind == LEAVES:
             saved_clocks[row] = clocks[block]
         else:
             answers[item] = clocks[block][local[int(owner[before[item]])]] >= before[item]

@@ -81,7 +81,7 @@ class Slot:
     last_write: Time = (-2, 0)  # copy or reduction into it
 
 
-def schedule_of(code: Code) -> Schedule:
+def code_to_schedule(code: Code) -> Schedule:
     """Return the schedule of a code without deadlock or race (judge.py). Takes some microseconds per chunk moved."""
     run = execute(code, None)
     if run.fault is not None:
@@ -109,8 +109,8 @@ class _Replay:
     def replay(self, order: list[tuple[int, int]]) -> tuple[list[Version], list[Version]]:
         """Execute the code in this order; return the versions as they arise, and those of the outputs."""
         code = self.code
-        first, last = sides(code.collective, code.in_place)
-        for rank, chunk, cell in self._side_chunks(first, INPUT):
+        input_side, output_side = sides(code.collective, code.in_place)
+        for rank, chunk, cell in self._side_chunks(input_side, INPUT):
             self.cells[cell] = Version(rank, chunk)
         queues: list[deque[tuple[int, list[Version | None]]]] = [deque() for _ in code.connections]
         for block, index in order:
@@ -124,7 +124,7 @@ class _Replay:
                 value = (
                     operand
                     if value is None
-                    else [self._sum_versions(b, a) for a, b in zip(value, operand, strict=True)]
+                    else [self._sum_versions(added, so_far) for so_far, added in zip(value, operand, strict=True)]
                 )
             if value is None:
                 self._count_signal(block, instruction)
@@ -138,7 +138,7 @@ class _Replay:
                 )
             self._count_signal(block, instruction)
         outputs = []
-        for _, _, cell in self._side_chunks(last, OUTPUT):
+        for _, _, cell in self._side_chunks(output_side, OUTPUT):
             version = self.cells[cell]
             assert version is not None
             version.last_sent = AT_END
@@ -249,7 +249,7 @@ class _Placement:
 
     def _move_outputs(self) -> None:
         """Move outputs to slot 0 at the end."""
-        end = max((row[0][0] for row in self.rows), default=0)
+        end = max((step for (step, _), *_ in self.rows), default=0)
         for version in self.wanted:
             if version.slot != 0:
                 self._add_row((end, LAST_INNER), version, version.rank, COPY, 0)
