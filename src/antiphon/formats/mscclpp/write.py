@@ -41,7 +41,7 @@ from antiphon.formats.served import refuse_served
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.packets import KINDS as PACKET_KINDS
 from antiphon.lower.onesided.packets import can_use_packets
-from antiphon.lower.onesided.switched import ADVICE, Switched, drop_unused_scratch, switched
+from antiphon.lower.onesided.switched import ADVICE, Switched, drop_unused_scratch, find_switched
 from antiphon.lower.without_gc import without_gc
 from antiphon.options import parse_yes
 from antiphon.planners.shared.groups import ranks_by_host
@@ -338,7 +338,7 @@ def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Far, set[int]]:
 def _find_switched(program: Program) -> tuple[BufferLayout, Switched]:
     """Return the addresses of a program's data, in chunks, and the part of the program that switches perform."""
     layout = chunked(program, MOST_CHUNKS, BACK_END)
-    switched_part = switched(program, layout, BACK_END)
+    switched_part = find_switched(program, layout, BACK_END)
     return drop_unused_scratch(program, layout, switched_part), switched_part
 
 

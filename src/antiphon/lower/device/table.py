@@ -30,7 +30,7 @@ from antiphon.lower.device.packets import Boxes, Opening, by_packets, hears
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.form import FOLD, GET, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
 from antiphon.lower.onesided.steps import one_sided
-from antiphon.lower.onesided.switched import Switched, switched
+from antiphon.lower.onesided.switched import Switched, find_switched
 
 MAGIC, VERSION = int.from_bytes(b"ANTIDEVT", "little"), 2
 HEAD = 17  # numbers of the head
@@ -97,7 +97,7 @@ def tables_of(
     """
     addresses = atoms(program)
     by_switches = (
-        switched(program, addresses.layout, "a device table") if len(program.joint) else Switched.none(program)
+        find_switched(program, addresses.layout, "a device table") if len(program.joint) else Switched.none(program)
     )
     streams_of_steps = one_sided(
         program, addresses.layout, streams, by_switches, addresses.access_range, MOST_OPERANDS, pull

@@ -29,7 +29,7 @@ PACKETS = 3  # a buffer besides those of core.program.kinds: scratch for data wi
 MOST_PEERS = 8  # of a signal, a wait, a put, and of the puts of a fold
 MOST_OPERANDS = 9  # of a fold
 
-Place = tuple[int, int]  # a buffer of core.program.kinds, and a chunk of it
+Place = tuple[int, int]  # (buffer of core.program.kinds, its first chunk)
 
 
 class Move(NamedTuple):

@@ -39,7 +39,7 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, order_of, pointers, run_starts, sums_by_group
 from antiphon.core.program import BufferLayout, Program
-from antiphon.core.program.kinds import FOLD as FOLDS
+from antiphon.core.program.kinds import FOLD as PROGRAM_FOLD
 from antiphon.core.program.kinds import RECEIVE, SCRATCH, SEND
 from antiphon.lower.onesided.form import (
     ADD,
@@ -80,7 +80,7 @@ class ByPackets:
     ) -> None:
         self.program, self.layout, self.far = program, layout, far
         self.moves = Moves(program, layout)
-        folds = np.flatnonzero(program.kind == FOLDS)
+        folds = np.flatnonzero(program.kind == PROGRAM_FOLD)
         self.folds = folds[layout.length[program.part_ptr[folds]] > 0]
 
     def split_streams(self, max_streams: int) -> StreamSteps:
@@ -173,8 +173,9 @@ def _running_sums(key: Longs, size: Longs, keys: int) -> Longs:
 class _Places:
     """The layout of scratch: slots of packets, and behind them the chunks that are needed as plain data.
 
-    A chunk that is written once, by a message, and read by folds only is added as packets and never stored as data.
-    `data`: for each chunk of scratch of all ranks whether it is stored as data. `first`: per rank its first such chunk.
+    A chunk that is written once, by a message, and read by folds only is added as packets and never stored as data. The
+    chunks of scratch of all ranks are numbered one after another. `is_data`: per chunk, whether it is stored as data.
+    `data_before`: the number of such chunks before it. `first`: per rank its first chunk. `slots`: per rank.
     """
 
     def __init__(self, program: Program, layout: BufferLayout, sent: _Sent, folds: Longs) -> None:
@@ -189,22 +190,22 @@ class _Places:
         operands = operands[layout.buffer[operands] == SCRATCH]
         read = self.first[program.rank[program.part_op[operands]]] + layout.begin[operands]
         # May grow below: a stretch is data as a whole or not at all.
-        self.data = self._needed_as_data(program, layout)
+        self.is_data = self._needed_as_data(program, layout)
         self._unify_stretches(_long_slices(arrival, size), _long_slices(read, layout.length[operands]))
-        self.place = np.concatenate([[0], np.cumsum(self.data)])  # per chunk, the number of data chunks before it
+        self.data_before = np.concatenate([[0], np.cumsum(self.is_data)])
 
     def _needed_as_data(self, program: Program, layout: BufferLayout) -> Bools:
         """Return the chunks not written by exactly one message, or read by anything but folds."""
         inside = layout.buffer == SCRATCH
         kind, rank = program.kind[program.part_op], program.rank[program.part_op]
-        result = np.zeros(len(inside), bool)
-        result[program.part_ptr[:-1][program.kind == FOLDS]] = True
+        is_result = np.zeros(len(inside), bool)  # per part, whether it is the result of a fold
+        is_result[program.part_ptr[:-1][program.kind == PROGRAM_FOLD]] = True
         # per chunk: how many receives and folds write it; how many sends read it or folds write it
         written, sent_or_folded = (
             _count_coverage(
                 self.first[rank[selected]] + layout.begin[selected], layout.length[selected], len(self.slot_of)
             )
-            for selected in (inside & ((kind == RECEIVE) | result), inside & ((kind == SEND) | result))
+            for selected in (inside & ((kind == RECEIVE) | is_result), inside & ((kind == SEND) | is_result))
         )
         stays_data: Bools = (written > 1) | (sent_or_folded > 0)
         return stays_data
@@ -216,28 +217,28 @@ class _Places:
         """
         for chunks in read:
             if (np.diff(self.slot_of[chunks]) != 1).any():
-                self.data[chunks] = True
+                self.is_data[chunks] = True
         # Repeat to a fixed point: data in one stretch may force an overlapping one to be data.
         data_count = -1
-        while data_count != (data_count := int(self.data.sum())):
+        while data_count != (data_count := int(self.is_data.sum())):
             for chunks in (*arrivals, *read):
-                self.data[chunks] |= self.data[chunks].any()
+                self.is_data[chunks] |= self.is_data[chunks].any()
 
     def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
         """Return the slot of each chunk that is stored as packets only; -1 for others."""
         # The last entry, behind all scratch, stands for users' buffers.
-        at = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.data) - 1)
-        return np.where(self.data[at], -1, self.slot_of[at])
+        at = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.is_data) - 1)
+        return np.where(self.is_data[at], -1, self.slot_of[at])
 
     def data_positions(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
         """Return the positions of plain data in their buffers; in scratch they lie behind the slots of packets."""
         low = self.first[rank]
         at = np.where(buffer == SCRATCH, low + begin, low)
-        return np.where(buffer == SCRATCH, 2 * self.slots[rank] + self.place[at] - self.place[low], begin)
+        return np.where(buffer == SCRATCH, 2 * self.slots[rank] + self.data_before[at] - self.data_before[low], begin)
 
     def sizes(self) -> Longs:
         """Chunks of scratch of every rank; where all of it is packets, its slots."""
-        data_sizes = np.diff(self.place[self.first])
+        data_sizes = np.diff(self.data_before[self.first])
         return np.where(data_sizes > 0, 2 * self.slots + data_sizes, self.slots)
 
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Longs, pointers
 from antiphon.core.program import BufferLayout, Program
-from antiphon.core.program.kinds import FOLD as FOLDS
+from antiphon.core.program.kinds import FOLD as PROGRAM_FOLD
 from antiphon.lower.onesided.form import (
     FOLD,
     GET,
@@ -207,15 +207,15 @@ def operand_batches(
 
 def one_sided(
     program: Program, layout: BufferLayout, max_streams: int, switched: Switched | None = None,
-    range_of: RangeOf = plain_range, operands: int = MOST_OPERANDS, pull: bool = False,
+    range_of: RangeOf = plain_range, max_operands: int = MOST_OPERANDS, pull: bool = False,
 ) -> Streams:  # fmt: skip
     """Return the steps of a program in at most `max_streams` streams. O(n log n).
 
     `layout`: addresses in chunks. `switched`: the operations that switches perform. `range_of`: returns the buffer and
-    range that a rank accesses with a place and a size. `operands`: maximum number in a fold that is one step. `pull`:
+    range that a rank accesses with a place and a size. `max_operands`: of a fold that is one step. `pull`:
     receivers get instead of senders putting (except by switches).
     """
-    work = OneSided(program, layout, switched, range_of, operands)
+    work = OneSided(program, layout, switched, range_of, max_operands)
     split = (_GetWork if pull else _PutWork)(work, streams(program, max_streams, work.switched))
     steps_by_rank = [split.steps(rank) for rank in range(program.ranks)]
     return [[steps_by_rank[rank][number] for rank in range(program.ranks)] for number in range(split.count)]
@@ -226,22 +226,22 @@ class OneSided:
 
     def __init__(
         self, program: Program, layout: BufferLayout, switched: Switched | None = None, range_of: RangeOf = plain_range,
-        operands: int = MOST_OPERANDS,
+        max_operands: int = MOST_OPERANDS,
     ) -> None:  # fmt: skip
-        self.program, self.layout, self.range_of, self.operands = program, layout, range_of, operands
+        self.program, self.layout, self.range_of, self.max_operands = program, layout, range_of, max_operands
         self.switched = switched or Switched.none(program)
         self.moves = Moves(program, layout)
         send, receive = program.pairs
         self.receive = receive.tolist()
         credit = find_credits(program, farther=not self.switched.switches)
         # Messages before which the receiver must signal that its place is free.
-        self.needs_credit: Bools = credit | self.switched.bare[send]
+        self.needs_credit: Bools = credit | self.switched.signal_only[send]
         self.credit = self.needs_credit.tolist()
-        self.bare = self.switched.bare[send].tolist()
+        self.signal_only = self.switched.signal_only[send].tolist()
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
         self.part = list(zip(layout.buffer.tolist(), layout.begin.tolist(), strict=True))
         self.length, self.ptr = layout.length.tolist(), program.part_ptr.tolist()
-        folds = np.flatnonzero((program.kind == FOLDS) & ~self.switched.dropped)
+        folds = np.flatnonzero((program.kind == PROGRAM_FOLD) & ~self.switched.dropped)
         self.folds = folds[np.argsort(program.rank[folds], kind="stable")]
         self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
 
@@ -271,23 +271,32 @@ class _RankTurns:
     begun: list[int] = field(default_factory=list)  # ranks to be notified that this rank has begun
 
 
+class _Group(NamedTuple):
+    """All messages between two ranks in one step and stream: one put and one signal."""
+
+    stream: int
+    step: int
+    source: int
+    target: int
+    is_first: bool  # on its connection
+    needs_credit: bool
+
+
 class _PutWork:
     """The work of all ranks in all streams.
 
-    A *group* is all messages between two ranks in one step and stream: one put and one signal. `group`: per group
-    (stream, step, source, target, whether it is the first on its connection, whether it needs a credit). `groups`: the
-    groups of rank r are groups[group_ptr[r]] to groups[group_ptr[r + 1] - 1]. The star in one stream:
+    All messages between two ranks in one step and stream are a group (`_Group`). `messages`: by group; those of group i
+    are messages[first[i]] to messages[first[i + 1] - 1]. `of_rank`: numbers of the groups that a rank sends or
+    receives; those of rank r are of_rank[rank_ptr[r]] to of_rank[rank_ptr[r + 1] - 1]. The star in one stream:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
     >>> from antiphon.core.program import layout_of
     >>> program = lower(star())
     >>> work = _PutWork(OneSided(program, layout_of(program, 1)), np.zeros(program.operations, np.int64))
-    >>> work.group[:2]
-    [(0, 0, 1, 0, True, False), (0, 0, 2, 0, True, False)]
-    >>> work.group[2:]
-    [(0, 1, 0, 1, False, False), (0, 1, 0, 2, False, False)]
-    >>> work.groups, work.group_ptr.tolist()
+    >>> [(group.step, group.source, group.target, group.is_first) for group in work.groups]
+    [(0, 1, 0, True), (0, 2, 0, True), (1, 0, 1, False), (1, 0, 2, False)]
+    >>> work.of_rank, work.rank_ptr.tolist()
     ([0, 1, 2, 3, 0, 2, 1, 3], [0, 4, 6, 8])
     """
 
@@ -303,15 +312,15 @@ class _PutWork:
         begins_group = np.ones(len(order), bool)
         begins_group[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
         self.first = np.append(np.flatnonzero(begins_group), len(order)).tolist()
-        self.rows = order.tolist()
+        self.messages = order.tolist()
         groups = columns[:, begins_group]
         is_first = _find_first_messages(program.ranks, groups)
         heads = np.flatnonzero(begins_group)
         credit_needed = np.logical_or.reduceat(work.needs_credit[order], heads) if len(heads) else begins_group
-        self.group = list(zip(*(column.tolist() for column in (*groups, is_first, credit_needed)), strict=True))
+        self.groups = list(map(_Group, *(column.tolist() for column in (*groups, is_first, credit_needed))))
         ends = groups[2:].T.ravel()  # of each group its two ranks
         by_rank = np.argsort(ends, kind="stable")
-        self.groups, self.group_ptr = (by_rank // 2).tolist(), pointers(ends, program.ranks)
+        self.of_rank, self.rank_ptr = (by_rank // 2).tolist(), pointers(ends, program.ranks)
 
     def steps(self, rank: int) -> list[list[Step]]:
         """Return the steps of a rank in each stream."""
@@ -326,8 +335,8 @@ class _PutWork:
                 turns_by_stream[number].turns[switch.step].switches.append(step)
         return [self._make_writer(rank, turns).steps() for turns in turns_by_stream]
 
-    def _make_writer(self, rank: int, work: _RankTurns) -> _RankWriter:
-        return _RankWriter(rank, work, self.work.range_of, self.work.operands)
+    def _make_writer(self, rank: int, turns: _RankTurns) -> _RankWriter:
+        return _RankWriter(rank, turns, self.work.range_of, self.work.max_operands)
 
     def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
         """Add a rank's messages to its turns.
@@ -338,28 +347,29 @@ class _PutWork:
         A message that a switch multicasts is no put, but a credit before it and a signal after it: the credit says that
         the receiver's place is free and that its operand of the sum is there.
         """
-        work, bare, moves = self.work, self.work.bare, self.work.moves.of(rank)
-        for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
-            number, step, source, target, is_first, credit_needed = self.group[group]
-            rows = self.rows[self.first[group] : self.first[group + 1]]  # its messages
-            turn = turns_by_stream[number].turns[step]
-            if source == rank:
-                if len(rows) == 1 and not credit_needed:
-                    turn.moves += moves(rows[0])
+        work, signal_only, moves = self.work, self.work.signal_only, self.work.moves.of(rank)
+        for number in self.of_rank[self.rank_ptr[rank] : self.rank_ptr[rank + 1]]:
+            group, messages = self.groups[number], self.messages[self.first[number] : self.first[number + 1]]
+            turn = turns_by_stream[group.stream].turns[group.step]
+            if group.source == rank:
+                if len(messages) == 1 and not group.needs_credit:
+                    turn.moves += moves(messages[0])
                 else:
-                    turn.moves += join_neighbours([move for row in rows if not bare[row] for move in moves(row)])
-                turn.to.append(target)
-                if credit_needed or is_first:
-                    turn.needs_credit.append(target)
+                    with_data = [message for message in messages if not signal_only[message]]
+                    turn.moves += join_neighbours([move for message in with_data for move in moves(message)])
+                turn.to.append(group.target)
+                if group.needs_credit or group.is_first:
+                    turn.needs_credit.append(group.target)
                 continue
-            turn.awaited.append(source)
-            if credit_needed:
-                turn.credits.append(source)
-                self._await_before_credit([row for row in rows if work.credit[row]], turn)
-            elif is_first:
-                turns_by_stream[number].begun.append(source)
+            turn.awaited.append(group.source)
+            if group.needs_credit:
+                turn.credits.append(group.source)
+                self._await_before_credit([message for message in messages if work.credit[message]], turn)
+            elif group.is_first:
+                turns_by_stream[group.stream].begun.append(group.source)
 
     def _await_before_credit(self, messages: list[int], turn: _Turn) -> None:
+        """Note the operations that must be done before the credits of these messages."""
         work = self.work
         for message in messages:
             receive = work.receive[message]
@@ -389,19 +399,18 @@ class _GetWork(_PutWork):
 
     def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
         """Add a rank's messages to the turns of their times, as gets of the receiver."""
-        for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
-            number, step, source, target, _, _ = self.group[group]
-            turn = turns_by_stream[number].turns[step]
-            if source == rank:
-                turn.to.append(target)
+        for number in self.of_rank[self.rank_ptr[rank] : self.rank_ptr[rank + 1]]:
+            group, messages = self.groups[number], self.messages[self.first[number] : self.first[number + 1]]
+            turn = turns_by_stream[group.stream].turns[group.step]
+            if group.source == rank:
+                turn.to.append(group.target)
                 continue
-            rows = self.rows[self.first[group] : self.first[group + 1]]
-            moves = [move for row in rows for move in self.moves_of[source](row)]
-            turn.moves += join_neighbours([move._replace(peer=source) for move in moves])
-            turn.awaited.append(source)
+            moves = [move for message in messages for move in self.moves_of[group.source](message)]
+            turn.moves += join_neighbours([move._replace(peer=group.source) for move in moves])
+            turn.awaited.append(group.source)
 
-    def _make_writer(self, rank: int, work: _RankTurns) -> _RankWriter:
-        return _GetWriter(rank, work, self.work.range_of, self.work.operands)
+    def _make_writer(self, rank: int, turns: _RankTurns) -> _RankWriter:
+        return _GetWriter(rank, turns, self.work.range_of, self.work.max_operands)
 
 
 def _find_first_messages(ranks: int, groups: Longs) -> Bools:
@@ -428,16 +437,16 @@ def _find_first_messages(ranks: int, groups: Longs) -> Bools:
 class _RankWriter:
     """Writes the steps of a rank in one stream."""
 
-    def __init__(self, rank: int, work: _RankTurns, range_of: RangeOf, operands: int) -> None:
-        self.work, self.operands = work, operands
+    def __init__(self, rank: int, turns: _RankTurns, range_of: RangeOf, max_operands: int) -> None:
+        self.begun, self.turns, self.max_operands = turns.begun, turns.turns, max_operands
         self.writer = RankSteps(rank, range_of)
         self.pending: list[Fold] = []  # folds not written yet: the next puts of their results can be part of them
 
     def steps(self) -> list[Step]:
         """Return the steps of all turns: signals, waits, puts and folds."""
-        self._signal_or_wait(SIGNAL, self.work.begun)
-        for number in sorted(self.work.turns):
-            turn = self.work.turns[number]
+        self._signal_or_wait(SIGNAL, self.begun)
+        for number in sorted(self.turns):
+            turn = self.turns[number]
             if turn.after and any(not turn.after.isdisjoint(fold.rows) for fold in self.pending):
                 self._write_folds([])
             if turn.credits:
@@ -481,10 +490,10 @@ class _RankWriter:
 
     def _write_fold(self, into: Place, operands: tuple[Place, ...], count: int, fold_moves: tuple[Move, ...]) -> None:
         """Write a fold, in several steps if it has more operands than a step supports; the last has the moves."""
-        if len(operands) <= self.operands:
+        if len(operands) <= self.max_operands:
             self.writer.combine(Step(FOLD, (), fold_moves, into, operands, count), operands)
             return
-        for batch, is_last in operand_batches(operands, into, self.operands):
+        for batch, is_last in operand_batches(operands, into, self.max_operands):
             self.writer.combine(Step(FOLD, (), fold_moves if is_last else (), into, batch, count), batch)
 
 
@@ -493,8 +502,8 @@ class _GetWriter(_RankWriter):
 
     def steps(self) -> list[Step]:
         """Return the steps of all turns, with gets."""
-        for number in sorted(self.work.turns):
-            turn = self.work.turns[number]
+        for number in sorted(self.turns):
+            turn = self.turns[number]
             self._write_folds([])
             self._signal_or_wait(SIGNAL, turn.to)
             self._signal_or_wait(WAIT, turn.awaited)

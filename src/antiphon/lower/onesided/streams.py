@@ -53,7 +53,8 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
 
 
 def _number_trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
-    """Number operations in trees so that each subtree has consecutive numbers.
+    """Number operations in trees so that each subtree has consecutive numbers: it happens after the operation at its
+    top.
 
     The parent of a receive is its send; the parent of any other operation is the latest operation that it waits for.
     Return per operation its number, which is the first of its subtree, and the number after the last of its subtree.
@@ -116,7 +117,8 @@ def _find_components(program: Program, switched: Switched) -> Longs:
     dst = np.concatenate([program.wait, program.pairs.receive, request_sends])
     shape = (program.operations, program.operations)
     graph = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=shape)
-    label = connected_components(graph, directed=False)[1].astype(np.int64)
+    _, labels = connected_components(graph, directed=False)
+    label = labels.astype(np.int64)
     _, first = np.unique(label, return_index=True)
     number = np.empty(len(first), np.int64)
     order = np.lexsort((first, program.when[first]))
@@ -133,17 +135,18 @@ def _balance_components(program: Program, component: Longs, component_count: int
     keys = distinct(component * program.ranks + rank)
     component_of_key, rank_of_key = keys // program.ranks, keys % program.ranks
     ptr = pointers(component_of_key, component_count)
+    # Per component the number of its two ranks as a pair, or, if it has more ranks, a number of its own.
     pair = np.arange(component_count) + program.ranks**2
     of_two_ranks = np.flatnonzero(np.diff(ptr) == 2)
     pair[of_two_ranks] = rank_of_key[ptr[of_two_ranks]] * program.ranks + rank_of_key[ptr[of_two_ranks] + 1]
-    group = unique_inverse(pair, int(pair.max()) + 1)[1]
+    _, group = unique_inverse(pair, int(pair.max()) + 1)
     load_keys, load_number = np.unique(group[component] * program.ranks + rank, return_inverse=True)
     load = np.bincount(load_number, weights=work).astype(np.int64)
     groups, ranks = load_keys // program.ranks, load_keys % program.ranks
     begin = pointers(groups, int(group.max()) + 1)
     loads = np.zeros((stream_count, program.ranks), np.int64)
     stream = np.empty(len(begin) - 1, np.int64)
-    first = np.unique(group, return_index=True)[1]
+    _, first = np.unique(group, return_index=True)
     for number in np.argsort(first, kind="stable").tolist():
         rows = slice(int(begin[number]), int(begin[number + 1]))
         rank_columns = ranks[rows]

@@ -1,6 +1,6 @@
 """Find the operations of a program that switches can perform, for runtimes with multicast memory (NVLS).
 
-`switched` returns the operations that switches perform and those of the program that they replace. A joint is a
+`find_switched` returns the operations that switches perform and those of the program that they replace. A joint is a
 multicast or reduction in switches (see the glossary). Two forms can be performed on the memory of a group of ranks:
 
 - A reduction to a rank, then the multicast of just its result from there: the rank reads one place at all ranks
@@ -51,8 +51,10 @@ class Switched:
     requests: list[int]  # per switch operation, one of the sends that it replaces: both run in the same stream
     switch_of: Longs  # per operation, the switch that performs it or that it signals for; -1: none
     dropped: Bools  # per operation, whether a switch replaces it
-    bare: Bools  # per operation: a send or receive that moves no data any more and only signals completion
-    send_of: dict[int, int]  # bare receive -> the send of the same rank into the reduction that a switch replaces
+    signal_only: Bools  # per operation: a send or receive that moves no data any more and only signals completion
+    send_of: dict[
+        int, int
+    ]  # signal_only receive -> the send of the same rank into the reduction that a switch replaces
 
     @staticmethod
     def none(program: Program) -> Switched:
@@ -66,7 +68,7 @@ class Switched:
                        if switch.combines or place is switch.target})  # fmt: skip
 
 
-def switched(program: Program, layout: BufferLayout, format_name: str) -> Switched:
+def find_switched(program: Program, layout: BufferLayout, format_name: str) -> Switched:
     """Return the operations of switches for all joints of a program. O(n log n).
 
     Raises Unsupported, in the name of `format_name`, if a joint cannot be performed by a switch.
@@ -204,9 +206,9 @@ class _Finder:
 
     def _add_multicast(self, joint: _Joint, reductions: dict[int, _Joint]) -> None:
         """Add the switch operation of a multicast, with the reduction whose result it sends if there is one."""
-        rank = joint.sources[0]
+        [rank] = joint.sources
         source, size = self._common_place(joint.sends)
-        target = self._common_place(joint.receives)[0]
+        target, _ = self._common_place(joint.receives)
         fold = next(
             (
                 writer
@@ -219,7 +221,7 @@ class _Finder:
         # Reduction and multicast in one: the switch reads `place` at all ranks and writes it at all of them.
         if fold is not None:
             reduction = reductions.pop(fold)
-            place = self._common_place(reduction.sends)[0]
+            place, _ = self._common_place(reduction.sends)
             own_operands = set(self._places_of(fold)[1:]) - {self._places_of(row)[0] for row in reduction.receives}
             if source != target or own_operands != {place}:
                 raise self._make_refusal(NO_COMMON_PLACE)
@@ -237,12 +239,12 @@ class _Finder:
                     "switches write at the rank that asks them, too, and it has something else there"
                 )
         # The messages remain as signals of completion, without data.
-        bare = joint.sends + joint.receives
+        signal_only = joint.sends + joint.receives
         self.switched.dropped[dropped] = True
-        self.switched.bare[bare] = True
-        self.switched.switch_of[dropped + bare] = len(self.switched.switches)
+        self.switched.signal_only[signal_only] = True
+        self.switched.switch_of[dropped + signal_only] = len(self.switched.switches)
         # The time of a message is twice its step, that of a fold one more.
-        ranks, step = tuple(sorted([rank, *joint.targets])), int(self.program.when[bare[0]]) // 2
+        ranks, step = tuple(sorted([rank, *joint.targets])), int(self.program.when[signal_only[0]]) // 2
         self.switched.requests.append(joint.sends[0])
         self.switched.switches.append(Switch(rank, ranks, source, target, size, step, fold is not None))
 
