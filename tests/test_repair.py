@@ -45,7 +45,7 @@ def hops(schedule: Schedule, machine: Topology) -> set[tuple[int, int, int]]:
     return {*zip(schedule.op.tolist(), schedule.src.tolist(), schedule.dst.tolist(), strict=True)}
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 32))])
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 32))])
 def test_repaired_plans_of_random_machines(seed: int) -> None:
     """Every repaired plan is verified when it is made, and none beats the bound of the degraded machine."""
     rng = random.Random(seed)
@@ -86,7 +86,7 @@ def test_repaired_plans_of_random_machines(seed: int) -> None:
         ("allgather", "dgx1v", {"drop_links": "0-3:1"}, "sccl", 0.9, 1.1),
         pytest.param("allreduce", "dgx1v", {"drop_links": "0-3:1"}, "sccl", 0.5, 1.1, marks=pytest.mark.slow),
         ("allreduce", "hgx-h100", {"slow": "3-nvswitch=0.5"}, "nvls", 0, 1.05),  # no trees: planned anew
-        ("allreduce", "full:ranks=8", {"drop_links": "0-1"}, "recursive-doubling", 0, 1.1),
+        ("allreduce", "full:ranks=4", {"drop_links": "0-1"}, "recursive-doubling", 0, 1.1),
     ],
 )  # fmt: skip
 def test_most_of_a_plan_stays_and_the_rest_is_near_the_bound(
@@ -132,9 +132,9 @@ def test_links_are_matched_by_their_ends_and_kinds() -> None:
 
 def test_a_plan_that_is_repaired_again_keeps_the_name_of_its_planner() -> None:
     """However often a plan is repaired, its first planner is named; without claims, the schedule names it."""
-    plan = antiphon.plan("allreduce", "full:ranks=8", planner="recursive-doubling")
-    for links in ("0-1", "0-1,2-3", "0-1,2-3,4-5"):
-        plan = repair(plan, degrade("full:ranks=8", drop_links=links), nbytes="4MB")
+    plan = antiphon.plan("allreduce", "full:ranks=4", planner="recursive-doubling")
+    for links in ("0-1", "0-1,2-3", "0-1,2-3,0-2"):
+        plan = repair(plan, degrade("full:ranks=4", drop_links=links), nbytes="4MB")
         entry = plan.entries[0]
         assert entry.claims["repaired"]["planner"] == entry.schedule.provenance["found"]["of"] == "recursive-doubling"
     old = antiphon.plan("alltoall", "ring:ranks=4", planner="relay")
@@ -144,9 +144,12 @@ def test_a_plan_that_is_repaired_again_keeps_the_name_of_its_planner() -> None:
 
 
 def test_every_range_of_a_table_is_repaired() -> None:
-    tuning = antiphon.tune("allreduce", "dgx1v", nbytes="1KB:1MB:1000", planners=["trees", "recursive-doubling"])
+    search = antiphon.Search(workers="none")
+    planners = ["ring", "recursive-doubling"]
+    tuning = antiphon.tune("allreduce", "full:ranks=8", nbytes="1KB:1MB:1000", planners=planners, search=search)
     old = tuning.plans["allreduce"]
-    plan = repair(old, degrade("dgx1v", drop_links="0-4"))
+    assert len(old.entries) > 1
+    plan = repair(old, degrade("full:ranks=8", drop_links="0-1"))
     assert [(e.start, e.stop) for e in plan.entries] == [(e.start, e.stop) for e in old.entries]
     assert antiphon.verify(plan)
 
