@@ -254,8 +254,9 @@ def main() -> None:
             known[f"{spec} {kind}"] = measured(spec, kind, sizes, planners)
             print(told(spec, kind, known[f"{spec} {kind}"], names), flush=True)
     elif given.bounds:
-        for key in [f"{spec} {kind}" for spec, kind in wanted if f"{spec} {kind}" in known]:
-            known = keep("zoo", {key: bounded_anew(*key.rsplit(" ", 1), known[key])})
+        for spec, kind in wanted:
+            if (key := f"{spec} {kind}") in known:
+                known = keep("zoo", {key: bounded_anew(spec, kind, known[key])})
     elif not given.table:
         known = in_rounds(wanted, sizes, given.rounds, given.again)
     if given.table:

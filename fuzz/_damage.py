@@ -245,8 +245,7 @@ def chunks(rng: random.Random, schedule: Schedule) -> Schedule:
         whole, half = 2 * whole, share[at] // 2
         share[at] -= half
         offset, share = [*offset, offset[at] + share[at]], [*share, half]
-    arrays = (np.array(column, np.int64) for column in (block, offset, share))
-    made = Chunks(*arrays, denominator=whole)
+    made = Chunks(np.array(block, np.int64), np.array(offset, np.int64), np.array(share, np.int64), whole)
     pieces = schedule.pieces if isinstance(schedule.pieces, int) else 1
     return replace(schedule, chunks=made, pieces=pieces)
 

@@ -66,7 +66,7 @@ class Definition:
         """Whole numbers toward zero; the others once, in the type in which they were added."""
         if self.dtype.kind in "iu":
             return np.array([abs(x) // count * (1 if x > 0 else -1) for x in total.tolist()], self.dtype)
-        added = np.float64 if self.dtype.itemsize == 8 else np.float32
+        added: Any = np.float64 if self.dtype.itemsize == 8 else np.float32
         return np.asarray(total.astype(added) / added(count))
 
     # ---- buffers ----

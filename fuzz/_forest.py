@@ -136,9 +136,9 @@ def time_of_tasks(topology: Any, listed: list[Task], about: float | None = None)
             raise TooLargeError
     if not right:
         return 0.0
-    weight = max(right)
-    found = solved(topology, ways, pairs, columns, [x / weight for x in right], (about or weight) / weight)
-    return found if found is None else found * weight
+    scale = max(right)
+    found = solved(topology, ways, pairs, columns, [x / scale for x in right], (about or scale) / scale)
+    return found if found is None else found * scale
 
 
 def solved(topology: Any, ways: Any, pairs: Any, columns: Any, right: list[float], about: float) -> float | None:

@@ -44,7 +44,7 @@ def machine(rng: random.Random, most_ranks: int = 5) -> Topology:
         pairs += [(b, a) for a, b in pairs]
     else:
         pairs = list(zip(nodes, nodes[1:] + nodes[:1], strict=True))
-    pairs += [tuple(rng.sample(nodes, 2)) for _ in range(rng.randint(0, 2 * ranks))]
+    pairs += [(a, b) for a, b in (rng.sample(nodes, 2) for _ in range(rng.randint(0, 2 * ranks)))]
     if rng.random() < 0.15 and len(pairs) > 2:
         pairs.pop(rng.randrange(len(pairs)))
     top = rng.choice([1, 2, 4, 100, 10**6])

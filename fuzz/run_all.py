@@ -102,7 +102,7 @@ def go(fuzzer: Fuzzer, length: str, seed: int, times: int) -> dict[str, Any]:
         output = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    row = {
+    row: dict[str, Any] = {
         "fuzzer": fuzzer.name,
         "judge": fuzzer.judge,
         "length": length,

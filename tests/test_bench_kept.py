@@ -1,25 +1,21 @@
 """What benches keep: cases of several runs beside each other, and none of a run with only some planners."""
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import _common
+import bench_scale
+import bench_zoo
 import pytest
 
-BENCH = Path(__file__).resolve().parent.parent / "bench"
-NAMES = ("_common", "bench_zoo", "bench_scale")
 CASE = {"cpu": 1.0, "tight": True, "1KB": {"seconds": 2e-6, "ratio": 2.0, "by": "ring"}}
 
 
 @pytest.fixture
 def benches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCH))
-    for name in NAMES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    common, zoo, scale = (import_module(name) for name in NAMES)
-    monkeypatch.setattr(common, "RESULTS", tmp_path)
-    return common, zoo, scale
+    monkeypatch.setattr(_common, "RESULTS", tmp_path)
+    return _common, bench_zoo, bench_scale
 
 
 def test_two_runs_of_the_zoo_at_once_keep_both(benches: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,11 @@
 """Bounds by linear programming against one written apart (fuzz/): rates of paths and trees, not flows on links."""
 
 import random
-import sys
 from fractions import Fraction
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
+from _forest import least_time
 from numpy.typing import NDArray
 from quick import examples, in_turn
 
@@ -15,8 +13,6 @@ from antiphon.core.bounds import Bound, LpDual, bound, recheck
 from antiphon.core.collective import KINDS, ROOTED, Collective, custom_relation
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
-least_time = import_module("_forest").least_time
 CLOSE = 1e-6  # of two programs, of which one is solved in doubles
 
 
@@ -48,6 +44,7 @@ def judged(t: Topology, c: Collective, fetched: NDArray[np.int64] | None = None)
     assert found.bytes_per_second is not None
     proved = float(c.buffer_weight / found.bytes_per_second)
     best = least_time(t, c, proved) if fetched is None else exchanged(t, fetched)
+    assert best is not None
     assert proved <= best * (1 + CLOSE), (t, c)
     met = best <= proved * (1 + CLOSE)
     assert met or found.tight is not True or fetched is not None, (t, c)

@@ -13,8 +13,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import _forest as forest
+import _harness as harness
+import _mangle as mangle
+import _meaning as meaning
+import bounds_by_size
+import joints
+import loaders
+import machines
+import msccl
 import numpy as np
 import pytest
+import run_all
+import runs
+import schedules
 from quick import examples, in_turn
 
 from antiphon.core import joints as core_joints
@@ -27,14 +39,6 @@ from antiphon.core.verify import joined as verify_joined
 from antiphon.errors import Invalid
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "fuzz"))
-harness, schedules, joints, machines, bounds_by_size, runs, loaders, msccl, mangle, meaning, forest, run_all = map(
-    import_module,
-    (
-        "_harness", "schedules", "joints", "machines", "bounds_by_size", "runs", "loaders", "msccl", "_mangle",
-        "_meaning", "_forest", "run_all",
-    ),
-)  # fmt: skip
 
 
 def few(module: Any, count: int, seed: int = 1) -> Counter[str]:

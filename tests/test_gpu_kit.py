@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gpu_kit
 import pytest
 from quick import ordinary
 
@@ -21,14 +22,10 @@ pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A kit with a part of each sort."""
     folder = tmp_path_factory.mktemp("kit")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCH))
-        import gpu_kit
-
-        gpu_kit.build_kit(
-            folder, "threads", programs=gpu_kit.PROGRAMS[3:4], machines=["full:ranks=5", "hgx-h100"],
-            dtypes=["bfloat16"], timed=(gpu_kit.TIMED[1:2] + gpu_kit.TIMED[3:])[:KINDS], sizes=["1024", "40000"],
-        )  # fmt: skip
+    gpu_kit.build_kit(
+        folder, "threads", programs=gpu_kit.PROGRAMS[3:4], machines=["full:ranks=5", "hgx-h100"],
+        dtypes=["bfloat16"], timed=(gpu_kit.TIMED[1:2] + gpu_kit.TIMED[3:])[:KINDS], sizes=["1024", "40000"],
+    )  # fmt: skip
     return folder
 
 

@@ -1,16 +1,14 @@
 """The interpreter: against what collectives give by definition, and in random asynchronous orders."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import asynchronous
 import numpy as np
 import pytest
+from _definition import Definition
 from asynchronous import interpret_async
 from numpy.typing import NDArray
 from quick import examples, in_turn
@@ -24,9 +22,6 @@ from antiphon.core.interpret import analyse, block_elements, busbw_factor, inter
 from antiphon.core.interpret.buffers import chunk_bounds, sides
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.errors import Invalid, Unsupported
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
-Definition = import_module("_definition").Definition
 
 Array = NDArray[Any]
 Row = tuple[int, ...]  # step, chunk, src, dst, op and, in schedules with slots, src_slot, dst_slot

@@ -1,6 +1,5 @@
 """Ctrl-C and SIGTERM at any moment: one line, the exit code, nothing left (more often: fuzz/interrupts.py)."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -8,9 +7,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import interrupts
 import pytest
 from quick import in_turn
 
@@ -22,17 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-c"]
 
 
-@pytest.fixture(scope="module")
-def fuzzer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("interrupts", ROOT / "fuzz" / "interrupts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["interrupts"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 QUICK = ("topology", "verify")  # those that take longer: in the slow set
 
 
@@ -41,9 +29,9 @@ QUICK = ("topology", "verify")  # those that take longer: in the slow set
     ("tries", "busy", "names", "least"),
     [(3, 0, QUICK, 1), *((40, busy, (), 21) for busy in (0, 4))],
 )
-def test_at_random_moments(fuzzer: ModuleType, tries: int, busy: int, names: tuple[str, ...], least: int) -> None:
-    commands = [command for command in fuzzer.COMMANDS if not names or command[0] in names]
-    counts, faults = fuzzer.interrupts(tries, busy, seed=7, commands=commands)
+def test_at_random_moments(tries: int, busy: int, names: tuple[str, ...], least: int) -> None:
+    commands = [command for command in interrupts.COMMANDS if not names or command[0] in names]
+    counts, faults = interrupts.interrupts(tries, busy, seed=7, commands=commands)
     assert not faults
     assert counts["interrupted"] >= least  # the others were done before
 

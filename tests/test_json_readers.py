@@ -2,14 +2,13 @@
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import loaders
 import probe_cases
 import pytest
 from quick import in_turn
@@ -21,9 +20,6 @@ from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import METADATA, Node
 from antiphon.formats.chakra.read import groups_of
 from antiphon.formats.written import Wrong
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
-loaders = import_module("loaders")
 
 BAD_TEXT = (b"\xff", b"\xed\xa0\x80", b"\xc3", b"\\ud800", b"\\udc00x", b"\\ud800\\u0041", b"\\u00", b"\\x41", b"\x00")
 ODD_VALUES = (

@@ -2,13 +2,12 @@
 
 import random
 import re
-import sys
 import tracemalloc
-from importlib import import_module
 from pathlib import Path
 
 import msccl_cases as cases
 import pytest
+from _msccl_executor import verdict
 from entries import msccl_xml
 from quick import in_turn
 from tables import listed
@@ -26,9 +25,6 @@ from antiphon.lower.blocks.blocks import Row, compile_to_blocks, separate_reduct
 from antiphon.lower.blocks.place import Limits
 from antiphon.lower.machine.judge import judge
 from antiphon.planners.table import TABLE
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
-verdict = import_module("_msccl_executor").verdict
 
 PLANNERS = [
     (planner, coll)

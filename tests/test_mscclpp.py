@@ -4,13 +4,14 @@ import copy
 import json
 import random
 import re
-import sys
 import tracemalloc
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import _harness as harness
+import _mscclpp_executor as executor
+import mscclpp as fuzzer
 import pytest
 from mscclpp_cases import FOREIGN, NOP, SWITCHED, tell
 from packing_cases import OPTIMA
@@ -35,9 +36,6 @@ from antiphon.lower.machine.judge import judge
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.streams import find_credits
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "fuzz"))
-harness, fuzzer, executor = map(import_module, ("_harness", "mscclpp", "_mscclpp_executor"))
 CASES = [
     ("allreduce", "ring:ranks=4", "ring"), ("allreduce", "dgx1v", "multi-ring"),
     ("allreduce", "full:ranks=8", "halving-doubling"), ("alltoall", "full:ranks=5", "pairwise"),

@@ -3,13 +3,12 @@
 import copy
 import json
 import random
-import sys
 from dataclasses import replace
 from fractions import Fraction
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import _mscclpp_executor as executor
 import numpy as np
 import pytest
 from entries import mscclpp_json
@@ -30,9 +29,6 @@ from antiphon.formats.mscclpp.read import plan_of
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.to_schedule import code_to_schedule
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
-executor = import_module("_mscclpp_executor")
 
 Row = dict[str, Any]
 

@@ -1,21 +1,21 @@
 """The verifier in known cases: what is right is accepted, and every kind of fault is told in the user's terms."""
 
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+import _meaning as meaning
 import numpy as np
 import pytest
+from _damage import damage
 from generate import Case, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import in_turn
+from schedules import compare
 from small_plans import full, of_rows, star
 
 from antiphon.core.collective import Collective, custom_relation
@@ -25,13 +25,6 @@ from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import Fault, layout, sets, trees, verify
 from antiphon.errors import Invalid
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "fuzz"))
-meaning, damage, compare = (
-    import_module("_meaning"),
-    import_module("_damage").damage,
-    import_module("schedules").compare,
-)
 
 UNIT = LinkType("nvlink", Fraction(1))
 
