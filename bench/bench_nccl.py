@@ -25,7 +25,7 @@ from published import FIT, HELD_OUT, ONE_FOR_ALL, Published, published, xla_tabl
 
 from antiphon.cost.nccl.accuracy import FILE, FORMAT, PLACES, RANGES, VERSION
 from antiphon.cost.nccl.calls import shipped_calls
-from antiphon.cost.nccl.choice import Costs, prices
+from antiphon.cost.nccl.choice import Costs, price_options
 from antiphon.cost.nccl.gpus import gpu_of
 from antiphon.cost.nccl.place import place_of
 from antiphon.show.pictures.chart import DARK, FONT, GREY, Frame
@@ -59,7 +59,7 @@ def points() -> list[Point]:
         costs = Costs(gpu, known[table.fabric] if table.fabric else None, table.processes == ONE_FOR_ALL)
         place = place_of(topology(table.topology))
         for nbytes, seconds in table.seconds():
-            best = prices(place, costs, table.collective, nbytes, algorithms_of(table))[0]
+            best = price_options(place, costs, table.collective, nbytes, algorithms_of(table))[0]
             found.append(Point(table.name, table.part, nbytes, seconds, best.seconds, best.name))
     return found
 

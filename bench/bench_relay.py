@@ -30,7 +30,7 @@ from published import RELAY_SOURCE, relay_sweep, relay_tables
 import antiphon
 from antiphon.cost import Profile, prepare
 from antiphon.cost.nccl.calls import SIMPLE, shipped_calls
-from antiphon.cost.nccl.choice import Costs, prices
+from antiphon.cost.nccl.choice import Costs, price_options
 from antiphon.show.pictures.chart import DARK, FONT, GREY, Frame
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
@@ -80,7 +80,7 @@ def compared() -> list[Row]:
         found.append({
             "nbytes": row.nbytes, "rccl_measured": row.nccl, "relay_measured": row.relay,
             "pipelined_relay_measured": row.pipelined,
-            "rccl_modelled": prices(place, costs, "allreduce", row.nbytes)[0].seconds,
+            "rccl_modelled": price_options(place, costs, "allreduce", row.nbytes)[0].seconds,
             "relay_modelled": start + STEPS * LINK_SHARE["allreduce"] * row.nbytes / rate,
             "ours_at_rccl_rate": ours, "ours_at_rcclx_rate": start - STEPS * hop + as_relays,
             "links_alone": row.nbytes / 7 / LINK, "planner": entry.schedule.provenance["planner"],

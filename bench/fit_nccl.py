@@ -20,8 +20,20 @@ from _common import print_table
 from numpy.typing import NDArray
 from published import FIT, ONE_FOR_ALL, Published, published, relay_tables, xla_tables
 
-from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Copies, Nvls, Units
-from antiphon.cost.nccl.choice import CHOSEN, Costs, prices
+from antiphon.cost.nccl.calls import (
+    FOLDER,
+    FORMAT,
+    LL,
+    LL128,
+    PROTOCOLS,
+    SIMPLE,
+    VERSION,
+    CallFigures,
+    Copies,
+    Nvls,
+    Units,
+)
+from antiphon.cost.nccl.choice import CHOSEN, Costs, price_options
 from antiphon.cost.nccl.gpus import box_of
 from antiphon.cost.nccl.msccl import ALLPAIRS, shipped_algorithms
 
@@ -117,14 +129,14 @@ def weight_of(name: str) -> float:
     return LATENCY_WEIGHT if latency else SHARE_WEIGHT if share else PRIOR_WEIGHT
 
 
-def calls_of(figures: Figures, name: str, tables: list[str], of: list[str], assumed: list[str]) -> Calls:
+def calls_of(figures: Figures, name: str, tables: list[str], of: list[str], assumed: list[str]) -> CallFigures:
     told = {**GPUS, **NETWORKS}[name]
     nvls = (
         Nvls(**{figure: figures[f"{name} nvls {figure}"] for figure in ("latency", "share", "ramp")})
         if "nvls" in told
         else None
     )
-    return Calls(
+    return CallFigures(
         format=FORMAT, version=VERSION, name=name, boxes=told.get("boxes", []), measured=of,
         kinds=told.get("kinds", []), gpus=told.get("gpus", []), library=told.get("library", "NCCL"),
         calibrated_by=tables, assumed=assumed,
@@ -182,7 +194,7 @@ def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, i
             costs = Costs(known[table.gpu], network, table.processes == ONE_FOR_ALL)
             for nbytes, seconds in table.seconds():
                 if nbytes >= LEAST:
-                    priced = prices(places[table.name], costs, table.collective, nbytes, algorithms_of(table))
+                    priced = price_options(places[table.name], costs, table.collective, nbytes, algorithms_of(table))
                     found.append(np.log(priced[0].seconds / seconds))
         return np.concatenate([found, drawn * (logs - start)])
 

@@ -23,8 +23,20 @@ from antiphon.cost.nccl.accuracy import (
     is_clearly_faster,
     is_within_error,
 )
-from antiphon.cost.nccl.calls import PROTOCOLS, Calls, read_calls, shipped_calls
-from antiphon.cost.nccl.choice import COLLNET, KINDS, NVLS, NVLS_TREE, PAT, RING, SENDS, SYMMETRIC, TREE, Costs, prices
+from antiphon.cost.nccl.calls import PROTOCOLS, CallFigures, read_calls, shipped_calls
+from antiphon.cost.nccl.choice import (
+    COLLNET,
+    KINDS,
+    NVLS,
+    NVLS_TREE,
+    PAT,
+    RING,
+    SENDS,
+    SYMMETRIC,
+    TREE,
+    Costs,
+    price_options,
+)
 from antiphon.cost.nccl.msccl import read_algorithms
 from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported
@@ -33,11 +45,11 @@ from antiphon.units import parse_size
 
 GB = 10**9
 TWO_BOXES = "cluster:box=hgx-h100,boxes=2"
-FLAT = Calls(
+FLAT = CallFigures(
     format="antiphon-calls", version=1, name="flat", boxes=["x"], launch=1e-6, launch_more=2e-6,
     hop=dict.fromkeys(PROTOCOLS, 1e-6), share=dict.fromkeys(PROTOCOLS, 1.0),
 )  # fmt: skip
-NET = Calls(
+NET = CallFigures(
     format="antiphon-calls", version=1, name="net", kinds=["ib"], hop=dict.fromkeys(PROTOCOLS, 1e-5),
     share=dict.fromkeys(PROTOCOLS, 1.0), message=3e-6,
 )  # fmt: skip
@@ -45,7 +57,7 @@ NET = Calls(
 
 def price(machine: str, collective: str, nbytes: int, algorithm: str) -> float:
     place = place_of(topology(machine))
-    return prices(place, Costs(FLAT, NET), collective, nbytes, (algorithm,))[0].seconds
+    return price_options(place, Costs(FLAT, NET), collective, nbytes, (algorithm,))[0].seconds
 
 
 @pytest.mark.parametrize(
@@ -102,7 +114,7 @@ def test_forms(machine: str, collective: str, algorithm: str, microseconds: floa
 def test_one_process_launches_on_one_gpu_after_the_other_while_they_work(
     collective: str, nbytes: int, microseconds: float
 ) -> None:
-    found = prices(place_of(topology("dgx-a100")), Costs(FLAT, None, True), collective, nbytes)[0]
+    found = price_options(place_of(topology("dgx-a100")), Costs(FLAT, None, True), collective, nbytes)[0]
     assert found.seconds * 1e6 == pytest.approx(microseconds, rel=1e-5)
     assert found.seconds == pytest.approx(sum(found.terms.values()))
 
@@ -403,7 +415,10 @@ def test_versions_and_registered_buffers(
 )  # fmt: skip
 def test_forms_of_symmetric_kernels(kind: str, protocol: str, hops: int, wires: float) -> None:
     """A launch of 1 us, hops of 1 us, and 9 MB over 300 GB/s (30 us)."""
-    found = {way.name: way for way in prices(place_of(topology("dgx-a100")), Costs(FLAT), kind, 9_000_000, [SYMMETRIC])}
+    found = {
+        way.name: way
+        for way in price_options(place_of(topology("dgx-a100")), Costs(FLAT), kind, 9_000_000, [SYMMETRIC])
+    }
     assert found[f"symmetric {protocol}"].seconds * 1e6 == pytest.approx(1 + hops + 30 * wires)
     assert "symmetric nvls" not in found
 
@@ -423,7 +438,7 @@ def test_what_no_engine_can_do_is_not_priced(collective: str, machine: str) -> N
 )
 def test_protocols_of_sends(machine: str, nbytes: int, protocol: str) -> None:
     """By NCCL's threshold of 16 KiB for each send, which has no LL128."""
-    options = prices(place_of(topology(machine)), Costs(FLAT, NET), "alltoall", nbytes)
+    options = price_options(place_of(topology(machine)), Costs(FLAT, NET), "alltoall", nbytes)
     assert [option.protocol for option in options] == [protocol]
 
 

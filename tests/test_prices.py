@@ -16,7 +16,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import shipped_calls
-from antiphon.cost.nccl.choice import ALGORITHMS, KINDS, prices
+from antiphon.cost.nccl.choice import ALGORITHMS, KINDS, price_options
 from antiphon.cost.nccl.library import library_here
 from antiphon.cost.nccl.place import place_of
 from antiphon.cost.replay.job import ProcessGroup
@@ -54,7 +54,7 @@ def test_what_nccl_takes_is_above_the_bound_and_grows(machine: Topology, kind: s
         return
     before: dict[str, float] = {}
     for nbytes in sorted((one, other)):
-        found = prices(library.place, library.costs, kind, nbytes, ALGORITHMS)
+        found = price_options(library.place, library.costs, kind, nbytes, ALGORITHMS)
         for way in found:
             transfer = float(nbytes / least.bytes_per_second) if least.bytes_per_second else 0.0
             assert max(least.latency, transfer) <= way.seconds * (1 + 1e-9), way

@@ -30,7 +30,7 @@ from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.basis import profile_basis
 from antiphon.cost.lowering_costs import COPIES, KERNEL, PULL, STEPS, LoweringCosts, check_lowering
-from antiphon.cost.nccl.calls import LL, SIMPLE, Calls
+from antiphon.cost.nccl.calls import LL, SIMPLE, CallFigures
 from antiphon.cost.nccl.library import library_here
 from antiphon.cost.nccl.place import node_of_ranks
 from antiphon.cost.prediction import LazyPath, Prediction, Predictor
@@ -93,7 +93,7 @@ def _most_messages(schedule: Schedule, pull: bool = False) -> float:
     return float(largest.sum())
 
 
-def costs_on(gpu: Calls) -> dict[str, LoweringCosts]:
+def costs_on(gpu: CallFigures) -> dict[str, LoweringCosts]:
     """Return the costs of every lowering that follow from the figures of NCCL's calls on these GPUs."""
     if LL not in gpu.hop or SIMPLE not in gpu.hop:
         return {}
@@ -133,7 +133,7 @@ def lowering(
         raise Unsupported("model lowering: has no costs of switches that multicast or reduce; use --model calls")
     if profile == Profile():
         gpu_costs = library_here(topology, gpu=gpu).costs
-        figures: Calls | None = gpu_costs.gpu
+        figures: CallFigures | None = gpu_costs.gpu
         costs: Mapping[str, LoweringCosts] = costs_on(gpu_costs.gpu)
         basis = f"{gpu_costs.brief()}; {ASSUMED}"
     else:
@@ -156,7 +156,7 @@ class _Lowered:
     costs: Mapping[str, LoweringCosts]
     work: Mapping[str, Work]
     barriers: Barriers
-    gpu: Calls | None
+    gpu: CallFigures | None
     basis: str
 
     def __call__(self, nbytes: int) -> Prediction:

@@ -123,6 +123,7 @@ class Range:
         return f"Range({self.collective}, {sizes}: {description})"
 
     def as_json(self) -> dict[str, Any]:
+        bottleneck, _ = self.candidate.why[self.at]
         return {
             "collective": self.collective,
             "from": self.start,
@@ -135,7 +136,7 @@ class Range:
             "speedup": self.speedup,
             "at": self.at,
             "variant": self.candidate.variant,
-            "bottleneck": self.candidate.why[self.at][0],
+            "bottleneck": bottleneck,
             "rests_on": self.rests_on,
             "use": "library" if self.served_by else "ours",
             **({"served_by": self.served_by} if self.served_by else {}),

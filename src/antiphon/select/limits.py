@@ -103,7 +103,7 @@ def least_times(
     profile: Profile | None = None,
 ) -> dict[int, float]:  # fmt: skip
     """Return the least seconds of any schedule by size under a model. Raises Unsupported if none are known."""
-    options = model_of(model)[1]
+    _, options, *_ = model_of(model)
     proofs = BoundEvaluator(topology, collective, bound)
     lower_bound = model_bound(model.partition(":")[0], options, proofs, profile)
     if lower_bound is None:

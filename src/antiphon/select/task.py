@@ -309,7 +309,8 @@ def _simulated_key(context: Context, kind: str, rows: bytes, schedule: Schedule)
     """
     if not context.model.can.limits_pieces or context.cuts is not None or schedule.joint is not None:
         return None
-    return kind, add_pieces(rows, pieces_of(limit_pieces(schedule)[0]))
+    limited, _ = limit_pieces(schedule)
+    return kind, add_pieces(rows, pieces_of(limited))
 
 
 def price_schedule(context: Context, schedule: Schedule, rivals: Sequence[Times] = ()) -> Prices | None:

@@ -41,7 +41,7 @@ class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
 
     latency: float  # seconds of both together
     share: float  # fraction of a GPU's bandwidth
-    ramp: float = 0.0  # seconds; replaces that of `Calls`
+    ramp: float = 0.0  # seconds; replaces that of `CallFigures`
 
 
 class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -64,7 +64,7 @@ class Copies(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     assumed: list[str] = []
 
 
-class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class CallFigures(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The figures of one generation of GPUs (`boxes` lists its machines, `measured` those whose tables were used) or of
     one network (`kinds` of links).
 
@@ -72,10 +72,9 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     for each further GPU that the same process drives, `launch_channel`: for each further channel of each of its GPUs.
     `hop`: seconds of latency from one rank to the next, by protocol; `share`: the fraction of the bandwidth that data
     get by protocol. The first bytes of a call over a GPU's links are slower (few channels, short buffers): they take 1
-    +
-    `slowdown` times as long, which adds at most `ramp` seconds to a call. `message`: for a network, seconds per further
-    message that a rank sends to another node at the same time; for GPUs, per further rank of its node to which it sends
-    the same data, or with whose data it combines its own.
+    + `slowdown` times as long, which adds at most `ramp` seconds to a call. `message`: for a network, seconds per
+    further message that a rank sends to another node at the same time; for GPUs, per further rank of its node to which
+    it sends the same data, or with whose data it combines its own.
     """
 
     format: str
@@ -148,16 +147,16 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         return f"{device} {self.name} calibrated by {', '.join(self.calibrated_by)}"
 
 
-def read_calls(data: bytes) -> Calls:
+def read_calls(data: bytes) -> CallFigures:
     """Parse and check a file of this format."""
-    calls = decode(data, Calls)
+    calls = decode(data, CallFigures)
     check_keys(data)
     calls.check()
     return calls
 
 
 @cache
-def shipped_calls() -> Mapping[str, Calls]:
+def shipped_calls() -> Mapping[str, CallFigures]:
     """Return the figures that come with Antiphon, by name."""
     tables = {}
     for file in sorted(FOLDER.glob("*.json")):

@@ -1,4 +1,4 @@
-"""Price NCCL's options, each an algorithm with a protocol; NCCL chooses the fastest. `library` calls `prices`.
+"""Price NCCL's options, each an algorithm with a protocol; NCCL chooses the fastest. `library` calls `price_options`.
 
 The algorithms, from NCCL's documentation and logs: rings, double binary trees, NVLS and NVLS trees (the switches of a
 node reduce and multicast), CollNet (the network reduces), PAT (parallel aggregated trees; one rank per node), each with
@@ -26,6 +26,11 @@ A call takes launch + hops + max(b + min(slowdown * b, ramp), c): its bytes need
 cards at full speed, and the first of them are slower over the wire, as few channels are in use and buffers are short.
 So a call gains bandwidth with its size, and loses `ramp` at most.
 
+From `CallFigures` (calls.py), by protocol: `hop`, seconds from one rank to the next; `share`, the fraction of a link's
+bandwidth that data get. From `Place` (place.py), in bytes per second: `wire`, with which a rank sends within its node;
+`card`, a node's, over all its cards; `to_all`, a rank's while all of its node send to all; `cuts`, out of groups of
+nodes. `local` is g.
+
 Example: a ring allreduce of S = 1 GB on 8 GPUs of one node at 300 GB/s usable: 14 h + 1.75 GB / 300 GB/s + ramp.
 """
 
@@ -36,7 +41,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log2
 
 from antiphon.core.collective import ROOTED
-from antiphon.cost.nccl.calls import LL, LL128, SIMPLE, Calls
+from antiphon.cost.nccl.calls import LL, LL128, SIMPLE, CallFigures
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
 
@@ -83,8 +88,8 @@ class Costs:
     `origin`: why these figures apply, if the topology does not name them ("GPUs taken for h100 by their name").
     """
 
-    gpu: Calls
-    network: Calls | None = None
+    gpu: CallFigures
+    network: CallFigures | None = None
     one_process: bool = False
     origin: str = ""
 
@@ -143,7 +148,7 @@ class Costs:
         return [self.origin] if self.origin else []
 
     @property
-    def _tables(self) -> list[Calls]:
+    def _tables(self) -> list[CallFigures]:
         return [calls for calls in (self.gpu, self.network) if calls is not None]
 
 
@@ -171,7 +176,7 @@ class Load:
         return self.cards * nodes * (place.nodes - nodes) / (place.nodes - 1)
 
 
-def prices(
+def price_options(
     place: Place, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = CHOSEN
 ) -> list[OptionPrice]:
     """Price all options of NCCL for this collective, fastest first."""

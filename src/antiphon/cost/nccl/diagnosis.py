@@ -30,7 +30,7 @@ import msgspec
 
 from antiphon.cost.nccl.accuracy import LARGE, SMALL
 from antiphon.cost.nccl.calls import PROTOCOLS
-from antiphon.cost.nccl.choice import CHOSEN, NVLS, NVLS_TREE, RING, TREE, Costs, OptionPrice, prices
+from antiphon.cost.nccl.choice import CHOSEN, NVLS, NVLS_TREE, RING, TREE, Costs, OptionPrice, price_options
 from antiphon.cost.nccl.library import LibraryModel
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
@@ -112,7 +112,7 @@ class Fault:
 
     def at(self, collective: str, nbytes: int) -> OptionPrice:
         """Return the library's choice on the degraded machine; Unsupported if no option is left."""
-        for option in prices(self.place, self.costs, collective, nbytes, self.algorithms):
+        for option in price_options(self.place, self.costs, collective, nbytes, self.algorithms):
             if option.protocol in self.protocols:
                 return replace(option, seconds=option.seconds + self.call_seconds)
         raise Unsupported(f"{collective}: no option is left")

@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import cache
 
 from antiphon.core.topology import Topology
-from antiphon.cost.nccl.calls import Calls
+from antiphon.cost.nccl.calls import CallFigures
 from antiphon.cost.nccl.place import Place, place_of
 from antiphon.errors import AntiphonError
 from antiphon.topologies.degraded import DEGRADED
@@ -35,7 +35,9 @@ _MODELS = (
 EC2 = "ec2:instance="  # begin of names of Amazon's machines
 
 
-def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls]) -> tuple[Calls, str] | None:
+def generation_of(
+    machine: Topology, place: Place, catalogue: Mapping[str, CallFigures]
+) -> tuple[CallFigures, str] | None:
     """Return the figures of the machine's GPUs, and a remark if they are not known to be its own; None if unknown."""
     calls = gpu_of(machine.name, catalogue)
     if calls is not None:
@@ -54,7 +56,7 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, Calls
     return (catalogue[generation], f"GPUs taken for {generation} by their name, {model['model']}") if fits else None
 
 
-def generation_named(model: str, catalogue: Mapping[str, Calls]) -> str | None:
+def generation_named(model: str, catalogue: Mapping[str, CallFigures]) -> str | None:
     """Return the generation of GPUs with this model name, or of the catalogue's machine of this name."""
     if generation := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
         return generation
@@ -62,7 +64,7 @@ def generation_named(model: str, catalogue: Mapping[str, Calls]) -> str | None:
     return calls.name if calls is not None else None
 
 
-def gpu_of(name: str, catalogue: Mapping[str, Calls]) -> Calls | None:
+def gpu_of(name: str, catalogue: Mapping[str, CallFigures]) -> CallFigures | None:
     """Return the generation of GPUs of a machine of the catalogue, by its name; None if unknown."""
     box = box_of(name)
     return next((calls for calls in catalogue.values() if box in calls.boxes), None) if box else None
@@ -112,7 +114,7 @@ def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
     return place.inner <= full_box.inner
 
 
-def kinds_within(calls: Calls) -> set[str]:
+def kinds_within(calls: CallFigures) -> set[str]:
     """Return the kinds of links within the nodes that these figures describe."""
     places = [within_box for box in calls.boxes if (within_box := _place_within(box)) is not None]
     return {kind for place in places for kind, _ in place.inner}

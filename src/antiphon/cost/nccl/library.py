@@ -26,7 +26,7 @@ from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.nccl.accuracy import error_at, missed_aim
-from antiphon.cost.nccl.calls import Calls, shipped_calls
+from antiphon.cost.nccl.calls import CallFigures, shipped_calls
 from antiphon.cost.nccl.choice import (
     ALGORITHMS,
     CHOSEN,
@@ -44,7 +44,7 @@ from antiphon.cost.nccl.choice import (
     copied_by_engines,
     has_symmetric_kernels,
     occupied_multiprocessors,
-    prices,
+    price_options,
 )
 from antiphon.cost.nccl.gpus import generation_named, generation_of
 from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
@@ -95,14 +95,15 @@ class LibraryModel:
         """
         copying = self.copies_by_default and collective == "allgather" and nbytes > MIN_COPIED
         algorithms = (*self.algorithms, COPIES) if copying else self.algorithms
-        options = prices(self.place, self.costs, collective, nbytes, algorithms)
+        options = price_options(self.place, self.costs, collective, nbytes, algorithms)
         options.sort(key=lambda option: copying and option.algorithm != COPIES)
         algorithm = self._find_registered(collective, nbytes)
         if algorithm is not None:
             options = [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
         min_times = [self._least_seconds(option, collective, nbytes) for option in options]
         if algorithm is not None:
-            priced_as = options[1 if algorithm.as_library else 0]  # with the figures of the library's choice
+            # `as_library`: its price is that of the library's own choice, which is next
+            priced_as = options[1 if algorithm.as_library else 0]
             min_times[0] = self._least_seconds(priced_as, collective, nbytes, algorithm)
         chosen = options[0]
         if chosen.seconds < min_times[0] * ROUNDING:
@@ -384,7 +385,7 @@ def find_library_model(machine: Topology, collectives: Iterable[Collective], **o
         return None
 
 
-def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[Calls, str]:
+def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[CallFigures, str]:
     """Return the figures of the machine's GPUs, and a remark if they are not known to be its own."""
     catalogue = shipped_calls()
     detected = generation_of(machine, place, catalogue)
@@ -400,7 +401,9 @@ def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[Calls
     return detected
 
 
-def _network_figures(machine: Topology, place: Place, gpu: Calls, requested: str) -> tuple[Calls | None, str]:
+def _network_figures(
+    machine: Topology, place: Place, gpu: CallFigures, requested: str
+) -> tuple[CallFigures | None, str]:
     """Return the figures of the machine's network or None, and a remark unless they are known to be its own."""
     catalogue = shipped_calls()
     chosen = by_name(requested, catalogue, "network", boxes=False) if requested else None

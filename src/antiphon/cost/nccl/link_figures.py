@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from antiphon.core.topology import Topology
-from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, Calls
+from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, CallFigures
 from antiphon.cost.nccl.choice import Costs
 from antiphon.cost.nccl.place import Place, wires_of
 from antiphon.cost.profile import Profile
@@ -77,7 +77,7 @@ def sort_kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], se
     return near, far, trunks | (set(wires.trunks) - near - far)
 
 
-def _network_figures(network: Calls | None, kinds: set[str], trunks: set[str], protocol: str) -> LinkFigures:
+def _network_figures(network: CallFigures | None, kinds: set[str], trunks: set[str], protocol: str) -> LinkFigures:
     """Return half of a hop's latency for `kinds`, the links on each side of the network; trunks keep their own."""
     if network is None:
         return {}

@@ -27,7 +27,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
-from antiphon.cost.nccl.calls import SIMPLE, Calls
+from antiphon.cost.nccl.calls import SIMPLE, CallFigures
 from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, occupied_multiprocessors
 from antiphon.cost.nccl.gpus import kinds_within
 from antiphon.cost.nccl.library import LibraryModel, library_here, library_of
@@ -133,7 +133,12 @@ class _CallPredictor:
         """Return each protocol with the prediction of a call by it, the fastest first."""
         calls = [(name, self._price(name, predictor(nbytes), nbytes)) for name, predictor in self.by_protocol.items()]
         # If one process launches so slowly that all protocols take as long, the one with the least other time is best.
-        return sorted(calls, key=lambda call: (call[1].seconds, -call[1].terms["launch"]))
+
+        def order(call: tuple[str, Prediction]) -> tuple[float, float]:
+            _, prediction = call
+            return prediction.seconds, -prediction.terms["launch"]
+
+        return sorted(calls, key=order)
 
     def _price(self, name: str, transfers: Prediction, nbytes: int) -> Prediction:
         """Add the launch, simultaneous messages and the ramp to the prediction for a protocol."""
@@ -257,8 +262,9 @@ def _beyond_first(schedule: Schedule, rows: Longs, equal: Sequence[Bounded], par
     steps, step = unique_inverse(schedule.step[rows], schedule.steps or 1)
     # Distinct partners per (step, equal columns), then the maximum per step.
     groups, group = unique_inverse(*pack_columns((step, len(steps)), *equal))
-    pairs = distinct(pack_columns((group, len(groups)), partner)[0])
-    count = np.bincount(pairs // partner[1], minlength=len(groups))
+    pairs, _ = pack_columns((group, len(groups)), partner)
+    _, partner_bound = partner
+    count = np.bincount(distinct(pairs) // partner_bound, minlength=len(groups))
     step_of_group = np.empty(len(groups), np.int64)
     step_of_group[group] = step
     maxima = np.zeros(len(steps), np.int64)
@@ -292,7 +298,7 @@ class ProtocolFigures:
     network, as waiting for it may hide the ramp.
     """
 
-    gpu: Calls | None
+    gpu: CallFigures | None
     launch: Callable[[float], float]
     protocols: tuple[Profile, ...]
     switched: Profile | None

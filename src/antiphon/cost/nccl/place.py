@@ -23,7 +23,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.reshape import keep
 from antiphon.core.topology import HOST_PREFIXES, Topology, hosts
-from antiphon.cost.nccl.calls import Calls
+from antiphon.cost.nccl.calls import CallFigures
 from antiphon.cost.nccl.rings import MAX_RANKS, PCIE, ring_bandwidth
 from antiphon.errors import Invalid, Unsupported, quote
 
@@ -323,7 +323,7 @@ def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
     return able[0], able[1]
 
 
-def network_of(place: Place, gpu: str, networks: Mapping[str, Calls]) -> Calls | None:
+def network_of(place: Place, gpu: str, networks: Mapping[str, CallFigures]) -> CallFigures | None:
     """Return the figures of the network that has all links of the place outside its nodes, preferably with this GPU."""
     kinds, above = set(place.kinds), set(place.trunks) - {TRUNK}
     if not kinds:
@@ -332,7 +332,7 @@ def network_of(place: Place, gpu: str, networks: Mapping[str, Calls]) -> Calls |
     return min(candidates, key=lambda calls: not calls.gpus, default=None)
 
 
-def by_name(name: str, catalogue: Mapping[str, Calls], option: str, *, boxes: bool) -> Calls:
+def by_name(name: str, catalogue: Mapping[str, CallFigures], option: str, *, boxes: bool) -> CallFigures:
     """Look up figures by name. `boxes`: those of GPUs in a box, else of networks; `option`: for the message."""
     figures = {key: calls for key, calls in catalogue.items() if bool(calls.boxes) == boxes}
     if name not in figures:

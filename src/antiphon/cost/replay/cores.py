@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
-from antiphon.cost.replay.steps import Calls, Outcome, RankLine, begin_times, list_kept_times, make_outcome
+from antiphon.cost.replay.steps import CollectiveStates, Outcome, RankLine, begin_times, list_kept_times, make_outcome
 from antiphon.errors import Invalid, Unsupported
 
 MAX_WORK = 2**21  # items times ranks
@@ -65,7 +65,7 @@ def replay_job(job: Job, seconds: Sequence[float], cores: int, *, serial: bool =
     if sum(map(len, job.ranks.values())) * len(job.ranks) > MAX_WORK:
         raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
     lines = {rank: RankLine(items, 0.0) for rank, items in job.ranks.items()}
-    calls, waited, now = Calls(job, serial), [0.0] * len(job.calls), 0.0
+    calls, waited, now = CollectiveStates(job, serial), [0.0] * len(job.calls), 0.0
     keeps_recorded_time = list_kept_times(job, seconds)
     work_of_rank = dict(begin_times(job))  # rank -> seconds of work before its next item; at first, until it begins
     idle = set(work_of_rank)  # ranks that have not begun: they need no core
@@ -100,8 +100,8 @@ def replay_job(job: Job, seconds: Sequence[float], cores: int, *, serial: bool =
 
 
 def _advance_rank(
-    rank: int, line: RankLine, now: float, work_of_rank: dict[int, float], blocked: dict[int, float], calls: Calls,
-    keeps_recorded_time: Sequence[bool],
+    rank: int, line: RankLine, now: float, work_of_rank: dict[int, float], blocked: dict[int, float],
+    calls: CollectiveStates, keeps_recorded_time: Sequence[bool],
 ) -> list[int]:  # fmt: skip
     """Advance a rank until something takes time; return the collectives that begin because of it."""
     startable = []

@@ -56,7 +56,7 @@ def replay_job(job: Job, seconds: Sequence[float], *, serial: bool = False) -> O
     """
     begins = begin_times(job)
     lines = {rank: RankLine(items, begins[rank]) for rank, items in job.ranks.items()}
-    calls, keeps_recorded_time = Calls(job, serial), list_kept_times(job, seconds)
+    calls, keeps_recorded_time = CollectiveStates(job, serial), list_kept_times(job, seconds)
     waited = [0.0] * len(job.calls)  # per collective, the sum over ranks
     awake = list(lines)  # ranks that can advance
     while awake:
@@ -96,7 +96,9 @@ def list_kept_times(job: Job, seconds: Sequence[float]) -> list[bool]:
     return [now == call.seconds for now, call in zip(seconds, job.calls, strict=True)]
 
 
-def make_outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: Calls) -> Outcome:
+def make_outcome(
+    job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: CollectiveStates
+) -> Outcome:
     """Return the result.
 
     `ends`: per rank when it began and when each step ended. `waited`: per collective the waits, summed over ranks.
@@ -107,7 +109,7 @@ def make_outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[flo
     return Outcome(steps, mean_waits, [end or 0.0 for end in calls.ends])
 
 
-class Calls:
+class CollectiveStates:
     """The state of all collectives. Each begins when all its ranks have called it and its lanes are free."""
 
     def __init__(self, job: Job, serial: bool) -> None:
