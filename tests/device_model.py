@@ -53,7 +53,7 @@ class Read:
     regions: tuple[tuple[int, ...], ...]
     streams: tuple[tuple[Step, ...], ...]
     sliced: bool
-    hears: bool = False  # at its end all have heard from all, by packets
+    receives_all: bool = False  # at its end all have heard from all, by packets
     packets: bool = False
 
     def cut(self, unit: int, whole: int, part: int) -> int:
@@ -243,7 +243,11 @@ class Case:
 
     def _opens(self, call: int) -> bool:
         """Whether it is not known that all have begun the call before."""
-        known = call > 0 and self._number(call - 1) == self._number(call) - 1 and self.calls[call - 1].tables[0].hears
+        known = (
+            call > 0
+            and self._number(call - 1) == self._number(call) - 1
+            and self.calls[call - 1].tables[0].receives_all
+        )
         return self.opening and not known
 
     def _step(

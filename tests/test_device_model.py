@@ -248,7 +248,7 @@ def packets_wrong(one: Call, **options: Any) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["full:ranks=2", "full:ranks=3", "line:ranks=3"])
 def test_every_planner_by_packets_in_every_order_everywhere(spec: str) -> None:
-    assert {one.tables[0].hears for _, one in all_calls(spec, packets=True)} == {False, True}
+    assert {one.tables[0].receives_all for _, one in all_calls(spec, packets=True)} == {False, True}
     for more in ({}, {"streams": 2}, {"lanes": 2}, {"rounds": 2}):
         for name, one in all_calls(spec, packets=True, **more):
             if more == {} or _short(one, 12):
@@ -281,7 +281,7 @@ def test_who_reads_late_has_the_other_half_of_the_box() -> None:
 def test_who_has_not_heard_from_all_waits_until_they_have_begun() -> None:
     for planner, kind in (("binomial-tree", "broadcast"), ("binomial-tree", "gather"), ("direct", "scatter")):
         one = surely(planner, kind, packets=True)
-        assert not one.tables[0].hears
+        assert not one.tables[0].receives_all
         assert packets_wrong(one, opening=False) == "deadlock"
 
 

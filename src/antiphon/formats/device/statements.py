@@ -57,15 +57,15 @@ class Rank:
     streams: list[list[Statement]]
     boxes: int  # the number of slots for incoming packets
     atoms: int  # in the longest packet; 0: there are no packets
-    hears: bool  # whether each rank has received from all others at the end of a call
+    receives_all: bool  # whether each rank has received from all others at the end of a call
 
 
 def statements(table: Table, averages: bool = True) -> Rank:
     """Read a table, in time linear in its words. `averages`: whether the code divides sums for averages."""
     words = table.words.tolist()
-    # the head: see `_encode_blocks` in lower/device/table.py
-    denominator, weights = words[5], (words[6], words[7])
-    cut_count, size_count, region_count, stream_count, step_count, argument_count = words[8:14]
+    # as `_encode_blocks` in lower/device/table.py writes it
+    _, _, ranks, rank, _, denominator, input_weight, output_weight, *counts, boxes, atoms, receives_all = words[:HEAD]
+    cut_count, size_count, region_count, stream_count, step_count, argument_count = counts
     at = HEAD
 
     def rows(count: int, width: int) -> list[list[int]]:
@@ -89,9 +89,10 @@ def statements(table: Table, averages: bool = True) -> Rank:
         for first, count in stream_rows
     ]
     return Rank(
-        denominator=denominator, cuts=[cut for (cut,) in cuts], slot_sizes=slot_sizes, slots=[count for (count,) in
-        slots], weights=weights, streams=[_sort_signals(stream, words[3], words[2]) for stream in streams],
-        boxes=words[14], atoms=words[15], hears=bool(words[16]),
+        denominator=denominator, cuts=[cut for (cut,) in cuts], slot_sizes=slot_sizes,
+        slots=[count for (count,) in slots], weights=(input_weight, output_weight),
+        streams=[_sort_signals(stream, rank, ranks) for stream in streams],
+        boxes=boxes, atoms=atoms, receives_all=bool(receives_all),
     )  # fmt: skip
 
 

@@ -229,7 +229,7 @@ def _layout_tables(variants: Sequence[_Variant]) -> str:
         text += _table_text("i64", f"{name}_BOXES", [rank.boxes for rank in variant.ranks], host=True)
         sliced = int(all(table.sliced for table in variant.tables))
         rows.append(
-            f"{{{first_rank.denominator}, {first_rank.atoms}, {sliced}, {int(first_rank.hears)}, "
+            f"{{{first_rank.denominator}, {first_rank.atoms}, {sliced}, {int(first_rank.receives_all)}, "
             f"{len(first_rank.cuts)}, {len(slot_sizes)}, "
             f"{name}_PARTS, {name}_CLASSES[0], {name}_SLOTS[0], {name}_BOXES}}"
         )
@@ -239,7 +239,7 @@ struct Layout {
     i64 denominator;
     i64 atoms;          /* stretches between cuts in the longest message by packets; 0: no packets are sent */
     i64 sliced;         /* whether lanes may share the work */
-    i64 hears;          /* whether each rank has received from all others when its call ends */
+    i64 receives_all;   /* whether each rank has received from all others when its call ends */
     i64 parts, classes; /* lengths of `part` (cuts) and `of_class` (sizes of scratch slots) */
     const i64 *part, *of_class;
     const i64 *slots;   /* [rank][class]: how many slots the scratch of a rank has */

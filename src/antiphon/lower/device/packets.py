@@ -53,7 +53,7 @@ class Boxes:
     openings: list[list[Opening]] = field(default_factory=list)  # by stream, then by rank
 
 
-def hears(program: Program) -> bool:
+def receives_all(program: Program) -> bool:
     """Return whether a rank that ends has received from all others at every size, and so knows that all have begun."""
     return onesided_packets.can_use_packets(program) and bool((program.collective.weights > 0).all())
 

@@ -26,7 +26,7 @@ from antiphon.core.transform import unjoined
 from antiphon.errors import Unsupported
 from antiphon.lower.device.arrival import Arranged, arrivals, cycles
 from antiphon.lower.device.atoms import Atoms, atoms
-from antiphon.lower.device.packets import Boxes, Opening, by_packets, hears
+from antiphon.lower.device.packets import Boxes, Opening, by_packets, receives_all
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.form import FOLD, GET, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
 from antiphon.lower.onesided.steps import one_sided
@@ -136,9 +136,9 @@ class _Finish:
         for number, ranks in enumerate(streams_of_steps):
             for rank, steps in enumerate(ranks):
                 for step in steps:
-                    for whose, place, size in _stretches_written(rank, step):
-                        if place[0] == OUTPUT:
-                            self.writes[whose].append((number, place[1], place[1] + size))
+                    for owner, (buffer, begin), size in _stretches_written(rank, step):
+                        if buffer == OUTPUT:
+                            self.writes[owner].append((number, begin, begin + size))
 
     def of(self, rank: int) -> dict[int, list[tuple[int, int, int]]]:
         """Return by stream the begin, size and divisor of each stretch that it divides, at a rank."""
@@ -247,7 +247,7 @@ class _Writer:
         head = [
             MAGIC, VERSION, p.ranks, self.rank, int(p.in_place), addresses.denominator, int(p.weights[0][self.rank]),
             int(p.weights[1][self.rank]), len(addresses.cuts), len(classes), len(regions), len(blocks), len(self.steps),
-            len(self.arguments), *((boxes.slots[self.rank], boxes.atoms, int(hears(p))) if boxes else (0, 0, 0)),
+            len(self.arguments), *((boxes.slots[self.rank], boxes.atoms, int(receives_all(p))) if boxes else (0, 0, 0)),
         ]  # fmt: skip
         return np.concatenate([np.array(head, np.int64), *(table.reshape(-1) for table in tables)])
 
@@ -269,7 +269,12 @@ class _Writer:
         return p.slot_class[p.slot_ptr[rank] : p.slot_ptr[rank + 1]]
 
     def _append(self, kind: int, arguments: Sequence[tuple[int, int, int, int, int]] = (), extra: int = 0) -> None:
-        """Append a step. `extra`: the member `more` of Step in native/table.h."""
+        """Append a step.
+
+        `extra` (`more` in native/table.h): of a fold, switch or spread the number of results, which precede the
+        operands; of a division the divisor; of a wait or sync 1 if it is skipped once all ranks are known to have
+        begun.
+        """
         self.steps.append((kind, len(self.arguments), len(arguments), extra))
         self.arguments += arguments
 
@@ -303,8 +308,8 @@ class _Writer:
             operands = [encode(self.rank, place) for place in step.operands]
             # A fold writes its result to further targets; their source is the result itself, so only targets are
             # encoded.
-            along = [self._move_arguments(move)[1] for move in step.moves]
-            self._append(FOLD, [into, *along, *operands], 1 + len(along))
+            targets = [target for _, target in map(self._move_arguments, step.moves)]
+            self._append(FOLD, [into, *targets, *operands], 1 + len(targets))
         elif step.kind in (SWITCH, SPREAD):
             # a switch step lists results first; `extra` is their number
             sources = step.peers if step.kind == SWITCH else (self.rank,)
@@ -321,6 +326,6 @@ class _Writer:
         return number
 
     def _move_arguments(self, move: Move) -> tuple[tuple[int, int, int, int, int], ...]:
-        return self._encode_argument(self.rank, move.source, move.size), self._encode_argument(
-            move.peer, move.target, move.size
-        )
+        """Return the arguments for the source and for the target of a move."""
+        source = self._encode_argument(self.rank, move.source, move.size)
+        return source, self._encode_argument(move.peer, move.target, move.size)

@@ -16,11 +16,11 @@ class Boxes {
     bool is_synchronized = false;
 
   public:
-    /* Whether this call must wait until all ranks have begun it. `packets`: whether it uses packets; `hears`: whether at its
-     * end every rank has heard from all. */
-    bool opens(u64 call, bool packets, bool hears) {
+    /* Whether this call must wait until all ranks have begun it. `packets`: whether it uses packets; `receives_all`: whether at
+     * its end every rank has received from all others. */
+    bool opens(u64 call, bool packets, bool receives_all) {
         const bool waits = !is_synchronized || synchronized_call != call || empties(call);
-        is_synchronized = packets && hears;
+        is_synchronized = packets && receives_all;
         synchronized_call = (call + 1) % ((u64)1 << (64 - CALL_BITS));
         return waits;
     }

@@ -358,7 +358,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
 int make_ready(Rank &rank, const Head &head, u64 call, i64 unit, u32 lanes) {
     cuda(Error_t) code;
     Device &device = *rank.device;
-    rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
+    rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.receives_all && unit > 0);
     u64 *box = rank.peers[rank.rank].box;
     if (box && empties(call) &&
         (FAILS(cuda(SetDevice)(device.number)) ||

@@ -202,10 +202,10 @@ class Devices {
     }
 
     /* Starts call `number` of all ranks. A call is opened if its ranks must first wait until all have begun it, so that nobody
-     * writes into a mailbox that is still read. `hears`: at the end of a call every rank has received from all others, so the
-     * next one need not be opened (boxes.h). Some calls empty half of each mailbox, before its flags repeat (packets.h). */
+     * writes into a mailbox that is still read. `receives_all`: at the end of a call every rank has received from all others, so
+     * the next one need not be opened (boxes.h). Some calls empty half of each mailbox, before its flags repeat (packets.h). */
     void begin(u64 number, i64 threads, u32 variant) {
-        const u32 opens = mailboxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
+        const u32 opens = mailboxes.opens(number, variant > 0, sizes[variant].layout->receives_all && sizes[variant].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
             DO(MemsetAsync, memory_of[(size_t)rank].box + half_of(number), 0, BOX * sizeof(u64), queue_of(rank).stream);
         for (i64 launch = 0; launch < LAUNCHES; ++launch) {

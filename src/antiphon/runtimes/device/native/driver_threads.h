@@ -78,7 +78,7 @@ class Devices {
     void launch(u64 number, i64 threads, u32 variant) {
         Call &call = calls[variant];
         call.number = number,
-        call.opens = mailboxes.opens(number, variant > 0, sizes[variant].layout->hears && sizes[variant].unit > 0);
+        call.opens = mailboxes.opens(number, variant > 0, sizes[variant].layout->receives_all && sizes[variant].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
             for (i64 i = 0; i < BOX; ++i) memory_of[rank].box[half_of(number) + i] = 0;
         const i64 blocks = STREAMS * call.lanes;

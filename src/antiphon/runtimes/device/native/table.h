@@ -19,7 +19,8 @@ enum { INPUT = 0, OUTPUT, SCRATCH, BUFFERS, PACKETS = BUFFERS };
 struct Head {
     i64 magic, version, ranks, rank, in_place, denominator, input, output; /* weights of the buffers */
     i64 parts, classes, regions, blocks, steps, arguments;
-    i64 packets, atoms, hears; /* slots of packets; atoms of the longest message; whether every rank has heard from all at the end */
+    i64 packets, atoms; /* slots of packets; atoms of the longest message */
+    i64 receives_all;   /* whether every rank has received from all others at the end of a call */
 };
 
 /* A size of slots of scratch: a length of the line, whole + part / denominator. */

@@ -343,7 +343,7 @@ int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 un
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         const Head &head = ((Plan *)plans[i])->table.head;
-        rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
+        rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.receives_all && unit > 0);
         go_on(rank);
         make_ready(rank, call, (u32)head.blocks * lanes);
     }

@@ -1,5 +1,5 @@
 /* The statements of an exported plan: formats/device writes functions that call the members of `Work` on behalf of a thread
- * block of a rank, in a round of a call.
+ * block of a rank, in a round of a call. ON_MEMBER and ON_ITS_OWN mark functions of the device, inlined or not (world.h).
  *
  * Defined before it is included: RANKS, MOST_PLACES, AVERAGE, and the element type T and operator Rule. move.h explains Line,
  * Span and Share.
@@ -16,9 +16,9 @@ struct Memory {
     u64 *signals, *box;
 };
 
-/* One call of all ranks. `strides`: elements of a slot of each class. `variant`: 0 signals, 1 packets (packets.h); `slot`:
- * packets of a slot. `opens`: whether to wait until the others have begun the call. `step`: number of the launch, below
- * LAUNCHES. */
+/* One call of all ranks. `strides`: elements of a scratch slot, by size (class) of slots. `variant`: 0 signals, 1 packets
+ * (packets.h); `slot`: packets of a slot. `opens`: whether to wait until the others have begun the call. `step`: number of the
+ * launch, below LAUNCHES. */
 struct Call {
     const Memory *memory_of; /* by rank */
     const u32 *stop;
@@ -75,7 +75,7 @@ struct LocationList {
 struct Work {
     const Call &call;
     i64 me, member; /* the rank, and its number among the ranks that share its function */
-    i64 place;      /* of the signals of this block */
+    i64 place;      /* where the signals of this block begin in `Memory::signals` */
     u32 round;
     Share share;
     int failed;
@@ -101,7 +101,7 @@ struct Work {
         if ((u32)peer % my_threads() == my_thread())
             failed |= !has_come(call.memory_of[me].signals + place + peer, signal_of(call.number, round, number), call.stop);
     }
-    /* Calls by packets that must first wait until other ranks have begun. */
+    /* Whether this round must first wait until other ranks have begun: only the first one, of some calls by packets. */
     ON_MEMBER bool opens() const { return call.opens && !round; }
     ON_ITS_OWN void wait_begun(i64 peer, i64 number) {
         if (opens()) wait(peer, number);

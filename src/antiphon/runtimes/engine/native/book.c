@@ -5,6 +5,7 @@
  */
 #include "book.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +13,42 @@
 #include "transport.h"
 
 enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1 }; /* bytes of the header, of a page, and of a program's entry */
+
+/* The structs of a file (docs/data/program-layout.csv). `name`, `labels`, `dead`: bytes of these texts. */
+typedef struct {
+    char magic[8];
+    uint32_t version, crc;
+    uint64_t head_bytes, file_bytes;
+    uint32_t ranks, pages, programs, members, hosts, name, labels, dead;
+} book_header;
+
+typedef struct {
+    uint32_t kind;
+    int32_t root;
+    uint32_t first_member, members;
+    uint64_t from, to;
+    int32_t program;
+    uint32_t flags, label, label_bytes; /* flags: bit 0 measured, bit 1 ordered; label: its offset in the labels */
+    double seconds;
+    uint64_t zero;
+} page_entry;
+
+typedef struct {
+    uint64_t begin, bytes;
+    uint32_t crc, zero;
+} program_entry;
+
+_Static_assert(sizeof(book_header) == HEADER && sizeof(page_entry) == PAGE && sizeof(program_entry) == ENTRY, "as in the file");
+
 static const uint64_t MAX_MEMBERS = (uint64_t)1 << 32; /* of all pages together: bounds the time of checking them */
 
 int ap_is_book(const void *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "ANTIBOOK", 8); }
 
 uint64_t ap_book_bytes(const void *bytes, uint64_t size) {
-    const uint64_t stated = size >= HEADER && ap_is_book(bytes, size) ? u64_at((const unsigned char *)bytes + 24) : 0;
-    return stated <= size ? stated : 0;
+    if (size < HEADER || !ap_is_book(bytes, size)) return 0;
+    book_header h;
+    memcpy(&h, bytes, sizeof h);
+    return h.file_bytes <= size ? h.file_bytes : 0;
 }
 
 /* The tables in a book's head: members (ranks), labels (text), pages, and one entry per program (offset, bytes, checksum). */
@@ -38,39 +68,42 @@ static int report_damage(ap_error *error, const char *problem) {
 static int read_head(ap_book *book, book_tables *t, ap_error *error) {
     const unsigned char *b = t->bytes;
     if (t->size < HEADER || !ap_is_book(b, t->size)) return ap_fail(error, AP_INVALID, "this is no book of Antiphon");
-    if (u32_at(b + 8) != VERSION)
-        return ap_fail(error, AP_UNSUPPORTED, "the book has version %u, this engine reads version %d", u32_at(b + 8), VERSION);
-    t->head = u64_at(b + 16);
-    if (u64_at(b + 24) != t->size || t->head < HEADER || t->head > t->size || t->head % 8)
+    book_header h;
+    memcpy(&h, b, sizeof h);
+    if (h.version != VERSION)
+        return ap_fail(error, AP_UNSUPPORTED, "the book has version %u, this engine reads version %d", h.version, VERSION);
+    t->head = h.head_bytes;
+    if (h.file_bytes != t->size || t->head < HEADER || t->head > t->size || t->head % 8)
         return ap_fail(error, AP_INVALID, "the book is cut off or damaged; make it anew from its table");
-    if (ap_crc32(b + 16, t->head - 16) != u32_at(b + 12)) return report_damage(error, "the checksum of its head is wrong");
-    uint32_t hosts = u32_at(b + 48);
-    book->ranks = u32_at(b + 32), book->pages = u32_at(b + 36), book->programs = u32_at(b + 40);
-    book->machine_bytes = u32_at(b + 52), t->members = u32_at(b + 44), t->labels = u32_at(b + 56);
-    book->dead_bytes = u32_at(b + 60);
-    uint64_t lengths[7] = {book->machine_bytes, 4ull * hosts, 4ull * t->members, t->labels, (uint64_t)PAGE * book->pages,
-                           (uint64_t)ENTRY * book->programs, book->dead_bytes};
-    uint64_t at = HEADER, begin[7];
-    for (int i = 0; i < 7; i++) { /* each below 2^38: no sum is beyond 2^64 */
+    const size_t checked = offsetof(book_header, head_bytes); /* the checksum is of the head from here on */
+    if (ap_crc32(b + checked, t->head - checked) != h.crc) return report_damage(error, "the checksum of its head is wrong");
+    const uint32_t hosts = h.hosts;
+    book->ranks = h.ranks, book->pages = h.pages, book->programs = h.programs;
+    book->machine_bytes = h.name, t->members = h.members, t->labels = h.labels, book->dead_bytes = h.dead;
+    enum { NAME, HOSTS, MEMBERS, LABELS, PAGES, ENTRIES, DEAD, TABLES }; /* in the order of the file */
+    uint64_t lengths[TABLES] = {book->machine_bytes, 4ull * hosts, 4ull * t->members, t->labels, (uint64_t)PAGE * book->pages,
+                                (uint64_t)ENTRY * book->programs, book->dead_bytes};
+    uint64_t at = HEADER, begin[TABLES];
+    for (int i = 0; i < TABLES; i++) { /* each below 2^38: no sum is beyond 2^64 */
         begin[i] = at;
         at += padded(lengths[i]);
     }
     if (at != t->head || (hosts && hosts != book->ranks) || !book->ranks || book->ranks > INT32_MAX)
         return report_damage(error, "its tables do not fill its head");
-    book->machine = (const char *)b + begin[0];
-    book->host = hosts ? (const int32_t *)(const void *)(b + begin[1]) : NULL;
-    t->member = (const int32_t *)(const void *)(b + begin[2]), t->label = (const char *)b + begin[3];
-    t->page = b + begin[4], t->entry = b + begin[5], book->dead = (const char *)b + begin[6];
+    book->machine = (const char *)b + begin[NAME];
+    book->host = hosts ? (const int32_t *)(const void *)(b + begin[HOSTS]) : NULL;
+    t->member = (const int32_t *)(const void *)(b + begin[MEMBERS]), t->label = (const char *)b + begin[LABELS];
+    t->page = b + begin[PAGES], t->entry = b + begin[ENTRIES], book->dead = (const char *)b + begin[DEAD];
     return AP_OK;
 }
 
 static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_error *error) {
-    const unsigned char *b = t->page + (size_t)PAGE * number;
-    uint32_t first = u32_at(b + 8), label = u32_at(b + 40);
+    page_entry e;
+    memcpy(&e, t->page + (size_t)PAGE * number, sizeof e);
+    const uint32_t first = e.first_member, label = e.label;
     ap_page *p = &book->page[number];
-    *p = (ap_page){.kind = u32_at(b), .root = (int32_t)u32_at(b + 4), .members = u32_at(b + 12), .start = u64_at(b + 16),
-                   .stop = u64_at(b + 24), .program = (int32_t)u32_at(b + 32), .measured = u32_at(b + 36) & 1,
-                   .ordered = u32_at(b + 36) >> 1 & 1, .label_bytes = u32_at(b + 44)};
+    *p = (ap_page){.kind = e.kind, .root = e.root, .members = e.members, .start = e.from, .stop = e.to, .program = e.program,
+                   .measured = e.flags & 1, .ordered = e.flags >> 1 & 1, .label_bytes = e.label_bytes};
     if (p->kind >= AP_KINDS || first > t->members || p->members > t->members - first || !p->members ||
         p->members > book->ranks || label > t->labels || p->label_bytes > t->labels - label || p->start >= p->stop ||
         p->program < -1 || p->program >= (int64_t)book->programs || p->root < -1 || p->root >= (int64_t)book->ranks)
@@ -100,12 +133,13 @@ static int check_program(const ap_book *book, const ap_page *page, ap_error *err
 static int read_programs(ap_book *book, const book_tables *t, ap_error *error) {
     uint64_t end = t->head; /* programs must not overlap */
     for (uint32_t i = 0; i < book->programs; i++) {
-        const unsigned char *b = t->entry + (size_t)ENTRY * i;
-        uint64_t at = u64_at(b), size = u64_at(b + 8);
+        program_entry e;
+        memcpy(&e, t->entry + (size_t)ENTRY * i, sizeof e);
+        const uint64_t at = e.begin, size = e.bytes;
         if (at < end || at % 8 || at > t->size || size > t->size - at)
             return report_damage(error, "a program lies outside, or upon another");
         end = at + size;
-        if (ap_crc32(t->bytes + at, size) != u32_at(b + 16)) return report_damage(error, "the checksum of a program is wrong");
+        if (ap_crc32(t->bytes + at, size) != e.crc) return report_damage(error, "the checksum of a program is wrong");
         if (!(book->program[i] = ap_open_bytes(t->bytes + at, size, error))) return error ? error->code : AP_INVALID;
     }
     return AP_OK;

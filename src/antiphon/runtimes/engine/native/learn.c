@@ -20,9 +20,9 @@
  *               elects the same arm again, the alarm was false, and the range becomes wider. The interval is such that
  *               exchanging costs at most 1 % of the calls' time, or 1 us per call.
  *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets two calls. If the
- *               second one is faster, a SEARCH among the two confirms that. Every settled call earns a credit of 3 %, later 1 %
- *               of a call, and a probe is paid by it: by what it takes longer. Next comes what has waited longest, the sooner
- *               the faster it once was. So the total regret is bounded: that of each search by its rounds, and a fixed share
+ *               second one is faster, a SEARCH among the two (a duel) confirms that. Every settled call earns a credit of 3 %,
+ *               later 1 % of a call, and a probe is paid by it: by what it takes longer. Next comes what has waited longest, the
+ *               sooner the faster it once was. So the total regret is bounded: that of each search by its rounds, and a fixed share
  *               of the rest.
  *     CONTEXTS  What a search has measured is remembered. If the settled arm then takes as long as it did in an earlier search that
  *               another arm won, conditions have probably come back: that arm is taken without a search. Should it not take as
@@ -87,7 +87,7 @@ struct ap_learner {
     /* why: of the running search, or the last one; current: the arm that is searched or probed; challenger: of a duel, or -1;
      * offset: calls in this block or window */
     int phase, why, current, challenger, round, offset;
-    int outside, searches, choices; /* outside: windows beyond the margin running; choices: length of `choice` */
+    int outside, searches, choices; /* outside: latest windows in a row beyond the margin; choices: length of `choice` */
     context contexts[MAX_CONTEXTS];
     int context_count, context; /* contexts so far; the number of the present one */
     uint64_t call, search_call, settled_call, next_check, interval;

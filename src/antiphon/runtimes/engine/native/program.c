@@ -1,6 +1,6 @@
 /* Reading a program file: nothing in it is trusted before it has been checked.
  *
- * program.h defines line, point, base, class, part and finish. Offsets in bytes are those of docs/data/program-layout.csv.
+ * program.h defines line, point, base, class, part and finish. The structs below are as in docs/data/program-layout.csv.
  *
  * Threading: a program is read-only once open. The table for checksums is filled before main.
  * Ownership: the bytes are the caller's, are used where they are and outlive the program; ap_close frees the rest.
@@ -8,6 +8,7 @@
 #include "program.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,37 @@ _Static_assert(sizeof(ap_point) == 16 && sizeof(ap_base) == 24 && sizeof(ap_clas
 _Static_assert(sizeof(ap_operation) == 32 && sizeof(ap_part) == 12 && sizeof(ap_finish) == 24, "as in the file");
 
 enum { HEADER = AP_PROGRAM_HEADER, ENTRY = 24, VERSION = 1, MAX_RANKS = 1 << 24 };
+
+/* The beginning of a file. `label`: its bytes; `pre`, `post`, `wants`, `wanted`: rows of the tables of a relation. */
+typedef struct {
+    char magic[8];
+    uint32_t version, crc;
+    uint64_t head_bytes, file_bytes;
+    uint32_t kind, ranks, members, roots, blocks, channels, variants, label;
+    uint64_t denominator, buffer_weight;
+    uint32_t pre, post, wants, wanted;
+} file_header;
+
+/* The beginning of a rank's section: the weights of its buffers, and the rows of its tables. */
+typedef struct {
+    uint32_t rank, variant;
+    uint64_t input_weight, output_weight;
+    uint32_t points, bases, classes, slots, operations, parts, waits, finishes;
+} section_header;
+
+/* Where a section lies in the file; `begin` 0: there is none. */
+typedef struct {
+    uint64_t begin, bytes;
+    uint32_t crc, zero;
+} directory_entry;
+
+_Static_assert(sizeof(file_header) == HEADER && sizeof(section_header) == 56 && sizeof(directory_entry) == ENTRY, "as in the file");
+
+static file_header header_of(const ap_program *p) {
+    file_header header;
+    memcpy(&header, p->bytes, sizeof header);
+    return header;
+}
 
 int ap_abi(void) { return AP_ABI; }
 
@@ -150,9 +182,9 @@ static int by_number(const void *a, const void *b) {
  * number of contributions. A sorted key is rank, block, and 1 for after. */
 static int weigh_relation(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
-    const unsigned char *b = h->program->bytes;
-    const uint64_t count[2] = {u32_at(b + 80), u32_at(b + 84)};
-    const unsigned char *at = b + h->program->relation;
+    const file_header header = header_of(h->program);
+    const uint64_t count[2] = {header.pre, header.post};
+    const unsigned char *at = h->program->bytes + h->program->relation;
     uint64_t *key = calloc(count[0] + count[1] + 1, sizeof *key), n = 0, blocks = 0;
     int good = key != NULL;
     if (!good) return ap_fail(error, AP_MEMORY, "out of memory");
@@ -204,37 +236,36 @@ static int read_buffer_weights(ap_program *p, ap_error *error) {
 /* ---- the head ---- */
 
 /* Bytes of the head's tables before the relation, and of the relation, by the counts in the header: below 2^40. */
-static uint64_t bytes_to_relation(const unsigned char *bytes, const ap_facts *f) {
-    return padded(4ull * f->members) + padded(4ull * f->roots) + 8ull * f->blocks + padded(u32_at(bytes + 60));
+static uint64_t bytes_to_relation(const file_header *h) {
+    return padded(4ull * h->members) + padded(4ull * h->roots) + 8ull * h->blocks + padded(h->label);
 }
 
-static uint64_t bytes_of_relation(const unsigned char *bytes) {
-    uint64_t pre = u32_at(bytes + 80), post = u32_at(bytes + 84);
-    return 3 * padded(4 * pre) + 3 * padded(4 * post) + padded(4ull * u32_at(bytes + 88)) + padded(4ull * u32_at(bytes + 92));
+static uint64_t bytes_of_relation(const file_header *h) {
+    return 3 * padded(4ull * h->pre) + 3 * padded(4ull * h->post) + padded(4ull * h->wants) + padded(4ull * h->wanted);
 }
 
 static int read_head(ap_program *p, ap_error *error) {
     const unsigned char *b = p->bytes;
     if (p->size < HEADER || memcmp(b, "ANTIPROG", 8))
         return ap_fail(error, AP_INVALID, "this is no program file, or only the beginning of one");
-    if (u32_at(b + 8) != VERSION)
-        return ap_fail(error, AP_UNSUPPORTED, "the program file has version %u, this engine reads version %d", u32_at(b + 8),
-                       VERSION);
-    uint64_t head = u64_at(b + 16), file_size = u64_at(b + 24);
-    if (file_size != p->size)
+    const file_header h = header_of(p);
+    if (h.version != VERSION)
+        return ap_fail(error, AP_UNSUPPORTED, "the program file has version %u, this engine reads version %d", h.version, VERSION);
+    const uint64_t head = h.head_bytes;
+    if (h.file_bytes != p->size)
         return ap_fail(error, AP_INVALID, "the program file has %zu bytes, and says it has %llu: it was cut off or mixed up",
-                       p->size, (unsigned long long)file_size);
+                       p->size, (unsigned long long)h.file_bytes);
     if (head < HEADER || head > p->size || head % 8)
         return ap_fail(error, AP_INVALID, "the program file is damaged: its head ends at byte %llu", (unsigned long long)head);
-    if (ap_crc32(b + 16, head - 16) != u32_at(b + 12))
+    const size_t checked = offsetof(file_header, head_bytes); /* the checksum is of the head from here on */
+    if (ap_crc32(b + checked, head - checked) != h.crc)
         return ap_fail(error, AP_INVALID, "the program file is damaged: the checksum of its head is wrong");
     ap_facts *f = &p->facts;
-    f->kind = u32_at(b + 32), f->ranks = u32_at(b + 36), f->members = u32_at(b + 40), f->roots = u32_at(b + 44);
-    f->blocks = u32_at(b + 48), f->channels = u32_at(b + 52), f->variants = u32_at(b + 56);
-    f->buffer_weight = u64_at(b + 72);
-    p->denominator = u64_at(b + 64);
-    p->relation = HEADER + bytes_to_relation(b, f);
-    uint64_t at = p->relation + bytes_of_relation(b);
+    f->kind = h.kind, f->ranks = h.ranks, f->members = h.members, f->roots = h.roots, f->blocks = h.blocks;
+    f->channels = h.channels, f->variants = h.variants, f->buffer_weight = h.buffer_weight;
+    p->denominator = h.denominator;
+    p->relation = HEADER + bytes_to_relation(&h);
+    uint64_t at = p->relation + bytes_of_relation(&h);
     /* kind 8 is a custom collective; `variants`: bit 0 out of place, bit 1 in place; the directory has entries for both */
     const int sections = 2;
     if (f->kind > 8 || !f->ranks || f->ranks > MAX_RANKS || !f->variants || f->variants > 3 || !p->denominator ||
@@ -392,23 +423,31 @@ static int check_weights(const ap_program *p, const ap_section *s, uint32_t rank
 
 int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section *s, ap_error *error) {
     if (rank >= p->facts.ranks) return ap_fail(error, AP_INVALID, "rank %u: the program is for %u ranks", rank, p->facts.ranks);
-    uint64_t entry = p->directory + ((uint64_t)(in_place ? p->facts.ranks : 0) + rank) * ENTRY;
-    uint64_t begin = u64_at(p->bytes + entry), size = u64_at(p->bytes + entry + 8), at = 56;
+    directory_entry entry;
+    section_header h;
+    memcpy(&entry, p->bytes + p->directory + ((uint64_t)(in_place ? p->facts.ranks : 0) + rank) * ENTRY, sizeof entry);
+    const uint64_t begin = entry.begin, size = entry.bytes;
+    uint64_t at = sizeof h;
     if (!begin || !(p->facts.variants & (in_place ? 2u : 1u)))
         return ap_fail(error, AP_UNSUPPORTED, "this program file has no program %s", in_place ? "in place" : "out of place");
     if (begin % 8 || begin > p->size || size > p->size - begin || size < at)
         return ap_fail(error, AP_INVALID, "the program file is damaged: the part of rank %u lies outside of it", rank);
     const unsigned char *b = p->bytes + begin;
-    if (ap_crc32(b, size) != u32_at(p->bytes + entry + 16))
+    if (ap_crc32(b, size) != entry.crc)
         return ap_fail(error, AP_INVALID, "the program file is damaged: the checksum of rank %u is wrong", rank);
-    s->input_weight = u64_at(b + 8), s->output_weight = u64_at(b + 16);
-    s->points = u32_at(b + 24), s->bases = u32_at(b + 28), s->classes = u32_at(b + 32), s->slots = u32_at(b + 36);
-    s->operations = u32_at(b + 40), s->parts = u32_at(b + 44), s->waits = u32_at(b + 48), s->finishes = u32_at(b + 52);
-    if (u32_at(b) != rank || u32_at(b + 4) != (uint32_t)!!in_place || !(s->point = read_table(b, &at, size, s->points, 16)) ||
-        !(s->base = read_table(b, &at, size, s->bases, 24)) || !(s->class = read_table(b, &at, size, s->classes, 24)) ||
-        !(s->slot = read_table(b, &at, size, s->slots, 4)) || !(s->operation = read_table(b, &at, size, s->operations, 32)) ||
-        !(s->part = read_table(b, &at, size, s->parts, 12)) || !(s->wait = read_table(b, &at, size, s->waits, 4)) ||
-        !(s->finish = read_table(b, &at, size, s->finishes, 24)))
+    memcpy(&h, b, sizeof h);
+    s->input_weight = h.input_weight, s->output_weight = h.output_weight;
+    s->points = h.points, s->bases = h.bases, s->classes = h.classes, s->slots = h.slots;
+    s->operations = h.operations, s->parts = h.parts, s->waits = h.waits, s->finishes = h.finishes;
+    if (h.rank != rank || h.variant != (uint32_t)!!in_place ||
+        !(s->point = read_table(b, &at, size, s->points, sizeof *s->point)) ||
+        !(s->base = read_table(b, &at, size, s->bases, sizeof *s->base)) ||
+        !(s->class = read_table(b, &at, size, s->classes, sizeof *s->class)) ||
+        !(s->slot = read_table(b, &at, size, s->slots, sizeof *s->slot)) ||
+        !(s->operation = read_table(b, &at, size, s->operations, sizeof *s->operation)) ||
+        !(s->part = read_table(b, &at, size, s->parts, sizeof *s->part)) ||
+        !(s->wait = read_table(b, &at, size, s->waits, sizeof *s->wait)) ||
+        !(s->finish = read_table(b, &at, size, s->finishes, sizeof *s->finish)))
         return ap_fail(error, AP_INVALID, "the program file is damaged: the tables of rank %u do not fit", rank);
     int code = check_weights(p, s, rank, in_place, error);
     if (code) return code;
