@@ -109,7 +109,7 @@ def explore(
             return Page(explorer_html(payload.trace_page(content), origin))
         page = payload.tuning_page(content) if isinstance(content, Tuning) else payload.sweep_page(content)
         return Page(explorer_html(page, origin))
-    sizes = sizes_of(SIZES)[1]
+    _, sizes = sizes_of(SIZES)
     if isinstance(content, Frontier):
         if profile is not None or trace is not None:
             raise Invalid("result: a frontier counts steps and rounds; leave profile and trace out")

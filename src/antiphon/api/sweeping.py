@@ -185,8 +185,9 @@ def _question(
             raise Invalid(f"search: {name} cannot be stored; leave it out, or tune without a store")
     names = (planners,) if isinstance(planners, str) else tuple(planners)
     fields = {"planners": names, **{name: getattr(search, name) for name in FIELDS}}
+    _, sizes = sizes_of(SPAN if nbytes is None else nbytes)
     return Question(
-        machine, target, sizes_of(SPAN if nbytes is None else nbytes)[1], model or "",
+        machine, target, sizes, model or "",
         None if profile is None else as_profile(profile), fields,
     )  # fmt: skip
 

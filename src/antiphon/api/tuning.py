@@ -124,7 +124,8 @@ def tune(  # noqa: PLR0913
     def tune_again(broken: Topology) -> Tuning:
         """Tune for the ranks that still have links; of "all", collectives without their root get another one."""
         if not isinstance(target, str):
-            return find(surviving_collective(target, broken)[0], broken, model=tuning.model, **options)
+            surviving, _ = surviving_collective(target, broken)
+            return find(surviving, broken, model=tuning.model, **options)
         linked = linked_ranks(broken)
         members = [rank for rank in ranks or range(broken.ranks) if rank in linked]
         reduced: dict[str, Any] = {"ranks": members, "root": root if root in members else None}

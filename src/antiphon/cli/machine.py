@@ -319,7 +319,7 @@ def bound_command(
     """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
     target, machine = arg.request(coll, topo, root, only, ranks, groups, mesh, along)
     check_outputs({"--certificate": certificate})
-    sizes = sizes_of(nbytes)[1] if nbytes else ()
+    _, sizes = sizes_of(nbytes) if nbytes else ((), ())
     with working(f"bounding {target.title} on {machine.name}"):
         limits = bound(target, machine)
         times = least_times(target, machine, limits, sizes, model) if sizes else {}

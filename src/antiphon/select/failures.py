@@ -61,7 +61,8 @@ def classify_failures(
 def reduce_collective(collective: Collective, machine: Topology) -> Collective | None:
     """Return the collective among the ranks that still have links; None if it lost its root, or all ranks but one."""
     try:
-        return surviving_collective(collective, machine)[0]
+        surviving, _ = surviving_collective(collective, machine)
+        return surviving
     except Infeasible:
         return None
 

@@ -209,7 +209,8 @@ def load_frontier(path: str | os.PathLike[str]) -> Frontier:
 
 def check_frontier(path: str | os.PathLike[str]) -> PlanVerdict:
     """Build the frontier of a file again from its machine, schedules and certificates, and compare every field."""
-    return _rebuild(path)[0]
+    verdict, _ = _rebuild(path)
+    return verdict
 
 
 def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None]:

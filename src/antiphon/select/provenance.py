@@ -395,8 +395,8 @@ def count_trees(schedule: Schedule) -> set[int]:
         ]
     )
     distinct = np.unique(keys, axis=1)  # rows: block, root, tree
-    block_of_tree = np.unique(distinct[[0, 2]], axis=1)[0]
-    trees_of_root = np.unique(distinct[:2], axis=1, return_counts=True)[1]
+    block_of_tree, _ = np.unique(distinct[[0, 2]], axis=1)
+    _, trees_of_root = np.unique(distinct[:2], axis=1, return_counts=True)
     return {int(np.bincount(block_of_tree).max()), int(trees_of_root.max())}
 
 

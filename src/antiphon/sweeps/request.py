@@ -130,7 +130,7 @@ def sweep_request(file: SweepFile) -> SweepRequest:
         raise Invalid("name at least one collective, and one machine under [[machines]]")
     for planner in file.planners:
         find("planner", planner)
-    sizes = sizes_of(file.nbytes)[1]
+    _, sizes = sizes_of(file.nbytes)
     profile = None if file.profile is None else as_profile(file.profile)
     search = {"planners": tuple(file.planners), "effort": file.effort, "seed": file.seed}
     lists = file.prices or ([PriceList("price")] if any(m.price is not None for m in file.machines) else [])

@@ -98,7 +98,7 @@ def connected_parts(topology: Topology) -> list[list[int]]:
 
     src, dst, nodes = topology.link_src, topology.link_dst, topology.nodes
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(nodes, nodes))
-    label = connected_components(graph, connection="strong")[1]
+    _, label = connected_components(graph, connection="strong")
     components: dict[int, list[int]] = {}
     for rank in linked_ranks(topology):
         components.setdefault(int(label[rank]), []).append(rank)
@@ -189,7 +189,7 @@ class _Failures:
             cards[name] = _Item(name, links, tuple(numbers))
         # links that leave a host and are under no shared limit are a card of their rank alone
         host_names = [place.split("/", 1)[0] for place in topology.places]
-        host = np.unique(host_names, return_inverse=True)[1]
+        _, host = np.unique(host_names, return_inverse=True)
         is_in_host = np.array(["/" in place for place in topology.places])
         src, dst = topology.link_src, topology.link_dst
         leaves_host = (host[src] != host[dst]) & ~under_limit & (is_in_host[src] | is_in_host[dst])

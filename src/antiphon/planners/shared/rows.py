@@ -146,7 +146,8 @@ def collective_among(collective: Collective, kind: str, root: int | None = None)
 
 def plan_backwards(collective: Collective, plan_dual: PlanFunction) -> Schedule:
     """Plan the dual collective (a broadcast for a reduce) with `plan_dual`, and return that plan run backwards."""
-    return invert(plan_dual(dual(collective)[0]))
+    dual_collective, _ = dual(collective)
+    return invert(plan_dual(dual_collective))
 
 
 def per_root(collective: Collective, plan_single: PlanFunction) -> Schedule:

@@ -266,9 +266,9 @@ static int read_head(ap_program *p, ap_error *error) {
     p->denominator = h.denominator;
     p->relation = HEADER + bytes_to_relation(&h);
     uint64_t at = p->relation + bytes_of_relation(&h);
-    /* kind 8 is a custom collective; `variants`: bit 0 out of place, bit 1 in place; the directory has entries for both */
+    /* `variants`: bit 0 out of place, bit 1 in place; the directory has entries for both */
     const int sections = 2;
-    if (f->kind > 8 || !f->ranks || f->ranks > MAX_RANKS || !f->variants || f->variants > 3 || !p->denominator ||
+    if (f->kind > AP_KINDS || !f->ranks || f->ranks > MAX_RANKS || !f->variants || f->variants > 3 || !p->denominator ||
         p->denominator >> 62 || at > head || (head - at) / ENTRY != (uint64_t)sections * f->ranks || (head - at) % ENTRY)
         return ap_fail(error, AP_INVALID, "the program file is damaged: the numbers in its head do not fit together");
     p->directory = at;
