@@ -450,9 +450,38 @@ def test_groups_only_where_there_is_work_for_them() -> None:
         assert {one.get("tbg_info", {"tbg_size": 1})["tbg_size"] for one in data} == {group}
 
 
+@pytest.mark.parametrize(
+    ("kind", "planner", "most"), [("allreduce", "halving-doubling", 18), ("allreduce", "recursive-doubling", 14)]
+)
+def test_groups_that_meet_go_on_in_other_blocks(
+    kind: str, planner: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members after the same step, at a barrier of old and new blocks; as the executor runs it."""
+    monkeypatch.setattr(blocks, "MOST_OPERATIONS", most)
+    machine = antiphon.topology("delta:nodes=2", only=(0, 1, 4, 5))
+    plan = antiphon.plan(kind, machine, planner=planner, ranks=(0, 1, 4, 5))
+    files = antiphon.export(plan, "mscclpp-json", options={"blocks": 4})
+    for text in (text for name, text in files.items() if name.endswith(".json")):
+        written = json.loads(text)
+        assert judge(plan_of(text).code) is None
+        for seed in some(range(3)):
+            executor.Executor(copy.deepcopy(written), seed, calls=2).run()
+        for gpu in written["gpus"]:
+            every = [one for block in gpu["threadblocks"] for one in block["ops"]]
+            size = next(one["tbg_info"]["tbg_size"] for one in every if "tbg_info" in one)
+            links = Counter(one["barrier_id"] for one in every if one.get("num_threadblocks") == 2 * size)
+            assert links
+            assert {*links.values()} == {2 * size}
+            assert max(len(block["ops"]) for block in gpu["threadblocks"]) <= most
+        link = min(links)
+        for block in gpu["threadblocks"]:
+            block["ops"] = [one for one in block["ops"] if one.get("barrier_id") != link]
+        assert verdict(written)
+
+
 def test_a_plan_that_keeps_few_blocks_busy_says_so() -> None:
-    """Groups that meet for ports have one block per member; a chain of blocks has none."""
-    for planner, says in (("halving-doubling", "2 of 32 thread blocks move data"), ("hierarchical-ps", "")):
+    """Groups that meet for ports need a barrier, and one more each time that they go on in other blocks."""
+    for planner, says in (("multi-ring", "8 of 32 thread blocks move data"), ("halving-doubling", "")):
         plan = antiphon.plan("allreduce", antiphon.topology("cluster:box=dgx-a100,boxes=2"), planner=planner)
         notes = antiphon.export(plan, "mscclpp-json").notes
         assert [note for note in notes if "thread blocks" in note and says in note] == list(notes)

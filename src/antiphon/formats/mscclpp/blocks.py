@@ -13,8 +13,9 @@ Where streams are few, each is shared by a **group** of thread blocks: every mem
 every operation, with memory channels of its own, so that members need not wait for each other. That is only right if
 the same member always has the same bytes, so all operations of the stream have one size and begin at multiples of it
 (`cut_steps` in groups.py). Port channels belong to member 0, which moves all data of the group through them, since one
-proxy thread serves them in order. The group meets at a barrier before and after that. A stream with more partners than
-a thread block has channels may be **divided**: each member then signals and waits for some of the partners.
+proxy thread serves them in order. The group meets at a barrier before and after that. Where a thread block of such a
+group is full, all members go on in other thread blocks after the same step: old and new ones meet once. A stream with
+more partners than a thread block has channels may be **divided**: each member signals and waits for some of them.
 
 Below, a **lane** is one member's version of a stream; without groups streams and lanes are the same.
 """
@@ -25,7 +26,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
 
 from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
@@ -70,7 +70,7 @@ NOP = '{"name":"nop"}'  # all threads of a thread block wait for each other
 BACK_END = "back end mscclpp-json"
 MOST_CHUNKS = 2**20  # of a buffer
 MIN_SHARE = 2**14  # bytes that all threads of a thread block copy at once: a smaller share is not worth another block
-MOST_GROUPED = 2**15  # operations of all ranks with groups: the loader reads the whole file for every new size
+MOST_GROUPED = 2**15  # operations (puts by target) of all ranks in groups: the loader reads all for every new size
 FEW_STREAMS = 4  # where more do not fit
 CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to chain all blocks of a GPU
 # Names of the executor's operations on packets: data with flags, which a reader polls instead of waiting for a signal.
@@ -97,20 +97,26 @@ class Ends:
         return PORT if self.far(self.rank, peer) else MEMORY
 
 
-@dataclass(frozen=True)
-class Share:
-    """The share of a member of a group of `size` thread blocks. `barrier`: where the group meets, -1 if it does not."""
+@dataclass
+class Group:
+    """A group of `size` thread blocks. `meets`: whether it meets at barriers.
 
-    member: int
+    `cuts`: the numbers of the steps before which all members go on in other thread blocks, because member 0, which
+    writes most, is full. `barriers`: of the group, of its first cut, of the group after that, of the next cut, ...
+    """
+
     size: int
-    barrier: int
+    meets: bool
+    cuts: list[int] = field(default_factory=list)
+    barriers: list[int] = field(default_factory=list)
 
-    def text(self) -> str:
-        """Return, as JSON, the share of every operation that this member performs."""
-        return f',"tbg_info":{{"tb_id":{self.member},"tbg_size":{self.size}}}' if self.size > 1 else ""
+    def barrier_text(self, number: int) -> str:
+        size = self.size * (1 + number % 2)  # at a cut the old and the new thread blocks
+        return f'{{"name":"barrier","barrier_id":{self.barriers[number]},"num_threadblocks":{size}}}'
 
-    def barrier_text(self) -> str:
-        return f'{{"name":"barrier","barrier_id":{self.barrier},"num_threadblocks":{self.size}}}'
+
+class _FullError(Unsupported):
+    """A step does not fit into the thread block of a group that meets."""
 
 
 def gpu_of(
@@ -147,18 +153,12 @@ def gpu_of(
         if not steps_of_lane[first_lane]:
             continue
         has_ports = any(ends.channel_type(peer) == PORT for peer in channels_of_lane[first_lane])
-        barrier = -1
-        if group > 1 and (has_ports or first_lane // group in divided):
-            barrier = gpu.chaining.barriers
-            gpu.chaining.barriers += 1
-            if gpu.chaining.barriers > MOST_BARRIERS:
-                raise Unsupported(f"rank {ends.rank}: more than {MOST_BARRIERS} groups of blocks meet")
+        of_lanes = Group(group, meets=group > 1 and (has_ports or first_lane // group in divided))
         for member in range(group):
             steps, channel_of_peer = steps_of_lane[first_lane + member], channels_of_lane[first_lane + member]
             if has_ports and group == 1:
                 steps = _defer_to_ports(ends, steps)
-            share = Share(member, group, barrier)
-            gpu.blocks += _LaneWriter(ends, channel_of_peer, buffers, gpu.chaining, share).blocks(steps)
+            gpu.blocks += _LaneWriter(ends, channel_of_peer, buffers, gpu.chaining, of_lanes, member).blocks(steps)
     gpu.buffers = list(buffers)
     return gpu
 
@@ -188,10 +188,13 @@ class _LaneWriter:
     """Writes one lane into thread blocks. `channel`: by peer, its channel in this lane."""
 
     def __init__(
-        self, ends: Ends, channel: dict[int, int], buffers: dict[BufferKey, int], chaining: Chaining, share: Share
-    ) -> None:
-        self.ends, self.channel, self.buffers, self.chaining, self.share = ends, channel, buffers, chaining, share
-        self.share_text = share.text()
+        self, ends: Ends, channel: dict[int, int], buffers: dict[BufferKey, int], chaining: Chaining, group: Group,
+        member: int,
+    ) -> None:  # fmt: skip
+        self.ends, self.channel, self.buffers, self.chaining = ends, channel, buffers, chaining
+        self.group, self.member = group, member
+        # the share of every operation that this member performs
+        self.share_text = f',"tbg_info":{{"tb_id":{member},"tbg_size":{group.size}}}' if group.size > 1 else ""
         self.buffer_names = ends.buffer_names
         self.block_texts = [BlockText()]
         # recurring texts of the last block: signals and waits by (kind, peers); channel and buffer ids by moves
@@ -201,25 +204,56 @@ class _LaneWriter:
         self.room = MOST_OPERATIONS - self._count_chain_operations()  # operations that the last block may have
 
     def blocks(self, steps: list[Step]) -> list[BlockText]:
-        for step in steps:
-            if step.kind == SYNC:
-                self._write_sync()
-            elif step.kind == MEET:
-                self._append_operations([self.share.barrier_text()])
-            elif step.kind in (SIGNAL, WAIT):
-                self._signal_or_wait(step)
-            elif step.kind == PUT:
-                self._write_put("put", MEMORY, step.moves)
-            elif step.kind == PACK:
-                self._write_pack(step.moves)
-            elif step.kind in (FOLD, ADD, UNPACK):
-                self._write_fold(step)
-            else:
-                self._write_switch(step)
+        if self.group.meets and self.member == 0:
+            self.group.barriers.append(self._add_barrier())
+        for number, step in enumerate(steps):
+            if number in self.group.cuts:
+                self._cut()
+            text, length = self.block_texts[-1], len(self.block_texts[-1].operations)
+            try:
+                self._write_step(step)
+            except _FullError:
+                if self.member:
+                    raise
+                del text.operations[length:]
+                self.group.cuts.append(number)
+                self.group.barriers += [self._add_barrier(), self._add_barrier()]
+                self._cut()
+                self._write_step(step)
         self._meet_crowd()
-        if self.share.barrier >= 0 and self.share.size > 1 and len(self.block_texts) > 1:
-            raise Unsupported(f"rank {self.ends.rank}: a group that meets needs more than one thread block per member")
         return self.block_texts
+
+    def _add_barrier(self) -> int:
+        if self.chaining.barriers == MOST_BARRIERS:
+            raise Unsupported(f"rank {self.ends.rank}: its groups of blocks meet at more than {MOST_BARRIERS} barriers")
+        self.chaining.barriers += 1
+        return self.chaining.barriers - 1
+
+    def _cut(self) -> None:
+        """Go on in another thread block after the next cut of the group."""
+        text = self.group.barrier_text(2 * len(self.block_texts) - 1)
+        self.block_texts[-1].operations.append(text)
+        self.block_texts.append(BlockText([text]))
+        self.signal_texts, self.move_ids = {}, {}
+
+    def _write_step(self, step: Step) -> None:
+        if step.kind == SYNC:
+            self._write_sync()
+        elif step.kind == MEET:
+            self._meet()
+        elif step.kind in (SIGNAL, WAIT):
+            self._signal_or_wait(step)
+        elif step.kind == PUT:
+            self._write_put("put", MEMORY, step.moves)
+        elif step.kind == PACK:
+            self._write_pack(step.moves)
+        elif step.kind in (FOLD, ADD, UNPACK):
+            self._write_fold(step)
+        else:
+            self._write_switch(step)
+
+    def _meet(self) -> None:
+        self._append_operations([self.group.barrier_text(2 * len(self.block_texts) - 2)])
 
     def _signal_or_wait(self, step: Step) -> None:
         """Write a signal or wait, with the puts that were deferred to it."""
@@ -232,14 +266,14 @@ class _LaneWriter:
         put_peers = {move.peer for move in step.moves}  # their signal goes with the put
         channel_types = {peer: self.ends.channel_type(peer) for peer in step.peers}
         # Member 0 uses ports for its group, which meets before it signals, and after it has put or waited.
-        meets = PORT in channel_types.values() and self.share.size > 1
+        meets = PORT in channel_types.values() and self.group.size > 1
         if meets and step.kind == SIGNAL:
-            self._append_operations([self.share.barrier_text()])
-        if step.moves and self.share.member == 0:
+            self._meet()
+        if step.moves and self.member == 0:
             self._write_port_puts(step.moves)
         for channel_type in (MEMORY, PORT):
             peers = [peer for peer in step.peers if channel_types[peer] == channel_type and peer not in put_peers]
-            if peers and (channel_type == MEMORY or self.share.member == 0):
+            if peers and (channel_type == MEMORY or self.member == 0):
                 channels = [self.channel[peer] for peer in peers]
                 block = self._find_block(1, channel_type, channels, ())
                 ids = ",".join([str(block.channels[channel_type][channel]) for channel in channels])
@@ -249,7 +283,7 @@ class _LaneWriter:
                 if len(peers) == len(step.peers) and not meets:
                     self.signal_texts[signal_key] = block.operations[-1]
         if meets and (step.moves or step.kind == WAIT):
-            self._append_operations([self.share.barrier_text()])
+            self._meet()
 
     def _write_port_puts(self, moves: tuple[Move, ...]) -> None:
         """Write puts through ports. The last to each peer has the signal, and the block waits until it has left."""
@@ -378,6 +412,8 @@ class _LaneWriter:
         )
 
     def _next_block(self) -> BlockText:
+        if self.group.meets:
+            raise _FullError(f"rank {self.ends.rank}: a step of a group that meets does not fit into a thread block")
         old, new = self.block_texts[-1], BlockText()
         chaining = self.chaining
         # preferred: a semaphore, two operations, independent of other blocks
@@ -403,6 +439,8 @@ class _LaneWriter:
     def _count_chain_operations(self) -> int:
         """Return the number of operations at the end of the last block that chain it to the next."""
         max_crowd = self.chaining.max_crowd
+        if self.group.meets:
+            return 1
         if self.chaining.semaphores < MOST_SEMAPHORES:
             return 2
         if len(self.crowd) in (0, max_crowd):  # it would begin a crowd
@@ -515,13 +553,8 @@ def _fit_blocks(
 # ---- groups ----
 
 
-class _Grouping(NamedTuple):
-    """Streams shared by groups: `moving_blocks` of all ranks move data; `steps`: by rank and stream."""
-
-    moving_blocks: int
-    group: int  # thread blocks per stream
-    steps: list[list[list[Step]]]
-    layout: BufferLayout
+def _moves_data(steps: list[Step]) -> bool:
+    return any(step.kind in DATA for step in steps)
 
 
 def _fit_groups(
@@ -529,42 +562,39 @@ def _fit_groups(
 ) -> tuple[BufferLayout, list[Gpu]] | None:
     """Return addresses and thread blocks in groups; None if groups do not help or fit.
 
-    With switches, most ranks have only signals in a stream, and its blocks there are idle. So fewer streams with larger
-    groups are tried until nearly all blocks (three quarters) move data.
+    With switches, most ranks have only signals in a stream, and its blocks there are idle. Groups that meet need
+    barriers. So fewer streams with larger groups are tried until nearly all blocks (three quarters) move data.
     """
-    best: _Grouping | None = None
-    max_streams = blocks
-    while max_streams:
+    best: tuple[BufferLayout, list[Gpu]] | None = None
+    max_streams, most_moving = blocks, 0  # of all ranks, thread blocks that move data at once
+    while max_streams and 4 * most_moving <= 3 * blocks * len(ends):
         streams, steps_of, layout = deal_into(max_streams)
-        # Quick exit: the streams of rank 0 fill nearly all blocks. Without switches other ranks have about as many.
-        if not ends[0].switch_groups and 4 * sum(map(bool, steps_of(0))) > 3 * blocks:
-            return None
+        # Quick exit: nearly all blocks of rank 0 move data. Without switches other ranks have about as many.
+        if not ends[0].switch_groups and 4 * sum(map(_moves_data, steps_of(0))) > 3 * blocks:
+            return best
         by_rank = [[_defer_to_ports(rank_ends, steps) for steps in steps_of(rank_ends.rank)] for rank_ends in ends]
+        moving_streams = sum(_moves_data(steps) for of_rank in by_rank for steps in of_rank)
+        most_moving = most_moving or moving_streams  # without groups
         busy_streams = max(sum(map(bool, of_rank)) for of_rank in by_rank)
         group = min(blocks // max(busy_streams, 1), max(chunk_bytes // MIN_SHARE, 1))
-        moving_streams = sum(any(step.kind in DATA for step in steps) for of_rank in by_rank for steps in of_rank)
-        grouping = _Grouping(moving_streams * group, group, by_rank, layout)
-        if best is None or grouping.moving_blocks > best.moving_blocks:
-            best = grouping
-        if 4 * grouping.moving_blocks > 3 * blocks * len(ends):
-            break
         max_streams = min(max_streams, streams) // 2
-    if best is None or best.group == 1:
-        return None
-    _, group, by_rank, layout = best
-    units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
-    by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
-    divided = {stream for stream in range(len(units)) if can_be_divided([of_rank[stream] for of_rank in by_rank])}
-    operations = sum(
-        len(divide_steps(steps, 0, group) if stream in divided else steps)
-        for of_rank in by_rank
-        for stream, steps in enumerate(of_rank)
-    )
-    group = min(group, MOST_GROUPED // operations)
-    while group > 1:
-        with suppress(Unsupported):
-            gpus = [gpu_of(*of_rank, 2, group, divided) for of_rank in zip(ends, by_rank, strict=True)]
-            if all(len(gpu.blocks) <= blocks for gpu in gpus):
-                return layout, gpus
-        group //= 2
-    return None
+        if moving_streams * group <= most_moving:
+            continue
+        units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
+        by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
+        divided = {stream for stream in range(len(units)) if can_be_divided([of_rank[stream] for of_rank in by_rank])}
+        operations = sum(
+            max(len(step.moves), 1)
+            for of_rank in by_rank
+            for stream, steps in enumerate(of_rank)
+            for step in (divide_steps(steps, 0, group) if stream in divided else steps)
+        )
+        group = min(group, MOST_GROUPED // operations)
+        while moving_streams * group > most_moving:
+            with suppress(Unsupported):
+                gpus = [gpu_of(*of_rank, 2, group, divided) for of_rank in zip(ends, by_rank, strict=True)]
+                # more than `blocks` are there where some have handed over to others
+                if all(len(gpu.blocks) <= MOST_BLOCKS for gpu in gpus):
+                    best, most_moving = (layout, gpus), moving_streams * group
+            group //= 2
+    return best

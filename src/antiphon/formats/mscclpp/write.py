@@ -213,8 +213,9 @@ class _Writer:
             moving_blocks = min(map(self._find_too_few_blocks, written), default=self.blocks)
             if moving_blocks < self.blocks:
                 notes.append(
-                    f"{label}: {moving_blocks} of {self.blocks} thread blocks move data, so large calls may take "
-                    "longer than predicted; other planners or options may keep more busy"
+                    f"{label}: {moving_blocks} of {self.blocks} thread blocks move data (groups of them would need too "
+                    "many operations or barriers), so large calls may take longer than predicted; other planners or "
+                    "options may keep more busy"
                 )
             for in_place, head, gpus in written:
                 if not head.packets and served is not None:
