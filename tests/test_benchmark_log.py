@@ -91,6 +91,9 @@ def test_pasted_logs_read_alike(paste: str) -> None:
     assert not any(r.wrong for r in run.rows)
 
 
+RANK_5 = "#  Rank  5 Group  0 Pid 9 on node-a device  5 [0x07] NVIDIA A100-SXM4-80GB\n"
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "ranks"),
     [  # 2.0 to 2.12 have no root, some have no operator; then every row has both
@@ -108,6 +111,7 @@ def test_pasted_logs_read_alike(paste: str) -> None:
         (f"$ mpirun all_gather_perf -b 8\n$ ls\nbroadcast_perf reduce_perf\n{table('none -1', 0.875)}", "allgather", 8),
         (f"all_gather_perf\nhypercube_perf\nsendrecv_perf\n{table('sum -1', 1.75)}", "allreduce", 8),
         (f"./all_reduce_perf; ./all_gather_perf\n{HEAD}{table('sum -1', 1.75)}", "allreduce", 8),  # a list cut short
+        (f"./reduce_perf\n{RANK_5}{table('sum  0')}", "reduce", 6),  # a list of which the last line is left
     ],
 )
 def test_collective_and_ranks(text: str, kind: str, ranks: int) -> None:
@@ -243,9 +247,13 @@ def test_osu(text: str, kind: str, points: list[tuple[int, float]] | None) -> No
         (f"./sendrecv_perf\n{table('sum -1')}", "measures 'sendrecv', which is no collective"),
         (f"{HEAD}node-a: Test NCCL failure common.cu:1005 'internal error'", "the program failed: 'internal error'"),
         (OSU_5.replace("Allreduce", "Non-blocking Allreduce"), "which is no collective"),
-        ("./all_reduce_perf\n 1024 256 float sum -1 20.5 900.0 900.0 0\n", "has no rows"),  # algbw contradicts the time
-        ("./all_reduce_perf\n 1024 256 float sum -1 " + "9" * 400 + " 1 1 0\n 8 2 float", "has no rows"),
-        ("1 1 float " * 5000 + "\n" + "7 " * 20000, "has no rows"),
+        (
+            "./all_reduce_perf\n 1024 256 float sum -1 20.5 900.0 900.0 0\n",
+            r"rows \(1\) lack .* or algbw contradicts the time",
+        ),
+        ("./all_reduce_perf\n 1024 256 float sum -1 " + "9" * 400 + " 1 1 0\n 8 2 float", r"rows \(2\) lack time"),
+        ("1 1 float " * 5000 + "\n" + "7 " * 20000, r"rows \(1\) lack time"),
+        ("./all_reduce_perf\n 1024 256 float sum -1 20.5 0.05\n", r"lack time, algbw, busbw"),  # no column busbw
     ],
 )
 def test_what_is_no_log(text: str, message: str) -> None:

@@ -88,10 +88,9 @@ def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     # "binary" or "decimal": whether sizes are written in KiB or in KB
     family = size_family(row["nbytes"] for row in rows)
     unit, cell = time_column(row["seconds"] for row in rows)
-    negligible = max(row["seconds"] for row in rows) / 1e4  # seconds; a smaller bound prints as 0 in this column's unit
 
     def bound_cell(seconds: float | None) -> str:
-        return cell(seconds) if seconds is None or seconds > negligible else "~0"
+        return "~0" if "e-" in cell(seconds) else cell(seconds)
 
     head = ["nbytes", f"time {unit}", f"model {unit}", f"bound {unit}", "busbw GB/s", "of wire", "verdict"]
     cells = [

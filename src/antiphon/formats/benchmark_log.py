@@ -151,9 +151,12 @@ def read_runs(text: str, with_incomparable: bool = False) -> list[Run]:
     """
     if text.lstrip().startswith("{") and '"out_of_place"' in text:
         text = "\n".join(_lines_of_json(decode(text.encode(), dict)))
-    runs = [run for run in _Reader(_NOISE.sub(" ", text).splitlines()).read() if run.rows]
+    every_run = [*_Reader(_NOISE.sub(" ", text).splitlines()).read()]
+    runs = [run for run in every_run if run.rows]
     if not runs:
-        failure = _FAILURE.search(text)
+        failure, garbled = _FAILURE.search(text), sum(run.garbled for run in every_run)
+        if garbled:
+            raise Invalid(f"all its rows ({garbled}) lack time, algbw, busbw or #wrong, or algbw contradicts the time")
         raise Invalid(
             "has no rows as nccl-tests, rccl-tests or OSU collectives print them (and is no JSON of bench); "
             + (f"the program failed: {failure[1]}" if failure else "paste the table with its sizes and times")
@@ -335,7 +338,7 @@ class _Reader:
                 run.kind = inferred
             run.separate |= algbw > 0 and not factor  # busbw is 0 for a single rank
             # the list of devices may be incomplete
-            run.ranks = max(len(self.devices), _infer_ranks(run.kind, factor, algbw))
+            run.ranks = max(max(self.devices, default=-1) + 1, _infer_ranks(run.kind, factor, algbw))
         run.hosts = len({host for host, _ in self.devices.values()})
         run.processes = len(set(self.devices.values()))
         # The summary says that the run failed: wrong are the marked rows; if none is marked, it may be any of them.
