@@ -19,7 +19,7 @@ Stages:
 1. `_compute_traffic` adds up the load per (resource, step, window). The result depends neither on link speeds nor on a
    number of pieces that all chunks share.
 2. `compute_envelopes` computes the greatest load over time per class of resources with equal capacity.
-3. `_compute_timeline` compares the classes by exact fractions.
+3. `timeline` compares the classes by exact fractions.
 
 The results of the first two stages are cached, as pricing tries the same rows with several piece counts and speeds.
 """

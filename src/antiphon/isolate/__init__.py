@@ -15,7 +15,7 @@ Inside: `_pool` has the loops over jobs, `_process` the parent's side of one pro
 `_meter` measures CPU time, and `_here` runs jobs in this process on systems other than Linux.
 
 Budgets count the CPU time of a process and its descendants, so load on the machine does not shorten them; time in which
-all of them sleep is limited separately, with `SLEEP` seconds on top (docs/decisions.md).
+all of them sleep is limited separately, with `MAX_SLEEP` seconds on top (docs/decisions.md).
 """
 
 from antiphon.isolate._child import Send, describe_error

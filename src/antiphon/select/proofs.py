@@ -271,7 +271,7 @@ def recheck_certificate(schedule: Schedule, topology: Topology) -> Checked | Non
     """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none.
 
     A certificate proves that a search missed nothing. Its "about" states what it is about: the schedule as planned
-    (AS_PLANNED), also by counting how many links a sum must cross (SUMS); the dual collective on the machine with all
+    (AS_PLANNED), also by counting the links that a sum must cross (SUMS); the dual collective on the machine with all
     links reversed (REVERSED); an allgather, which is one half of an allreduce (COMPOSED); or a broadcast or reduce that
     every allreduce contains.
     """

@@ -99,7 +99,7 @@ class Columns:
         first = int(values[0, 0])
         if (values == first).all():
             return str(first)
-        # linear: first + slope_me * (me - first member) + slope_turn * turn
+        # linear: first + by_me * (me - first member) + by_turn * turn
         turn = np.arange(values.shape[1])
         by_me, by_turn = self._find_slopes(values)
         linear = first + by_me * (self.me[:, None] - self.me[0]) + by_turn * turn
@@ -306,8 +306,8 @@ def _members_text(members: list[int], ranks: int) -> str:
 def functions(
     ranks: Sequence[Sequence[Sequence[Statement]]], size_count: int, name: str = "stream"
 ) -> list[list[Function]]:  # fmt: skip
-    """Return the functions of each stream. `ranks`: the streams of statements of every rank; `size_count`: how many
-    sizes scratch slots have; `name`: prefix of the functions' names."""
+    """Return the functions of each stream. `ranks`: the streams of statements of every rank; `size_count`:
+    number of sizes of scratch slots; `name`: prefix of the functions' names."""
     by_stream: list[list[Function]] = []
     for number in range(max(len(streams) for streams in ranks)):
         # ranks whose statements have the same forms share a function

@@ -28,7 +28,7 @@ class Statement(NamedTuple):
     """One operation. `form`: its kind and the buffers that it names, which determine the meaning of its numbers.
 
     `values`: its numbers: of a place the rank, whole units and a cut; in scratch also the cut at which the data of its
-    slot begin (it is subtracted), and how many slots of each size lie before it; of packets (`box`) the rank and slot.
+    slot begin (it is subtracted), and the number of slots of each size before it; of packets (`box`) the rank and slot.
     """
 
     form: tuple[str, ...]

@@ -15,8 +15,8 @@ one level up with 2 equal links chooses by the next bit of the destination.
 
 If ranks have several equal uplinks (to planes of switches), `with_routes` also stripes the data over them.
 
-All pairs are routed together in NumPy: `Switched` holds the links at switches; its `find_links` follows all pairs link
-by link.
+All pairs are routed together in NumPy: `SwitchLinks` holds the links at switches; its `find_links` follows all pairs
+link by link.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _switched_paths(
     """
     if not len(far) or not topology.switches:
         return
-    net = Switched.of_topology(topology, width)
+    net = SwitchLinks.of_topology(topology, width)
     targets, target_index = unique_inverse(dst[far].astype(np.int64), topology.nodes)
     # pairs grouped by target, so that a batch shares its targets' searches
     order = order_of(target_index, len(targets))
@@ -263,7 +263,7 @@ class PathTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Switched:
+class SwitchLinks:
     """The links at switches, as tables. Switches are numbered from 0 here.
 
     `up`: links to a switch, grouped by the node that they leave.
@@ -283,14 +283,14 @@ class Switched:
     level: Longs
 
     @staticmethod
-    def of_topology(topology: Topology, width: Longs) -> Switched:
+    def of_topology(topology: Topology, width: Longs) -> SwitchLinks:
         """Return the tables of a machine. `width`: by link, a number that grows with its bandwidth. O(links log links).
 
         Ranks 0 and 1 at a switch:
 
         >>> from antiphon.core.topology import LinkType, both_ways, build
         >>> wires = both_ways([(0, 2), (1, 2)], LinkType("wire", "1GB/s"))
-        >>> net = Switched.of_topology(build("one", 2, wires, switches=1), np.zeros(4, np.int64))
+        >>> net = SwitchLinks.of_topology(build("one", 2, wires, switches=1), np.zeros(4, np.int64))
         >>> net.up.link.tolist(), net.up.ptr.tolist(), net.down.link.tolist(), net.pair.tolist(), net.level.tolist()
         ([0, 2], [0, 1, 2, 2], [1, 3], [0, 1], [0])
         """
@@ -303,7 +303,7 @@ class Switched:
         key = (tail[down] - ranks) * ranks + head[down]
         first = np.flatnonzero(run_starts(key))
         by_rank = order_of(key[first] % ranks, ranks)
-        return Switched(
+        return SwitchLinks(
             ranks, topology.switches,
             Links(pointers(tail[up], topology.nodes), up, head[up] - ranks, width[up]),
             Links(np.append(first, len(down)), down, tail[down] - ranks, width[down]),
@@ -312,7 +312,7 @@ class Switched:
         )  # fmt: skip
 
     def split_batches(self, src: Ints | Longs, target_index: Longs, targets: Longs) -> Iterator[tuple[int, int]]:
-        """Yield ranges (low, high) of targets that fit one batch. `place`: by pair, its target's number, ascending."""
+        """Yield ranges (low, high) of targets that fit one batch. `target_index`: by pair, its target, ascending."""
         # entries per target: distances from its switches to all, links between switches, links out of its sources
         distances = (self.near_ptr[targets + 1] - self.near_ptr[targets] + 1) * self.switches
         between_switches = len(self.up.link) - int(self.up.ptr[self.ranks])
@@ -322,7 +322,7 @@ class Switched:
         yield from zip(edge.tolist(), [*edge[1:].tolist(), len(targets)], strict=True)
 
     def find_links(self, src: Ints | Longs, target_index: Longs, targets: Longs, stripe: int) -> PathTable:
-        """Return a path from every src[i] to targets[place[i]], through switches.
+        """Return a path from every src[i] to targets[target_index[i]], through switches.
 
         Backward searches give the distance from every switch to every target; then each path takes, link by link, a
         switch that is one nearer. Pairs that are at one switch with one target share the choice.
@@ -331,7 +331,7 @@ class Switched:
 
         >>> from antiphon.core.topology import LinkType, both_ways, build
         >>> wires = both_ways([(0, 3), (3, 4), (1, 4), (2, 4)], LinkType("wire", "1GB/s"))
-        >>> net = Switched.of_topology(build("two", 3, wires, switches=2), np.zeros(8, np.int64))
+        >>> net = SwitchLinks.of_topology(build("two", 3, wires, switches=2), np.zeros(8, np.int64))
         >>> path_table = net.find_links(np.array([0, 1]), np.array([0, 0]), np.array([2]), 0)
         >>> path_table.hops.tolist(), path_table.links.tolist()
         ([3, 2], [[0, 2, 7], [4, 7, -1]])
@@ -382,7 +382,7 @@ class Switched:
     def _next_links(
         self, distance: Ints, target_index: Longs, node: Ints | Longs, targets: Longs, stripe: int
     ) -> tuple[Ints, Longs, Longs, Longs]:
-        """Return, by row, the best link from node[i] towards targets[place[i]].
+        """Return, by row, the best link from node[i] towards targets[target_index[i]].
 
         As arrays: the link, the switch that it leads to, the links that remain from there (FAR: unreachable), and the
         number of equally good links.

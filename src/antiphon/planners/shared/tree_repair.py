@@ -6,15 +6,15 @@ transfers that it keeps.
 
 Nearly every schedule moves each chunk along trees: copies go down a tree from one rank to those that want the chunk,
 sums go up a tree to one rank, and an allreduce does one after the other. A failure removes single hops. Each removed
-hop leaves a branch without its root, and `_reattach` joins it to the tree again by the cheapest path of hops from any
-rank of the tree to the branch. A path may enter the branch in its middle: then the ranks on the path change their
+hop leaves a branch without its root, and `_Trees.reattach` joins it to the tree again by the cheapest path of hops from
+any rank of the tree to the branch. A path may enter the branch in its middle: then the ranks on the path change their
 parents.
 
 The price of a hop grows exponentially with the load of its links relative to what they may carry at the target rate
-(multiplicative weights), so that reattached branches spread over the links. Afterwards `_balance` moves single hops off
-the fullest links while they are above the target. Large chunks are split first (`_split_chunks`), since a whole
-chunk more or less on a link is too coarse. All of this touches few trees and few hops of each, so that it takes seconds
-where packing new trees takes minutes, and most transfers, their routes and their steps stay what they were.
+(multiplicative weights), so that reattached branches spread over the links. Afterwards `_Trees.balance` moves single
+hops off the fullest links while they are above the target. Large chunks are split first (`_Forest.split`), since a
+whole chunk more or less on a link is too coarse. All of this touches few trees and few hops of each, so that it takes
+seconds where packing new trees takes minutes, and most transfers, their routes and their steps stay what they were.
 
 Example: a broadcast 0 > 1 > 2 > 3 on a ring of 4 whose link 1 > 2 fails. Ranks 2 and 3 are a branch without a root. The
 only live hop into it is 0 > 3, so 3 becomes a child of 0 and 2 a child of 3; only 0 > 1 is kept.

@@ -315,7 +315,7 @@ class Calls:
     def alltoall(
         self, output: Tensor, input: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
     ) -> None:
-        """Exchange blocks. `out_sizes`, `in_sizes`: how many elements come from and go to each process."""
+        """Exchange blocks. `out_sizes`, `in_sizes`: elements that come from and go to each process."""
         if output.dtype is not input.dtype:
             raise WrongCall(f"all_to_all: the output is of {output.dtype}, the input of {input.dtype}")
         buffer = as_contiguous(output)
