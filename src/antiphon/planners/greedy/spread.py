@@ -13,7 +13,7 @@ destination's island, else any; of two random candidates the one with fewer copi
 inexpensive form of rarest first).
 
 State: `had`, the chunks of each rank before the step; `lack`, those that it lacks now; `absent`, per kind, those that
-each island lacks; `spread`, per kind, the number of copies of each chunk (islands that have it). A level (the islands
+each island lacks; `copies`, per kind, the number of copies of each chunk (islands that have it). A level (the islands
 of a kind) is trivial if every rank is an island of its own. A batch is plain if each hop is one link that no other hop
 loads, shared if several of its hops load the same resource.
 
@@ -110,7 +110,7 @@ class Spreading:
         # by kind: what its islands lack; unused where they are single ranks
         self.absent = [~sets for sets in island_sets]
         self.missing = task.missing
-        self.spread = [np.zeros(task.chunks, np.int64) for _ in levels]
+        self.copies = [np.zeros(task.chunks, np.int64) for _ in levels]
         self.rows: list[tuple[Longs, Longs]] = []
         self.work = 0
         widest = max((len(batch.hop) for batches in hops.batches for batch in batches), default=0)
@@ -209,9 +209,9 @@ class Spreading:
         # gathered
         every_hop = index is batch.every
         dst = batch.dst if every_hop else batch.dst[index]
-        offered = self._offered_chunks(batch.src if every_hop else batch.src[index], dst)[0]
+        offered, _ = self._offered_chunks(batch.src if every_hop else batch.src[index], dst)
         self.work += work_of(len(index), offered.shape[1])
-        chunk = self._pick_chunks(kind, offered, offered, 1)[0]
+        [chunk] = self._pick_chunks(kind, offered, offered, 1)
         if int(chunk.min()) < 0:
             successful = chunk >= 0
             index, dst, chunk, every_hop = index[successful], dst[successful], chunk[successful], False
@@ -264,6 +264,8 @@ class Spreading:
     def _pick_chunks(self, kind: int, offered: Words, preferred: Words, per_hop: int) -> Longs:
         """Pick `per_hop` chunks (maybe repeated) per hop from its sets `offered` and `preferred`; -1: none left.
 
+        Returns an array [pick, hop].
+
         A chunk that only one island has comes first, then one that is new to the destination's island, then any.
         """
         if not self.has_unique[kind]:
@@ -287,8 +289,8 @@ class Spreading:
     def _pick_rarer(self, kind: int, offered: Words, per_hop: int) -> Longs:
         """Draw two candidates and return the one that fewer ranks have."""
         first, second = draw_chunks(offered, self.rng, 2 * per_hop).reshape(2, per_hop, -1)
-        spread = self.spread[kind]
-        return np.where(spread[second] < spread[first], second, first)
+        copies = self.copies[kind]
+        return np.where(copies[second] < copies[first], second, first)
 
     def _bring_chunks(self, kind: int, batch: Batch, index: Longs, chunk: Longs, space: Floats, room: Floats) -> None:
         """Let each hop bring those of its picked chunks that it has room for, no chunk twice to a rank."""
@@ -314,7 +316,7 @@ class Spreading:
                 is_new = contains_chunks(self.absent[number], into, chunk)
                 into, new = into[is_new], chunk[is_new]
                 remove_chunks(self.absent[number], into, new)
-            np.add.at(self.spread[number], new, 1)
+            np.add.at(self.copies[number], new, 1)
             if self.has_unique[number]:  # no longer in a single island
                 remove_chunks(self.unique[number], np.zeros_like(new), new)
                 self.has_unique[number] = bool(self.unique[number].any())

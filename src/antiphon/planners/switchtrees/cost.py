@@ -11,7 +11,11 @@ appears to each of them with k times the beta and k times the epsilon. Unequal c
 directly, by the load and the senders of every link.
 
 The choice between plan types is more cautious: it assumes that a link bears the excess senders of all k receivers
-below it and not of one, so k * k times the epsilon. With k = 1, at a server's own link, both agree with Table 2.
+below it and not of one, so k * k times the epsilon. With k = 1, at a server's own link, both agree with Table 2 of the
+paper.
+
+CPS is short for co-located parameter servers: every holder sends each block directly to its owner; ACPS is the same
+among unequal children. RHD is recursive halving and doubling.
 
 Example: 4 servers at one switch, 1 s per byte and link, no latency or incast: a reducescatter by CPS takes 3/4 s per
 byte of nbytes, as each server sends 3 of the 4 blocks.
@@ -84,7 +88,8 @@ class Cost:
         """
         share, tiers = self.nbytes / holders, self.list_tiers(node, holds)
         kind, _ = self._fastest_type(count, share, self.list_tiers(node, holds, add_excess=True))
-        return kind, self._price_type(kind, count, share, tiers), self._fastest_type(count, share, tiers)[1]
+        _, seconds = self._fastest_type(count, share, tiers)
+        return kind, self._price_type(kind, count, share, tiers), seconds
 
     def _fastest_type(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
         """Return the fastest plan type and its seconds; ties: the fewest steps. `share`: bytes of one group's data."""
@@ -95,9 +100,8 @@ class Cost:
                 (self._price_type(kind, count, share, tiers), steps_of(kind, count), kind) for kind in (RING, RHD)
             ]
         shortest = min(seconds for seconds, _, _ in options)
-        return min((option for option in options if option[0] * SLACK <= shortest), key=lambda option: option[1:])[
-            2
-        ], shortest
+        _, kind = min((steps, kind) for seconds, steps, kind in options if seconds * SLACK <= shortest)
+        return kind, shortest
 
     def _price_type(self, kind: str, count: int, share: float, tiers: Sequence[Tier]) -> float:
         """Return the seconds of a plan type by its closed form, at the slowest of these links."""
@@ -120,9 +124,10 @@ class Cost:
                 if product <= divisor or product % divisor or divisor not in best:
                     continue
                 step = self._price_type(CPS, product // divisor, share / divisor, tiers)
-                seconds, fans = best[divisor][0] + step, (*best[divisor][1], product // divisor)
-                if product not in best or _is_better((seconds, fans), best[product]):
-                    best[product] = seconds, fans
+                seconds, fans = best[divisor]
+                longer = seconds + step, (*fans, product // divisor)
+                if product not in best or _is_better(longer, best[product]):
+                    best[product] = longer
         return best[count]
 
     # ---- straight from the holders to the owners ----
@@ -253,6 +258,7 @@ def _is_better(first: tuple[float, tuple[int, ...]], second: tuple[float, tuple[
     With large fan-ins first, the least memory is accessed.
     """
     # within the tolerance they count as equal, so that rounding never decides
-    if not first[0] * SLACK <= second[0] <= first[0] / SLACK:
-        return first[0] < second[0]
-    return (len(first[1]), [-f for f in first[1]]) < (len(second[1]), [-f for f in second[1]])
+    (seconds, fans), (other_seconds, other_fans) = first, second
+    if not seconds * SLACK <= other_seconds <= seconds / SLACK:
+        return seconds < other_seconds
+    return (len(fans), [-fan for fan in fans]) < (len(other_fans), [-fan for fan in other_fans])

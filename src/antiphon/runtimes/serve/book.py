@@ -311,7 +311,7 @@ def encode_book(book: Book) -> bytes:
         entries.append(PROGRAM_ENTRY.pack(offset, len(program), zlib.crc32(program), 0))
         offset += len(padded_program)
     counted = (rows, book.programs, members, book.hosts, name, labels, dead)
-    # the checksum covers all tables; each program has its own
+    # the checksum covers the head behind itself (from byte 16 on) and all tables; each program has its own
     checked_part = (
         HEADER.pack(MAGIC, VERSION, 0, head, offset, book.ranks, *map(len, counted))[16:]
         + body

@@ -89,8 +89,9 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460) -> str
     candidates, bound = tuning.of(kind), tuning.limits.get(kind)
     order = {"other": 0, "nccl": 1, "best": 2}
     lines = []
+    styles = [(order[role], i, role, colour) for i, (role, colour) in line_styles(tuning, kind).items()]
     # Draw grey lines first: later lines lie on top.
-    for i, (role, colour) in sorted(line_styles(tuning, kind).items(), key=lambda item: (order[item[1][0]], item[0])):
+    for _, i, role, colour in sorted(styles):
         points = list(candidates[i].seconds.items())
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
         stroke_width = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
@@ -122,7 +123,8 @@ def _draw_line(frame: Frame, points: Sequence[tuple[int, float]], style: str, ca
     title = "the bound" if candidate is None else f"{candidate.planner} {options_text(candidate.options)}".strip()
     # A single size is drawn as a short horizontal line.
     if len(at) == 1:
-        at = [(at[0][0] - 6, at[0][1]), (at[0][0] + 6, at[0][1])]
+        [(x, y)] = at
+        at = [(x - 6, y), (x + 6, y)]
     path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at) if at else ""
     return f'<path d="{path}" fill="none" stroke-linejoin="round"{style}><title>{escape(title)}</title></path>'
 
