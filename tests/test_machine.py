@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -19,13 +18,9 @@ from small_plans import run_local
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.verify import verify
-from antiphon.lower.machine import judge as judging
 from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, Code, Instruction, Places
-from antiphon.lower.machine.execute import execute
 from antiphon.lower.machine.judge import judge
-from antiphon.lower.machine.order import Accesses, Flat, Order
 from antiphon.lower.machine.to_schedule import code_to_schedule
-from antiphon.lower.machine.waves import Waves
 from antiphon.topologies import topology
 
 Cells = tuple[tuple[str, ...], ...]
@@ -247,43 +242,7 @@ def test_the_verdict_is_that_of_all_orders(number: int, seed: int, times: int) -
     code = RIGHT[number]
     for _ in range(times):
         code = mutated(code, random)
-    with patch.object(judging, "MIN_INSTRUCTIONS", (2**13, 0)[seed % 2]):  # as a large one, too
-        fault = judge(code, seed=seed)
+    fault = judge(code, seed=seed)
     assert (fault is None) == always_right(code), fault
     if fault is None:
         assert verify(code_to_schedule(code), topology(f"full:ranks={code.collective.ranks}")).fault is None
-
-
-@given(st.integers(0, len(RIGHT) - 1), st.integers(0, 2**32), st.integers(0, 2))
-@settings(max_examples=examples(200))
-def test_many_at_a_time_are_any_order(number: int, seed: int, times: int) -> None:
-    """Where the order decides nothing, instructions by the wave end as one by one."""
-    random = Random(seed)
-    code = RIGHT[number]
-    for _ in range(times):
-        code = mutated(code, random)
-    run = execute(code, seed)
-    if len(run.order) == code.begin[-1] and (run.fault is None or run.fault.kind != "left"):
-        order = Order.of(code, Flat.of(code, run.order))
-        if order.complete and not order.unordered(*Accesses.of(code, order.flat).pairs()[:2]).any():
-            assert Waves(order).ends_right(seed) == (run.fault is None)
-
-
-def test_a_large_code_that_is_right_is_never_run_one_by_one() -> None:
-    code = allreduce()
-    with patch.object(judging, "MIN_INSTRUCTIONS", 0), patch.object(judging, "execute", side_effect=RuntimeError):
-        assert judge(code) is None
-        for block in code.blocks:
-            last = block.instructions.pop()
-            with pytest.raises(RuntimeError):
-                judge(code)
-            block.instructions.append(last)
-        code.start.append(1)
-        first = code.blocks[0].instructions[0]
-        for taken in (1, 2):
-            code.blocks[0].instructions[0] = replace(first, acquire=(0,) * taken)
-            if taken == 1:
-                assert judge(code) is None
-                continue
-            with pytest.raises(RuntimeError):  # it never comes so far
-                judge(code)

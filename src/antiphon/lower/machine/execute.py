@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs, concat_ranges
 from antiphon.core.interpret.buffers import Side, sides
@@ -112,12 +111,6 @@ class Case:
 def _draw_contribution(random_bits: int) -> int:
     """Return the value of one contribution, from 128 random bits."""
     return (1 << COUNT_SHIFT) + (random_bits >> 64 << SUM_BITS) + (random_bits & WORD)
-
-
-def sum_words(sums: list[int]) -> NDArray[np.uint64]:
-    """Return values as columns: both sums modulo 2^64, then the number of contributions."""
-    columns = [[value >> shift & WORD for value in sums] for shift in (0, SUM_BITS, COUNT_SHIFT)]
-    return np.array(columns, np.uint64).T.copy()
 
 
 def cells_of_side(code: Code, side: Side, kind: int) -> list[tuple[int, int, int]]:

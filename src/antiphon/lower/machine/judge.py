@@ -12,8 +12,6 @@ The proof has three parts.
 Example: two thread blocks add into the same cell without a wait between them. Both orders may give the right sum in an
 atomic simulation, but on hardware one addition can be lost; so two unordered additions are always a fault.
 
-Large codes whose accesses are all ordered run many instructions at a time (waves.py).
-
 Readers of files mark (code.py): *detached* blocks, such as proxies, which run beside their rank; *ahead* instructions,
 which may write at a rank that has not begun; *loose* ones, whose signals do not make their writes visible; pairs
 *inorder*, whose order a runtime relies on; and *delays*, by which an instruction cannot end before another.
@@ -30,7 +28,6 @@ from antiphon.core.columns import Bools, Longs, run_starts
 from antiphon.lower.machine.code import Code, split_into_messages, with_delays
 from antiphon.lower.machine.execute import Fault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order
-from antiphon.lower.machine.waves import MIN_INSTRUCTIONS, Waves, ends
 from antiphon.lower.without_gc import without_gc
 
 ORDERS = 3  # random orders that are run
@@ -45,20 +42,13 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     The code runs in `orders` random orders with undivided messages, and once with messages split as for large chunks.
     If these runs do not hang, no order does: waits do not depend on data. Then all accesses to a cell must be ordered.
     Where two accesses are not, a run in the other order decides: it is a fault if that run ends with other data. Two
-    unordered additions to a cell are always a fault: one may miss the other. A large code whose accesses are all
-    ordered runs many instructions at a time; even the first run does, if the order is known without a run
-    (`_is_right_by_waves`).
+    unordered additions to a cell are always a fault: one may miss the other.
     """
-    is_large = int(code.begin[-1]) >= MIN_INSTRUCTIONS
-    seed += is_large  # by default 1: blocks then execute up to 64 instructions at a time (`execute`), which is faster
-    if is_large and _is_right_by_waves(code, orders, seed):
-        return None
     run = execute(code, seed)
     if run.fault is not None:
         if run.fault.kind not in ("wrong", "input"):
             return run.fault
-        race, _ = _find_race(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)
-        return race or run.fault
+        return _find_race(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault) or run.fault
     # Stage 2: messages split as far as possible must not hang either, since queues are finite.
     split_fault = _find_chunkwise(code, seed)
     if split_fault is not None:
@@ -69,36 +59,14 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
         if delayed_run.fault is not None and delayed_run.fault.kind == "hang":
             return delayed_run.fault
     # Stage 3: races.
-    fault, ordered = _find_race(happens_before, seed)
+    fault = _find_race(happens_before, seed)
     if fault is not None:
         return fault
-    waves = Waves(happens_before) if is_large and ordered and happens_before.complete else None
     for run_number in range(1, orders):
-        if waves is None or not waves.ends_right(seed + run_number):
-            run = execute(code, seed + run_number)
-            if run.fault is not None:
-                return run.fault
+        run = execute(code, seed + run_number)
+        if run.fault is not None:
+            return run.fault
     return None
-
-
-def _is_right_by_waves(code: Code, orders: int, seed: int) -> bool:
-    """Return whether a large code is proved right by waves, without a run of one instruction after another.
-
-    That needs an order that is known without a run, as it nearly always is. If the answer is False, `judge` makes such
-    a run, which finds the faults.
-    """
-    happens_before = Order.of(code, Flat.of(code, ()))
-    if not happens_before.complete:
-        return False
-    waves = Waves(happens_before)
-    if not all(waves.ends_right(seed + run) for run in range(orders)):
-        return False
-    happens_before.flat = Flat.of(code, waves.order)
-    return (
-        (not code.delays or _ends_with_delays(happens_before))
-        and _find_chunkwise(code, seed) is None
-        and _find_race(happens_before, seed, max_tried=0) == (None, True)
-    )
 
 
 def _find_chunkwise(code: Code, seed: int) -> Fault | None:
@@ -120,20 +88,28 @@ def _find_chunkwise(code: Code, seed: int) -> Fault | None:
 
 def _ends_with_delays(happens_before: Order) -> bool:
     """Return whether the code surely ends if instructions wait for everything that may delay them (`Code.delays`)."""
-    return happens_before.complete and ends(
-        happens_before,
-        [_row_pair(happens_before.flat, earlier, later) for later, earlier in happens_before.code.delays],
-    )
+    if not happens_before.complete:
+        return False
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    # it ends if the order and the delays together close no cycle
+    flat, rows = happens_before.flat, len(happens_before.flat.block)
+    follows = np.flatnonzero(~run_starts(flat.block))
+    delays = [_row_pair(flat, earlier, later) for later, earlier in happens_before.code.delays]
+    earlier_rows, later_rows = np.array(delays, np.int64).reshape(-1, 2).T
+    src = np.concatenate([follows - 1, happens_before.src, earlier_rows])
+    dst = np.concatenate([follows, happens_before.dst, later_rows])
+    graph = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=(rows, rows))
+    return int(connected_components(graph, connection="strong", return_labels=False)) == rows
 
 
-def _find_race(
-    happens_before: Order, seed: int, wrong: Fault | None = None, max_tried: int = MOST_TRIED
-) -> tuple[Fault | None, bool]:  # fmt: skip
-    """Return the first race, and whether there is no unordered pair of accesses at all.
+def _find_race(happens_before: Order, seed: int, wrong: Fault | None = None) -> Fault | None:
+    """Return the first race.
 
     A race is an unordered pair of accesses whose other order gives another result. `wrong`: the fault with which this
-    run ended, if any; then the other order is the one that ends well. `max_tried`: the number of pairs whose other
-    order is tried; any further pair counts as a race.
+    run ended, if any; then the other order is the one that ends well. The other order of MOST_TRIED pairs is tried; any
+    further pair counts as a race.
     """
     code, flat = happens_before.code, happens_before.flat
     accesses = Accesses.of(code, flat)
@@ -148,15 +124,15 @@ def _find_race(
         later, earlier = (second_spot, first_spot) if wrong is None else (first_spot, second_spot)
         message = f"{code.describe(*later)} does not wait for {code.describe(*earlier)}, and both touch"
         message += f" {code.places.describe(int(cell[at]))}"
-        if number >= max_tried or _loses_addition(code, first_spot, second_spot, int(cell[at])):
-            return Fault("race", message), False
+        if number >= MOST_TRIED or _loses_addition(code, first_spot, second_spot, int(cell[at])):
+            return Fault("race", message)
         run = execute(code, seed, delayed=first_spot, until=second_spot)
         if (wrong is None) != (run.fault is None):
             failure = wrong or run.fault
             assert failure is not None
-            return Fault("race", f"{message}: where it comes first, {failure.what}"), False
+            return Fault("race", f"{message}: where it comes first, {failure.what}")
     if wrong is not None:
-        return None, False
+        return None
     if code.inorder:
         rows = np.array([_row_pair(flat, *pair) for pair in code.inorder], np.int64)
         for at in np.flatnonzero(happens_before.unordered(rows[:, 0], rows[:, 1])).tolist():
@@ -164,7 +140,7 @@ def _find_race(
             return Fault(
                 "race",
                 f"{code.describe(*second_spot)} does not wait for {code.describe(*first_spot)}, and both ask one proxy",
-            ), False
+            )
     if any(instruction.loose for block in code.blocks for instruction in block.instructions):
         visible_order = Order.of(code, flat, visible_only=True)
         invisible = np.flatnonzero(written)[visible_order.unordered(before[written], after[written])]
@@ -174,10 +150,10 @@ def _find_race(
                 f"{code.describe(*second_spot)}: knows only by a relaxed signal that {code.describe(*first_spot)} is "
             )
             message += "done, and may not yet"
-            return Fault("race", f"{message} see what that writes to {code.places.describe(int(cell[at]))}"), False
-    return (
-        _find_outside_access(code, accesses, happens_before) or _find_unbalanced(code)
-    ) if code.independent_ranks else None, not len(unordered)
+            return Fault("race", f"{message} see what that writes to {code.places.describe(int(cell[at]))}")
+    if not code.independent_ranks:
+        return None
+    return _find_outside_access(code, accesses, happens_before) or _find_unbalanced(code)
 
 
 def _loses_addition(code: Code, first_spot: Spot, second_spot: Spot, cell: int) -> bool:

@@ -16,9 +16,9 @@ Example: block A writes a cell and puts a message; block B takes it and reads th
 ordered. If B reads before it takes, write and read are unordered: a race.
 
 There are millions of pairs, so cheap tests come first (`Order.unordered`): the same *line* (thread blocks of a rank
-that run one after the other), one direct edge, vector clocks within a rank, and last reachability over all ranks with
-bit sets, MOST_BITS pairs per pass. A *row* is the number of an instruction over all thread blocks; an *edge* is a pair
-of rows: the first happens before the second.
+that run one after the other), one direct edge, and last reachability with bit sets, MOST_BITS pairs per pass. A *row*
+is the number of an instruction over all thread blocks; an *edge* is a pair of rows: the first happens before the
+second.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, concat_ranges, pointers
+from antiphon.core.columns import Bools, Longs, concat_ranges
 from antiphon.lower.machine.code import Code
 
 Edge = tuple[int, int]  # rows (before, after)
 MOST_BITS = 2**12  # pairs that are decided in one pass
-ARRIVES, LEAVES, ASKS = range(3)  # events at a row: an edge arrives, the row is done and edges leave, a pair is decided
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +42,7 @@ class Flat:
 
     ptr: Longs  # block b has the rows ptr[b] to ptr[b + 1] - 1
     block: Longs  # per row
-    when: Longs  # per row its position in one complete run (its time); empty if no run is known yet
+    when: Longs  # per row its position in one complete run (its time)
 
     @staticmethod
     def of(code: Code, order: Sequence[int] | Longs) -> Flat:
@@ -287,9 +286,6 @@ class Order:
         order = order._with_edges(_semaphore_edges(certain, loose))
         # Fixed point: every decided semaphore adds edges, which may order the releases of others.
         while undecided:
-            if not len(flat.when):
-                order.complete = False
-                return order
             is_chained = order._are_chained([rows for semaphore in undecided for rows in semaphore[:2]])
             is_decided = [is_chained[2 * i] and is_chained[2 * i + 1] for i in range(len(undecided))]
             if not any(is_decided):
@@ -324,15 +320,13 @@ class Order:
     def unordered(self, before: Longs, after: Longs) -> Bools:
         """Return which pairs are unordered.
 
-        Most pairs are of one block, or ordered within their rank; only for the others, paths over other ranks are
-        searched.
+        Most pairs are of one block, or ordered by one edge; only for the others, paths are searched.
         """
         line, position = self.lines
         # From cheap to expensive; each test only sees what the ones before left undecided.
         undecided = ~((line[before] == line[after]) & (position[before] < position[after]))
         undecided[undecided] = ~self._ordered_by_edge(before[undecided], after[undecided])
-        undecided[undecided] = ~self._ordered_within_rank(before[undecided], after[undecided])
-        undecided[undecided] = ~self._ordered_across_ranks(before[undecided], after[undecided])
+        undecided[undecided] = ~self._ordered_by_path(before[undecided], after[undecided])
         return undecided
 
     def _ordered_by_edge(self, before: Longs, after: Longs) -> Bools:
@@ -354,32 +348,7 @@ class Order:
         ordered[ordered] = (number[index] == group[ordered]) & (latest[index] >= position[before[ordered]])
         return ordered
 
-    def _ordered_within_rank(self, before: Longs, after: Longs) -> Bools:
-        """Return which pairs are ordered within their rank, by vector clocks: how far each block surely is."""
-        code, flat = self.code, self.flat
-        ordered = np.zeros(len(before), bool)
-        rank_of_block = np.array([block.rank for block in code.blocks], np.int64)
-        rank_of = rank_of_block[flat.block]
-        is_inside = rank_of[self.src] == rank_of[self.dst]
-        src, dst = self.src[is_inside], self.dst[is_inside]
-        order = np.argsort(flat.when[dst], kind="stable")
-        src, dst = src[order], dst[order]
-        edge_ptr = pointers(np.sort(rank_of[dst]), code.collective.ranks)
-        by_rank = np.argsort(rank_of[dst], kind="stable")
-        questions = np.flatnonzero(rank_of[before] == rank_of[after])
-        questions = questions[np.lexsort((flat.when[after[questions]], rank_of[after[questions]]))]
-        question_ptr = pointers(rank_of[after[questions]], code.collective.ranks)
-        for rank in range(code.collective.ranks):
-            rank_questions = questions[question_ptr[rank] : question_ptr[rank + 1]]
-            rank_edges = by_rank[edge_ptr[rank] : edge_ptr[rank + 1]]
-            if len(rank_questions) and len(rank_edges):
-                blocks = np.flatnonzero(rank_of_block == rank)
-                ordered[rank_questions] = _answer_by_clocks(
-                    flat, blocks, src[rank_edges], dst[rank_edges], before[rank_questions], after[rank_questions]
-                )
-        return ordered
-
-    def _ordered_across_ranks(self, before: Longs, after: Longs) -> Bools:
+    def _ordered_by_path(self, before: Longs, after: Longs) -> Bools:
         """Return which pairs are ordered by any path: earlier rows are propagated as bits, in the order of the run."""
         when = self.flat.when
         ordered = np.zeros(len(before), bool)
@@ -425,30 +394,3 @@ class Order:
             if current and row in source_rows:
                 bits_at_leave[row] = current
         return answers
-
-
-def _answer_by_clocks(flat: Flat, blocks: Longs, src: Longs, dst: Longs, before: Longs, after: Longs) -> Bools:
-    """Decide pairs within one rank, in the order of `after` in a run; `src`, `dst`: edges in the order of `dst`."""
-    local = {block: i for i, block in enumerate(blocks.tolist())}
-    clocks = {block: np.full(len(blocks), -1, np.int64) for block in local}  # by block: of each block the last row seen
-    saved_clocks: dict[int, Longs] = {}  # clocks as they were when an edge left
-    sources = set(src.tolist())
-    owner = flat.block
-    # (time, event, source row or number of the pair, row)
-    events = [(int(flat.when[d]), ARRIVES, s, d) for s, d in zip(src.tolist(), dst.tolist(), strict=True)]
-    events += [(int(flat.when[s]), LEAVES, s, s) for s in sources]
-    events += [(int(flat.when[a]), ASKS, i, a) for i, a in enumerate(after.tolist())]
-    events.sort()
-    answers = np.zeros(len(before), bool)
-    # Vector clocks: clocks[b][c] is the last row of block c that happens before the current point of block b.
-    for _, kind, item, row in events:
-        block = int(owner[row])
-        if kind == ARRIVES:
-            clock = np.maximum(clocks[block], saved_clocks[item])
-            clock[local[int(owner[item])]] = max(int(clock[local[int(owner[item])]]), item)
-            clocks[block] = clock
-        elif kind == LEAVES:
-            saved_clocks[row] = clocks[block]
-        else:
-            answers[item] = clocks[block][local[int(owner[before[item]])]] >= before[item]
-    return answers
