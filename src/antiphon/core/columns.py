@@ -10,17 +10,14 @@ Code on tables of millions of rows is made of these operations instead of Python
     distinct              the distinct values
     are_among             which values occur in an ascending column
     unique_inverse        the distinct values, and the index of every row's value among them
-    unique_inverse_pairs  the same for pairs of values
     number_rows           the same index for rows of several columns
     run_starts            where a run of equal values begins
     index_in_run          each row's index within its run of equal values
     pointers              where each owner's rows begin (CSR offsets), if rows are in order of owners
     concat_ranges         the rows of chosen owners, one owner after another
     sums_by_group         sums of whole numbers by group
-    count_values          how often each value occurs
     reached_nodes         the nodes of a graph that can be reached from start nodes
     row_batches           slices of rows that fit the cache
-    take_batched          table[index] without an int64 copy of the whole index
 
 An argument `bound` is a number above all values of a column (values are 0..bound-1). It decides whether a table of all
 possible values is small enough to replace a sort, and whether several columns fit into one int64.
@@ -186,30 +183,6 @@ def row_batches(rows: int) -> Iterator[slice]:
     return (slice(low, low + ROWS_PER_BATCH) for low in range(0, rows, ROWS_PER_BATCH))
 
 
-def take_batched(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
-    """Return table[index], batch by batch; NumPy would convert a whole int32 index to int64 first.
-
-    >>> take_batched(np.array([5, 6, 7]), np.array([2, 0, 2], np.int32))
-    array([7, 5, 7])
-    """
-    out = np.empty(len(index), table.dtype)
-    for rows in row_batches(len(index)):
-        out[rows] = table[index[rows]]
-    return out
-
-
-def count_values(values: AnyInts, bound: int) -> Longs:
-    """Return how often each of 0..bound-1 occurs.
-
-    >>> count_values(np.array([2, 0, 2]), 4)
-    array([1, 0, 2, 0])
-    """
-    out = np.zeros(bound, np.int64)
-    for rows in row_batches(len(values)):
-        out += np.bincount(values[rows], minlength=bound)
-    return out
-
-
 def run_starts(ordered: NDArray[Any]) -> Bools:
     """Return where a run of equal values begins in an ordered column.
 
@@ -264,28 +237,6 @@ def unique_inverse(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
     index: Longs = np.empty(len(key), np.int64)
     index[order] = np.cumsum(begins) - 1
     return ordered[begins], index
-
-
-def unique_inverse_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, Ints]:
-    """Return the distinct pairs of values below `bound`, as first * bound + second, and the index of every row among
-    them.
-
-    >>> unique_inverse_pairs(np.array([3, 0, 3]), np.array([1, 2, 1]), 4)
-    (array([ 2, 13]), array([1, 0, 1], dtype=int32))
-    """
-    rows, possible_pairs = len(first), bound * bound
-    if possible_pairs > TABLE_PER_ROW * rows:
-        pairs, index = unique_inverse(first.astype(np.int64) * bound + second, possible_pairs)
-        return pairs, index.astype(np.int32)
-    present, out = np.zeros(possible_pairs, np.bool_), np.empty(rows, np.int32)
-    for batch in row_batches(rows):
-        present[first[batch].astype(np.int64) * bound + second[batch]] = True
-    pairs = np.flatnonzero(present)
-    index_of_pair = np.empty(possible_pairs, np.int32)
-    index_of_pair[pairs] = np.arange(len(pairs), dtype=np.int32)
-    for batch in row_batches(rows):
-        out[batch] = index_of_pair[first[batch].astype(np.int64) * bound + second[batch]]
-    return pairs, out
 
 
 def concat_ranges(first: Longs, count: Longs) -> Longs:

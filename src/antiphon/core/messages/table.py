@@ -23,13 +23,12 @@ from antiphon.core.columns import (
     Ints,
     Longs,
     as_int32,
+    freeze,
     is_ascending,
     order_of,
     pack_columns,
-    row_batches,
     run_starts,
     sums_by_group,
-    take_batched,
 )
 from antiphon.core.interpret import block_elements
 from antiphon.core.interpret.buffers import chunk_bounds
@@ -41,9 +40,8 @@ from antiphon.core.schedule import REDUCE, Schedule
 class Messages:
     """Messages in the order of `Schedule.message_key`. The rows of a joint are one message, under its first row.
 
-    Consecutive rows of one message form a *run*; most planners emit rows so that each message is one run, and then code
-    need not look at every row. `route` is the route of the rows, -1 if they name none. A message from a rank to itself
-    copies or combines within its memory.
+    `route` is the route of the rows, -1 if they name none. A message from a rank to itself copies or combines within
+    its memory.
     """
 
     schedule: Schedule
@@ -51,8 +49,7 @@ class Messages:
     src: Ints
     dst: Ints
     route: Ints
-    first: Ints  # the first row of every run; last, the number of rows
-    of_run: Ints  # the message of every run
+    of_row: Ints  # the message of every row of the schedule
     row: Ints  # one row of every message
 
     def __len__(self) -> int:
@@ -61,15 +58,6 @@ class Messages:
     @property
     def ranks(self) -> int:
         return self.schedule.collective.ranks
-
-    @cached_property
-    def of_row(self) -> Ints:
-        """The message of every row of the schedule."""
-        return self.of_run if len(self.of_run) == self.schedule.transfers else np.repeat(self.of_run, self._run_lengths)
-
-    @property
-    def _run_lengths(self) -> Ints:
-        return np.diff(self.first)
 
     @cached_property
     def pieces(self) -> Longs:
@@ -110,25 +98,9 @@ class Messages:
 
     def _weigh_rows(self, counts: NDArray[np.uint8]) -> NDArray[Any]:
         """Return the summed weight per message of the rows that `counts` flags (empty: all rows)."""
-        chunk_weight, one_row_each = self.per_chunk, len(self) == self.schedule.transfers
+        row_weight = self.per_chunk[self.schedule.chunk]
         if self.schedule.joint is not None:  # all rows of a joint carry the same data
             counts = self._leads_joint * (counts if len(counts) else np.uint8(1))
-        # Fast path: equal chunks. A message's weight is its number of counted rows times that of a chunk.
-        if len(chunk_weight) and bool((chunk_weight == chunk_weight[0]).all()):
-            if one_row_each and not len(counts):
-                return np.broadcast_to(chunk_weight[0], len(self))
-            if len(counts):
-                # One row per message: look the weight up by flag instead of adding up.
-                if one_row_each and chunk_weight.dtype != object:
-                    return take_batched(np.array([0, chunk_weight[0]]), take_batched(counts, self.row))
-                counted = (
-                    np.add.reduceat(counts, self.first[:-1], dtype=np.int64) if len(self.first) > 1 else self.first[:0]
-                )
-            else:
-                counted = self._run_lengths.astype(np.int64)
-            message_weight: NDArray[Any] = sums_by_group(self.of_run, counted, len(self)) * chunk_weight[0]
-            return message_weight
-        row_weight = chunk_weight[self.schedule.chunk]
         return sums_by_group(self.of_row, np.where(counts, row_weight, 0) if len(counts) else row_weight, len(self))
 
     @cached_property
@@ -159,16 +131,6 @@ class Messages:
         return sums_by_group(self.of_row, size, len(self)), sums_by_group(self.of_row, reduced, len(self))
 
 
-def _is_in_order(schedule: Schedule, rows: Ints | None) -> bool:
-    """Return whether all rows, or these, are in the order of `Schedule.message_key`."""
-    for block in row_batches(schedule.transfers if rows is None else len(rows)):
-        # Neighbouring blocks share one row, so that the order across their border is compared too.
-        overlapped = slice(block.start, block.stop + 1)
-        if not is_ascending(*schedule.message_key_columns(overlapped if rows is None else rows[overlapped])):
-            return False
-    return True
-
-
 def messages(schedule: Schedule) -> Messages:
     """Group the rows of a schedule into messages. O(rows), and a sort of the runs unless they are in order.
 
@@ -182,30 +144,24 @@ def messages(schedule: Schedule) -> Messages:
     >>> table.of_row.tolist()
     [1, 2, 0, 3]
     """
-    rows, starts_run = schedule.transfers, schedule.runs()
-    all_runs = bool(starts_run.all())  # every row is a run
-    take_rows = not all_runs  # whether the columns of messages differ from those of rows
-    first = np.arange(rows + 1, dtype=np.int32) if all_runs else as_int32(np.append(np.flatnonzero(starts_run), rows))
-    route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
-    columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
+    first = np.flatnonzero(schedule.runs())  # row of every run: consecutive rows of one message
     # Planners usually emit rows in order: then no sort is needed, and every run is a message.
-    if _is_in_order(schedule, None if all_runs else first[:-1]):
-        row = first[:-1]
-        of_run = row if all_runs else np.arange(len(row), dtype=np.int32)
+    if is_ascending(*schedule.message_key_columns(first)):
+        row, of_run = first, np.arange(len(first))
     else:
         # Sort the first rows of all runs; runs with equal keys form one message.
-        key, bound = pack_columns(*(schedule.message_key() if all_runs else schedule.message_key(first[:-1])))
+        key, bound = pack_columns(*schedule.message_key(first))
         order = order_of(key, bound)
         starts_message = run_starts(key[order])
-        of_run = np.empty(len(key), np.int32)
-        of_run[order] = np.cumsum(starts_message, dtype=np.int32) - np.int32(1)
-        row, take_rows = first[order[starts_message]], True
+        row, of_run = first[order[starts_message]], np.empty(len(first), np.int64)
+        of_run[order] = np.cumsum(starts_message) - 1
     if schedule.joint is not None:
         # The leading row represents a joint: its source, destination and route are those of the message.
-        row, take_rows = as_int32(schedule.leads[row]), True
-    if take_rows:
-        columns = tuple(column[row] for column in columns)
-    for column in columns:
-        column.flags.writeable = False  # like a schedule's: compiled loops are specialised on this flag
-    step, src, dst, message_route = columns
-    return Messages(schedule, step, src, dst, message_route, first, of_run, row)
+        row = schedule.leads[row]
+    route = np.full(schedule.transfers, -1, np.int32) if schedule.route is None else schedule.route
+    # Read-only like a schedule's columns: compiled loops are specialised on this flag.
+    step, src, dst, message_route = (
+        freeze(column[row]) for column in (schedule.step, schedule.src, schedule.dst, route)
+    )
+    of_row = as_int32(np.repeat(of_run, np.diff(np.append(first, schedule.transfers))))
+    return Messages(schedule, step, src, dst, message_route, of_row, as_int32(row))

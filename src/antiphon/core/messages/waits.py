@@ -23,16 +23,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.columns import (
-    AnyInts,
     Ints,
     Longs,
     as_int32,
     distinct,
     order_of,
     pointers,
-    row_batches,
     run_starts,
-    take_batched,
     unique_inverse,
 )
 from antiphon.core.dependencies import Versions, versions
@@ -126,7 +123,7 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
     """Build one condition per round: all messages that one key sends or receives in one step.
 
     A key is a rank, or a rank on one level. Messages wait for the previous round of their source and contribute to the
-    rounds of both ends. Linear, or one sort if few keys have messages in a step.
+    rounds of both ends. One sort.
 
     The rounds of `core.example.star` are of ranks 0, 1, 2 in step 0, then in step 1:
 
@@ -138,49 +135,20 @@ def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, k
     >>> rounds.before.tolist()
     [-1, -1, -1, 0, 1, 2]
     """
-    # Stage 1: number the round of either end of each message: (index of the step) * keys + key, in blocks of messages
-    # to save memory.
-    count, begins = len(messages), run_starts(messages.step)
-    step_count = int(np.count_nonzero(begins))  # messages come by step
-    bound = max(step_count * keys, 1)
-    dtype = np.int32 if bound < 2**31 else np.int64
-    ends = np.empty((count, 2), dtype)  # the rounds of source and receiver
-    last_step = -1
-    for block in row_batches(count):
-        round_number: AnyInts = np.cumsum(begins[block], dtype=dtype)
-        round_number += last_step
-        last_step = int(round_number[-1])
-        round_number *= keys
-        for side, end in enumerate((src, dst)):
-            np.add(round_number, end[block], out=ends[block, side], casting="same_kind")
-    # Stage 2: drop rounds without messages, and find for each round the previous one of the same key.
-    if bound <= 8 * count:  # dense: use a table of all keys in all steps
-        has_message = np.zeros(bound, np.bool_)
-        for block in row_batches(count):
-            has_message[ends[block]] = True
-        if has_message.all():
-            # Every key has a message in every step: the previous round is always `keys` numbers earlier.
-            before = np.arange(-keys, bound - keys, dtype=np.int32)
-            before[:keys] = -1
-        else:
-            # A running maximum down the steps carries the number of the latest used round of each key.
-            new_number = np.cumsum(has_message, dtype=np.int32) - np.int32(1)
-            latest = np.where(has_message, new_number, np.int32(-1)).reshape(step_count, keys)
-            np.maximum.accumulate(latest, axis=0, out=latest)
-            before = np.concatenate([np.full(keys, -1, np.int32), latest[:-1].reshape(-1)])[has_message]
-            for block in row_batches(count):
-                ends[block] = new_number[ends[block]]
-    else:
-        # Sparse: sort the rounds that occur by key (a stable sort keeps the steps in order) and link neighbours.
-        old_number, position = unique_inverse(ends.ravel(), bound)
-        ends = position.reshape(count, 2)
-        order = order_of(old_number % keys, keys)
-        before = np.full(len(old_number), -1, np.int32)
-        has_previous = ~run_starts((old_number % keys)[order])
-        before[order[has_previous]] = order[np.flatnonzero(has_previous) - 1]
-    ends = as_int32(ends)
+    # The round of either end of each message: (index of the step) * keys + key; rounds without messages are dropped.
+    count = len(messages)
+    step_index = np.cumsum(run_starts(messages.step)) - 1  # messages come by step
+    bound = max((int(step_index[-1]) + 1) * keys, 1) if count else 1
+    rounds, position = unique_inverse(np.stack([step_index * keys + end for end in (src, dst)], axis=1).ravel(), bound)
+    ends = as_int32(position.reshape(count, 2))
+    # The round before of the same key: a stable sort by key keeps the steps in order.
+    key = rounds % keys
+    order = order_of(key, keys)
+    before = np.full(len(rounds), -1, np.int32)
+    has_previous = ~run_starts(key[order])
+    before[order[has_previous]] = order[np.flatnonzero(has_previous) - 1]
     # A message needs the round of its source before its own; it contributes to the rounds of both ends.
-    need = take_batched(before, ends[:, 0])
+    need = before[ends[:, 0]]
     if sent == LEFT:
         own_ptr = np.arange(count + 1, dtype=np.int32)
         of_source, of_receiver = (np.ascontiguousarray(ends[:, side]) for side in (0, 1))

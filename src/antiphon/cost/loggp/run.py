@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Ints, Longs, count_values
+from antiphon.core.columns import Floats, Ints, Longs
 from antiphon.core.messages import Messages, Paths, resource_name
 from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
@@ -119,7 +119,8 @@ class Simulation:
             return None
 
         def count(end: Ints) -> Longs:
-            return count_values(end * np.int32(classes) + self.work.cost_class, ranks * classes).reshape(ranks, classes)
+            key = end * np.int32(classes) + self.work.cost_class
+            return np.bincount(key, minlength=ranks * classes).reshape(ranks, classes)
 
         return count(sent.src), count(sent.dst)
 
@@ -129,7 +130,7 @@ class Simulation:
     def _message_counts(self) -> tuple[Longs, Longs]:
         """Return per rank the number of messages that it sends, and that it receives."""
         sent, ranks = self.work.sent, len(self.work.node)
-        return count_values(sent.src, ranks), count_values(sent.dst, ranks)
+        return np.bincount(sent.src, minlength=ranks), np.bincount(sent.dst, minlength=ranks)
 
     @cached_property
     def ports(self) -> int:

@@ -38,9 +38,7 @@ from antiphon.core.columns import (
     pointers,
     run_starts,
     sums_by_group,
-    take_batched,
     unique_inverse,
-    unique_inverse_pairs,
 )
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Schedule
@@ -123,7 +121,7 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     ([0, 1], [(4, 7), (0, 3)])
     """
     nodes = topology.nodes
-    keys, inverse = unique_inverse_pairs(schedule.src, schedule.dst, nodes)
+    keys, inverse = unique_inverse(schedule.src.astype(np.int64) * nodes + schedule.dst, nodes * nodes)
     src, dst = (keys // nodes).astype(np.int32), (keys % nodes).astype(np.int32)
     first = find_paths(topology, src, dst)
     within_rank = src == dst  # rows within a rank take no route
@@ -143,7 +141,7 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     return striped[0] if count == 1 else merge(striped)
 
 
-def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, within_rank: Bools) -> Schedule:
+def _with_routes(schedule: Schedule, by_pair: Paths, pair: Longs, within_rank: Bools) -> Schedule:
     """Return the schedule with the routes of one stripe, `by_pair`. `pair`: by row, the number of its pair. O(rows).
 
     Rows over the only direct link, and rows within a rank (`within_rank`, by pair), get no route.
@@ -153,7 +151,7 @@ def _with_routes(schedule: Schedule, by_pair: Paths, pair: Ints, within_rank: Bo
         return schedule
     number = np.full(len(by_pair.only_link), -1, np.int32)
     number[routed_pairs] = np.arange(len(routed_pairs))
-    return replace(schedule, route=freeze(take_batched(number, pair)), routes=by_pair.table.take(routed_pairs))
+    return replace(schedule, route=freeze(number[pair]), routes=by_pair.table.take(routed_pairs))
 
 
 def are_joined(topology: Topology, src: Ints, dst: Ints) -> bool:
