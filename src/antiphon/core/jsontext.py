@@ -48,9 +48,6 @@ _OUTPUTS = (  # (sign, advice)
 )
 _BOM = b"\xef\xbb\xbf"  # byte order mark
 _PLAIN = re.compile(rb"\{[^{}\\]*\}")  # an object without objects or escapes in it
-# An object that contains at most plain ones. Bounded, because longer ones are not remembered. Possessive quantifiers
-# only, as atomic groups match wrongly before Python 3.11.5.
-_NESTED = re.compile(rb'\{(?:[^{}"\\]++|"[^{}"\\]*+"|\{(?:[^{}"\\]++|"[^{}"\\]*+"){0,512}\}){0,512}\}')
 _KEY = re.compile(rb'("[^"]*")\s*:')
 # A key in an error message, e.g. topology links[3]
 _PATH = re.compile(r"(?:topology )?([a-z_]+(?:\[[0-9]+\]|\.[a-z_]+)*)")
@@ -114,50 +111,16 @@ def _known_output(text: bytes) -> str:
 def check_keys(data: bytes) -> None:
     """Refuse an object that has a key twice; decoders would silently take the last. `data` must be valid JSON.
 
-    The check is run on the text without digits first: keys that differ without their digits differ, and many objects of
-    a long file become equal text, which is checked once. If a key then seems to be repeated, the text with digits
-    decides.
-    """
-    if len(data) > MAX_KNOWN and b"\\" not in data:
-        try:
-            _check_keys(data.translate(None, b"0123456789"))
-            return
-        except Invalid:
-            pass  # the keys may differ in digits only
-    _check_keys(data)
-
-
-def _check_keys(data: bytes) -> None:
-    """Check for repeated keys in one pass over quotes and braces.
-
-    Long columns of numbers are skipped at the speed of the regex engine. An object without nested objects, escapes or
-    braces in strings is checked as a whole, and its text is remembered. Once remembered objects recur often, a regular
-    expression made of their texts skips several consecutive ones in one match.
+    One pass over braces and keys: long columns of numbers are skipped at the speed of the regex engine. An object
+    without objects, escapes or braces in strings is checked as a whole, and its text is remembered, as many recur.
     """
     open_objects: list[set[object]] = []
     known_objects: set[bytes] = set()  # texts of objects that were checked
-    enclosing: list[tuple[int, bytes]] = []  # (end, text) of objects whose inner objects are being checked
-    recurrences = 0  # of known objects
-    compile_at = MAX_KNOWN  # the number of recurrences at which the next pattern is compiled
-    known_run: re.Pattern[bytes] | None = None  # matches a run of known objects
     at = 0
     while match := _TOKEN.search(data, at):
         token, at = match.group(), match.end()
         if token == b"{":
-            nested = _NESTED.match(data, match.start())
-            if nested is not None and nested.group() in known_objects:
-                recurrences += 1
-                if recurrences == compile_at:
-                    compile_at *= 8  # seldom, as more objects are known by then
-                    known_run = _join_short(known_objects)
-                run_match = known_run.match(data, nested.end()) if known_run is not None else None
-                at = nested.end() if run_match is None else run_match.end()
-                continue
             plain = _PLAIN.match(data, match.start())
-            if plain is None and nested is not None:
-                text = nested.group()
-                if len(known_objects) < MAX_KNOWN and len(text) < MAX_KNOWN:
-                    enclosing.append((nested.end(), text))
             text = plain.group() if plain is not None else b""
             if plain is None or text.count(b'"') % 2:
                 open_objects.append(set())
@@ -172,8 +135,6 @@ def _check_keys(data: bytes) -> None:
                     known_objects.add(text)
         elif token == b"}":
             open_objects.pop()
-            if enclosing and enclosing[-1][0] == at:
-                known_objects.add(enclosing.pop()[1])
         elif token.endswith(b":"):
             key = _key_text(token[:-1])
             if key in open_objects[-1]:
@@ -188,13 +149,6 @@ def _key_text(token: bytes) -> str:
         return str(msgspec.json.decode(token, type=str))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return decode(token, str)  # raises the specific error
-
-
-def _join_short(texts: set[bytes]) -> re.Pattern[bytes] | None:
-    """Return a pattern for up to a thousand of these texts, each after a comma; None if they are too long in total."""
-    if sum(map(len, texts)) > MAX_KNOWN * 8:
-        return None
-    return re.compile(rb"(?:\s*,\s*(?:%s)){1,1000}" % b"|".join(map(re.escape, texts)))
 
 
 def _refuse_twice(key: bytes, data: bytes, at: int) -> None:
@@ -244,42 +198,18 @@ class NumberLists:
         >>> NumberLists(np.array([7, 8, 7]), np.array([0, 2, 3])).encode()
         b'[[7,8],[7]]'
         """
-        is_last = np.zeros(len(self.numbers), np.bool_)
-        is_last[self.ends[1:] - 1] = True
-        text = _join_texts(self.numbers, is_last) if (np.diff(self.ends) > 0).all() else None
-        if text is None:
-            numbers = self.numbers.tolist()
-            return msgspec.json.encode([numbers[a:b] for a, b in pairwise(self.ends.tolist())])
-        return b"[[%s]" % text[:-2]
+        numbers = self.numbers.tolist()
+        return msgspec.json.encode([numbers[a:b] for a, b in pairwise(self.ends.tolist())])
 
 
 def _encode_column(values: NDArray[Any]) -> bytes:
-    """Return the JSON text of a column.
+    """Return the JSON text of a column, batch by batch, as a list of all its values takes eight times its text.
 
     >>> _encode_column(np.array([7, -1, 7]))
     b'[7,-1,7]'
     """
-    text = _join_texts(values, np.zeros(len(values), np.bool_))
-    return msgspec.json.encode(values.tolist()) if text is None else b"[%s]" % text[:-1]
-
-
-def _join_texts(values: NDArray[Any], is_last: NDArray[np.bool_]) -> bytes | None:
-    """Return whole numbers, each followed by a comma, or by "],[" if it is the last of a list; None if they
-    span a range longer than their count. Looking up the text of each number takes a third of the time of the encoder.
-    """
-    if not len(values) or values.dtype.kind not in "iu":
-        return None
-    low, high = int(values.min()), int(values.max())
-    if high - low >= len(values):
-        return None
-    endings = [b"%d,", b"%d],["] if is_last.any() else [b"%d,"]
-    # Texts of equal width, padded with zero bytes.
-    texts = np.array([ending % number for ending in endings for number in range(low, high + 1)])
-    indices = (
-        values[rows].astype(np.int64) - low + is_last[rows] * np.int64(high - low + 1)
-        for rows in row_batches(len(values))
-    )
-    return b"".join(texts[index].tobytes().translate(None, b"\0") for index in indices)
+    texts = (msgspec.json.encode(values[rows].tolist())[1:-1] for rows in row_batches(len(values)))
+    return b"[%s]" % b",".join(texts)
 
 
 def locate(message: str, data: bytes) -> str:

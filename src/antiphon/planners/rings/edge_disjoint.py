@@ -7,7 +7,7 @@ network of P ranks:
 
     complete networks   Walecki's zigzags (1892): (P - 1) / 2 cycles, each used in both directions
     grids and tori      sets of disjoint cycles, joined by exchanging edges of squares (factors.py)
-    up to 16 ranks      list all cycles; then an exact cover of the links, or an integer program
+    up to 16 ranks      list all cycles; then an integer program
     otherwise           take cycle after cycle from the remaining links, the widest first, in several random trials
 
 Example: the DGX-1V has 8 GPUs with 6 NVLinks each; its links hold 3 cycles, used both ways: 6 rings.
@@ -22,7 +22,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 from antiphon.planners.rings.cycles import link_table, neighbours, search_cycle
 from antiphon.planners.rings.factors import bipartite_sides, joined_factors
@@ -38,7 +37,6 @@ class RingLimits:
     max_cycles: int = 6000  # ... unless there are more than this
     max_columns: int = 2000  # cycles that an integer program chooses from
     few_columns: int = 300  # up to this many cycles, the integer program is solved without a greedy trial first
-    max_covers: int = 3000  # partial covers that the exact cover examines
     max_extensions: int = 300_000  # extensions of partial cycles while listing
     max_width: int = 64  # a link counts as at most this many units
     trials: int = 12  # random trials of the greedy method
@@ -94,10 +92,7 @@ def _pack_cached(
         len(members) <= RING_LIMITS.max_exact_ranks
         and (all_cycles := _all_cycles(capacity, members, directed=True)) is not None
     ):
-        # if only one cycle is missing, ask for a cover of all links; otherwise let the integer program maximize
-        exact_cycles = _cover_exactly(capacity, all_cycles, limit) if len(cycles) == limit - 1 else None
-        if exact_cycles is None:
-            exact_cycles = _choose_cycles(capacity, all_cycles, directed=True)
+        exact_cycles = _choose_cycles(capacity, all_cycles, directed=True)
         optimal = exact_cycles is not None
         cycles = max(cycles, exact_cycles or [], key=len)
     elif not both_ways:
@@ -178,47 +173,6 @@ def _zigzag_cycles(capacity: Capacity, members: tuple[int, ...]) -> list[list[in
 def _cycle_edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
     """Return the pairs of consecutive ranks of a cycle."""
     return list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
-
-
-def _cover_exactly(capacity: Capacity, all_cycles: list[tuple[int, ...]], limit: int) -> list[list[int]] | None:
-    """Return `limit` of the cycles that together use every link exactly once; [] if impossible, None if unknown.
-
-    Unknown unless all links have one unit and `limit` cycles have as many links as there are. Backtracking on the link
-    that the fewest remaining cycles contain (as in Knuth's Algorithm X).
-    """
-    # links as bits of one 64-bit integer
-    if (
-        set(capacity.values()) != {1}
-        or len(capacity) > 62
-        or len(capacity) != limit * len(all_cycles[0] if all_cycles else ())
-    ):
-        return None
-    number = {pair: i for i, pair in enumerate(sorted(capacity))}
-    links = np.array([[number[pair] for pair in _cycle_edges(cycle)] for cycle in all_cycles])
-    mask: Longs = (np.int64(1) << links).sum(axis=1)
-    examined = 0
-
-    def complete_cover(candidates: Longs, used: int, chosen: list[int]) -> list[int] | None:
-        """Return `chosen`, completed by candidates, or None. `used`: the links of the chosen cycles as bits."""
-        nonlocal examined
-        examined += 1
-        if len(chosen) == limit or examined > RING_LIMITS.max_covers:
-            return chosen
-        count = np.bincount(links[candidates].ravel(), minlength=len(number))
-        # some cycle must use this link; the fewer candidates, the fewer branches
-        rarest = min((i for i in number.values() if not used >> i & 1), key=lambda i: int(count[i]))
-        for cycle in candidates[(mask[candidates] >> rarest & 1) == 1].tolist():
-            cover = complete_cover(
-                candidates[(mask[candidates] & mask[cycle]) == 0], used | int(mask[cycle]), [*chosen, cycle]
-            )
-            if cover is not None:
-                return cover
-        return None
-
-    cover = complete_cover(np.arange(len(all_cycles)), 0, [])
-    if examined > RING_LIMITS.max_covers:
-        return None
-    return [list(all_cycles[i]) for i in cover or []]
 
 
 def _choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
