@@ -276,15 +276,10 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
     else:
         resource, row = crossed_links(schedule, resolved, topology)
         time_window, load = time_window[row], per_chunk[schedule.chunk[row]]
-    resources = topology.resources
     # Every link also loads its shared limits: append one entry per (link, limit).
-    if len(resources.limit_of):
-        limits_per_link = resources.limit_ptr[resource + 1] - resources.limit_ptr[resource]
-        shared = resources.limit_of[concat_ranges(resources.limit_ptr[resource], limits_per_link)]
-        resource = np.concatenate([resource, shared])
-        time_window, load = (
-            np.concatenate([column, np.repeat(column, limits_per_link)]) for column in (time_window, load)
-        )
+    if topology.limits:
+        index, resource = topology.resources.with_limits(resource)
+        time_window, load = time_window[index], load[index]
     key, load = add_equal_keys(resource * bound + time_window, load, (topology.links + len(topology.limits)) * bound)
     distinct_time_windows = distinct(used_time_window)
     window_index: Longs = np.searchsorted(distinct_time_windows, used_time_window).astype(np.int64)

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Ints, Longs, column
+from antiphon.core.columns import Ints, Longs, column, concat_ranges
 from antiphon.core.display import Displayed
 from antiphon.errors import Invalid, quote
 from antiphon.units import exact, parse_bandwidth, parse_seconds
@@ -307,6 +307,27 @@ class Resources:
             limit_ptr=np.concatenate([[0], np.cumsum(np.bincount(link, minlength=topology.links))]).astype(np.int64),
             limit_of=owner[order].astype(np.int32),
         )
+
+    def limits_of(self, link: int) -> list[int]:
+        """Return the shared limits that a link is under, as resource numbers."""
+        limits: list[int] = self.limit_of[self.limit_ptr[link] : self.limit_ptr[link + 1]].tolist()
+        return limits
+
+    def with_limits(self, link: Longs) -> tuple[Longs, Longs]:
+        """Return these links, then the limits that they are under, as (index in `link`, resource).
+
+        Of links 0 to 3 the links 0 and 2 share a limit, which is resource 4:
+
+        >>> table = Resources((1,), Fraction(1), np.zeros(5, int), np.array([0, 1, 1, 2, 2]), np.array([4, 4]))
+        >>> [column.tolist() for column in table.with_limits(np.array([3, 2, 0]))]
+        [[0, 1, 2, 1, 2], [3, 2, 0, 4, 4]]
+        """
+        index = np.arange(len(link))
+        if not len(self.limit_of):
+            return index, link
+        limit_counts = self.limit_ptr[link + 1] - self.limit_ptr[link]
+        limits = self.limit_of[concat_ranges(self.limit_ptr[link], limit_counts)].astype(np.int64)
+        return np.concatenate([index, np.repeat(index, limit_counts)]), np.concatenate([link, limits])
 
     def scaled_capacity(self, resource: int) -> int:
         """Return a resource's capacity as a whole number of `scale` bytes per second."""

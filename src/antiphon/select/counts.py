@@ -38,7 +38,7 @@ from antiphon.core.bounds.candidates import distinct_sides, limit_sides, middle_
 from antiphon.core.bounds.counting import cut_of
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Floats, Longs, concat_ranges
+from antiphon.core.columns import Floats, Longs
 from antiphon.core.joints import crossed_links
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.portable import dot
@@ -201,9 +201,8 @@ def _find_shares(schedule: Schedule, topology: Topology) -> Any:
     link, row = crossed_links(schedule, paths, topology)
     chunk = schedule.chunk[row]
     # A link also loads the shared limits that include it.
-    limits = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    resource = np.concatenate([link, resources.limit_of[concat_ranges(resources.limit_ptr[link], limits)]])
-    chunk = np.concatenate([chunk, np.repeat(chunk, limits)])
+    index, resource = resources.with_limits(link)
+    chunk = chunk[index]
     shape = (len(resources.class_of), schedule.collective.blocks)
     entries = (chunks.share[chunk] / chunks.denominator, (resource, chunks.block[chunk]))
     return sp.coo_array(entries, shape=shape).tocsr()

@@ -28,7 +28,7 @@ from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import Cut, Partition
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, concat_ranges, distinct
+from antiphon.core.columns import Longs, distinct
 from antiphon.core.topology import Topology
 
 
@@ -64,10 +64,9 @@ def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
 
 def _limits_over(topology: Topology, multiplicity: NDArray[Any]) -> list[int]:
     """Return the numbers of the limits that cover a link of multiplicity 1 or more, ascending."""
-    resources, links = topology.resources, np.flatnonzero(multiplicity)
-    first = resources.limit_ptr[links]
-    limits = resources.limit_of[concat_ranges(first, resources.limit_ptr[links + 1] - first)]
-    return [int(number) for number in np.unique(limits) - topology.links]
+    _, resource = topology.resources.with_limits(np.flatnonzero(multiplicity))
+    limits: list[int] = (np.unique(resource[resource >= topology.links]) - topology.links).tolist()
+    return limits
 
 
 def _saving_of_limit(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:

@@ -40,7 +40,7 @@ from antiphon.core.bounds.lp import _FINE_SCALE, BoundProgram, Solution, _find_s
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.witness import Family, JointDual, LpDual
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Floats, concat_ranges
+from antiphon.core.columns import Floats
 from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 
@@ -204,8 +204,7 @@ class JointSearch(BandwidthSearch):
         for group, scale in zip(self.collective.groups, group_scales(self.collective), strict=True):
             own = keep(self.topology, group.members)
             links = np.array(own.links, np.int64)
-            limits = resources.limit_ptr[links + 1] - resources.limit_ptr[links]
-            of_group = np.union1d(links, resources.limit_of[concat_ranges(resources.limit_ptr[links], limits)])
+            of_group = np.unique(resources.with_limits(links)[1])
             # Each member must reach member 0 and be reached from it on these links.
             every_link = np.ones(own.topology.links, bool)
             reached = [reachable_nodes(own.topology, [0], every_link, back) for back in (False, True)]

@@ -76,8 +76,7 @@ def arcs_of(topology: Topology) -> Arcs:
     merged: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     for link, (a, b) in enumerate(ends):
-        owners = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]]
-        key = (a, b, tuple(sorted((owners - topology.links).tolist())))
+        key = (a, b, tuple(sorted(limit - topology.links for limit in resources.limits_of(link))))
         merged.setdefault(key, []).append(link)
     total = [sum(map(resources.scaled_capacity, links)) for links in merged.values()]
     tail, head, limits = zip(*merged, strict=True)

@@ -288,8 +288,7 @@ def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> int
     src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
     cost = []
     for link in range(topology.links):
-        limits = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()
-        prices = price.get(link, 0) + sum(price.get(limit, 0) for limit in limits)
+        prices = price.get(link, 0) + sum(price.get(limit, 0) for limit in resources.limits_of(link))
         cost.append(prices + potential.get(dst[link], 0) - potential.get(src[link], 0))
     _require(min(cost, default=0) >= 0, "a link costs less than nothing")
     # unused_cost: per link its cost less the lengths and crossings so far. total: the numerator of the proved time.

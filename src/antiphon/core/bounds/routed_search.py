@@ -73,11 +73,7 @@ class RoutedSearch:
     @cached_property
     def limits_over(self) -> list[list[int]]:
         """Return for every link the resources that its load counts in: itself and its limits."""
-        over = [[link] for link in range(self.topology.links)]
-        for number, limit in enumerate(self.topology.limits):
-            for link in limit.links:
-                over[link].append(self.topology.links + number)
-        return over
+        return [[link, *self.topology.resources.limits_of(link)] for link in range(self.topology.links)]
 
     def _cheapest_route(self, orbit: int, prices: Floats) -> _Route:
         """Return the cheapest route of the first pair of an orbit by price of each resource; of equals, the shorter."""

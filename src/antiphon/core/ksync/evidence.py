@@ -133,8 +133,7 @@ def _link_costs(topology: Topology, dual: LpDual) -> list[int]:
     price, potential, resources = dict(dual.prices), dict(dual.potentials), topology.resources
     costs = []
     for link, (a, b) in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
-        limits = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()
-        cost = price.get(link, 0) + sum(price.get(limit, 0) for limit in limits)
+        cost = price.get(link, 0) + sum(price.get(limit, 0) for limit in resources.limits_of(link))
         costs.append(cost + potential.get(b, 0) - potential.get(a, 0))
     return costs
 

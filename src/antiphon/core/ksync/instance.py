@@ -192,7 +192,7 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     # Merge parallel links into bonds; the key holds everything that a plan could distinguish.
     links_by_key: dict[tuple[Any, ...], list[int]] = {}
     for link in range(links):
-        limits = tuple(sorted(resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]].tolist()))
+        limits = tuple(sorted(resources.limits_of(link)))
         own_bond = link if capacity[link].denominator != 1 else -1  # only whole capacities add up, round for round
         key = (int(topology.link_src[link]), int(topology.link_dst[link]), limits, own_bond)
         links_by_key.setdefault(key, []).append(link)

@@ -60,26 +60,8 @@ def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Long
     hops = table.ptr[used_routes + 1] - table.ptr[used_routes]
     link = table.links[concat_ranges(table.ptr[used_routes], hops)].astype(np.int64)
     owner: Longs = np.repeat(routed, hops)
-    index, resource = with_limits(topology, link)
+    index, resource = topology.resources.with_limits(link)
     return owner[index], resource
-
-
-def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
-    """Return these links, then the limits that they are under, as (index in `link`, resource).
-
-    Of links 0 to 3 the links 0 and 2 share a limit, which is resource 4:
-
-    >>> from types import SimpleNamespace as Namespace
-    >>> machine = Namespace(resources=Namespace(limit_ptr=np.array([0, 1, 1, 2, 2]), limit_of=np.array([4, 4])))
-    >>> [column.tolist() for column in with_limits(machine, np.array([3, 2, 0]))]
-    [[0, 1, 2, 1, 2], [3, 2, 0, 4, 4]]
-    """
-    index, resources = np.arange(len(link)), topology.resources
-    if not len(resources.limit_of):
-        return index, link
-    limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    limits = resources.limit_of[concat_ranges(resources.limit_ptr[link], limit_counts)].astype(np.int64)
-    return np.concatenate([index, np.repeat(index, limit_counts)]), np.concatenate([link, limits])
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +138,7 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
         loads_links |= joints.of_row >= 0
     route = np.where(loads_links, routes.route, np.int32(-1))  # the rows of a message use their common links once
     link, row = crossed_links(schedule, replace(routes, route=route), topology)
-    index, resource = with_limits(topology, link)
+    index, resource = topology.resources.with_limits(link)
     message = of_row[row[index]].astype(np.int64)
     return Paths(messages, topology, routes.table, routes.route[messages.row], alpha, (message, resource))
 

@@ -144,8 +144,7 @@ def _channel_speed(
         for route in np.unique(resolved.route[rows]).tolist():
             for link in resolved.table[route]:
                 kinds.add(machine.types[int(machine.link_type[link])].kind)
-                limits = resources.limit_of[resources.limit_ptr[link] : resources.limit_ptr[link + 1]]
-                for resource in (link, *limits.tolist()):
+                for resource in (link, *resources.limits_of(link)):
                     load[resource] = load.get(resource, 0) + count
     slowest = min(resources.bytes_per_second(resource) / channels for resource, channels in load.items())
     return f"{float(slowest) / 1e9:.4g}", all(kind.startswith("nvlink") for kind in kinds)

@@ -75,12 +75,8 @@ class Network:
         return paths
 
     def _make_arc(self, tail: int, path: Path) -> Arc:
-        topology, table = self.topology, self.topology.resources
-        limits = dict.fromkeys(
-            limit
-            for link in path
-            for limit in table.limit_of[table.limit_ptr[link] : table.limit_ptr[link + 1]].tolist()
-        )
+        topology = self.topology
+        limits = dict.fromkeys(limit for link in path for limit in topology.resources.limits_of(link))
         latency = sum(topology.types[int(topology.link_type[link])].latency for link in path)
         return Arc(tail, int(topology.link_dst[path[-1]]), path, (*path, *limits), round(SECOND * latency))
 

@@ -115,10 +115,8 @@ class FlowProblem:
 
     def _rows_of_links(self) -> tuple[Longs, Longs]:
         """Return pairs (row, link): a link's load counts in the row of its own orbit, and in those of its limits."""
-        links, resources = self.topology.links, self.topology.resources
-        limited = np.repeat(np.arange(links), np.diff(resources.limit_ptr))
-        row = np.concatenate([self.row[:links], self.row[resources.limit_of]])
-        return row, np.concatenate([np.arange(links), limited])
+        link, resource = self.topology.resources.with_limits(np.arange(self.topology.links))
+        return self.row[resource], link
 
     def _load_matrix(self) -> Any:
         """Return the matrix of loads: a row per row of the machine, a column per demand and link."""

@@ -131,11 +131,9 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
     resources = topology.resources
     link = routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
-    limits_per_link = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[concat_ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
-    owners = np.concatenate([owner, np.repeat(owner, limits_per_link)])
+    index, resource = resources.with_limits(link)
     # as (hop, resource) in one number: unique, since a path may cross a shared limit twice
-    pair = np.unique(owners * (len(resources.class_of) + 1) + np.concatenate([link, shared]))
+    pair = np.unique(owner[index] * (len(resources.class_of) + 1) + resource)
     return pair % (len(resources.class_of) + 1), pointers(pair // (len(resources.class_of) + 1), len(routes))
 
 

@@ -259,11 +259,8 @@ class Search:
 
 def _resources_of_hops(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
     """Return the links that a hop crosses and their shared limits (once per link): those of hop i from ptr[i] on."""
-    resources, link = topology.resources, hops.routes.links.astype(np.int64)
-    owner = np.repeat(np.arange(len(hops)), np.diff(hops.routes.ptr))
-    limits_per_link = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[concat_ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
-    owner, resource = np.concatenate([owner, np.repeat(owner, limits_per_link)]), np.concatenate([link, shared])
+    index, resource = topology.resources.with_limits(hops.routes.links.astype(np.int64))
+    owner = np.repeat(np.arange(len(hops)), np.diff(hops.routes.ptr))[index]
     order = np.argsort(owner, kind="stable")
     return pointers(owner[order], len(hops)), resource[order]
 

@@ -188,12 +188,10 @@ def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float6
     hops = np.diff(routing.table.ptr)[pair_of_hop]
     link = routing.table.links[concat_ranges(routing.table.ptr[pair_of_hop], hops)]
     ring = np.repeat(np.arange(cycle_ranks.size) // cycle_ranks.shape[1], hops)
-    limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    limit = resources.limit_of[concat_ranges(resources.limit_ptr[link], limit_counts)]
+    index, loaded = resources.with_limits(link.astype(np.int64))
     capacity = np.array(resources.capacity, float)[resources.class_of] * float(resources.scale)
     loads = np.zeros((len(cycles), len(capacity)))
-    np.add.at(loads, (ring, link), 1.0)
-    np.add.at(loads, (np.repeat(ring, limit_counts), limit), 1.0)
+    np.add.at(loads, (ring[index], loaded), 1.0)
     loads /= capacity
     return loads
 

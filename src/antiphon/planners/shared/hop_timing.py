@@ -479,16 +479,8 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     crossing_row = np.repeat(np.arange(rows), hops)
     crossed = resolved.table.links[concat_ranges(resolved.table.ptr[resolved.route], hops)].astype(np.int64)
     # a crossing of a link is also a crossing of every shared limit that the link is in
-    limits_per_link = (
-        (resources.limit_ptr[crossed + 1] - resources.limit_ptr[crossed])
-        if len(resources.limit_of)
-        else np.zeros_like(crossed)
-    )
-    crossing_row = np.concatenate([crossing_row, np.repeat(crossing_row, limits_per_link)])
-    if limits_per_link.any():
-        crossed = np.concatenate(
-            [crossed, resources.limit_of[concat_ranges(resources.limit_ptr[crossed], limits_per_link)]]
-        )
+    index, crossed = resources.with_limits(crossed)
+    crossing_row = crossing_row[index]
     latency = np.append(latencies(topology, resolved.table), 0.0)[resolved.route]
     weights, scale = schedule.chunks.weights(schedule.collective)
     start_order = find_constraints(schedule)
