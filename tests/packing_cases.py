@@ -10,8 +10,8 @@ from tables import listed
 
 import antiphon
 from antiphon.core.topology import Topology
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees.direct_links import Arc, Directed, Edge, Undirected
-from antiphon.planners.trees.to_schedule import Tree
 from antiphon.reproduce.blink_allocations import unique_allocations
 
 Plain = tuple[int, int, int]  # a, b, capacity

@@ -12,9 +12,9 @@ from quick import examples, in_turn
 import antiphon
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees import forest, splitting
 from antiphon.planners.trees.forest import pack_forests
-from antiphon.planners.trees.to_schedule import Tree
 
 
 def machine(ranks: int, switches: int, arcs: dict[tuple[int, int], int], name: str = "random") -> Topology:

@@ -19,10 +19,10 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, reverse
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees import portions
 from antiphon.planners.trees.columns import pack_allreduce_lp, pack_lp
 from antiphon.planners.trees.portions import ROUNDED_DENOMINATOR, Portioned, at_full_rate, pack_by_cuts
-from antiphon.planners.trees.to_schedule import Tree
 from antiphon.topologies import topology
 
 NEAR = Fraction(97, 100)  # rounding to parts loses some

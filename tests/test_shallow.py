@@ -20,9 +20,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, Unsupported
+from antiphon.planners.shared.tree_schedules import spread_trees
 from antiphon.planners.trees.bounded import BOUNDED, PricedTreeGrower, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.shallow import quick_links
-from antiphon.planners.trees.to_schedule import SymmetricTrees, spread_trees
+from antiphon.planners.trees.to_schedule import SymmetricTrees
 from antiphon.topologies import topology
 
 GB = 10**9

@@ -14,43 +14,29 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
-from antiphon.core.collective import Collective
 from antiphon.core.portable import exp
-from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
-from antiphon.planners.shared.rows import schedule_in_parts
+from antiphon.planners.shared.reach import Hop, Path, Reach
+from antiphon.planners.shared.tree_schedules import Tree
 
 ROUNDS = 16  # trees grown per source
 MAX_HOPS = 2**18  # hops examined in total; if there are more, each source has one tree
 _STEEPNESS = 2.0  # a unit of relative load multiplies a link's price by e^_STEEPNESS
 _MIN_GAIN = 1.02  # more trees must improve the rate by this factor: each adds chunks
 
-Tree = tuple[tuple[int, Hop], ...]  # every rank but the source with the hop that leads to it, in order of ranks
-
-
-@dataclass(frozen=True)
-class Packing:
-    """`trees`: per source its trees, each with the number of shares that it carries, of `shares` in all."""
-
-    trees: dict[int, list[tuple[Tree, int]]]
-    shares: int
-
-    @property
-    def max_trees(self) -> int:
-        """Return the largest number of different trees of one source."""
-        return max(len(trees) for trees in self.trees.values())
+Hops = tuple[tuple[int, Hop], ...]  # a tree: every rank but the source with the hop that leads to it, by rank
 
 
 def pack_trees(
     reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool
-) -> Packing | None:
+) -> list[Tree] | None:
     """Grow trees from every source to all members, at most `max_trees` different ones per source. None if a
-    member is out of reach, or if more than MAX_HOPS hops would be examined.
+    member is out of reach, or if more than MAX_HOPS hops would be examined. The rate of a tree is the number of shares
+    that it carries.
 
     `duplex`: trees are used in both directions (a reduction up, a broadcast down). O(rounds * sources * hops).
     """
@@ -58,10 +44,10 @@ def pack_trees(
     if not _has_few_hops(reach, sources):
         return None
     prices = _Prices(topology)
-    rounds_of_trees: list[dict[int, Tree]] = []
+    rounds_of_trees: list[dict[int, Hops]] = []
     best, best_rounds = 0.0, 0
     for number in range(1, ROUNDS + 1):
-        round_trees: dict[int, Tree] = {}
+        round_trees: dict[int, Hops] = {}
         for source in sources:
             tree = _grow_tree(reach, prices, source, members, duplex)
             if tree is None:
@@ -76,8 +62,11 @@ def pack_trees(
         rate = number / prices.max_load
         if rate > best * _MIN_GAIN:
             best, best_rounds = rate, number
-    tree_counts = {source: Counter(tree[source] for tree in rounds_of_trees[:best_rounds]) for source in sources}
-    return Packing({source: list(trees.items()) for source, trees in tree_counts.items()}, best_rounds)
+    return [
+        Tree(source, Fraction(count), hops)
+        for source in sources
+        for hops, count in Counter(tree[source] for tree in rounds_of_trees[:best_rounds]).items()
+    ]
 
 
 def _has_few_hops(reach: Reach, sources: Sequence[int]) -> bool:
@@ -104,10 +93,7 @@ class _Prices:
     def __init__(self, topology: Topology) -> None:
         speeds = [topology.bandwidth(link) for link in range(topology.links)] + [x.bandwidth for x in topology.limits]
         self.capacity = np.array([float(speed / topology.unit) for speed in speeds])
-        self.resources_of: list[list[int]] = [[link] for link in range(topology.links)]
-        for number, limit in enumerate(topology.limits):
-            for link in limit.links:
-                self.resources_of[link].append(topology.links + number)
+        self.resources_of = [[link, *topology.resources.limits_of(link)] for link in range(topology.links)]
         self.load = np.zeros(len(speeds))
         self._update_prices()
 
@@ -128,7 +114,7 @@ class _Prices:
         return sum(self.price[resource] for link in path for resource in self.resources_of[link])
 
 
-def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int], duplex: bool) -> Tree | None:
+def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int], duplex: bool) -> Hops | None:
     """Grow a cheap tree: repeatedly add the cheapest hop out of the tree (Prim), then prune branches without
     members.
     """
@@ -162,36 +148,3 @@ def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int
             needed.add(at)
             at = tree[at].parent
     return tuple((rank, tree[rank]) for rank in sorted(needed - {source}))
-
-
-def spread_on_trees(collective: Collective, packing: Packing, source_of_block: dict[int, int]) -> Schedule:
-    """Return the schedule that sends every block along the trees of its source; each tree carries its shares."""
-    chunk_trees = [
-        (block, tree, count)
-        for block in sorted(source_of_block)
-        for tree, count in packing.trees[source_of_block[block]]
-    ]
-    rows = [
-        (hop.depth - 1, chunk, hop.parent, rank, COPY, hop.path)
-        for chunk, (_, tree, _) in enumerate(chunk_trees)
-        for rank, hop in tree
-    ]
-    return schedule_in_parts(collective, [(block, count) for block, _, count in chunk_trees], packing.shares, rows)
-
-
-def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
-    """Plan an allreduce: every share is reduced up its tree to the centre, then broadcast down."""
-    rows, counts = [], []
-    for chunk, (tree, count) in enumerate(t for trees in packing.trees.values() for t in trees):
-        hops = _root_at_centre(tree)
-        deepest = max(hop.depth for hop in hops.values())
-        rows += [(deepest - h.depth, chunk, rank, h.parent, REDUCE, h.back) for rank, h in hops.items()]
-        rows += [(deepest + h.depth - 1, chunk, h.parent, rank, COPY, h.path) for rank, h in hops.items()]
-        counts.append((0, count))
-    return schedule_in_parts(collective, counts, packing.shares, rows)
-
-
-def _root_at_centre(tree: Tree) -> dict[int, Hop]:
-    """Return the hop to each rank in the tree rooted at its centre (the rank whose farthest rank is nearest)."""
-    ranks = sorted({end for rank, hop in tree for end in (rank, hop.parent)})
-    return min((reroot_tree(tree, start) for start in ranks), key=lambda hops: max(hop.depth for hop in hops.values()))

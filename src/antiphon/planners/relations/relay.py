@@ -32,10 +32,11 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.options import Option
-from antiphon.planners.relations._many_trees import ROUNDS, pack_trees, reduce_and_spread, spread_on_trees
+from antiphon.planners.relations._many_trees import ROUNDS, pack_trees
 from antiphon.planners.relations.blocks import by_relation
 from antiphon.planners.shared.reach import Path, Reach, drop_slow_hops, find_center, star_routes, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest
+from antiphon.planners.shared.tree_schedules import Pair, count_trees_per_root, reduce_and_spread, spread_trees
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 # collectives that can share data over several trees, since each tree carries the same amount on all hops
@@ -182,12 +183,6 @@ def _plan_reversed(
     return invert(make(reverse(topology), dual(collective)[0]))
 
 
-def _source_of_blocks(collective: Collective) -> dict[int, int]:
-    """Return for every block the rank that has it."""
-    relation = collective.relation
-    return dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
-
-
 def _plan_spread(reach: Reach, collective: Collective) -> Schedule:
     """Send every block from its source to all ranks that want it, along the tree of that source."""
     relation, ranks = collective.relation, reach.topology.ranks
@@ -324,8 +319,8 @@ def _plan_several(topology: Topology, collective: Collective, max_trees: int) ->
     if len(collective.members) < 2:
         return None
     if collective.kind == "allreduce":
-        packing = pack_trees(Reach(topology), collective.members[:1], collective.members, max_trees, duplex=True)
-        return (reduce_and_spread(collective, packing), packing.max_trees) if packing is not None else None
+        trees = pack_trees(Reach(topology), collective.members[:1], collective.members, max_trees, duplex=True)
+        return None if trees is None else (reduce_and_spread(collective, map(Pair.of_tree, trees)), len(trees))
     if collective.kind in SPREADING:
         return _spread_several(topology, collective, max_trees)
     dual_plan = _spread_several(reverse(topology), dual(collective)[0], max_trees)
@@ -334,6 +329,6 @@ def _plan_several(topology: Topology, collective: Collective, max_trees: int) ->
 
 def _spread_several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:
     """Plan a collective that spreads data on several trees per source; return the schedule and the number of trees."""
-    source = _source_of_blocks(collective)
-    packing = pack_trees(Reach(topology), sorted(set(source.values())), collective.members, max_trees, duplex=False)
-    return (spread_on_trees(collective, packing, source), packing.max_trees) if packing is not None else None
+    sources = np.unique(collective.relation.pre_rank).tolist()
+    trees = pack_trees(Reach(topology), sources, collective.members, max_trees, duplex=False)
+    return None if trees is None else (spread_trees(collective, trees), count_trees_per_root(trees))

@@ -409,18 +409,13 @@ def _best_sizes(uneven: UnevenStarts, steps: int, nbytes: int) -> tuple[float, S
     return min(results, key=itemgetter(0), default=None)
 
 
-def check_number(option: str, number: object, minimum: int) -> None:
-    """Raise Invalid unless the option is None or a whole number of at least `minimum`."""
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < minimum):
-        raise Invalid(f"option {option}: expected a whole number of {minimum} or more, got {quote(number)}")
-
-
 def pipe_schedule(
     schedule: Schedule, topology: Topology, pieces: int | None, sizes: Sequence[int | None], profile: Any
 ) -> Iterator[Schedule]:
     """Yield the schedule in `pieces` slices; None: in the best number for every size, several without a size."""
-    check_number("pieces", pieces, 1)
     if pieces is not None:
+        if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
+            raise Invalid(f"option pieces: expected a whole number of 1 or more, got {quote(pieces)}")
         yield replace(schedule, pieces=pieces)
         return
     choices = PIECE_NUMBERS if schedule.steps > 1 else (1,)

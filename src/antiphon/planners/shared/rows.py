@@ -2,7 +2,7 @@
 
 A row is one transfer: step, chunk, sender, receiver, and whether it copies or reduces. Regular algorithms are written
 for seats 0..P-1 (positions in an order of the members) as NumPy columns; `rows_to_schedule` replaces seats by ranks.
-Irregular ones, such as trees, list rows with their links: `schedule_of`, `schedule_in_parts`. Then
+Irregular ones, such as trees, list rows with their links: `schedule_of`. Then
 
     plan_backwards     plans the dual collective (broadcast for reduce, allgather for reducescatter) and runs that plan
                        backwards
@@ -259,20 +259,9 @@ def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], 
         raise Unsupported(
             "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
         )
-    return schedule_in_parts(
-        collective, [(b, s.numerator * (denominator // s.denominator)) for b, s in shares], denominator, rows
-    )
-
-
-def schedule_in_parts(
-    collective: Collective, shares: Sequence[tuple[int, int]], denominator: int, rows: Sequence[Row]
-) -> Schedule:
-    """Return a schedule of these rows. `shares`: by chunk, its block and its size in 1 / `denominator` of the block.
-
-    The chunks of a block come one after the other, and lie in it in this order.
-    """
     # Offsets: a running sum of the shares that restarts with every block.
-    block, share = np.array(shares, np.int64).reshape(-1, 2).T
+    block = np.array([block for block, _ in shares], np.int64)
+    share = np.array([share.numerator * (denominator // share.denominator) for _, share in shares], np.int64)
     total_before = np.cumsum(share) - share
     starts_block = np.concatenate([[True], block[1:] != block[:-1]])
     offset = total_before - total_before[np.maximum.accumulate(np.where(starts_block, np.arange(len(block)), 0))]

@@ -44,6 +44,7 @@ from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.pipelining import pipe_schedule
 from antiphon.planners.shared.reach import reroot_tree
 from antiphon.planners.shared.rows import PiecesOrBest
+from antiphon.planners.shared.tree_schedules import Pair, Tree, reduce_and_spread, spread_trees
 from antiphon.planners.trees.blink_packing import (
     Blink,
     LinkSubset,
@@ -58,7 +59,6 @@ from antiphon.planners.trees.blink_packing import (
 )
 from antiphon.planners.trees.columns import pack_allreduce_lp
 from antiphon.planners.trees.direct_links import directed_machine, undirected_machine
-from antiphon.planners.trees.to_schedule import Pair, Tree, reduce_and_spread, spread_trees
 from antiphon.planners.trees.trees import FEWEST_TREES_MAX_RANKS, PackingTask, pack_allreduce, pack_trees, pairs_of
 
 RUN_BACKWARDS = ("reduce", "gather", "reducescatter")  # planned as broadcast, scatter, allgather, then reversed

@@ -47,11 +47,11 @@ from antiphon.core.transform import Placement, Spans, assemble_parts
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
+from antiphon.planners.shared.tree_schedules import Tree, refine_shares
 from antiphon.planners.trees.direct_links import Directed, Undirected, tree_of_arcs, tree_of_edges
 from antiphon.planners.trees.fewest import tightest_side
 from antiphon.planners.trees.pricing import cheapest_tree
 from antiphon.planners.trees.spanning import weakest_partition_of
-from antiphon.planners.trees.to_schedule import Tree, refine_shares
 
 EdgeSet = tuple[int, ...]  # a tree, by the numbers of its edges
 WeightedTrees = list[tuple[Fraction, EdgeSet]]

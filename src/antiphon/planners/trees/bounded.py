@@ -36,7 +36,9 @@ from antiphon.core.symmetry import automorphisms, orbit_labels
 from antiphon.core.topology import Topology, hosts
 from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows, permutation_power
 from antiphon.planners.shared.reach import Hop
-from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
+from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.trees.pricing import Parents, grow_by_layer, tree_shape
+from antiphon.planners.trees.to_schedule import SymmetricTrees
 
 Hops = tuple[tuple[int, Hop], ...]  # a tree: every rank but the root with the hop that leads to it
 
@@ -92,11 +94,8 @@ class PricedTreeGrower:
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         self.capacity: Floats = np.bincount(self.row, weights=capacity).astype(np.float64)
         # link crossing_link[i] loads row crossing_row[i]: the row of the link itself, and those of its limits
-        limits_per_link = np.diff(resources.limit_ptr)
-        self.crossing_row = np.concatenate([self.row[: topology.links], self.row[resources.limit_of]])
-        self.crossing_link = np.concatenate(
-            [np.arange(topology.links), np.repeat(np.arange(topology.links), limits_per_link)]
-        )
+        self.crossing_link, crossed = resources.with_limits(np.arange(topology.links))
+        self.crossing_row = self.row[crossed]
         self.paths = PricedPaths(
             topology, np.array(members, np.int64), np.arange(topology.links) if links is None else links
         )
@@ -391,7 +390,10 @@ class PricedPaths:
 
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """A tree over positions in the members: by position, the parent (-1: root) and the depth. `hubs`: hubs tried."""
+    """A tree over positions in the members: by position, the parent (the root's is itself) and the depth.
+
+    `hubs`: hubs tried.
+    """
 
     parent: Longs
     depth: Longs
@@ -404,46 +406,46 @@ def grow_tree(cost: Floats, root: int, max_depth: int, hubs: int, from_prim: boo
     `from_prim`: start with a tree grown as by Prim, rank by rank by the cheapest hop (if that reaches all ranks), and
     not with one grown level by level. `hubs`: the most hubs to try.
     """
-    first_tree = (_grow_nearest(cost, root, max_depth) if from_prim else None) or _grow_by_level(cost, root, max_depth)
-    return None if first_tree is None else _add_hubs(cost, root, max_depth, hubs, *first_tree)
+    first_tree = (_grow_nearest(cost, root, max_depth) if from_prim else None) or grow_by_layer(
+        cost, root, max_depth, BOUNDED.missing_price
+    )
+    return None if first_tree is None else _add_hubs(cost, root, max_depth, hubs, first_tree)
 
 
-def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs, depth: Longs) -> GrownTree:
+def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parents: Parents) -> GrownTree:
     """Improve a tree by hubs: the rank that saves most becomes the parent of all ranks to which its hop is cheaper."""
     count = len(cost)
     everyone = np.arange(count)
-    hub_count = 0
+    parent, hub_count = np.array(parents, np.int64), 0
+    parent[root] = root
     while hub_count < min(4 * count, hubs):
         hub_count += 1
-        height = _subtree_heights(parent, depth)
+        depth, height, below = tree_shape(parent, root)
         hop_cost = cost[parent, everyone]
         hop_cost[root] = 0
         savings = hop_cost[None, :] - cost  # by [new parent, rank]
         savings[(depth[:, None] + 1 + height[None, :]) > max_depth] = 0
         savings[:, root] = 0
+        savings[below] = 0
         np.maximum(savings, 0, out=savings)
-        _forbid_cycles(savings, parent, depth)
         gain = savings.sum(axis=1)
         hub = int(gain.argmax())
         if gain[hub] <= BOUNDED.min_saving * (hop_cost.sum() + BOUNDED.min_saving):
             break
         moved = np.flatnonzero(savings[hub] > 0)
         parent[moved] = hub
-        depth = _tree_depths(parent, root)
-    return GrownTree(parent, depth, hub_count)
+    return GrownTree(parent, tree_shape(parent, root)[0], hub_count)
 
 
-def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
-    """Return (parents, depths) of a tree grown as by Prim, always by the cheapest hop that keeps within the depth.
+def _grow_nearest(cost: Floats, root: int, max_depth: int) -> Parents | None:
+    """Return a tree grown as by Prim, always by the cheapest hop that keeps within the depth.
 
     None if that leaves ranks unreachable.
 
     >>> far = BOUNDED.missing_price
     >>> cost = np.array([[far, 2, 3], [far, far, 1], [far, far, far]])
-    >>> [column.tolist() for column in _grow_nearest(cost, 0, 2)]
-    [[-1, 0, 1], [0, 1, 2]]
-    >>> [column.tolist() for column in _grow_nearest(cost, 0, 1)]
-    [[-1, 0, 0], [0, 1, 1]]
+    >>> _grow_nearest(cost, 0, 2), _grow_nearest(cost, 0, 1)
+    ([-1, 0, 1], [-1, 0, 0])
     """
     count = len(cost)
     parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
@@ -459,52 +461,4 @@ def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs
         if depth[rank] < max_depth:
             cheaper = (cost[rank] < price) & (depth < 0)
             best_parent[cheaper], price[cheaper] = rank, cost[rank][cheaper]
-    return parent, depth
-
-
-def _grow_by_level(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
-    """Return (parents, depths) of a tree of fewest hops, each rank below the cheapest rank of the level before."""
-    count = len(cost)
-    parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-    depth[root] = 0
-    for level in range(max_depth):
-        tails, heads = np.flatnonzero(depth == level), np.flatnonzero(depth < 0)
-        if not len(heads) or not len(tails):
-            break
-        level_cost = cost[np.ix_(tails, heads)]
-        best = level_cost.argmin(axis=0)
-        reached = level_cost[best, np.arange(len(heads))] < BOUNDED.missing_price
-        parent[heads[reached]] = tails[best[reached]]
-        depth[heads[reached]] = level + 1
-    return None if (depth < 0).any() else (parent, depth)
-
-
-def _subtree_heights(parent: Longs, depth: Longs) -> Longs:
-    """Return the height of the subtree below each rank."""
-    height = np.zeros(len(parent), np.int64)
-    for level in range(int(depth.max()), 0, -1):
-        level_ranks = np.flatnonzero(depth == level)
-        np.maximum.at(height, parent[level_ranks], height[level_ranks] + 1)
-    return height
-
-
-def _tree_depths(parent: Longs, root: int) -> Longs:
-    """Return the depth of every rank."""
-    depth = np.full(len(parent), -1, np.int64)
-    depth[root] = 0
-    is_unset = depth < 0
-    while is_unset.any():
-        is_next = is_unset & (depth[parent] >= 0)
-        depth[is_next] = depth[parent[is_next]] + 1
-        is_unset &= ~is_next
-    return depth
-
-
-def _forbid_cycles(savings: Floats, parent: Longs, depth: Longs) -> None:
-    """Set the savings of moves that would put a rank below itself to 0, in place."""
-    everyone = np.arange(len(parent))
-    ancestor: Longs = everyone
-    for _ in range(int(depth.max())):
-        ancestor = np.where(parent[ancestor] >= 0, parent[ancestor], ancestor)
-        savings[everyone, ancestor] = 0
-    savings[everyone, everyone] = 0
+    return parent.tolist()

@@ -52,8 +52,9 @@ from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, tree_of
-from antiphon.planners.trees.to_schedule import Forest, Tree
+from antiphon.planners.trees.to_schedule import Forest
 
 _SIMPLE = (12, 200, 5000)  # largest denominators tried for exact prices
 _EXTRA_DEPTHS = 4  # depths tried beyond the least possible, before depth is left free
@@ -335,11 +336,6 @@ class InAndOut:
         """Whether no packing of such trees is faster."""
         return self.rate == self.bound
 
-    @property
-    def depth(self) -> int:
-        """Hops of the deepest tree."""
-        return max(max((tree.depth for tree in trees), default=0) for trees in (self.trees_in, self.trees_out))
-
 
 def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     """Return the fastest trees in to and out of common roots, then the shallowest; every member may be a root.
@@ -405,11 +401,8 @@ class ColumnGeneration:
             capacity[row] += int(c)
         self.master = Master(capacity, share, gain, unit)
         self.restarts = min(_RESTARTS, 2**12 // topology.ranks**2)
+        self.limits_of = [resources.limits_of(link) for link in range(topology.links)]
         self.price_scale = min(_PRICE_SCALE, FAR // self.hop_prices.max_tree_cost)
-        self.limits: list[list[int]] = [[] for _ in range(topology.links)]
-        for number, limit in enumerate(topology.limits):
-            for link in limit.links:
-                self.limits[link].append(topology.links + number)
 
     def make_column(self, number: int, priced_hops: PricedHops, parents: Parents) -> Column:
         """Return a tree of group `number` as a column: how often it loads each row, summed over its images."""
@@ -418,7 +411,7 @@ class ColumnGeneration:
         load: dict[int, int] = {}
         for _, hop in hops:
             for link in hop.path:
-                for resource in (link, *self.limits[link]):
+                for resource in (link, *self.limits_of[link]):
                     row = int(self.row_of[resource])
                     load[row] = load.get(row, 0) + self.images
         rows = sorted(load)

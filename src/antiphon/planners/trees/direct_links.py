@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.reach import Hop
-from antiphon.planners.trees.to_schedule import Tree
+from antiphon.planners.shared.reach import Hop, reroot_tree
+from antiphon.planners.shared.tree_schedules import Tree, hops_of_parents
 
 
 class Edge(NamedTuple):
@@ -168,8 +168,8 @@ def _check_connected(topology: Topology, members: Sequence[int], pairs: Sequence
         )
 
 
-def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return a longest path of a tree, and every vertex's distance from the last vertex of that path. O(vertices)."""
+def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return a longest path of a tree. O(vertices)."""
     neighbours: list[list[int]] = [[] for _ in range(vertices)]
     for a, b in pairs:
         neighbours[a].append(b)
@@ -177,60 +177,36 @@ def longest_path(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[
     start = 0
     # two breadth-first searches: the farthest vertex from anywhere is an end of a longest path
     for _ in range(2):
-        depth, previous = [-1] * vertices, [-1] * vertices
-        depth[start] = 0
-        queue = [start]
+        previous, queue = {start: -1}, [start]
         for v in queue:
             for w in neighbours[v]:
-                if depth[w] < 0:
-                    depth[w], previous[w] = depth[v] + 1, v
+                if w not in previous:
+                    previous[w] = v
                     queue.append(w)
         start = queue[-1]
     path = [start]
     while previous[path[-1]] >= 0:
         path.append(previous[path[-1]])
-    return path, depth
+    return path
 
 
 def radius(vertices: int, pairs: Sequence[tuple[int, int]]) -> int:
     """Return the depth of the tree of these edges when its root is in the middle."""
-    return len(longest_path(vertices, pairs)[0]) // 2
+    return len(longest_path(vertices, pairs)) // 2
 
 
 def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) -> Tree:
     """Return the tree of these edges (by number), its root in the middle, which gives the least depth."""
     edges = [machine.edges[e] for e in chosen]
-    path, _ = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
+    path = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
     # the one or two vertices in the middle: the root is the one of lower number
     root = min(path[(len(path) - 1) // 2 : len(path) // 2 + 1])
-    neighbours: list[list[tuple[int, int, int]]] = [[] for _ in machine.members]
-    for edge in edges:
-        neighbours[edge.a].append((edge.b, edge.forward, edge.back))
-        neighbours[edge.b].append((edge.a, edge.back, edge.forward))
-    depth, queue = {root: 0}, [root]
-    hops = []
-    for v in queue:
-        for w, down, up in sorted(neighbours[v]):
-            if w not in depth:
-                depth[w] = depth[v] + 1
-                queue.append(w)
-                hops.append(
-                    (machine.members[w], Hop(parent=machine.members[v], path=(down,), depth=depth[w], back=(up,)))
-                )
-    return Tree(machine.members[root], rate, tuple(sorted(hops)))
+    hops = [(machine.members[edge.b], Hop(machine.members[edge.a], (edge.forward,), 0, (edge.back,))) for edge in edges]
+    return Tree(machine.members[root], rate, tuple(sorted(reroot_tree(hops, machine.members[root]).items())))
 
 
 def tree_of_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> Tree:
     """Return the tree of these arcs (by number) out of the root (a rank)."""
-    into = {machine.arcs[e].b: machine.arcs[e] for e in chosen}
-    depth = {machine.members.index(root): 0}
-    hops = []
-    # walk up to the first vertex of known depth, then assign depths on the way back
-    for v in into:
-        trail = [v]
-        while trail[-1] not in depth:
-            trail.append(into[trail[-1]].a)
-        for w in reversed(trail[:-1]):
-            depth[w] = depth[into[w].a] + 1
-            hops.append((machine.members[w], Hop(machine.members[into[w].a], into[w].path, depth[w])))
-    return Tree(root, rate, tuple(sorted(hops)))
+    arc_into = {machine.members[machine.arcs[e].b]: machine.arcs[e] for e in chosen}
+    parents = {rank: machine.members[arc.a] for rank, arc in arc_into.items()}
+    return Tree(root, rate, hops_of_parents(parents, root, lambda _, rank: arc_into[rank].path))

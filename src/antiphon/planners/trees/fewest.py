@@ -30,6 +30,7 @@ from fractions import Fraction
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
 from antiphon.errors import Invalid
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees.direct_links import Directed, Undirected, radius, tree_of_arcs, tree_of_edges
 from antiphon.planners.trees.fewest_search import (
     ArborescenceSearch,
@@ -39,7 +40,6 @@ from antiphon.planners.trees.fewest_search import (
     WeightedEdge,
 )
 from antiphon.planners.trees.spanning import Arborescences, merge_arcs, pack_edges, weakest_partition_of
-from antiphon.planners.trees.to_schedule import Tree
 
 EFFORT = 20_000  # search nodes in total
 # search for trees only on graphs up to this size; larger ones keep the exact packing

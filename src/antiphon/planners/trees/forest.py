@@ -41,6 +41,7 @@ from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.planners.shared.reach import Hop
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees.splitting import (
     Arc,
     ArcPaths,
@@ -52,7 +53,6 @@ from antiphon.planners.trees.splitting import (
     set_bits,
     without_switches,
 )
-from antiphon.planners.trees.to_schedule import Tree
 
 MOST_TRIES = 200  # of regrowing trees
 REGROW_EFFORT = 10**7  # upper limit of tries * ranks^3: a second or two

@@ -34,9 +34,9 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees.forest import fit_trees
 from antiphon.planners.trees.splitting import LinkGraph
-from antiphon.planners.trees.to_schedule import Tree
 
 # limit of the solver's pivots times rows, over all rounds. Clusters and grids of 64 ranks take 2e7 to 4e7, some 3 s;
 # with one dead link in eight they take 16e7

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.reach import Hop
+from antiphon.planners.shared.tree_schedules import hops_of_parents
 
 FAR = 2**60  # price of a missing hop: above any tree's cost, and sums of a few still fit int64
 Costs = NDArray[Any]  # [from rank, to rank]: price of the cheapest hop
@@ -121,19 +122,10 @@ class PricedHops:
 
         `of_reversed`: `parents` is a tree of the reversed machine, so its hops are taken from end to start.
         """
-        depth, tree_hops = {root: 0}, []
-        for rank, parent in enumerate(parents):
-            if parent < 0:
-                continue
-            # climb to a rank of known depth, then number the trail from there downwards
-            trail = [rank]
-            while trail[-1] not in depth:
-                trail.append(parents[trail[-1]])
-            for node in reversed(trail[:-1]):
-                depth[node] = depth[parents[node]] + 1
-            path = self.path_of(rank, parent)[::-1] if of_reversed else self.path_of(parent, rank)
-            tree_hops.append((rank, Hop(parent, path, depth[rank])))
-        return tuple(tree_hops)
+        parent_of = {rank: parent for rank, parent in enumerate(parents) if parent >= 0}
+        if of_reversed:
+            return hops_of_parents(parent_of, root, lambda parent, rank: self.path_of(rank, parent)[::-1])
+        return hops_of_parents(parent_of, root, self.path_of)
 
 
 def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
@@ -287,13 +279,13 @@ def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Paren
     if unlimited is None:
         return []
     grown = [_grow_by_price(cost, root, max_depth, far, start) for start in ([-1] * len(cost), unlimited)]
-    return [tree for tree in (_grow_by_layer(cost, root, max_depth, far), *grown) if tree is not None]
+    return [tree for tree in (grow_by_layer(cost, root, max_depth, far), *grown) if tree is not None]
 
 
-def _grow_by_layer(cost: Costs, root: int, max_depth: int, far: int) -> Parents | None:
+def grow_by_layer(cost: Costs, root: int, max_depth: int, far: float) -> Parents | None:
     """Return a breadth-first tree: every rank at its least depth, by the cheapest hop from the layer above.
 
-    >>> _grow_by_layer(np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]]), 0, 2, 99)
+    >>> grow_by_layer(np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]]), 0, 2, 99)
     [-1, 0, 0, 2]
     """
     parents = np.full(len(cost), -1, np.int64)
@@ -369,7 +361,7 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
     root = int(np.flatnonzero(tree < 0)[0])
     parent_of = np.where(tree < 0, root, tree)
     for _ in range(4 * count):  # nearly always ends sooner; bounds the time
-        depth, height, below = _tree_shape(parent_of, root)
+        depth, height, below = tree_shape(parent_of, root)
         hop_cost = cost[parent_of, every]
         # gain[u, v]: what moving v below u saves; 0 where u is below v or the subtree of v would become too deep
         gain = hop_cost[None, :] - cost
@@ -396,7 +388,7 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
     return parent_of.tolist()
 
 
-def _tree_shape(
+def tree_shape(
     parent_of: NDArray[np.int64], root: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Return the depth of every rank, the height of its subtree, and below[u, v]: whether u lies under v (or is v).

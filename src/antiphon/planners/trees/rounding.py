@@ -28,7 +28,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.orbits import Symmetries, orbit_rows
-from antiphon.planners.trees.to_schedule import Tree, leading_to
+from antiphon.planners.shared.tree_schedules import Tree, leading_to
 
 DEFAULT_LIMIT = 1024  # the largest denominator by default; doubled ...
 MOST_LOSS = Fraction(1, 200)  # ... while more than this fraction of the rate is lost ...
@@ -97,11 +97,9 @@ class Capacities:
         size, first = np.bincount(rows), np.unique(rows, return_index=True)[1]
         images = 1 if group is None else len(group)
         capacity = [bandwidths[at] * n / images for at, n in zip(first.tolist(), size.tolist(), strict=True)]
-        rows_of_link = [[row] for row in rows[: topology.links].tolist()]
-        for limit, row in zip(topology.limits, rows[topology.links :].tolist(), strict=True):
-            for link in limit.links:
-                rows_of_link[link].append(row)
-        return Capacities(tuple(capacity), tuple(map(tuple, rows_of_link)))
+        limits_of = topology.resources.limits_of
+        rows_of_link = [tuple(rows[[link, *limits_of(link)]].tolist()) for link in range(topology.links)]
+        return Capacities(tuple(capacity), tuple(rows_of_link))
 
 
 def round_shares(

@@ -50,11 +50,12 @@ from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, 
 from antiphon.planners.shared.reach import Reach, find_center
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
 from antiphon.planners.shared.start_program import ChunkClass, count_entries, distinct_kinds, merge_kinds, solve_starts
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.shared.uneven import Floats
 from antiphon.planners.trees.bounded import BOUNDED, Hops, PricedTreeGrower, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.rounding import Rounding, rounded_trees
-from antiphon.planners.trees.to_schedule import SymmetricTrees, Tree
+from antiphon.planners.trees.to_schedule import SymmetricTrees
 from antiphon.planners.trees.trees import pack_trees
 
 EXTRA_DEPTHS = (0, 1, 2, 3, 4, 5, 6)  # depths tried: the least possible plus these

@@ -39,8 +39,8 @@ from antiphon.core.bounds.network import Network
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.columns import Longs
 from antiphon.errors import Invalid
+from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees.direct_links import Undirected, tree_of_edges
-from antiphon.planners.trees.to_schedule import Tree
 
 WeightedTree = tuple[int, tuple[int, ...]]  # its weight, and the numbers of its edges (or arcs)
 WeightedEdge = tuple[int, int, int]  # a, b, capacity

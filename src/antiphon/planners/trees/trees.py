@@ -24,7 +24,7 @@ A request passes three stages, which stand in reverse order below:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -51,6 +51,15 @@ from antiphon.planners.shared.pipelining import (
 )
 from antiphon.planners.shared.reach import Reach, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
+from antiphon.planners.shared.tree_schedules import (
+    Pair,
+    Tree,
+    count_trees_per_root,
+    reduce_and_spread,
+    refine_shares,
+    spread_trees,
+    trees_by_root,
+)
 from antiphon.planners.trees.columns import QuotientView, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.direct_links import Directed, Undirected, directed_machine, undirected_machine
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
@@ -67,16 +76,7 @@ from antiphon.planners.trees.rounding import (
     with_shares,
 )
 from antiphon.planners.trees.spanning import pack_spanning
-from antiphon.planners.trees.to_schedule import (
-    Forest,
-    Pair,
-    Tree,
-    reduce_and_spread,
-    refine_shares,
-    spread_images,
-    spread_trees,
-    trees_by_root,
-)
+from antiphon.planners.trees.to_schedule import Forest, spread_images
 
 SPREADING = ("broadcast", "allgather")  # collectives that send data down trees without reducing
 MOST_RANKS = 2048
@@ -376,7 +376,8 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
         ]
         trees, rounding = rounded_trees(packed.trees, demand, task.members, topology, task.max_denominator)
         schedule = spread_trees(collective, [*trees, *idle_trees])
-    return TreePlan(schedule, trees, _trees_per_root(trees), packed.method, packed.optimal, packed.fewest, rounding)
+    count = count_trees_per_root(trees)
+    return TreePlan(schedule, trees, count, packed.method, packed.optimal, packed.fewest, rounding)
 
 
 def pack_allreduce(task: PackingTask, max_rate: Fraction | None = None) -> Iterator[TreePlan]:
@@ -448,7 +449,7 @@ def _two_forests(task: PackingTask) -> TreePlan:
         for trees in (out_trees, in_trees)
     ]
     return TreePlan(
-        compose(invert(halves[1]), halves[0]), (*in_trees, *out_trees), _trees_per_root(out_trees),
+        compose(invert(halves[1]), halves[0]), (*in_trees, *out_trees), count_trees_per_root(out_trees),
         f"reducescatter and allgather by {out.method}", False, rounding=rounding, halves=(halves[0], halves[1]),
     )  # fmt: skip
 
@@ -496,11 +497,6 @@ def pairs_of(trees_in: tuple[Tree, ...], trees_out: tuple[Tree, ...]) -> list[Pa
             Pair.of_two_trees(share * total, *matched) for share, matched in refine_shares([up[root], down[root]])
         ]
     return pairs
-
-
-def _trees_per_root(trees: Iterable[Tree]) -> int:
-    """Return the most trees that one root has."""
-    return max(Counter(tree.root for tree in trees).values(), default=0)
 
 
 # ---- stage 1: packing ----
