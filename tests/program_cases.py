@@ -3,7 +3,7 @@
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from program_run import run_program
+from small_plans import of_rows
 
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.program import Program, decode, encode, prove
-from antiphon.core.schedule import COPY, Schedule, cut
+from antiphon.core.schedule import COPY, Schedule
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import lower
 from antiphon.runtimes.serve.book import encode_book, make_book
@@ -119,18 +120,11 @@ def messages(program: Program) -> list[tuple[int, ...]]:
 # ---- schedules by hand ----
 
 
-def rows(collective: Collective, listed: Sequence[tuple[int, ...]], parts: int = 1, **more: Any) -> Schedule:
-    """(step, chunk, src, dst, op) rows; slots as two more columns."""
-    names = ("step", "chunk", "src", "dst", "op", "src_slot", "dst_slot")
-    more |= {name: np.array(column) for name, column in zip(names, zip(*listed, strict=True), strict=False)}
-    return Schedule(collective, cut(collective, parts), **more)
-
-
 def rotation(ranks: int) -> Schedule:
     """A broadcast's value goes round twice: everybody reads what is written over in the same step."""
     listed = [(r - 1, 0, r - 1, r, COPY) for r in range(1, ranks)]
     listed += [(ranks, 0, r, (r + 1) % ranks, COPY) for r in range(ranks)]
-    return rows(Collective("broadcast", ranks), listed)
+    return of_rows(Collective("broadcast", ranks), listed)
 
 
 # ---- damage ----

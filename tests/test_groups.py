@@ -80,11 +80,11 @@ def test_errors_of_names(spec: str, mesh: str | None, message: str) -> None:
 
 
 def test_options_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["ring:ranks=8", "--mesh", "data=4,tensor=2"]
+    options = ["ring:ranks=4", "--mesh", "data=2,tensor=2"]
     both = answer(capsys, "bound", "allreduce", *options, "--along", "data+tensor")
     assert both == answer(capsys, "bound", "allreduce@data + allreduce@tensor", *options)
     along = answer(capsys, "bound", "allreduce", *options, "--along", "data")
-    assert along == answer(capsys, "bound", "allreduce", "ring:ranks=8", "--groups", "every=2")
+    assert along == answer(capsys, "bound", "allreduce", "ring:ranks=4", "--groups", "every=2")
 
 
 # ---- storage ----

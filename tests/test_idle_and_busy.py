@@ -15,7 +15,7 @@ import pytest
 import antiphon
 from antiphon.core.serialize import dumps
 
-EFFORT = 0.05
+EFFORT = 0.02
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(10**5))"
 
 

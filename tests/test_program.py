@@ -13,10 +13,10 @@ import pytest
 from contract import Setting, able, machine, solves
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_cases import Plain, changed, compare, implied, inputs_of, messages, rotation, rows, variants, without_wait
+from program_cases import Plain, changed, compare, implied, inputs_of, messages, rotation, variants, without_wait
 from program_run import run_program
 from quick import examples, in_turn
-from small_plans import planned
+from small_plans import of_rows, planned
 
 import antiphon
 from antiphon.cli import run
@@ -228,7 +228,7 @@ def test_scratch_is_used_again() -> None:
     """A relay passes twenty chunks on in twenty steps with two slots, or three where they rest a step."""
     collective = Collective("broadcast", 3, members=(0, 2), roots=(0,))
     steps = [(t, t, 0, 1, COPY) for t in range(20)] + [(t + 1, t, 1, 2, COPY) for t in range(20)]
-    schedule = rows(collective, steps, 20)
+    schedule = of_rows(collective, steps, 20)
     for lag, slots in ((0, 2), (1, 3), (5, 7)):
         program = lower(schedule, lag=lag)
         assert np.diff(program.slot_ptr).tolist() == [0, slots, 0]
@@ -247,7 +247,7 @@ def test_size_is_linear() -> None:
 
 def test_an_illegal_schedule_has_no_program() -> None:
     with pytest.raises(Invalid, match="what it does not hold"):
-        lower(rows(Collective("broadcast", 3), [(0, 0, 1, 2, COPY), (1, 0, 0, 1, COPY)]))
+        lower(of_rows(Collective("broadcast", 3), [(0, 0, 1, 2, COPY), (1, 0, 0, 1, COPY)]))
 
 
 def test_the_text() -> None:
@@ -338,7 +338,7 @@ def test_damage_is_noticed() -> None:
 
 def test_a_deadlock_is_noticed() -> None:
     """Two ranks receive first and send when that is done."""
-    program = lower(rows(Collective("allgather", 2), [(0, 0, 0, 1, COPY), (0, 1, 1, 0, COPY)]))
+    program = lower(of_rows(Collective("allgather", 2), [(0, 0, 0, 1, COPY), (0, 1, 1, 0, COPY)]))
     sends = [operation(program, SEND, nth) for nth in (0, 1)]
     ptr = program.wait_ptr.copy()
     for send in sends:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_cases import Wrong, changed, idle, judge, rows, variants
+from program_cases import Wrong, changed, idle, judge, variants
 from program_mutants import UNITS, bases, mutants, tried
 from quick import examples, some
-from small_plans import planned
+from small_plans import of_rows, planned
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -142,17 +142,17 @@ def test_sums_that_wrap_around_do_not_pass() -> None:
 
 def test_variants_that_ranks_could_not_mix() -> None:
     """Each is right for itself, and their messages have the same sizes and times; but what they carry differs."""
-    one = rows(
+    one = of_rows(
         Collective("allreduce", 3), [(0, 0, 2, 1, REDUCE), (0, 0, 0, 1, REDUCE), (1, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)]
     )
-    other = rows(
+    other = of_rows(
         Collective("allreduce", 3),
         [
             (0, 0, 2, 1, REDUCE, 0, 0), (0, 0, 0, 1, COPY, 0, 1), (1, 0, 1, 0, REDUCE, 0, 0),
             (1, 0, 1, 1, REDUCE, 1, 0), (2, 0, 1, 2, COPY, 0, 0),
         ],
     )  # fmt: skip
-    slow = rows(
+    slow = of_rows(
         Collective("allreduce", 3), [(0, 0, 2, 1, REDUCE), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)]
     )
     for schedule in (one, other, slow):
@@ -179,7 +179,7 @@ def hungry() -> Iterator[tuple[Program, str]]:
     slots = replace(ring, slot_class=np.append(ring.slot_class, 0), slot_ptr=ring.slot_ptr + (np.arange(5) == 4))
     yield slots, "slot 4 is larger than what is written"
     heavy = Collective("broadcast", 2, weights=np.array([2**61, 3]), roots=(0, 1))
-    yield lower(rows(heavy, [(0, 0, 0, 1, COPY), (0, 1, 1, 0, COPY)])), "more than 2\\^61"
+    yield lower(of_rows(heavy, [(0, 0, 0, 1, COPY), (0, 1, 1, 0, COPY)])), "more than 2\\^61"
 
 
 def test_what_asks_for_much_is_refused_before_memory_is_taken() -> None:
@@ -193,7 +193,7 @@ def test_what_asks_for_much_is_refused_before_memory_is_taken() -> None:
             tracemalloc.stop()
     with pytest.raises(Unsupported, match="use fewer pieces"):
         encode([lower(pipeline(RING, 2**30))])  # so nobody writes a file that no engine runs
-    many = lower(rows(Collective("broadcast", 2), [(s, c, 0, 1, COPY) for s, c in enumerate(range(3000))], 3000))
+    many = lower(of_rows(Collective("broadcast", 2), [(s, c, 0, 1, COPY) for s, c in enumerate(range(3000))], 3000))
     whole = replace(many, part_begin=many.part_begin * 0, part_end=many.part_end * 0 + len(many.point_whole) - 1)
     assert len(many.part_begin) * 3000 > MOST_STRETCHES
     with pytest.raises(Unsupported, match="too many to prove"):

@@ -1,7 +1,6 @@
 """What `antiphon reproduce` makes of Blink: against brute force, against the figures known, and against wrong ones."""
 
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -10,12 +9,11 @@ from typing import Any
 import pytest
 from packing_cases import OPTIMA, connected
 from quick import in_turn
-from reproduced import by_name
 
 import antiphon
 from antiphon.cli import run
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.reproduce import blink, reproduce
+from antiphon.reproduce import blink
 from antiphon.reproduce import blink_rates as rates
 from antiphon.reproduce import blink_servers as servers
 from antiphon.reproduce.blink_allocations import allocation, is_joined, unique_allocations
@@ -146,39 +144,11 @@ def test_spread() -> None:
 
 
 @pytest.mark.slow
-def test_counts() -> None:
-    rows = by_name(reproduce("blink-counts"))
-    assert [name for name, row in rows.items() if row["ok"] is not True] == ["dgx1v broadcast, trees before minimising"]
-    assert rows["dgx1v broadcast, trees before minimising"]["ok"] is None  # a draw
-    sizes = {name: rows[f"{name}, unique allocations"]["ours"]["by_size"] for name in ("dgx1v", "dgx1p")}
-    assert list(sizes["dgx1v"].values()) == [5, 14, 14, 10, 2, 1]
-    assert list(sizes["dgx1p"].values()) == [2, 4, 3, 3, 1, 1]
-    assert rows["dgx1p 0,1,3,4,5,7, rings"]["ours"] == {"rings": 2, "unused": 3}
-    assert rows["dgx1v broadcast, trees after minimising"]["ours"]["trees"] == 6
-    assert "a draw" in rows["dgx1v broadcast, trees before minimising"]["deviation"]
-
-
-@pytest.mark.slow
 def test_counts_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blink, "UNIQUE_ALLOCATIONS", {"dgx1v": 45, "dgx1p": 14})
     monkeypatch.setattr(blink, "RING_CASES", (("dgx1p", "013457", 2, 2, "Figure 4"), ("dgx1p", "014", 2, None, "2")))
     failed = [row["name"] for row in blink.counts() if row["ok"] is False]
     assert failed == ["dgx1v, unique allocations", "dgx1p 0,1,3,4,5,7, rings", "dgx1p 0,1,4, rings"]
-
-
-@pytest.mark.slow
-def test_figure_14() -> None:
-    rows = list(by_name(reproduce("blink-figure14")).values())
-    assert all(row["ok"] for row in rows)
-    found = {row["name"]: [round(value, 2) for value in row["ours"].values()] for row in rows}
-    assert found == {
-        "dgx1v broadcast": [1, 1.5, 4, 4, 1.61], "dgx1v allreduce": [1, 2.04, 6, 6.4, 2.29],
-        "dgx1p broadcast": [1, 1.5, 2, 2, 1.40], "dgx1p allreduce": [1, 1.5, 3.2, 3.2, 1.71],
-        "both, the greatest": [6.4],
-    }  # fmt: skip
-    assert [row["note"].split()[-6] for row in rows[:4]] == ["21", "21", "5", "5"]  # without a ring
-    assert [len(row["proof"]) for row in rows[:4]] == [46, 46, 14, 14]
-    assert rows[1]["proof"][2] == "0,2,3: 5/3 = 5/2 (parts 0 | 2 | 3) over 3/2 (2 rings)"
 
 
 def test_rows_of_one_machine() -> None:
@@ -208,35 +178,6 @@ def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not row["ok"]
     assert row["ours"] == {"at_optimum": 0, "of": 2, "blink_of_optimum": 0.94}
     assert [row["ok"] for row in blink.machine_rows("dgx1p", "broadcast", [])] == [False, False, True]
-
-
-@pytest.mark.slow
-def test_trees() -> None:
-    rows = by_name(reproduce("blink-trees"))
-    assert all(row["ok"] for row in rows.values())
-    for name, count in (("dgx1v", 46), ("dgx1p", 14)):
-        for kind in ("broadcast", "allreduce"):
-            every = rows[f"{name} {kind}, all allocations"]
-            assert every["ours"]["at_optimum"] == every["ours"]["of"] == len(every["proof"]) == count
-    best = {name: row["ours"] for name, row in rows.items() if name.endswith("at the optimum")}
-    assert best["dgx1v allreduce, fewest at the optimum"] == {"trees": 6, "rate": "24/7"}
-    assert best["dgx1p allreduce, fewest at the optimum"] == {"trees": 6, "rate": "16/7"}
-    assert best["dgx1p broadcast, fewest at the optimum"] == {"trees": 4, "rate": "4"}
-    few = {name: row["ours"]["trees"] for name, row in rows.items() if name.endswith("within 5 %")}
-    assert list(few.values()) == [4, 5, 4, 5]
-
-
-@pytest.mark.slow
-def test_figure_22b() -> None:
-    rows = list(by_name(reproduce("blink-figure22b")).values())
-    assert all(row["ok"] for row in rows)
-    *points, knee = rows
-    speeds = [row["ours"]["bytes_per_second"] for row in points]
-    assert speeds == sorted(speeds)
-    assert speeds[-3:] == [speeds[-1]] * 3  # NVLinks are the limit
-    assert all(row["ours"]["rings_bytes_per_second"] < row["ours"]["bytes_per_second"] for row in points)
-    assert knee["ours"] == {"bytes_per_second": 38e9}
-    assert servers.count_knees() == Counter({Fraction(1): 46, Fraction(2): 22, Fraction(9, 4): 1, Fraction(5, 2): 1})
 
 
 def test_two_servers() -> None:

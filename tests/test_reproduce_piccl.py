@@ -4,7 +4,6 @@ are seen."""
 from collections.abc import Sequence
 
 import pytest
-from reproduced import by_name
 
 from antiphon.cli import run
 from antiphon.cost.loggp import forms as loggp_forms
@@ -18,16 +17,6 @@ FAMILY_ROWS = [f"{one.name}, the best k" for one in FAMILIES]
 
 
 # ---- Figure 7 ----
-
-
-@pytest.mark.slow
-def test_ways_of_permuting() -> None:
-    rows = by_name(permuting.figure7())
-    for machine in permuting.MACHINES:
-        mine = {name.partition(", ")[2]: row for name, row in rows.items() if name.startswith(machine)}
-        assert [row["ok"] for row in mine.values()] == [True, True, None, True]
-        assert 1.25 < mine["permuting on the GPU, small messages"]["ours"]["speedup"] < 1.3
-        assert "assumed" in mine["permuting is the fastest way below 2 MB"]["note"]
 
 
 def test_another_order_of_the_ways_is_seen() -> None:
@@ -48,20 +37,6 @@ def test_another_order_of_the_ways_is_seen() -> None:
 # ---- Figure 4 ----
 
 
-@pytest.mark.slow
-def test_figure_4() -> None:
-    rows = by_name(piccl.figure4())
-    assert all(row["ok"] for row in rows.values())
-    packets = rows["with contention, by packets"]["ours"]["speedup"]
-    free = rows["without contention"]["ours"]["speedup"]
-    assert list(packets) == ["1KiB", "4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB", "64MiB"]
-    assert 0.95 <= packets["64MiB"] <= 1.05
-    assert free["64MiB"] > 1.5
-    assert packets["64KiB"] == pytest.approx(free["64KiB"], rel=0.05)
-    assert all("assumed, not measured" in row["note"] for name, row in rows.items() if name.startswith("with cont"))
-    assert rows["if rounds need not end before the next begin"]["published"] is None
-
-
 def test_a_curve_of_another_shape_is_seen() -> None:
     sizes = len(piccl.FIGURE4_SIZES)
     grows = [1.15 + 0.05 * at for at in range(sizes)]
@@ -76,26 +51,6 @@ def test_a_curve_of_another_shape_is_seen() -> None:
 
 
 # ---- Figure 8 ----
-
-
-@pytest.mark.slow
-def test_figure_8() -> None:
-    """All of it; the claims that do not hold with the assumed figures are told."""
-    rows = by_name(piccl.figure8())
-    failed = {name for name, row in rows.items() if row["ok"] is False}
-    assert failed == {"recursive multiplying, 4 and 8 near each other", "Figure 5 (a), the fastest family"}
-    shape = {name for name, row in rows.items() if row["ok"] is None}
-    assert shape == {"k-ring, large k fall off", "recursive multiplying, large k fall off"}
-    assert all(rows[name]["deviation"] for name in failed | shape)
-    kring, multiplying, permuted = (rows[name]["ours"] for name in FAMILY_ROWS)
-    assert kring["best"] == {"16B to 16MiB": 4}
-    assert multiplying["best"] == {"16B to 16MiB": 8}
-    assert permuted["best"] == {"16B to 256KiB": 8, "512KiB to 16MiB": 4}
-    assert kring["k 64"] == dict.fromkeys(kring["k 64"], 1.0)  # the ring itself
-    assert set(multiplying) == {"best", "k 4", "k 8", "k 64"}  # by 16 and 32 it makes the rounds of 8
-    assert permuted["k 64"]["16MiB"] < 0.5
-    lines = rows[FAMILY_ROWS[0]]["proof"]
-    assert [line.split(":")[0] for line in lines] == [f"k {k}" for k in (1, 2, 4, 8, 16, 32, 64)]
 
 
 SIZES = (16, 32 * 2**10, 2**18, 2**20, 2**24)
@@ -133,22 +88,6 @@ def test_what_is_near_and_what_falls_off() -> None:
 
 
 # ---- V.E ----
-
-
-@pytest.mark.slow
-def test_selection_on_few_nodes() -> None:
-    nodes, sizes = (1, 4), tuple(2**e for e in range(4, 22, 4))
-    rows = by_name(choosing.selection(nodes, sizes))
-    assert all(row["ok"] or (row["ok"] is None and row["deviation"]) for row in rows.values())
-    messages, closed = (rows[f"chosen by {way}"] for way in (choosing.BY_MESSAGES, "closed forms"))
-    assert messages["published"] == {"speedup": 1.2, "captured": 0.98}
-    assert closed["published"] is None
-    assert messages["ours"]["captured"] >= 0.98
-    assert closed["ours"]["captured"] < 0.95
-    assert closed["ours"] == rows["chosen by no contention"]["ours"]
-    one = rows["allgather, k-ring"]["ours"]
-    assert one["best"]["1"] == 1.0
-    assert one["best"]["4"] > 1.2
 
 
 def bar_of(truth: Times, messages: Times) -> choosing.Bar:
@@ -214,14 +153,3 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "5 of 5 rows are reproduced (beside 1 for which nothing was published)" in " ".join(said.split())
     assert "converges to the ring" in said.replace("_", " ")
-
-
-@pytest.mark.slow
-def test_selection() -> None:
-    rows = by_name(choosing.selection())
-    assert all(row["ok"] or (row["ok"] is None and row["deviation"]) for row in rows.values())
-    assert rows[f"chosen by {choosing.BY_MESSAGES}"]["ours"]["captured"] > 0.995
-    assert (
-        rows["chosen by closed forms"]["ours"]["captured"]
-        < rows[f"chosen by {choosing.BY_VALID_FORMS}"]["ours"]["captured"]
-    )

@@ -166,9 +166,10 @@ def test_a_killed_worker_loses_nothing_and_changes_nothing(
         if done == 1 and not killed:
             killed.extend(kill_worker())
 
-    again = run_sweep(study, engine=engine, progress=kill_one)
+    few = replace(study, cells=study.cells[:4])
+    again = run_sweep(few, engine=engine, progress=kill_one)
     assert killed
-    assert list(again.rows()) == list(result.rows())
+    assert list(again.rows()) == list(result.rows())[:8]
 
 
 def kill_worker() -> list[int]:
