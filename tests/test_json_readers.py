@@ -19,7 +19,7 @@ from antiphon.core import jsontext
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import METADATA, Node
 from antiphon.formats.chakra.read import groups_of
-from antiphon.formats.written import Wrong
+from antiphon.formats.foreign_program import Wrong
 
 BAD_TEXT = (b"\xff", b"\xed\xa0\x80", b"\xc3", b"\\ud800", b"\\udc00x", b"\\ud800\\u0041", b"\\u00", b"\\x41", b"\x00")
 ODD_VALUES = (

@@ -277,8 +277,8 @@ def export(
     -------
     Files or Written
         Content by file name; with `folder`, the number of bytes by path. Both have `.notes`: what was omitted and why,
-        which schedules the format cannot express and which ones replace them (the best ones of the same planners'
-        results that it can), and for a library's own algorithms the rules that were written.
+        which schedules the format cannot express and which of the tuning's next best candidates replace them, and the
+        rules written for a library's own algorithms.
 
     Raises
     ------

@@ -376,7 +376,7 @@ def verify(
     from antiphon.api.checking import check, run_reasons
     from antiphon.core.verify import Fault
     from antiphon.errors import Invalid
-    from antiphon.formats.written import Wrong
+    from antiphon.formats.foreign_program import Wrong
     from antiphon.select import check_failures, check_plans
 
     if bool(runtime) != (nbytes is not None):

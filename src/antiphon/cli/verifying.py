@@ -87,7 +87,7 @@ def verify_command(
     files; those that apply to the call are shown, or all if none does.
     """
     from antiphon.formats.foreign import is_gpu_program_file
-    from antiphon.formats.written import Wrong
+    from antiphon.formats.foreign_program import Wrong
 
     if bool(runtime) != bool(nbytes):
         raise Invalid("--for and --nbytes: a runtime is checked for a call of one size; give both, or neither")

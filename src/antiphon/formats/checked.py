@@ -13,8 +13,8 @@ from typing import Any
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, NotFound, Unsupported
 from antiphon.formats.foreign import check_correct, reader_of
+from antiphon.formats.foreign_program import Wrong
 from antiphon.formats.lint.form import WILL_NOT, Call, Finding, Runtime
-from antiphon.formats.written import Wrong
 from antiphon.registry import find
 
 Row = dict[str, Any]

@@ -20,7 +20,7 @@ from antiphon.core.reshape import keep
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.errors import Invalid, Unsupported
-from antiphon.formats.written import Written, Wrong
+from antiphon.formats.foreign_program import ForeignProgram, Wrong
 from antiphon.formats.xml import opening
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.to_schedule import code_to_schedule
@@ -29,7 +29,7 @@ from antiphon.planners.shared.routing import with_routes
 NO_MACHINE = "no machine"  # prefix of the name of a machine derived from the links that a file uses
 
 
-def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
+def reader_of(data: bytes) -> Callable[[bytes, str], ForeignProgram] | None:
     """Return the reader of MSCCL XML or an MSCCL++ plan by the file's content; None if it is neither."""
     start = opening(data)
     if start.startswith("<") and re.search(r"<\s*algo\b", start):
@@ -49,21 +49,21 @@ def is_gpu_program_file(path: str | os.PathLike[str]) -> bool:
         return reader_of(read_bytes(path)) is not None
 
 
-def check_correct(written: Written) -> None:
+def check_correct(program: ForeignProgram) -> None:
     """Raise Wrong unless the program is correct for all buffers that it serves."""
-    for placement, code in written.codes.items():  # per placement of buffers: in place, out of place
+    for placement, code in program.codes.items():  # per placement of buffers: in place, out of place
         fault = judge(code)
         if fault is not None:
             raise Wrong(fault.kind, f"{placement}: {fault.what}")
 
 
-def plan_of(written: Written, machine: Topology | None = None) -> Plan:
+def plan_of(program: ForeignProgram, machine: Topology | None = None) -> Plan:
     """Convert a program that `check_correct` accepts to a plan on this machine.
 
     Default: a machine with a link wherever the file sends, whose times mean nothing. If only some ranks of the
     machine have links, those are the file's ranks, in order.
     """
-    head, code = written.head, next(iter(written.codes.values()))
+    head, code = program.head, next(iter(program.codes.values()))
     schedule = code_to_schedule(code)
     if machine is None:
         return Plan.of(_machine_of_sends(head.name, schedule), schedule, {"planner": head.format})

@@ -46,7 +46,7 @@ from antiphon.lower.rows import Prepared, find_positions, prepare
 
 
 @dataclass(eq=False)
-class Table:
+class OperationTable:
     """Operations under construction, with parts and waits: blocks of columns, concatenated at the end."""
 
     columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, time, chunk
@@ -60,7 +60,7 @@ class Table:
     ) -> Longs:
         """Add operations and return their numbers. `when`: their times, in half steps.
 
-        >>> table = Table()
+        >>> table = OperationTable()
         >>> table.add(SEND, [0, 1], [1, 0], 1, np.array([0, 0]), 0), table.add(RECEIVE, 1, 0, 1, np.array([0]), 0)
         (array([0, 1]), array([2]))
         """
@@ -89,7 +89,9 @@ class Table:
         return [np.concatenate([empty, *(columns[i] for columns in blocks)]) for i in range(width)]
 
 
-def assemble_program(prepared: Prepared, movement: Moves, slots: Slots, table: Table, channels: int) -> Program:
+def assemble_program(
+    prepared: Prepared, movement: Moves, slots: Slots, table: OperationTable, channels: int
+) -> Program:
     """Build the program: operations by rank, then time, and receives before sends before folds. One sort."""
     schedule, line, places = prepared.schedule, prepared.line, prepared.places
     ranks = schedule.collective.ranks
@@ -183,7 +185,7 @@ def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None =
     """
     movement = moves(prepared, staged)
     folding = folds(prepared, movement)
-    table = Table()
+    table = OperationTable()
     copies = _copy_inputs(prepared, table)
     accesses = _add_transfers(prepared, movement, folding, copies, table)
     if joint is not None:
@@ -195,7 +197,7 @@ def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None =
 
 
 def _add_transfers(
-    prepared: Prepared, movement: Moves, folding: Folds, copies: _InputCopies, table: Table
+    prepared: Prepared, movement: Moves, folding: Folds, copies: _InputCopies, table: OperationTable
 ) -> _Accesses:
     """Add sends, receives, copies and folds; return writers and readers. O(n log n).
 
@@ -206,7 +208,7 @@ def _add_transfers(
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> prepared, table = prepare(star(), False), Table()
+    >>> prepared, table = prepare(star(), False), OperationTable()
     >>> movement = moves(prepared)
     >>> accesses = _add_transfers(prepared, movement, folds(prepared, movement), _copy_inputs(prepared, table), table)
     >>> accesses.arrives.tolist(), accesses.writer.tolist()
@@ -245,7 +247,7 @@ def _add_transfers(
     return _Accesses(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
 
 
-def _mark_joints(prepared: Prepared, movement: Moves, joint: Ints, accesses: _Accesses, table: Table) -> None:
+def _mark_joints(prepared: Prepared, movement: Moves, joint: Ints, accesses: _Accesses, table: OperationTable) -> None:
     """Record the joint of each send and receive that has one. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
     joints = joint[rows].astype(np.int64)
@@ -259,7 +261,7 @@ def _mark_joints(prepared: Prepared, movement: Moves, joint: Ints, accesses: _Ac
 
 
 def _add_messages(
-    prepared: Prepared, movement: Moves, table: Table, target: Longs, source: Longs
+    prepared: Prepared, movement: Moves, table: OperationTable, target: Longs, source: Longs
 ) -> tuple[Longs, Longs]:
     """Add sends, receives and their parts; return the receive and the send of each row, -1 inside a rank. O(rows).
 
@@ -270,7 +272,7 @@ def _add_messages(
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
     >>> prepared, bases = prepare(star(), False), np.zeros(4, np.int64)
-    >>> _add_messages(prepared, moves(prepared), Table(), bases, bases)
+    >>> _add_messages(prepared, moves(prepared), OperationTable(), bases, bases)
     (array([1, 0, 2, 3]), array([5, 4, 6, 7]))
     """
     schedule, line, rows = prepared.schedule, prepared.line, movement.crossing
@@ -290,7 +292,7 @@ def _add_messages(
     return operation_of_row[0], operation_of_row[1]
 
 
-def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: Table) -> Longs:
+def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: OperationTable) -> Longs:
     """Add the folds, with their result as first part and then their operands. Return the fold of each group.
     O(operands).
 
@@ -301,7 +303,7 @@ def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: Table
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> prepared, table = prepare(star(), False), Table()
+    >>> prepared, table = prepare(star(), False), OperationTable()
     >>> fold_of = _add_folds(prepared, moves(prepared), folds(prepared, moves(prepared)), table)
     >>> fold_of[:1], table.all("part_columns", 4)
     (array([0]), [array([0, 0, 0, 0]), array([0, 0, 0, 0]), array([1, 1, 1, 1]), array([1, 0, 7, 6])])
@@ -317,10 +319,10 @@ def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: Table
     return number[folding.fold] if len(number) else np.full(len(folding.fold), -1, np.int64)
 
 
-def _add_parts(table: Table, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
+def _add_parts(table: OperationTable, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
     """Add parts, merging neighbours of one message (`joined`) that are contiguous at one place. O(rows).
 
-    >>> table, joined = Table(), np.array([False, True, True, False])
+    >>> table, joined = OperationTable(), np.array([False, True, True, False])
     >>> _add_parts(table, *np.array([[0, 1, 2, 5], [1, 2, 3, 6], [7, 7, 8, 8], [4, 4, 4, 9]]), joined)
     >>> [column.tolist() for column in table.all("part_columns", 4)]  # operation, begin, end, base
     [[4, 4, 9], [0, 2, 5], [2, 3, 6], [7, 8, 8]]
@@ -339,14 +341,14 @@ class _InputCopies:
     operation: Longs  # per version, the operation that copies it; -1: none
 
 
-def _copy_inputs(prepared: Prepared, table: Table) -> _InputCopies:
+def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
     """Copy inputs that are also outputs and that no row writes. One sort.
 
     An allgather among two ranks: operation 0 copies rank 0's own block (base 0) to its output (1).
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
-    >>> table = Table()
+    >>> table = OperationTable()
     >>> copies = _copy_inputs(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False), table)
     >>> [column.tolist() for column in table.all("part_columns", 4)]  # operation, begin, end, base
     [[0, 1, 0, 1], [0, 1, 0, 1], [1, 2, 1, 2], [1, 3, 0, 2]]
@@ -377,7 +379,7 @@ def _copy_inputs(prepared: Prepared, table: Table) -> _InputCopies:
     return copies
 
 
-def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Accesses, table: Table) -> None:
+def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Accesses, table: OperationTable) -> None:
     """For an alltoall in place: once the old content of a place has been read, copy the received data there.
 
     O(n log n). Among two ranks, operations 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy the
@@ -385,7 +387,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Access
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
-    >>> prepared, table = prepare(of_rows("alltoall", 2, [(0, 2, 0, 1, 0), (0, 1, 1, 0, 0)]), True), Table()
+    >>> prepared, table = prepare(of_rows("alltoall", 2, [(0, 2, 0, 1, 0), (0, 1, 1, 0, 0)]), True), OperationTable()
     >>> movement = moves(prepared)
     >>> accesses = _add_transfers(prepared, movement, folds(prepared, movement), _copy_inputs(prepared, table), table)
     >>> _copy_delayed_outputs(prepared, movement, accesses, table)
@@ -430,7 +432,9 @@ def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Access
     accesses.reader = np.concatenate([accesses.reader, number])
 
 
-def _order_versions(prepared: Prepared, movement: Moves, folding: Folds, accesses: _Accesses, table: Table) -> None:
+def _order_versions(
+    prepared: Prepared, movement: Moves, folding: Folds, accesses: _Accesses, table: OperationTable
+) -> None:
     """Add the waits that keep the order of reads and writes of a place. O(uses).
 
     A read waits for the writer of its version. The operation that overwrites a version waits for the reads of that
@@ -441,7 +445,7 @@ def _order_versions(prepared: Prepared, movement: Moves, folding: Folds, accesse
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
-    >>> prepared, table = prepare(of_rows("allreduce", 2, [(0, 0, 1, 0, 1), (1, 0, 0, 1, 0)]), True), Table()
+    >>> prepared, table = prepare(of_rows("allreduce", 2, [(0, 0, 1, 0, 1), (1, 0, 0, 1, 0)]), True), OperationTable()
     >>> movement = moves(prepared)
     >>> folding = folds(prepared, movement)
     >>> accesses = _add_transfers(prepared, movement, folding, _copy_inputs(prepared, table), table)
@@ -464,7 +468,9 @@ def _order_versions(prepared: Prepared, movement: Moves, folding: Folds, accesse
     table.wait(accesses.writer[unread + 1], accesses.writer[unread])
 
 
-def _order_stretches(prepared: Prepared, movement: Moves, accesses: _Accesses, table: Table, lag: int) -> Slots:
+def _order_stretches(
+    prepared: Prepared, movement: Moves, accesses: _Accesses, table: OperationTable, lag: int
+) -> Slots:
     """Assign stretches to slots; writers into a reused slot wait for all users of its old content. O(n log n)."""
     schedule, line = prepared.schedule, prepared.line
     head, tail = schedule.chunk[movement.head], schedule.chunk[movement.tail]

@@ -28,6 +28,7 @@ from itertools import accumulate
 from antiphon.core.collective import Collective
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.foreign_program import ForeignProgram, Wrong
 from antiphon.formats.lint.form import Head
 from antiphon.formats.msccl.read import (
     LETTERS,
@@ -44,7 +45,6 @@ from antiphon.formats.msccl.read import (
     ThreadBlock,
     read_msccl,
 )
-from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.code import Block, Code, Instruction, Places
 from antiphon.lower.without_gc import without_gc
 
@@ -403,7 +403,7 @@ class _Messages:
 FORMAT = "msccl-xml"
 
 
-def read(data: bytes, name: str) -> Written:
+def read(data: bytes, name: str) -> ForeignProgram:
     """Read a file for checks. Raise Wrong, with rank, thread block and step, if the executor cannot run it."""
     algorithm = read_msccl(data)
     try:
@@ -422,4 +422,4 @@ def read(data: bytes, name: str) -> Written:
         frozenset(step.verb for gpu in algorithm.gpus for block in gpu.blocks for step in block.steps),
         roots[0] if roots else None, tuple(algorithm.notes), extra,
     )  # fmt: skip
-    return Written(head, codes)
+    return ForeignProgram(head, codes)

@@ -16,12 +16,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.core.interpret.buffers import sides
 from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.foreign_program import ForeignProgram, Wrong
 from antiphon.formats.lint.form import Head
 from antiphon.formats.mscclpp.machine_blocks import BlockBuilder, Machine, Spot
 from antiphon.formats.mscclpp.operations import WHOLE, Reader, Window
 from antiphon.formats.mscclpp.shape import SCRATCH, File, Gpu, Inner, Operation, parsed
 from antiphon.formats.mscclpp.wiring import MOST_WIDTH, Names, Wiring, collective_of, grain_of
-from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.code import Code, Instruction
 from antiphon.lower.without_gc import without_gc
 
@@ -290,7 +290,7 @@ class _Rank:
 FORMAT = "mscclpp-json"
 
 
-def read(data: bytes, name: str) -> Written:
+def read(data: bytes, name: str) -> ForeignProgram:
     """Read a plan for checks; raise `Wrong` for one that is well formed but cannot run, and so has no code."""
     file = parsed(data)
     try:
@@ -305,4 +305,4 @@ def read(data: bytes, name: str) -> Written:
         frozenset(operation.name for gpu in file.gpus for block in gpu.threadblocks for operation in block.ops),
         collective.roots[0] if collective.roots else None, (), {"alignment": plan.alignment},
     )  # fmt: skip
-    return Written(head, {"in place" if file.inplace else "out of place": plan.code})
+    return ForeignProgram(head, {"in place" if file.inplace else "out of place": plan.code})

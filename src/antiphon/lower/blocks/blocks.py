@@ -35,8 +35,8 @@ from antiphon.lower.blocks.operations import (
     RECEIVES,
     SENDS,
     Block,
+    ProgramValues,
     Step,
-    Values,
     dissolve_blocks,
     first_cells_of,
     read_values,
@@ -148,19 +148,18 @@ class Blocks:
 
 
 def number_blocks(
-    program: Program, sized: BufferLayout, values: Values, blocks_of_rank: list[list[Block]], limits: Limits
+    program: Program, layout: BufferLayout, values: ProgramValues, blocks_of_rank: list[list[Block]], limits: Limits
 ) -> Blocks:
     """Number blocks, steps and scratch of all ranks. Linear in steps and cells."""
     ranks, sizes = [], []
     for rank, rank_blocks in enumerate(blocks_of_rank):
-        size = [int(chunks) for chunks in sized.sizes[rank]]
+        size = [int(chunks) for chunks in layout.sizes[rank]]
         scratch_number = _number_scratch(rank_blocks, values.scratch[rank], size[SCRATCH])
         cells = _Cells(size, scratch_number)
         ranks.append(_number_rank(rank, [block for block in rank_blocks if block.steps], cells, limits))
         sizes.append((size[INPUT], size[OUTPUT], max(scratch_number, default=-1) + 1))
-    return Blocks(
-        program, sized.unit, sizes, ranks, 1 + max((b.channel for rank_blocks in ranks for b in rank_blocks), default=0)
-    )
+    last_channel = max((block.channel for rank_blocks in ranks for block in rank_blocks), default=0)
+    return Blocks(program, layout.unit, sizes, ranks, 1 + last_channel)
 
 
 @dataclass(frozen=True)
@@ -271,14 +270,14 @@ def compile_to_blocks(
     no step crosses the end of a block of the collective. Raises Unsupported in the name of `format_name`.
     """
     limits = limits or Limits()
-    sized = chunked(program, limits.chunks, format_name)  # its addresses, counted in chunks
-    best: tuple[int, Values, list[list[Block]]] | None = None
+    layout = chunked(program, limits.chunks, format_name)  # its addresses, counted in chunks
+    best: tuple[int, ProgramValues, list[list[Block]]] | None = None
     # Try many tracks, then one, then no forwarding; keep the attempt with the fewest blocks.
     for track_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused_receives else (0,):
         if track_limit == 0 and best is not None:
             break
         try:
-            attempt, tracks_used = _place_blocks(program, sized, limits, split_blocks, track_limit)
+            attempt, tracks_used = _place_blocks(program, layout, limits, split_blocks, track_limit)
         except Full:
             continue
         block_count = max(len(rank_blocks) for rank_blocks in attempt[1])
@@ -295,24 +294,24 @@ def compile_to_blocks(
             f"{format_name}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
-    result = number_blocks(program, sized, best[1], best[2], limits)
+    result = number_blocks(program, layout, best[1], best[2], limits)
     dissolve_blocks(best[2])
     return result
 
 
 def _place_blocks(
-    program: Program, sized: BufferLayout, limits: Limits, split_blocks: bool, track_limit: int
-) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
+    program: Program, layout: BufferLayout, limits: Limits, split_blocks: bool, track_limit: int
+) -> tuple[tuple[ProgramValues, list[list[Block]]], int]:  # fmt: skip
     """Place thread blocks on up to `track_limit` tracks.
 
-    Returns the program's operations (`Values`) with the blocks that execute them, and the number of tracks.
+    Returns the program's operations (`ProgramValues`) with the blocks that execute them, and the number of tracks.
 
     No block forwards if `track_limit` is 0, or after MAX_FORWARDING_ATTEMPTS in which forwarding blocks got stuck. Then
     no block gets stuck, as messages and waits follow the order of steps in the program.
     """
     refused: set[Turn] = set()
     for attempt in range(MAX_FORWARDING_ATTEMPTS + 1):
-        values = read_values(program, sized, split_blocks)
+        values = read_values(program, layout, split_blocks)
         cut_segments(values, limits.count, limits.fused_receives)
         if not track_limit or attempt == MAX_FORWARDING_ATTEMPTS:
             tracks = tracks_by_channel(values, program.channels)

@@ -134,11 +134,12 @@ class Segment:
 # ---- operations and versions ----
 
 
-SEVERAL_READERS = Operation(JOIN, -1, -1, -1, -1, [], [], 0)  # stands in `Values.reader` for more than one reader
+# Stands in `ProgramValues.reader` for more than one reader.
+SEVERAL_READERS = Operation(JOIN, -1, -1, -1, -1, [], [], 0)
 
 
 @dataclass(eq=False)
-class Values:
+class ProgramValues:
     """All operations by rank, in order, and the writer and the reader of every version."""
 
     ranks: list[list[Operation]]
@@ -156,13 +157,13 @@ class Values:
         return self.reader[first : first + count] == [reader] * count
 
 
-def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> Values:
+def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> ProgramValues:
     """Return the operations of all ranks with the versions that they read. Linear in cells moved.
 
     `layout`: addresses in chunks. `split_blocks`: no stretch of a user's buffer crosses the end of a block of the
     collective.
     """
-    result = Values([], [], [], [], [])
+    result = ProgramValues([], [], [], [], [])
     by_row: list[Operation] = []  # per row of the program its operation; the last one if the row is cut
     for rank in range(program.ranks):
         size = [int(each) for each in layout.sizes[rank]]
@@ -285,7 +286,7 @@ class _Edges:
 # ---- versions ----
 
 
-def _assign_versions(values: Values, operations: list[Operation], cells: int, edges: _Edges) -> list[Operation]:
+def _assign_versions(values: ProgramValues, operations: list[Operation], cells: int, edges: _Edges) -> list[Operation]:
     """Assign versions to reads and writes of one rank, and return its operations. `cells`: of all its buffers.
 
     A fold that continues the fold before it, with operands that the same operations wrote, is merged with it.

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
-from antiphon.lower.blocks.operations import Block, Operation, Segment, Step, Values
+from antiphon.lower.blocks.operations import Block, Operation, ProgramValues, Segment, Step
 from antiphon.lower.blocks.segments import Track, waits_through_joins
 
 
@@ -145,7 +145,7 @@ class Full(Exception):
     """More channels are needed than there are."""
 
 
-def place_steps(values: Values, tracks: list[Track], limits: Limits) -> list[list[Block]]:
+def place_steps(values: ProgramValues, tracks: list[Track], limits: Limits) -> list[list[Block]]:
     """Return the blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
     return _Placement(values, tracks, limits).place_all()
 
@@ -153,7 +153,7 @@ def place_steps(values: Values, tracks: list[Track], limits: Limits) -> list[lis
 class _Placement:
     """The state of the walk."""
 
-    def __init__(self, values: Values, tracks: list[Track], limits: Limits) -> None:
+    def __init__(self, values: ProgramValues, tracks: list[Track], limits: Limits) -> None:
         self.values, self.tracks, self.limits = values, tracks, limits
         self.blocks: list[list[Block]] = [[] for _ in values.ranks]
         # (rank, channel, peer, whether it sends to the peer) -> block

@@ -26,12 +26,12 @@ from itertools import pairwise
 from typing import TypeVar
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
-from antiphon.lower.blocks.operations import DirectOperand, FoldStretch, Operation, Segment, Values
+from antiphon.lower.blocks.operations import DirectOperand, FoldStretch, Operation, ProgramValues, Segment
 
 Interval = TypeVar("Interval", FoldStretch, Segment)
 
 
-def cut_segments(values: Values, max_chunks: int, fused: bool = True) -> None:
+def cut_segments(values: ProgramValues, max_chunks: int, fused: bool = True) -> None:
     """Set the segments of all messages and the stretches of all folds on arrival.
 
     `max_chunks`: maximum number of chunks of an instruction. `fused`: whether messages are folded on arrival.
@@ -61,7 +61,7 @@ def cut_segments(values: Values, max_chunks: int, fused: bool = True) -> None:
     _find_parents(values)
 
 
-def dissolve_segments(values: Values) -> None:
+def dissolve_segments(values: ProgramValues) -> None:
     """Break the reference cycles of segments and operations, so that the garbage collector is not needed."""
     for operation in values.operations():
         if operation.kind == SEND:
@@ -70,7 +70,7 @@ def dissolve_segments(values: Values) -> None:
         operation.segments = operation.direct_operands = operation.fold_stretches = ()
 
 
-def _find_cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
+def _find_cuts(values: ProgramValues, max_chunks: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
     """Return the offsets of the borders of each send that must be cut, and the cuts of each fold that must be cut.
 
     A side effect: the direct operands of these messages are sorted by offset.
@@ -96,7 +96,7 @@ def _find_cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int
     return edges, cuts
 
 
-def _find_direct(values: Values, fold: Operation) -> None:
+def _find_direct(values: ProgramValues, fold: Operation) -> None:
     """Find the operands of a fold that are folded on arrival, if any.
 
     Each is appended to the direct operands of its receive. The fold gets one stretch, which lists the cells of the
@@ -228,7 +228,7 @@ class _Walk:
         return self.spans[self.number][0] + offset - self.start
 
 
-def _find_parents(values: Values) -> None:
+def _find_parents(values: ProgramValues) -> None:
     """Link each segment to its parent: the segment that brought exactly the same data to the sender, if any."""
     for operation in values.operations():
         if operation.kind != SEND:
@@ -282,7 +282,7 @@ class Track:
         self.after[rank, source], self.before[rank, target] = target, source
 
 
-def assign_tracks(values: Values, max_tracks: int, refused: set[Turn]) -> list[Track]:
+def assign_tracks(values: ProgramValues, max_tracks: int, refused: set[Turn]) -> list[Track]:
     """Assign every segment a track. Linear in segments and tracks.
 
     `refused`: turns in which no rank may forward, since a block got stuck there (blocks.py).
@@ -313,7 +313,7 @@ def assign_tracks(values: Values, max_tracks: int, refused: set[Turn]) -> list[T
     return open_tracks
 
 
-def tracks_by_channel(values: Values, channels: int) -> list[Track]:
+def tracks_by_channel(values: ProgramValues, channels: int) -> list[Track]:
     """Return one track per channel of the program, and assign every segment to that of its channel; nothing
     forwards."""
     for operation in values.operations():
@@ -328,7 +328,7 @@ def tracks_by_channel(values: Values, channels: int) -> list[Track]:
     return [Track() for _ in range(channels)]
 
 
-def _chain_heads(values: Values) -> Iterator[Segment]:
+def _chain_heads(values: ProgramValues) -> Iterator[Segment]:
     for operation in values.operations():
         if operation.kind == SEND:
             for segment in operation.segments:

@@ -11,7 +11,7 @@ from antiphon.lower.machine.code import Code
 
 
 @dataclass(frozen=True)
-class Written:
+class ForeignProgram:
     """What a file says of itself, and what it does, by the places that it is for ("out of place", "in place")."""
 
     head: Head
@@ -19,7 +19,8 @@ class Written:
 
 
 class Wrong(Infeasible):
-    """What is written does not do what it says: the `kind` of fault, and a sentence that names rank, block and step."""
+    """The program does not do what its file states: the `kind` of fault, and a sentence that names rank, block and
+    step."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
