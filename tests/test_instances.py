@@ -186,8 +186,24 @@ def follows(clauses: Path, proof: Path) -> bool:
     return not lemma
 
 
-def test_proofs_of_refuted_points_are_lrat(tmp_path: Path) -> None:
-    plan = antiphon.frontier.find("broadcast", "star:ranks=3", steps=3).plan()
+@pytest.mark.parametrize(
+    ("wanted", "machine", "options"),
+    in_turn(
+        [
+            ("broadcast", "star:ranks=3", {"steps": 3}),
+            # about sums alone: whether the inputs get everywhere over few links
+            ("allreduce", "ring:ranks=5", {"chunks": 10, "steps": 3, "rounds": 11}),
+        ],
+        1,
+    ),
+)
+def test_what_is_refuted_by_resolution_comes_with_its_proof(
+    wanted: str, machine: str, options: dict[str, int], tmp_path: Path
+) -> None:
+    if "chunks" in options:
+        plan = antiphon.plan(wanted, machine, planner="sccl", options=options)
+    else:
+        plan = antiphon.frontier.find(wanted, machine, **options).plan()
     proofs = [file for file in written(plan, tmp_path, "dimacs") if file.suffix == ".lrat"]
     assert proofs
     for proof in proofs:

@@ -32,12 +32,14 @@ class Claim:
     about: tuple[str, ...]
 
 
-def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None) -> list[Claim]:
+def list_claims(
+    plan: Plan, chunks: int | None, steps: int | None, rounds: int | None, *, sums_suffice: bool = False
+) -> list[Claim]:
     """List the claims of a plan: an algorithm exists at the point of each certified schedule ("sat"), and none at
     better points if the certificate proves it optimal ("unsat"). If a point is passed, return that question ("asked").
 
     C, S and R are those of the collective that is synthesized: for a reduce or reducescatter its dual, for an allreduce
-    its allgather.
+    its allgather. A certificate about sums claims no such point; with `sums_suffice` a plan may have only these.
     """
     point = [value for value in (chunks, steps, rounds) if value is not None]
     for value in point:
@@ -53,17 +55,14 @@ def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int |
         ]
     if point:
         raise Invalid("give chunks, steps and rounds together, or leave all out for the claims of the plan")
-    claims_made: list[Claim] = []
-    for entry in plan.entries:
-        certificate = entry.schedule.provenance.get("certificate")
-        if certificate is not None and certificate.get("about") != SUMS:  # which is no such question
-            claims_made += _claims_of(plan, certificate)
-    if not claims_made:
+    certificates = [entry.schedule.provenance.get("certificate") for entry in plan.entries]
+    of_points = [certificate for certificate in certificates if certificate and certificate.get("about") != SUMS]
+    if not of_points and not (sums_suffice and any(certificates)):
         raise Unsupported(
-            "the plan has no certificate, so it claims nothing of points (planner sccl makes such plans); "
+            "the plan has no certificate of points, so it claims nothing of them (planner sccl makes such plans); "
             "ask about a point, e.g. --option chunks=6 --option steps=3 --option rounds=7"
         )
-    return claims_made
+    return [claim for certificate in of_points for claim in _claims_of(plan, certificate)]
 
 
 def _subject_name(plan: Plan) -> str:

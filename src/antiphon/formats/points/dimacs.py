@@ -1,15 +1,16 @@
 """Write the claims of a plan as DIMACS files, so that any SAT solver can check them (`antiphon export --to dimacs`).
 
 Each file asks: is there a k-synchronous algorithm with C chunks, S steps and R rounds (R at most S + k)? The clauses
-are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone. The points that a
-certificate refutes by resolution come with their proof in LRAT, a format of proofs that small checkers verify.
+are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone. What a certificate
+refutes by resolution, points or that the inputs of a sum get everywhere over few links, comes with its proof in LRAT, a
+format of proofs that small checkers verify.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.core.ksync.certificate import certified_instance
+from antiphon.core.ksync.certificate import SUMS, certified_instance
 from antiphon.core.ksync.cnf import Formula, build_formula
 from antiphon.core.ksync.evidence import lrat_files
 from antiphon.core.plan import Plan
@@ -30,21 +31,27 @@ def dimacs(
     """
     files = {
         f"{claim.name}.cnf": _write_file(claim, build_formula(claim.instance, claim.question))
-        for claim in list_claims(plan, chunks, steps, rounds)
+        for claim in list_claims(plan, chunks, steps, rounds, sums_suffice=True)
     }
     return files | (_refutation_files(plan) if chunks is None else {})
 
 
 def _refutation_files(plan: Plan) -> dict[str, Iterator[bytes]]:
-    """Return for each point that a certificate refutes by resolution its clauses (.cnf) and the proof (.lrat)."""
+    """Return for each question that a certificate refutes by resolution its clauses (.cnf) and the proof (.lrat)."""
     files: dict[str, Iterator[bytes]] = {}
     for entry in plan.entries:
         certificate = entry.schedule.provenance.get("certificate") or {}
-        for refuted in certificate.get("refuted", ()):
-            if refuted.get("how") == "resolution":
-                instance = certified_instance(plan.topology, plan.collective, certificate["about"])
-                name = f"refuted-{refuted['chunks']}-{certificate['steps']}-{refuted['rounds']}"
-                files[f"{name}.cnf"], files[f"{name}.lrat"] = lrat_files(instance, refuted["refutation"])
+        proofs = {
+            f"refuted-{refuted['chunks']}-{certificate['steps']}-{refuted['rounds']}": refuted["refutation"]
+            for refuted in certificate.get("refuted", ())
+            if refuted.get("how") == "resolution"
+        }
+        if certificate.get("about") == SUMS:
+            least = certificate["least"]
+            proofs[f"refuted-{least['sends'] - 1}-links-{certificate['steps']}"] = least["refutation"]
+        for name, proof in proofs.items():
+            instance = certified_instance(plan.topology, plan.collective, certificate["about"])
+            files[f"{name}.cnf"], files[f"{name}.lrat"] = lrat_files(instance, proof)
     return files
 
 
