@@ -28,10 +28,11 @@ from antiphon.core.topology import LinkType, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, NotFound, Unsupported
 from antiphon.planners.synth import one_point
-from antiphon.planners.synth.group import trivial_group
+from antiphon.planners.synth.group import group_of, trivial_group
 from antiphon.planners.synth.search import Impossible, SearchState
 from antiphon.planners.synth.sums import Shape, SumTarget, schedule_of_sends, solve_sums
 from antiphon.planners.synth.task import Effort
+from antiphon.planners.synth.tree_pairs import list_images, solve_tree_pairs
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -54,7 +55,16 @@ def test_an_algorithm_that_ends_before_it_must_is_called_by_its_own_steps() -> N
 
 @pytest.mark.parametrize(
     ("spec", "figures"),
-    in_turn([(DGX1, (2, 2, 2)), (DGX1, (12, 4, 4)), ("ring:ranks=4", (2, 2, 2)), ("hypercube:ranks=8", (3, 3, 3))], 6),
+    in_turn(
+        [
+            (DGX1, (2, 2, 2)),
+            (DGX1, (12, 4, 4)),
+            (DGX1, (17, 5, 5)),
+            ("ring:ranks=4", (2, 2, 2)),
+            ("hypercube:ranks=8", (3, 3, 3)),
+        ],
+        6,
+    ),
 )
 def test_allreduces_of_other_forms_are_found(
     spec: str, figures: tuple[int, int, int], capsys: Capture, tmp_path: Path
@@ -220,6 +230,39 @@ def test_sums_are_found_in_the_least_steps_that_can_be() -> None:
         instance = instance_of(machine, Collective("allgather", 3))
         for steps in (1, 2, 3):
             assert (sums_of(instance, target, (1, steps, steps)) is not None) == (steps >= least)
+
+
+@pytest.mark.parametrize(("spec", "point"), in_turn([("full:ranks=4", (4, 2, 2)), (DGX1, (12, 4, 4))]))
+def test_two_trees_per_chunk_are_right_under_all_symmetries(spec: str, point: tuple[int, int, int]) -> None:
+    """Images that run backwards, too. Every chunk is sent 2 (n - 1) times."""
+    chunks, steps, most_rounds = point
+    machine = topology(spec)
+    instance = instance_of(machine, Collective("allgather", machine.ranks))
+    group = group_of(instance)
+    start = group.nodes[0]
+    swaps = [e for e, row in enumerate(group.nodes) if (row[row] == start).all() and (row != start).all()]
+    found = 0
+    for images in list_images(instance, group, [[0], *([0, e] for e in swaps[:4])]):
+        answer = solve_tree_pairs(instance, point, images, Effort(2000))
+        if answer.sends is None:
+            continue
+        found += 1
+        schedule = schedule_of_sends(instance, collective("allreduce", machine), chunks, list(answer.sends))
+        verify(schedule, machine).or_raise()
+        assert schedule.steps <= steps
+        assert rounds(schedule, machine) <= most_rounds
+        assert len(schedule.step) == 2 * (machine.ranks - 1) * chunks
+    assert found > 1
+
+
+def test_two_trees_need_links_for_all_their_sends() -> None:
+    """One chunk among 3 ranks of a line: up to the middle, then down; not in fewer steps, nor three in three rounds."""
+    machine = topology("line:ranks=3")
+    instance = instance_of(machine, Collective("allgather", 3))
+    images = list_images(instance, trivial_group(instance), [[0]])[0]
+    for point, exists in (((1, 2, 2), True), ((1, 1, 1), False), ((2, 3, 3), True), ((3, 3, 3), False)):
+        answer = solve_tree_pairs(instance, point, images, Effort(2000))
+        assert (answer.sends is not None, answer.refuted) == (exists, not exists), point
 
 
 def sums_relation(ranks: int, wanted: dict[int, int]) -> Collective:

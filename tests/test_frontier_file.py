@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from check_resolution import check_refutation
 from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.formats.points.dimacs import dimacs
 from antiphon.reproduce.sccl_plans import Family
 from antiphon.reproduce.sccl_tables import DGX1, Z52, rows_of_kind
 from antiphon.select import Frontier, check_frontier, frontier, make_point
@@ -48,7 +50,6 @@ def checker() -> Any:
     spec = importlib.util.spec_from_file_location("check_certificate", CHECKER)
     assert spec is not None
     assert spec.loader is not None
-    sys.path.insert(0, str(FOLDER))  # as when it is run
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -139,6 +140,29 @@ def test_what_a_frontier_file_cannot_hold() -> None:
         frontier_json(Frontier(machine, schedule.collective, "trees", (point,), limits))
 
 
+@pytest.mark.parametrize(
+    ("kind", "machine"),
+    in_turn([("broadcast", "star:ranks=3"), ("allreduce", "ring:ranks=5"), ("alltoall", "pcie8")], 2),
+)
+def test_what_is_proved_by_resolution_is_in_the_files_that_are_named(kind: str, machine: str) -> None:
+    tree = json.loads(text_of(kind, machine))
+    files = dimacs(frontier(kind, machine, steps=3).plan())
+    named = [entry for entry in tree["impossible"] if "refutation" in entry]
+    assert {f"{entry['refutation']}.lrat" for entry in named} == {name for name in files if name.endswith(".lrat")}
+    for entry in named:
+        clauses, proof = (
+            [line.decode() for line in files[f"{entry['refutation']}.{suffix}"]] for suffix in ("cnf", "lrat")
+        )
+        check_refutation(tree, entry, clauses, proof)
+        stronger = (
+            {**entry, "sends": entry["sends"] + 1} if "sends" in entry else {**entry, "rounds": entry["rounds"] + 1}
+        )
+        with pytest.raises(AssertionError, match="may be false"):
+            check_refutation(tree, stronger, clauses, proof)
+        with pytest.raises(AssertionError, match="contradiction"):
+            check_refutation(tree, entry, clauses, proof[:-1])
+
+
 # ---- corruptions ----
 
 POINT_CLAIMS = [
@@ -179,18 +203,18 @@ def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR09
         else:
             rows[row][column] += draw.choice([-1, 1])
     elif kind == "impossible":
-        entry = draw.choice(impossible)
-        if "ratio_below" in entry:
+        # an entry whose proof is elsewhere may be any
+        entry = draw.choice([entry for entry in impossible if "duals" in entry or "sends" in entry])
+        if "sends" in entry:
+            key = draw.choice(["sends", "ratio_below"])
+            entry[key] = entry["sends"] + draw.choice([-1, 1]) if key == "sends" else "9/2"
+        elif "ratio_below" in entry:
             key = draw.choice(["ratio_below", "steps", "about"])
             others = {
                 "ratio_below": ["9/2"],
                 "about": ["plan" if tree["collective"]["kind"] == "allreduce" else "halves"],
             }
             entry[key] = draw.choice(others.get(key) or [entry["steps"] + 1])  # fewer steps: implied
-            if "sends" in entry and draw.random() < 0.5:
-                entry["sends"] += draw.choice([-1, 1])
-        elif "refutation" in entry:  # a proof by resolution is of one question only
-            entry[draw.choice(["chunks", "rounds", "steps"])] += draw.choice([-1, 1])
         else:  # prices may well prove a stronger statement, too, but not that there is nothing
             entry |= {"chunks": len(again["blocks"][0][1]), "rounds": 99}
     elif kind == "bound":
@@ -211,7 +235,7 @@ def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR09
             side[0] = [draw.randrange(again["topology"]["ranks"]), side[0][1]]
     else:
         entry = draw.choice(impossible)
-        entry.pop("duals", None), entry.pop("refutation", None)
+        entry.pop("duals", None)
     return again, kind
 
 

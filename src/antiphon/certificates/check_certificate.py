@@ -8,7 +8,8 @@ collective (`blocks`) in FILE, where switches are taken to forward only:
     points       each schedule is run transfer by transfer; (C, S, R), gaps and labels follow from it and from below
     bounds       on steps by distances, on R/C by prices of links and partitions of the ranks (weak duality)
     impossible   "no algorithm of S steps has R/C below x" by prices of links in each step; "none has C chunks and R
-                 rounds" by such prices for every split of R over the steps, or by resolution (check_resolution.py)
+                 rounds" by such prices for every split of R over the steps. Proofs by resolution are counted only:
+                 `antiphon export --to dimacs` writes them for lrat-check, to the files that `refutation` names
 """
 
 import gzip
@@ -18,7 +19,6 @@ import math
 import sys
 from collections import Counter, defaultdict
 from fractions import Fraction
-from importlib import import_module  # check_resolution.py is needed for few files
 from pathlib import Path
 
 FAR = 10**30  # the cost of what cannot be reached
@@ -163,7 +163,9 @@ def evaluate(machine, blocks, dual, steps):
 def check_impossible(machine, blocks, entry):
     """Return the least rounds per part that an impossibility proves, or the (parts, rounds) that it excludes."""
     if entry["about"] == "sums":
-        return import_module("check_resolution").check_sends(machine, blocks, entry), None
+        ratio = Fraction(int(entry["sends"])) / sum(machine.capacity[: len(machine.links)])
+        require(entry["ratio_below"] == str(ratio), f"impossible: with so many `sends` R/C >= {ratio}")
+        return ratio, None
     problem, steps = problem_of(machine, blocks, entry["about"]), entry["steps"]
     values = [evaluate(*problem, dual, steps) for dual in entry.get("duals", [])]
     if "ratio_below" in entry:
@@ -172,9 +174,7 @@ def check_impossible(machine, blocks, entry):
         return ratio * weight_of(problem[1]), None
     p, rounds = Fraction(entry["chunks"], weight_of(problem[1])), entry["rounds"]
     require(p.denominator == 1 and type(rounds) is int, "impossible: chunks or rounds are not whole")
-    if "refutation" in entry:
-        import_module("check_resolution").Refutation(*problem, p, steps, rounds, entry["refutation"])
-    elif values and all(rounds * max(budget) >= p * value for budget, value in values):
+    if values and all(rounds * max(budget) >= p * value for budget, value in values):
         for marks in itertools.combinations(range(1, rounds), steps - 1):
             split = [b - a for a, b in itertools.pairwise((0, *marks, rounds))]
             forbidden = any(sum(r * b for r, b in zip(split, x, strict=True)) < p * value for x, value in values)
@@ -208,7 +208,7 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
 
 
 def check(file):
-    """Check every statement of a file; return the number of impossibilities that nothing in it proves."""
+    """Check every statement of a file; return the number of impossibilities that need another proof."""
     machine, excluded = Machine(file["topology"]), defaultdict(list)
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
     twice = any(len(dict(side)) < len(side) for _, *sides in file["blocks"] for side in sides)
@@ -227,7 +227,7 @@ def check(file):
         excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
     for point in file["points"]:
         check_point(machine, blocks, point, steps, inverse, excluded)
-    return sum("duals" not in entry and "refutation" not in entry for entry in file["impossible"])
+    return sum("duals" not in entry for entry in file["impossible"])
 
 
 def main(path):

@@ -31,7 +31,7 @@ from antiphon.core.files import name_of, read_bytes, reading, write_bytes
 from antiphon.core.jsontext import check_keys, decode, layout
 from antiphon.core.ksync.certificate import SUMS, certified_instance, least_rounds_per_part
 from antiphon.core.ksync.dual import StepDual
-from antiphon.core.ksync.evidence import bandwidth_evidence, explicit_dual, explicit_refutation
+from antiphon.core.ksync.evidence import bandwidth_evidence, explicit_dual, refutation_files
 from antiphon.core.routes import Routes, resolve
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.serialize.convert import collective_in, collective_out, topology_in, topology_out
@@ -167,11 +167,9 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         ratio = least_rounds_per_part(instance, about, steps, evidence) / instance.input_weight
         # no R/C below `ratio` in these steps; then every single (C, S, R) that the search refuted
         entries = [{**subject, "ratio_below": str(ratio)}]
+        by_resolution = (name for name, _ in refutation_files(certificate))
         if about == SUMS:
-            entries[0] |= {
-                "sends": evidence["sends"],
-                "refutation": explicit_refutation(instance, evidence["refutation"]),
-            }
+            entries[0] |= {"sends": evidence["sends"], "refutation": next(by_resolution)}
         else:
             entries[0]["duals"] = [explicit_dual(instance, StepDual.of_json(evidence))]
         for refuted in certificate["refuted"]:
@@ -179,7 +177,7 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
             if refuted["how"] == "duals":
                 entry["duals"] = [explicit_dual(instance, StepDual.of_json(dual)) for dual in refuted["duals"]]
             elif refuted["how"] == "resolution":
-                entry["refutation"] = explicit_refutation(instance, refuted["refutation"])
+                entry["refutation"] = next(by_resolution)
             entries.append(entry)
         for entry in entries:
             if entry not in listed:

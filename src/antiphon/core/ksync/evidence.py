@@ -5,8 +5,8 @@ exists in the machine and the collective, so that a checker needs no code of our
 
     explicit_dual         prices of links and limits per step, and how the blocks with several destinations share them
     bandwidth_evidence    the witness of a bandwidth bound, a cut, a partition or a dual, in the same form
-    explicit_refutation   a resolution proof with the meaning of each variable and only the clauses that it uses
-    lrat_files            the same proof with all clauses as DIMACS and LRAT
+    refutation_files      what a certificate refutes by resolution
+    lrat_files            such a proof as DIMACS, with the meaning of each variable, and LRAT
 
 Example: on the machine of `core.example` where bond 3 stands for links 4 and 5, the price [3, 0, 1] of bond 3 in step 0
 becomes [4, 0, 1], [5, 0, 1]: prices and lengths of a bond hold for each of its links, and their capacities add up.
@@ -14,15 +14,14 @@ becomes [4, 0, 1], [5, 0, 1]: prices and lengths of a bond hold for each of its 
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from antiphon.core.bounds import Cut, JointDual, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
+from antiphon.core.ksync.certificate import SUMS
 from antiphon.core.ksync.cnf import Formula, build_formula
 from antiphon.core.ksync.dual import StepDual
 from antiphon.core.ksync.instance import Instance
@@ -221,26 +220,18 @@ class _Replay:
         return self._chunks
 
 
-def explicit_refutation(instance: Instance, value: Mapping[str, Any]) -> str:
-    """Return a refutation as base64 of zlib of JSON.
+def refutation_files(certificate: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what a certificate refutes by resolution: the name of its DIMACS and LRAT files, and the proof.
 
-    `variables`: [number, meaning]; `clauses` that the proof uses: [number, literals ...]; `lemmas`: [number, literals,
-    numbers of the clauses and lemmas that it follows from].
+    refuted-C-S-R      there is no such algorithm
+    refuted-N-links-S  in S steps the inputs of a chunk of a sum do not get everywhere over N links
     """
-    replay = _Replay(instance, value)
-    count = len(replay.formula.clauses)
-    used_clauses = sorted({hint for _, _, hints in replay.lemmas for hint in hints if hint <= count})
-    clauses = [[number, *replay.formula.clauses[number - 1]] for number in used_clauses]
-    lemmas = [[number, list(lemma), hints] for number, lemma, hints in replay.lemmas]
-    pending = {abs(x) for _, *clause in clauses for x in clause}
-    meanings: dict[int, list[Any]] = {}
-    while pending:  # the meaning of a count names further variables
-        meanings |= {variable: replay.meaning(variable) for variable in pending}
-        mentioned = {x for v in pending for entry in meanings[v][1:] if isinstance(entry, list)
-                 for x in entry if meanings[v][0] in ("load", "order")}  # fmt: skip
-        pending = mentioned - meanings.keys()
-    proof = {"variables": [[v, meanings[v]] for v in sorted(meanings)], "clauses": clauses, "lemmas": lemmas}
-    return base64.b64encode(zlib.compress(json.dumps(proof, separators=(",", ":")).encode(), 9)).decode("ascii")
+    if certificate["about"] == SUMS:
+        least = certificate["least"]
+        yield f"refuted-{least['sends'] - 1}-links-{certificate['steps']}", least["refutation"]
+    for entry in certificate["refuted"]:
+        if entry["how"] == "resolution":
+            yield f"refuted-{entry['chunks']}-{certificate['steps']}-{entry['rounds']}", entry["refutation"]
 
 
 def lrat_files(instance: Instance, value: Mapping[str, Any]) -> tuple[Iterator[bytes], Iterator[bytes]]:

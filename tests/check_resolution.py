@@ -1,9 +1,9 @@
 # mypy: ignore-errors
-"""Check that no algorithm has these steps and rounds, by a resolution proof: for check_certificate.py.
+"""Check that DIMACS and LRAT files of ours prove what a frontier file says of a point, from the machine alone.
 
-A proof has clauses, each with the meaning of its variables, and lemmas that follow from these and from earlier lemmas.
-The last lemma is the empty clause. Each lemma is derived again by unit propagation, as by any checker of LRAT. Each
-clause is compared with four rules, which every algorithm without useless transfers obeys:
+Each lemma is derived again by unit propagation, as by any checker of LRAT. What these checkers take on trust is
+checked, too: each clause that the proof uses is compared with four rules, which every algorithm without useless
+transfers obeys:
 
     is_move      who sends a chunk has it; who receives it lacks it, receives it once, and has it from then on; what is
                  sent over links uses them
@@ -15,26 +15,33 @@ Example: of "chunk c crosses link 0 -> 1 in step 0" and "rank 1 has c after 1 st
 second) is true by `is_move`. Transfers are useless if the receiver has the chunk, or if they cannot help in time.
 """
 
-import base64
 import itertools
 import json
-import zlib
+import sys
 from collections import Counter, defaultdict
 from fractions import Fraction
+from pathlib import Path
 
-from check_certificate import FAR, needs_of, require
+import antiphon
+
+sys.path.insert(0, str(Path(antiphon.__file__).parent / "certificates"))
+
+from check_certificate import FAR, Machine, needs_of, problem_of, require, weight_of
 
 
-def check_sends(machine, blocks, entry):
-    """Return the least rounds per part of a sum, as every chunk crosses a number of links: one fewer is refuted."""
-    require(len(blocks) == 1 and type(entry["sends"]) is int, "sums: there are several blocks, or no `sends`")
+def check_refutation(file, entry, clauses, proof):
+    """Check an entry of a frontier file by the files that its `refutation` names: lines of the .cnf and the .lrat."""
+    machine = Machine(file["topology"])
+    blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
+    if entry["about"] != "sums":
+        problem = problem_of(machine, blocks, entry["about"])
+        parts = Fraction(entry["chunks"], weight_of(problem[1]))
+        return Refutation(*problem, parts, entry["steps"], entry["rounds"], clauses, proof)
+    # Each input gets from its holders to the ranks that want it.
     having, wants = [[(rank, set(ids)) for rank, ids in side.items()] for side in blocks[0][1:]]
-    names = sorted(set().union(*(ids for _, ids in wants)))  # each gets from its holders to the ranks that want it
+    names = sorted(set().union(*(ids for _, ids in wants)))
     spreads = [(1, *({r: Counter([0]) for r, ids in side if n in ids} for side in (having, wants))) for n in names]
-    Refutation(machine, spreads, 1, entry["steps"], entry["sends"] - 1, entry["refutation"], shared=True)
-    ratio = Fraction(entry["sends"]) / sum(machine.capacity[: len(machine.links)])
-    require(entry["ratio_below"] == str(ratio), f"impossible: in {entry['steps']} steps R/C >= {ratio} is proved")
-    return ratio
+    return Refutation(machine, spreads, 1, entry["steps"], entry["sends"] - 1, clauses, proof, shared=True)
 
 
 class Refutation:
@@ -54,10 +61,13 @@ class Refutation:
     all steps.
     """
 
-    def __init__(self, machine, blocks, cuts, steps, rounds, packed, shared=False):
-        proof = json.loads(zlib.decompressobj().decompress(base64.b64decode(packed), 2**28))
+    def __init__(self, machine, blocks, cuts, steps, rounds, cnf, lrat, shared=False):
         as_tuple = lambda x: tuple(map(as_tuple, x)) if isinstance(x, list) else x  # noqa: E731
-        self.meanings = {number: as_tuple(meaning) for number, meaning in proof["variables"]}
+        named = [line.removeprefix("c variable ").split(": ", 1) for line in cnf if line.startswith("c variable ")]
+        self.meanings = {int(number): as_tuple(json.loads(meaning)) for number, meaning in named}
+        rows = [[int(x) for x in line.split()[:-1]] for line in cnf if line[0] not in "cp"]
+        lemmas = [[int(x) for x in line.split()] for line in lrat]
+        used = {hint for row in lemmas for hint in row[row.index(0) :]}
         self.machine, self.blocks, self.cuts, self.steps, self.sorted_sends = machine, blocks, cuts, steps, {}
         self.kinds = [(frozenset(block[1]), frozenset(rank for _, rank in needs_of(block))) for block in blocks]
         # Per block, the least steps from its holders to every node, and from every node to a destination.
@@ -76,12 +86,13 @@ class Refutation:
         self.links = [(x, *ends) for x, ends in enumerate(machine.links) if alike.index(alike[x]) == x]
         for rank in range(machine.ranks):
             self.extend((), (rank,))
-        clauses, lemma = {number: clause for number, *clause in proof["clauses"]}, None
+        clauses, lemma = {number: row for number, row in enumerate(rows, 1) if number in used}, None
         for clause in clauses.values():
             sides = [{self.meanings[abs(x)] for x in clause if (x > 0) == sign} for sign in (False, True)]
             rules = (self.is_move, self.is_arrival, self.is_count, self.is_order)
             require(any(rule(*sides) for rule in rules), f"the clause {clause} of a proof may be false")
-        for number, lemma, hints in proof["lemmas"]:  # unit propagation from the lemma's opposite must fail
+        for number, *row in lemmas:  # unit propagation from the lemma's opposite must fail
+            lemma, hints = row[: row.index(0)], row[row.index(0) + 1 : -1]
             true, unknown = {-x for x in lemma}, [0]
             for unknown in ([x for x in clauses[hint] if -x not in true] for hint in hints):
                 require(len(unknown) < 2, f"lemma {number} of a proof does not follow")
