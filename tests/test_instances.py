@@ -203,7 +203,7 @@ def test_what_is_refuted_by_resolution_comes_with_its_proof(
     if "chunks" in options:
         plan = antiphon.plan(wanted, machine, planner="sccl", options=options)
     else:
-        plan = antiphon.frontier.find(wanted, machine, **options).plan()
+        plan = antiphon.frontier.find(wanted, machine, options=options).plan()
     proofs = [file for file in written(plan, tmp_path, "dimacs") if file.suffix == ".lrat"]
     assert proofs
     for proof in proofs:

@@ -227,8 +227,8 @@ def refutation_files(certificate: Mapping[str, Any]) -> Iterator[tuple[str, Mapp
     refuted-N-links-S  in S steps the inputs of a chunk of a sum do not get everywhere over N links
     """
     if certificate["about"] == SUMS:
-        least = certificate["least"]
-        yield f"refuted-{least['sends'] - 1}-links-{certificate['steps']}", least["refutation"]
+        bound = certificate["least"]
+        yield f"refuted-{bound['sends'] - 1}-links-{certificate['steps']}", bound["refutation"]
     for entry in certificate["refuted"]:
         if entry["how"] == "resolution":
             yield f"refuted-{entry['chunks']}-{certificate['steps']}-{entry['rounds']}", entry["refutation"]

@@ -41,7 +41,9 @@ def _refutation_files(plan: Plan) -> dict[str, Iterator[bytes]]:
     files: dict[str, Iterator[bytes]] = {}
     for entry in plan.entries:
         certificate = entry.schedule.provenance.get("certificate")
-        for name, proof in refutation_files(certificate) if certificate else ():
+        if certificate is None:
+            continue
+        for name, proof in refutation_files(certificate):
             instance = certified_instance(plan.topology, plan.collective, certificate["about"])
             files[f"{name}.cnf"], files[f"{name}.lrat"] = lrat_files(instance, proof)
     return files

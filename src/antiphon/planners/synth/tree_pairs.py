@@ -118,8 +118,8 @@ class TreePairEncoding:
             out.rows.append([-arrow, swap[a, s], *([has[tail, s - 1]] if s else [])])
             opposite = [up[b, s] for b, ends in enumerate(self.arcs) if ends == (head, tail)]
             out.rows += [[-swap[a, s], arrow], [-swap[a, s], root[tail]], [-swap[a, s], *opposite]]
-            others = (v for v in ranks if v not in (tail, head))
-            out.rows += [[-swap[a, s], *([sent[v, s - 1]] if s else [])] for v in others]
+            other_ranks = (v for v in ranks if v not in (tail, head))
+            out.rows += [[-swap[a, s], *([sent[v, s - 1]] if s else [])] for v in other_ranks]
         return up, down, swap
 
     def _require_one(self, literals: list[int]) -> None:
