@@ -1,4 +1,4 @@
-"""The rows of SCCL's Tables 4 and 5 and the frontiers of its machines: made anew, proved, and none better."""
+"""SCCL on the machines of its paper: proofs of rows, what does not exist, roots. All rows: test_reproduce.py."""
 
 import json
 from collections.abc import Iterator
@@ -17,12 +17,10 @@ from antiphon.core.reshape import relabel
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.synth.search import SearchState
-from antiphon.reproduce.sccl import frontiers, table4, table5
 from antiphon.reproduce.sccl_plans import make_family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, Z52, rows_of_kind
 from antiphon.topologies import topology
 
-Row = dict[str, Any]
 SPREADING = ("allgather", "broadcast", "gather", "alltoall")
 
 
@@ -36,54 +34,6 @@ def _nothing_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
 
 def renumbered(machine: Topology, seed: int) -> Topology:
     return relabel(machine, np.random.default_rng(seed).permutation(machine.ranks))
-
-
-@pytest.mark.slow  # table 5 is the quick one
-def test_every_row_of_table_4_is_made_and_judged() -> None:
-    rows = list(table4())
-    assert len(rows) == 2 * 8 + 8 + 4 + 2 * (2 * 5 + 2 * 8)  # rooted ones for a root of either orbit
-    assert [row["name"] for row in rows if not row["ok"]] == []
-    unlike = {
-        row["name"]: row["ours"]["optimal"] for row in rows if row["ours"]["optimal"] != row["published"]["optimal"]
-    }
-    assert unlike == {"allreduce (8, 4, 4)": "", "allreduce (16, 4, 6)": ""}  # two steps do, though with more data
-    assert all("(1, 2, 2)" in row["deviation"] for row in rows if row["name"] in unlike)
-    growing = [(2, 2, 2), (6, 3, 3), (12, 4, 4), (18, 5, 5)]
-    best = [row["name"] for row in rows if row["ours"]["pareto"]]
-    assert best == [
-        "allgather (6, 3, 7)", "allgather (2, 2, 3)", "reducescatter (48, 3, 7)", "reducescatter (16, 2, 3)",
-        "allreduce (48, 6, 14)", "allreduce (16, 4, 6)",
-        "broadcast (root 0) (2, 2, 2)", *(f"broadcast (root 1) {point}" for point in growing),
-        "reduce (root 0) (2, 2, 2)", *(f"reduce (root 1) {point}" for point in growing),
-        "gather (root 1) (6, 3, 7)", "gather (root 1) (2, 2, 3)",
-        "scatter (root 1) (48, 3, 7)", "scatter (root 1) (16, 2, 3)", "alltoall (24, 2, 8)",
-    ]  # fmt: skip
-    notes = {row["name"]: row["note"] for row in rows}
-    forms = {row["name"]: row["note"].partition("best of any form: ")[2] for row in rows if "allreduce" in row["name"]}
-    assert forms.pop("allreduce (8, 4, 4)") == forms.pop("allreduce (16, 4, 6)") == "(12, 4, 4), optimal"
-    assert set(forms.values()) == {"(48, 6, 14), optimal"}
-    assert notes["broadcast (root 1) (6, 3, 5)"] == "dominated by (6, 3, 3)"
-    assert notes["broadcast (root 0) (12, 4, 4)"] == "dominated by (13, 4, 4)"
-    assert notes["broadcast (root 0) (18, 5, 5)"] == "dominated by (19, 5, 5)"
-    assert notes["alltoall (8, 3, 3)"].startswith("dominated by")
-    assert notes["gather (root 0) (6, 3, 7)"] == "dominated by (6, 2, 7)"
-    assert all(row["ours"]["pareto"] is not None for row in rows)
-
-
-@pytest.mark.slow
-def test_every_row_of_table_5_is_made_and_judged() -> None:
-    rows = list(table5())
-    assert len(rows) == 2 * 3 + 3 + 2 * 5 + 2 * 2 + 1
-    assert [row["name"] for row in rows if not row["ok"]] == []
-    unlike = {
-        row["name"]: row["ours"]["optimal"] for row in rows if row["ours"]["optimal"] != row["published"]["optimal"]
-    }
-    assert unlike == {"allreduce (8, 8, 8)": "", "allreduce (16, 8, 14)": "bandwidth"}
-    dominated = [row["name"] for row in rows if not row["ours"]["pareto"]]
-    assert dominated == [
-        "allgather (1, 4, 4)", "allgather (2, 7, 7)", "reducescatter (8, 4, 4)", "reducescatter (16, 7, 7)",
-        "allreduce (8, 8, 8)", "allreduce (16, 14, 14)", "gather (root 0) (1, 4, 4)", "scatter (root 0) (8, 4, 4)",
-    ]  # fmt: skip
 
 
 def test_there_are_two_orbits_of_roots() -> None:
@@ -207,42 +157,6 @@ def test_the_other_roots_of_a_dgx1_allow_more(kind: str, point: tuple[int, int, 
 
 
 # ---- frontiers ----
-
-FRONTIERS = {  # for k = 4, as first found by other encodings of the same problem
-    "dgx1v_sccl broadcast (root 1)": [(2, 2, 2), (6, 3, 3), (12, 4, 4), (18, 5, 5), (24, 6, 6)],
-    "dgx1v_sccl scatter (root 1)": [(16, 2, 3), (48, 3, 7)],
-    "dgx1v_sccl gather (root 1)": [(2, 2, 3), (6, 3, 7)],
-    "dgx1v_sccl allgather": [(2, 2, 3), (6, 3, 7)],
-    "dgx1v_sccl alltoall": [(8, 2, 3), (24, 4, 8)],
-    "z52 allgather": [(2, 4, 7)],
-    "z52 gather (root 0)": [(2, 4, 7)],
-    "z52 scatter (root 0)": [(16, 4, 7)],
-    "z52 alltoall": [(8, 4, 8)],
-    "z52 broadcast (root 0)": [(2, 4, 4), (4, 5, 5), (6, 6, 6)],
-    # the roots that the paper leaves out
-    "dgx1v_sccl broadcast (root 0)": [(2, 2, 2), (12, 3, 5), (13, 4, 4), (19, 5, 5), (25, 6, 6)],
-    "dgx1v_sccl scatter (root 0)": [(32, 2, 5), (48, 3, 7)],
-    "dgx1v_sccl gather (root 0)": [(4, 2, 5), (6, 3, 7)],
-}
-ONLY_FOR_K = {  # more rounds than S + 4 allow better
-    ("dgx1v_sccl broadcast (root 0)", (12, 3, 5)), ("dgx1v_sccl scatter (root 0)", (32, 2, 5)),
-    ("dgx1v_sccl gather (root 0)", (4, 2, 5)), ("dgx1v_sccl alltoall", (8, 2, 3)),
-}  # fmt: skip
-
-
-def points_of(row: Row) -> list[tuple[int, ...]]:
-    return [tuple(point[key] for key in ("chunks", "steps", "rounds")) for point in row["ours"]]
-
-
-@pytest.mark.slow
-def test_the_frontiers_and_their_proofs() -> None:
-    rows = list(frontiers())
-    assert {row["name"]: points_of(row) for row in rows} == FRONTIERS
-    assert all(row["ok"] for row in rows)
-    for row in rows:
-        for point, one in zip(points_of(row), row["ours"], strict=True):
-            told = "proved-optimal-for-k" if (row["name"], point) in ONLY_FOR_K else "proved-optimal"
-            assert one["proof"] == told, (row["name"], point)
 
 
 def test_more_rounds_allow_better_than_k_does() -> None:
