@@ -50,7 +50,7 @@ class Prices(Protocol):
 
 
 @dataclass(frozen=True)
-class Class:
+class CallClass:
     """The collectives of one kind, size and process group."""
 
     kind: str
@@ -127,7 +127,7 @@ def replay(
     `ours` prices our plans, `library` (if known) NCCL by its model. `cores_of_host`: all ranks share this number of
     cores, and what runs at the same time slows each other down.
     """
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     undisturbed_job = job if cores_of_host is None else cores.remove_slowdown(job, cores_of_host)
 
     # serial: collectives of a group run one after another, as in our runtimes; else in lanes as recorded
@@ -137,12 +137,12 @@ def replay(
         return cores.replay_job(variant, seconds, cores_of_host, serial=serial)
 
     recorded = [call.seconds for call in undisturbed_job.calls]
-    tell("as it was")
+    report("as it was")
     now = run(undisturbed_job, recorded, False)
     classes = _classify_calls(job)
     prices: dict[tuple[str, int, int], Price | None] = {}
     for c in classes:
-        tell(f"{c.kind} of {c.nbytes} bytes")
+        report(f"{c.kind} of {c.nbytes} bytes")
         prices[c.kind, c.nbytes, c.group] = ours.price(c.kind, c.nbytes, c.group, job.groups[c.group])
     # calls without a price of ours keep their recorded time
     our_seconds = [
@@ -155,7 +155,7 @@ def replay(
     # each class takes two more simulations of all items: bound their total
     class_count = min(MAX_CLASSES, MAX_MOVES // sum(map(len, job.ranks.values())))
     for row, c in list(zip(rows, classes, strict=True))[:class_count]:
-        tell(f"{c.kind} of {c.nbytes} bytes alone")
+        report(f"{c.kind} of {c.nbytes} bytes alone")
         calls = set(c.calls)
         # our price or 0 s for one class, all others as recorded
         for key, seconds in (("gain", our_seconds), ("most", [0.0] * len(our_seconds))):
@@ -173,10 +173,10 @@ def replay(
             "the job computed on CPUs, but our plans are priced as on the GPUs of this machine: this trace does not "
             "show what a step would take there"
         )
-    tell("groups at the same time")
+    report("groups at the same time")
     together, reasons = compare_together(job, ours) if isinstance(ours, ByPlans) else ([], [])
     notes += reasons
-    tell("buckets")
+    report("buckets")
     bucket_sizes = _compare_buckets(undisturbed_job, ours, run, notes)
     return Replay(job, cores_of_host, now, with_ours, free, rows, bucket_sizes, notes, together)
 
@@ -185,17 +185,17 @@ def _price_or_recorded(price: Price | None, recorded: float) -> float:
     return recorded if price is None else price.seconds
 
 
-def _classify_calls(job: Job) -> list[Class]:
+def _classify_calls(job: Job) -> list[CallClass]:
     """Return the classes of calls; first the one that takes longest in total."""
     calls_of: dict[tuple[str, int, int, bool], list[int]] = {}
     for number, call in enumerate(job.calls):
         calls_of.setdefault((call.kind, call.nbytes, call.group, call.bucket), []).append(number)
-    classes = [Class(*key, calls) for key, calls in calls_of.items()]
+    classes = [CallClass(*key, calls) for key, calls in calls_of.items()]
     return sorted(classes, key=lambda c: -sum(job.calls[call].seconds for call in c.calls))
 
 
 def _class_rows(
-    job: Job, classes: Sequence[Class], now: Outcome, prices: dict[tuple[str, int, int], Price | None],
+    job: Job, classes: Sequence[CallClass], now: Outcome, prices: dict[tuple[str, int, int], Price | None],
     library: Prices | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return a row per class of collectives: per step its exposed and hidden time, and prices."""

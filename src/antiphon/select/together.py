@@ -66,7 +66,8 @@ def compare_together(job: Job, prices: ByPlans) -> tuple[list[dict[str, Any]], l
             )
             continue
         try:
-            row = _price_set(job, sorted(calls, key=lambda call: (call[2], call[:2])), prices)
+            by_group = sorted((group, kind, nbytes) for kind, nbytes, group in calls)
+            row = _price_set(job, [(kind, nbytes, group) for group, kind, nbytes in by_group], prices)
         except AntiphonError as error:
             notes.append(f"no joint plan for calls at the same time: {error}")
             continue
@@ -89,13 +90,13 @@ def _price_set(job: Job, calls: list[Call], prices: ByPlans) -> dict[str, Any] |
     apart = Plan.of(machine, run_together(plans, shares))
     groups = [Collective(kind, machine.ranks, members_of(job.groups[group], machine)) for kind, _, group in calls]
     together = plan(joint(groups, shares), machine, planner="groups", nbytes=max(sizes))
-    seconds = [
+    apart_seconds, joint_seconds = (
         predict(each, max(sizes), model=prices.model, profile=prices.profile)[0]["seconds"]
         for each in (apart, together)
-    ]
+    )
     return {
         "calls": [
             {"collective": kind, "nbytes": nbytes, "group": job.groups[group].name} for kind, nbytes, group in calls
         ],
-        "apart": seconds[0], "joint": seconds[1], "gain": max(seconds[0] - seconds[1], 0.0),
+        "apart": apart_seconds, "joint": joint_seconds, "gain": max(apart_seconds - joint_seconds, 0.0),
     }  # fmt: skip

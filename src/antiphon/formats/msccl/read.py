@@ -186,9 +186,9 @@ class _Reader:
         if missing:
             self.notes.append(f"the executor's parser refuses this file: it has no {', '.join(missing)}")
         out_of_place = bool(element.whole("outofplace", 0, 1, int(not in_place)))
-        sizes = element.whole("minBytes", 0, 2**62, 0), element.whole("maxBytes", 0, 2**62, 0)
-        if sizes[1] and sizes[1] < sizes[0]:
-            self.notes.append(f"it is never used: no size is from {sizes[0]} to {sizes[1]} bytes")
+        min_bytes, max_bytes = (element.whole(key, 0, 2**62, 0) for key in ("minBytes", "maxBytes"))
+        if max_bytes and max_bytes < min_bytes:
+            self.notes.append(f"it is never used: no size is from {min_bytes} to {max_bytes} bytes")
         if not in_place and not out_of_place:
             self.notes.append("it is never used: it is neither for calls in place nor out of place")
         channels = element.whole("nchannels", 1, MOST_CHANNELS)
@@ -196,7 +196,7 @@ class _Reader:
             self.notes.append(f"it needs {channels} channels; MSCCL's executor has 32, RCCL {MOST_CHANNELS}")
         self.algorithm = Algorithm(
             element.text("name"), protocol, kind, ranks, channels, element.whole("nchunksperloop", 1, 2**31 - 1),
-            element.whole("root", 0, ranks - 1, -1), in_place, out_of_place, sizes,
+            element.whole("root", 0, ranks - 1, -1), in_place, out_of_place, (min_bytes, max_bytes),
         )  # fmt: skip
 
     def _begin_gpu(self, element: _Element) -> None:

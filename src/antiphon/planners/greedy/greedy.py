@@ -92,7 +92,7 @@ def _plan_collective(
     if collective.kind not in COMBINING:
         yield from _plan_spreading(topology, collective, request, part_count, pace)
         return
-    dual_collective = dual(collective)[0]
+    dual_collective, _ = dual(collective)
     for schedule, runs in _plan_spreading(reverse(topology), dual_collective, request, part_count, pace):
         yield replace(invert(schedule), collective=collective), runs
 
@@ -108,7 +108,8 @@ def _plan_spreading(
             + suggest_planners(topology, collective, "ring", "direct", "relay", "compose")
         )
     for run in _choose_runs(search, request, part_count, pace):
-        yield _run_to_schedule(collective, search.hops, search.task_for(run.part_count)[1], run), [run]
+        _, task = search.task_for(run.part_count)
+        yield _run_to_schedule(collective, search.hops, task, run), [run]
 
 
 def _choose_runs(search: Search, request: Request, part_count: int | None, pace: float | None) -> list[PricedRun]:
