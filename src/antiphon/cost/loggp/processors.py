@@ -16,16 +16,16 @@ later time. `event_loop` orders events of the same time by when they were put in
 know for how long an event has been waiting. Both loops share the bookkeeping of dependencies (`contribute`), the
 classes of cost and the log. docs/models/loggp.md specifies the model; the example is that of `event_loop`.
 
-The queue is a heap in which each entry has four children, in two arrays: the entry at index i has its time at times[i],
-and turn << BITS | operation at turns[1 + i]; turns[0] is the number of entries. The children of index i are 4 i + 1 to
-4 i + 4, and none is earlier than it.
+The queue is a heap (`heapq`) of pairs: time, and turn << BITS | operation. At equal times the oldest turn comes first.
 """
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+
 import numpy as np
 
-from antiphon.core.columns import Bools, Floats, Longs
+from antiphon.core.columns import Bools, Longs
 from antiphon.cost.loggp.compiled import compiled
 from antiphon.cost.loggp.state import (
     FAR_PAST,
@@ -73,21 +73,18 @@ def simulate_processors(
     workspace = new_workspace(graph, 0, 0)
     first_messages = np.flatnonzero(graph.needed == 0)
     first_messages = first_messages[np.argsort(graph.src[first_messages], kind="stable")]
-    last, message, done = _simulate_queue(
-        *new_turns(2 * len(graph.src)), first_messages, workspace, graph, cost, eager, ranks,
-        ports, log,
-    )  # fmt: skip
+    last, message, done = _simulate_queue(first_messages, workspace, graph, cost, eager, ranks, ports, log)
     return last, message, done
 
 
 @compiled
-def _simulate_queue(  # noqa: PLR0913, PLR0917
-    times: Floats, turns: Longs, first_messages: Longs, workspace: Workspace, graph: Graph, cost: Cost, eager: Bools,
+def _simulate_queue(
+    first_messages: Longs, workspace: Workspace, graph: Graph, cost: Cost, eager: Bools,
     ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
     """Run `simulate_processors` in a workspace that cannot be used again; the log is filled if there is one.
 
-    `times`, `turns`: an empty queue. `first_messages`: the messages that wait for nothing, in the order of turns.
+    `first_messages`: the messages that wait for nothing, in the order of turns.
 
     Operation m is the sending of message m. Operation count + m is what its receiver does: taking in, then combining.
     An operation gets a turn when it is enqueued, with the time from which it may begin. When it is taken out, it joins
@@ -112,15 +109,17 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
     # (kind * ranks + rank) * ports + i
     processor_idle_from, last_served = np.zeros(ranks), np.full(ranks, -1, np.int32)
     idle_from, last_user = np.full(2 * ranks * ports, FAR_PAST), np.full(2 * ranks * ports, -1, np.int32)
-    last, last_message, finished, now, turn_count = 0.0, -1, 0, 0.0, 0
+    last, last_message, finished, turn_count = 0.0, -1, 0, 0
+    queue = [(0.0, 0)]
+    queue.clear()  # for Numba, a list that begins empty has no type
     for m in first_messages:
         taken_in[m] = src[m] == dst[m]
         operation = count + m if taken_in[m] else m
         turn[operation] = turn_count << BITS | operation
-        push_event(times, turns, 0.0, turn[operation])
+        heappush(queue, (0.0, turn[operation]))
         turn_count += 1
-    while turns[0]:
-        now, entry = pop_event(times, turns)
+    while queue:
+        now, entry = heappop(queue)
         operation = entry & ((1 << BITS) - 1)
         # ---- an operation that is first in its line begins when the processor and the port that it needs are idle ----
         m = operation if operation < count else operation - count
@@ -137,7 +136,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
             head[line] = operation
             if next_in_line[operation] < 0:
                 tail[line] = operation
-            push_event(times, turns, max(processor_idle_from[rank], free), entry)
+            heappush(queue, (max(processor_idle_from[rank], free), entry))
             continue
         k, inside = cost_class[m], src[m] == dst[m]
         if record:  # how long it waited since it could have begun
@@ -163,7 +162,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
             has_left, sent_time = eager[k], processor_idle_from[rank]
             # enqueue the taking in, for when the first byte has arrived
             turn[count + m] = turn_count << BITS | (count + m)
-            push_event(times, turns, processor_idle_from[rank] + latency[k], turn[count + m])
+            heappush(queue, (processor_idle_from[rank] + latency[k], turn[count + m]))
             turn_count += 1
             if record:
                 log.ready[m], log.begin[m] = ready[m], processor_idle_from[rank]
@@ -175,7 +174,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
             if not done:
                 taken_in[m] = True
                 turn[operation] = turn_count << BITS | operation
-                push_event(times, turns, processor_idle_from[rank], turn[operation])
+                heappush(queue, (processor_idle_from[rank], turn[operation]))
                 turn_count += 1
         else:
             processor_idle_from[rank] = now + work[k]
@@ -192,7 +191,7 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
             next_in_line[operation] = -1
             if head[line] >= 0:
                 free = find_earliest(idle_from, first_port, ports)[1] if uses_port else FAR_PAST
-                push_event(times, turns, max(end_time, free), turn[head[line]])
+                heappush(queue, (max(end_time, free), turn[head[line]]))
         if done:
             finished += 1
             if end_time > last or last_message < 0:
@@ -227,63 +226,6 @@ def _simulate_queue(  # noqa: PLR0913, PLR0917
                 taken_in[new] = src[new] == dst[new]
                 operation = count + new if taken_in[new] else new
                 turn[operation] = turn_count << BITS | operation
-                push_event(times, turns, ready[new], turn[operation])
+                heappush(queue, (ready[new], turn[operation]))
                 turn_count += 1
     return last, last_message, finished
-
-
-# ---- the queue: the earliest event first; at equal times the one with the oldest turn ----
-
-
-def new_turns(capacity: int) -> tuple[Floats, Longs]:
-    """Allocate a queue of `capacity` entries: their times; and their number, then turn << BITS | operation of each.
-
-    Operation 7 has turn 1, operation 5 turn 2. 7 is put in for time 4 after 5, but comes out first:
-
-    >>> times, turns = new_turns(2)
-    >>> push_event(times, turns, 4.0, 2 << BITS | 5)
-    >>> push_event(times, turns, 4.0, 1 << BITS | 7)
-    >>> for _ in range(2):
-    ...     now, entry = pop_event(times, turns)
-    ...     print(now, entry >> BITS, entry & ((1 << BITS) - 1))
-    4.0 1 7
-    4.0 2 5
-    """
-    return np.empty(capacity), np.zeros(capacity + 1, np.int64)
-
-
-@compiled
-def push_event(times: Floats, turns: Longs, time: float, entry: int) -> None:
-    """Insert an entry (turn << BITS | operation) at this time. O(log entries)."""
-    at = turns[0]
-    turns[0] += 1
-    while at > 0:  # sift up: later events on the way from the last place to the top move down
-        parent = (at - 1) >> 2
-        if times[parent] < time or (times[parent] == time and turns[1 + parent] < entry):
-            break
-        times[at], turns[1 + at] = times[parent], turns[1 + parent]
-        at = parent
-    times[at], turns[1 + at] = time, entry
-
-
-@compiled
-def pop_event(times: Floats, turns: Longs) -> tuple[float, int]:
-    """Remove the next entry and return its time and its turn << BITS | operation. The queue must not be empty."""
-    now, first = times[0], turns[1]
-    turns[0] -= 1
-    count = turns[0]
-    time, entry = times[count], turns[1 + count]
-    at = 0
-    while True:  # sift down the last event from the top: the earliest child moves up while it is earlier
-        best = 4 * at + 1
-        if best >= count:
-            break
-        for child in range(best + 1, min(best + 4, count)):
-            if times[child] < times[best] or (times[child] == times[best] and turns[1 + child] < turns[1 + best]):
-                best = child
-        if time < times[best] or (time == times[best] and entry < turns[1 + best]):
-            break
-        times[at], turns[1 + at] = times[best], turns[1 + best]
-        at = best
-    times[at], turns[1 + at] = time, entry
-    return now, first
