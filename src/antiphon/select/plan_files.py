@@ -93,8 +93,8 @@ def load_plans(
     of `dead` (None: those that $ANTIPHON_DEAD names).
 
     The file is a table, a plan, PICCL's XML that `export` wrote, or a file of a GPU runtime (MSCCL, MSCCL++) by any
-    program. Files of GPU runtimes name no machine: they are simulated as they are (`formats.written.Wrong` if that
-    fails) and become plans for `machine`. The others name their machine, and are not verified here.
+    program. Files of GPU runtimes name no machine: they are simulated as they are (`formats.foreign_program.Wrong` if
+    that fails) and become plans for `machine`. The others name their machine, and are not verified here.
     """
     from antiphon.formats.foreign import check_correct, plan_of, reader_of
 
