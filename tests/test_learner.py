@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,30 @@ def test_exchanges_of_settled_calls_cost_little(seconds: float, exchange: float)
         candidate = learner.begin()
         learner.end(seconds * (1 + candidate.program) * (1 + 0.1 * (candidate.slices != 4)))
     assert exchanges * exchange <= calls * max(0.01 * seconds, 1e-6)
+
+
+def test_only_the_first_call_of_a_block_waits_for_all() -> None:
+    """Calls after a pause find idle links, so that they are faster than those of a job, which follow each other."""
+    learner, aligned, before = Learner(Functions(library("threads")), 4), [], Candidate(1)
+    while not learner.choices():
+        if (own := learner.report()) is not None:
+            learner.update(own.copy())
+        candidate = learner.begin()
+        assert learner.aligns or candidate == before
+        aligned.append(learner.aligns)
+        learner.end(1e-3 * (1 + 0.05 * candidate.program))
+        before = candidate
+    assert not any(first and second for first, second in pairwise(aligned))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_alarms_after_which_the_same_program_wins_become_rare(seed: int) -> None:
+    """Its time goes up and down by 12 % in any number of slices: which number wins is luck, and no reason to search."""
+    group, searched = Group(1, seed, programs=2, library=False), 0
+    for _ in range(3000):
+        group.call(lambda call, _: 1e-3 * (1 + 0.12 * (call // 70 % 2)))
+        searched += group.learners[0].aligns
+    assert searched < 45  # blocks; 100 to 190 if the next alarm were as sensitive
 
 
 def test_slices_double_then_decrease_by_steps() -> None:

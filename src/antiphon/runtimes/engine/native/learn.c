@@ -11,13 +11,14 @@
  * differs, the caller stops. So it does not matter how much clocks, noise or delays differ between processes.
  *
  *     SEARCH    rounds of blocks: each arm in turn makes some calls. The first one of a block warms up (memory, connections),
- *               the median of the others counts, so one outlier does not. After a round, arms drop out that are slower than the
+ *               the median of the others counts, so one outlier does not. A barrier precedes only the first one: in a pause
+ *               links recover, and small calls after a pause each take half as long as in a job. After a round, arms drop out that are slower than the
  *               best by more than SLACK[round] ("successive elimination"): a first round, of two calls each of which the shorter
  *               counts, only removes what takes 75 % longer; later ones, of four calls, those that are 20 %, 8 %, 4 % slower.
  *               So a bad arm costs two calls, and arms that are nearly equal cost little, as either is good.
  *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged.
  *               If it leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that
- *               elects the same arm again, the alarm was false, and the range becomes wider. The interval is such that
+ *               elects the same program again, in more or fewer slices, the alarm was false, and the range becomes wider. The interval is such that
  *               exchanging costs at most 1 % of the calls' time, or 1 us per call.
  *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets two calls. If the
  *               second one is faster, a SEARCH among the two (a duel) confirms that. Every settled call earns a credit of 3 %,
@@ -213,7 +214,7 @@ static void settle(ap_learner *l, int a) {
     const int changes = a != l->chosen || !l->choices;
     const double seconds = l->arm[a].stats.seconds;
     if (l->challenger >= 0 && l->challenger != a) note_failed_probe(l, l->challenger);
-    if (l->why == AP_TOOK_LONGER || l->why == AP_TOOK_LESS) l->margin = changes ? MIN_MARGIN : 1.5 * l->margin;
+    if (l->why == AP_TOOK_LONGER || l->why == AP_TOOK_LESS) l->margin = program != l->chosen ? MIN_MARGIN : 1.5 * l->margin;
     if (l->margin > MAX_MARGIN) l->margin = MAX_MARGIN;
     if (slot >= 0) { /* more (0) or fewer (1) slices won: from now on they are the program's */
         arm other = l->arm[program];
@@ -346,6 +347,8 @@ ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int 
 
 void ap_learner_close(ap_learner *l) { free(l); }
 
+int ap_learner_is_searching(const ap_learner *l) { return l->phase == SEARCH; }
+
 void ap_learner_recall(ap_learner *l, const ap_arm *stats) {
     const int program = stats->candidate.program;
     if (program < 0 || program >= l->programs || !(stats->seconds > 0)) return;
@@ -360,7 +363,7 @@ void ap_learner_recall(ap_learner *l, const ap_arm *stats) {
 
 double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns) {
     const int a = l->phase == SETTLED ? l->chosen : l->current;
-    *candidate = l->arm[a].stats.candidate, *aligns = l->phase == SEARCH;
+    *candidate = l->arm[a].stats.candidate, *aligns = l->phase == SEARCH && !l->offset;
     if (l->phase == SETTLED)
         l->credit += LASTING_CREDIT + FIRST_CREDIT / (1 + (double)(l->call - l->settled_call) / FADING_CALLS);
     l->call++, l->digest = l->digest * 31 + (uint32_t)(candidate->program * 128 + candidate->slices) + 1;

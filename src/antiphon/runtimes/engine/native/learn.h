@@ -54,6 +54,8 @@ int ap_learner_update(ap_learner *l, const double agreed[AP_LEARNER_NUMBERS]);
 /* Seconds that an exchange took at this process, for the next one. */
 void ap_learner_exchanged(ap_learner *l, double seconds);
 double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns);
+/* Whether the call that has begun belongs to a search. */
+int ap_learner_is_searching(const ap_learner *l);
 /* The candidate of the last call cannot run, at any process: it is not chosen again. At all processes alike. */
 void ap_learner_refuse(ap_learner *l);
 /* Calls are of another size from now on: earlier times do not count. */

@@ -259,7 +259,7 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
     /* a process that ends the last call late must not prolong this one */
     if (!*code && aligns && *stopwatch) *code = PMPI_Barrier(g->comm);
     if (*stopwatch) **stopwatch = ap_now();
-    return *row ? AP_SERVED : aligns ? AP_LEARNING : AP_LEARNED;
+    return *row ? AP_SERVED : ap_learner_is_searching(l->learner) ? AP_LEARNING : AP_LEARNED;
 }
 
 void ap_learn_refuse(ap_group *g) {
