@@ -14,8 +14,12 @@ done is not done again unless it is asked for (--again): a run that was stopped 
 run at once. What some --planners find is printed, not kept. --bounds computes the bounds of kept cases anew. --table
 prints what is kept, first as docs/data/zoo.csv.
 
---safety asks every planner of the table, with all its options and little effort, for every machine and collective, and
-compares each schedule with the bound at the sizes given. A schedule below it is printed, and then the code is 1.
+--safety asks every planner of the table, with all its options and little effort, for every collective, by default on
+the machines that have results for small messages, and compares each schedule with the bound at 12 sizes. Cases are kept
+in results/safety.json. A schedule below the bound is printed, and then the code is 1.
+
+--attained prints best plan / bound at 10 sizes for broadcast, allgather and allreduce on a star, a ring, a full mesh, a
+tree of switches and a hypercube, or on the SPECs.
 """
 
 from __future__ import annotations
@@ -29,16 +33,18 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from _common import keep, kept, print_machine
+from _common import keep, kept, print_machine, print_table
 
 import antiphon
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, EffortSpent, TimedOut
+from antiphon.isolate import interrupted_after
 from antiphon.registry import call, find, table
 from antiphon.select.limits import least_times
+from antiphon.select.schedule_cache import add_pieces, digest_rows
 from antiphon.select.uses import has_helpful_switches, needs_switches
 from antiphon.units import format_size, parse_size
 
@@ -55,6 +61,10 @@ USUAL = {
 }
 QUICK = ("direct", "ring", "multi-ring", "compose")
 SAFETY_EFFORT = 0.1  # of a planner, where schedules are only compared with the bound
+SAFETY_LIMIT = 30.0  # CPU seconds of a planner there
+SAFETY_SIZES = (*(4**exponent for exponent in range(4, 15)), 10**9)  # 256 B to 1 GB
+ATTAINED = ("star:ranks=8", "ring:ranks=8", "full:ranks=8", "tree:fanouts=3x(4+2+0)", "hypercube:ranks=8")
+ATTAINED_SIZES = tuple(4**exponent for exponent in range(5, 15))  # 1 KiB to 256 MiB
 ROUNDS = 3  # of planners: those that usually win, the quick ones, all others
 
 
@@ -150,38 +160,74 @@ def bounded_anew(spec: str, kind: str, case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def count_safe(spec: str, kind: str, sizes: list[int], planners: list[str]) -> tuple[int, list[str]]:
-    """The number of schedules held against the bound at all sizes, and a line for each that is predicted faster."""
+class StoppedError(TimedOut):
+    """The CPU seconds of a planner are over."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped")
+
+
+def check_safety(spec: str, kind: str) -> dict[str, Any]:
+    """The number of schedules held against the bound at all sizes, a line for each that is predicted faster, and the
+    planners that were stopped. A planner plans for some of the sizes, like `tune`; each schedule counts at all."""
+    begin = time.process_time()
     machine = antiphon.topology(spec)
     target = Collective(kind, machine.ranks)
-    least = least_times(target, machine, antiphon.bound(kind, machine), sizes, "alpha-beta")
-    count, faults = 0, list[str]()
-    for name in planners or everyone(machine, kind):
-        entry = find("planner", name)
-        if kind not in entry.can.collectives:
-            continue
-        for options in entry.can.sweep:
-            request = Request(machine, target, nbytes=sizes[0], also=tuple(sizes[1:]), effort=SAFETY_EFFORT)
+    limit = antiphon.bound(kind, machine)
+    least = least_times(target, machine, limit, SAFETY_SIZES, "alpha-beta") if limit.bytes_per_second else {}
+    seen, below, asked, stopped = set[bytes](), list[str](), list[str](), list[str]()
+    request = Request(machine, target, nbytes=None, also=SAFETY_SIZES[-1:3:-2], effort=SAFETY_EFFORT)
+    for name, entry in table("planner").items():
+        for options in entry.can.sweep if kind in entry.can.collectives else ():
+            label = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
             try:
-                schedules = list(call("planner", name, entry.load(), options, request))
+                with interrupted_after(SAFETY_LIMIT, StoppedError):
+                    for schedule in call("planner", name, entry.load(), options, request):
+                        digest = add_pieces(digest_rows(schedule), schedule.pieces)
+                        if digest not in seen:
+                            seen.add(digest)
+                            predict = prepare("alpha-beta", schedule, machine)
+                            times = {size: predict(size).seconds for size in SAFETY_SIZES}
+                            faster = [size for size in least if times[size] < least[size] * (1 - 1e-9)]
+                            below += [f"{label}: below the bound at {faster}"] if faster else []
+                asked.append(label)
+            except EffortSpent:
+                asked.append(label)
+            except TimedOut:
+                stopped.append(label)
             except AntiphonError:
                 continue
-            for schedule in schedules:
-                predict = prepare("alpha-beta", schedule, machine)
-                count += 1
-                below = [size for size in sizes if predict(size).seconds < least[size] * (1 - 1e-9)]
-                faults += [f"{spec} {kind} {name} {dict(options)}: below the bound at {below}"] if below else []
-    return count, faults
+    cpu = round(time.process_time() - begin, 1)
+    return {"schedules": len(seen), "planners": len(asked), "below": below, "stopped": stopped, "cpu": cpu}
 
 
-def print_safety(wanted: list[tuple[str, str]], sizes: list[int], planners: list[str]) -> int:
-    total, faulty = 0, 0
+def print_safety(wanted: list[tuple[str, str]], again: bool) -> int:
+    """Check the cases that no earlier run has checked, and print all; 1 if a schedule is below its bound."""
+    known = kept("safety")
     for spec, kind in wanted:
-        count, faults = count_safe(spec, kind, sizes, planners)
-        total, faulty = total + count, faulty + len(faults)
-        print(f"{spec} {kind}: {count} schedules", *faults, sep="\n  ", flush=True)
-    print(f"{len(wanted)} cases, {len(sizes)} sizes, {total} schedules, {faulty} below the bound")
-    return int(faulty > 0)
+        key = f"{spec} {kind}"
+        if again or key not in known:
+            known = keep("safety", {key: check_safety(spec, kind)})
+        case = known[key]
+        notes = [f"stopped: {', '.join(case['stopped'])}"] if case["stopped"] else []
+        print(f"{key}: {case['schedules']} schedules, {case['cpu']} s", *case["below"], *notes, sep="\n  ", flush=True)
+    checked = [known[f"{spec} {kind}"] for spec, kind in wanted]
+    faults = sum(len(case["below"]) for case in checked)
+    total = sum(case["schedules"] for case in checked)
+    print(f"{len(checked)} cases, {len(SAFETY_SIZES)} sizes, {total} schedules, {faults} below the bound")
+    return int(faults > 0)
+
+
+def print_attained(specs: list[str]) -> None:
+    """Print best plan over bound for spreading collectives, each size tuned alone."""
+    names = [format_size(size) for size in ATTAINED_SIZES]
+    rows = []
+    for spec in specs:
+        for kind in ("broadcast", "allgather", "allreduce"):
+            planners = everyone(antiphon.topology(spec), kind)
+            ratios = [measured(spec, kind, [size], planners)[format_size(size)]["ratio"] for size in ATTAINED_SIZES]
+            rows.append([spec, kind, *(f"{ratio:.3f}" for ratio in ratios)])
+    print_table(["machine", "collective", *names], rows)
 
 
 def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
@@ -240,15 +286,22 @@ def main() -> None:
     parser.add_argument("--bounds", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--safety", action="store_true")
+    parser.add_argument("--attained", action="store_true")
     given = parser.parse_args()
     sizes = [parse_size(text) for text in given.sizes.split(",")]
     names = [format_size(size) for size in sizes]
     print_machine()
     known = kept("zoo")
-    wanted = cases(given.specs or list(machines()), given.kinds.split(","), given.part)
+    specs = given.specs or list(machines())
+    if given.safety and not given.specs:
+        specs = list(dict.fromkeys(key.rsplit(" ", 1)[0] for key, case in known.items() if "1KiB" in case))
+    wanted = cases(specs, given.kinds.split(","), given.part)
     planners = [name for name in given.planners.split(",") if name]
     if given.safety:
-        sys.exit(print_safety(wanted, sizes, planners))
+        sys.exit(print_safety(wanted, given.again))
+    if given.attained:
+        print_attained(given.specs or list(ATTAINED))
+        return
     if planners:
         for spec, kind in wanted:
             known[f"{spec} {kind}"] = measured(spec, kind, sizes, planners)

@@ -20,10 +20,12 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, Unsupported
+from antiphon.planners.shared.reach import Hop
 from antiphon.planners.shared.tree_schedules import spread_trees
 from antiphon.planners.trees.bounded import BOUNDED, PricedTreeGrower, pack_bounded, symmetries_fixing_root
-from antiphon.planners.trees.shallow import quick_links
+from antiphon.planners.trees.shallow import delay_hops, quick_links
 from antiphon.planners.trees.to_schedule import SymmetricTrees
+from antiphon.select.limits import least_times
 from antiphon.topologies import topology
 
 GB = 10**9
@@ -98,6 +100,26 @@ def test_a_gigabyte(spec: str, kind: str, most: float) -> None:
     wanted = Collective(kind, machine.ranks)
     made = planned(machine, wanted, GB)
     assert alpha_beta(made, machine)(GB).seconds <= most * float(bound(machine, wanted).seconds(GB))
+
+
+@pytest.mark.parametrize("kind", in_turn(["broadcast", "reduce"], 2))
+def test_a_ring_at_its_bound(kind: str) -> None:
+    """The shorter branch of a tree may start later, so that no link idles."""
+    machine = topology("ring:ranks=8")
+    wanted = Collective(kind, machine.ranks)
+    for nbytes in (2**20, 2**22):
+        least = least_times(wanted, machine, bound(machine, wanted), [nbytes], "alpha-beta")[nbytes]
+        made = planned(machine, wanted, nbytes)
+        assert least <= alpha_beta(made, machine)(nbytes).seconds * (1 + 1e-9) <= 1.004 * least
+
+
+def test_hops_are_delayed_to_the_last_step_that_serves_all_below() -> None:
+    """0 -> 1 -> 2 -> 3 and 0 -> 4 -> 5, 4 -> 6, 0 -> 7."""
+    parents = {1: 0, 2: 1, 3: 2, 4: 0, 5: 4, 6: 4, 7: 0}
+    depths = {1: 1, 2: 2, 3: 3, 4: 1, 5: 2, 6: 2, 7: 1}
+    delayed = delay_hops(tuple((rank, Hop(parent, (), depths[rank])) for rank, parent in parents.items()))
+    assert {rank: hop.depth for rank, hop in delayed} == {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3, 7: 3}
+    assert [(rank, hop.parent) for rank, hop in delayed] == list(parents.items())
 
 
 def test_of_forests_as_fast_that_counts_which_fills_soonest() -> None:

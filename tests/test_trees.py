@@ -27,6 +27,7 @@ from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.shared.pipelining import best_pieces
 from antiphon.planners.trees.blink_packing import split_by_rate
 from antiphon.select import prove
+from antiphon.select.limits import least_times
 
 GB = 10**9
 KINDS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
@@ -110,6 +111,18 @@ def test_pieces_are_the_best_by_the_model(spec: str) -> None:
         mine = alpha_beta(schedule, topology)(nbytes).seconds
         for pieces in (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597):
             assert mine <= 1.01 * alpha_beta(replace(schedule, pieces=pieces), topology)(nbytes).seconds, pieces
+
+
+@pytest.mark.parametrize(("spec", "steps"), in_turn([("ring:ranks=8", 7), ("line:ranks=4", 3), ("line:ranks=5", 4)], 3))
+def test_two_sums_are_exchanged_over_the_middle_link(spec: str, steps: int) -> None:
+    """With an odd number of links on its longest path, a tree takes one step fewer; on a ring no schedule is faster."""
+    topology = machine(spec)
+    schedule = made(trees, topology, wanted("allreduce", topology.ranks))
+    assert schedule.steps == steps
+    limit = bound(topology, schedule.collective)
+    least = least_times(schedule.collective, topology, limit, [2**20], "alpha-beta")[2**20]
+    if spec.startswith("ring"):
+        assert alpha_beta(schedule, topology)(2**20).seconds == pytest.approx(least)
 
 
 @pytest.mark.slow

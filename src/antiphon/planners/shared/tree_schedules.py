@@ -102,16 +102,35 @@ class Pair:
 
 
 def reduce_and_spread(collective: Collective, pairs: Iterable[Pair]) -> Schedule:
-    """Return an allreduce: every pair's share is reduced up to its root, then copied down again. O(rows)."""
+    """Return an allreduce: every pair's share is reduced up to its root, then copied down again. O(rows).
+
+    If only one child of the root has ranks of the greatest depth below it, it exchanges its sum with that of the root
+    and all others, so that both know the result a step earlier.
+    """
     pairs = list(pairs)
     total = sum((pair.rate for pair in pairs), Fraction(0))
     rows: list[Row] = []
     for chunk, pair in enumerate(pairs):
         # upwards the deepest hops come first, and every hop after those below it; then down, level by level
         deepest = max(depth for *_, depth in pair.up)
-        rows += [(deepest - depth, chunk, rank, parent, REDUCE, path) for rank, parent, path, depth in pair.up]
-        rows += [(deepest + depth - 1, chunk, parent, rank, COPY, path) for rank, parent, path, depth in pair.down]
+        up, down = _branches(pair.up), _branches(pair.down)
+        deepest_branches = {up[rank] for rank, *_, depth in pair.up if depth == deepest}
+        partner = min(deepest_branches) if len(deepest_branches) == 1 and deepest_branches <= {*down.values()} else None
+        for rank, parent, path, depth in pair.up:
+            early = partner not in (None, up[rank])
+            rows.append((deepest - depth - early, chunk, rank, parent, REDUCE, path))
+        for rank, parent, path, depth in pair.down:
+            step = deepest + depth - 1 - (down[rank] == partner)
+            rows.append((step, chunk, parent, rank, REDUCE if rank == partner else COPY, path))
     return schedule_of(collective, [(0, pair.rate / total) for pair in pairs], rows)
+
+
+def _branches(legs: Sequence[Leg]) -> dict[int, int]:
+    """Return for each rank but the root the child of the root that it is below, or is itself."""
+    branch: dict[int, int] = {}
+    for rank, parent, _, depth in sorted(legs, key=lambda leg: leg[-1]):
+        branch[rank] = rank if depth == 1 else branch[parent]
+    return branch
 
 
 class Rated(Protocol):

@@ -261,15 +261,31 @@ def _tree_kinds(
     """
     representatives = [tree.hops for forest in symmetric_forests for tree in forest.representatives]
     fastest = len(symmetric_forests[0].representatives)
+    candidates = [*representatives, *reversed(grower.grown_trees)]
+    delayed = [late for hops in candidates if (late := delay_hops(hops)) != hops]
     kept_hops = [
         *representatives[:fastest],
-        *choose_trees(grower, [*representatives, *reversed(grower.grown_trees)]),
+        *choose_trees(grower, [*candidates, *delayed]),
         *representatives[fastest:],
     ]
     trees = SymmetricTrees.of_trees(
         grower.topology, [Tree(grower.root, Fraction(1), hops) for hops in kept_hops], grower.group
     )
     return [trees.with_rates([tree]).to_schedule(collective) for tree in trees.representatives], fastest
+
+
+def delay_hops(hops: Hops) -> Hops:
+    """Return the same tree with every hop as late as its deepest rank allows.
+
+    A mix of both forms uses links that would idle at the ends of a pipeline: on a ring the shorter branch of a tree may
+    carry its data at the beginning, at the end, or in part at both.
+    """
+    deepest = max(hop.depth for _, hop in hops)
+    step: dict[int, int] = {}
+    for rank, hop in sorted(hops, key=lambda item: -item[1].depth):
+        last = step.setdefault(rank, deepest)
+        step[hop.parent] = min(step.get(hop.parent, deepest), last - 1)
+    return tuple((rank, replace(hop, depth=step[rank])) for rank, hop in hops)
 
 
 def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:

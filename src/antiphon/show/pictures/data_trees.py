@@ -1,8 +1,8 @@
 """Recover the trees along which chunks travel from the rows (transfers) of any schedule, to draw them.
 
 The rows of a chunk form an out-tree if its data has one source (broadcast), an in-tree if it has one destination
-(reduce), or both for an allreduce: rows up to the last reduction lead in, the others out. A `DataTree` is such a
-tree with its arrows numbered by their distance from the root. Chunks that travel along the same tree are merged, and
+(reduce), or both for an allreduce: rows up to the last reduction lead in, the others out, and so does one of two
+sums that are exchanged last. A `DataTree` is such a tree with its arrows numbered by their distance from the root. Chunks that travel along the same tree are merged, and
 their shares of the data added; the heaviest tree comes first. Data that follows no tree is shown by step instead.
 
 Example: an allreduce on 3 ranks in a chain 1 - 0 - 2 with one chunk: rows 1 -> 0 and 2 -> 0 reduce, then 0 -> 1 and
@@ -177,10 +177,14 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
     """
     # an allreduce has two phases; the last reduction ends the first
     last_reduction = max((row[0] for row in rows if row[3] == REDUCE), default=-1) if shape == ANY else -1
+    # two ranks that exchange their sums in it: the one with the lower number counts as the root
+    last_pairs = {(src, dst) for step, src, dst, op, _ in rows if step == last_reduction and op == REDUCE}
+    exchanges = [(src, dst) for src, dst in last_pairs if src < dst and (dst, src) in last_pairs]
     into: dict[Pair, Via] = {}
     out: dict[Pair, Via] = {}
     for step, src, dst, _, via in rows:
-        if shape == IN or (shape == ANY and step <= last_reduction):
+        leads_out = step > last_reduction or [(src, dst)] == exchanges
+        if shape == IN or (shape == ANY and not leads_out):
             into[dst, src] = min(via, into.get((dst, src), via))
         else:
             out[src, dst] = min(via, out.get((src, dst), via))
