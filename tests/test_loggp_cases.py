@@ -183,11 +183,11 @@ def test_figures_by_size() -> None:
 
 
 def test_what_a_message_waited_for_is_told() -> None:
-    """The third of "two take turns": ready, waiting and whose end it was."""
+    """The second of "two take turns" waits for a NIC alone."""
     one = CASES["two take turns"]
     found = simulation(one.messages, one.limits, "message")
     log = found.run(1).log
-    assert (log.nic[1], log.port[1], int(log.holder[1])) == (80, 0, 0)
+    assert (log.nic[1], log.port[1], log.port_out[1]) == (80, 0, 0)
     assert found(1).terms == {
         "overhead": 11, "latency": 100, "bandwidth": 70, "ports": 0, "NICs": 80, "combining": 0}  # fmt: skip
     assert np.isclose(found(1).seconds, 261)

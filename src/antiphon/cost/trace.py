@@ -137,9 +137,6 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
             *(c.tolist() for c in (table.step, table.src, table.dst, table.share)), strict=True
         )
     ]
-    # events of a recorded run may have details of messages in `about`
-    for number, details in enumerate(getattr(events, "about", ())):
-        facts[number] |= details
     chain = path_messages(events, path)
     for number in chain:
         facts[number]["critical"] = True

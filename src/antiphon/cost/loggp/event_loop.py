@@ -74,12 +74,7 @@ from antiphon.cost.loggp.compiled import compiled
 from antiphon.cost.loggp.heap import put, take
 from antiphon.cost.loggp.state import (  # fmt: skip
     FAR_PAST,
-    NIC_IN,
-    NIC_OUT,
-    RANK_BUSY,
-    RECEIVE_PORT,
     ROUNDING,
-    SEND_PORT,
     Cost,
     Graph,
     Log,
@@ -90,7 +85,6 @@ from antiphon.cost.loggp.state import (  # fmt: skip
     find_free_port,
     find_latest_before,
     new_workspace,
-    record_blame,
 )
 
 ASK, SEND, PACKET, FREE = 0, 1, 2, 3  # events of the sending side
@@ -143,18 +137,15 @@ def _simulate(
     receiver = 0 if packets is None else count  # m + receiver: number of the receiver's events
     # condition -> the message that contributed last
     last_contributor = np.full(len(waits) if record else 0, -1, np.int32)
-    # port -> when its last byte has passed; whether it is in use or reserved for its queue; the last message that used
-    # it
+    # port -> when its last byte has passed; whether it is in use or reserved for its queue
     idle_from = np.full(2 * ranks * ports, FAR_PAST)
-    port_taken, last_user = np.zeros(2 * ranks * ports, np.bool_), np.full(2 * ranks * ports, -1, np.int32)
+    port_taken = np.zeros(2 * ranks * ports, np.bool_)
     port_of = np.empty(2 * count if ports else 0, np.int32)
     # queue for ports -> its first and its last message, -1 if empty; message and side -> the next message in the queue
     head, tail = np.full(2 * ranks, -1, np.int32), np.full(2 * ranks, -1, np.int32)
     next_in_queue = np.empty(2 * count if ports else 0, np.int32)
-    # NIC -> when it is idle; the message that it served last
-    nic_idle_from, nic_last_user = np.full(2 * nodes * nics, FAR_PAST), np.full(2 * nodes * nics, -1, np.int32)
-    # rank -> when it has combined everything received so far; the message combined last
-    rank_idle_from, last_combined = np.zeros(ranks), np.full(ranks, -1, np.int32)
+    nic_idle_from = np.full(2 * nodes * nics, FAR_PAST)  # NIC -> when it is idle
+    rank_idle_from = np.zeros(ranks)  # rank -> when it has combined everything received so far
     made_ready = np.empty(count, np.int32)  # the messages that one event makes ready
     last, last_message, finished, received = 0.0, -1, 0, 0.0
     if packets is not None:
@@ -191,8 +182,6 @@ def _simulate(
             if ports and (kind == FREE or kind == LANDED):
                 idle_port = port_of[m if kind == FREE else count + m]
                 idle_from[idle_port] = now
-                if record:
-                    last_user[idle_port] = m
         # ---- a port is idle: the first message in its queue takes it, and goes on g later ----
         if idle_port >= 0:
             queue = idle_port // ports
@@ -207,21 +196,6 @@ def _simulate(
                 if packets is not None and side == 1:  # delay all its packets by as much as the first waited
                     delay[queued] = now - first[queued] + gap[cost_class[queued]]
                     at = first[queued] + delay[queued]
-                if record:
-                    if side == 0:
-                        record_blame(
-                            log, queued, SEND_PORT, last_user[idle_port], at - ready[queued] - send[cost_class[queued]]
-                        )
-                    elif packets is None:
-                        record_blame(
-                            log,
-                            queued,
-                            RECEIVE_PORT,
-                            last_user[idle_port],
-                            at - log.begin[queued] - latency[cost_class[queued]],
-                        )
-                    else:
-                        record_blame(log, queued, RECEIVE_PORT, last_user[idle_port], delay[queued])
                 queued += side * receiver
                 event[queued] = SEND if side == 0 else PASS
                 put(heap, lists, at, queued)
@@ -262,8 +236,6 @@ def _simulate(
                 port_taken[port] = True
                 port_of[side * count + m] = port
                 at = idle_from[port] + gap[k]
-                if record:
-                    record_blame(log, m, SEND_PORT if side == 0 else RECEIVE_PORT, last_user[port], at - now)
                 if at > now:
                     if packets is not None and side == 1:
                         delay[m] = at - now
@@ -283,23 +255,19 @@ def _simulate(
                     nic_idle_from[nic] = start + busy[k]
                     if record:
                         log.nic[m] += start - now
-                        record_blame(log, m, NIC_OUT if side == 0 else NIC_IN, nic_last_user[nic], start - now)
-                        nic_last_user[nic] = m
                 if side == 0:
                     event[m] = ARRIVE
                     put(heap, lists, start + latency[k], m)
                 contribution_time = start + flight[k]
                 if record and side == 0:
                     log.ready[m], log.begin[m] = ready[m], start
-                    log.port[m] = max(now - ready[m] - send[k], 0.0)
+                    log.port[m] = log.port_out[m] = max(now - ready[m] - send[k], 0.0)
                 elif record:
                     log.landed[m] = contribution_time
                     log.port[m] += max(now - log.begin[m] - latency[k], 0.0)
                 if ports:
                     port, waiting = port_of[side * count + m], head[s if side == 0 else ranks + d] >= 0
                     idle_from[port], port_taken[port] = contribution_time, waiting  # reserved for the queue
-                    if record:
-                        last_user[port] = m
                     if waiting:
                         put(heap, lists, contribution_time, count + port)
                 if side == 0:
@@ -312,7 +280,7 @@ def _simulate(
             if kind == SEND:
                 if record:
                     log.ready[m], log.begin[m] = ready[m], now
-                    log.port[m] = now - ready[m] - send[k]
+                    log.port[m] = log.port_out[m] = now - ready[m] - send[k]
                 kind = PACKET
                 if not crosses:
                     event[m], event[count + m] = FREE, ARRIVE
@@ -327,10 +295,6 @@ def _simulate(
                     nic, at = find_earliest(nic_idle_from, nic_node * nics, nics)
                     start = max(now, at)
                     nic_idle_from[nic] = start + np.rint(per_byte[k] * b)
-                    if record:
-                        if nic_last_user[nic] != m:
-                            record_blame(log, m, NIC_OUT, nic_last_user[nic], start - now)
-                        nic_last_user[nic] = m
                 departed = start + np.rint(per_byte[k] * max(b - 1, 0.0))
                 packet = free_packet
                 if free_packet >= 0:
@@ -375,10 +339,6 @@ def _simulate(
                         nic, at = find_latest_before(nic_idle_from, (nodes + nic_node) * nics, nics, at_first)
                         contribution_time = max(now, at + behind_first)
                         nic_idle_from[nic] = contribution_time + np.rint(per_byte[k] * min(b, 1.0))
-                        if record:
-                            if nic_last_user[nic] != m:
-                                record_blame(log, m, NIC_IN, nic_last_user[nic], contribution_time - now)
-                            nic_last_user[nic] = m
                     packet = next_packet[m]
                     next_packet[m] = following_packet[packet]
                     following_packet[packet] = free_packet
@@ -411,8 +371,6 @@ def _simulate(
             contribution_time = max(now, rank_idle_from[d]) + work[k]
             if record:
                 log.combining[m] = contribution_time - now
-                record_blame(log, m, RANK_BUSY, last_combined[d], rank_idle_from[d] - now)
-                last_combined[d] = m
             rank_idle_from[d] = contribution_time
         # ---- it is done at this time, unless it has only left ----
         if not has_left_now:

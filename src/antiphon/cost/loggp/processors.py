@@ -29,9 +29,6 @@ from antiphon.core.columns import Bools, Longs
 from antiphon.cost.loggp.compiled import compiled
 from antiphon.cost.loggp.state import (
     FAR_PAST,
-    PROCESSOR,
-    RECEIVE_PORT,
-    SEND_PORT,
     Cost,
     Graph,
     Log,
@@ -39,7 +36,6 @@ from antiphon.cost.loggp.state import (
     contribute,
     find_earliest,
     new_workspace,
-    record_blame,
 )
 
 SENDING, TAKING, COMBINING = 0, 1, 2  # kinds of operations; each rank has a line for each
@@ -105,10 +101,8 @@ def _simulate_queue(
     # 3 * rank + kind: the first and the last in each line, -1: it is empty; operation -> the next in line
     head, tail = np.full(3 * ranks, -1, np.int64), np.full(3 * ranks, -1, np.int64)
     next_in_line = np.full(2 * count, -1, np.int64)
-    # rank -> when its processor is idle, and the message that it served last; the same for port i of a rank, at index
-    # (kind * ranks + rank) * ports + i
-    processor_idle_from, last_served = np.zeros(ranks), np.full(ranks, -1, np.int32)
-    idle_from, last_user = np.full(2 * ranks * ports, FAR_PAST), np.full(2 * ranks * ports, -1, np.int32)
+    # rank -> when its processor is idle; the same for port i of a rank, at index (kind * ranks + rank) * ports + i
+    processor_idle_from, idle_from = np.zeros(ranks), np.full(2 * ranks * ports, FAR_PAST)
     last, last_message, finished, turn_count = 0.0, -1, 0, 0
     queue = [(0.0, 0)]
     queue.clear()  # for Numba, a list that begins empty has no type
@@ -146,13 +140,6 @@ def _simulate_queue(
                 waited = now - (log.begin[m] + latency[k])
             else:
                 waited = now - (log.landed[m] + receive[k])
-            if free > processor_idle_from[rank]:
-                record_blame(log, m, SEND_PORT if kind == SENDING else RECEIVE_PORT, last_user[port], waited)
-            else:
-                record_blame(log, m, PROCESSOR, last_served[rank], waited)
-            last_served[rank] = m
-            if uses_port:
-                last_user[port] = m
             if kind != COMBINING or inside:
                 log.port[m] += waited
         # ---- it begins: find until when processor and port are busy, and whether the message has left, or is done ----

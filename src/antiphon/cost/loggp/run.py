@@ -39,9 +39,6 @@ MAX_SENDERS = 64  # senders per rank up to which `max_simultaneous` counts
 MAX_LOGGED_MESSAGES = 2**20  # up to this many messages a prediction has terms and a critical path
 MAX_PORT_CLASSES = 2**22  # ranks times classes up to which `_sent_by_class` counts messages
 SLACK = 1e-9  # relative; greater than the rounding errors of a lower bound
-# what a message waited for, by its number in state.py
-CAUSES = ("", "a port to send", "its node's NIC", "a port to receive", "the receiver's NIC", "the rank to combine",
-          "the rank's processor")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +51,6 @@ class Outcome:
     log: state.Log  # empty if nothing was recorded
     ports_in_use: int = 0  # ports still in use at the end, for checks
     received: float = 0.0  # bytes received, counted only for packets, for checks
-
-
-@dataclass(frozen=True, eq=False)
-class LoggpEvents(Events):
-    """Times of messages, with the reasons of their waits."""
-
-    about: list[dict[str, object]]  # per message when it was ready, and its longest wait
 
 
 @dataclass(eq=False)
@@ -220,13 +210,13 @@ class Simulation:
 
     def run(self, nbytes: int, record: bool = True, stop: float = math.inf) -> Outcome:
         """Simulate one size. If it is not done before `stop`, its seconds are infinite."""
-        work, log = self.work, state.new_log(len(self.work)) if record else state.no_log()
+        work, log = self.work, state.new_log(len(self.work) if record else 0)
         if not len(work):
             return Outcome(0.0, -1, 0, log)
         outcome = self._simulate_size(nbytes, record, log, stop * state.GRAINS)
         if outcome.done != len(work) and math.isfinite(outcome.seconds):
             raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages were done")
-        for grains in (log.ready, log.begin, log.landed, log.done, log.port, log.nic, log.combining, log.longest):
+        for grains in (log.ready, log.begin, log.landed, log.done, log.port, log.port_out, log.nic, log.combining):
             np.divide(grains, state.GRAINS, out=grains)
         return replace(outcome, seconds=outcome.seconds / state.GRAINS)
 
@@ -350,7 +340,7 @@ class Simulation:
             return f"processors of ranks {src} and {dst}, or their ports"
         if term == "NICs":
             return f"NICs of {self._name_node(src)} and {self._name_node(dst)}"
-        sends = log.cause[longest_wait] == state.SEND_PORT
+        sends = 2 * log.port_out[longest_wait] >= log.port[longest_wait]
         return f"rank {src}: sends to more at once than it has ports" if sends else (
             f"rank {dst}: receives from more at once than it has ports")  # fmt: skip
 
@@ -378,21 +368,11 @@ class Simulation:
 
     # ---- traces ----
 
-    def events(self, nbytes: int) -> LoggpEvents:
-        """Return when every message is in transit (from its first byte until it is done), and what it waited for."""
+    def events(self, nbytes: int) -> Events:
+        """Return when every message is in transit, from its first byte until it is done."""
         log = self.run(nbytes).log
         no_uses: NDArray[np.float64] = np.zeros(0)
-        details_per_message: list[dict[str, object]] = []
-        columns = (log.ready, log.longest, log.cause, log.holder)
-        for ready, longest, cause, holder in zip(*(c.tolist() for c in columns), strict=True):
-            message_details: dict[str, object] = {"ready_us": ready * 1e6}
-            if cause:
-                message_details |= {"waited_us": longest * 1e6, "waited_for": CAUSES[cause]}
-            if cause and holder >= 0:
-                src, dst, step = (int(c[holder]) for c in (self.work.sent.src, self.work.sent.dst, self.work.sent.step))
-                message_details["behind"] = f"{src} to {dst}, step {step}"
-            details_per_message.append(message_details)
-        return LoggpEvents(self._paths_without_links(), log.begin, log.done, no_uses, no_uses, details_per_message)
+        return Events(self._paths_without_links(), log.begin, log.done, no_uses, no_uses)
 
     def _paths_without_links(self) -> Paths:
         """Return the messages without links: this model knows only ranks and NICs."""

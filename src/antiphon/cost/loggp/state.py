@@ -20,8 +20,6 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.cost.loggp.compiled import compiled, inlined
 from antiphon.cost.loggp.heap import new_queue
 
-# The resource that a message waited for.
-NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY, PROCESSOR = 0, 1, 2, 3, 4, 5, 6
 FAR_PAST = -1e300  # a time before all others
 ROUNDING = 1e-12  # relative to the time so far: times closer than this are equal
 # Grains per second. Sums of whole grains are exact up to 9 s, so equal times compare equal however they were computed.
@@ -79,12 +77,10 @@ class Log(NamedTuple):
     landed: Floats  # when its last byte arrived
     done: Floats  # when it was received, and combined
     port: Floats  # time that it waited for ports (or processors), at both ends
+    port_out: Floats  # of that, for ports of its sender; not known with processors
     nic: Floats  # time that it waited for NICs
     combining: Floats  # time between its arrival and the end of combining it
     before: Ints  # the message that made it ready last, -1: none
-    cause: NDArray[np.uint8]  # the resource of its longest wait: NOTHING, SEND_PORT, ...
-    holder: Ints  # the message that held that resource, -1: none
-    longest: Floats  # its longest wait
 
 
 class Workspace(NamedTuple):
@@ -239,22 +235,7 @@ def find_latest_before(times: Floats, first: int, count: int, time: float) -> tu
     return best, best_time
 
 
-@inlined
-def record_blame(log: Log, m: int, cause: int, holder: int, seconds: float) -> None:
-    """Record how long message m waited for a resource, and which message held it, if that was its longest wait."""
-    if seconds > log.longest[m]:
-        log.longest[m], log.cause[m], log.holder[m] = seconds, cause, holder
-
-
-def no_log() -> Log:
-    """Return an empty log, for loops that record nothing."""
-    empty, empty_ints = np.empty(0), np.empty(0, np.int32)
-    return Log(empty, empty, empty, empty, empty, empty, empty, empty_ints, np.empty(0, np.uint8), empty_ints, empty)
-
-
 def new_log(count: int) -> Log:
-    """Allocate a log for this many messages."""
-    before, holder = np.full(count, -1, np.int32), np.full(count, -1, np.int32)
-    cause = np.zeros(count, np.uint8)
-    ready, begin, landed, done, port, nic, combining, longest = (np.zeros(count) for _ in range(8))
-    return Log(ready, begin, landed, done, port, nic, combining, before, cause, holder, longest)
+    """Allocate a log for this many messages; of none, for loops that record nothing."""
+    ready, begin, landed, done, port, port_out, nic, combining = (np.zeros(count) for _ in range(8))
+    return Log(ready, begin, landed, done, port, port_out, nic, combining, np.full(count, -1, np.int32))
