@@ -1,6 +1,6 @@
 """Find a good chunk size by measuring: MIAD, multiplicative increase, additive decrease (Blink, section 4.2.1).
 
-The caller runs its work with the size that the controller proposes and reports the speed; after some rounds the
+The caller runs its work with the size that the controller proposes and reports the time; after some rounds the
 controller settles on one size. `runtimes/measure/bench.py` finds a number of pieces with it. Example with `factor` 2: 1
 MB runs at 5 GB/s, 2 MB at 8, 4 MB at 9, and 8 MB at 7, which is far below the best (by more than 10 %). Now the size
 decreases from 8 MB in steps of 512 KB (an eighth of the best size), until throughput falls again at sizes below 4 MB.
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from antiphon.errors import Invalid
 
+ALIGN = 256  # bytes, of which sizes between the smallest and the largest are multiples
+
 
 @dataclass
 class Miad:
@@ -24,53 +26,39 @@ class Miad:
         controller = Miad(smallest=1 << 20)
         while True:
             size = controller.next()
-            controller.measured(bytes_per_second=run(size))     # or seconds=..., always for the same data
+            controller.measured(seconds=run(size))     # always for the same data
 
     The size increases by `factor` as long as throughput rises. That ends after `patience` sizes in a row without a new
-    best, or with one size whose throughput is far below the best. Then the size decreases by `step` (default: an eighth
-    of the best size so far), down to the best size divided by `factor`, or until `patience` sizes below the best were
-    no better. At the end the three sizes with the best medians are run again, twice as often, and the best of them is
-    used. A size counts as better only if it is so by more than `tolerance`, so that noise does not drive the search.
-    Each size is run `repeats` times and represented by its median. Sizes are multiples of `align` above `smallest`, at
-    most `largest`.
+    best, or with one size whose throughput is far below the best. Then the size decreases by an eighth of the best size
+    so far, down to the best size divided by `factor`, or until `patience` sizes below the best were no better. At the
+    end the three sizes with the best medians are run again, twice as often, and the best of them is used. A size counts
+    as better only if it is so by more than `tolerance`, so that noise does not drive the search. Each size is run
+    `repeats` times and represented by its median.
     """
 
     smallest: int = 1 << 20  # bytes, as all sizes
     largest: int = 1 << 30
     factor: float = 2.0
-    step: int | None = None
     repeats: int = 5
     tolerance: float = 0.02  # of throughput, relative
     patience: int = 2
-    align: int = 256
     settled: bool = field(default=False, init=False)
-    medians: dict[int, float] = field(
-        default_factory=dict, init=False
-    )  # throughput by size, in bytes per second or runs per second
+    medians: dict[int, float] = field(default_factory=dict, init=False)  # throughput by size, in runs per second
 
     def __post_init__(self) -> None:
         if not 0 < self.smallest <= self.largest:
             raise Invalid(f"chunk sizes: expected 0 < smallest <= largest, got {self.smallest} and {self.largest}")
-        if self.factor <= 1 or self.repeats < 1 or self.patience < 1 or self.align < 1 or not 0 <= self.tolerance < 1:
+        if self.factor <= 1 or self.repeats < 1 or self.patience < 1 or not 0 <= self.tolerance < 1:
             raise Invalid(
-                "chunk size control: factor must exceed 1, repeats, patience and align be at least 1, "
+                "chunk size control: factor must exceed 1, repeats and patience be at least 1, "
                 "tolerance be from 0 to below 1"
             )
-        if self.step is not None and self.step < 1:
-            raise Invalid(f"chunk size control: step must be at least 1 byte, got {self.step}")
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget everything and begin with the smallest size: for other data or another machine."""
-        self.settled, self.medians = False, {}
-        self._size, self._runs, self._unit = self.smallest, dict[int, list[float]](), ""
+        self._size, self._runs = self.smallest, dict[int, list[float]]()
         self._final_sizes: list[int] | None = None  # the best sizes, once they are run again
         self._is_rising = True  # whether sizes still increase
         self._sizes_without_gain = 0  # sizes in a row without a new best
-        self._decrement, self._min_size = (
-            0,
-            self.smallest,
-        )  # once sizes decrease: the step, and the smallest size to try
+        # once sizes decrease: the step, and the smallest size to try
+        self._decrement, self._min_size = 0, self.smallest
 
     def next(self) -> int:
         """Return the chunk size, in bytes, to use now."""
@@ -85,19 +73,14 @@ class Miad:
                 best = size
         return best
 
-    def measured(self, bytes_per_second: float | None = None, *, seconds: float | None = None) -> None:
-        """Report the speed of a run with the size of `next`: its throughput or its time, always the same of the two."""
-        measurement = seconds if bytes_per_second is None else bytes_per_second
-        unit = "seconds" if bytes_per_second is None else "bytes_per_second"
-        if measurement is None or (seconds is not None and bytes_per_second is not None) or not measurement > 0:
-            raise Invalid("measured: give bytes_per_second or seconds, one of them, greater than 0")
-        if self._unit not in ("", unit):
-            raise Invalid(f"measured: earlier runs were given in {self._unit}; keep to that, or restart")
-        self._unit = unit
+    def measured(self, *, seconds: float) -> None:
+        """Report the time of a run with the size of `next`."""
+        if not seconds > 0:
+            raise Invalid(f"measured: expected seconds greater than 0, got {seconds}")
         if self.settled:
             return
         runs = self._runs.setdefault(self._size, [])
-        runs.append(measurement if seconds is None else 1 / measurement)
+        runs.append(1 / seconds)
         if len(runs) % self.repeats:
             return
         before = self.medians.get(self.best) if self.medians else None
@@ -119,7 +102,7 @@ class Miad:
                 return
             best = self.best  # from now on decrease, from one size above the best
             self._is_rising, self._sizes_without_gain = False, 0
-            self._decrement = self.step or max(best // 8, self.align)
+            self._decrement = max(best // 8, ALIGN)
             self._min_size = max(self.smallest, int(best / self.factor))
             size = min(self._round_above(best * self.factor, best), size) if best < size else size
         if self._sizes_without_gain >= self.patience and size < self.best:
@@ -133,8 +116,8 @@ class Miad:
         self._run_final()
 
     def _round_above(self, size: float, above: int) -> int:
-        """Return a size as a multiple of `align`, rounded down, but greater than `above` (0: no such limit)."""
-        return max(int(size) // self.align, above // self.align + 1 if above else 1) * self.align
+        """Return a size as a multiple of ALIGN, rounded down, but greater than `above` (0: no such limit)."""
+        return max(int(size) // ALIGN, above // ALIGN + 1 if above else 1) * ALIGN
 
     def _run_final(self) -> None:
         """Choose the next size to be run again, or finish."""

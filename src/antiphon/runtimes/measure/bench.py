@@ -437,8 +437,8 @@ MAX_TRIES = 16
 def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
     """Return the number of pieces at which the controller of piece sizes (`cost.miad`) settles.
 
-    The controller requests piece sizes and gets the throughput of each, from the median of the iterations. Each number
-    of pieces is measured once, in a launch of its own; at most `MAX_TRIES` are.
+    The controller requests piece sizes and gets the time of each, the median of the iterations. Each number of pieces
+    is measured once, in a launch of its own; at most `MAX_TRIES` are.
     """
     min_piece = max(MIN_PIECE, case.nbytes // MAX_PIECES)
     if case.nbytes <= min_piece:
@@ -452,7 +452,7 @@ def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
                 break
             pipelined = Runnable(pipeline(runnable.schedule, pieces), runnable.machine)
             seconds_of[pieces] = _measure_seconds(on, pipelined, case, how)
-        controller.measured(case.nbytes / seconds_of[pieces])
+        controller.measured(seconds=seconds_of[pieces])
     return min(seconds_of, key=lambda pieces: (seconds_of[pieces], pieces))
 
 
