@@ -173,12 +173,6 @@ def test_grids_join_neighbours_along_each_axis(sizes: list[int], closed: bool) -
     assert machine.links == len(expected)
 
 
-def test_a_name_tells_just_the_options_that_make_a_difference() -> None:
-    assert topology("ring:ranks=4,bandwidth=200Gbit/s,latency=1000ns").name == "ring:ranks=4"
-    assert topology("ring:ranks=4,latency=2us,bandwidth=100GB/s").name == "ring:ranks=4,bandwidth=100GB/s,latency=2us"
-    assert topology("tree:fanouts=2x2,uplink=9GB/s").name == "tree:fanouts=2x2,uplink=9GB/s"
-
-
 def test_two_machines_that_are_a_third() -> None:
     def key(spec: str) -> str:
         return symmetry.canonical(topology(spec))[1]
@@ -188,29 +182,6 @@ def test_two_machines_that_are_a_third() -> None:
     assert key("mesh:dims=6") == key("line:ranks=6")
     assert key("torus:dims=2x2") == key("ring:ranks=4")
     assert key("tree:fanouts=6,bandwidth=25GB/s") == key("star:ranks=6")
-
-
-@pytest.mark.parametrize("spec", ["ring:ranks=6", "torus:dims=3x4", "mesh:dims=2x3", "full:ranks=4", "line:ranks=4"])
-def test_routers_let_any_rank_send_to_any_other(spec: str) -> None:
-    direct, routed = topology(spec), topology(f"{spec},routers=true")
-    number = direct.ranks
-    assert (routed.ranks, routed.switches) == (number, number)
-    among = {(a - number, b - number) for a, b in pairs(routed) if a >= number and b >= number}
-    assert among == set(pairs(direct))
-    hops = {switch_path(routed, 0, rank) is not None for rank in range(1, number)}
-    assert hops == {True}
-    # the link of a rank does not bind before the network does
-    assert inverse(f"{spec},routers=true", "allgather") <= inverse(spec, "allgather")
-
-
-def test_levels_of_a_tree() -> None:
-    machine = topology("tree:fanouts=4x8,bandwidth=10GB/s,oversubscription=2")
-    assert Counter(machine.bandwidth(i) for i in range(machine.links)) == {10 * GB: 64, 40 * GB: 8}
-    levels = topology("tree:fanouts=2x2x2,bandwidth=10GB/s,uplink=30GB/s+70GB/s")
-    assert Counter(levels.bandwidth(i) for i in range(levels.links)) == {10 * GB: 16, 30 * GB: 8, 70 * GB: 4}
-    uneven = topology("tree:fanouts=2x(3+5),bandwidth=10GB/s")
-    assert Counter(uneven.bandwidth(i) for i in range(uneven.links)) == {10 * GB: 16, 30 * GB: 2, 50 * GB: 2}
-    assert topology("tree:fanouts=16x(8*32+8*16)").ranks == 384
 
 
 def test_gentree_networks_have_the_parameters_of_its_table_5() -> None:
@@ -305,64 +276,6 @@ def test_boxes_of_several_kinds_take_turns() -> None:
         topology("cluster:box=dgx1v+dgx9")
 
 
-def test_cards_are_links_where_each_rank_has_one() -> None:
-    machine = topology("cluster:box=dgx-a100,boxes=4")
-    assert machine.limits == ()
-    assert Counter(kind.kind for kind in machine.types) == {"nvlink": 1, "ib": 1}
-    assert {kind.bandwidth for kind in machine.types if kind.kind == "ib"} == {25 * GB}
-    assert machine.places[9] == "host1/gpu1"
-
-
-def test_cards_are_limits_where_ranks_share_them() -> None:
-    machine = topology("cluster:box=dgx1v,boxes=2")
-    assert len(machine.limits) == 2 * 4 * 2  # boxes, cards, out and in
-    assert {limit.bandwidth for limit in machine.limits} == {Fraction(12_500_000_000)}
-    assert {len(limit.links) for limit in machine.limits} == {2}
-    polaris, delta = topology("polaris:nodes=2"), topology("delta:nodes=2")
-    assert [len(m.limits) for m in (polaris, delta)] == [8, 4]
-    assert [len(m.limits[0].links) for m in (polaris, delta)] == [2, 4]
-
-
-def uplinks(machine: Topology, word: str) -> Fraction:
-    """What all links out of switches called so can carry towards switches above."""
-    low = [n for n in range(machine.ranks, machine.nodes) if machine.places[n].startswith(word)]
-    own = {n for n in range(machine.ranks, machine.nodes) if "/" not in machine.places[n]} - set(low)
-    ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
-    return sum((machine.bandwidth(i) for i, (a, b) in enumerate(ends) if a in low and b in own), Fraction(0))
-
-
-@pytest.mark.parametrize("thinner", [1, 2, "3/2"])
-@pytest.mark.parametrize("spines", [1, 2])
-@pytest.mark.parametrize(("fabric", "low"), [("leaf-spine", "leaf"), ("fat-tree", "leaf"), ("rail", "rail")])
-def test_oversubscription_thins_what_goes_up(fabric: str, low: str, spines: int, thinner: int | str) -> None:
-    spec = f"cluster:box=dgx-a100,boxes=4,fabric={fabric},oversubscription={thinner},spines={spines}"
-    assert uplinks(topology(spec), low) == 32 * 25 * GB / Fraction(thinner)
-    if fabric == "fat-tree":
-        assert uplinks(topology(spec), "pod") == 2 * 32 * 25 * GB / Fraction(thinner)  # to leaves, and to the core
-
-
-def test_a_rail_joins_the_same_card_of_every_box() -> None:
-    machine = topology("cluster:box=dgx-a100,boxes=3,fabric=rail,spines=0")
-    for rail in range(8):
-        node = machine.places.index(f"rail{rail}")
-        ends = {int(a) for a, b in zip(machine.link_src, machine.link_dst, strict=True) if b == node}
-        assert ends == {rail, 8 + rail, 16 + rail}
-    assert switch_path(machine, 0, 9) is None
-    assert switch_path(topology("cluster:box=dgx-a100,boxes=3,fabric=rail"), 0, 9) is not None
-
-
-def test_paths_are_unambiguous_unless_several_spines_are_asked_for() -> None:
-    for fabric in ("switch", "leaf-spine", "fat-tree", "rail"):
-        machine = topology(f"cluster:box=ring:ranks=4,boxes=4,fabric={fabric}")
-        path = switch_path(machine, 0, 13)
-        assert path is not None
-        assert all(switch_path(machine, 0, 13, without=link) is None for link in path)
-    several = topology("cluster:box=ring:ranks=4,boxes=4,fabric=leaf-spine,spines=2")
-    path = switch_path(several, 0, 13)
-    assert path is not None
-    assert switch_path(several, 0, 13, without=path[1]) is not None
-
-
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 3))
 def test_a_dragonfly_joins_every_two_groups_once(groups: int, routers: int, hosts: int) -> None:
     if groups * routers * hosts < 2:
@@ -384,16 +297,6 @@ def test_a_dragonfly_joins_every_two_groups_once(groups: int, routers: int, host
 @pytest.mark.parametrize(("spec", "kind", "value"), [row[:3] for row in listed("known-bounds")])
 def test_known_bounds(spec: str, kind: str, value: str) -> None:
     assert inverse(spec, kind) == Fraction(value)
-
-
-def test_known_least_steps() -> None:
-    known = {
-        "torus:dims=4x4": 4, "mesh:dims=3x4": 5, "hypercube:ranks=32": 5, "z52": 4, "dgx2": 1, "dgx1v": 2,
-        "torus:dims=4x4,routers=true": 1, "mi250:gcds=8": 2,
-    }  # fmt: skip
-    for spec, steps in known.items():
-        machine = topology(spec)
-        assert bound(machine, Collective("allgather", machine.ranks)).latency_steps == steps, spec
 
 
 # ---- wrong options ----
