@@ -46,7 +46,8 @@ class Algorithm:
             if nbytes % align or nbytes // align % chunks:
                 raise ThrowError(f"{self.id}: not aligned")
         size = output_bytes if plan["collective"] == "allgather" else input_bytes
-        if not plan["min_message_size"] <= size <= plan["max_message_size"]:
+        smallest = plan["min_message_size"]  # the loader reads it as an int, and compares it as a size
+        if not (smallest + 2**31) % 2**32 - 2**31 == smallest <= size <= plan["max_message_size"]:
             raise ThrowError(f"{self.id}: not within the valid range")
 
 

@@ -60,6 +60,18 @@ def test_every_size_and_place_runs_a_plan_that_fits_or_none(
     assert job.call(kind, 4000 + 4, place, root) is None
 
 
+def test_calls_above_2_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest size of a plan is an int for the loader. A range above what offsets allow has a note, no file."""
+    job, _ = job_of(plan_of("allgather", planner="ring", split=3 * 2**30), tmp_path / "a", monkeypatch)
+    assert job.call("allgather", 3 * 2**28) is not None
+    files = antiphon.export(plan_of("allreduce", split=3 * 2**30), "mscclpp-json")
+    assert {*files} == {"plan0.json", "plan0-in-place.json", "register.py"}
+    assert [note.split(": ", 1)[1] for note in files.notes] == [
+        "serves calls of up to 1431655760B only: offsets have 32 bits",
+        "serves calls of up to 0B only: offsets have 32 bits",
+    ]
+
+
 def test_a_broadcast_serves_its_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And in one way, whatever other ranks than the root hand over as input."""
     job, space = job_of(plan_of("broadcast", root=2), tmp_path, monkeypatch)

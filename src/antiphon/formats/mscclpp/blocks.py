@@ -99,24 +99,20 @@ class Ends:
 
 @dataclass
 class Group:
-    """A group of `size` thread blocks. `meets`: whether it meets at barriers.
+    """A group of `size` thread blocks.
 
+    `barriers`: none if it does not meet; else of the group, of its first cut, of the group after that, ...
     `cuts`: the numbers of the steps before which all members go on in other thread blocks, because member 0, which
-    writes most, is full. `barriers`: of the group, of its first cut, of the group after that, of the next cut, ...
+    writes most, is full.
     """
 
     size: int
-    meets: bool
+    barriers: list[int]
     cuts: list[int] = field(default_factory=list)
-    barriers: list[int] = field(default_factory=list)
 
     def barrier_text(self, number: int) -> str:
         size = self.size * (1 + number % 2)  # at a cut the old and the new thread blocks
         return f'{{"name":"barrier","barrier_id":{self.barriers[number]},"num_threadblocks":{size}}}'
-
-
-class _FullError(Unsupported):
-    """A step does not fit into the thread block of a group that meets."""
 
 
 def gpu_of(
@@ -153,7 +149,8 @@ def gpu_of(
         if not steps_of_lane[first_lane]:
             continue
         has_ports = any(ends.channel_type(peer) == PORT for peer in channels_of_lane[first_lane])
-        of_lanes = Group(group, meets=group > 1 and (has_ports or first_lane // group in divided))
+        meets = group > 1 and (has_ports or first_lane // group in divided)
+        of_lanes = Group(group, [gpu.chaining.add_barrier()] if meets else [])
         for member in range(group):
             steps, channel_of_peer = steps_of_lane[first_lane + member], channels_of_lane[first_lane + member]
             if has_ports and group == 1:
@@ -197,44 +194,35 @@ class _LaneWriter:
         self.share_text = f',"tbg_info":{{"tb_id":{member},"tbg_size":{group.size}}}' if group.size > 1 else ""
         self.buffer_names = ends.buffer_names
         self.block_texts = [BlockText()]
-        # recurring texts of the last block: signals and waits by (kind, peers); channel and buffer ids by moves
-        self.signal_texts: dict[tuple[int, tuple[int, ...]], str] = {}
+        # recurring texts of the last block: channel and buffer ids by moves
         self.move_ids: dict[tuple[object, ...], tuple[str, list[int]]] = {}
         self.crowd: list[BlockText] = []  # at the last barrier
         self.room = MOST_OPERATIONS - self._count_chain_operations()  # operations that the last block may have
 
     def blocks(self, steps: list[Step]) -> list[BlockText]:
-        if self.group.meets and self.member == 0:
-            self.group.barriers.append(self._add_barrier())
         for number, step in enumerate(steps):
             if number in self.group.cuts:
                 self._cut()
             text, length = self.block_texts[-1], len(self.block_texts[-1].operations)
             try:
                 self._write_step(step)
-            except _FullError:
-                if self.member:
+            except Unsupported:
+                if self.member or not self.group.barriers:
                     raise
                 del text.operations[length:]
                 self.group.cuts.append(number)
-                self.group.barriers += [self._add_barrier(), self._add_barrier()]
+                self.group.barriers += [self.chaining.add_barrier(), self.chaining.add_barrier()]
                 self._cut()
                 self._write_step(step)
         self._meet_crowd()
         return self.block_texts
-
-    def _add_barrier(self) -> int:
-        if self.chaining.barriers == MOST_BARRIERS:
-            raise Unsupported(f"rank {self.ends.rank}: its groups of blocks meet at more than {MOST_BARRIERS} barriers")
-        self.chaining.barriers += 1
-        return self.chaining.barriers - 1
 
     def _cut(self) -> None:
         """Go on in another thread block after the next cut of the group."""
         text = self.group.barrier_text(2 * len(self.block_texts) - 1)
         self.block_texts[-1].operations.append(text)
         self.block_texts.append(BlockText([text]))
-        self.signal_texts, self.move_ids = {}, {}
+        self.move_ids = {}
 
     def _write_step(self, step: Step) -> None:
         if step.kind == SYNC:
@@ -257,12 +245,6 @@ class _LaneWriter:
 
     def _signal_or_wait(self, step: Step) -> None:
         """Write a signal or wait, with the puts that were deferred to it."""
-        # fast path: the same signal was written in this block before, and its ids are valid here
-        signal_key = step.kind, step.peers
-        text = self.signal_texts.get(signal_key)
-        if text is not None and not step.moves and len(self.block_texts[-1].operations) < self.room:
-            self.block_texts[-1].operations.append(text)
-            return
         put_peers = {move.peer for move in step.moves}  # their signal goes with the put
         channel_types = {peer: self.ends.channel_type(peer) for peer in step.peers}
         # Member 0 uses ports for its group, which meets before it signals, and after it has put or waited.
@@ -279,9 +261,6 @@ class _LaneWriter:
                 ids = ",".join([str(block.channels[channel_type][channel]) for channel in channels])
                 name = "signal" if step.kind == SIGNAL else "wait"
                 block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{channel_type}"}}')
-                # only a signal to one type of channel is one text that can be reused
-                if len(peers) == len(step.peers) and not meets:
-                    self.signal_texts[signal_key] = block.operations[-1]
         if meets and (step.moves or step.kind == WAIT):
             self._meet()
 
@@ -412,8 +391,8 @@ class _LaneWriter:
         )
 
     def _next_block(self) -> BlockText:
-        if self.group.meets:
-            raise _FullError(f"rank {self.ends.rank}: a step of a group that meets does not fit into a thread block")
+        if self.group.barriers:
+            raise Unsupported(f"rank {self.ends.rank}: a step of a group that meets does not fit into a thread block")
         old, new = self.block_texts[-1], BlockText()
         chaining = self.chaining
         # preferred: a semaphore, two operations, independent of other blocks
@@ -432,14 +411,14 @@ class _LaneWriter:
             visits_before = len(self.crowd)  # written when the crowd is complete
             self.crowd.append(new)
         self.block_texts.append(new)
-        self.signal_texts, self.move_ids = {}, {}
+        self.move_ids = {}
         self.room = MOST_OPERATIONS - visits_before - self._count_chain_operations()
         return new
 
     def _count_chain_operations(self) -> int:
         """Return the number of operations at the end of the last block that chain it to the next."""
         max_crowd = self.chaining.max_crowd
-        if self.group.meets:
+        if self.group.barriers:
             return 1
         if self.chaining.semaphores < MOST_SEMAPHORES:
             return 2

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from antiphon.formats.mscclpp.shape import MEMORY, MOST_CHANNELS, PORT, SWITCH
+from antiphon.errors import Unsupported
+from antiphon.formats.mscclpp.shape import MEMORY, MOST_BARRIERS, MOST_CHANNELS, PORT, SWITCH
 
 
 @dataclass
@@ -48,6 +49,12 @@ class Chaining:
     max_crowd: int
     semaphores: int = 0
     barriers: int = 0
+
+    def add_barrier(self) -> int:
+        if self.barriers == MOST_BARRIERS:
+            raise Unsupported(f"more than {MOST_BARRIERS} barriers of a GPU")
+        self.barriers += 1
+        return self.barriers - 1
 
 
 @dataclass

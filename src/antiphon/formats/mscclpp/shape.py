@@ -22,6 +22,7 @@ MOST_SEMAPHORES = 16  # of a GPU, and in an operation
 MOST_BARRIERS = 16  # of a GPU
 MOST_BLOCKS = 108  # of a GPU: all must be there at once, and an A100 has 108 multiprocessors
 MOST_OFFSET = 2**32  # bytes: offsets are numbers of 32 bits
+MOST_SMALLEST = 2**31 - 1  # for min_message_size, which the loader reads as an int; register.py has the exact size
 SCRATCH = 2**26  # bytes of scratch that plans with reuse_resources share
 MOST_CELLS = 2**21  # chunks of all buffers: our own limit, since a short file could declare any number
 LL = "LL"  # the protocol of packets

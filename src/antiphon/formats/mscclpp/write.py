@@ -33,7 +33,7 @@ from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import BACK_END, MIN_SHARE, MOST_CHUNKS, Far, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.gpu import BlockText, Gpu
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
-from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, SWITCH
+from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, MOST_SMALLEST, SWITCH
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.formats.mscclpp.staging import stage
 from antiphon.formats.predicted_times import PredictedTimes
@@ -193,6 +193,9 @@ class _Writer:
             ]
             largest_by_packets = max((head.sizes.largest for _, head, _ in variants if head.packets), default=-1)
             label = f"{collective.kind} from {format_size(entry.start)}"
+            last_size = max((head.sizes.largest for _, head, _ in variants), default=0)
+            if last_size < (entry.stop - 1 if entry.stop else max(entry.start, prediction.tuned_bytes)):
+                notes.append(f"{label}: serves calls of up to {format_size(last_size)} only: offsets have 32 bits")
             if self.staged:
                 notes.append(self._note_staged(label, entry, largest_by_packets, variants))
             if not variants:
@@ -271,6 +274,8 @@ class _Writer:
         elif stop is None or start < stop:
             program, layout, switched_part = _lower_plan(schedule, in_place, self.lag)
             head = _Head(program, layout, (start, stop), self.threads, self.alignment, self.name)
+            if head.sizes.smallest > head.sizes.largest:
+                return
             gpus = gpus_of(program, layout, switched_part, self.blocks, far, head.largest_chunk)
             yield _Variant(in_place, head, gpus)
 
@@ -440,7 +445,7 @@ class _Head:
             f'"collective":"{collective.kind}","protocol":"{protocol}","inplace":{str(in_place).lower()},'
             f'"reuse_resources":{reuses},"num_threads_per_block":{self.threads},'
             f'"use_double_scratch_buffer":{str(self.packets).lower()},'
-            f'"buffer_alignment":{self.alignment},"min_message_size":{self.sizes.smallest},'
+            f'"buffer_alignment":{self.alignment},"min_message_size":{min(self.sizes.smallest, MOST_SMALLEST)},'
             f'"max_message_size":{self.sizes.largest},\n'
             f'"antiphon":{{"collective":{ours}}},\n"gpus":[\n{body}\n]}}\n'
         )
