@@ -72,7 +72,7 @@ class SumLimits:
     turns: int = 8
     first_shapes: int = 12  # symmetries tried in turn 0; twice as many in every next turn
     min_load: Fraction = Fraction(3, 4)  # share of the links' capacity from which on two trees per chunk are tried
-    first_images: int = 4  # sets of images tried for these in turn 0; twice as many in every next turn
+    first_images: int = 1  # sets of images tried for these in turn 0; twice as many in every next turn
     alike: int = 3  # symmetries tried of those with equal figures
     max_slots: int = 3  # copies of a chunk per rank
     max_elements: int = 64  # of a subgroup
