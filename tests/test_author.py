@@ -58,17 +58,6 @@ def test_a_written_plan_is_a_plan_like_any_other(tmp_path: Path, monkeypatch: py
     assert command(["verify", "plan.json", "--proof"]) == 0
 
 
-def test_every_row_remembers_its_line() -> None:
-    text = (
-        "with antiphon.write('broadcast', machine) as w:\n    def hop(c, to):\n        return c.copy_to(to)\n"
-        "    c = w[0, 'input', 0].copy_to(1)\n    hop(c, 2)\n    hop(c, 3)\n"
-    )
-    names: dict[str, Any] = {"antiphon": antiphon, "machine": full()}
-    exec(compile(text, "chain.py", "exec"), names)
-    hop = "chain.py:3 (called at chain.py:{})"
-    assert names["w"].lines == ("chain.py:4", hop.format(5), hop.format(6))
-
-
 def test_a_program_that_is_wrong_ends_with_its_line(tmp_path: Path) -> None:
     program = tmp_path / "chain.py"
     program.write_text(
@@ -85,25 +74,6 @@ def test_a_program_that_is_wrong_ends_with_its_line(tmp_path: Path) -> None:
 
 
 # ---- places ----
-
-
-@pytest.mark.parametrize(
-    ("kind", "inputs", "outputs"),
-    [
-        ("allreduce", [2, 2, 2], [2, 2, 2]),
-        ("allgather", [2, 2, 2], [6, 6, 6]),
-        ("reducescatter", [6, 6, 6], [2, 2, 2]),
-        ("alltoall", [6, 6, 6], [6, 6, 6]),
-        ("broadcast", [2, 0, 0], [2, 2, 2]),
-        ("reduce", [2, 2, 2], [2, 0, 0]),
-        ("scatter", [6, 0, 0], [2, 2, 2]),
-        ("gather", [2, 2, 2], [6, 0, 0]),
-    ],
-)
-def test_inputs_and_outputs_have_the_places_of_their_blocks(kind: str, inputs: list[int], outputs: list[int]) -> None:
-    with antiphon.write(kind, full(3), chunks=2, verify=False) as w:
-        assert [len(w[rank, "input"]) for rank in range(3)] == inputs
-        assert [len(w[rank, "output"]) for rank in range(3)] == outputs
 
 
 def test_an_allgather_and_an_alltoall_by_places() -> None:
@@ -189,21 +159,6 @@ def test_scratch_may_be_used_again_for_another_chunk() -> None:
     ] == []
 
 
-def test_numpy_numbers_and_several_ranks_at_once() -> None:
-    ranks = np.arange(1, 4)
-    with antiphon.write("allreduce", full(), chunks=2) as w:
-        w[ranks, "input", np.int64(0)].reduce_to(np.int64(0)).copy_to(ranks)
-        w[(r for r in (1, 2, 3)), "input", [1]].reduce_to(0).copy_to(range(1, 4))
-    assert (w.schedule.transfers, w.schedule.steps) == (12, 2)
-
-
-def test_a_group_takes_part_and_others_relay() -> None:
-    with antiphon.write("broadcast", antiphon.topology("line:ranks=3"), root=2, ranks=[0, 2]) as w:
-        assert w.ranks == (0, 2)
-        w[2, "input", 0].copy_to(1, "on the way").copy_to(0)
-    assert rows(w) == [(0, 0, 2, 1, COPY), (1, 0, 1, 0, COPY)]
-
-
 def test_routes_are_chosen_or_named() -> None:
     machine = antiphon.topology("cluster:box=ring:ranks=4,boxes=2,fabric=rail,spines=2")
     with antiphon.write("broadcast", machine, ranks=[0, 6]) as w:
@@ -257,32 +212,6 @@ def test_steps_can_be_said() -> None:
         w.step()  # one in which nothing happens is none
         w[2, "output", 0].copy_to(3)
     assert w.schedule.step.tolist() == [0, 1, 1, 2, 3, 3, 4]
-
-
-def test_pieces_follow_each_other() -> None:
-    with antiphon.write("broadcast", antiphon.topology("line:ranks=3"), pieces=8) as w:
-        w[0, "input", 0].copy_to(1).copy_to(2)
-    assert w.plan.entries[0].claims["steps"] == 2 + 8 - 1
-
-
-def test_joints_are_for_switches_that_can() -> None:
-    with antiphon.write("allreduce", "hgx-h100", chunks=8) as w:
-        for rank in range(8):
-            others = [r for r in range(8) if r != rank]
-            with w.joint():
-                total = w[others, "input", rank].reduce_to(rank)
-            with w.joint():
-                total.copy_to(others)
-    assert len(np.unique(w.schedule.joint)) == 16
-    assert w.plan.entries[0].claims["uses"] == ["multicast in switches", "reduction in switches"]
-    with antiphon.write("broadcast", "hgx-h100", chunks=2) as w, w.step():
-        for part in (0, 1):
-            with w.joint():
-                w[0, "input", part].copy_to(range(1, 8))
-    assert (w.schedule.steps, len(np.unique(w.schedule.joint))) == (1, 2)
-    unable = pytest.raises(Invalid, match=r"test_author\.py:\d+.*: the schedule is wrong: .*multicast")
-    with unable, antiphon.write("broadcast", "star:ranks=4") as w, w.joint():
-        w[0, "input", 0].copy_to([1, 2, 3])
 
 
 # ---- mistakes ----
@@ -441,14 +370,6 @@ def test_what_verification_finds_is_told_with_lines() -> None:
     said = outcome("broadcast", nothing)
     assert re.match(r"\d+: the schedule is wrong: chunk 0: rank 2 ends without", said)
     assert said.endswith("nothing in the block writes w[2, 'output', 0]")
-
-
-def test_a_wrong_schedule_can_be_looked_at() -> None:
-    with antiphon.write("broadcast", full(3), verify=False) as w:
-        w[0, "input", 0].copy_to(1)
-    assert w.schedule.transfers == 1
-    with pytest.raises(Invalid, match=r"test_author\.py:\d+: the schedule is wrong: .* w\[2, 'output', 0\]"):
-        w.plan  # noqa: B018
 
 
 def test_the_block_has_a_beginning_and_an_end() -> None:

@@ -1,10 +1,8 @@
 """Rows bound to be one multicast or reduction of the network: what they mean, load and cost, and what keeps them."""
 
-import itertools
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ from hypothesis import given, settings
 from quick import examples
 from small_plans import star
 
-import antiphon
 from antiphon.cli import run
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret, order_of_combining
-from antiphon.core.joints import MULTICAST, REDUCTION, THROUGH, joints_of
+from antiphon.core.joints import REDUCTION, joints_of
 from antiphon.core.loads import loads, throughput, timeline
 from antiphon.core.messages import messages, paths
 from antiphon.core.plan import Plan
@@ -37,7 +34,6 @@ from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
 from antiphon.errors import Invalid, Unsupported
 from antiphon.lower import lowering
-from antiphon.select import schedule_cache
 
 LINK = LinkType("nvlink", Fraction(450), 1e-6)
 NVLS = Ability(multicast=True, reduce=True, own=True)
@@ -70,45 +66,6 @@ def fault(schedule: Schedule, topology: Topology, **data: str) -> Fault | None:
     return verify(schedule, topology, **data).fault  # type: ignore[arg-type]
 
 
-# ---- what they load ----
-
-
-@pytest.mark.parametrize(
-    ("schedule", "ability", "rate"),
-    [
-        (nvls(4), NVLS, 360), (nvls(8), NVLS, 400), (nvls(4), Ability(True, True), 450), (sharp(4), SHARP, 450),
-        (sharp(4), Ability(True, True, through=True, own=True), 450), (unjoined(nvls(4)), NVLS, 300),
-        (unjoined(nvls(8)), NVLS, Fraction(1800, 7)),
-    ],
-)  # fmt: skip
-def test_loads_are_those_of_the_documents(schedule: Schedule, ability: Ability, rate: int | Fraction) -> None:
-    machine = star(schedule.collective.ranks, LINK, ability)
-    assert fault(schedule, machine) is None
-    assert throughput(schedule, machine) == rate
-
-
-def test_the_kinds_follow_from_the_rows() -> None:
-    found = joints_of(nvls(3))
-    assert found is not None
-    assert found.kind.tolist() == [REDUCTION] * 3 + [MULTICAST] * 3
-    one = joints_of(sharp(3))
-    assert one is not None
-    assert one.kind.tolist() == [THROUGH]
-    assert joints_of(unjoined(nvls(3))) is None
-    assert joints_of(sharp(2).take([0])) is None  # one row is none
-
-
-def test_of_parallel_links_the_one_beside_leads_back() -> None:
-    links = both_ways([(0, 3), (1, 3), (2, 3)], LINK)
-    machine = build("star", 3, [*links, (0, 3, LINK), (3, 0, LINK)], switches=1, abilities=[NVLS])  # 6 and 7 are second
-    listed = [(0, 0, 1, 0, REDUCE, 0), (0, 0, 2, 0, REDUCE, 0)]
-    for into, own in ((1, 0), (7, 6)):
-        table = Routes.of([[2, into], [4, into]])
-        schedule = rows(Collective("reduce", 3, roots=(0,)), 1, listed, route=[0, 1], routes=table)
-        assert fault(schedule, machine) is None
-        assert sorted(loads(schedule, machine).resource.tolist()) == sorted([2, 4, into, own])
-
-
 # ---- legality ----
 
 ALL = Ability(True, True, through=True)
@@ -137,27 +94,6 @@ def test_what_no_joint_is(schedule: Schedule, ability: Ability, why: str) -> Non
     assert why in found.message
 
 
-def test_paths_that_meet_again_are_no_tree() -> None:
-    """Two switches side by side between two ranks and a third."""
-    pairs = [(0, 3), (0, 4), (3, 5), (4, 5), (5, 1), (5, 2)]
-    machine = build("diamond", 3, both_ways(pairs, LINK), switches=3, abilities=[ALL, ALL, ALL])
-    link = {
-        (a, b): i for i, (a, b) in enumerate(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
-    }
-
-    def table(*ways: list[int]) -> Routes:
-        return Routes.of([[link[pair] for pair in itertools.pairwise(way)] for way in ways])
-
-    def judged(*ways: list[int]) -> Fault | None:
-        listed = [(0, 0, way[0], way[-1], COPY, 0) for way in ways]
-        return fault(rows(Collective("broadcast", 3), 1, listed, route=range(2), routes=table(*ways)), machine)
-
-    assert judged([0, 3, 5, 1], [0, 3, 5, 2]) is None
-    found = judged([0, 3, 5, 1], [0, 4, 5, 2])
-    assert found is not None
-    assert "several links" in found.message
-
-
 def test_parallel_links_and_a_lacking_way_back() -> None:
     links = [*both_ways([(0, 3), (1, 3)], LINK), (2, 3, LINK), (3, 2, LINK), (3, 2, LINK)]
     machine = build("star", 3, links, switches=1, abilities=[ALL])
@@ -180,52 +116,6 @@ def test_an_operator_that_the_switch_cannot_do(op: str) -> None:
     assert found is None or "cannot do max of float32" in found.message
     assert fault(nvls(4), machine, op="sum", dtype="int8") is not None
     assert fault(nvls(4), machine) is None
-
-
-@pytest.mark.parametrize("dtype", ["float16", "int64", "float32", "float64", "int8", None])
-def test_an_operator_that_the_switch_can_do_of_some_types(dtype: str | None) -> None:
-    """An NVSwitch adds all that it combines, but compares whole numbers and 16-bit floats only."""
-    plan = antiphon.plan("allreduce", "hgx-h100", planner="nvls", options={"pieces": 1})
-    for op in ("max", "min"):
-        found = antiphon.verify(plan, op=op, dtype=dtype).fault
-        assert (found is None) == (dtype in ("float16", "int64", None))
-        assert found is None or f"cannot do {op} of {dtype}" in found.message
-    assert antiphon.verify(plan, op="sum", dtype=dtype).ok == (dtype != "int8")
-    assert not antiphon.verify(plan, op="prod", dtype=dtype)
-
-
-def test_pieces_are_under_way_in_several_steps() -> None:
-    """Two multicasts one step apart: served one at a time, unless the first is in two pieces."""
-    machine = star(3, LINK, Ability(True, True, at_once=1))
-    listed = [(step, step, 0, r, COPY, step) for step in (0, 1) for r in (1, 2)]
-    whole = rows(Collective("broadcast", 3), 2, listed)
-    assert fault(whole, machine) is None
-    assert fault(rows(Collective("broadcast", 3), 2, listed, pieces=[2, 1]), machine) is not None
-    assert fault(rows(Collective("broadcast", 3), 2, listed, pieces=[1, 2]), machine) is None
-
-
-def test_joints_in_other_pieces_are_verified_again_only_where_switches_serve_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    verified: list[Schedule] = []
-
-    def seen(schedule: Schedule, machine: Topology) -> Any:
-        verified.append(schedule)
-        return verify(schedule, machine)
-
-    monkeypatch.setattr(schedule_cache, "verify", seen)
-    whole, few = nvls(3), star(3, LINK, replace(NVLS, at_once=3))
-    finer = replace(whole, pieces=2)
-    for machine, times in ((star(3, LINK, NVLS), 1), (few, 2)):
-        cache = schedule_cache.ScheduleCache()
-        verified.clear()
-        assert schedule_cache.verify_schedule(cache, whole, machine) is whole
-        if machine is few:
-            with pytest.raises(Invalid, match="which serves 3 at once"):
-                schedule_cache.verify_schedule(cache, finer, machine)
-        else:
-            assert schedule_cache.verify_schedule(cache, finer, machine).pieces == 2
-        assert len(verified) == times
 
 
 # ---- what keeps them ----
@@ -319,14 +209,6 @@ def test_a_joint_is_one_message() -> None:
     laid = paths(found, machine)
     assert sorted(laid.use_resource.tolist()) == list(range(8))
     assert laid.alpha.tolist() == [2e-6]
-
-
-@pytest.mark.parametrize("model", ["alpha-beta", "critical-path", "flows"])
-def test_models_price_them(model: str) -> None:
-    seconds = prepare(model, sharp(4), star(4, LINK, SHARP))(4500).seconds
-    assert seconds == pytest.approx(2e-6 + 10)
-    seconds = prepare(model, nvls(4), star(4, LINK, NVLS))(4500).seconds
-    assert 2 * 2e-6 + 4500 / 360 * (1 - 1e-9) <= seconds <= 2 * 2e-6 + 20 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("model", ["genmodel", "alpha-beta-gamma", "loggp"])

@@ -2,7 +2,7 @@
 
 import heapq
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -16,34 +16,25 @@ from generate import case as random_case
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from loggp_build import (
-    DELTA,
     FIDELITIES,
     PER_HOST,
     delta,
     figures,
     held_to_account,
-    hosts_of,
     level_of,
     placed,
     plain,
     simulation,
-    topology_of,
 )
 from loggp_plain import Machine, Message
-from message_graphs import message_graph
 from quick import examples
-from small_plans import only
 
 from antiphon.core.collective import Collective
-from antiphon.core.routes import Routes
-from antiphon.core.schedule import REDUCE, Chunks, Schedule, cut
+from antiphon.core.schedule import REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost import Level, LogGP, Profile
-from antiphon.cost.loggp import state as engine
-from antiphon.cost.loggp.event_loop import simulate
 from antiphon.cost.loggp.heap import new_queue, put, take
-from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.cost.loggp.run import Simulation
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -228,31 +219,6 @@ class Derived:
         return deps, behind
 
 
-def jumble(rng: random.Random, ranks: int) -> Schedule:
-    """Messages of a few chunks each, no two of one size: so that no two things happen at one moment by chance.
-
-    A model does not ask whether it is right. At nbytes = the sum of the shares all sizes are whole.
-    """
-    count = 14
-    share = rng.sample(range(1, 200), count)
-    made = Collective("allreduce", ranks)
-    chunks = Chunks(np.zeros(count, np.int32), np.cumsum([0, *share[:-1]]), np.array(share), sum(share))
-    rows, seen = [], set()
-    for _ in range(rng.randint(5, 40)):
-        step, src, dst = rng.randint(0, 6), rng.randrange(ranks), rng.randrange(ranks)
-        carried = rng.sample(range(count), rng.choice([1, 1, 2, 3]))
-        nbytes = sum(share[chunk] for chunk in carried)
-        if seen & {nbytes, (step, src, dst)}:
-            continue
-        seen |= {nbytes, (step, src, dst)}
-        for chunk in carried:
-            slots = rng.choice([(0, 1), (1, 0)] if src == dst else [(0, 0), (0, 1), (1, 0)])
-            rows.append((step, chunk, src, dst, rng.randint(0, 1), *slots))
-    rng.shuffle(rows)
-    step_, chunk_, src_, dst_, op, a, b = (np.array(column, np.int32) for column in zip(*rows, strict=True))
-    return Schedule(made, chunks, step_, chunk_, src_, dst_, op.astype(np.uint8), src_slot=a, dst_slot=b)
-
-
 ORDERS = ("rounds", "streams", "data")
 
 
@@ -266,18 +232,6 @@ def ends(schedule: Schedule, here: Topology, given_: LogGP, fidelity: str, order
     packet = given_.packet if fidelity == "packet" else None
     wanted = Machine(told, given_.nodes(here).tolist(), given_.device_radix, given_.node_radix, packet).run()
     return sorted(found.log.done.tolist()), sorted(float(moment) for moment in wanted)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("fidelity", FIDELITIES)
-def test_schedules_wait_for_what_they_must(order: str, fidelity: str) -> None:
-    """With ports and NICs, against dependencies written out one by one."""
-    here = delta(2)
-    for seed in range(examples(30)):
-        rng = random.Random(seed)
-        made, given_ = jumble(rng, here.ranks), figures(rng, knots=(0, 200, 600))
-        found, wanted = ends(made, here, given_, fidelity, order, int(made.chunks.share.sum()))
-        np.testing.assert_allclose(found, wanted, rtol=1e-9, err_msg=f"seed {seed}")
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -319,92 +273,3 @@ def test_rounding_makes_no_packets() -> None:
     found = loggp(several, delta(2), profile=given_, fidelity="packet")(20480)
     # six packets, and the last ends a byte before the NIC's turn does
     assert np.isclose(found.seconds, 6 * 4096 - 1, rtol=1e-9)
-
-
-@pytest.mark.parametrize("machine", ["delta:nodes=2", "delta:nodes=4"])
-@pytest.mark.parametrize("planner", ["ring", "kring"])
-@pytest.mark.parametrize("fidelity", FIDELITIES)
-def test_a_schedule_and_its_graph_of_messages(machine: str, planner: str, fidelity: str) -> None:
-    """What `message_graph` says, simulated, takes as long: rounds."""
-    here = topology_of(machine)
-    nbytes = 48 * here.ranks
-    for kind in ("allgather", "allreduce"):
-        made = only(planner, here, kind)
-        whole = loggp(made, here, profile=DELTA, fidelity=fidelity)(nbytes)
-        told = simulate_graph(message_graph(made, nbytes), here, profile=DELTA, fidelity=fidelity)(1)
-        assert np.isclose(whole.seconds, told.seconds, rtol=1e-9)
-
-
-# ---- ports and NICs that nobody waits for are left out: nothing changes by it, to the last bit ----
-
-RANKS = 8
-
-
-def among_neighbours(rng: random.Random) -> Schedule:
-    """Messages along a few arrows, each used in many rounds, of few sizes: what a ring does, and what is nearly one. An
-    arrow may be there twice, by two routes."""
-    turn = [(rank, (rank + 1) % RANKS) for rank in range(RANKS)] if rng.random() < 0.5 else []
-    arrows = [
-        *turn,
-        *(tuple(rng.choices(range(RANKS), k=2)) for _ in range(rng.choice([0, 0, 1, 2, 6]))),
-        *turn[: rng.choice([0, 0, 1])],
-    ] or [(0, 5)]
-    count, op = rng.choice([1, 3]), rng.choice([0, 0, 1])
-    share = [rng.randint(1, 30) for _ in range(count)]
-    chunks = Chunks(np.zeros(count, np.int32), np.cumsum([0, *share[:-1]]), np.array(share), sum(share))
-    rows = [
-        (step, rng.randrange(count), src, dst, op, rng.randrange(2), int(src == dst))
-        for step in range(8) for src, dst in arrows if rng.random() < 0.8
-    ]  # fmt: skip
-    step_, chunk, src_, dst_, ops, route, slot = np.array(rows or [(0, 0, 0, 1, 0, 0, 0)], np.int32).T
-    made, routes = Collective("allreduce", RANKS), Routes.of([[0], [1]])  # nothing is asked of them but their numbers
-    return Schedule(
-        made, chunks, step_, chunk, src_, dst_, ops.astype(np.uint8), route, dst_slot=slot, routes=routes
-    )  # fmt: skip
-
-
-def figures_near(rng: random.Random) -> LogGP:
-    """Gaps that are as long as what hides them, a little less or more; ports and NICs of each number."""
-    found = figures(rng)
-    levels = tuple(
-        replace(level, g=((min(level.L) + min(level.o_s) + min(level.o_r)) * rng.choice([0.0, 0.5, 1.0, 1.5]),))
-        for level in found.levels
-    )
-    return replace(found, levels=levels, device_radix=rng.choice([1, 2, 4]), node_radix=rng.choice([None, 1, 2, 4]))
-
-
-def test_what_nobody_waits_for() -> None:
-    here, seen = hosts_of(RANKS, 2), Counter[str]()
-    for seed in range(examples(400)):
-        rng = random.Random(seed)
-        made = among_neighbours(rng)
-        ready = loggp(made, here, profile=Profile(loggp=figures_near(rng)))
-        assert isinstance(ready, Simulation)
-        nbytes = int(made.chunks.share.sum())
-        cost = engine.Cost(*(np.rint(one * engine.GRAINS) for one in ready.cost(nbytes)[0]))
-        log = engine.new_log(len(ready.work))
-        grains, last, *_ = simulate(ready.work.graph, cost, None, ready.work.node, ready.ports, ready.nics, log)
-        seconds = grains / engine.GRAINS
-        found, unlogged = ready.run(nbytes), ready.run(nbytes, False)
-        assert (found.seconds, found.last, unlogged.seconds) == (seconds, last, seconds), f"seed {seed}"
-        for name in engine.Log._fields:
-            known = getattr(log, name)
-            told = known / engine.GRAINS if known.dtype == np.float64 else known
-            assert np.array_equal(getattr(found.log, name), told), f"seed {seed}: {name}"
-        for what, some, left in zip(
-            ("ports", "NICs"), (ready.ports, ready.nics), ready.active_limits(cost), strict=True
-        ):
-            if some:
-                seen[f"{what} {'kept' if left else 'left out'}"] += 1
-    assert len(seen) == 4
-    assert min(seen.values()) >= examples(100), seen
-
-
-@pytest.mark.parametrize("kind", ["allgather", "allreduce"])
-def test_a_ring_has_nothing_to_wait_for(kind: str) -> None:
-    """One after another, by far more ports than it takes; two directions between hosts need two NICs."""
-    for directions, nics in ((1, 0), (2, 1)):
-        made = only("ring", delta(4), kind, directions=directions)
-        ready = loggp(made, delta(4), profile=DELTA)
-        assert isinstance(ready, Simulation)
-        assert ready.active_limits(ready.cost(2**20)[0]) == (0, nics)

@@ -13,12 +13,11 @@ import pytest
 from contract import Setting, able, machine, solves
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_cases import Plain, changed, compare, implied, inputs_of, messages, rotation, variants, without_wait
+from program_cases import Plain, changed, compare, implied, inputs_of, rotation, variants, without_wait
 from program_run import run_program
 from quick import examples, in_turn
 from small_plans import of_rows, planned
 
-import antiphon
 from antiphon.cli import run
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.program import (
@@ -36,7 +35,7 @@ from antiphon.core.program import (
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, Chunks, Schedule
-from antiphon.core.transform import expand, pipeline
+from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.registry import call
@@ -52,18 +51,6 @@ RING = planned("allreduce", "ring:ranks=4", "ring")
 def test_any_schedule(case: generate.Case, unit: int, seed: int) -> None:
     for program in compare(case.schedule, (unit,), (seed,)):
         prove(program)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "op"),
-    in_turn([("float16", "sum"), ("float16", "avg"), ("bfloat16", "prod"), ("float32", "sum"), ("float64", "avg"),
-     ("int8", "prod"), ("uint8", "avg"), ("int32", "avg"), ("int16", "min"), ("float32", "max"), ("uint64", "sum")], 3),
-)  # fmt: skip
-def test_types_and_operators(dtype: str, op: str) -> None:
-    from antiphon.core.datatypes import data_type
-
-    for schedule in (RING, planned("allreduce", "full:ranks=5", "direct"), generate.case(7, "reducescatter").schedule):
-        compare(schedule, (5,), (1,), data_type(dtype), op)
 
 
 def plans_on(spec: str, kind: str) -> list[Schedule]:
@@ -96,43 +83,6 @@ def test_every_planner(spec: str, kind: str) -> None:
     assert len(made) > 2
     for number, schedule in enumerate(made):
         compare(schedule, (7,), (number,))
-
-
-def test_pieces_stay_a_number() -> None:
-    """As many operations as without; and the outcome of the pieces written out."""
-    deep = pipeline(RING, 5)
-    program = lower(deep)
-    assert program.operations == lower(pipeline(RING, 50)).operations
-    assert set(program.pieces[program.kind <= 1].tolist()) == {5}
-    compare(deep, (0, 1, 3, 64), range(4))
-    given = inputs_of(RING.collective, 37, False)
-    for mine, theirs in zip(run_program(program, given), run_program(lower(expand(deep)), given), strict=True):
-        assert np.array_equal(mine, theirs)
-
-
-def test_other_numbers_of_pieces() -> None:
-    """Where they were more than one they may be any other number, one for all."""
-    for kind in KINDS:
-        made = pipeline(generate.case(11, kind).schedule, 4)
-        for program in variants(made):
-            for pieces in (1, 3):
-                prove(
-                    replace(
-                        program,
-                        pieces=np.where(program.pieces > 1, pieces, 1),
-                        class_pieces=np.where(program.class_pieces > 1, pieces, 1),
-                    )
-                )
-
-
-def test_what_is_empty_is_skipped() -> None:
-    collective = Collective("allgather", 3, weights=np.array([0, 2, 3]))
-    schedule = antiphon.plan(collective, antiphon.topology("full:ranks=3"), planner="direct").at(0).schedule
-    compare(schedule, (0, 1, 2), range(3))
-    compare(generate.case(943).schedule, (7,), range(943, 947), lag=1)  # an empty chunk comes where another is sent
-    layout = layout_of(lower(schedule), 0)
-    assert not layout.length.any()
-    assert not layout.sizes.any()
 
 
 def test_addresses_are_exact_at_any_size() -> None:
@@ -169,50 +119,6 @@ def test_a_ring_copies_nothing() -> None:
     assert np.diff(lower(RING, lag=0).slot_ptr).tolist() == [2] * 4
 
 
-def test_neighbours_travel_as_one() -> None:
-    """Recursive doubling of an allgather: each message is one part, however many chunks; one copy of the own block."""
-    program = lower(planned("allgather", "full:ranks=16", "recursive-doubling"))
-    assert np.diff(program.op_ptr).tolist() == [4 * 2 + 1] * 16
-    assert set(np.diff(program.part_ptr)[program.kind <= 1].tolist()) == {1}
-    tree = lower(planned("reduce", "full:ranks=16", "binomial-tree"))
-    assert set(np.diff(tree.part_ptr)[tree.kind == FOLD].tolist()) == {3}
-    assert set(np.diff(tree.part_ptr)[tree.kind <= 1].tolist()) == {1}
-
-
-def test_an_exchange_goes_through_scratch() -> None:
-    """Zero copy would wait for itself: each would receive onto what it is about to send."""
-    schedule = rotation(3)
-    for program in compare(schedule, seeds=range(8)):
-        prove(program)
-        first = [program.part_base[program.part_ptr[o]] for o in np.flatnonzero(program.kind == RECEIVE)]
-        buffers = program.base_buffer[first].tolist()
-        assert buffers.count(SCRATCH) == (3 if program.in_place else 2)
-
-
-def test_an_alltoall_in_place_waits_for_what_stood_there() -> None:
-    schedule = planned("alltoall", "full:ranks=4", "direct")
-    program = lower(schedule, in_place=True)
-    assert (program.kind == JOIN).sum() == 12
-    assert layout_of(program, 5).sizes[:, SCRATCH].tolist() == [15] * 4
-    assert layout_of(lower(schedule), 5).sizes[:, SCRATCH].tolist() == [0] * 4
-    compare(schedule, seeds=range(6))
-    uneven = Collective("alltoall", 3, weights=np.arange(9) + 1)
-    lopsided = antiphon.plan(uneven, antiphon.topology("full:ranks=3"), planner="direct").at(0).schedule
-    with pytest.raises(Unsupported, match="in place needs equal counts"):
-        lower(lopsided, in_place=True)
-    assert [p.in_place for p in both(lopsided)] == [False]
-    assert [p.in_place for p in both(schedule)] == [False, True]
-
-
-def test_ranks_may_mix() -> None:
-    """In place and out of place have the same messages, in the same order."""
-    for kind in KINDS:
-        for seed in range(3):
-            made = variants(generate.case(seed, kind).schedule)
-            if len(made) == 2:
-                assert messages(made[0]) == messages(made[1])
-
-
 def test_channels() -> None:
     program = lower(RING, channels=3)
     assert set(program.channel.tolist()) == {0, 1, 2}
@@ -222,18 +128,6 @@ def test_channels() -> None:
             lower(RING, channels=wrong)
     with pytest.raises(Invalid, match="lag: expected"):
         lower(RING, lag=-1)
-
-
-def test_scratch_is_used_again() -> None:
-    """A relay passes twenty chunks on in twenty steps with two slots, or three where they rest a step."""
-    collective = Collective("broadcast", 3, members=(0, 2), roots=(0,))
-    steps = [(t, t, 0, 1, COPY) for t in range(20)] + [(t + 1, t, 1, 2, COPY) for t in range(20)]
-    schedule = of_rows(collective, steps, 20)
-    for lag, slots in ((0, 2), (1, 3), (5, 7)):
-        program = lower(schedule, lag=lag)
-        assert np.diff(program.slot_ptr).tolist() == [0, slots, 0]
-        prove(program)
-    compare(schedule, (0, 1, 19, 41), range(4))
 
 
 def test_size_is_linear() -> None:

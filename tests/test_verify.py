@@ -1,7 +1,6 @@
 """The verifier in known cases: what is right is accepted, and every kind of fault is told in the user's terms."""
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -15,7 +14,6 @@ from generate import Case, cases
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import in_turn
-from schedules import compare
 from small_plans import full, of_rows, star
 
 from antiphon.core.collective import Collective, custom_relation
@@ -23,7 +21,7 @@ from antiphon.core.loads import claims
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.topology import LinkType, Topology, build
-from antiphon.core.verify import Fault, layout, sets, trees, verify
+from antiphon.core.verify import Fault, layout, sets, verify
 from antiphon.errors import Invalid
 
 UNIT = LinkType("nvlink", Fraction(1))
@@ -75,27 +73,6 @@ def test_classic_schedules_are_right(name: str) -> None:
     assert verify(schedule, star(schedule.collective.ranks)).ok
 
 
-@pytest.mark.parametrize("name", in_turn(CLASSIC, 3))
-@pytest.mark.parametrize("seed", in_turn(range(6), 2))
-def test_classic_schedules_damaged(name: str, seed: int) -> None:
-    """More ranks than a word has bits; the small random cases have few."""
-    schedule = CLASSIC[name]()
-    P = schedule.collective.ranks
-    rng, columns = random.Random(seed), {name: c.tolist() for name, c in schedule.columns().items()}
-    at = rng.randrange(schedule.transfers)
-    way = ("drop", "duplicate", "op", "src", "dst", "step")[seed]
-    if way == "drop":
-        columns = {key: values[:at] + values[at + 1 :] for key, values in columns.items()}
-    elif way == "duplicate":
-        columns = {key: [*values, values[at]] for key, values in columns.items()}
-    elif way == "op":
-        columns["op"][at] ^= 1
-    else:
-        top = schedule.steps if way == "step" else P
-        columns[way][at] = (columns[way][at] + rng.randrange(1, top)) % top if top > 1 else 1
-    compare(replace(schedule, **columns), full(P), meaning.Judge(full(P)), f"{name}, {way} at {at}", Counter())
-
-
 @pytest.mark.parametrize("state", in_turn([1, 10_000], 2))
 def test_counts_in_several_spans(state: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Multisets of 200 contributions, in slices of the ids: replicas, wants and the telling of a fault."""
@@ -116,46 +93,6 @@ def test_counts_in_several_spans(state: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 # ---- what is legal though odd ----
-
-
-def test_odd_but_right() -> None:
-    allreduce = Collective("allreduce", 2)
-    to_and_fro = [(0, 0, 0, 1, REDUCE), (1, 0, 1, 0, COPY)]
-    reduce_ = Collective("reduce", 3)
-    odd = {
-        "copy onto a partial sum": of_rows(Collective("broadcast", 2), [(0, 0, 0, 1, COPY), (1, 0, 0, 1, COPY)]),
-        "double count, later overwritten": of_rows(
-            allreduce, [(0, 0, 0, 0, COPY, 0, 1), (1, 0, 0, 1, REDUCE), (2, 0, 0, 1, REDUCE, 1, 0),
-                        (2, 0, 1, 0, COPY), (3, 0, 0, 1, COPY)],
-        ),
-        "dead transfer at the end": of_rows(allreduce, [*to_and_fro, (2, 0, 0, 1, REDUCE, 0, 5)]),
-        "reduce into a cell that holds nothing": of_rows(Collective("broadcast", 2), [(0, 0, 0, 1, REDUCE)]),
-        "a root's own part overwritten by itself": of_rows(
-            reduce_, [(0, 0, 0, 1, COPY, 0, 1), (0, 0, 2, 1, REDUCE), (1, 0, 1, 0, REDUCE)]),
-        "no transfers where none are needed": of_rows(
-            Collective("custom", 2, custom=custom_relation([(0, 1, 4)], [(0, 1, None)], 2)), []),
-    }  # fmt: skip
-    for name, schedule in odd.items():
-        assert verify(schedule, full(schedule.collective.ranks)).ok, name
-
-
-def test_a_rank_counted_twice_is_rejected() -> None:
-    """As many contributions as there should be, and yet wrong."""
-    rows = [(0, 0, 0, 1, REDUCE), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)]
-    fault = fault_of(of_rows(Collective("allreduce", 3), rows), full(3))
-    assert (fault.kind, fault.step, fault.chunk, fault.dst) == ("post", None, 0, 0)
-    assert "without the contribution of rank 2" in fault.message
-    assert "with the contribution of rank 0 more often" in fault.message
-
-
-def test_overlapping_beginnings_are_not_counted_as_different() -> None:
-    """Rank 0 begins with {0, 1}, rank 1 with {0}: three contributions together, but not all three there are."""
-    relation = custom_relation([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 2, 2)], [(0, 0, None)], 3)
-    collective = Collective("custom", 3, custom=relation)
-    assert verify(of_rows(collective, [(0, 0, 2, 0, REDUCE)]), full(3)).ok
-    fault = fault_of(of_rows(collective, [(0, 0, 1, 0, REDUCE)]), full(3))
-    assert (fault.kind, fault.dst) == ("post", 0)
-    assert "without the contribution of rank 2 and with the contribution of rank 0 more often" in fault.message
 
 
 @pytest.mark.parametrize("doublings", [62, 63, 64, 65, 130])
@@ -196,12 +133,6 @@ def test_illegal_transfers_are_named(name: str) -> None:
     assert src in (None, fault.src)
     assert fault.message.startswith(f"step {step}, chunk {chunk}: the ")
     assert "\n" not in fault.message
-
-
-def test_the_first_fault_is_told() -> None:
-    rows = [(5, 0, 0, 1, COPY, 7, 0), (4, 1, 0, 1, COPY, 7, 0), (4, 2, 1, 1, COPY), (9, 0, 0, 0, COPY)]
-    fault = fault_of(of_rows(PAIR, rows, chunks=3), full(3))
-    assert (fault.kind, fault.step, fault.chunk) == ("empty", 4, 1)
 
 
 def test_missing_data_is_told() -> None:
@@ -337,43 +268,3 @@ def test_how_the_work_is_cut_means_nothing(random_case: Case, seed: int, limits:
         assert whole.step == pieces.step
         assert whole.kind == pieces.kind or whole.step is not None
         assert whole.chunk == pieces.chunk or whole.kind == "post"
-
-
-@pytest.mark.parametrize(("schedule", "ways"), [
-    (ring("allgather", 9), set()), (ring("allreduce", 9), {"walk_steps"}), (doubling(8), {"walk_steps", "track_sets"}),
-])  # fmt: skip
-def test_each_way_is_taken_where_it_should_be(
-    schedule: Schedule, ways: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Plain copies need no walk; sums used once need no sets; the rest does."""
-    taken = set()
-
-    def noting(name: str, way: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
-            taken.add(name)
-            return way(*given)
-
-        return call
-
-    for module, name in ((trees, "walk_steps"), (sets, "track_sets"), (sets, "track_counts")):
-        monkeypatch.setattr(module, name, noting(name, getattr(module, name)))
-    assert verify(schedule, full(schedule.collective.ranks)).ok
-    assert taken == ways
-
-
-def test_the_count_alone_is_not_trusted_where_a_sum_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The right number of contributions, but the wrong ones: seen only because the walk marks the chunk."""
-    rows = [(0, 0, 0, 1, COPY), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY)]
-    wrong = of_rows(Collective("allreduce", 2), rows)
-    assert fault_of(wrong, full(2)).kind == "post"
-    marks: list[bool] = []
-    walk = trees.walk_steps
-
-    def spying(block: layout.ChunkRows) -> trees.Outcome:
-        outcome = walk(block)
-        marks.append(bool(outcome.shared.all()))
-        return outcome
-
-    monkeypatch.setattr(trees, "walk_steps", spying)
-    verify(wrong, full(2))
-    assert marks == [True]
