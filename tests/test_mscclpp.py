@@ -355,6 +355,13 @@ def test_idle_gpus_that_relay_take_part(kind: str, members: tuple[int, ...], roo
     for code in codes:
         assert code.collective == Collective("custom", 8, weights=given.weights, custom=given.relation)
         assert judge(code) is None
+    schedule = plan.entries[0].schedule
+    in_two = Plan(plan.topology, plan.collective, (Entry(0, 2**20, schedule), Entry(2**20, None, schedule)))
+    split = antiphon.export(in_two, "mscclpp-json")
+    assert "relay; only programs that call the executor themselves" in split.notes[0]
+    upper, lower_part = (json.loads(split[f"plan{at}.json"]) for at in (1, 0))
+    if kind != "allgather":  # there buffers differ in size
+        assert (lower_part["max_message_size"], upper["min_message_size"]) == (2**20 - 1, 2**20)
     rows = check(plan, "mscclpp-0.9", "64MiB")
     assert {row["file"] for row in rows} == {name for name in files if name.endswith(".json")}
     assert "hangs" not in {finding["outcome"] for row in rows for finding in row["findings"]}

@@ -114,6 +114,10 @@ def mscclpp_json(
                 raise
             notes.append(str(error))
             continue
+        if with_relays[kind] is not plan:
+            notes.append(
+                f"{kind}: ranks outside of it relay; only programs that call the executor themselves reach this"
+            )
         notes += writer.add(with_relays[kind], packet_limit, f"{kind}-" if len(plans) > 1 else "")
     if not writer.files:
         raise NotFound(f"{BACK_END}: nothing to write: {'; '.join(notes)}")
@@ -465,7 +469,8 @@ class _Head:
         chunk = chunk // self.alignment * self.alignment
         counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in self.chunks}
         largest, multiple = chunk * max(counts), self.alignment * max(counts)
-        if collective.kind not in _SIZED or len(counts) > 1:
+        # ranges of plans with relays, too, where all ranks pass buffers of one size
+        if collective.kind not in (*_SIZED, "custom") or len({*counts, *(max(pair) for pair in self.chunks)}) > 1:
             if self.slot:
                 raise Unsupported(f"{BACK_END}: stages only data of equal size at all ranks through scratch")
             return _Sizes(0, largest, multiple)
