@@ -66,7 +66,7 @@ class Replay:
 
     job: Job
     cores: int | None  # that the ranks share
-    now: Outcome  # with the recorded times
+    as_recorded: Outcome  # with the recorded times
     ours: Outcome  # with our prices
     free: float  # seconds of a step without communication
     rows: list[dict[str, Any]]  # one per class
@@ -75,9 +75,9 @@ class Replay:
     together: list[dict[str, Any]] = field(default_factory=list)  # sets of calls at the same time, of `together`
 
     def as_json(self) -> dict[str, Any]:
-        steps = len(self.now.steps)
+        steps = len(self.as_recorded.steps)
         seconds_per_step = sum(call.seconds for call in self.job.calls) / steps
-        exposed = sum(self.now.waited) / steps
+        exposed = sum(self.as_recorded.waited) / steps
         work_seconds = [sum(i.seconds for i in items if i.kind == WORK) / steps for items in self.job.ranks.values()]
         recorded = median(self.job.steps)
         best_class = max(self.rows, key=lambda row: row["gain"] or 0.0, default=None)
@@ -88,10 +88,10 @@ class Replay:
             "steps": steps,
             "step": {
                 "recorded": recorded,
-                "replayed": self.now.step,
-                "off": self.now.step / recorded - 1 if recorded else 0.0,
+                "replayed": self.as_recorded.step,
+                "off": self.as_recorded.step / recorded - 1 if recorded else 0.0,
                 "ours": self.ours.step,
-                "speedup": self.now.step / self.ours.step if self.ours.step else 1.0,
+                "speedup": self.as_recorded.step / self.ours.step if self.ours.step else 1.0,
                 "rests_on": rests_on([row["rests_on"] for row in self.rows if row["rests_on"]]),
                 "without_communication": self.free,
             },
@@ -138,7 +138,7 @@ def replay(
 
     recorded = [call.seconds for call in undisturbed_job.calls]
     report("as it was")
-    now = run(undisturbed_job, recorded, False)
+    as_recorded = run(undisturbed_job, recorded, False)
     classes = _classify_calls(job)
     prices: dict[tuple[str, int, int], Price | None] = {}
     for c in classes:
@@ -151,7 +151,7 @@ def replay(
     ]
     with_ours = run(undisturbed_job, our_seconds, any(prices.values()))
     free = run(undisturbed_job, [0.0] * len(recorded), False).step
-    rows = _class_rows(job, classes, now, prices, library)
+    rows = _class_rows(job, classes, as_recorded, prices, library)
     # each class takes two more simulations of all items: bound their total
     class_count = min(MAX_CLASSES, MAX_MOVES // sum(map(len, job.ranks.values())))
     for row, c in list(zip(rows, classes, strict=True))[:class_count]:
@@ -160,7 +160,7 @@ def replay(
         # our price or 0 s for one class, all others as recorded
         for key, seconds in (("gain", our_seconds), ("most", [0.0] * len(our_seconds))):
             variant_seconds = [seconds[k] if k in calls else recorded[k] for k in range(len(recorded))]
-            row[key] = now.step - run(undisturbed_job, variant_seconds, False).step
+            row[key] = as_recorded.step - run(undisturbed_job, variant_seconds, False).step
     notes = list(job.notes)
     unpriced = sorted({c.kind for c in classes if prices[c.kind, c.nbytes, c.group] is None})
     if unpriced:
@@ -178,7 +178,7 @@ def replay(
     notes += reasons
     report("buckets")
     bucket_sizes = _compare_buckets(undisturbed_job, ours, run, notes)
-    return Replay(job, cores_of_host, now, with_ours, free, rows, bucket_sizes, notes, together)
+    return Replay(job, cores_of_host, as_recorded, with_ours, free, rows, bucket_sizes, notes, together)
 
 
 def _price_or_recorded(price: Price | None, recorded: float) -> float:
@@ -195,15 +195,15 @@ def _classify_calls(job: Job) -> list[CallClass]:
 
 
 def _class_rows(
-    job: Job, classes: Sequence[CallClass], now: Outcome, prices: dict[tuple[str, int, int], Price | None],
+    job: Job, classes: Sequence[CallClass], as_recorded: Outcome, prices: dict[tuple[str, int, int], Price | None],
     library: Prices | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return a row per class of collectives: per step its exposed and hidden time, and prices."""
-    steps = len(now.steps)
+    steps = len(as_recorded.steps)
     rows = []
     for c in classes:
         seconds = [job.calls[call].seconds for call in c.calls]
-        exposed = [min(now.waited[call], job.calls[call].seconds) for call in c.calls]
+        exposed = [min(as_recorded.waited[call], job.calls[call].seconds) for call in c.calls]
         price, group = prices[c.kind, c.nbytes, c.group], job.groups[c.group]
         model = None if library is None else library.price(c.kind, c.nbytes, c.group, group)
         rows.append(

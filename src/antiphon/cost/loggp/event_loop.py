@@ -211,8 +211,7 @@ def _simulate(
             if not reports_left:
                 continue
             first_condition, end_condition, has_left_now = on_left_ptr[m], on_left_ptr[m + 1], True
-        # ---- o_s is paid, or the first byte has arrived: take a port, now or g after its last use, or queue for one
-        # ----
+        # ---- o_s is paid, or the first byte has arrived: take a port (now or g after its last use), or queue ----
         elif (kind == ASK and s != d) or kind == ARRIVE:
             side = 0 if kind == ASK else 1
             if packets is not None and side == 1:

@@ -330,22 +330,25 @@ class Order:
         return undecided
 
     def _ordered_by_edge(self, before: Longs, after: Longs) -> Bools:
-        """Return which pairs are ordered by a single edge between their blocks."""
+        """Return which pairs are ordered by a single edge between their lines.
+
+        Such an edge leaves the line of `before` there or later, and enters the line of `after` there or earlier.
+        """
         line, position = self.lines
         rows, block_count = len(line), len(self.code.blocks)
-        lines_of_edge = line[self.src] * block_count + line[self.dst]
+        lines_of_edge = line[self.src] * block_count + line[self.dst]  # (line, line) as one number
         order = np.lexsort((position[self.dst], lines_of_edge))
         src, dst = position[self.src[order]], position[self.dst[order]]
         # Per pair of lines keep the latest source over all edges up to a target: one binary search decides a pair.
-        keys, number = np.unique(lines_of_edge[order], return_inverse=True)
-        latest = np.maximum.accumulate(number * rows + src) - number * rows
-        asked_keys = line[before] * block_count + line[after]
-        group = np.searchsorted(keys, asked_keys)
-        has_edge = np.append(keys, -1)[group] == asked_keys
-        index = np.searchsorted(number * rows + dst, group * rows + position[after], side="right") - 1
-        ordered = has_edge & (index >= 0)
-        index = index[ordered]
-        ordered[ordered] = (number[index] == group[ordered]) & (latest[index] >= position[before[ordered]])
+        line_pairs, pair_of_edge = np.unique(lines_of_edge[order], return_inverse=True)
+        latest_src = np.maximum.accumulate(pair_of_edge * rows + src) - pair_of_edge * rows
+        asked_pair = line[before] * block_count + line[after]
+        line_pair = np.searchsorted(line_pairs, asked_pair)
+        has_edge = np.append(line_pairs, -1)[line_pair] == asked_pair
+        edge = np.searchsorted(pair_of_edge * rows + dst, line_pair * rows + position[after], side="right") - 1
+        ordered = has_edge & (edge >= 0)
+        edge = edge[ordered]
+        ordered[ordered] = (pair_of_edge[edge] == line_pair[ordered]) & (latest_src[edge] >= position[before[ordered]])
         return ordered
 
     def _ordered_by_path(self, before: Longs, after: Longs) -> Bools:

@@ -135,8 +135,8 @@ class _Search:
 
     `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option `turn`. `first_error`: of a
     split. `all_examined`: whether all splits within the effort were examined. `built`: measured schedules, by mark.
-    `rotated`: splits with their levels in every cyclic order. `forth`, `back`: planners of groups on the machine, and
-    on the machine with all links reversed.
+    `rotated`: splits with their levels in every cyclic order. `forward`, `backward`: planners of groups on the machine,
+    and on the machine with all links reversed.
     """
 
     request: Request
@@ -151,12 +151,12 @@ class _Search:
     rotated: dict[Split, list[Split]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.forth = GroupPlanner(self.request, self.names)
+        self.forward = GroupPlanner(self.request, self.names)
         reversed_request = replace(self.request, topology=reverse(self.request.topology))
-        self.back = GroupPlanner(reversed_request, self.names, self.forth)
+        self.backward = GroupPlanner(reversed_request, self.names, self.forward)
 
     def stage_split(self, split: Split, aim: str, undivided: int = 1) -> StagedPlan:
-        return stage_collective(self.request.collective, split, self.forth, self.back, aim, undivided)
+        return stage_collective(self.request.collective, split, self.forward, self.backward, aim, undivided)
 
     def undivided_levels(self, split: Split, aim: str) -> Sequence[int]:
         """Return the numbers of outer levels whose groups may combine whole vectors; 1 stands for the usual plan."""
@@ -173,7 +173,7 @@ class _Search:
     def spent(self) -> bool:
         """Whether the effort is spent, during the first pass over the splits."""
         effort = EFFORT if self.request.effort is None else self.request.effort
-        return self.forth.tried + self.back.tried >= effort and not self.all_examined
+        return self.forward.tried + self.backward.tried >= effort and not self.all_examined
 
     @staticmethod
     def from_options(

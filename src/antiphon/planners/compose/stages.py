@@ -14,8 +14,8 @@ schedule is built.
 Which data a group works on is described by spans: intervals of an imagined line on which all data of the collective
 stand, scaled so that all borders are integers (`line` is its length). A stage consists of placed schedules: a
 `Placement` is (schedule, groups of ranks, spans, links). A seat is a position in the split's order of ranks.
-Throughout, `forth` plans on the machine and `back` on the machine with all links reversed, for schedules that are then
-run backwards.
+Throughout, `forward` plans on the machine and `backward` on the machine with all links reversed, for schedules that are
+then run backwards.
 
 Example: allgather on 2 boxes of 2 ranks. Stage 0: ranks 0 and 2 exchange, 1 and 3 exchange (each two blocks then).
 Stage 1: within boxes, 0 and 1 exchange two blocks each, 2 and 3 likewise.
@@ -163,23 +163,23 @@ class StagedPlan:
 
 
 def stage_collective(
-    collective: Collective, split: Split, forth: GroupPlanner, back: GroupPlanner, aim: str, undivided: int = 1
+    collective: Collective, split: Split, forward: GroupPlanner, backward: GroupPlanner, aim: str, undivided: int = 1
 ) -> StagedPlan:
     """Stage a collective with the group plans that are best at `aim`.
 
-    `forth`, `back`: plan groups on the machine and on the machine with reversed links. `undivided`: for an allreduce of
-    equal groups, the number of outer levels on which ranks combine everything they hold.
+    `forward`, `backward`: plan groups on the machine and on the machine with reversed links. `undivided`: for an
+    allreduce of equal groups, the number of outer levels on which ranks combine everything they hold.
     """
     stage_kind = _KINDS.get(collective.kind)
     if stage_kind is None:
         raise Unsupported(f"planner compose: plans {', '.join(_KINDS)}, not {collective.kind}; use planner flows")
     size = len(split.seating)
     if size * size * len(collective.roots or (0,)) > MOST_SPANS:
-        suggestion = suggest_planners(forth.request.topology, collective, "ring", "relay", "greedy")
+        suggestion = suggest_planners(forward.request.topology, collective, "ring", "relay", "greedy")
         raise Unsupported(f"planner compose: {size} ranks are too many to be split; {suggestion}")
     if not collective.weights.any():  # no data at all: planned as if blocks were equal
         collective = replace(collective, weights=np.zeros(0, np.int64))
-    planners = StagePlanner(collective, split, forth, aim), StagePlanner(collective, split, back, aim)
+    planners = StagePlanner(collective, split, forward, aim), StagePlanner(collective, split, backward, aim)
     return stage_kind(collective, split, *planners) if undivided < 2 else _stage_undivided(split, *planners, undivided)
 
 
@@ -253,37 +253,39 @@ def _blocks_in_seat_order(split: Split, units: int) -> Spans:
     return Spans.side_by_side(np.full(len(split.seating), units)).take(np.argsort(split.seating))
 
 
-def _stage_allgather(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
+def _stage_allgather(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
     units = units_per_seat(split.groups)
     line = len(split.seating) * units
-    stages, placements = _stage_exchanges(forth, split.exchanges, line)
+    stages, placements = _stage_exchanges(forward, split.exchanges, line)
     return StagedPlan(split, tuple(placements), tuple(stages), _blocks_in_seat_order(split, units))
 
 
-def _stage_reducescatter(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
-    allgather = _stage_allgather(collective, split, back, forth)
+def _stage_reducescatter(
+    collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner
+) -> StagedPlan:
+    allgather = _stage_allgather(collective, split, backward, forward)
     return replace(
         allgather, placements=tuple(reverse_parts(allgather.placements)), stages=_reverse_stages(allgather.stages)
     )
 
 
-def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
+def _stage_allreduce(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
     """Stage an allreduce; among the outermost groups the better of one plan and of a reducescatter and an allgather."""
     line = len(split.seating) * units_per_seat(split.groups)
     all_spans = Spans.side_by_side(np.array([line]))
     outer, *inner = split.exchanges
     # the data of each outermost group's exchange, one span set per group: the block of an allreduce
     outer_spans = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
-    allreduce = forth.plan_stage(0, outer.seats, outer_spans, Collective("allreduce", outer.width), line)
-    scatter, gather = back.plan_exchange(outer, line), forth.plan_exchange(outer, line)
+    allreduce = forward.plan_stage(0, outer.seats, outer_spans, Collective("allreduce", outer.width), line)
+    scatter, gather = backward.plan_exchange(outer, line), forward.plan_exchange(outer, line)
     halves = StagesCost(
         scatter.steps + gather.steps, scatter.unpipelined + gather.unpipelined, scatter.pipelined + gather.pipelined
     )
     # in time: reducescatters within groups, then the middle (among the outermost groups), then allgathers within groups
-    reverse_stages, reverse_placements = _stage_exchanges(back, inner, line)
-    gather_stages, gather_placements = _stage_exchanges(forth, inner, line)
+    reverse_stages, reverse_placements = _stage_exchanges(backward, inner, line)
+    gather_stages, gather_placements = _stage_exchanges(forward, inner, line)
     first_placements = reverse_parts(reverse_placements)
-    if AIMS[forth.aim](allreduce) < AIMS[forth.aim](halves):
+    if AIMS[forward.aim](allreduce) < AIMS[forward.aim](halves):
         middle_placements, middle_stages = delay_after(allreduce.placed_at(0), first_placements), [allreduce]
     else:
         scatter_placements = reverse_parts(scatter.placed_at(0))
@@ -295,7 +297,7 @@ def _stage_allreduce(collective: Collective, split: Split, forth: StagePlanner, 
     return StagedPlan(split, (*first_placements, *middle_placements, *last_placements), stages, all_spans)
 
 
-def _stage_undivided(split: Split, forth: StagePlanner, back: StagePlanner, undivided: int) -> StagedPlan:
+def _stage_undivided(split: Split, forward: StagePlanner, backward: StagePlanner, undivided: int) -> StagedPlan:
     """Stage an allreduce of equal groups: a reducescatter on the inner levels, an allreduce on each of the `undivided`
     outer ones, an allgather on the inner levels.
 
@@ -303,8 +305,8 @@ def _stage_undivided(split: Split, forth: StagePlanner, back: StagePlanner, undi
     """
     size, units = len(split.seating), units_per_seat(split.groups)
     inner = [exchange for exchange in split.exchanges if len(exchange.path) > undivided]
-    scatter_stages, scatter_placements = _stage_exchanges(back, inner, size * units)
-    gather_stages, gather_placements = _stage_exchanges(forth, inner, size * units)
+    scatter_stages, scatter_placements = _stage_exchanges(backward, inner, size * units)
+    gather_stages, gather_placements = _stage_exchanges(forward, inner, size * units)
     placements = reverse_parts(scatter_placements)
     strides = list(_level_strides(split.groups))[:undivided]
     # After the reducescatter, ranks of equal digits on the inner levels hold the same data.
@@ -321,18 +323,18 @@ def _stage_undivided(split: Split, forth: StagePlanner, back: StagePlanner, undi
             else Spans.side_by_side(np.array([size * units])).take(first * 0)
         )
         groups = first[:, None] + np.arange(fan) * stride
-        stages.append(forth.plan_stage(level, groups, where, Collective("allreduce", fan), size * units))
+        stages.append(forward.plan_stage(level, groups, where, Collective("allreduce", fan), size * units))
         placements += delay_after(stages[-1].placed_at(0), placements)
     placements += delay_after(gather_placements, placements)
     all_spans = Spans.side_by_side(np.array([size * units]))
     return StagedPlan(split, tuple(placements), (*_reverse_stages(scatter_stages), *stages, *gather_stages), all_spans)
 
 
-def _stage_broadcast(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
-    return min(broadcast_variants(collective, split, forth), key=lambda staged: AIMS[forth.aim](staged.cost))
+def _stage_broadcast(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
+    return min(broadcast_variants(collective, split, forward), key=lambda staged: AIMS[forward.aim](staged.cost))
 
 
-def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner) -> Iterator[StagedPlan]:
+def broadcast_variants(collective: Collective, split: Split, forward: StagePlanner) -> Iterator[StagedPlan]:
     """Yield broadcasts on two levels, among the outermost groups and within each, for a single root.
 
     In the root's group either the root scatters and all gather, or it broadcasts, or it deals all data out to the
@@ -363,7 +365,7 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
         holdings = all_spans if kind == "broadcast" else spans_between(np.arange(size + 1) * (line // size))
         seats = starts[group_numbers][:, None] + np.arange(size)
         where = holdings.take(np.tile(np.arange(len(holdings)), len(group_numbers)))
-        return forth.plan_stage(1, seats, where, Collective(kind, size, roots=roots), line)
+        return forward.plan_stage(1, seats, where, Collective(kind, size, roots=roots), line)
 
     def gather_within(group_numbers: Longs) -> list[Stage]:
         """Plan the allgathers within these groups, a stage for each size of groups."""
@@ -375,7 +377,7 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
             for same_size in by_size
         ]
 
-    outer_stage = forth.plan_stage(
+    outer_stage = forward.plan_stage(
         0, holders, spans_between(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
     )
     all_groups = np.arange(len(sizes))
@@ -390,7 +392,7 @@ def broadcast_variants(collective: Collective, split: Split, forth: StagePlanner
         with suppress(Unsupported):  # needs a root that reaches all others, and these each other without it
             if dealing_factor > 1:
                 scatter_stage, gather_stage = _deal_from_root(
-                    forth, np.arange(sizes[home]) + starts[home], home_root[0], all_spans
+                    forward, np.arange(sizes[home]) + starts[home], home_root[0], all_spans
                 )
                 stage_pairs.append(([scatter_stage], [*gather_within(other_groups), gather_stage]))
     for first_stages, last_stages in stage_pairs:
@@ -454,15 +456,17 @@ def _as_broadcast(placement: Placement) -> Placement:
     return replace(placement, schedule=schedule, where=where)
 
 
-def _stage_reduce(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
+def _stage_reduce(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
     broadcast_collective = Collective("broadcast", collective.ranks, collective.members, collective.roots)
-    broadcast = _stage_broadcast(broadcast_collective, split, replace(back, collective=broadcast_collective), forth)
+    broadcast = _stage_broadcast(
+        broadcast_collective, split, replace(backward, collective=broadcast_collective), forward
+    )
     return replace(
         broadcast, placements=tuple(reverse_parts(broadcast.placements)), stages=_reverse_stages(broadcast.stages)
     )
 
 
-def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, back: StagePlanner) -> StagedPlan:
+def _stage_alltoall(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
     """Stage an alltoall level by level, the outermost first.
 
     Data for another group go to the rank there that has the sender's number in its group.
@@ -473,7 +477,7 @@ def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, b
     if size * size > MOST_BLOCKS:
         raise Unsupported(
             f"planner compose: an alltoall among {size} ranks is too large to be split; "
-            + suggest_planners(forth.inside.request.topology, collective, "direct", "pairwise")
+            + suggest_planners(forward.inside.request.topology, collective, "direct", "pairwise")
         )
     stages: list[Stage] = []
     placements: list[Placement] = []
@@ -490,7 +494,7 @@ def _stage_alltoall(collective: Collective, split: Split, forth: StagePlanner, b
         # owner: the spans' number in the order (group, destination digit, holder's digit), as blocks of an alltoall are
         order = np.argsort(owner, kind="stable")
         where = Spans.of(owner[order], order, order + 1, len(seats) * fan * fan)
-        stage = forth.plan_stage(
+        stage = forward.plan_stage(
             level, seats[:, None] + np.arange(fan) * stride, where, Collective("alltoall", fan), size * size
         )
         stages.append(stage)
