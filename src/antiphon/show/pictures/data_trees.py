@@ -1,9 +1,10 @@
 """Recover the trees along which chunks travel from the rows (transfers) of any schedule, to draw them.
 
 The rows of a chunk form an out-tree if its data has one source (broadcast), an in-tree if it has one destination
-(reduce), or both for an allreduce: rows up to the last reduction lead in, the others out, and so does one of two
-sums that are exchanged last. A `DataTree` is such a tree with its arrows numbered by their distance from the root. Chunks that travel along the same tree are merged, and
-their shares of the data added; the heaviest tree comes first. Data that follows no tree is shown by step instead.
+(reduce), or both for an allreduce: rows up to the last reduction lead in, the others out, and so does one of two sums
+that are exchanged last. A `DataTree` is such a tree with its arrows numbered by their distance from the root. Chunks
+that travel along the same tree are merged, and their shares of the data added; the heaviest tree comes first. Data that
+follows no tree is shown by step instead.
 
 Example: an allreduce on 3 ranks in a chain 1 - 0 - 2 with one chunk: rows 1 -> 0 and 2 -> 0 reduce, then 0 -> 1 and
 0 -> 2 copy. Both halves are the same tree with root 0, so there is one `DataTree`, SAME_BOTH_WAYS, with the arrows
