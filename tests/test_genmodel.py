@@ -12,22 +12,19 @@ import oracle
 import pytest
 from generate import Case, case, cases
 from hypothesis import example, given
-from quick import in_turn, some
+from quick import some
 from small_plans import only
 
 from antiphon.core.bounds.memory import (
     least_incast,
-    least_json,
     least_memory_accesses,
     list_reductions,
     most_senders,
-    reached_json,
     senders_if_least_memory,
     work_of,
 )
 from antiphon.core.collective import KINDS, Collective, custom_relation
 from antiphon.core.loads import pieces_of
-from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
@@ -36,7 +33,6 @@ from antiphon.cost import Incast, Profile, as_profile, load_profile, prepare, sa
 from antiphon.cost.genmodel import forms
 from antiphon.cost.genmodel.forms import Server, Terms, Tier
 from antiphon.errors import Invalid, Unsupported
-from antiphon.registry import find
 from antiphon.topologies import topology
 
 ALPHA, BETA, EPSILON, W_T = 1e-3, 1e-9, 2e-10, 3
@@ -84,41 +80,6 @@ def test_every_form_agrees_with_its_schedule_for_any_number_of_servers() -> None
         agree(only("halving-doubling", machine), machine, forms.rhd(n, NBYTES, TIER, SERVER))
 
 
-SOME = (4, 6, 12, 16, 24, 30, 36, 64)
-MORE = [
-    pytest.param(n, marks=pytest.mark.slow)
-    for n in range(4, 65)
-    if n not in SOME and any(n % k == 0 for k in range(2, n))
-]
-
-
-@pytest.mark.parametrize("n", in_turn([*SOME, *MORE], 6))
-def test_every_factorisation_agrees(n: int) -> None:
-    machine = star(n)
-    every = list(find("planner", "hierarchical-ps").load()(Request(machine, Collective("allreduce", n))))
-    told = [tuple(map(int, schedule.provenance["options"]["fanins"].split("x"))) for schedule in every]
-    assert (n,) in told
-    assert len(told) == len(set(told)) > 1
-    for fanins, schedule in zip(told, every, strict=True):
-        agree(schedule, machine, forms.hcps(fanins, NBYTES, TIER, SERVER))
-
-
-@pytest.mark.parametrize("kind", forms.HALF_COLLECTIVES)
-@pytest.mark.parametrize("n", [2, 5, 8, 12])
-def test_the_halves_agree(kind: str, n: int) -> None:
-    machine = star(n)
-    # an n-th of nbytes is a block: nbytes is the same buffer here as in the allreduce
-    one = only("hierarchical-ps", machine, kind, fanins=[n])
-    agree(one, machine, forms.cps(n, NBYTES, TIER, SERVER, kind))
-    agree(only("ring", machine, kind, directions=1), machine, forms.ring(n, NBYTES, TIER, SERVER, kind))
-    if n == 8:
-        agree(only("halving-doubling", machine, kind), machine, forms.rhd(n, NBYTES, TIER, SERVER, kind))
-        two = only("hierarchical-ps", machine, kind, fanins="4x2")
-        agree(two, machine, forms.hcps((4, 2), NBYTES, TIER, SERVER, kind))
-    halves = [forms.cps(n, NBYTES, TIER, SERVER, half) for half in forms.HALF_COLLECTIVES]
-    assert (halves[0] + halves[1]).total == pytest.approx(forms.cps(n, NBYTES, TIER, SERVER).total)
-
-
 def test_the_forms_as_printed_where_the_print_is_right() -> None:
     """Table 2 written out, in the paper's symbols: 6 x 4 in full, the delta of three levels, RHD on 12."""
     S, a, b, g, d, e = float(NBYTES), ALPHA, BETA, SERVER.gamma, SERVER.delta, EPSILON
@@ -154,51 +115,6 @@ def test_forms_refuse() -> None:
 
 
 # ---- by hand ----
-
-
-def test_incast_counts_senders_to_one_receiver_tier_by_tier() -> None:
-    """Two switches of 3 below a root: 4 of 5 senders to rank 0 come through the trunk or the own switch."""
-    leaf, trunk = LinkType("ethernet", Fraction(100), 0.0), LinkType("trunk", Fraction(1000), 0.0)
-    ends = [(rank, 6 + rank // 3, leaf) for rank in range(6)]
-    links = [link for a, b, kind in [*ends, (6, 8, trunk), (7, 8, trunk)] for link in both_ways([(a, b)], kind)]
-    machine = build("tree", 6, links, switches=3)
-    senders = rows(machine, "reduce", [(0, 0, src, 0, REDUCE) for src in range(1, 6)])
-    for given_, beta, epsilon, named in [
-        ({"ethernet": Incast(1.0, 3)}, 5 / 100, 5 * (5 - 3) * 1.0, "5 senders"),  # the last link: all five
-        ({"trunk": Incast(1.0, 2)}, 3 / 1000, 3 * (3 - 2) * 1.0, "3 senders"),  # those of the other switch
-        ({"trunk": Incast(1.0, 3)}, 5 / 100, 0, "rank 0"),
-    ]:
-        found = prepare("genmodel", senders, machine, profile=Profile(incast=given_))(100)
-        assert found.terms["beta"] == pytest.approx(beta * 100)
-        assert found.terms["epsilon"] == pytest.approx(epsilon * 100)
-        assert named in found.bottleneck
-    apart = rows(machine, "broadcast", [(0, src, src, (src + 3) % 6, COPY) for src in range(6)])
-    crowd = prepare("genmodel", apart, machine, profile=Profile(incast={"trunk": Incast(1.0, 1)}))(100)
-    assert crowd.terms["epsilon"] == 0  # three messages share the trunk, each to a receiver of its own
-
-
-def test_fan_in_of_reductions() -> None:
-    """Combining f at once is f + 1 accesses; into an empty cell the own value is missing; a lone copy combines none."""
-    machine = star(5)
-    work = Profile(gamma=0.5, delta=0.25)
-
-    def price(schedule: Schedule) -> tuple[float, float]:
-        found = prepare("genmodel", schedule, machine, profile=work)(1)
-        return found.terms["gamma"] * 2, found.terms["delta"] * 4
-
-    at_once = [(0, 0, src, 0, REDUCE) for src in range(1, 5)]
-    assert price(rows(machine, "allreduce", at_once)) == (4, 6)
-    in_turn = [(step, 0, step + 1, 0, REDUCE) for step in range(4)]
-    assert price(rows(machine, "allreduce", in_turn)) == (4, 4 * 3)
-    aside = rows(machine, "allreduce", at_once, dst_slot=np.full(4, 1))
-    assert price(aside) == (3, 5)
-    assert price(rows(machine, "allreduce", at_once[:1], dst_slot=np.array([1]))) == (0, 0)
-    assert price(rows(machine, "broadcast", [(0, 0, 0, 1, COPY)])) == (0, 0)
-    kept = rows(machine, "allreduce", [(0, 0, 1, 1, COPY)], dst_slot=np.array([1]))
-    assert price(kept) == (0, 2)  # a copy in memory: read and written
-    found = prepare("genmodel", rows(machine, "allreduce", at_once), machine, profile=work)(1000)
-    assert found.bottleneck == "rank 0: combining what arrives"
-    assert found.seconds == pytest.approx(sum(found.terms.values()))
 
 
 def test_without_figures_it_is_alpha_beta_and_says_so() -> None:
@@ -390,21 +306,6 @@ def test_theorem_2_and_how_slots_escape_it() -> None:
     assert most_senders(patient) == 1
     assert work_of(patient).most_accesses == 6 + 1
     assert list_reductions(patient).fanin.tolist() == [6]
-
-
-def test_the_distance_from_both() -> None:
-    """As JSON: what `least_json` states of a collective, `reached_json` of a schedule beside it."""
-    wanted = Collective("allreduce", 12)
-    assert least_json(wanted) == {
-        "memory": {"accesses": "13/12", "senders": 11},
-        "incast": {"senders": 1},
-    }
-    around = only("hierarchical-ps", star(12), fanins="6x2")
-    assert reached_json(around) == {
-        "memory": {"accesses": "17/12", "least": "13/12", "gap": pytest.approx(17 / 13)},
-        "incast": {"senders": 5, "least": 1},
-    }
-    assert reached_json(only("ring", star(4), "allgather"))["memory"] == {"accesses": "0", "least": "0", "gap": None}
 
 
 @given(cases())

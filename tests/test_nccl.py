@@ -61,32 +61,6 @@ def price(machine: str, collective: str, nbytes: int, algorithm: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("machine", "ranks", "nodes", "wire", "card"),
-    [
-        ("hgx-h100", 8, 1, 450, 0),
-        ("dgx1v", 8, 1, 150, 0),
-        ("mi300x", 8, 1, 448, 0),
-        ("cluster:box=hgx-h100,boxes=4", 32, 4, 450, 400),
-        ("cluster:box=dgx-a100,boxes=2,nic=200Gbit/s", 16, 2, 300, 200),
-        ("ec2:instance=p4d,instances=2", 16, 2, 300, 50),  # cards that two GPUs share
-        ("cluster:box=hgx-h100,boxes=2,nics=4", 16, 2, 450, 200),
-    ],
-)
-def test_a_machine_as_nccl_sees_it(machine: str, ranks: int, nodes: int, wire: float, card: float) -> None:
-    found = place_of(topology(machine))
-    assert (found.ranks, found.nodes) == (ranks, nodes)
-    assert found.wire == pytest.approx(wire * GB)
-    assert found.card == pytest.approx(card * GB)
-
-
-def test_switches_that_reduce() -> None:
-    assert place_of(topology("hgx-h100")).in_switches
-    assert not place_of(topology("dgx-a100")).in_switches
-    assert not place_of(topology("cluster:box=hgx-h100,boxes=2")).in_network
-    assert place_of(topology("cluster:box=hgx-h100,boxes=2,sharp=true")).in_network
-
-
-@pytest.mark.parametrize(
     ("machine", "collective", "algorithm", "microseconds"),
     [
         # launch 1, hops of 1 within and 10 between, 9 MB over 300 GB/s (30 us) or 200 GB/s (45 us)
@@ -101,22 +75,6 @@ def test_switches_that_reduce() -> None:
 )
 def test_forms(machine: str, collective: str, algorithm: str, microseconds: float) -> None:
     assert price(machine, collective, 9_000_000, algorithm) * 1e6 == pytest.approx(microseconds)
-
-
-@pytest.mark.parametrize(
-    ("collective", "nbytes", "microseconds"),
-    [
-        ("allgather", 8, 1 + 7 * 2),  # 8 on the GPUs: they wait for the launches of the next call
-        ("allreduce", 0, 15),  # as long on both sides
-        ("allreduce", 9_000_000, 1 + 14 + 30 * 14 / 8),  # what the launches take is over long before
-    ],
-)
-def test_one_process_launches_on_one_gpu_after_the_other_while_they_work(
-    collective: str, nbytes: int, microseconds: float
-) -> None:
-    found = price_options(place_of(topology("dgx-a100")), Costs(FLAT, None, True), collective, nbytes)[0]
-    assert found.seconds * 1e6 == pytest.approx(microseconds, rel=1e-5)
-    assert found.seconds == pytest.approx(sum(found.terms.values()))
 
 
 @pytest.mark.parametrize(
@@ -266,18 +224,6 @@ def test_files_of_calls() -> None:
             read_calls(json.dumps({**whole, **changed}).encode())
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["predict", "--library", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB:1GB:1000", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["algorithm"] for row in rows][::2] == [RING, NVLS]
-    assert run(["predict", "--library", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB"]) == 0
-    line, *below = capsys.readouterr().out.splitlines()[1:]
-    assert "ring ll" in line
-    words = " ".join(" ".join(below).split())
-    assert "SMs of each GPU, taken at most while it runs (small calls take fewer): 24 of 132 by ring" in words
-    assert "figures: GPU h100 calibrated by h100-p5-1" in words
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -421,15 +367,6 @@ def test_forms_of_symmetric_kernels(kind: str, protocol: str, hops: int, wires: 
     }
     assert found[f"symmetric {protocol}"].seconds * 1e6 == pytest.approx(1 + hops + 30 * wires)
     assert "symmetric nvls" not in found
-
-
-@pytest.mark.parametrize(("collective", "machine"), [("allreduce", "dgx-a100"), ("allgather", "mi300x")])
-def test_what_no_engine_can_do_is_not_priced(collective: str, machine: str) -> None:
-    name = "rccl" if machine == "mi300x" else "nccl"
-    (row,) = antiphon.predict(collective, "1MB", topology=machine, library=name)
-    assert row["without_sms"] is None
-    with pytest.raises(Unsupported, match="none of copies can do"):
-        antiphon.predict(collective, "1MB", topology=machine, library=f"{name}:algorithm=copies")
 
 
 @pytest.mark.parametrize(
