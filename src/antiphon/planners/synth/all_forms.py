@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -112,6 +112,9 @@ class SumPoint:
         return Fraction(self.rounds, self.chunks)
 
 
+Try = tuple[int, str, Callable[..., Sums], tuple[Any, ...]]  # number, engine, its function and arguments
+
+
 @dataclass(eq=False)
 class AllForms:
     """The search of an allreduce (or another collective of sums) in every form. `search`, `problem`: its allgather,
@@ -125,7 +128,7 @@ class AllForms:
     problem: CanonicalProblem
     budget: EffortBudget
     shapes: dict[int, list[Shape]] = field(default_factory=dict)
-    refuted: set[tuple[int, int, int, int]] = field(default_factory=set)  # chunks, steps, rounds, number of shape
+    refuted: set[tuple[int, int, int, int]] = field(default_factory=set)  # chunks, steps, rounds, number of a try
     least_sends: dict[int, tuple[Fraction, dict[str, Any]]] = field(default_factory=dict)  # by steps
 
     @cached_property
@@ -270,75 +273,51 @@ class AllForms:
 
     def find_point(self, turn: int, chunks: int, steps: int, rounds: int) -> SumPoint | None:
         """Return an allreduce with these figures (or fewer steps and rounds), or None if this turn finds none."""
-        work, search = self.work, self.search
-        conflicts = SUM_LIMITS.first_conflicts * 4**turn
-        max_size = min(SUM_LIMITS.first_size * 4**turn, self.max_size)
-        shapes = self._list_shapes(chunks)
-        point = self._find_tree_pairs(turn, chunks, steps, rounds)
-        if point is not None:
-            return point
-        tried = 0
-        for number, shape in enumerate(shapes):
-            if self._size_of(shape, steps) > max_size or shape.slots > turn + 1:
-                continue
-            if tried == SUM_LIMITS.first_shapes * 2**turn:
-                break
-            tried += 1
+        effort = Effort(SUM_LIMITS.first_conflicts * 4**turn, seed=self.work.seed + turn)
+        for number, engine, solve, arguments in self._list_tries(turn, chunks, steps, rounds):
             if (chunks, steps, rounds, number) in self.refuted:
                 continue
             self.budget.check()
-            work.tell(
-                f"every form, C = {chunks}, S = {steps}, R = {rounds}: {conflicts} conflicts, symmetry "
-                f"{len(shape.group)}/{len(shape.fixing)}"
+            self.work.tell(
+                f"every form, C = {chunks}, S = {steps}, R = {rounds}: {effort.conflicts} conflicts, as {engine}"
             )
-            effort = Effort(conflicts, seed=work.seed + turn)
-            answer: Sums = search.run_solver(
-                solve_sums, search.instance, self.target, (steps, rounds), shape, effort, self.budget.left()
-            )
+            answer: Sums = self.search.run_solver(solve, self.search.instance, *arguments, effort, self.budget.left())
             self.budget.pay(answer.price)
             if answer.sends is not None:
-                return self._make_point(chunks, answer, "sums")
+                return self._make_point(chunks, answer, engine)
             if answer.refuted:
                 self.refuted.add((chunks, steps, rounds, number))
         return None
 
-    def _find_tree_pairs(self, turn: int, chunks: int, steps: int, rounds: int) -> SumPoint | None:
-        """Return an allreduce of two trees per chunk, or None if this turn finds none."""
-        instance, search = self.search.instance, self.search
+    def _list_tries(self, turn: int, chunks: int, steps: int, rounds: int) -> Iterator[Try]:
+        """Yield what a turn tries: tree pairs where links are nearly full, then sums, each under some symmetries."""
+        instance, max_size = self.search.instance, min(SUM_LIMITS.first_size * 4**turn, self.max_size)
         capacity = rounds * sum(instance.capacity[: len(instance.bonds)])
-        if not SUM_LIMITS.min_load * capacity <= 2 * (instance.ranks - 1) * chunks <= capacity:
-            return None
-        effort = Effort(SUM_LIMITS.first_conflicts * 4**turn, seed=self.work.seed + turn)
-        max_size = min(SUM_LIMITS.first_size * 4**turn, self.max_size)
-        fitting = [
-            number for number, images in enumerate(self._image_sets)
-            if len(images) <= chunks and sum(divmod(chunks, len(images))) * steps * len(instance.arcs) * 3 <= max_size
+        if SUM_LIMITS.min_load * capacity <= 2 * (instance.ranks - 1) * chunks <= capacity:
+            sets = [
+                (number, images) for number, images in enumerate(self._image_sets) if len(images) <= chunks
+                and sum(divmod(chunks, len(images))) * steps * len(instance.arcs) * 3 <= max_size
+            ]  # fmt: skip
+            for number, images in sets[: SUM_LIMITS.first_images * 2**turn]:
+                yield -1 - number, "tree pairs", solve_tree_pairs, ((chunks, steps, rounds), images)
+        shapes = [
+            (number, shape) for number, shape in enumerate(self._list_shapes(chunks))
+            if self._size_of(shape, steps) <= max_size and shape.slots <= turn + 1
         ]  # fmt: skip
-        for number in fitting[: SUM_LIMITS.first_images * 2**turn]:
-            if (chunks, steps, rounds, -1 - number) in self.refuted:
-                continue
-            self.budget.check()
-            images = self._image_sets[number]
-            answer: Sums = search.run_solver(
-                solve_tree_pairs, instance, (chunks, steps, rounds), images, effort, self.budget.left()
-            )
-            self.budget.pay(answer.price)
-            if answer.sends is not None:
-                return self._make_point(chunks, answer, "tree pairs")
-            if answer.refuted:
-                self.refuted.add((chunks, steps, rounds, -1 - number))
-        return None
+        for number, shape in shapes[: SUM_LIMITS.first_shapes * 2**turn]:
+            yield number, "sums", solve_sums, (self.target, (steps, rounds), shape)
 
     @cached_property
     def _image_sets(self) -> list[tuple[Image, ...]]:
-        """Symmetries to try for two trees per chunk, the smallest encodings first; none if ranks take no part."""
+        """Symmetries to try for tree pairs, the smallest encodings first; none if ranks take no part."""
         if self.work.collective.kind != "allreduce" or len(self.target.inputs) < self.search.instance.ranks:
             return []
-        alike: dict[tuple[int, int], list[tuple[Image, ...]]] = {}
-        for images in list_images(self.search.instance, self.search.group, [sorted(s) for s in self._subgroups]):
-            backwards = sum(image.backwards for image in images)
-            alike.setdefault((-len(images), -backwards), []).append(images)
-        return [images for _, sets in sorted(alike.items()) for images in sets[: SUM_LIMITS.alike]]
+        subgroups_by_size: dict[int, list[list[int]]] = {}
+        for subgroup in self._subgroups:
+            subgroups_by_size.setdefault(len(subgroup), []).append(sorted(subgroup))
+        subgroups = [s for alike in subgroups_by_size.values() for s in alike[: SUM_LIMITS.alike]]
+        images = list_images(self.search.instance, self.search.group, subgroups)
+        return sorted(images, key=lambda images: -len(images))
 
     def is_exhausted(self, chunks: int, steps: int, rounds: int) -> bool:
         """Return whether it is proved that no such allreduce exists with up to the maximum number of slots."""
