@@ -49,18 +49,14 @@ class Price:
 
 
 def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
-    """Return the ranks of a process group on the machine.
-
-    If the traces do not name them: the first ranks of the machine; () if the group's ranks may be spread over more
-    hosts than these.
-    """
+    """Return the ranks of a process group on the machine: the first ones, if the traces do not name them."""
     members = group.members or tuple(range(min(group.size, machine.ranks + 1)))
     if max(members) >= machine.ranks:
         raise Invalid(
             f"the job has a rank {max(members)} in group {quote(group.name)}, and {machine.name} has {machine.ranks} "
             "ranks; give the machine that it ran on"
         )
-    return () if group.may_span_hosts and not group.members and group.size < machine.ranks else members
+    return members
 
 
 @dataclass
@@ -90,7 +86,7 @@ class ByPlans:
         return self._priced[key]
 
     def _members(self, kind: str, about: ProcessGroup) -> tuple[int, ...]:
-        """Return the ranks of a group; () if they are unknown, or have no such collective."""
+        """Return the ranks of a group; () if they have no such collective."""
         return members_of(about, self.machine) if kind in KINDS and about.size > 1 else ()
 
     def find_plan(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Plan | None:
@@ -213,8 +209,7 @@ class ByLibrary:
 
         if kind not in PRICED_KINDS or about.size < 2:
             return None
-        members = members_of(about, self.machine)
-        library = self._library_for(members) if members else None
+        library = self._library_for(members_of(about, self.machine))
         if library is None:
             return None
         try:

@@ -64,7 +64,6 @@ class ProcessGroup:
     name: str
     size: int  # number of ranks
     members: tuple[int, ...] = ()  # its ranks; () if the traces do not list them
-    may_span_hosts: bool = False  # whether ranks that are not listed may be on several hosts
 
 
 @dataclass(frozen=True)
