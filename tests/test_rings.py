@@ -4,11 +4,10 @@ import re
 from fractions import Fraction
 from itertools import pairwise as adjacent
 from itertools import permutations, product
-from typing import Any
 
 import numpy as np
 import pytest
-from entries import loggp, ring
+from entries import ring
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
@@ -18,8 +17,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
 from antiphon.core.request import Request
-from antiphon.core.reshape import only as keep
-from antiphon.core.schedule import Local, Schedule
+from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
@@ -71,24 +69,6 @@ def test_no_more_rings_than_proved(data: st.DataObject, size: int) -> None:
         assert found.at_most == int(numbers[1])
 
 
-def test_the_plan_says_why_there_are_no_more_rings() -> None:
-    def told(spec: str, **options: Any) -> dict[str, Any]:
-        found: dict[str, Any] = only("multi-ring", topology(spec), "allgather", **options).provenance["found"]
-        return found
-
-    dies = told("mi250")
-    assert (len(dies["rings"]), dies["rings found"], dies["no more exist"]) == (6, 6, True)
-    assert dies["because"] == "only 6 units of links leave ranks 0,1"
-    assert (
-        told("full:ranks=10")["because"] == "only 9 units of links leave rank 0"
-        or len(told("full:ranks=10")["rings"]) == 9
-    )
-    fewer = told("dgx1v", rings=2)
-    assert (len(fewer["rings"]), fewer["rings found"]) == (2, 6)
-    four = told("full:ranks=4")
-    assert (four["rings found"], four["because"]) == (2, "every ring was listed, and no more of them fit")
-
-
 @pytest.mark.parametrize(
     ("spec", "because"),
     [("star:ranks=5", "enter rank 0"), ("dgx2", "enter rank 0"), ("cluster:box=dgx-a100,boxes=2", "enter host0"),
@@ -118,33 +98,7 @@ def test_no_rings_are_faster_than_can_be(data: st.DataObject, ranks: int) -> Non
         assert step_loads(machine, [[0, *cycle]]).max() >= least * (1 - 1e-9)
 
 
-def test_complete_networks_gather_at_the_bound() -> None:
-    """P - 1 rings use all links all the time; P - 2 do not."""
-    for ranks in (10, 16, 22):
-        machine = topology(f"full:ranks={ranks}")
-        schedule = only("multi-ring", machine, "allgather")
-        assert len(schedule.chunks) == ranks * (ranks - 1)
-        assert slowness(schedule, machine) == 1
-
-
 # --- alltoall the shorter way ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ranks", range(3, 14))
-def test_alltoall_around_a_ring_takes_the_shorter_way(ranks: int) -> None:
-    machine = topology(f"ring:ranks={ranks}")
-    schedule = only("ring", machine, "alltoall")
-    assert schedule.steps == ranks // 2
-    assert slowness(schedule, machine) == 1
-    away = (schedule.dst - schedule.src) % ranks
-    weight = schedule.chunks.share[schedule.chunk]
-    assert weight[away == 1].sum() == weight[away == ranks - 1].sum()  # the halves of the tied ones split evenly
-    member, origin = np.divmod(schedule.chunks.block[schedule.chunk], ranks)
-    distance = np.minimum((member - origin) % ranks, (origin - member) % ranks)
-    hops = np.bincount(schedule.chunk, minlength=len(schedule.chunks))[schedule.chunk]
-    assert np.array_equal(hops, distance)
-    (row,) = run_local(schedule, 4 * ranks * 6, repeat=1)
-    assert row["correct"]
 
 
 @given(half=st.integers(1, 6), data=st.data())
@@ -169,12 +123,6 @@ def test_whole_vectors_are_yielded_beside_parts_or_asked_for() -> None:
     assert len(list(ring(Request(machine, target), undivided=False))) == 1
     with pytest.raises(Unsupported, match="even number"):
         list(ring(Request(topology("ring:ranks=5"), Collective("allreduce", 5)), undivided=True))
-
-
-def test_one_way_round_everything_goes_that_way() -> None:
-    schedule = only("ring", topology("ring:ranks=6"), "alltoall", directions=1)
-    assert schedule.steps == 5
-    assert set(((schedule.dst - schedule.src) % 6).tolist()) == {1}
 
 
 @given(ranks=st.integers(2, 9), data=st.data())
@@ -271,34 +219,9 @@ def test_equal_groups_are_told_in_two_ways() -> None:
         assert timeline(told, machine).total == timeline(plain, machine).total
 
 
-@pytest.mark.parametrize(
-    ("members", "told", "steps"), [("0,1,2,3,8,9,10", "4+3", 8), ("0,8,9,10", "1+3", 6), ("0,1,8,9", "2x2", 4)]
-)
-def test_an_allocation_in_two_boxes(members: str, told: str, steps: int) -> None:
-    ranks = [int(rank) for rank in members.split(",")]
-    machine = keep(topology("cluster:box=dgx-a100,boxes=2"), ranks)
-    schedule = only("hierarchical-ring", machine, Collective("allreduce", 16, tuple(ranks)))
-    assert schedule.provenance["options"]["fanins"] == told
-    assert schedule.steps == steps
-
-
 def test_the_places_of_an_asymmetric_network() -> None:
     machine = topology("asy384")
     groups, seating = groups_from_places(machine, range(384))
     assert (str(groups), seating, steps_of(groups)) == ("8*32+8*16", list(range(384)), 46)
     schedule = only("hierarchical-ring", machine, "broadcast", pieces=1)
     assert schedule.steps == 46
-
-
-# --- local work -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "copies"), [("allgather", 1), ("reducescatter", 1), ("allreduce", 2), ("alltoall", 2)]
-)
-def test_bruck_rotates_its_buffer(kind: str, copies: int) -> None:
-    machine = star(5)
-    schedule = only("bruck", machine, kind)
-    assert schedule.local == (Local("rotation", Fraction(copies)),)
-    predicted = loggp(schedule, machine, local="on")(10**9)
-    assert predicted.terms["local"] == pytest.approx(copies * 10**9 / 100e9)

@@ -10,7 +10,7 @@ from small_plans import direct, of_rows, run_local
 
 import antiphon
 from antiphon.core.collective import Collective, custom_relation
-from antiphon.core.datatypes import DATA_TYPES, OPERATORS, data_type
+from antiphon.core.datatypes import DATA_TYPES, OPERATORS
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.errors import Invalid
 from antiphon.runtimes.measure import local
@@ -67,16 +67,6 @@ def test_a_row_means_what_nccl_tests_means() -> None:
     assert row["busbw"] == pytest.approx(row["algbw"] * 3 / 2)
     (row,) = run_local(exchange(), 0)
     assert (row["nbytes"], row["algbw"], row["correct"]) == (0, 0, True)
-
-
-def test_counting_a_rank_twice_is_wrong_in_every_element() -> None:
-    twice = of_rows(Collective("reduce", 2), [(0, 0, 1, 0, REDUCE), (1, 0, 1, 0, REDUCE)])
-    for dtype in ("int8", "float16", "bfloat16", "float32", "float64"):
-        (row,) = run_local(twice, 4000, dtype)
-        assert not row["correct"]
-        assert row["wrong"] > 0.9 * row["nbytes"] / data_type(dtype).itemsize
-    (row,) = run_local(twice, 4000, op="max")
-    assert row["correct"]  # a maximum does not mind
 
 
 def test_a_wrong_place_is_wrong() -> None:
@@ -150,24 +140,9 @@ def inputs(made: RandomData) -> list[Array]:
     return found
 
 
-def test_rounding_matters_in_the_data() -> None:
-    """Else a tolerance would prove nothing: sums in another order differ in some bit."""
-    a, b, c, d = inputs(RandomData(Collective("allreduce", 4), 1024, np.dtype(np.float32), "sum"))
-    assert np.count_nonzero((a + b) + (c + d) != ((a + b) + c) + d) > 100
-    assert any(np.count_nonzero(x.view(np.uint32) & 1) for x in (a, b, c, d))
-
-
 def test_products_of_whole_numbers_do_not_vanish() -> None:
     given = inputs(RandomData(Collective("allreduce", 16), 4096, np.dtype(np.int8), "prod"))
     assert combine_rows(given, np.dtype(np.int8), "prod").all()
-
-
-def test_the_same_seed_gives_the_same_data() -> None:
-    def data(seed: int) -> bytes:
-        made = RandomData(Collective("allreduce", 2), 100, np.dtype(np.int16), "sum", seed=seed)
-        return b"".join(x.tobytes() for x in inputs(made))
-
-    assert data(3) == data(3) != data(4)
 
 
 @pytest.mark.parametrize(
@@ -199,14 +174,3 @@ def test_checksums_tell_results_apart() -> None:
     first, again, other = (row["digests"] for row in rows)
     assert len(first) == 1
     assert first == again != other
-
-
-def test_less_than_an_element_is_rounded_up_to_one() -> None:
-    """Nothing at all would be right whatever the plan does."""
-    plan = antiphon.plan("allreduce", "full:ranks=2", planner="direct")
-    assert [row["nbytes"] for row in antiphon.run(plan, [3, "1:6", 9], repeat=1)] == [4, 4, 4, 4, 4, 8]
-    assert [row["nbytes"] for row in antiphon.run(plan, 0, repeat=1)] == [0]
-    spread = antiphon.plan("alltoall", "full:ranks=2", planner="direct")
-    (row,) = antiphon.run(spread, 3, repeat=1)
-    assert row["nbytes"] == 8  # an element for each rank
-    assert row["correct"]
