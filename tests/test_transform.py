@@ -13,16 +13,13 @@ from entries import direct
 from generate import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
 from small_plans import full
 
 from antiphon.core import reshape
 from antiphon.core.collective import Collective
 from antiphon.core.loads import claims, timeline
 from antiphon.core.request import Request
-from antiphon.core.routes import Routes, opposite_links
-from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
-from antiphon.core.symmetry import automorphisms, link_map
+from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.transform import (
     clean,
@@ -52,12 +49,6 @@ def ring_allgather(ranks: int) -> Schedule:
     wanted = Collective("allgather", ranks)
     step, here = np.divmod(np.arange((ranks - 1) * ranks), ranks)
     return Schedule(wanted, cut(wanted, 1), step, (here - step) % ranks, here, (here + 1) % ranks, here * 0)
-
-
-def chain_broadcast(ranks: int) -> Schedule:
-    wanted = Collective("broadcast", ranks)
-    here = np.arange(ranks - 1)
-    return Schedule(wanted, cut(wanted, 1), here, here * 0, here, here + 1, here * 0)
 
 
 def right(schedule: Schedule, topology: Topology) -> bool:
@@ -131,18 +122,6 @@ def test_the_inverse_achieves_the_dual_and_its_inverse_is_the_schedule(case: gen
     assert forth.same_as(replace(original, provenance={})), shift
 
 
-def test_most_plain_schedules_can_be_inverted() -> None:
-    done = 0
-    for seed in range(examples(120)):
-        case = generate.case(seed, "broadcast")
-        try:
-            invert(case.schedule)
-            done += 1
-        except Unsupported:
-            pass
-    assert done >= examples(120) // 2
-
-
 @given(cases("reducescatter"), st.integers(0, 2**30))
 def test_allreduce_is_reducescatter_then_allgather(case: generate.Case, seed: int) -> None:
     first = case.schedule
@@ -185,22 +164,6 @@ def at_once(kind: str, ranks: int, groups: Sequence[Sequence[int]], shares: list
 
 
 BOXES, PAIRS = [[0, 1, 2], [3, 4, 5]], [[0, 3], [1, 4], [2, 5]]
-
-
-def test_two_boxes_side_by_side_and_across_them() -> None:
-    inside = at_once("reducescatter", 6, BOXES)
-    assert inside.collective.kind == "custom"
-    assert right(inside, full(6))
-    whole = compose(compose(inside, at_once("allreduce", 6, PAIRS, [1, 1, 1])), at_once("allgather", 6, BOXES))
-    assert whole.collective == Collective("allreduce", 6)
-    assert right(whole, full(6))
-    assert whole.transfers == 2 * 6 * 2 + 6  # on thirds of the data
-    gathered = compose(at_once("allgather", 6, PAIRS, [1, 1, 1]), at_once("allgather", 6, BOXES))
-    assert gathered.collective == Collective("allgather", 6)
-    assert right(gathered, full(6))
-    scattered = compose(at_once("reducescatter", 6, BOXES), at_once("reducescatter", 6, PAIRS, [1, 1, 1]))
-    assert scattered.collective == Collective("reducescatter", 6)
-    assert right(scattered, full(6))
 
 
 def test_what_has_a_root_is_composed_over_groups() -> None:
@@ -254,30 +217,6 @@ def test_random_groups_put_together(data: st.DataObject) -> None:
 # ---- by hand ----
 
 
-def test_compose_cuts_at_the_borders_of_both() -> None:
-    ranks = 3
-    gathers = ring_allgather(ranks)
-    both = compose(split(invert(gathers), 2), split(gathers, 3))
-    assert len(both.chunks) == ranks * 4  # sixths at 0, 2, 3 and 4
-    assert right(both, circle(ranks))
-
-
-def test_compose_then_pipeline_is_faster_than_one_pipeline_after_the_other() -> None:
-    """A chain of 8 in 64 pieces: 1.20 of nbytes over a link against 2.19 (here with reduce and broadcast)."""
-    spreads = chain_broadcast(8)
-    gathers = invert(spreads)
-    machine = circle(8)
-    together = compose(pipeline(gathers, 64), pipeline(spreads, 64))
-    apart = compose(expand(pipeline(gathers, 64)), expand(pipeline(spreads, 64)))
-    assert together.pieces == 64
-    assert apart.pieces == 1
-    assert right(together, machine)
-    assert right(apart, machine)
-    times = [float(timeline(s, machine).total * 10**9) for s in (together, apart)]
-    assert times[0] == pytest.approx(1.20, abs=0.01)
-    assert times[1] == pytest.approx(2.19, abs=0.01)
-
-
 def test_inverting_refuses_what_would_count_twice() -> None:
     exchange = Collective("allreduce", 2)
     with pytest.raises(Unsupported, match="compose"):
@@ -289,40 +228,6 @@ def test_inverting_refuses_what_would_count_twice() -> None:
     twice = Schedule(wanted, cut(wanted, 1), [0, 1, 2], [0, 0, 0], [0, 1, 0], [1, 2, 2], [1, 1, 0])
     with pytest.raises(Unsupported):
         invert(replace(twice, op=np.array([1, 1, 1], np.uint8)))
-
-
-def test_a_relay_copies_when_inverted() -> None:
-    """0 to 2 by way of 1, which takes no part: inverted, nothing is combined at the relay."""
-    machine = build("line", 3, both_ways([(0, 1), (1, 2)], LINK))
-    wanted = Collective("broadcast", 3, members=(0, 2))
-    spread = Schedule(wanted, cut(wanted, 1), [0, 1], [0, 0], [0, 1], [1, 2], [0, 0])
-    gathered = invert(spread)
-    assert right(gathered, machine)
-    assert dict(zip(gathered.dst.tolist(), gathered.op.tolist(), strict=True)) == {1: COPY, 0: REDUCE}
-
-
-def test_inverting_on_the_same_machine_takes_the_links_back() -> None:
-    fast, slow = LinkType("nvlink", Fraction(4)), LinkType("pcie", Fraction(1))
-    machine = build("pair", 2, both_ways([(0, 1)], fast) + both_ways([(0, 1)], slow))
-    wanted = Collective("broadcast", 2)
-    spread = Schedule(wanted, cut(wanted, 1), [0], [0], [0], [1], [0], route=[0], routes=Routes.of([[2]]))
-    assert right(invert(spread), reshape.reverse(machine))
-    assert not verify(invert(spread), machine).ok
-    gathered = invert(spread, opposite_links(machine))
-    assert right(gathered, machine)
-    assert gathered.routes[0] == (3,)
-    with pytest.raises(Unsupported, match="no equal link back"):
-        opposite_links(build("one way", 2, [(0, 1, fast)]))
-
-
-def test_replicating_under_rotations_balances_the_load() -> None:
-    ranks = 4
-    machine = circle(ranks)
-    broadcast_like = ring_allgather(ranks)
-    turns = [np.roll(np.arange(ranks), k) for k in range(ranks)]
-    many = merge([relabel(broadcast_like, turn, link_map(machine, turn)) for turn in turns])
-    assert right(many, machine)
-    assert len(automorphisms(machine)) >= 2
 
 
 def test_unequal_shares_of_two_trees() -> None:
