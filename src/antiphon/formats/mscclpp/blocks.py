@@ -143,7 +143,8 @@ def gpu_of(
             channels_of_lane[lane][peer] = len(channels[channel_type])
             channels[channel_type].append(peer)
     # 2. Blocks: cut each lane into thread blocks that respect the executor's limits.
-    gpu = Gpu([], channels, [], Chaining(max_crowd), ends.switch_groups)
+    moving_streams = sum(map(_moves_data, steps_of_lane[::group]))
+    gpu = Gpu([], channels, [], Chaining(max_crowd), ends.switch_groups, moving_streams, group)
     buffers: dict[BufferKey, int] = {}
     for first_lane in range(0, len(steps_of_lane), group):
         if not steps_of_lane[first_lane]:

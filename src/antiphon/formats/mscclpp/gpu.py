@@ -59,10 +59,13 @@ class Chaining:
 
 @dataclass
 class Gpu:
-    """A rank. `channels[type]`: the peer of each channel of this type."""
+    """A rank. `channels[type]`: the peer of each channel of this type. `moving_streams`: those that move data, each in
+    `group` thread blocks at once."""
 
     blocks: list[BlockText]
     channels: dict[str, list[int]]
     buffers: list[BufferKey]
     chaining: Chaining
     switch_groups: list[SwitchGroup] = field(default_factory=list)
+    moving_streams: int = 0
+    group: int = 1

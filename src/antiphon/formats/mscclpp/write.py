@@ -295,13 +295,12 @@ class _Writer:
             yield _Variant(in_place, head, plan.gpus)
 
     def _find_too_few_blocks(self, variant: _Variant) -> int:
-        """Return the number of thread blocks of the busiest rank that move data if more blocks would have work in large
-        calls; otherwise the option `blocks`. 3/4 of the useful blocks count as enough."""
-        blocks_of_gpu = [["".join(block.operations) for block in gpu.blocks] for gpu in variant.gpus]
-        moving = max(sum('"src_buff"' in text for text in texts) for texts in blocks_of_gpu)
-        has_groups = any('"tbg_info"' in text for texts in blocks_of_gpu for text in texts)
-        useful = min(self.blocks, moving * (variant.head.largest_chunk // MIN_SHARE))
-        return self.blocks if variant.head.packets or has_groups or 4 * moving >= 3 * useful else moving
+        """Return the number of thread blocks of the busiest rank that move data at once if more would have work in
+        large calls; otherwise the option `blocks`. 3/4 of the useful blocks count as enough."""
+        gpu = max(variant.gpus, key=lambda gpu: gpu.moving_streams)
+        moving = gpu.moving_streams * gpu.group
+        useful = min(self.blocks, gpu.moving_streams * (variant.head.largest_chunk // MIN_SHARE))
+        return self.blocks if variant.head.packets or 4 * moving >= 3 * useful else moving
 
     def _note_staged(self, label: str, entry: Entry, largest_by_packets: int, variants: Sequence[_Variant]) -> str:
         """Return a note on the part of an entry's range that staged plans serve."""
