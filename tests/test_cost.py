@@ -17,9 +17,9 @@ from tables import listed
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
-from antiphon.core.loads import claims, pieces_of
+from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import Local, Schedule, cut
-from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
 from antiphon.cost import Prediction, Profile, load_profile, predict, prepare, simulate
 from antiphon.cost import trace as tracing
@@ -73,25 +73,6 @@ def test_the_formula_holds_for_rings(model: str, kind: str, machine: str, direct
         assert ready(nbytes).terms["latency"] == pytest.approx(figures["steps"] * alpha, rel=1e-12)
 
 
-def test_whole_rounds_or_fractions() -> None:
-    """Three chunks over a link of two units: 2 rounds for SCCL, 1.5 link by link."""
-    double = LinkType("nvlink", Fraction(2), 1.0)
-    machine = build("pair", 2, both_ways([(0, 1)], double), unit=Fraction(1))
-    made = sends(machine, [(0, chunk, 0, 1) for chunk in range(3)], 3)
-    assert claims(made, machine)["rounds"] == 2
-    assert seconds("alpha-beta", made, machine, 300) == pytest.approx(1 + 150)
-    assert seconds("sccl", made, machine, 300) == pytest.approx(1 + 200)
-
-
-def test_sccl_has_one_latency() -> None:
-    slow = LinkType("ib", Fraction(1), 2.0)
-    machine = build("mixed", 3, [(0, 1, UNIT), (1, 2, slow)])
-    made = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)])
-    assert seconds("alpha-beta", made, machine, 10) == 1 + 2 + 20
-    with pytest.raises(Unsupported, match="alpha-beta"):
-        prepare("sccl", made, machine)
-
-
 # ---- messages, routes, limits ----
 
 
@@ -106,26 +87,6 @@ def test_latency_counts_per_message_not_per_chunk(model: str) -> None:
     assert list(found.critical_path) == [(0, 0, 1)]
     after = sends(machine, [(chunk, chunk, 0, 1) for chunk in range(4)], 4)
     assert seconds("alpha-beta", after, machine, 8) == 4 + 8
-
-
-@pytest.mark.parametrize("model", ["alpha-beta", "critical-path"])
-def test_a_route_through_switches(model: str) -> None:
-    """Its latencies add up, and its narrowest link holds it up."""
-    wide = LinkType("nvlink", Fraction(4), 0.5)
-    machine = build("star", 3, [(0, 3, wide), (3, 1, UNIT), (3, 2, wide)], switches=1, places=["a", "b", "c", "leaf"])
-    assert seconds(model, sends(machine, [(0, 0, 0, 1)]), machine, 12) == 1.5 + 12
-    found = prepare(model, sends(machine, [(0, 0, 0, 1), (0, 0, 0, 2)]), machine)(12)
-    assert found.terms == {"latency": 1.5, "bandwidth": 12}
-    assert found.bottleneck == "link 1 (switch leaf to rank 1, nvlink)"
-
-
-@pytest.mark.parametrize("model", ["alpha-beta", "critical-path"])
-def test_a_shared_limit(model: str) -> None:
-    limit = SharedLimit("nic of host 0", (0, 1), Fraction(1, 2))
-    machine = build("pcie", 3, [(0, 1, UNIT), (0, 2, UNIT)], limits=[limit])
-    found = prepare(model, sends(machine, [(0, 0, 0, 1), (0, 0, 0, 2)]), machine)(10)
-    assert found.terms["bandwidth"] == 40  # 20 bytes at half a byte per second
-    assert found.bottleneck == "limit nic of host 0"
 
 
 def test_local_work_has_a_price_where_somebody_does_it() -> None:
@@ -161,21 +122,6 @@ def test_a_bad_route_is_named() -> None:
     for model in (*MODELS, "flows"):
         with pytest.raises(Invalid, match="step 3, chunk 0"):
             prepare(model, sends(chain(3), [(3, 0, 0, 2)]), chain(3))
-
-
-# ---- without barriers, by hand ----
-
-
-def test_asynchrony_wins() -> None:
-    """Two independent pairs, each slow in another step: barriers add up the slow ones, messages do not wait."""
-    slow = LinkType("ib", Fraction(1, 10), 0.0)
-    quick = LinkType("nvlink", Fraction(1), 0.0)
-    machine = build("pairs", 6, [(0, 1, slow), (1, 2, quick), (3, 4, quick), (4, 5, slow)])
-    made = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2), (0, 1, 3, 4), (1, 1, 4, 5)], 2)
-    assert seconds("alpha-beta", made, machine, 20) == 100 + 100
-    found = prepare("critical-path", made, machine)(20)
-    assert found.seconds == 100 + 10
-    assert list(found.critical_path) in ([(0, 0, 1), (1, 1, 2)], [(0, 3, 4), (1, 4, 5)])
 
 
 # ---- against plain loops ----
@@ -343,45 +289,6 @@ def test_too_many_pieces_give_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         prepare("alpha-beta", few, machine).events(80)  # type: ignore[attr-defined]
     deep = pipeline(few, 2**20)
     assert seconds("alpha-beta", deep, machine, 2**20) == 2 * (2**20 + 1)
-
-
-def test_a_profile_overrides() -> None:
-    machine = build(
-        "mixed",
-        3,
-        [(0, 1, UNIT), (1, 2, LinkType("ib", Fraction(2), 3.0))],
-        limits=[SharedLimit("x", (1,), Fraction(1))],
-    )
-    made = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)])
-    given_ = Profile(alpha={"ib": 5.0}, bandwidth_factor={"ib": Fraction(1, 2)})
-    for model in ("alpha-beta", "critical-path"):
-        assert seconds(model, made, machine, 10) == (1 + 10) + (3 + 10)
-        assert seconds(model, made, machine, 10, profile=given_) == (1 + 10) + (5 + 20)
-    with pytest.raises(Invalid, match=r"only ib, nvlink"):
-        prepare("alpha-beta", made, machine, profile=Profile(alpha={"nvlnk": 1.0}))
-
-
-def test_figures_of_one_size_are_the_same_whatever_the_size(tmp_path: Path) -> None:
-    """What stands at one size is constant, and reads back as the same profile."""
-    level = {"sizes": 1048576, "L": 1e-5, "o_s": 4e-6, "o_r": 4e-6, "g": 1.3e-5, "G": 4e-11}
-    text = {"format": "antiphon-profile", "version": 1, "name": "mine", "loggp": {"levels": [level]}}
-    (tmp_path / "given.json").write_text(json.dumps(text))
-    given = load_profile(tmp_path / "given.json")
-    (tmp_path / "again.json").write_text(json.dumps(given.as_json()))
-    assert load_profile(tmp_path / "again.json") == given
-
-
-def test_a_profile_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    whole = {
-        "format": "antiphon-profile", "version": 1, "name": "mine", "alpha": {"nvlink": "0.7us", "ib": 2e-6},
-        "bandwidth_factor": {"ib": 0.92}, "memory_bandwidth": "450GB/s",
-    }  # fmt: skip
-    path.write_text(json.dumps(whole))
-    want = Profile("mine", {"nvlink": 7e-7, "ib": 2e-6}, {"ib": Fraction(92, 100)}, Fraction(450 * 10**9))
-    assert load_profile(path) == want
-    path.write_text('{"format": "antiphon-profile", "version": 1}')
-    assert load_profile(path) == Profile()
 
 
 @pytest.mark.parametrize(("text", "says"), listed("refused-profiles"))

@@ -25,7 +25,6 @@ from antiphon.topologies import topology
 UNIT = LinkType("nvlink", Fraction(1), 0.0)  # a byte per second
 WIDE = LinkType("nvlink", Fraction(100), 0.0)
 TABLE5 = "genmodel-table5"
-TERMS = ("alpha", "beta", "epsilon", "gamma", "delta")
 
 
 def sends(machine: Topology, rows: list[tuple[int, ...]], chunks: int = 1, op: int = 0, **more: Any) -> Schedule:
@@ -96,65 +95,6 @@ def test_who_gets_what(name: str) -> None:
     assert ends(machine, rows, chunks, nbytes) == pytest.approx(seconds, rel=1e-12)
 
 
-def test_pieces_of_two_messages_that_meet_in_a_step_are_two_messages() -> None:
-    """Rank 0 sends chunk 0 to 1 in step 0 and chunk 1 in step 1, both in two pieces of 10 bytes, and 1 hands them on.
-
-    In step 1 leave the second piece of one and the first of the other. Were they one message of 20 bytes, 1 would have
-    nothing to send until 30 s."""
-    rows = [(0, 0, 0, 1), (1, 1, 0, 1), (1, 0, 1, 2), (2, 1, 1, 2)]
-    fine = prepare("flows", pipeline(sends(star(UNIT, UNIT, UNIT), rows, 2), 2), star(UNIT, UNIT, UNIT))
-    moments = fine.run(40)  # type: ignore[attr-defined]
-    assert sorted(moments.sent.tolist()) == [10, 20, 20, 30, 30, 40, 40, 50]
-    found = fine.tables.messages  # type: ignore[attr-defined]
-    assert found.step.tolist() == [0, 1, 1, 1, 2, 2, 2, 3]
-
-
-def test_a_shared_limit() -> None:
-    """Three links of 1 under a limit of 1, and a flow outside of it."""
-    links = [(0, 1, UNIT), (0, 2, UNIT), (0, 3, UNIT), (1, 2, UNIT)]
-    machine = build("nic", 4, links, limits=[SharedLimit("nic", (0, 1, 2), Fraction(1))])
-    rows = [(0, 0, 0, 1), (0, 0, 0, 2), (0, 0, 0, 3), (0, 1, 1, 2)]
-    assert ends(machine, rows, 2, 20) == pytest.approx([30, 30, 30, 10], rel=1e-12)
-    one = ready(machine, rows, 2)(20)
-    assert one.bottleneck == "limit nic"
-    assert one.seconds == pytest.approx(30)
-
-
-def test_a_limit_that_is_crossed_twice() -> None:
-    machine = build("bus", 3, [(0, 3, UNIT), (3, 1, UNIT), (3, 2, UNIT)], switches=1,
-                    limits=[SharedLimit("bus", (0, 1), Fraction(1))])  # fmt: skip
-    assert ends(machine, [(0, 0, 0, 1)], 1, 10) == [20]  # each byte loads the limit twice
-    assert ends(machine, [(0, 0, 0, 2)], 1, 10) == [10]
-    assert ends(machine, [(0, 0, 0, 1), (0, 0, 0, 2)], 1, 10) == [30, 30]
-
-
-def test_latency_is_over_before_bytes_move() -> None:
-    """Latencies 1 and 3 to one link: the first has it alone for 2 s, then they share."""
-    near, far = LinkType("a", Fraction(100), 1.0), LinkType("a", Fraction(100), 3.0)
-    machine = build("fork", 3, [(0, 3, UNIT), (3, 1, near), (3, 2, far)], switches=1)
-    assert ends(machine, [(0, 0, 0, 1), (0, 0, 0, 2)], 1, 10) == [19, 21]
-    found = ready(machine, [(0, 0, 0, 1), (0, 0, 0, 2)])(10)
-    assert found.seconds == 21
-    assert found.terms["alpha"] == 3
-    assert found.terms["beta"] == 18
-
-
-def test_latency_alone() -> None:
-    kind = LinkType("nvlink", Fraction(1), 2.0)
-    machine = build("line", 4, both_ways([(0, 1), (1, 2), (2, 3)], kind))
-    rows = [(0, 0, 0, 1), (1, 0, 1, 2), (2, 0, 2, 3)]
-    found = ready(machine, rows)(0)
-    assert found.seconds == 6
-    assert found.terms == {**dict.fromkeys(TERMS, 0.0), "alpha": 6.0}
-    assert list(found.critical_path) == rows_of(rows)
-    assert found.bottleneck == "latency of 3 messages, up to 2 s each"
-    assert ready(machine, rows)(5).seconds == 21
-
-
-def rows_of(rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    return [(step, src, dst) for step, _, src, dst in rows]
-
-
 # ---- incast ----
 
 CROWD = Profile(incast={"nvlink": Incast(1.0, 1)})
@@ -172,41 +112,12 @@ def test_incast() -> None:
     assert ends(machine, rows, 1, 9) == pytest.approx([27] * 3)
 
 
-def test_incast_ends_with_its_senders() -> None:
-    """9 and 18 bytes: a quarter each until 36 s, then one sender is left, and none is too many."""
-    machine = star(*[WIDE] * 3, out=UNIT)
-    rows = [(0, 0, 1, 0), (0, 0, 2, 0), (0, 1, 2, 0)]
-    assert ends(machine, rows, 2, 18, profile=CROWD) == [36, 45]
-    assert ready(machine, rows, 2, profile=CROWD)(18).terms["epsilon"] == pytest.approx(18)
-
-
 def test_a_sender_that_crosses_a_limit_twice_is_one() -> None:
     """One flow at a time, 10 bytes, over a limit that every byte crosses twice; two ranks send to rank 0 in all."""
     links = [link for r in range(3) for link in both_ways([(r, 3)], UNIT)]
     machine = build("bus", 3, links, switches=1, limits=[SharedLimit("bus", tuple(range(6)), Fraction(1))])
     rows = [(0, 0, 1, 0), (1, 0, 0, 2), (2, 0, 2, 0)]
     assert ready(machine, rows, profile=CROWD)(10).seconds == pytest.approx(60)
-
-
-# ---- what waits for what ----
-
-
-def test_a_later_step_shares_a_link_with_an_earlier_one() -> None:
-    """Rank 1 begins to pass on chunk 0 while rank 2 still sends over the same link; stepwise 10 + 30 s."""
-    machine = build("join", 4, [(0, 4, UNIT), (1, 4, UNIT), (4, 3, UNIT), (4, 1, UNIT), (2, 4, UNIT)], switches=1)
-    rows = [(0, 0, 0, 1), (0, 1, 2, 3), (0, 2, 2, 3), (1, 0, 1, 3)]
-    # 2->3: 10 bytes alone until 10 s, then half the link until its 20 are through, at 30; 1->3 likewise
-    assert ends(machine, rows, 3, 30) == [10, 30, 30]
-    assert prepare("alpha-beta", sends(machine, rows, 3), machine)(30).seconds == 20 + 10
-
-
-def test_a_connection_keeps_its_order() -> None:
-    """Two steps from 0 to 1: one after the other, their latencies at once; so pieces pass through a chain."""
-    kind = LinkType("nvlink", Fraction(1), 2.0)
-    machine = build("line", 3, [(0, 1, kind), (1, 2, kind)])
-    assert ends(machine, [(0, 0, 0, 1), (1, 1, 0, 1)], 2, 20) == [12, 22]
-    chain = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)], 1, pieces=5)
-    assert flows(chain, machine)(20).seconds == pytest.approx(2 + 20 + 2 + 4)
 
 
 # ---- combining ----
@@ -230,15 +141,6 @@ def test_a_rank_does_one_thing_after_the_other() -> None:
     found = ready(machine, [(0, 0, 1, 0), (0, 1, 2, 0)], 2, op=REDUCE, profile=Profile(gamma=0.7))(20)
     assert found.seconds == pytest.approx(1 + 7 + 7)
     assert dict(found.terms) == pytest.approx({"alpha": 0, "beta": 1, "epsilon": 0, "gamma": 14, "delta": 0})
-
-
-def test_copies_cost_no_work() -> None:
-    machine = star(*[WIDE] * 3)
-    price = Profile(gamma=0.5, delta=0.5)
-    assert ready(machine, [(0, 0, 0, 1), (0, 0, 0, 2)], profile=price)(100).seconds == 2
-    inside = sends(machine, [(0, 0, 0, 0)], dst_slot=np.array([1]))
-    assert flows(inside, machine)(100).seconds == 0
-    assert flows(inside, machine, profile=price)(100).seconds == 100  # read and written
 
 
 @given(cases())
@@ -303,47 +205,6 @@ def test_laws(random: Case) -> None:
         assert np.all(busy.end > busy.begin)
         same = busy.resource[1:] == busy.resource[:-1]
         assert np.all(busy.begin[1:][same] >= busy.end[:-1][same])
-
-
-# ---- against the models of barriers ----
-
-PLANS: list[tuple[str, str, dict[str, Any]]] = [
-    ("ss24", "ring", {"directions": 1}), ("ss24", "colocated-ps", {}), ("ss24", "hierarchical-ps", {"fanins": "8x3"}),
-    ("ss24", "hierarchical-ring", {"fanins": "6x4"}), ("ss32", "halving-doubling", {}), ("ss32", "ring", {}),
-    ("tree:fanouts=4x6", "hierarchical-ps", {"fanins": "6x4"}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("machine", "planner", "options"), PLANS)
-@pytest.mark.parametrize("nbytes", [4 * 10**5, 4 * 10**8])
-def test_genmodel_says_the_same_where_contention_is_trivial(
-    machine: str, planner: str, options: dict[str, Any], nbytes: int
-) -> None:
-    """Within 1 %, and term by term."""
-    here = topology(machine)
-    made = plan("allreduce", here, planner=planner, options=options).entries[0].schedule
-    profile = TABLE5 if machine.startswith("ss") else Profile(gamma=1e-10, delta=5e-11)
-    by_steps, simulated = (prepare(model, made, here, profile=profile)(nbytes) for model in ("genmodel", "flows"))
-    assert simulated.seconds == pytest.approx(by_steps.seconds, rel=0.01)
-    for term in TERMS:
-        assert simulated.terms[term] == pytest.approx(by_steps.terms[term], rel=0.01, abs=1e-3 * by_steps.seconds)
-
-
-def test_genmodel_says_the_same_of_servers_on_a_tree() -> None:
-    """Incast at the servers' links and at the trunks."""
-    here = topology("sym384")
-    made = plan("allreduce", here, planner="hierarchical-ps", options={"fanins": "24x16"}).entries[0].schedule
-    by_steps, simulated = (prepare(model, made, here, profile=TABLE5)(4 * 10**8) for model in ("genmodel", "flows"))
-    assert dict(simulated.terms) == pytest.approx(dict(by_steps.terms), rel=0.01)
-
-
-@pytest.mark.parametrize("machine", ["ring:ranks=7,latency=3us", "dgx1v", "full:ranks=5"])
-def test_alpha_beta_says_the_same_where_nothing_is_shared(machine: str) -> None:
-    for kind in ("allgather", "allreduce"):
-        made = plan(kind, topology(machine), planner="ring").entries[0].schedule
-        ready, plain = (prepare(model, made, topology(machine)) for model in ("flows", "alpha-beta"))
-        for nbytes in (0, 10**6, 10**9):
-            assert ready(nbytes).seconds == pytest.approx(plain(nbytes).seconds, rel=1e-9)
 
 
 # ---- pieces, traces, errors ----

@@ -24,7 +24,6 @@ from antiphon.show.pictures import trees as drawing
 from antiphon.show.pictures.data_trees import (
     ANY,
     IN,
-    IN_AND_OUT,
     OUT,
     SAME_BOTH_WAYS,
     DataTree,
@@ -37,7 +36,6 @@ from antiphon.show.pictures.trees import MAX_NODES, trees_svg
 from antiphon.topologies import topology
 
 Element = ElementTree.Element
-ROOT = "#12406e"
 
 
 def made(kind: str, spec: str, planner: str, **options: object) -> tuple[Schedule, Topology]:
@@ -104,28 +102,6 @@ def test_an_allreduce_goes_up_and_down_the_same_tree() -> None:
     assert all(Fraction(share, 24) * Fraction(24, 7) <= wide[pair] for pair, share in load.items())
 
 
-def test_what_comes_in_one_way_and_goes_out_another_is_told_apart() -> None:
-    found = grown("allreduce", "ring:ranks=4", "ring", directions=1)
-    assert found.roots == 4
-    for _, tree in found.trees:
-        assert tree.shape == IN_AND_OUT
-        inwards = {(a.src, a.dst): a.number for a in tree.arrows if a.inwards}
-        outwards = {(a.src, a.dst): a.number for a in tree.arrows if not a.inwards}
-        assert len(inwards) == len(outwards) == 3
-        assert sorted(inwards.values()) == sorted(outwards.values()) == [1, 2, 3]
-        assert all(b == (a + 1) % 4 for a, b in [*inwards, *outwards])
-
-
-@pytest.mark.parametrize(("kind", "shape"), [("gather", IN), ("reduce", IN), ("reducescatter", IN), ("scatter", OUT)])
-def test_blocks_of_one_root_are_one_tree(kind: str, shape: str) -> None:
-    found = grown(kind, "dgx1v", "binomial-tree")
-    (tree,) = [tree for _, tree in found.trees]
-    assert (tree.shape, tree.root, tree.depth) == (shape, 0, 3)
-    assert len(tree.arrows) == 7
-    assert all(arrow.inwards == (shape == IN) for arrow in tree.arrows)
-    assert (found.roots, found.root) == ((8, 0) if kind == "reducescatter" else (1, -1))
-
-
 def test_of_many_roots_those_of_one_are_drawn() -> None:
     first = grown("allgather", "dgx1v", "trees", pieces=1)
     other = grown("allgather", "dgx1v", "trees", 5, pieces=1)
@@ -168,29 +144,6 @@ def test_any_tree_is_seen_as_one_and_nothing_else_is(drawn_: tuple) -> None:
 
 
 # ---- how it is drawn ----
-
-
-def test_a_panel_for_every_tree_says_how_much_and_how_deep() -> None:
-    schedule, machine = made("broadcast", "dgx1v", "trees", pieces=1)
-    picture = drawn(schedule, machine)
-    found = data_trees_of(schedule, machine).trees
-    told = words(picture)
-    assert "broadcast on dgx1v: 4 trees" in told
-    assert "rate 6 unit links, 150 GB/s: no schedule is faster" in told
-    assert len(panels(picture)) == 4
-    for panel, (share, tree) in zip(panels(picture), found, strict=True):
-        assert f"{share}/6 of the data, {tree.depth} deep" in words(panel)
-        titles = {element.text for element in elements(panel, "title")}
-        assert titles == {f"hop {a.number}: rank {a.src} to rank {a.dst}" for a in tree.arrows}
-        assert len(elements(panel, "polygon")) == 7
-        filled = [circle for circle in elements(panel, "circle") if circle.attrib["fill"] == ROOT]
-        assert len(filled) == 1
-
-
-def test_the_rate_stands_beside_the_bound_it_misses() -> None:
-    assert "rate 16/7 unit links, 57.14 GB/s; bound 24/7, 85.71 GB/s" in words(
-        drawn(*made("allreduce", "dgx1v", "ring"))
-    )
 
 
 @pytest.mark.parametrize("spec", ["dgx1v", "mi250", "cluster:box=dgx-a100,boxes=2", "torus:dims=3x4"])
