@@ -80,19 +80,19 @@ class Watch:
         self.end = time.perf_counter()
         if done == 1 or done % 10 == 0 or done == total:
             for pid in list_workers():
-                self._sample(pid)
+                self._sample(pid, began_later=done > 1)
         if done == total // 2 and not self.killed:
             self.killed = max(self.last, key=lambda pid: self.last[pid][0] - self.first[pid][0])
             os.kill(self.killed, signal.SIGKILL)
 
-    def _sample(self, pid: int) -> None:
+    def _sample(self, pid: int, *, began_later: bool) -> None:
         ran = waited = 0.0
         with suppress(OSError):
             for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
                 run, wait, _ = map(int, file.read_text().split())
                 ran, waited = ran + run / 1e9, waited + wait / 1e9
-            # of a worker that began later, all counts
-            self.first.setdefault(pid, (ran, waited) if not self.first or self.end == self.begin else (0.0, 0.0))
+            # of a worker that began after the first result, all counts; of others, what came before does not
+            self.first.setdefault(pid, (0.0, 0.0) if began_later else (ran, waited))
             self.last[pid] = ran, waited
 
     def shares(self, workers: int) -> tuple[float, float]:
