@@ -13,8 +13,9 @@ parents.
 The price of a hop grows exponentially with the load of its links relative to what they may carry at the target rate
 (multiplicative weights), so that reattached branches spread over the links. Afterwards `_Trees.balance` moves single
 hops off the fullest links while they are above the target. Large chunks are split first (`_Forest.split`), since a
-whole chunk more or less on a link is too coarse. All of this touches few trees and few hops of each, so that it takes
-seconds where packing new trees takes minutes, and most transfers, their routes and their steps stay what they were.
+whole chunk more or less on a link is too coarse; of very many trees, some remain (thin_trees.py). All of this touches
+few hops, so that it takes seconds where packing new trees takes minutes, and most transfers, their routes and their
+steps stay what they were.
 
 Example: a broadcast 0 > 1 > 2 > 3 on a ring of 4 whose link 1 > 2 fails. Ranks 2 and 3 are a branch without a root. The
 only live hop into it is 0 > 3, so 3 becomes a child of 0 and 2 a child of 3; only 0 > 1 is kept.
@@ -38,13 +39,17 @@ from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
 from antiphon.planners.shared.routing import find_paths
+from antiphon.planners.shared.thin_trees import thin_trees
 
 
 @dataclass(frozen=True)
 class RepairLimits:
     """Thresholds of the repair. Chosen on degraded tori, DGX boxes and clusters of up to 512 ranks."""
 
-    steepness: float = 40.0  # of prices: e^40 times more for twice the target load
+    steepness: float = 200.0  # of prices: e^200 times more for twice the target load
+    coarse_steepness: float = (
+        40.0  # where there are more hops than `max_tries`: less exact, but balanced in fewer tries
+    )
     depth_price: float = 0.05  # of a hop's distance from the root, in units of the chunk's share of the narrowest link
     too_deep_factor: float = 2e4  # on `depth_price` for each hop beyond `_Trees.max_depth`
     max_detour_cost: float = 0.9  # the search ends at paths that cost this much of the cheapest complete path
@@ -52,10 +57,11 @@ class RepairLimits:
     max_chunk_load: float = 0.0125  # share of a link's target load that one chunk may be; larger chunks are split
     max_parts: int = 16  # of one chunk
     balanced_load: float = 1.002  # loads up to this multiple of the target are not balanced any further
-    max_tries: int = 100000  # hops that balancing tries to move
+    max_tries: int = 60000  # hops that balancing tries to move
     patience: int = 20000  # tries without a lower greatest load after which balancing ends, or as many as hops
     tries_per_link: int = 100  # before balancing turns to another link
     max_cells: int = 2**23  # trees times ranks: memory
+    max_hops: int = 200_000  # of trees in one direction; of an allreduce with more, only some trees remain
     max_ranks: int = 1024  # the table of hops has a row per pair of ranks
 
 
@@ -191,6 +197,8 @@ class _Trees:
         self.parent = np.where(self.hop >= 0, parent, -1)
         self.capacity = np.append(capacity, np.inf)  # fraction of nbytes that fits at the target rate; last: padding
         self.load = np.zeros(len(self.capacity))
+        is_small = forest.hop.size <= LIMITS.max_tries
+        self.steepness = LIMITS.steepness if is_small else LIMITS.coarse_steepness
         depth = max((int(_tops_and_depths(parents)[1].max()) for parents in self.parent), default=0)
         self.max_depth = depth + max(2, depth // 8)  # deeper trees take longer to fill
         tree, rank = np.nonzero(self.hop >= 0)
@@ -214,9 +222,9 @@ class _Trees:
 
     def prices(self, share: float) -> Floats:
         """Return the price of a share on every resource: how much it raises an exponential of the relative load."""
-        steep = LIMITS.steepness
         before, after = (
-            portable.exp(steep * np.minimum(x / self.capacity - 1, 1.0)) for x in (self.load, self.load + share)
+            portable.exp(self.steepness * np.minimum(x / self.capacity - 1, 1.0))
+            for x in (self.load, self.load + share)
         )
         return after - before + 1e-9 + 1e-3 * share / self.capacity  # where nothing is full, few and wide links
 
@@ -338,6 +346,8 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
         )
     if new.ranks > LIMITS.max_ranks:
         raise Unsupported(f"repair: {new.ranks} ranks; up to {LIMITS.max_ranks} are repaired")
+    transfers = schedule.transfers
+    schedule = thin_trees(schedule, old, LIMITS.max_hops)
     matched = match_links(old, new)
     resolved = resolve(old, schedule.src, schedule.dst, schedule.route, schedule.routes)
     used, first, row_route = np.unique(resolved.route, return_index=True, return_inverse=True)
@@ -371,7 +381,7 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
     kept_hops = (forest.hop == trees.hop) & (forest.hop >= 0)
     kept_transfers = int((kept_hops.sum(axis=1) / forest.slices).sum() + 0.5)
     repaired = _to_schedule(schedule, collective, new_block, forest, trees, kept_hops, new)
-    return RepairedTrees(repaired, kept_transfers, schedule.transfers)
+    return RepairedTrees(repaired, kept_transfers, transfers)
 
 
 def _link_keys(table: Routes) -> list[bytes]:
