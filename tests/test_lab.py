@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab import lab, runtime
 from antiphon.runtimes.lab.commands import batches, bits, cut_batches, route_batches
-from antiphon.runtimes.lab.foreign import with_entrance
+from antiphon.runtimes.lab.foreign import on_hosts, with_entrance
 from antiphon.runtimes.lab.keeping import SCRIPT, find_lab, find_labs
 from antiphon.runtimes.lab.layout import lay_out
 from antiphon.runtimes.measure.case import How, Runnable
@@ -181,6 +182,12 @@ def test_where_a_launchers_program_begins() -> None:
         with_entrance(["mpiexec", "-l", "-n", "5", "prog"], 4)
 
 
+def test_open_mpi_takes_the_ranks_for_hosts() -> None:
+    words = on_hosts(["env", "A=1", "mpirun", "-n", "2", "./a.out 'b c'"], [1, 4])
+    assert words[: len(SCRIPT) + 2] == [*SCRIPT, "host", "r1"]
+    assert words[-1].partition("; ")[2] == "exec env A=1 mpirun --host r1:1,r4:1 -n 2 " + shlex.quote("./a.out 'b c'")
+
+
 def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(sys, "platform", "linux")
@@ -312,14 +319,15 @@ def test_a_program_for_each_rank(name: str, capfd: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-def test_mpich_between_namespaces(name: str, mpich: mpi_env.Mpi, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"], indirect=True)
+def test_mpi_between_namespaces(name: str, mpi: mpi_env.Mpi, tmp_path: Path) -> None:
     program = tmp_path / "sum.py"
     program.write_text(
         "from mpi4py import MPI\nimport numpy as np\nc = MPI.COMM_WORLD\na = np.full(1000, c.rank + 1.0)\n"
-        "c.Allreduce(MPI.IN_PLACE, a)\nassert (a == 10).all()\nprint(MPI.Get_processor_name())\n"
+        "c.Allreduce(MPI.IN_PLACE, a)\nassert (a == 10).all()\nassert MPI.Get_processor_name() == f'r{c.rank}'\n"
     )
     machine = antiphon.topology("ring:ranks=4")
-    command = [*mpich.mpiexec(4), mpich.python, str(program)]
+    command = [*mpi.mpiexec(4), mpi.python, str(program)]
     assert lab.lab_command(machine, command, name=name, timeout=60)["exit_code"] == 0
 
 

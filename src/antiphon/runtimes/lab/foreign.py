@@ -3,12 +3,15 @@
 `antiphon lab run TOPO -- python train.py` starts the program once per rank, each in its namespace. A launcher
 (`mpiexec -n 4 ./a.out`) is started once. `with_entrance` puts `kernel.py rank` in front of the program that it starts,
 which moves each process to the namespace of its rank. With other launchers the user marks that place by "{enter}".
+Open MPI's launcher needs a daemon beside its processes: it runs on the host of the first rank, takes the ranks for
+hosts and starts a daemon on each by `kernel.py host` in place of ssh (`on_hosts`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,19 +19,25 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
+from antiphon.errors import Invalid, Missing, TimedOut
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab
 from antiphon.runtimes.lab.kernel import DEAD, HOST, MACHINE, wait_for_end
+from antiphon.runtimes.lab.kernel import SETTINGS as OPEN_MPI_SETTINGS
 from antiphon.runtimes.serve.auto_question import MACHINE as MACHINE_NAME
 from antiphon.runtimes.serve.auto_question import RANKS as RANKS_NAME
 from antiphon.units import format_seconds
 
 ENTER = "{enter}"
 LAUNCHERS = ("mpiexec", "mpirun", "mpiexec.hydra")
-# MPICH and its derivatives: messages by TCP even if all processes seem to be on one host
+# Messages go by TCP: MPICH and its derivatives even if all processes seem to be on one host, and Open MPI
 SETTINGS = {
     "MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "all", "FI_PROVIDER": "tcp",
+    "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "PRTE_MCA_plm_ssh_agent": " ".join([*SCRIPT, "host"]),
+    "PRTE_MCA_rmaps_default_mapping_policy": "node",  # one process per rank, also with --oversubscribe
+    "OMPI_MCA_mca_base_param_files": OPEN_MPI_SETTINGS,
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # the ranks share this computer's cores
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",  # a lab needs root
     "ANTIPHON_ANYWHERE": "1",  # every rank has its own host name here
     "ANTIPHON_SHARED": "0",  # all bytes cross the links
     "ANTIPHON_DEAD": f"@{DEAD}",  # tables with plans for failures follow `lab cut`
@@ -71,6 +80,22 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
     return [*command[:at], *entrance, *command[at:]], False
 
 
+def on_hosts(command: Sequence[str], ranks: Sequence[int]) -> list[str]:
+    """Return the command that starts Open MPI's launcher on the first rank's host, with the ranks as its hosts.
+
+    Its temporary folder is a new one: by default it is named by host and process, which are the same in the next run.
+    """
+    at = _find_launcher(command) + 1
+    hosts = ",".join(f"r{rank}:1" for rank in ranks)
+    start = shlex.join(["exec", *command[:at], "--host", hosts, *command[at:]])
+    return [
+        *SCRIPT,
+        "host",
+        f"r{ranks[0]}",
+        f'export PRTE_MCA_prte_tmpdir_base="$(mktemp -d /dev/shm/mpi.XXXX)"; {start}',
+    ]
+
+
 def _find_launcher(command: Sequence[str]) -> int:
     """Return the index of the launcher: 0, or after `env A=1 B=2`."""
     at = 0
@@ -94,9 +119,14 @@ def run_foreign(
     """
     if not command:
         raise Invalid("no command: antiphon lab run TOPO -- COMMAND ...")
-    started_command, each = with_entrance(command, len(lab.about["ranks"]))
-    if not each:
-        _refuse_open_mpi(command[_find_launcher(command)])
+    ranks = lab.about["ranks"]
+    launcher = command[_find_launcher(command)]
+    if Path(launcher).name in LAUNCHERS and _is_open_mpi(launcher):
+        if ENTER in command:
+            raise Invalid(f"{launcher} is Open MPI's, which starts its processes at the ranks: leave out {ENTER}")
+        started_command, each = on_hosts(command, ranks), False
+    else:
+        started_command, each = with_entrance(command, len(ranks))
     settings = SETTINGS if MACHINE_NAME in os.environ else {**SETTINGS, **_describe_machine(lab)}
     environment = {**settings, **(added_settings or {}), **os.environ}
     began = time.monotonic()
@@ -123,14 +153,11 @@ def _describe_machine(lab: Lab) -> dict[str, str]:
     return {MACHINE_NAME: MACHINE, RANKS_NAME: ",".join(map(str, lab.about["ranks"]))}
 
 
-def _refuse_open_mpi(program: str) -> None:
+def _is_open_mpi(program: str) -> bool:
     try:
         version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except FileNotFoundError:
         raise Missing(f"{program}: no such program; pip install mpich brings an mpiexec") from None
     except (OSError, subprocess.TimeoutExpired):
-        return
-    if "open mpi" in version.stdout.lower() or "openrte" in version.stdout.lower():
-        raise Unsupported(
-            f"{program} is Open MPI's, which needs a daemon in every namespace; use MPICH's: pip install mpich"
-        )
+        return False
+    return "open mpi" in version.stdout.lower() or "openrte" in version.stdout.lower()

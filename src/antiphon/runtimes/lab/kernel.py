@@ -16,6 +16,7 @@ keeper's process number.
     enter KEEPER SPACE each|once COMMAND   run COMMAND in network namespace SPACE of the lab, or once in each rank's
     change KEEPER             run the commands on stdin (one line of JSON) in the lab, and record the dead links there
     rank COMMAND              become COMMAND in the namespace of the rank that an MPI launcher gave this process
+    host rN COMMAND           run a shell command in the namespace of rank N, as ssh would on a host of this name
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ SPACES = "/run/netns"
 HOST = "host"  # the network namespace of launchers: only the loopback
 ABOUT = "/dev/shm/lab.json"  # in the lab: facts for its processes
 MACHINE = "/dev/shm/topology.json"  # in the lab: its machine
+SETTINGS = "/dev/shm/mca"  # in the namespace of a host: parameters of Open MPI
 DEAD = "/dev/shm/dead"  # in the lab: the names of links that were cut
 # variables in which launchers pass a process its number
 RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
@@ -324,6 +326,25 @@ def become_rank(command: Sequence[str]) -> int:
     return _exec_command(command)
 
 
+def become_host(host: str, words: Sequence[str]) -> int:
+    """Become the shell command that these words form, in the namespace of a rank that is named like its host.
+
+    There SETTINGS limits Open MPI to one device: all devices of a rank have the same address, by which Open MPI would
+    take a connection for that of another device, and wait for ever.
+    """
+    rank = host.removeprefix("r")
+    _move_to(int(rank))
+    with open(ABOUT, encoding="utf-8") as text:
+        device = json.load(text)["devices"][rank]
+    own = f"{SETTINGS}.{host}"
+    with open(own, "w", encoding="ascii") as out:
+        out.write(f"btl_tcp_if_include = {device}\n")
+    with open(SETTINGS, "a", encoding="ascii"):  # a file to mount that on; started from r0, it is that of r0
+        pass
+    _mount_filesystem(own, SETTINGS, "", _BIND)
+    return _exec_command(["/bin/sh", "-c", " ".join(words)])
+
+
 def start_time(process: int) -> str:
     """Return when a process began, in kernel ticks; "" if it has ended. With its number that identifies a process."""
     try:
@@ -355,6 +376,8 @@ def main(arguments: Sequence[str]) -> int:
             return change(int(keeper))
         case ["rank", *command] if command:
             return become_rank(command)
+        case ["host", host, *words] if words:
+            return become_host(host, words)
     return 2
 
 
