@@ -187,10 +187,10 @@ def _repaired_rooted(
     if old.collective.kind != "allreduce":
         return []
     tell(f"planning allreduce on {old.topology.name} by trees out of every rank")
-    few = old.topology.ranks <= CHEAP_RANKS
-    planner, options = ("trees", {"halves": True, "pieces": 1}) if few else ("compose", {"best": "rate"})
+    is_small = old.topology.ranks <= CHEAP_RANKS
+    planner, options = ("trees", {"halves": True, "pieces": 1}) if is_small else ("compose", {"best": "rate"})
     try:
-        rooted = plan(old.collective, old.topology, planner=planner, nbytes=None if few else size, options=options)
+        rooted = plan(old.collective, old.topology, planner=planner, nbytes=None if is_small else size, options=options)
     except (Infeasible, Invalid, NotFound, Unsupported):
         return []
     return [(schedule, 0) for schedule, _ in _repaired(rooted.entries[0], old.topology, topology, bounds, size, tell)]

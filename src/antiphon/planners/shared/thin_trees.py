@@ -37,13 +37,13 @@ def thin_trees(schedule: Schedule, topology: Topology, max_hops: int) -> Schedul
     bandwidths = [kind.bandwidth for kind in topology.types]
     weight = np.array([round((16 * max(bandwidths) / x) ** 2) for x in bandwidths], np.int64)[topology.link_type]
     cost = np.zeros(len(chunks), np.int64)  # by chunk, what it adds besides a constant
-    kept = np.zeros(len(chunks), bool)
+    selected = np.zeros(len(chunks), bool)
     for _ in range(count):
-        chunk = int(np.argmin(np.where(kept, np.iinfo(np.int64).max, cost)))
-        kept[chunk] = True
+        chunk = int(np.argmin(np.where(selected, np.iinfo(np.int64).max, cost)))
+        selected[chunk] = True
         links = np.flatnonzero(crossings[:, chunk])
         cost += np.einsum("i,ij->j", weight[links] * crossings[links, chunk], crossings[links])
-    rows = kept[schedule.chunk]
-    number = np.cumsum(kept) - 1
+    rows = selected[schedule.chunk]
+    number = np.cumsum(selected) - 1
     new_chunks = Chunks(as_int32(np.zeros(count)), np.arange(count), np.ones(count, np.int64), count)
     return schedule.take(np.flatnonzero(rows), chunks=new_chunks, chunk=as_int32(number[schedule.chunk[rows]]))
