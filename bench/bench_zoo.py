@@ -33,7 +33,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from _common import keep, kept, print_machine, print_table
+from _common import keep, kept, print_machine
 
 import antiphon
 from antiphon.core.collective import KINDS, Collective
@@ -219,15 +219,13 @@ def print_safety(wanted: list[tuple[str, str]], again: bool) -> int:
 
 
 def print_attained(specs: list[str]) -> None:
-    """Print best plan over bound for spreading collectives, each size tuned alone."""
-    names = [format_size(size) for size in ATTAINED_SIZES]
-    rows = []
+    """Print best plan over bound of collectives that spread or sum all data, each size tuned alone."""
+    print("machine collective", *(format_size(size) for size in ATTAINED_SIZES))
     for spec in specs:
         for kind in ("broadcast", "allgather", "allreduce"):
             planners = everyone(antiphon.topology(spec), kind)
             ratios = [measured(spec, kind, [size], planners)[format_size(size)]["ratio"] for size in ATTAINED_SIZES]
-            rows.append([spec, kind, *(f"{ratio:.3f}" for ratio in ratios)])
-    print_table(["machine", "collective", *names], rows)
+            print(spec, kind, *(f"{ratio:.3f}" for ratio in ratios), flush=True)
 
 
 def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
