@@ -1,9 +1,9 @@
 """Learning in emulated machines, beside every candidate that it could have taken.
 
-Run as root on a quiet machine: python bench/bench_learn.py [RUNTIME [CALLS [SIZE...]]]; RUNTIME: mpich, torch, comm
-(default: mpich, 2000 calls of 64 KiB and of 1 MiB, about eight minutes; 8 MiB takes half an hour). Writes
-bench/results/learn.json and learn-calls.csv; of torch and comm learn-torch.json and learn-comm.json, without slices and
-overhead, as there the candidates are plans as they are, and gloo.
+Run as root on a quiet machine: python bench/bench_learn.py [RUNTIME [CALLS [SIZE...]]]; RUNTIME: mpich, openmpi,
+torch, comm (default: mpich, 2000 calls of 64 KiB and of 1 MiB, about eight minutes; 8 MiB takes half an hour). Writes
+bench/results/learn.json and learn-calls.csv; of the others learn-RUNTIME.json, without slices
+and overhead; of torch and comm the candidates are plans as they are, and gloo.
 
 Phases: an allreduce in the lab of a DGX-1V while it is quiet, while the link from rank 0 to rank 3 (two NVLinks) has
 the rate of one, as if a neighbour used the other, and quiet again. Each is recorded by every candidate alone, call
@@ -39,6 +39,7 @@ from antiphon.runtimes.serve.book import read_table
 from antiphon.units import parse_size
 
 MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or Path(sys.prefix) / "mpich") / "bin"
+MPIS = {"mpich": MPICH, "openmpi": Path(sys.prefix) / "bin"}
 NAME, RANKS, PHASES, SEARCH, WARMUP, ROUNDS = "learn-calls", 8, 3, 60, 4, 12
 SIZES, SLICED_CALLS, SLICED_BYTES = ["64KiB", "1MiB"], 400, 1 << 20
 MACHINES = {"dgx1v": "", "ring:ranks=8,bandwidth=25GB/s": "ring", "torus:dims=2x4,bandwidth=25GB/s": ""}
@@ -52,14 +53,14 @@ class Lab:
 
     def __init__(self, folder: Path, machine: str, planner: str = "", runtime: str = "mpich") -> None:
         self.program, self.shape, self.table = folder / "times", folder / "shape", folder / f"{len(machine)}.json"
-        self.runtime = runtime
+        self.runtime, self.bin = runtime, MPIS.get(runtime, MPICH)
         source = Path(__file__).with_name("learn_times.c")
-        subprocess.run([str(MPICH / "mpicc"), "-O2", str(source), "-o", str(self.program)], check=True)
+        subprocess.run([str(self.bin / "mpicc"), "-O2", str(source), "-o", str(self.program)], check=True)
         self.shape.write_text(f'#!/bin/sh\n[ "$1" = 1 ] && rate=40mbit || rate=80mbit\nexec tc {HALVE} $rate\n')
         self.shape.chmod(0o755)
         tuning = antiphon.tune("allreduce", machine, planners=[planner] if planner else ())
         antiphon.save(tuning, self.table)
-        antiphon.native.build("mpi", str(MPICH / "mpicc"), [self.table])
+        antiphon.native.build("mpi", str(self.bin / "mpicc"), [self.table])
         pages = [page for page in read_table(self.table).pages if page.kind == "allreduce" and page.program >= 0]
         self.programs = 1 + min(len({page.program for page in pages}), 4)
         schedules = {id(entry.schedule): entry.schedule for entry in tuning.plan.entries}
@@ -69,14 +70,14 @@ class Lab:
         antiphon.lab.up(machine, scale="link=40Mbit", name=NAME)
 
     def run(self, calls: int, nbytes: int, phases: bool = True, **settings: str) -> tuple[Calls, list[Any]]:
-        """Return the seconds of the calls of each phase, and what was learned (MPICH only)."""
+        """Return the seconds of the calls of each phase, and what was learned (MPI only)."""
         job = [str(calls), str(nbytes), str(self.shape) if phases else "true"]
         report = self.table.with_name("report.json")
         own = {"ANTIPHON_TABLE": str(self.table), "ANTIPHON_LEARN": "1", "ANTIPHON_REPORT": str(report)}
         own["ANTIPHON_SECRET"] = token_hex()
-        if self.runtime == "mpich":
-            command = [str(MPICH / "mpiexec"), "-n", str(RANKS), str(self.program), *job]
-            own["LD_PRELOAD"] = str(library("mpi", str(MPICH / "mpicc")))
+        if self.runtime in MPIS:
+            command = [str(self.bin / "mpiexec"), "-n", str(RANKS), str(self.program), *job]
+            own["LD_PRELOAD"] = str(library("mpi", str(self.bin / "mpicc")))
         else:
             script = Path(__file__).with_name("_learn_job.py")
             command = [sys.executable, str(script), settings.pop("runtime", self.runtime), *job]
@@ -85,12 +86,12 @@ class Lab:
         done = subprocess.run([*lab, *command], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"the program failed: {done.stderr[-800:]}")
-        return read_calls(done.stdout), json.loads(report.read_text())["learned"] if self.runtime == "mpich" else []
+        return read_calls(done.stdout), json.loads(report.read_text())["learned"] if self.runtime in MPIS else []
 
     def record(self, candidate: tuple[int, int], nbytes: int, rounds: int, phases: bool = True) -> Calls:
         """Return calls by a candidate (program, slices). The first of each phase warm up and are left out."""
         program, slices = candidate
-        if self.runtime == "mpich":
+        if self.runtime in MPIS:
             settings = {"ANTIPHON_TRIED": f"turns:{program}x{slices}"}
         elif program:
             settings = {"ANTIPHON_LEARN": "0", "ANTIPHON_TABLE": str(self.table.with_name(f"plan{program}.json"))}
@@ -101,7 +102,7 @@ class Lab:
 
     def list_candidates(self) -> list[tuple[int, int]]:
         """Return the candidates to record, as (program, quarters of the planned slices); program 0: the library."""
-        slices = [(1, 8), (1, 2), (1, 16)] if self.runtime == "mpich" else []
+        slices = [(1, 8), (1, 2), (1, 16)] if self.runtime in MPIS else []
         libraries = [] if self.runtime == "comm" else [(0, 4)]
         return [(1, 4), *slices, *((program, 4) for program in range(2, self.programs)), *libraries]
 
@@ -189,8 +190,8 @@ def replay(recordings: Sequence[Recording], calls: int) -> list[dict[str, Any]]:
 def main() -> None:
     runtime, calls = sys.argv[1] if sys.argv[1:] else "mpich", int(sys.argv[2]) if sys.argv[2:] else 2000
     sizes = [parse_size(size) for size in sys.argv[3:] or SIZES]
-    if runtime not in ("mpich", "torch", "comm"):
-        sys.exit(f"expected mpich, torch or comm, got {runtime}")
+    if runtime not in (*MPIS, "torch", "comm"):
+        sys.exit(f"expected mpich, openmpi, torch or comm, got {runtime}")
     if calls < 2 * PHASES * SEARCH:
         sys.exit(f"expected at least {2 * PHASES * SEARCH} calls, got {calls}")
     _common.print_machine()
