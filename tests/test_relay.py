@@ -16,9 +16,8 @@ from antiphon.core.collective import KINDS, Collective
 from antiphon.core.loads import pipelined_steps, timeline
 from antiphon.core.request import Request
 from antiphon.core.reshape import only
-from antiphon.core.topology import LinkType, SharedLimit, Topology, build
+from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
-from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported
 from antiphon.planners.relations.relay import PIECES, SHARED
 from antiphon.select import measure
@@ -67,25 +66,6 @@ def detour(ranks: int = 3) -> Topology:
     return build("detour", ranks, links + [(b, a, kind) for a, b, kind in links])
 
 
-@pytest.mark.parametrize(
-    ("kind", "seconds"),  # of 1 KiB: 0.1 us and 1 / 10 GB/s for each of two hops; a block of a third is 341 bytes
-    [
-        ("broadcast", 2e-7 + 2048e-10), ("reduce", 2e-7 + 2048e-10), ("allgather", 2e-7 + 2048e-10 / 3),
-        ("alltoall", 2e-7 + 3072e-10 / 3),
-    ],
-)  # fmt: skip
-def test_slow_links_are_left_out_where_detours_are_quicker(kind: str, seconds: float) -> None:
-    machine, target = detour(), Collective(kind, 3)
-    plans = list(relay(Request(machine, target, nbytes=1024, also=(10**9,))))
-    quick = [one for one in plans if "detours" in one.provenance["options"]]
-    assert {one.provenance["options"]["detours"] for one in quick} == {1024 if kind in ("broadcast", "reduce") else 341}
-    for schedule in plans:
-        verify(schedule, machine).or_raise()
-    assert prepare("alpha-beta", quick[0], machine)(1024).seconds == pytest.approx(seconds)
-    again = next(relay(Request(machine, target), **quick[0].provenance["options"]))
-    assert np.array_equal(again.src, quick[0].src)
-
-
 def test_where_no_detour_is_quicker_asking_for_one_is_refused() -> None:
     for machine, detours in ((topology("ring:ranks=4"), 0), (detour(), 10**9)):
         with pytest.raises(Unsupported, match="leave the option detours out"):
@@ -130,17 +110,6 @@ def test_an_irregular_allocation_comes_near_its_bound(kind: str) -> None:
     assert {*schedule.src.tolist()} - {1, 4, 5, 6}  # the others relay
 
 
-def test_shared_limits_are_part_of_what_links_allow() -> None:
-    """Two ways of equal links from 0 to 3; the links of one share a limit: three quarters go round."""
-    ends = [(0, 1), (1, 3), (0, 2), (2, 3)]
-    limit = SharedLimit("thin", (0, 1), FAST.bandwidth * 2 / 3)
-    machine = build("two ways", 4, [(a, b, FAST) for a, b in ends], limits=[limit])
-    schedule = list(relay(Request(machine, Collective("broadcast", 4, (0, 3)))))[-1]
-    share = {int(to): schedule.chunks.part(int(c)) for c, to in zip(schedule.chunk, schedule.dst, strict=True)}
-    assert share[1] == Fraction(1, 4)
-    verify(schedule, machine).or_raise()
-
-
 def test_trees_that_cannot_be() -> None:
     machine = topology("ring:ranks=4")
     for trees in (0, -1, "many", True, 1.5):
@@ -171,12 +140,6 @@ def test_uneven_blocks_several_roots_and_what_cannot_be() -> None:
         list(relay(Request(apart, Collective("broadcast", 8, (1, 4, 6)))))
     with pytest.raises(AntiphonError):
         list(relay(Request(apart, Collective("allreduce", 8, (1, 4, 6))), by="tree"))
-
-
-def test_trees_are_spread_over_equal_links() -> None:
-    machine = topology("full:ranks=5")
-    (schedule,) = relay(Request(machine, Collective("alltoall", 5)))
-    assert timeline(schedule, machine).total == Fraction(1, 5) / machine.unit  # optimal: one block on every link
 
 
 def test_the_centre_is_the_first_whose_farthest_is_nearest() -> None:
