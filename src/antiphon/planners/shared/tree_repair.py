@@ -40,6 +40,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
 from antiphon.planners.shared.routing import find_paths
 from antiphon.planners.shared.thin_trees import thin_trees
+from antiphon.planners.shared.tree_schedules import part_exchanges
 
 
 @dataclass(frozen=True)
@@ -429,16 +430,17 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
     if pairs != len(relation.pre_block) or (relation.post_want >= 0).any():
         raise Unsupported("repair: data that several ranks have, or that no rank gets in full, move along no trees")
     block = new_block[schedule.chunks.block]
+    op, row_step = part_exchanges(schedule)
     # rows of both directions as matrices by chunk and rank
     sides = []
-    for op, rank in ((REDUCE, schedule.src), (COPY, schedule.dst)):
-        rows = np.flatnonzero(schedule.op == op)
+    for direction, rank in ((REDUCE, schedule.src), (COPY, schedule.dst)):
+        rows = np.flatnonzero(op == direction)
         cell = schedule.chunk[rows].astype(np.int64) * ranks + rank[rows]
         if len(np.unique(cell)) < len(cell):
             raise Unsupported("repair: chunks of this schedule do not move along trees: a rank sends or gets one twice")
         step, hop, other = (np.full((len(schedule.chunks), ranks), -1, np.int64) for _ in range(3))
-        ends = schedule.dst if op == REDUCE else schedule.src
-        for matrix, column in ((step, schedule.step), (hop, row_hop), (other, ends)):
+        ends = schedule.dst if direction == REDUCE else schedule.src
+        for matrix, column in ((step, row_step), (hop, row_hop), (other, ends)):
             matrix.flat[cell] = column[rows]
         sides.append((step, hop, other))
     forest: list[tuple[Longs, Bools, Longs, Bools, Longs, Longs]] = []

@@ -19,7 +19,10 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.planners.shared.reach import Hop, Path, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
@@ -131,6 +134,21 @@ def _branches(legs: Sequence[Leg]) -> dict[int, int]:
     for rank, parent, _, depth in sorted(legs, key=lambda leg: leg[-1]):
         branch[rank] = rank if depth == 1 else branch[parent]
     return branch
+
+
+def part_exchanges(schedule: Schedule) -> tuple[Longs, Longs]:
+    """Return op and step of every row, with each exchange of sums turned into one sum and a copy back.
+
+    The copy, and all other copies of its chunk, are one step later than in the schedule.
+    """
+    op, step = schedule.op.astype(np.int64), schedule.step.astype(np.int64)
+    src, dst, ranks = schedule.src, schedule.dst, schedule.collective.ranks
+    place = (schedule.chunk.astype(np.int64) * (schedule.steps + 1) + step) * ranks
+    is_sum = op == REDUCE
+    has_reverse = np.isin((place + src) * ranks + dst, ((place + dst) * ranks + src)[is_sum])
+    parted = is_sum & has_reverse & (src < dst)
+    op[parted] = COPY
+    return op, step + (np.isin(schedule.chunk, schedule.chunk[parted]) & (op == COPY))
 
 
 class Rated(Protocol):
