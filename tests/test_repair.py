@@ -137,6 +137,15 @@ def test_few_of_many_trees_load_links_alike(machine: str, trees: int, rate: floa
     assert thin_trees(gather, plan.topology, 1) is gather
 
 
+def test_on_many_ranks_what_moves_along_no_trees_is_replaced_by_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.select.repair.CHEAP_RANKS", 4)
+    texts: list[str] = []
+    old = antiphon.plan("allreduce", "torus:dims=2x2x2", planner="compose")
+    plan = repair(old, degrade("torus:dims=2x2x2", drop_links="0-1"), nbytes="1GB", progress=texts.append)
+    assert any("by trees out of every rank" in text for text in texts)
+    assert antiphon.verify(plan)
+
+
 def test_what_is_not_touched_stays() -> None:
     """Only the branch behind the failure moves: ranks 2 and 3 of a ring of 4 get the data the other way round."""
     old = antiphon.plan("broadcast", "line:ranks=4", planner="trees")
