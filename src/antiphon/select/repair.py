@@ -6,7 +6,7 @@ Every schedule of the plan (one per range of sizes) passes these steps:
     1. `repair_trees` reattaches what failures cut off (planners/shared/tree_repair.py), at the rate of the new bound
     2. the result is sliced for the size: as before, or in the number of pieces that model alpha-beta predicts is best
     3. where that takes longer than the bound at the size: an allreduce of the intact machine that fills its links
-       sooner (`_repaired_rooted`) is repaired, too; on over `CHEAP_RANKS` ranks instead, if the old plan was slow or no trees
+       sooner (`_repaired_rooted`) is repaired, too; on over `CHEAP_RANKS` ranks instead, if the old one was slow
     4. if chunks move along no trees, or planning anew could gain much (the bound's rate is over `REPLAN_ABOVE` times
        the schedule's, or the time `REPLAN_SLOWER` times the bound's on at most `CHEAP_RANKS` ranks; and latency is at
        most half of the time), the planner of the old schedule also plans anew, then those that work on any machine,
