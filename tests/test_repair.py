@@ -140,8 +140,8 @@ def test_few_of_many_trees_load_links_alike(machine: str, trees: int, rate: floa
 def test_on_many_ranks_what_moves_along_no_trees_is_replaced_by_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.select.repair.CHEAP_RANKS", 4)
     texts: list[str] = []
-    old = antiphon.plan("allreduce", "torus:dims=2x2x2", planner="compose")
-    plan = repair(old, degrade("torus:dims=2x2x2", drop_links="0-1"), nbytes="1GB", progress=texts.append)
+    old = antiphon.plan("allreduce", "hgx-h100", planner="nvls")
+    plan = repair(old, degrade("hgx-h100", slow="3-nvswitch=0.5"), nbytes="1GB", progress=texts.append)
     assert any("by trees out of every rank" in text for text in texts)
     assert antiphon.verify(plan)
 

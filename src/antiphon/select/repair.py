@@ -16,7 +16,7 @@ The field `repaired` of an entry's claims gives the number of transfers of the o
 planner. No new plan can be faster than the bound, so `bandwidth_gap` also bounds what planning anew could gain.
 
 Example: an allreduce of 1 GB on a torus of 512 ranks where 1 % of the links fail. The plan of 31 deep trees took 1.15
-times the bound; a new one with 384 trees of half their depth, repaired, takes 1.08 times that of the degraded machine.
+times the bound; a new one with 390 trees of half their depth, repaired, takes 1.1 times that of the degraded machine.
 """
 
 from __future__ import annotations
