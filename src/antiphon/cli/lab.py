@@ -28,8 +28,8 @@ def up_command(
     only: arg.Only = "",
     json: arg.Json = False,
 ) -> None:
-    """Create a lab that remains until `antiphon lab down`: a network namespace for each rank and switch, and a
-    rate-limited link for each link of the machine. Nothing outside of these namespaces is touched.
+    """Create a lab that remains until `antiphon lab down`: a network namespace for each rank and switch, and a link for
+    each link of the machine, slowed down by --scale. Nothing outside of these namespaces is touched.
     """
     row = labs.up(arg.machine_and_group(topo, only)[0], scale=scale, name=name)
     emit(row, labs_text([row]), json)

@@ -91,7 +91,7 @@ class Chunks:
     def weights(self, collective: Collective) -> tuple[NDArray[Any], int]:
         """Return every chunk's fraction of `nbytes`, as whole numbers over the returned denominator.
 
-        int64 if no sum over rows can overflow in practice, Python ints otherwise.
+        int64 if every product is below 2^62, Python ints otherwise.
         """
         weight = collective.weights[self.block]
         product_bound = float(self.share.max(initial=0)) * float(weight.max(initial=0))
@@ -280,16 +280,16 @@ class Schedule:
 
     @cached_property
     def _joined(self) -> tuple[Longs, int, Longs, Longs]:
-        """The keys of `message_key` for a schedule with joints, as (key, bound, first row, number).
+        """The keys of `message_key` for a schedule with joints, as (key, key_bound, leads, joint_number).
 
         A row's key is that of the first row of its joint, followed by a number that distinguishes joints and depends on
-        their contents, not on how they are numbered. `first row`: of the joint, or the row itself. `number`: 0 for
-        single rows.
+        their contents, not on how they are numbered. `leads`: per row the first row of its joint, or the row itself.
+        `joint_number`: that number; 0 for single rows.
 
         >>> from antiphon.core.example import of_rows
         >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0)]
-        >>> key, bound, first, number = of_rows("broadcast", 4, rows, roots=(0,), joint=[5, 5, -1])._joined
-        >>> first.tolist(), number.tolist(), bool(key[0] == key[1])
+        >>> key, key_bound, leads, joint_number = of_rows("broadcast", 4, rows, roots=(0,), joint=[5, 5, -1])._joined
+        >>> leads.tolist(), joint_number.tolist(), bool(key[0] == key[1])
         ([0, 0, 2], [1, 1, 0], True)
         """
         row_key, row_key_bound = pack_columns(*self._message_columns())

@@ -141,7 +141,7 @@ def as_done(
                 elif event is not None:
                     failed_starts += 1
                 elif waiting:
-                    process.assign(terms.update(waiting.popleft()))
+                    process.assign(terms.update(waiting.popleft()))  # adds results of jobs that have ended
                 else:
                     process.end()
             pool[:] = [process for process in pool if process.running]
@@ -189,8 +189,8 @@ def in_order(
 
     The results do not depend on the number of workers: each job has a process of its own, forked from this one, and a
     job that earlier results make needless (`is_needed`, called after each result) is killed and dropped. `on_message`
-    receives intermediate results at once. Once `terms.seconds` raises TimedOut no more jobs begin, and the error is
-    raised after the results of those that have begun.
+    receives intermediate results at once. Once `terms.seconds(job)`, a job's budget, raises TimedOut, no more jobs
+    begin, and the error is raised after the results of those that have begun.
     """
     if not ISOLATES:
         yield from _in_order_here(jobs, terms, is_needed, on_message)

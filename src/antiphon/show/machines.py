@@ -30,7 +30,10 @@ def conclusions(result: SweepResult) -> list[str]:
 
 
 def machine_table(result: SweepResult, limit: int) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of the table of machines with all plans, the fastest first, at most `limit`."""
+    """Return head and rows of a table of the `limit` fastest machines, without those that lack the plan of a request.
+
+    The time is over that of the fastest machine.
+    """
     machines, prices = result.machines(), list(result.request.prices)
     short = short_names(machines)[1]
     planned = [m for m in machines if m.relative_time is not None][:limit]

@@ -1,7 +1,8 @@
 """Check a packing of trees, which proves that a lower bound on time is attained, and return its time.
 
-A tree carries a share of a block, its rate, "out" of its root to all ranks that want the block or "in" to its root from
-all ranks that contribute; these ranks are its *ends*. Three conditions: every tree joins its root to all ends, entering
+The *rate* of a tree is the share of a block that it carries. A tree with direction "out" carries it from its root to
+all ranks that want the block, one with direction "in" from all ranks that contribute to its root. These ranks are its
+*ends*. Three conditions: every tree joins its root to all ends, entering
 each rank at most once; the rates of the trees of a block sum to its weight; a root distributes only what it holds or
 receives by other trees. The time is then the greatest load over capacity of all links and limits. The search for trees
 (attained.py) and the recheck of a bound call `packed_time`, which shares no code with the search.

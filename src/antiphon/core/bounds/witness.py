@@ -116,10 +116,11 @@ class Partition(Record):
         (limit, count): the shared limit stands in the sum `count` times, and each of its links `count` times less. A
         link that leaves one part and enters another counts twice for "both", and so may its limit.
 
-    `times` is 2 (parts - 1) for "out" and "in". The direction "both" takes at least three parts and serves machines
-    with switches of the ability `own`: a multicast or reduction there also loads the link of the rank that it starts
-    from or ends at. Such a switch may be in no part if it joins ranks only. Then a multicast to m ranks still crosses
-    m + 2 links, and all crossings together are 2 (parts + 1); docs/bounds.md proves it under "Own operands".
+    `times` is 2 (parts - 1) for "out" and "in", and 2 (parts + 1) for "both". The direction "both" takes at least three
+    parts and serves machines with switches of the ability `own`: a multicast or reduction there also loads the link of
+    the rank that it starts from or ends at. Such a switch may be in no part if it joins ranks only: a multicast by it
+    from one part to m others crosses 1 + m links, and the link back to its source. docs/bounds.md proves `times` under
+    "Own operands".
     """
 
     parts: tuple[tuple[int, ...], ...]
@@ -218,8 +219,8 @@ class JointDual(Record):
         For every group the other fields of an `LpDual` of its own collective, at these prices.
 
     The lower bound, in seconds per byte of a block of weight 1 of the joint collective, is the sum over groups of
-    (numerator of the group's `LpDual` * weight of its blocks in the joint collective per weight of their own), over the
-    sum over resources of price * capacity.
+    numerator * (weight of a block of the group in the joint collective / its weight in the group's own collective),
+    divided by the sum over resources of price * capacity. The numerator is that of the group's `LpDual`.
     """
 
     prices: tuple[tuple[int, int], ...]

@@ -2,10 +2,11 @@
 
 A program is a schedule compiled to operations per rank. Operations move and combine *parts*, intervals of buffers. A
 part is given by two *points* and a *base*. All blocks of the collective lie end to end on one line, measured in units
-of weight; point `whole + part / denominator` is at element unit * whole + floor(unit * part / denominator), where
-`unit` is the number of elements per weight 1. A base names the input or output buffer and its shift against that line,
-or a slot of scratch and the point (its origin) at which the slot begins. A *class* is a size of slots, in units of
-weight, too. All of this is independent of `unit`, so a program is valid for every size.
+of weight. Point `whole + numerator / denominator` (columns point_whole, point_part) is at element
+unit * whole + floor(unit * numerator / denominator), where `unit` is the number of elements per weight 1. A base names
+the input or output buffer and its shift against that line, or a slot of scratch and the point (its origin) at which the
+slot begins. A *class* is a size of slots, in units of weight, too. All of this is independent of
+`unit`, so a program is valid for every size.
 
 Example: an allreduce of a block of weight 1 in thirds. The middle third is the part from point 1/3 to 2/3; at unit = 10
 it is elements 3 to 5. `chunked` takes unit = 3, the least at which no point is rounded, for formats that count in
@@ -200,8 +201,8 @@ class BufferLayout:
         return begin + low, begin + high
 
 
-def positions(units: Longs, numerators: Longs, denominator: int, unit: int) -> Longs:
-    """Return the element at each point: unit * whole + floor(unit * part / denominator), exactly. O(points).
+def positions(wholes: Longs, numerators: Longs, denominator: int, unit: int) -> Longs:
+    """Return the element at each point: unit * whole + floor(unit * numerator / denominator), exactly. O(points).
 
     Halves of two blocks of seven elements:
 
@@ -212,7 +213,7 @@ def positions(units: Longs, numerators: Longs, denominator: int, unit: int) -> L
     # numerator < denominator, so the product fits in 64 bits below this; beyond, use Python's integers.
     if unit * denominator >= 2**63:
         products = numerators.astype(object)
-    out: Longs = units * np.int64(unit) + np.asarray(products * unit // denominator).astype(np.int64)
+    out: Longs = wholes * np.int64(unit) + np.asarray(products * unit // denominator).astype(np.int64)
     return out
 
 
@@ -297,7 +298,7 @@ def chunked(program: Program, max_chunks: int, format_name: str) -> BufferLayout
             f"{format_name}: all its chunks are equal, and to cut a unit into {unit} of them makes {unit * max_weight} "
             f"in a buffer, of at most {max_chunks}; take fewer chunks, or a planner that cuts blocks evenly"
         )
-    # Scratch is known only after binding, so it is checked second.
+    # The size of scratch is known only after `layout_of`, so it is checked second.
     layout = layout_of(program, unit)
     largest = int(layout.sizes.max(initial=0))
     if largest > max_chunks:

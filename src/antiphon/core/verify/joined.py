@@ -127,6 +127,7 @@ def _find_overloads(
     """Return joints that exceed the number that a switch serves in one step (`at_once`), by first row.
 
     A joint counts at every switch at which its tree branches or meets, in every step in which a piece of it is sent.
+    Switches with `at_once` 0 have no limit.
     """
     branching = np.flatnonzero((tree.edges_at >= 3) & (abilities.at_once[tree.node] > 0))
     if not len(branching):

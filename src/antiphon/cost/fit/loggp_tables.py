@@ -13,8 +13,8 @@ and, with more ranks, for the number of messages at once:
     fan-in,3,0,1048576,2.1e-04           3 ranks send to one
     pairs,3,0,1048576,2.1e-04            3 ranks each send to a partner on the other node
 
-One row per repetition. The tables of the public prototype of the paper (named in loggp.py) are read as well: columns
-size, n, d, PRTT(1,0,s), ..., separated by spaces, in seconds.
+One row per repetition. The tables of the prototype of Hoefler et al. (Low-Overhead LogGP Parameter Assessment for
+Modern Interconnection Networks, 2007) are read as well: columns size, n, d, PRTT(1,0,s), ... in seconds, by spaces.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds
 
 COLUMNS = ("kind", "n", "delay", "nbytes", "seconds")
-RTT, SERVER = "rtt", "server"  # round trips, and a receiver's time per message
+RTT, SERVER = "rtt", "server"  # round trips, and a receiver's time for n messages
 # Experiments on simultaneous messages
 BURST, FAN_OUT, FAN_IN, PAIRS = SIMULTANEOUS = ("burst", "fan-out", "fan-in", "pairs")
 # Columns of the LogGP prototype's files
@@ -45,7 +45,7 @@ _PROTOTYPE_COLUMNS = ("size", "n", "d", "PRTT(1,0,s)", "PRTT(n,0,s)", "PRTT(n,d,
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """One measurement between two ranks.
+    """One measurement.
 
     kind `rtt`: PRTT(n, delay, nbytes), the time from the first of n messages, `delay` seconds between two of them,
     until the answer is back. kind `server`: the seconds in which the receiver took n messages that had already arrived,

@@ -1,9 +1,9 @@
 """Write the claims of a plan as DIMACS files, so that any SAT solver can check them (`antiphon export --to dimacs`).
 
 Each file asks: is there a k-synchronous algorithm with C chunks, S steps and R rounds (R at most S + k)? The clauses
-are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone. What a certificate
-refutes by resolution, points or that the inputs of a sum get everywhere over few links, comes with its proof in LRAT, a
-format of proofs that small checkers verify.
+are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone. A certificate
+may refute by resolution a point, or that the inputs of a sum reach all ranks over few links. Each refutation comes with
+its proof in LRAT, a format that small checkers verify.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def dimacs(
     chunks, steps, rounds
         The only point to write.
     """
+    # sums_suffice: a plan whose certificates are all about sums has no claims, only refutations
     files = {
         f"{claim.name}.cnf": _write_file(claim, build_formula(claim.instance, claim.question))
         for claim in list_claims(plan, chunks, steps, rounds, sums_suffice=True)

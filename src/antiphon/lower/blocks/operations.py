@@ -86,7 +86,8 @@ class Operation:
     direct_operands: Sequence[DirectOperand] = ()  # of a receive: the parts of its message that are folded on arrival
     fold_stretches: Sequence[FoldStretch] = ()  # of a fold: the stretches that are folded on arrival
     done: Sequence[Step] = ()  # the steps that it ends with, at most one of each block
-    # By block, a step that this operation should have waited for and did not: later writers to its cells do (place.py).
+    # By block, the last step that reads cells of messages that are folded into this operation on arrival. The operation
+    # does not wait for it, but the next writer of these cells does (place.py).
     behind: dict[Block, Step] | None = None
 
 
@@ -145,7 +146,7 @@ class ProgramValues:
     ranks: list[list[Operation]]
     messages: list[tuple[Operation, Operation]]  # sends with their receives, as `Program.pairs`; none without data
     writer: list[Operation]  # per version
-    reader: list[Operation | None]  # per version; SEVERAL_READERS also if the version is a result
+    reader: list[Operation | None]  # per version; SEVERAL_READERS also if it remains in a user's buffer
     scratch: list[int]  # per rank: its first cell of scratch
 
     def operations(self) -> Iterator[Operation]:
@@ -351,7 +352,7 @@ def _continues_fold(last: Operation, operation: Operation, edges: _Edges) -> boo
 
 
 def _same_writers(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
-    """Return whether one operation wrote, for each operand, the end of it `before` and its beginning `after`."""
+    """Return whether, for each operand, one operation wrote the last version of `before` and the first of `after`."""
     for earlier, later in zip(before, after, strict=True):
         a, b = earlier[-1], later[0]
         if (a < 0) != (b < 0) or (a >= 0 and writer[a] is not writer[b]):

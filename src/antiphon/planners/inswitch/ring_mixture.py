@@ -5,7 +5,7 @@ schedule in which a fixed share of the data is reduced and multicast by the swit
 multicast by a switch), and the rest goes around a ring of plain transfers over the links that joints leave idle.
 
 With r joints at once, k = r // 2 chunks are reduced in a step while the k chunks of the step before are multicast. Let
-all chunks have size q, and let a rank's own data cross the switch, too (a switch's ability `own`). Then every link
+all chunks have size q, and let a rank's own data cross the switch, too (as on NVSwitches). Then every link
 out of a rank carries k q for the reductions, and q more if a multicast begins at the rank; every link in carries k q
 for the multicasts, and q more if a reduction ends there. All other ranks can send and receive one more chunk.
 
@@ -42,14 +42,14 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
     for tree in trees:
         # by seat, the rank's position in the tree; those below one switch together
         ring = np.lexsort(tree.node.T[::-1])
-        chunk = np.arange(len(reduction_seat)) + chunks
-        joint_of_row = np.repeat(chunk, count - 1)
+        chunk_of_row = np.repeat(np.arange(len(reduction_seat)) + chunks, count - 1)
         other_seat = (np.tile(np.arange(1, count), len(reduction_seat)) + np.repeat(reduction_seat, count - 1)) % count
         for is_multicast, op in ((0, REDUCE), (1, COPY)):
             src, dst = (other_seat, np.repeat(reduction_seat, count - 1))[:: 1 - 2 * is_multicast]
             builder.add_rows(
-                tree, reduce_step.repeat(count - 1) + is_multicast, joint_of_row, ring[src], ring[dst], op, joint_of_row
-            )
+                tree, reduce_step.repeat(count - 1) + is_multicast, chunk_of_row, ring[src], ring[dst], op,
+                joint=chunk_of_row,  # a joint has the number of its chunk
+            )  # fmt: skip
         chunks += len(reduction_seat)
         no_joint = np.full(len(step), -1, np.int64)
         receiver = ring[(seat + 1) % count]

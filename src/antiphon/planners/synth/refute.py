@@ -28,17 +28,18 @@ SOLVER = "cadical195"
 
 
 def find_refutation(
-    instance: Instance, question: Question, effort: Effort, effort_left: int | None = None, again: int = 1
+    instance: Instance, question: Question, effort: Effort, max_price: int | None = None, again: int = 1
 ) -> tuple[Refutation | None, int]:
-    """Return a proof, already checked, or None, and the effort spent.
+    """Return a proof, already checked, or None, and its price: the work done, in units of effort_budget.py.
 
-    None: an algorithm exists, or the conflicts do not suffice. `effort_left`: limit of the effort, in units of
-    effort_budget.py. `again`: how often the core of the proof is solved again for a shorter one. Elaborating and
-    checking take ten to twenty seconds per 100,000 conflicts; with `question.ordered` there may be 100 times fewer.
+    None: an algorithm exists, or a limit was reached: `effort` limits the conflicts, `max_price` the price.
+    `again`: how often the core of the proof is solved again for a shorter one. Elaborating and checking take ten to
+    twenty seconds per 100,000 conflicts; there may be 100 times fewer with `question.ordered`, by which interchangeable
+    chunks are numbered in a fixed order (ksync/cnf.py).
     """
     encoded = build_formula(instance, question)
     clauses = encoded.clauses
-    chains, price = _search_proof(clauses, encoded.variables, effort, effort_left)
+    chains, price = _search_proof(clauses, encoded.variables, effort, max_price)
     if chains is None:
         return None, price
     packed = pack_chains(chains, len(clauses))

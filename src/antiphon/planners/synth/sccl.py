@@ -98,5 +98,6 @@ def sccl(
         if any_point:
             raise type(error)(f"{error}; points not found yet may be better") from None
         raise type(error)(
-            f"planner sccl found nothing for {collective.kind} on {topology.name}: {error}, or a smaller machine"
+            f"planner sccl found nothing for {collective.kind} on {topology.name}: {error}, or "
+            "plan for a smaller machine"
         ) from None

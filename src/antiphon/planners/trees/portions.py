@@ -16,8 +16,8 @@ Jackson 1995). So the loads of the fastest trees can be found without enumeratin
 There are exponentially many cuts, so they are added lazily: solve, ask a maximum flow per rank for a violated cut, add
 it, repeat. Then loads and weights are rounded to integers (`_trees_of_loads`) and forest.py packs the trees.
 
-Example: an allreduce of ranks 0 and 1 with links 0 > 1 of capacity 2 and 1 > 0 of capacity 1. A root of weight w needs
-load w on its outgoing link for the tree out, and w on the other for the tree in. Both roots together load 1 > 0 by
+Example: an allreduce of ranks 0 and 1 with links 0->1 of capacity 2 and 1->0 of capacity 1. A root of weight w needs
+load w on its outgoing link for the tree out, and w on the other for the tree in. Both roots together load 1->0 by
 w0 + w1, so the greatest total weight is 1.
 """
 

@@ -45,6 +45,7 @@ class Connecting:
         self._memory = 0
         self._key = b""
         self._alive: AlivePipes | None = None
+        # With an interface named by the user, messages go over it; "": none is, so shared memory may serve.
         if self._addresses == [""] and os.environ.get("ANTIPHON_SHARED") != "0":
             with suppress(OSError):
                 self._alive = AlivePipes(rank, ranks)
@@ -154,7 +155,7 @@ def _read_offer(text: str, sender: str) -> tuple[PipeAddress | None, bytes]:
             return (process, fd, inode), hex_of(memory, sender)
         case {"once": str(), "life": None, "memory": str(memory)}:
             return None, hex_of(memory, sender)
-    raise no_message(sender, "expected how it is to be noticed")
+    raise no_message(sender, "expected its pipe (process, descriptor, inode) and its memory")
 
 
 def engine_over_sockets(compiler: str = "") -> Engine:

@@ -4,10 +4,17 @@
 
 import { bisect, groupBy, pointers, TICKS } from "./basics.js";
 
-const MAX_TRAFFIC = 20000; // messages under way at a tick up to which each is looked at
+const MAX_TRAFFIC = 20000; // with more messages under way, trafficAt looks at the latest uses of each resource only
 
 export class Run {
-  // `columns`: the arrays that timing.py packs; messages are in order of their start, uses in order of (resource, start).
+  // `columns` (timing.py): messages are in order of their start, uses in order of (resource, start).
+  //   step, src, dst, start, lasts, op   per message; lasts: ticks; op: 0 copies, 1 reduces, 2 both
+  //   shares[share[message]]             its bytes over nbytes
+  //   chunks, chunk                      per message the number of its chunks; the chunks of all messages in turn
+  //   block                              per chunk
+  //   use_count                          per resource
+  //   use_message, use_start, use_lasts  per use; without the last two, a use lasts as long as its message
+  //   critical                           the messages on the critical path
   constructor(columns, machine) {
     Object.assign(this, columns);
     this.machine = machine;

@@ -196,8 +196,8 @@ struct ap_query {
     ap_query *next_query, **link; /* list of queries under way; the pointer to this one in it */
     uint64_t calls, next_call, asked_call; /* the number of calls so far, at the next query, and at the last one */
     uint64_t own[AP_QUERY_WORDS], agreed[AP_QUERY_WORDS];
-    /* `request` is under way; it broadcasts the table; preparing plans has begun; number of broadcasts */
-    int pending, sends_table, prepares, tries;
+    /* `request` is under way; it broadcasts the table; preparing plans has begun; the table has been broadcast */
+    int pending, sends_table, prepares, was_sent;
     int leader; /* the process of the communicator that is process 0 of the world */
     MPI_Request request;
     unsigned char *table_bytes;           /* the table as received, if the cached file was not found; from malloc */
@@ -212,7 +212,7 @@ typedef struct ap_trial ap_trial;
 typedef struct ap_learning ap_learning;
 typedef struct {
     MPI_Comm comm;
-    int size, rank, reason; /* reason: AP_SERVED, or why it has no rows */
+    int size, rank, reason; /* reason: AP_SERVED, or why its calls go to the library: it has no rows (yet) */
     int *process;           /* per process of the communicator, its number in the world */
     uint32_t number;        /* identifies its processes in watch.c; 0: not known yet */
     int needs_agreement;    /* its processes have not agreed on `failure` yet, so it has no rows */
@@ -294,8 +294,8 @@ int ap_background_done(const ap_background *b);
 void ap_background_end(ap_background *b); /* asks it to stop, waits, and frees it */
 
 /* preload_auto_switch.c */
-/* Called before each call on a communicator that waits for plans; true if this is the first call by them, or *error is set.
- * `plannable`: a plan could serve the call. */
+/* Called before each call on a communicator that waits for plans (its reason is AP_WAITING). Returns 1 if this is the first call
+ * by plans, or if `error` is set (out of memory, or MPI failed); 0: the library serves it. `plannable`: a plan could serve the call. */
 int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, ap_error *error);
 void ap_auto_release(ap_group *g); /* its communicator is freed */
 void ap_auto_end(void);            /* collective over the world */
@@ -393,8 +393,9 @@ int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int
 void ap_trial_end(double *stopwatch);
 void ap_trials_free(ap_group *g);
 
-/* preload_learn.c: chooses the row and the slices by which a call is made: AP_SERVED, or why the library gets it; *row,
- * *slices: as the table has it. As for ap_trial_begin. Sometimes collective; *code: an error of MPI. */
+/* preload_learn.c: chooses how a call is made. *row, *slices: in, the table's plan for it; out, the candidate, with *row NULL for
+ * the library. Returns AP_SERVED: by *row, or the call fails (*code, of MPI, or `error`); else the reason why the library gets
+ * it. *stopwatch: as of ap_trial_begin. Sometimes collective. */
 int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **stopwatch, int *code,
                    ap_error *error);
 void ap_learn_refuse(ap_group *g); /* what ap_learn_begin has just chosen cannot run, at any process */

@@ -72,6 +72,7 @@ static void prepare_plans(void *argument, ap_pace *pace) {
         p->state = ap_group_prepare(&p->group, p->recent, p->recents, pace) ? AP_PREPARED_ALL : AP_UNPREPARED;
 }
 
+/* Stops the preparation, if there is one, and frees it. */
 static void end_preparation(ap_query *q) {
     preparation *p = q->preparation;
     if (!p) return;
@@ -98,6 +99,7 @@ static void begin_preparation(ap_group *g) {
     if (!(p->background = ap_background_begin(prepare_plans, p))) p->state = ap_auto_has_table() ? AP_UNPREPARED : AP_NO_BYTES;
 }
 
+/* This process's word AP_PREPARED. */
 static uint64_t preparation_state(const ap_query *q) {
     if (!q->preparation) return ap_auto_has_table() ? AP_UNPREPARED : AP_NO_BYTES;
     return q->preparation->background && !ap_background_done(q->preparation->background) ? AP_PREPARING
@@ -106,9 +108,8 @@ static uint64_t preparation_state(const ap_query *q) {
 
 /* ---- queries ---- */
 
-/* A query follows after 1/INTERVAL_SHARE of the calls so far, and is completed after MAX_LATE calls at the latest. MAX_TRIES:
- * of sending the table. */
-enum { INTERVAL_SHARE = 64, MAX_LATE = 64, MAX_TRIES = 4 };
+/* A query follows after 1/INTERVAL_SHARE of the calls so far, and is completed after MAX_LATE calls at the latest. */
+enum { INTERVAL_SHARE = 64, MAX_LATE = 64 };
 /* Bytes from which any call counts as one in which all processes wait for all others: MPI libraries send such messages only
  * once their receive is posted. */
 static const uint64_t MUCH_BYTES = 1 << 16;
@@ -116,6 +117,7 @@ static const uint64_t MUCH_BYTES = 1 << 16;
 static pthread_mutex_t query_lock = PTHREAD_MUTEX_INITIALIZER;
 static ap_query *under_way;
 
+/* Writes what this process contributes to a query. */
 static void fill_words(ap_query *q) {
     memset(q->own, 0, sizeof q->own);
     if (!ap_preload.rank) ap_auto_status(q->own);
@@ -140,6 +142,7 @@ static void remove_under_way(ap_query *q) {
     pthread_mutex_unlock(&query_lock);
 }
 
+/* Waits for the request under way, if there is one. Returns an error code of MPI, as begin_query and send_table do. */
 static int complete_query(ap_query *q) {
     int code = q->pending ? PMPI_Wait(&q->request, MPI_STATUS_IGNORE) : MPI_SUCCESS;
     if (q->pending) remove_under_way(q);
@@ -161,7 +164,7 @@ static int send_table(ap_group *g) {
     int is_root = !ap_preload.rank;
     if (!is_root && !(q->table_bytes = malloc(q->agreed[AP_SIZE] ? (size_t)q->agreed[AP_SIZE] : 1))) return MPI_ERR_NO_MEM;
     q->pending = 1, q->asked_call = q->calls;
-    q->sends_table = 1;
+    q->sends_table = q->was_sent = 1;
     add_under_way(q);
     return PMPI_Ibcast(is_root ? ap_preload.table[0].bytes : q->table_bytes, (int)q->agreed[AP_SIZE], MPI_BYTE, q->leader,
                        g->comm, &q->request);
@@ -173,6 +176,7 @@ static int all_wait(int kind, uint64_t bytes) {
            bytes >= MUCH_BYTES;
 }
 
+/* The communicator's calls stay with the library. */
 static void give_up(ap_group *g) {
     ap_auto_release(g);
     g->reason = AP_NOT_PLANNED;
@@ -186,16 +190,17 @@ static int act_on_query(ap_group *g, int *code) {
     if (q->sends_table) {
         q->sends_table = 0;
         begin_preparation(g); /* at all processes, also those that had the table: all must prepare the same */
-    } else if (q->agreed[AP_STATUS] == AP_NEVER || q->tries > MAX_TRIES) {
+    } else if (q->agreed[AP_STATUS] == AP_NEVER) {
         give_up(g);
     } else if (q->agreed[AP_STATUS] == AP_READY && !q->prepares) {
-        /* the table came with another communicator: use it at once if new communicators are to have plans from the first call on */
+        /* All have the table, by another communicator. Use it at once, unprepared, if the library is to serve none of the first
+         * calls of a communicator. */
         if (!ap_preload.set.new_calls && q->agreed[AP_PREPARED] == AP_UNPREPARED) return 1;
         q->prepares = 1;
         begin_preparation(g);
     } else if (q->agreed[AP_STATUS] == AP_READY && q->agreed[AP_PREPARED] == AP_NO_BYTES) {
-        if (q->tries++ || q->agreed[AP_SIZE] >= INT32_MAX)
-            q->tries = MAX_TRIES + 1;
+        if (q->was_sent || q->agreed[AP_SIZE] >= INT32_MAX) /* the count of a broadcast is an int */
+            give_up(g);
         else
             *code = send_table(g);
     } else if (q->agreed[AP_STATUS] == AP_READY && q->agreed[AP_PREPARED] != AP_PREPARING) {
@@ -229,6 +234,7 @@ static void add_recent(ap_query *q, const ap_recent_call *call) {
     q->recent[0] = *call;
 }
 
+/* Returns 1: the call is the first by plans, or `error` is set (preload.h). */
 int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, ap_error *error) {
     ap_query *q = &g->query;
     int code = MPI_SUCCESS, switches = 0;

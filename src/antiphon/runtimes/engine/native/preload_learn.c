@@ -1,6 +1,6 @@
 /* Learning (ANTIPHON_LEARN=1): each call runs by the candidate that a learner chooses (learn.c), instead of by the plan that the
- * table has for it. The candidates: that plan, plans of the table for neighbouring sizes and of further tables, and the library's
- * own collective.
+ * table has for it. A candidate is a program in a number of slices. Programs: that plan's, those of the table for neighbouring
+ * sizes and of further tables (each a row of the communicator, ap_row), and program 0: the library's own collective.
  *
  * A learner belongs to a communicator, a row and a size class (power of two). Only calls of one size of the class are timed, as
  * others take longer or shorter. After many calls of other sizes in a row, the size of the last of them is timed instead.
@@ -9,6 +9,8 @@
  * Fields of a line, by tabs:
  *
  *     collective, ranks, root, bytes, checksum of the program (0: the library), slices, samples, seconds, low, high, chosen, planner
+ *
+ * seconds, low, high: the latest, least and greatest median time of a call (ap_arm); samples: calls timed; chosen: 1 or 0.
  *
  * Threading: a learner is used by the calls of its communicator, one at a time; records have a lock.
  * Ownership: learners are freed with their communicator, records stay.
@@ -33,8 +35,8 @@ struct ap_learning {
     int kind, scale, others; /* scale: log2 of the bytes; others: calls of other sizes in a row */
     uint64_t bytes, calls; /* of the calls that are timed */
     ap_learner *learner;
-    ap_row *program[AP_MAX_PROGRAMS]; /* rows of the candidates; the first is NULL: the library */
-    uint32_t programs, checksum[AP_MAX_PROGRAMS]; /* checksum: for the file */
+    ap_row *row_of[AP_MAX_PROGRAMS]; /* per program its row; the first is NULL: the library */
+    uint32_t programs, checksum[AP_MAX_PROGRAMS]; /* their number; their checksums, for the file */
     double *last; /* time of the last call that was timed, by `candidate` */
     ap_candidate candidate;
     ap_learned *record;
@@ -54,12 +56,13 @@ static ap_learned *find_record(const ap_group *g, const ap_learning *l) {
                                .root = l->row->range.root};
         ap_learned_records = record;
     }
-    for (uint32_t i = 1; record && i < l->programs; i++) record->program[i] = l->program[i]->page;
+    for (uint32_t i = 1; record && i < l->programs; i++) record->program[i] = l->row_of[i]->page;
     if (record) memcpy(record->checksum, l->checksum, sizeof l->checksum);
     pthread_mutex_unlock(&lock);
     return record;
 }
 
+/* Copies what the learner knows of each candidate (arms) and its decisions so far (choices) to its record, if it has one. */
 static void write_record(const ap_learning *l) {
     ap_learned *record = l->record;
     if (!record) return;
@@ -75,7 +78,7 @@ static void write_record(const ap_learning *l) {
 static const char header[] = "antiphon-learned\t1\n";
 static const int64_t MAX_FILE = 1 << 24; /* bytes */
 
-typedef struct {
+typedef struct { /* the fields of a line */
     char collective[16], planner[128];
     int ranks, root, slices, chosen;
     uint32_t checksum;
@@ -83,8 +86,10 @@ typedef struct {
     double seconds, low, high;
 } learned_line;
 
+/* The size class: log2 of the bytes, rounded down. */
 static int scale_of(uint64_t bytes) { return bytes ? 63 - __builtin_clzll(bytes) : 0; }
 
+/* Whether the text begins with a valid line. */
 static int parse_line(const char *text, learned_line *x) {
     return sscanf(text, "%15[a-z]\t%d\t%d\t%" SCNu64 "\t%" SCNx32 "\t%d\t%" SCNu64 "\t%lf\t%lf\t%lf\t%d\t%127[^\t\n]", x->collective,
                   &x->ranks, &x->root, &x->bytes, &x->checksum, &x->slices, &x->samples, &x->seconds, &x->low, &x->high,
@@ -119,16 +124,18 @@ char *ap_learned_read(ap_settings *s, char problem[AP_TEXT]) {
 static void recall(const ap_group *g, ap_learning *l) {
     learned_line x;
     for (uint32_t p = 1; ap_preload.set.learned_path[0] && p < l->programs; p++)
-        l->checksum[p] = ap_crc32(l->program[p]->program->bytes, l->program[p]->program->size);
+        l->checksum[p] = ap_crc32(l->row_of[p]->program->bytes, l->row_of[p]->program->size);
     for (const char *line = ap_preload.learned ? ap_preload.learned : ""; *line; line = next_line(line)) {
         if (!parse_line(line, &x) || strcmp(x.collective, ap_kind_names[l->kind]) || x.ranks != g->size) continue;
         if (x.root != l->row->range.root || scale_of(x.bytes) != l->scale) continue;
         for (uint32_t p = 0; p < l->programs; p++)
             if (l->checksum[p] == x.checksum)
-                ap_learner_recall(l->learner, &(ap_arm){{(int32_t)p, x.slices}, 1, x.chosen, x.samples, x.seconds, x.low, x.high});
+                ap_learner_recall(l->learner, &(ap_arm){.candidate = {(int32_t)p, x.slices}, .usable = 1, .chosen = x.chosen,
+                                                        .samples = x.samples, .seconds = x.seconds, .low = x.low, .high = x.high});
     }
 }
 
+/* Writes a line for each candidate that was measured. */
 static void write_lines(const ap_learned *r, FILE *file) {
     for (uint32_t i = 0; i < r->arms; i++) {
         const ap_arm *a = &r->arm[i];
@@ -180,8 +187,8 @@ static void add_alternatives(const ap_group *g, ap_learning *l) {
             ap_row *other = &g->rows.row[i];
             int is_new = other->program && other->state != AP_ROW_REFUSED && other->range.kind == l->row->range.kind &&
                          other->range.root == l->row->range.root;
-            for (uint32_t k = 1; k < l->programs; k++) is_new &= l->program[k]->program != other->program;
-            if (is_new) l->program[l->programs++] = other;
+            for (uint32_t k = 1; k < l->programs; k++) is_new &= l->row_of[k]->program != other->program;
+            if (is_new) l->row_of[l->programs++] = other;
         }
 }
 
@@ -197,9 +204,11 @@ static ap_learning *find_learning(ap_group *g, ap_row *row, int kind, uint64_t b
     ap_learning *l = calloc(1, sizeof *l);
     if (!l) return NULL;
     *l = (ap_learning){.next = g->learning, .row = row, .kind = kind, .scale = scale, .bytes = bytes, .programs = 1};
-    if (row->program) l->program[l->programs++] = row;
+    if (row->program) l->row_of[l->programs++] = row;
     add_alternatives(g, l);
-    if ((l->learner = ap_learner_open(l->programs, row->program ? 1 : 0, 1, bytes >= MIN_SLICED_BYTES))) {
+    const int first = row->program ? 1 : 0; /* the program that the table has for such calls */
+    l->learner = ap_learner_open(l->programs, first, /* library */ 1, /* searches slices */ bytes >= MIN_SLICED_BYTES);
+    if (l->learner) {
         recall(g, l);
         g->learning = l, l->record = find_record(g, l);
         return l;
@@ -211,6 +220,7 @@ static ap_learning *find_learning(ap_group *g, ap_row *row, int kind, uint64_t b
 /* Exchanges what processes have measured, if it is time. False: an error of MPI (*code), or the processes disagree. */
 static int exchange(ap_group *g, ap_learning *l, int *code, ap_error *error) {
     double own[AP_LEARNER_NUMBERS], agreed[AP_LEARNER_NUMBERS];
+    /* in tests, times by ANTIPHON_TRIED replace those measured */
     if (l->last) ap_learn_override(l->calls, l->candidate, l->last);
     const int numbers = ap_learner_report(l->learner, own);
     if (!numbers) return 1;
@@ -238,6 +248,7 @@ static int is_timed(ap_learning *l, uint64_t bytes) {
     return 1;
 }
 
+/* Outputs and return values: preload.h. */
 int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **stopwatch, int *code,
                    ap_error *error) {
     ap_learning *l = find_learning(g, *row, kind, bytes);
@@ -249,9 +260,10 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
         if (!exchange(g, l, code, error)) return AP_SERVED;
         l->calls++;
         *stopwatch = l->last = ap_learner_begin(l->learner, &l->candidate, &aligns);
+        /* ANTIPHON_TRIED="turns:..." replaces the choice; it may name more programs than there are for this call */
         if (ap_learn_turn(l->calls - 1, &l->candidate)) l->candidate.program %= (int32_t)l->programs;
     }
-    *row = l->program[l->candidate.program], *slices = (uint32_t)l->candidate.slices;
+    *row = l->row_of[l->candidate.program], *slices = (uint32_t)l->candidate.slices;
     if (*row && (*row)->state != AP_ROW_RUNS && !ap_row_usable(g, *row, code, error) && !*code) {
         ap_learn_refuse(g);
         *row = NULL, *stopwatch = NULL;
