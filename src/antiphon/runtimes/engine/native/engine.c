@@ -25,13 +25,13 @@ enum { BATCH = 64, POLL_BYTES = 1 << 15 }; /* completions taken at once; bytes c
 
 typedef struct {
     ap_plan *plan;
-    ap_layout *l;
-    unsigned char *memory[3];
-    size_t item;
-    int type, operation;
+    ap_layout *l;             /* the plan's */
+    unsigned char *memory[3]; /* input, output, scratch */
+    size_t item;              /* bytes of an element */
+    int type, operation;      /* api.h */
     ap_wire *wire;
     ap_error *error;
-    double timeout;
+    double timeout;             /* seconds; 0: none */
     uint32_t done;              /* instances that are complete */
     uint32_t first, last;       /* ready folds and joins: work[first] to work[last - 1] */
     uint32_t active;            /* messages that the transport has */
@@ -45,7 +45,7 @@ typedef struct {
 /* Where a stretch begins in memory. */
 static unsigned char *address_of(const run *r, ap_stretch s) { return r->memory[s.buffer] + s.begin * r->item; }
 
-/* Copies the data of a message into its staging memory, or from there to its stretches. */
+/* Copies the data of a message into its staging memory (`into`), or from there to its stretches. */
 static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into) {
     ap_cursor c = ap_segments(&r->plan->task[r->l->task[instance]], instance);
     for (ap_stretch s; ap_next_segment(r->plan, &c, &s); stage += s.length * r->item) {
@@ -58,6 +58,7 @@ static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into
 
 /* ---- what is recorded, on request ---- */
 
+/* A record of an instance that begins now. */
 static ap_record record_of(const run *r, uint32_t instance, size_t bytes) {
     const ap_task *s = &r->plan->task[r->l->task[instance]];
     uint32_t later = s->pieces > 1 ? 2 * (instance - s->first) : 0;
@@ -76,18 +77,19 @@ static void record_start(run *r, uint32_t instance, size_t bytes, int sends) {
     r->l->record[instance] = ap_trace_begin(r->trace, record_of(r, instance, bytes));
 }
 
-/* Begins the record of the call; allocates the table of records of messages under way. */
+/* Begins the record of the call (*number); allocates the table of records of messages under way. */
 static int record_call(run *r, uint64_t *number) {
     ap_layout *l = r->l;
-    if (!l->record && !(l->record = calloc(l->instances ? l->instances : 1, sizeof *l->record)))
-        return ap_fail(r->error, AP_MEMORY, "out of memory");
+    if (!l->record) l->record = calloc(l->instances ? l->instances : 1, sizeof *l->record);
+    if (!l->record) return ap_fail(r->error, AP_MEMORY, "out of memory");
     *number = ap_trace_begin(r->trace, (ap_record){.begin = read_clock(r), .peer = r->plan->rank, .kind = AP_TRACE_CALL,
                                              .instance = r->trace->calls++});
     return AP_OK;
 }
 
-/* ---- instances ---- */
+/* ---- instances; functions return AP_OK or the error's code ---- */
 
+/* Queues a fold or join that is ready, or a send that is complete once copied. */
 static void push_work(run *r, uint32_t instance) { r->l->work[r->last++] = instance; }
 
 static int start_lane(run *r, uint32_t lane);
@@ -102,6 +104,7 @@ static int release_instance(run *r, uint32_t instance) {
     return start_lane(r, r->l->lane[instance]);
 }
 
+/* Counts an instance as complete, for those that wait for it and, with the last one of a task, for those that wait for the task. */
 static int finish_instance(run *r, uint32_t instance) {
     ap_layout *l = r->l;
     uint32_t o = l->task[instance];
@@ -129,13 +132,14 @@ static int start_message(run *r, uint32_t instance, int *is_complete) {
     if (several) {
         data = r->l->stage[instance] = ap_take_stage(r->plan, bytes);
         if (!data) return ap_fail(r->error, AP_MEMORY, "out of memory");
-        if (s->kind == AP_SEND) copy_stage(r, instance, data, 1), *is_complete = 1;
+        if (s->kind == AP_SEND) copy_stage(r, instance, data, /* into */ 1), *is_complete = 1;
     }
     r->active++, r->clock_is_current = 0;
     if (s->kind == AP_SEND) return r->wire->send(r->wire, s->peer, s->channel, data, bytes, instance, r->error);
     return r->wire->receive(r->wire, s->peer, s->channel, data, bytes, instance, r->error);
 }
 
+/* Starts the next messages of a lane, as many as are ready and AP_WINDOW allows. */
 static int start_lane(run *r, uint32_t lane) {
     ap_layout *l = r->l;
     const ap_lane *it = &l->lane_of[lane];
@@ -163,14 +167,16 @@ static int finish_message(run *r, uint32_t instance) {
         ap_stretch only;
         int several = 0;
         size_t bytes = ap_message_bytes(r->plan, r->item, s, instance, &only, &several);
-        if (s->kind == AP_RECEIVE) copy_stage(r, instance, l->stage[instance], 0);
+        if (s->kind == AP_RECEIVE) copy_stage(r, instance, l->stage[instance], /* into */ 0);
         ap_give_stage(r->plan, l->stage[instance], bytes);
         l->stage[instance] = NULL;
     }
+    /* a send from staging memory was finished when it had been copied there */
     if (s->kind == AP_RECEIVE || !staged) code = finish_instance(r, instance);
     return code ? code : start_lane(r, lane);
 }
 
+/* Finishes the messages that the transport reports done; `block`: waits until there are some. */
 static int poll_transport(run *r, int block) {
     uint32_t numbers[BATCH];
     int count = 0;
@@ -181,15 +187,16 @@ static int poll_transport(run *r, int block) {
     return code;
 }
 
-enum { MAX_LOCAL_OPERANDS = 16 };
+enum { MAX_LOCAL_OPERANDS = 16 }; /* on the stack; more are allocated */
 
+/* Combines the values of a fold's instance. */
 static int fold_instance(run *r, uint32_t instance, const ap_task *s) {
     const void *local_operands[MAX_LOCAL_OPERANDS], **operands = local_operands;
     ap_stretch to = ap_piece_of(r->plan, s, instance, 0);
     uint32_t count = s->stretches - 1;
     if (!to.length || !count) return AP_OK;
-    if (count > MAX_LOCAL_OPERANDS && !(operands = malloc(count * sizeof *operands)))
-        return ap_fail(r->error, AP_MEMORY, "out of memory");
+    if (count > MAX_LOCAL_OPERANDS) operands = malloc(count * sizeof *operands);
+    if (!operands) return ap_fail(r->error, AP_MEMORY, "out of memory");
     for (uint32_t k = 0; k < count; k++) operands[k] = address_of(r, ap_piece_of(r->plan, s, instance, k + 1));
     ap_fold(address_of(r, to), operands, count, to.length, r->type, r->operation);
     if (operands != local_operands) free(operands);
@@ -197,6 +204,7 @@ static int fold_instance(run *r, uint32_t instance, const ap_task *s) {
     return AP_OK;
 }
 
+/* The same, recorded. */
 static int traced_fold(run *r, uint32_t instance, const ap_task *s) {
     read_clock(r);
     ap_record record = record_of(r, instance, ap_piece_of(r->plan, s, instance, 0).length * r->item);
@@ -206,6 +214,7 @@ static int traced_fold(run *r, uint32_t instance, const ap_task *s) {
     return code;
 }
 
+/* Runs all instances. */
 static int run_plan(run *r) {
     ap_layout *l = r->l;
     int code = AP_OK;
@@ -221,9 +230,9 @@ static int run_plan(run *r) {
             const ap_task *s = &r->plan->task[l->task[instance]];
             if (s->kind == AP_FOLD) code = r->trace ? traced_fold(r, instance, s) : fold_instance(r, instance, s);
             if (!code) code = finish_instance(r, instance);
-            if (!code && r->active && r->folded >= POLL_BYTES) code = poll_transport(r, 0);
+            if (!code && r->active && r->folded >= POLL_BYTES) code = poll_transport(r, /* block */ 0);
         } else if (r->active) {
-            code = poll_transport(r, 1);
+            code = poll_transport(r, /* block */ 1);
         } else {
             return ap_fail(r->error, AP_STUCK, "rank %u: nothing can go on after %u of %u operations; the program is wrong",
                            r->plan->rank, r->done, l->instances);
@@ -232,6 +241,7 @@ static int run_plan(run *r) {
     return code;
 }
 
+/* Makes the plan's scratch at least as large. */
 static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
     if (bytes <= plan->scratch_bytes) return AP_OK;
     free(plan->scratch);
@@ -242,12 +252,14 @@ static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
     return AP_OK;
 }
 
+/* Sets the layout's state of a run to its beginning. */
 static void reset_layout(ap_layout *l, const ap_plan *plan) {
     memcpy(l->waiting, l->pending, 4 * (size_t)l->instances);
     for (uint32_t o = 0; o < plan->tasks; o++) l->remaining[o] = plan->task[o].instances;
     for (uint32_t i = 0; i < l->lanes; i++) l->head[i] = l->lane_of[i].begin, l->flying[i] = 0;
 }
 
+/* Checks that the arguments of ap_run fit the plan and the wire. */
 static int check_call(const ap_plan *plan, int type, int operation, const ap_wire *wire, ap_error *error) {
     if (!ap_type_size(type)) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
     if (operation < 0 || operation >= AP_OPERATORS)
@@ -296,7 +308,8 @@ int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output,
              .item = item, .type = type, .operation = operation, .wire = wire, .error = error, .timeout = timeout,
              .trace = wire->trace};
     uint64_t call = 0;
-    if (r.trace && (code = record_call(&r, &call))) return code;
+    if (r.trace) code = record_call(&r, &call);
+    if (code) return code;
     reset_layout(r.l, plan);
     wire->expected = r.l->received * item + r.l->messages * AP_MESSAGE_OVERHEAD;
     ap_begin_call(wire);
@@ -329,7 +342,8 @@ void ap_wire_close(ap_wire *wire) {
 
 /* ---- touching memory before the first run ---- */
 
-/* Allocates and touches staging memory for as many messages as can be under way, and leaves it in the plan's pool. */
+/* Allocates and touches staging memory for as many messages as can be under way, and leaves it in the plan's pool. False: out of
+ * memory. */
 static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
     ap_layout *l = &plan->layout;
     int good = 1;
@@ -342,7 +356,8 @@ static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
             int several = 0;
             size_t bytes = ap_message_bytes(plan, item, &plan->task[l->task[instance]], instance, &only, &several);
             if (!several) continue;
-            if (!(l->stage[instance] = ap_take_stage(plan, bytes))) good = 0;
+            l->stage[instance] = ap_take_stage(plan, bytes);
+            good = l->stage[instance] != NULL;
             if (good) ap_prefault(l->stage[instance], bytes, pace);
         }
     }

@@ -1,8 +1,9 @@
-/* Instances of a plan (messages and folds, after splitting), their dependencies, and the order in which messages start.
+/* Instances of a plan's tasks (plan.h), that is messages, folds and joins after splitting; their dependencies, and the order in
+ * which messages start.
  *
  * For example, a send of 512 KiB is split into four instances of 128 KiB. A send that forwards what a receive has brought
  * may then start with the first quarter as soon as that has arrived (a fine edge, from instance to instance), unless the
- * memory of the two overlaps in another way than quarter by quarter (a coarse edge: it waits for the whole operation).
+ * memory of the two overlaps in another way than quarter by quarter (a coarse edge: it waits for the whole task).
  *
  * Functions return AP_OK or an error code, unless they say otherwise.
  *
@@ -27,15 +28,16 @@ void ap_forget_layout(ap_layout *l) {
 
 static int is_message(const ap_task *s) { return s->kind == AP_SEND || s->kind == AP_RECEIVE; }
 
-/* The number of instances of an operation: its pieces, else those that it is split into. Depends only on numbers that sender
+/* The number of instances of a task: its pieces, else those that it is split into. Depends only on numbers that sender
  * and receiver share, so both split alike. */
 static uint32_t count_instances(const ap_plan *plan, const ap_task *s, size_t item) {
-    uint64_t split = plan->split, slices = plan->slices;
+    uint64_t split = plan->split, slices = plan->slices; /* slices: in quarters of the planned number */
     if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
     if ((!split && slices <= AP_PLANNED_SLICES) || !s->elements) return 1;
-    uint64_t bytes = split, max_parts = 1 << 20;
+    uint64_t bytes = split, max_parts = 1 << 20; /* bytes: of a part */
     /* 128 KiB and at most four parts; with other slices than planned, more and smaller ones in proportion */
     if (split == AP_USUAL_SPLIT) bytes = ((uint64_t)AP_PLANNED_SLICES << 17) / slices, max_parts = slices;
+    /* never split as planned; in more slices, parts of 16 KiB at least */
     if (!split) bytes = 1 << 14, max_parts = slices / AP_PLANNED_SLICES;
     uint64_t elements_per_part = bytes / item, n = (s->elements - 1) / elements_per_part + 1;
     return (uint32_t)(n > max_parts ? max_parts : n);
@@ -44,33 +46,34 @@ static uint32_t count_instances(const ap_plan *plan, const ap_task *s, size_t it
 typedef struct {
     ap_stretch where;
     uint32_t task;
-} stretch_of_step;
+} task_stretch;
 
+/* The order of buffer, begin and length. */
 static int by_stretch(const void *a, const void *b) {
-    const stretch_of_step *x = a, *y = b;
+    const task_stretch *x = a, *y = b;
     if (x->where.buffer != y->where.buffer) return x->where.buffer < y->where.buffer ? -1 : 1;
     if (x->where.begin != y->where.begin) return x->where.begin < y->where.begin ? -1 : 1;
     return x->where.length < y->where.length ? -1 : x->where.length > y->where.length;
 }
 
-/* Marks the split operations whose instances must not be waited for one by one. That is safe only if each stretch of the
- * operation is, compared with all stretches of other split operations, either identical or disjoint: then instance i of one
+/* Marks the split tasks whose instances must not be waited for one by one. That is safe only if each stretch of the
+ * task is, compared with all stretches of other split tasks, either identical or disjoint: then instance i of one
  * overlaps in memory only instance i of the other. */
-static int find_coarse_steps(ap_plan *plan, ap_error *error) {
+static int mark_coarse_tasks(ap_plan *plan, ap_error *error) {
     size_t count = 0, n = 0;
     for (uint32_t o = 0; o < plan->tasks; o++)
         if (plan->task[o].instances > plan->task[o].pieces) count += plan->task[o].stretches;
-    stretch_of_step *all = allocate(count, sizeof *all);
+    task_stretch *all = allocate(count, sizeof *all);
     if (!all) return ap_fail(error, AP_MEMORY, "out of memory");
     for (uint32_t o = 0; o < plan->tasks; o++) {
         ap_task *s = &plan->task[o];
         s->coarse = 0;
         if (s->instances <= s->pieces) continue;
         s->coarse = is_message(s) && s->stretches > 1;
-        for (uint32_t i = 0; i < s->stretches; i++) all[n++] = (stretch_of_step){plan->stretch[s->stretch + i], o};
+        for (uint32_t i = 0; i < s->stretches; i++) all[n++] = (task_stretch){plan->stretch[s->stretch + i], o};
     }
     qsort(all, n, sizeof *all, by_stretch);
-    for (size_t i = 0, j; i < n; i = j) {
+    for (size_t i = 0, j; i < n; i = j) { /* i to j - 1: a cluster of stretches that overlap; none may unless all are equal */
         uint64_t end = all[i].where.begin + all[i].where.length;
         int same = 1;
         for (j = i + 1; j < n && all[j].where.buffer == all[i].where.buffer && all[j].where.begin < end; j++) {
@@ -84,7 +87,7 @@ static int find_coarse_steps(ap_plan *plan, ap_error *error) {
     return AP_OK;
 }
 
-/* Counts and numbers the instances of all operations, and allocates the arrays of instances. */
+/* Counts and numbers the instances of all tasks, and allocates the arrays of instances. */
 static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t total = 0;
     ap_workload workload = {0, 0};
@@ -105,7 +108,7 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
         return ap_fail(error, AP_MEMORY, "out of memory");
     for (uint32_t o = 0; o < plan->tasks; o++)
         for (uint32_t i = 0; i < plan->task[o].instances; i++) l->task[plan->task[o].first + i] = o;
-    return find_coarse_steps(plan, error);
+    return mark_coarse_tasks(plan, error);
 }
 
 /* Whether instance i of x may wait for instance i of y alone. */
@@ -114,7 +117,7 @@ static int wait_by_instance(const ap_task *x, const ap_task *y) {
     return x->instances > 1 && x->instances == y->instances && x->elements == y->elements && !x->coarse && !y->coarse;
 }
 
-/* Builds the edges from operations and instances to those that wait for them, and counts in `pending` what each waits for. */
+/* Builds the edges from tasks and instances to those that wait for them, and counts in `pending` what each waits for. */
 static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t fine = 0, coarse = 0;
     l->fine.begin = allocate((size_t)l->instances + 1, 4), l->coarse.begin = allocate((size_t)plan->tasks + 1, 4);
@@ -154,7 +157,9 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
 }
 
 typedef struct {
-    uint64_t lane, key; /* key: when + 2 * piece, in planned slices; of equal ones, the smaller instance first */
+    /* lane: bit 63: it sends; channel; peer. key: time (`when` of the program, plus 2 per slice of planned size before it) times
+     * `slices` of the plan; of equal ones, the smaller instance first */
+    uint64_t lane, key;
     uint32_t instance;
 } message;
 
@@ -165,6 +170,7 @@ static int by_lane(const void *a, const void *b) {
     return x->instance < y->instance ? -1 : x->instance > y->instance;
 }
 
+/* The elements of a message's instance. */
 static uint64_t elements_of(const ap_plan *plan, const ap_task *s, uint32_t instance) {
     uint64_t total = 0;
     if (s->pieces == 1) {

@@ -18,8 +18,8 @@ typedef __int128 wide;
 
 static const wide MAX_ELEMENTS = (wide)AP_MOST_ELEMENTS;
 
-/* The number of slices of what has `pieces` in the program. Any number is correct: slices of one operation wait for the same
- * slices of another, and messages keep an order in which each comes after all that it waits for (order_messages). */
+/* The number of slices of an operation that has `pieces` in the program. Any number is correct: slices of one operation wait for
+ * the same slices of another, and messages keep an order in which each comes after all that it waits for (order_messages). */
 static uint32_t slice_count(const ap_plan *plan, uint32_t pieces) {
     return pieces > 1 ? (uint32_t)(((uint64_t)pieces * plan->slices + AP_PLANNED_SLICES - 1) / AP_PLANNED_SLICES) : pieces;
 }
@@ -31,12 +31,12 @@ static wide at_point(const ap_program *p, uint64_t unit, ap_point point) {
 
 typedef struct {
     const ap_program *program;
-    const ap_section *section;
-    uint64_t unit;
+    const ap_section *section; /* of this rank */
+    uint64_t unit;             /* elements per weight 1 */
     wide *at;         /* element of each point on the line */
     uint64_t *offset; /* per slot, its first element in scratch */
     uint64_t *stride; /* per slot, elements from one piece to the next */
-    uint64_t *capacity;
+    uint64_t *capacity; /* per slot, elements of all its pieces */
 } addresses;
 
 static int fail_address(ap_error *error, uint32_t rank, const char *object, uint64_t number) {
@@ -44,6 +44,8 @@ static int fail_address(ap_error *error, uint32_t rank, const char *object, uint
                    (unsigned long long)number);
 }
 
+/* Lays the slots one behind the other in scratch. Like all functions here with `error`, unless they return a pointer, it returns
+ * AP_OK or the error's code. */
 static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
     wide total = 0;
@@ -102,9 +104,10 @@ static void append_part(ap_plan *plan, ap_task *task, ap_stretch s, int join) {
     plan->stretch[task->stretch + task->stretches++] = s;
 }
 
-static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
+/* Fills the tasks, with their stretches and waits, and the divisions. */
+static int resolve_tasks(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
-    uint32_t used = 0, sliced = 0; /* sliced: slices of the first operation that has some */
+    uint32_t used = 0, sliced = 0; /* stretches so far; slices of the first operation that has some */
     for (uint32_t o = 0; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
         ap_task *task = &plan->task[o];
@@ -125,7 +128,7 @@ static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
             if (op->kind == AP_FOLD && where.length != task->elements)
                 return ap_fail(error, AP_INVALID,
                                "the program file is wrong: rank %u, the parts of operation %u differ in length", plan->rank, o);
-            append_part(plan, task, where, message && pieces == 1);
+            append_part(plan, task, where, /* join */ message && pieces == 1);
         }
         used += task->stretches;
     }
@@ -139,6 +142,7 @@ static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
     return AP_OK;
 }
 
+/* Computes the sizes of buffers and the points, and then all else. */
 static int resolve_all(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
     if (a->unit >= (uint64_t)MAX_ELEMENTS || (wide)s->input_weight * a->unit >= MAX_ELEMENTS ||
@@ -152,11 +156,12 @@ static int resolve_all(addresses *a, ap_plan *plan, ap_error *error) {
         if (a->at[i] > MAX_ELEMENTS) return fail_address(error, plan->rank, "point", i);
     }
     int code = resolve_slots(a, plan, error);
-    return code ? code : resolve_steps(a, plan, error);
+    return code ? code : resolve_tasks(a, plan, error);
 }
 
 static void *allocate(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
+/* Allocates the tables of a plan, and fills them from this rank's section. */
 static int fill_plan(const ap_program *program, const ap_section *s, uint64_t unit, ap_plan *plan, ap_error *error) {
     addresses a = {program, s, unit, allocate(s->points, sizeof(wide)), allocate(s->slots, 8), allocate(s->slots, 8),
                    allocate(s->slots, 8)};
@@ -173,8 +178,8 @@ static int fill_plan(const ap_program *program, const ap_section *s, uint64_t un
     return code;
 }
 
-/* Splitting helps where a rank combines data, or forwards all of it: it can go on with the first part while the next arrives.
- * For other collectives more messages only cost more. */
+/* The plan's `split` by default, for a kind of collective. Splitting helps where a rank combines data, or forwards all of it: it
+ * can go on with the first part while the next arrives. For other collectives more messages only cost more. */
 static uint64_t usual_split(uint32_t kind) {
     return kind == AP_SCATTER || kind == AP_GATHER || kind == AP_ALLGATHER || kind == AP_ALLTOALL ? 0 : AP_USUAL_SPLIT;
 }

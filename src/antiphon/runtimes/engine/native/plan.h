@@ -20,7 +20,7 @@ typedef struct {
     uint8_t kind;
     uint8_t coarse; /* it is split, but its waiters must wait for all of its instances (layout.c) */
     uint32_t peer, channel, when; /* when: order of the program; messages of step s at 2 s, its folds at 2 s + 1 */
-    uint32_t pieces;              /* slices, as the program says */
+    uint32_t pieces;              /* slices: those of the program, scaled by `slices` of the plan; 1: not sliced */
     uint32_t instances;           /* one per piece; without pieces, one per message or fold that it is split into */
     uint32_t first;               /* number of its first instance */
     uint32_t stretch, stretches;  /* its data: stretch[stretch] and following of the plan */
@@ -77,7 +77,7 @@ enum { AP_USUAL_SPLIT = 1, AP_PLANNED_SLICES = 4 };
 struct ap_plan {
     int in_place;
     uint32_t rank, tasks, divisions;
-    uint32_t slices;   /* number of slices per message, in quarters of the number that the program says */
+    uint32_t slices;   /* slices per message over the number that the program says, times 4 (AP_PLANNED_SLICES) */
     uint64_t sizes[3]; /* elements of input, output, scratch */
     ap_task *task;
     ap_stretch *stretch;
@@ -97,7 +97,7 @@ int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *er
 /* Builds the layout as ap_ready does; also touches all the memory that a run with this type needs (prefault.h). */
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error);
 
-/* Builds the layout for elements of `item` bytes, unless it is built. */
+/* Builds the layout for elements of `item` bytes, unless it is built. These functions return AP_OK or an error's code. */
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error);
 void ap_forget_layout(ap_layout *layout);
 

@@ -235,16 +235,17 @@ typedef struct {
 ap_group *ap_group_of(MPI_Comm comm);
 /* Frees a group except its query, trials and learners, which other files free. */
 void ap_group_free(ap_group *g);
-/* Finds the rows of a communicator once there is a table; false: out of memory. */
+/* Finds the rows of a communicator once there is a table; without any, sets its reason. False: out of memory. */
 int ap_group_find_rows(ap_group *g);
 /* Collective: connects its processes, unless that was tried before. Returns, alike at all of them, whether they are connected;
- * if not, the communicator has a reason, or `error` is set. */
+ * if not, the communicator has a reason, or `error` is set (in the call that tried). */
 int ap_group_connect(ap_group *g, ap_error *error);
-/* Collective, at the first call of a communicator that needs agreement: agrees on what is dead, and finds the rows. */
+/* Collective, at the first call of a communicator that needs agreement: agrees on what is dead, and finds the rows. False:
+ * `error` is set. */
 int ap_group_agree_on_failure(ap_group *g, ap_error *error);
 /* The row that serves a call; AP_SERVED, or why there is none. */
 int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
-/* Staging memory of at least that many bytes. */
+/* Staging memory `number` (AP_STAGED_...) of at least that many bytes; it belongs to the group. NULL: `error` is set. */
 void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error);
 /* Finds the rows and prepares plans for calls like these, in a copy of a communicator's group, without calling MPI, as a
  * background thread runs it. False if anything fails. */
@@ -257,7 +258,7 @@ void ap_group_clear(ap_group *g); /* frees its rows and plans */
  * process alone (`error`). */
 ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, uint64_t bytes, int type, int in_place,
                      int *refused, int *code, ap_error *error);
-/* Whether all processes can run a row's program; agrees on it once. An MPI error in *code. */
+/* Collective until the row's state is known: whether all processes can run its program. *code: an error of MPI. */
 int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error);
 
 /* ---- plans that are made while the job runs (ANTIPHON_TABLE=auto, docs/auto.md) ---- */
@@ -273,29 +274,30 @@ typedef struct {
 /* preload_auto_plan.c */
 extern ap_plan_summary ap_auto_summary;
 extern char ap_auto_cache_path[AP_PATH]; /* the file of the answer; "": none is stored */
-/* Collective over the world, in MPI_Init: takes the cached table, or begins to plan. */
+/* Collective over the world, in MPI_Init: takes the cached table, or begins to plan. False: MPI failed, or out of memory. */
 int ap_auto_begin(void);
-void ap_auto_end_planner(void);
+void ap_auto_end_planner(void);       /* stops reading and planning */
 void ap_planner_lower_priority(void); /* from now on it only uses idle processors */
 /* Process 0: AP_STATUS, AP_SIZE and AP_DIGEST of a query. */
 void ap_auto_status(uint64_t words[AP_QUERY_WORDS]);
 /* Parses an answer (runtimes/serve/auto_question.py): returns its book, from malloc, and its summary; NULL if it is damaged. */
 unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, uint64_t *size, ap_plan_summary *summary);
-/* Makes the bytes, from malloc, the table, unless there is one already; false if they are damaged. Frees those not used. */
+/* Makes the bytes, from malloc, the table, unless there is one already; else frees them. False: damaged, or not for this job. */
 int ap_auto_install_table(unsigned char *bytes, uint64_t size);
 int ap_auto_has_table(void);
 int ap_auto_close_table(void); /* from now on no table can be installed; returns whether there is one */
+/* Writes four words that identify a book. */
 void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]);
 
 typedef struct ap_background ap_background;
 /* Does work in a thread of low priority, or at once if there can be no thread. NULL: out of memory. */
 ap_background *ap_background_begin(void (*work)(void *argument, ap_pace *pace), void *argument);
-int ap_background_done(const ap_background *b);
+int ap_background_done(const ap_background *b); /* whether the work has ended */
 void ap_background_end(ap_background *b); /* asks it to stop, waits, and frees it */
 
 /* preload_auto_switch.c */
 /* Called before each call on a communicator that waits for plans (its reason is AP_WAITING). Returns 1 if this is the first call
- * by plans, or if `error` is set (out of memory, or MPI failed); 0: the library serves it. `plannable`: a plan could serve the call. */
+ * by plans, or if `error` is set (out of memory, or MPI failed); 0: the library serves it. `plannable`: a plan could serve it. */
 int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, ap_error *error);
 void ap_auto_release(ap_group *g); /* its communicator is freed */
 void ap_auto_end(void);            /* collective over the world */

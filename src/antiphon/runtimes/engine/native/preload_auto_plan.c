@@ -134,12 +134,12 @@ static int planner_output = -1, planner_input = -1; /* our ends of a pipe and a 
 static unsigned char *answer_text;                   /* received so far: answer_bytes of answer_space bytes */
 static size_t answer_bytes, answer_space;
 
-/* Starts the planning process and sends it the request; false: this failed. */
-static int start_planner(const char *request, const char *cache_path) {
+/* Starts the planning process and sends it the request. If this fails, poll_planner says so. */
+static void start_planner(const char *request, const char *cache_path) {
     char *name = (char *)(uintptr_t)cache_path; /* not written to */
     char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.auto", name, NULL};
     size_t remaining = strlen(request);
-    if ((planner_output = ap_spawn(command, &planner, &planner_input)) < 0) return 0;
+    if ((planner_output = ap_spawn(command, &planner, &planner_input)) < 0) return;
 #ifdef F_SETPIPE_SZ
     fcntl(planner_output, F_SETPIPE_SZ, PIPE);
 #endif
@@ -149,13 +149,14 @@ static int start_planner(const char *request, const char *cache_path) {
         if (sent < 0 && errno != EINTR) break;
         if (sent > 0) request += sent, remaining -= (size_t)sent;
     }
-    return !remaining && send(planner_input, "end\n", 4, MSG_NOSIGNAL) == 4;
+    if (!remaining) send(planner_input, "end\n", 4, MSG_NOSIGNAL);
 }
 
 void ap_planner_lower_priority(void) {
     if (planner_input >= 0) send(planner_input, "lower\n", 6, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+/* Copies the first line of a text to `problem`; returns AP_NEVER. */
 static int set_failure(const char *text, char *problem, size_t capacity) {
     snprintf(problem, capacity, "%s", text);
     problem[strcspn(problem, "\n")] = 0;
@@ -187,6 +188,7 @@ static int poll_planner(unsigned char **answer, uint64_t *bytes, char *problem, 
     return AP_READY;
 }
 
+/* Ends the planning process, if there is one, and frees what was received of its answer. */
 static void stop_planner(void) {
     const struct timespec pause = {0, 1000000};
     int state = 0;
@@ -238,6 +240,7 @@ static void lower_priority(void) {
 #endif
 }
 
+/* What a background thread runs. */
 static void *run_in_background(void *argument) {
     ap_background *b = argument;
     lower_priority();
@@ -278,10 +281,10 @@ void ap_background_end(ap_background *b) {
     free(b);
 }
 
+/* ---- the one table of this job ---- */
+
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* of ap_preload.table[0] */
 static int table_closed;                                       /* no table may be installed any more */
-
-/* ---- the one table of this job ---- */
 
 /* Identifies a book; not cryptographic: against accidents, not attacks. */
 void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]) {
@@ -305,7 +308,7 @@ int ap_auto_install_table(unsigned char *bytes, uint64_t size) {
     if (good && !p->tables && !table_closed) {
         p->table[0] = t;
         p->tables = 1;
-        t = (ap_table){0};
+        t = (ap_table){0}; /* nothing to free below */
     }
     pthread_mutex_unlock(&table_lock);
     ap_book_close(t.book);
@@ -344,11 +347,12 @@ static struct {
     ap_background *background;
     int begun;
     unsigned char *answer;
-    uint64_t bytes, size, digest[4]; /* bytes of the answer, and of its book */
+    uint64_t bytes, size, digest[4]; /* bytes of the answer; bytes and digest of its book */
     ap_plan_summary summary;
     int good; /* whether its table could be installed */
 } reading;
 
+/* The work of that thread: reads the answer, and makes its book the table. */
 static void read_answer(void *unused, ap_pace *pace) {
     (void)unused;
     unsigned char *book = ap_auto_read_answer(reading.answer, reading.bytes, &reading.size, &reading.summary);
@@ -457,7 +461,7 @@ static void find_table(const char *facts) {
         memset(&ap_auto_summary, 0, sizeof ap_auto_summary);
         snprintf(ap_auto_summary.how, sizeof ap_auto_summary.how, "nothing");
         snprintf(ap_auto_summary.notes, sizeof ap_auto_summary.notes, "planning had not ended");
-        if (!request || !start_planner(request, ap_auto_cache_path)) status = AP_PLANNING; /* polling reports the reason */
+        if (request) start_planner(request, ap_auto_cache_path); /* if it fails, polling reports that */
         wait_at_start(facts);
     }
     free(answer), free(request);
@@ -466,6 +470,7 @@ static void find_table(const char *facts) {
 int ap_auto_begin(void) {
     ap_state *p = &ap_preload;
     char own[PROCESS_TEXT] = "", *all = NULL;
+    /* of process 0: the bytes of its table (0: none), and ap_auto_cache_path */
     struct { uint64_t size; char path[AP_PATH]; } cached = {0, ""};
     describe_process(own);
     if (!p->rank) all = malloc((size_t)p->size * PROCESS_TEXT);
@@ -481,7 +486,7 @@ int ap_auto_begin(void) {
         memcpy(cached.path, ap_auto_cache_path, sizeof cached.path);
     }
     free(all);
-    if (ap_wait_for_world(1)) return 0; /* sleeping, so that the planning process has the processors */
+    if (ap_wait_for_world(/* certain */ 1)) return 0; /* sleeping, so that the planning process has the processors */
     if (PMPI_Bcast(&cached, (int)sizeof cached, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
     memcpy(ap_auto_cache_path, cached.path, sizeof ap_auto_cache_path);
     if (cached.size) {

@@ -30,6 +30,7 @@ enum { SLOTS = 512 };
 
 static slot types[SLOTS];
 
+/* The slot of a type, or the free one where it belongs. */
 static slot *slot_of(MPI_Datatype handle) {
     uint64_t key = (uint64_t)(uintptr_t)handle;
     uint32_t at = (uint32_t)((key * 0x9E3779B97F4A7C15u) >> 55); /* 9 bits: below SLOTS */
@@ -48,6 +49,7 @@ static int engine_type(char class, int size) {
     return class == 'b' && size == 2 ? AP_BFLOAT16 : -1;
 }
 
+/* Enters a type of this class (see engine_type), unless this MPI lacks it. */
 static void add_type(MPI_Datatype handle, char class) {
     int size = 0;
     MPI_Aint low = 0, extent = 0;
@@ -58,7 +60,7 @@ static void add_type(MPI_Datatype handle, char class) {
     s->data = (ap_data_type){.size = size, .type = engine_type(class, size), .plain = low == 0 && extent == size};
 }
 
-/* At run time: some MPIs define their types as variables, which a static table cannot hold. */
+/* Enters the types of C. At run time: some MPIs define their types as variables, which a static table cannot hold. */
 static void add_c_types(void) {
     const MPI_Datatype with_sign[] = {MPI_SIGNED_CHAR, MPI_SHORT,   MPI_INT,     MPI_LONG,    MPI_LONG_LONG_INT,
                                       MPI_INT8_T,      MPI_INT16_T, MPI_INT32_T, MPI_INT64_T, MPI_AINT,
@@ -81,8 +83,8 @@ static void add_c_types(void) {
 #endif
 }
 
-/* Which of these exist depends on the compilers that MPI was built with. C++ has further names only for bool and complex
- * numbers, which are never combined here. */
+/* Enters the types of Fortran. Which of these exist depends on the compilers that MPI was built with. C++ has further names only
+ * for bool and complex numbers, which are never combined here. */
 static void add_fortran_types(void) {
 #ifdef MPI_INTEGER
     add_type(MPI_INTEGER, 's');
@@ -161,12 +163,15 @@ typedef struct {
     char name[1024];           /* path of the driver's library; "": not loaded */
 } driver_search;
 
+/* What dl_iterate_phdr calls for each loaded object; it stops at the first 1. */
+
 static int count_libraries(struct dl_phdr_info *info, size_t size, void *search) {
     (void)size;
     ((driver_search *)search)->loaded = info->dlpi_adds;
     return 1;
 }
 
+/* Whether the name of an object's file begins with `name`. */
 static int is_called(const struct dl_phdr_info *info, const char *name) {
     const char *last = strrchr(info->dlpi_name ? info->dlpi_name : "", '/');
     return last && !strncmp(last + 1, name, strlen(name));
@@ -202,6 +207,7 @@ static attribute_of find_attribute_function(void) {
     return atomic_load(&function);
 }
 
+/* Whether a buffer is in the memory of a GPU. */
 static int is_of_device(attribute_of get_attribute, const void *buffer) {
     unsigned type = 0;
     if (!buffer || buffer == MPI_IN_PLACE) return 0;

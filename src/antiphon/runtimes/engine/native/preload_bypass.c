@@ -36,6 +36,7 @@ typedef struct {
     uintptr_t base, first, end; /* where the object is loaded; the range that the loader has made read-only (RELRO) */
 } object;
 
+/* Replaces one entry of an object's tables, if it holds our address and can be written. */
 static void replace_entry(const object *o, _Atomic uintptr_t *entry, const replacement *r) {
     if (atomic_load_explicit(entry, memory_order_relaxed) != (uintptr_t)r->own) return;
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)entry & ~(page - 1);
@@ -45,6 +46,7 @@ static void replace_entry(const object *o, _Atomic uintptr_t *entry, const repla
     if (is_read_only) mprotect((void *)start, page, PROT_READ);
 }
 
+/* Replaces those of `count` relocations that name functions. */
 static void replace_entries(const object *o, const ElfW(Rela) *entries, size_t count, const replacement *r) {
     for (size_t i = 0; i < count; i++) {
         const uint64_t type = ELF64_R_TYPE(entries[i].r_info);

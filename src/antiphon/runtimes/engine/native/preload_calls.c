@@ -74,10 +74,11 @@ CALLS(_c, AP_INT_FUNCTIONS, MPI_Count, MPI_Aint, large_count, large_at)
 
 /* ---- calls that are always left to MPI, and reported ---- */
 
+/* Counts a call that goes to the library, if there is to be a report. */
 static void report_fallback(int kind, int reason, MPI_Comm comm) {
-    ap_group *g;
     if (!ap_preload.on || !ap_preload.set.report || comm == MPI_COMM_NULL) return;
-    if ((g = ap_group_of(comm)) && !g->rank) ap_report_fallback(kind, reason);
+    const ap_group *g = ap_group_of(comm);
+    if (g && !g->rank) ap_report_fallback(kind, reason);
 }
 
 /* Each collective in its nonblocking form and, from MPI 4 on, the persistent one; both also with large counts. */

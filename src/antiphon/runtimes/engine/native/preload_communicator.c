@@ -36,10 +36,11 @@ static int hosts_fit(const ap_group *g, const ap_book *book, const int *rank_of)
 typedef struct {
     const int *rank_of; /* per process, its rank */
     int32_t *process_of;  /* per rank, its process; -1: none */
-    int count;
+    int count; /* of processes */
 } processes;
 
-/* A page for the same ranks in another order also fits, if the collective has one block: then order does not matter. */
+/* Whether a page is for the same ranks in another order, which does not matter as the collective has one block; then sets its
+ * range. */
 static int in_other_order(const ap_page *page, const processes *p, ap_range *range) {
     if (page->kind != AP_ALLREDUCE && page->kind != AP_BROADCAST && page->kind != AP_REDUCE) return 0;
     if (page->members != (uint32_t)p->count) return 0;
@@ -71,15 +72,17 @@ static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds
     return rows;
 }
 
-/* Whether a book is for this failure (a result of ap_find_failure). */
+/* Whether a book is for this failure: a result of ap_find_failure, that is 0, the number of a table + 1, or AP_NO_BOOK. */
 static int is_for_failure(const ap_book *book, int failure) {
-    if (!failure || failure == AP_NO_BOOK) return !failure && !book->dead_bytes;
+    if (failure == AP_NO_BOOK) return 0;
+    if (!failure) return !book->dead_bytes;
     const ap_book *other = ap_preload.table[failure - 1].book;
     return book->dead_bytes == other->dead_bytes && !memcmp(book->dead, other->dead, book->dead_bytes);
 }
 
-/* Fills the rows, or counts them if `row` is NULL. A table after the first that is for as many ranks as this communicator has
- * processes fits it, too, with processes as ranks. */
+/* Fills the rows, or counts them if `row` is NULL; returns their count and, in *kinds, their kinds (one bit each). With
+ * `of_world`, by tables for all processes of the world, else by those for communicators of this size: a table after the first that
+ * is for as many ranks as this communicator has processes fits it, with processes as ranks. */
 static uint32_t add_tables(const ap_group *g, int of_world, const processes *p, ap_row *row, uint32_t *kinds) {
     uint32_t rows = 0;
     *kinds = 0;
@@ -92,6 +95,7 @@ static uint32_t add_tables(const ap_group *g, int of_world, const processes *p, 
     return rows;
 }
 
+/* False: out of memory. */
 static int make_chooser(ap_rows *rows, int size) {
     ap_range *range = malloc(rows->count * sizeof *range);
     if (!range) return 0;
@@ -101,8 +105,8 @@ static int make_chooser(ap_rows *rows, int size) {
     return rows->chooser != NULL;
 }
 
-/* Finds rows by tables for all processes of the world, or by those for communicators of this size. They replace earlier rows
- * that have fewer kinds of collectives. False: out of memory. */
+/* Finds rows as add_tables does. They replace earlier rows if they have more kinds of collectives than those (*kinds: the number
+ * of kinds). False: out of memory. */
 static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *rows) {
     const size_t ranks = (size_t)(of_world ? ap_preload.size : g->size);
     int *rank_of = malloc((size_t)g->size * sizeof *rank_of);
@@ -135,7 +139,7 @@ static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *ro
 static int find_rows(ap_group *g) {
     int kinds = 0;
     g->rows = (ap_rows){.count = 0};
-    int good = match_tables(g, 1, &kinds, &g->rows) && match_tables(g, 0, &kinds, &g->rows);
+    int good = match_tables(g, /* of_world */ 1, &kinds, &g->rows) && match_tables(g, /* of_world */ 0, &kinds, &g->rows);
     if (!g->rows.count) g->reason = AP_NO_TABLE;
     return good && (!g->rows.count || make_chooser(&g->rows, g->size));
 }
@@ -168,6 +172,7 @@ static _Atomic uint64_t shared_bytes;
 
 static pthread_mutex_t programs = PTHREAD_MUTEX_INITIALIZER; /* a program may be used by one thread at a time */
 
+/* Frees a list of plans. */
 static void free_plans(ap_cached_plan *plan) {
     for (ap_cached_plan *next; plan; plan = next) {
         next = plan->next;
@@ -207,6 +212,7 @@ static void wait_for_plans(ap_group *g) {
     }
 }
 
+/* Finds the processes of a communicator, and its rows if there are tables. False: out of memory, or MPI failed. */
 static int find_processes(ap_group *g) {
     MPI_Group group;
     int *numbers = malloc((size_t)g->size * sizeof *numbers), good = numbers != NULL;
@@ -233,6 +239,7 @@ int ap_group_find_rows(ap_group *g) {
     return find_rows(g);
 }
 
+/* Returns the group that is attached to a communicator, or a new one; NULL: out of memory, or MPI failed. */
 static ap_group *look_up(MPI_Comm comm) {
     ap_group *g = NULL;
     int exists = 0, is_inter = 0;
@@ -249,7 +256,7 @@ static ap_group *look_up(MPI_Comm comm) {
 }
 
 ap_group *ap_group_of(MPI_Comm comm) {
-    uint32_t at = (uint32_t)(((uint64_t)(uintptr_t)comm * 0x9E3779B97F4A7C15u) >> 61);
+    uint32_t at = (uint32_t)(((uint64_t)(uintptr_t)comm * 0x9E3779B97F4A7C15u) >> 61); /* a hash: 0 to LOOKUPS - 1 */
     uint64_t version = atomic_load_explicit(&freed, memory_order_acquire);
     lookup *last = &lookups[at];
     if (last->comm == comm && last->freed == version) return last->group;
@@ -287,7 +294,7 @@ void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error) {
 /* What timeouts of the functions below report as the call that did not end. */
 static const char agreement[] = "a call that makes something ready on this communicator";
 
-/* Collective: the lowest process at which `good` is false; INT_MAX: none. */
+/* Collective: the lowest process at which `good` is false; INT_MAX: none. *code: an error of MPI, with `error`. */
 static int first_failing_rank(const ap_group *g, int good, int *code, ap_error *error) {
     int failing_rank = INT_MAX;
     ap_error failed = {0, ""};
@@ -308,6 +315,7 @@ int ap_group_agree_on_failure(ap_group *g, ap_error *error) {
     return find_rows(g) || (ap_fail(error, AP_MEMORY, "out of memory"), 0);
 }
 
+/* At the process that failed: prints why no process runs the row's program. */
 static void report_failure(const ap_group *g, const ap_row *row, int failing, const ap_error *error) {
     if (failing == g->rank)
         fprintf(stderr, "antiphon: %s by %.*s is left to the MPI library: rank %d: %s\n", ap_kind_names[row->page->kind],
@@ -319,7 +327,7 @@ static int try_program(const ap_group *g, const ap_row *row, ap_error *error) {
     int good = 1;
     pthread_mutex_lock(&programs);
     for (int in_place = 0; in_place < 2 && good; in_place++) {
-        ap_plan *plan = ap_prepare(row->program, g->rows.me, in_place, 1, error);
+        ap_plan *plan = ap_prepare(row->program, g->rows.me, in_place, /* unit */ 1, error);
         good = plan != NULL;
         ap_release(plan);
     }
@@ -394,6 +402,7 @@ static void drop_old_plans(ap_group *g) {
     }
 }
 
+/* A plan that is ready for calls of this type; NULL: `error` is set. */
 static ap_plan *make_plan(const ap_group *g, const ap_row *row, uint32_t slices, uint64_t unit, int type, int in_place,
                           ap_error *error) {
     pthread_mutex_lock(&programs);
@@ -410,7 +419,8 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, u
     int is_new = !k;
     *code = MPI_SUCCESS, *refused = 0;
     if (is_new) {
-        if (!(k = calloc(1, sizeof *k))) {
+        k = calloc(1, sizeof *k);
+        if (!k) {
             ap_fail(error, AP_MEMORY, "out of memory");
             return NULL;
         }
@@ -460,7 +470,10 @@ int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pa
     int good = 1, remaining = 0;
     g->reason = AP_SERVED, g->plans = NULL, g->rows = (ap_rows){.count = 0};
     if (!find_rows(g) || !g->rows.count) return 0;
-    while (remaining < count && (bytes += recent[remaining].bytes) <= MAX_PLAN_BYTES) remaining++;
+    for (; remaining < count; remaining++) { /* the latest calls that fit into the cache */
+        bytes += recent[remaining].bytes;
+        if (bytes > MAX_PLAN_BYTES) break;
+    }
     while (good && remaining-- && !pace->stop)
         good = prepare_call(g, &recent[remaining], pace); /* from the oldest call, so that the latest is in front of the cache */
     if (good && g->wire) ap_mpi_prefault(g->wire, pace);

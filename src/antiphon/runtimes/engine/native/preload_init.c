@@ -21,10 +21,11 @@ enum { PIECE = 1 << 30 }; /* bytes of one broadcast */
 /* ---- is this the right MPI ---- */
 
 typedef struct {
-    char first[256];
-    int several;
+    char first[256]; /* file name of the first one with a slash before it; "": none */
+    int several;     /* another one is loaded, too */
 } libraries;
 
+/* dl_iterate_phdr calls it for each loaded object. `data`: the libraries of MPI so far. Returns 0: go on. */
 static int count_library(struct dl_phdr_info *info, size_t size, void *data) {
     libraries *l = data;
     const char *name = strrchr(info->dlpi_name ? info->dlpi_name : "", '/');
@@ -60,8 +61,10 @@ static void check_mpi(void) {
 
 typedef struct {
     ap_settings set;
-    uint64_t size[AP_MAX_BOOKS], learned_bytes;
-    int32_t automatic, tables, of_world[AP_MAX_BOOKS], position[AP_MAX_BOOKS];
+    int32_t automatic, tables; /* as in ap_preload */
+    uint64_t size[AP_MAX_BOOKS]; /* per table, with the next two: as in ap_table */
+    int32_t of_world[AP_MAX_BOOKS], position[AP_MAX_BOOKS];
+    uint64_t learned_bytes; /* of the text ap_preload.learned, with its final zero; 0: none */
     char problem[AP_TEXT];
 } message;
 
@@ -102,7 +105,7 @@ static int share_table(ap_table *t) {
     return all_good(t->book && (t->use || !ap_preload.set.report));
 }
 
-/* False: MPI failed. A process without memory starts without what was learned, and so do all. */
+/* Broadcasts the text ap_preload.learned; if a process has no memory for it, all start without. False: MPI failed. */
 static int share_learned(uint64_t bytes) {
     ap_state *p = &ap_preload;
     if (p->rank) p->learned = malloc((size_t)bytes);
@@ -132,6 +135,7 @@ static void find_hosts(void) {
     free(names), free(host);
 }
 
+/* Frees table `i`, and moves those behind it up. */
 static void drop_table(uint32_t i) {
     ap_state *p = &ap_preload;
     ap_book_close(p->table[i].book);
@@ -164,7 +168,7 @@ static void apply_message(const message *m) {
         p->table[i].size = m->size[i], p->table[i].of_world = m->of_world[i], p->table[i].position = m->position[i];
 }
 
-/* Finds out once which processes share memory, for connecting communicators later. */
+/* Sets ap_preload.near, for connecting communicators later. */
 static void find_shared(void) {
     ap_state *p = &ap_preload;
     int32_t *near = malloc((size_t)p->size * sizeof *near);
@@ -216,11 +220,13 @@ int ap_init_for_measuring(void) {
     return p->on;
 }
 
+/* Collective, after MPI has begun: fills ap_preload. If MPI fails, all calls go to the library (`on` stays 0). */
 static void set_up(void) {
     ap_state *p = &ap_preload;
     message m;
     memset(&m, 0, sizeof m);
-    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || ap_wait_for_world(0)) return;
+    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank)) return;
+    if (ap_wait_for_world(/* certain */ 0)) return;
     if (!p->rank) {
         ap_read_settings(&m.set, p->problem);
         read_tables(&m);
@@ -262,6 +268,7 @@ static void set_up(void) {
         fprintf(stderr, "antiphon: %s; %s\n", p->problem, p->on ? "the rest is used" : "the MPI library does it all");
 }
 
+/* Collective, before MPI ends: writes the report and what was learned. */
 static void tear_down(void) {
     ap_state *p = &ap_preload;
     if (p->automatic) ap_auto_end();

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "plan.h"
 #include "preload.h"
 
 ap_state ap_preload;
@@ -34,14 +35,14 @@ void ap_complain(char problem[AP_TEXT], const char *format, ...) {
     va_end(arguments);
 }
 
-/* Parses a size: "2KB", "64KiB", "1e6", as everywhere in Antiphon. */
+/* Parses a size: "2KB", "64KiB", "1e6", as everywhere in Antiphon. False: it is none. */
 static int read_size(const char *text, uint64_t *bytes) {
     static const char prefixes[] = "kmgtp";
     char *end;
     double value = strtod(text, &end);
     if (end == text || !(value >= 0)) return 0;
     while (*end == ' ') end++;
-    const char *prefix = *end ? strchr(prefixes, *end | 0x20) : NULL;
+    const char *prefix = *end ? strchr(prefixes, *end | 0x20) : NULL; /* | 0x20: in lower case */
     if (prefix) {
         int binary = end[1] == 'i';
         for (const char *p = prefixes; p <= prefix; p++) value *= binary ? 1024 : 1000;
@@ -61,11 +62,12 @@ int ap_trial_override(int process, double seconds[2]) {
         for (int k = 0; k < 2; k++) {
             char *end;
             pair[k] = strtod(at, &end);
-            if (end == at || !(pair[k] >= 0) || *end != (k ? *end ? ',' : 0 : ':')) return 0;
+            const int ends_well = k == 0 ? *end == ':' : *end == ',' || !*end;
+            if (end == at || !(pair[k] >= 0) || !ends_well) return 0;
             at = end + (*end != 0);
         }
         if (i <= process) seconds[0] = pair[0], seconds[1] = pair[1];
-        if (!*at) return at[-1] != ',';
+        if (!*at) return at[-1] != ','; /* no pair follows a comma */
     }
     return 0;
 }
@@ -86,7 +88,8 @@ void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds) {
         *seconds = usual * (1 + 0.2 * draw_number(seed, draw, 1)) * (draw_number(seed, draw, 2) < 0.02 ? 20 : 1);
     } else if (ap_trial_override(ap_preload.rank, pair)) {
         *seconds = candidate.program ? pair[0] : pair[1];
-        if (candidate.program > 1 || candidate.slices != 4) *seconds = 2 * *seconds; /* the pair is of the plan as planned */
+        /* the pair is of the library and of the plan as planned; all other candidates take twice as long */
+        if (candidate.program > 1 || candidate.slices != AP_PLANNED_SLICES) *seconds = 2 * *seconds;
     }
 }
 
@@ -96,9 +99,9 @@ int ap_learn_turn(uint64_t call, ap_candidate *candidate) {
     uint64_t count = 0;
     int used = 0;
     if (!text || strncmp(text, "turns:", 6)) return 0;
-    for (text += 5; *text && count < AP_MAX_CHOICES; text += used, count++)
+    /* each turn begins after a colon or a comma */
+    for (text += 5; *text && count < AP_MAX_CHOICES; text += 1 + used, count++)
         if (sscanf(text + 1, "%" SCNd32 "x%" SCNd32 "%n", &turn[count].program, &turn[count].slices, &used) != 2) return 0;
-        else used++;
     *candidate = turn[call % count];
     return 1;
 }

@@ -4,7 +4,6 @@
  * Threading: one thread, and all processes of the communicator together.
  * Ownership: an ap_measure owns a copy of the caller's communicator and the rows of every program measured; programs are the
  *   caller's.
- *
  */
 #include <stdlib.h>
 
@@ -72,6 +71,7 @@ static measured_plan *plan_of(ap_measure *m, ap_program *program, const ap_call 
     return p;
 }
 
+/* The type of MPI for one of the engine's; MPI_DATATYPE_NULL: none. */
 static MPI_Datatype mpi_type(int type) {
     const MPI_Datatype none = MPI_DATATYPE_NULL; /* the types in the order of api.h */
     const MPI_Datatype types[AP_TYPES] = {MPI_INT8_T, MPI_UINT8_T, MPI_INT32_T, MPI_UINT32_T, MPI_INT64_T, MPI_UINT64_T, none,
@@ -81,6 +81,7 @@ static MPI_Datatype mpi_type(int type) {
 
 static MPI_Op mpi_op(int op) { return op == AP_PROD ? MPI_PROD : op == AP_MAX ? MPI_MAX : op == AP_MIN ? MPI_MIN : MPI_SUM; }
 
+/* Makes the call by the MPI library; returns its error code. */
 static int call_library(const ap_call *c) {
     const int n = (int)c->send_count, m = (int)c->recv_count;
     switch (c->kind) {
@@ -96,7 +97,7 @@ static int call_library(const ap_call *c) {
     }
 }
 
-/* Make the call by the plan; false if it would be left to the library. */
+/* Makes the call by the plan; *code is what it returns. False if it would be left to the library. */
 static int call_plan(const ap_call *c, int *code) {
     double *unused; /* for ap_served_by_library */
     return ap_serve(c, &unused, code);

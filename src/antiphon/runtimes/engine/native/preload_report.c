@@ -44,7 +44,7 @@ static const char *const reasons[AP_REASONS] = {
     [AP_LEARNED] = "learning found the library faster",
 };
 
-typedef struct { /* calls by one page of a table */
+typedef struct { /* calls by one page of a table; for kind, root and ranks see ap_page */
     ap_use use;
     int kind, root; /* root: -1: none */
     uint32_t ranks;
@@ -61,13 +61,7 @@ typedef struct {
     const ap_plan_summary *planned; /* of plans made during the job */
 } report;
 
-/* Adds a call to a counter; the caller holds the lock. */
-static void add_use(ap_use *use, uint64_t bytes, double seconds) {
-    use->min_bytes = use->calls && use->min_bytes < bytes ? use->min_bytes : bytes;
-    use->max_bytes = use->max_bytes > bytes ? use->max_bytes : bytes;
-    use->calls++, use->seconds += seconds;
-}
-
+/* The line of page `number` of a table, with the counters of this process. */
 static report_line line_of(const ap_table *table, uint32_t number) {
     const ap_page *page = &table->book->page[number];
     return (report_line){table->use ? table->use[number] : (ap_use){0, 0, 0, 0}, (int)page->kind, page->root, page->members,
@@ -77,7 +71,7 @@ static report_line line_of(const ap_table *table, uint32_t number) {
 /* ---- what was learned ---- */
 
 ap_learned *ap_learned_records;
-static const char *const causes[] = {
+static const char *const causes[] = { /* why a candidate was chosen (learn.h) */
     [AP_BY_SEARCH] = "first search", [AP_TOOK_LONGER] = "calls took longer", [AP_TOOK_LESS] = "calls took less",
     [AP_PROBE_WON] = "a probe was faster", [AP_LEARNED_BEFORE] = "learned before", [AP_OTHER_SIZE_NOW] = "calls of another size",
     [AP_REFUSED_BY_ONE] = "a process could not run another", [AP_AS_BEFORE] = "conditions are as before",
@@ -93,6 +87,7 @@ static void name_page(const ap_page *page, int slices, char *name, size_t capaci
         snprintf(name, capacity, "%.*s x%g", (int)page->label_bytes, page->label, (double)slices / AP_PLANNED_SLICES);
 }
 
+/* Writes for a learner a line of its decisions, and a line for each candidate. */
 static void write_learned_text(const ap_learned *r) {
     char name[AP_TEXT];
     fprintf(stderr, "antiphon: learned: %s of %llu bytes on %d ranks:", ap_kind_names[r->page->kind], (unsigned long long)r->bytes,
@@ -142,6 +137,7 @@ static void write_text(const report *totals) {
     if (totals->warning[0]) fprintf(stderr, "antiphon: %s\n", totals->warning);
 }
 
+/* Writes a string of JSON. */
 static void put_text(FILE *file, const char *text, size_t bytes) {
     fputc('"', file);
     for (size_t i = 0; i < bytes; i++) {
@@ -156,6 +152,7 @@ static void put_text(FILE *file, const char *text, size_t bytes) {
     fputc('"', file);
 }
 
+/* Writes the field "auto" of the report. */
 static void write_auto_json(const ap_plan_summary *t, FILE *file) {
     const struct { const char *name, *text; } words[] = {
         {"how", t->how}, {"machine", t->machine}, {"predicted", t->gain}, {"notes", t->notes}};
@@ -167,7 +164,7 @@ static void write_auto_json(const ap_plan_summary *t, FILE *file) {
     fputc('}', file);
 }
 
-/* Writes an object that its caller completes with more fields and the closing brace. */
+/* Writes the beginning of an object for a candidate; the caller adds more fields and the closing brace. */
 static void put_candidate(const ap_learned *r, ap_candidate c, FILE *file) {
     const ap_page *page = r->program[c.program];
     fprintf(file, "{\"planner\": ");
@@ -175,6 +172,7 @@ static void put_candidate(const ap_learned *r, ap_candidate c, FILE *file) {
     fprintf(file, ", \"slices\": %g", (double)c.slices / AP_PLANNED_SLICES);
 }
 
+/* Writes a learner's element of the list "learned". */
 static void write_learned_json(const ap_learned *r, FILE *file) {
     const char *comma = "";
     fprintf(file, "\n    {\"collective\": \"%s\", \"ranks\": %d, \"root\": %d, \"nbytes\": %llu, \"calls\": %llu, \"candidates\": [",
@@ -249,7 +247,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void ap_report_call(ap_use *u, uint64_t bytes, double seconds) {
     pthread_mutex_lock(&lock);
-    add_use(u, bytes, seconds);
+    if (!u->calls || bytes < u->min_bytes) u->min_bytes = bytes;
+    if (bytes > u->max_bytes) u->max_bytes = bytes;
+    u->calls++, u->seconds += seconds;
     pthread_mutex_unlock(&lock);
 }
 
@@ -266,9 +266,10 @@ void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slic
 
 /* Sums at process 0; ap_report frees them. */
 typedef struct {
-    uint64_t *calls, *max_bytes, *inverted_min; /* UINT64_MAX - min_bytes: one MPI_MAX serves both */
-    double *seconds;
-    size_t pages;
+    uint64_t *calls;                    /* per page, followed by the fallbacks by kind and reason */
+    uint64_t *max_bytes, *inverted_min; /* per page, the second behind the first: UINT64_MAX - min_bytes, so MPI_MAX fits both */
+    double *seconds;                    /* per page */
+    size_t pages;                       /* of all tables */
 } sums;
 
 static size_t count_pages(void) {
@@ -277,6 +278,7 @@ static size_t count_pages(void) {
     return pages;
 }
 
+/* The line of a page, counted over all tables. */
 static report_line line_at(size_t number) {
     uint32_t t = 0;
     while (number >= ap_preload.table[t].book->pages) number -= ap_preload.table[t++].book->pages;

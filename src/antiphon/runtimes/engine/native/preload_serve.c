@@ -22,7 +22,7 @@
 static const char *const function_names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduce",         "MPI_Scatter",   "MPI_Gather",
                                                      "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall"};
 
-/* A call while it is served. */
+/* A call while it is served. `reason` is everywhere AP_SERVED, or why the library gets the call (preload.h). */
 typedef struct {
     const ap_call *call;
     ap_group *g;
@@ -38,6 +38,7 @@ typedef struct {
 ap_fallback_call ap_fallback_calls[AP_FUNCTIONS][AP_FALLBACK_CALLS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changing entries */
 
+/* Changes an entry to the arguments of a call, or clears it (NULL); the caller holds the lock. */
 static void write_entry(ap_fallback_call *entry, const ap_call *c) {
     const uint32_t version = atomic_load_explicit(&entry->version, memory_order_relaxed);
     atomic_store_explicit(&entry->version, version + 1, memory_order_relaxed);
@@ -115,13 +116,13 @@ static int measure_call(call_state *x) {
     const ap_call *c = x->call;
     int by_send = (c->kind == AP_GATHER && !x->at_root) || (c->kind == AP_SCATTER && x->at_root);
     MPI_Count count = by_send ? c->send_count : c->recv_count;
-    const ap_data_type *data = by_send ? &x->send : &x->recv;
+    ap_data_type *data = by_send ? &x->send : &x->recv;
     if (ap_has_counts(&c->counts)) {
         int reason = compare_counts(&c->counts, x->g->size);
         if (reason) return reason;
         count = ap_count_at(&c->counts, 0);
     }
-    if (count < 0 || !ap_type_of(by_send ? c->send_type : c->recv_type, by_send ? &x->send : &x->recv)) return AP_BAD_ARGUMENTS;
+    if (count < 0 || !ap_type_of(by_send ? c->send_type : c->recv_type, data)) return AP_BAD_ARGUMENTS;
     x->unit = (uint64_t)count;
     int one_block = c->kind == AP_BROADCAST || c->kind == AP_REDUCE || c->kind == AP_ALLREDUCE;
     uint64_t times = (uint64_t)(one_block ? 1 : x->g->size);
@@ -182,12 +183,13 @@ typedef struct {
     MPI_Count size;  /* bytes of an element */
     MPI_Datatype type;
     MPI_Aint extent;
-    uint64_t blocks;
+    uint64_t blocks;         /* that the call sends or receives here; 0: arguments of this side are not significant */
     uint64_t bytes;          /* of all blocks, in `buffer` */
     const ap_counts *places; /* where blocks begin; NULL: one after another */
 } buffer_side;
 
-/* A type for the same elements relative to another origin: MPICH refuses to unpack to MPI_BOTTOM. */
+/* Makes a type of `count` elements at their absolute addresses, relative to another origin than MPI_BOTTOM, to which MPICH
+ * refuses to unpack. Returns an MPI error code. */
 static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Datatype *moved_type) {
     const char *const bottom = MPI_BOTTOM;
     const MPI_Aint displacement = PMPI_Aint_diff((MPI_Aint)bottom, (MPI_Aint)origin);
@@ -241,7 +243,8 @@ static int convert_blocks(const call_state *x, const buffer_side *s, uint64_t fi
     return code;
 }
 
-/* Replaces a side's buffer by staging memory of the same size. */
+/* Replaces a side's buffer by staging memory (AP_STAGED_...) of the same size. Like the functions below that take `error`, it
+ * returns AP_OK or the error's code. */
 static int use_staging(call_state *x, buffer_side *s, int number, ap_error *error) {
     s->buffer = ap_group_staging(x->g, number, s->bytes, error);
     return s->buffer ? AP_OK : error->code;
@@ -287,7 +290,8 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     const int takes_unit = kind == AP_REDUCESCATTER && listed; /* its counts are in the list, and all alike */
     buffer_sides s = {.in = {.type = c->send_type, .count = takes_unit ? (MPI_Count)x->unit : c->send_count},
                       .out = {.type = c->recv_type, .count = takes_unit ? (MPI_Count)x->unit : c->recv_count}};
-    int gets = x->at_root || !(kind == AP_REDUCE || kind == AP_GATHER), sends = x->at_root || kind != AP_SCATTER;
+    const int only_root_gets = kind == AP_REDUCE || kind == AP_GATHER, only_root_sends = kind == AP_SCATTER;
+    const int gets = x->at_root || !only_root_gets, sends = x->at_root || !only_root_sends;
     s.in.user = sends ? (void *)(uintptr_t)c->send : NULL, s.out.user = gets ? c->recv : NULL;
     s.in.blocks = !sends ? 0 : blocks_of[kind].sends == 'n' ? all : (uint64_t)blocks_of[kind].sends;
     s.out.blocks = !gets ? 0 : blocks_of[kind].gets == 'n' ? all : (uint64_t)blocks_of[kind].gets;
@@ -318,7 +322,7 @@ static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code,
     *unpacks = 0, *code = MPI_SUCCESS;
     if (s->in.blocks && !x->send.plain) {
         if (stage_elements(x, &s->in, AP_STAGED_IN, error)) return error->code;
-        *code = convert_blocks(x, &s->in, 0, s->in.blocks, 1);
+        *code = convert_blocks(x, &s->in, 0, s->in.blocks, /* into */ 1);
     }
     if (s->out.blocks && !*code && (!x->recv.plain || s->out.places)) {
         if (stage_elements(x, &s->out, AP_STAGED_OUT, error)) return error->code;
@@ -326,7 +330,7 @@ static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code,
         int reads_own_block = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
         int reads_output = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
         uint64_t first = reads_own_block ? (uint64_t)x->g->rank : 0, blocks = reads_own_block ? 1 : s->out.blocks;
-        if (reads_output) *code = convert_blocks(x, &s->out, first, blocks, 1);
+        if (reads_output) *code = convert_blocks(x, &s->out, first, blocks, /* into */ 1);
         *unpacks = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
     }
     return *code ? ap_fail(error, AP_TRANSPORT, "MPI could not bring elements together") : AP_OK;
@@ -361,7 +365,7 @@ static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     if (ap_preload.set.agrees && ap_mpi_wait_for_all(g->comm, ap_preload.set.timeout, "the end of the call", error))
         return error->code;
     if (through_staging) ap_copy(s.out.user, s.out.buffer, (size_t)s.out.bytes);
-    if (unpacks && (*code = convert_blocks(x, &s.out, 0, s.out.blocks, 0)))
+    if (unpacks && (*code = convert_blocks(x, &s.out, 0, s.out.blocks, /* into */ 0)))
         return ap_fail(error, AP_TRANSPORT, "MPI could not spread elements");
     return AP_OK;
 }

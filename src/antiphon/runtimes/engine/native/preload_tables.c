@@ -32,11 +32,11 @@ enum { COMPILE_SECONDS = 600, QUIET_SECONDS = 2 }; /* of compiling a table: the 
 extern char **environ;
 
 typedef struct {
-    unsigned char *bytes;
-    size_t size, space;
+    unsigned char *bytes; /* from malloc */
+    size_t size, space;   /* bytes in use, and allocated */
 } buffer;
 
-/* Reads to the end of a file or pipe; false if that fails or takes longer. *out keeps what was read before. */
+/* Reads to the end of a file or pipe, behind what `out` holds; false if that fails or takes longer than `seconds`. */
 static int read_all(int file, double seconds, buffer *out) {
     const double end = ap_now() + seconds;
     for (;;) {
@@ -58,7 +58,7 @@ static int read_all(int file, double seconds, buffer *out) {
     }
 }
 
-/* Whether this user or root owns a file or folder (`kind`), and no other user may write to it. */
+/* Whether this user or root owns a file or folder (`kind`: S_IFREG or S_IFDIR), and no other user may write to it. */
 static int is_trusted(const struct stat *s, mode_t kind) {
     return (s->st_mode & S_IFMT) == kind && (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
@@ -68,7 +68,9 @@ static unsigned char *read_file(const char *path, int trusted, uint64_t *size, a
     buffer all = {NULL, 0, 0};
     struct stat s;
     int file = open(path, O_RDONLY | O_CLOEXEC | (trusted ? O_NOFOLLOW | O_NONBLOCK : 0));
-    if (file >= 0 && (!trusted || (!fstat(file, &s) && is_trusted(&s, S_IFREG))) && read_all(file, COMPILE_SECONDS, &all)) {
+    int readable = file >= 0;
+    if (trusted) readable = readable && !fstat(file, &s) && is_trusted(&s, S_IFREG);
+    if (readable && read_all(file, COMPILE_SECONDS, &all)) {
         close(file);
         *size = all.size;
         return all.bytes;
@@ -91,7 +93,7 @@ static void mix_bytes(uint64_t hash[2], const void *data, size_t bytes) {
     }
 }
 
-/* Adds the path, size and time of a file. */
+/* Adds the path, size and time of change of a file. */
 static void mix_file(uint64_t hash[2], const char *path) {
     struct stat s;
     if (stat(path, &s)) return;
@@ -100,6 +102,7 @@ static void mix_file(uint64_t hash[2], const char *path) {
     mix_bytes(hash, facts, sizeof facts);
 }
 
+/* Order and selection for scandir. */
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 static int is_python(const struct dirent *d) {
     size_t n = strlen(d->d_name);
@@ -141,7 +144,8 @@ static void stored_path(const unsigned char *table, uint64_t size, char *name, s
 
 /* ---- compiling ---- */
 
-/* The environment for a child process, from malloc: without variables of this MPI process, with the package on PYTHONPATH. */
+/* The environment for a child process, from malloc: without variables of this MPI process, with the package on PYTHONPATH.
+ * `search`: memory for that variable. */
 static char **make_environment(char *search, size_t capacity) {
     static const char *const dropped[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_",  "PMIX_", "OMPI_",
                                        "PRTE_",       "HYDRA_",      "MPIR_", "MPI_",  "ANTIPHON_REPORT="};
@@ -210,7 +214,8 @@ int ap_spawn(char *const *command, pid_t *child, int *input) {
 
 static int announced; /* whether the message was printed, or is not to be */
 
-/* Reads the answer of the compiling process; after QUIET_SECONDS prints a message, once, as the program waits for this. */
+/* Reads the answer of the compiling process; after QUIET_SECONDS, of all tables together, prints a message, once, as the program
+ * waits for this. False: it is incomplete. */
 static int read_patiently(int file, const char *path, buffer *answer) {
     static double start;
     if (!start) start = ap_now();
@@ -230,13 +235,13 @@ static unsigned char *compile_table(const char *path, const char *path_to_store,
     char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.serve.files", table, name, NULL};
     buffer answer = {NULL, 0, 0};
     pid_t child = 0;
-    int state = 0, from = ap_spawn(command, &child, NULL);
-    if (from < 0) {
+    int state = 0, output = ap_spawn(command, &child, /* input */ NULL);
+    if (output < 0) {
         ap_fail(error, AP_INVALID, "%.150s: %s does not start: %s", path, AP_PYTHON, strerror(errno));
         return NULL;
     }
-    int complete = read_patiently(from, path, &answer);
-    close(from);
+    int complete = read_patiently(output, path, &answer);
+    close(output);
     if (!complete) kill(child, SIGKILL);
     while (waitpid(child, &state, 0) < 0 && errno == EINTR) { /* the answer says whether it succeeded */
     }
@@ -274,7 +279,7 @@ unsigned char *ap_read_trusted(const char *path, uint64_t *size) {
     if (!slash) return NULL;
     *slash = 0;
     if (lstat(folder, &s) || !is_trusted(&s, S_IFDIR)) return NULL;
-    return read_file(path, 1, size, NULL);
+    return read_file(path, /* trusted */ 1, size, NULL);
 }
 
 /* The stored book of a table; NULL if there is none that is trusted and valid. */
@@ -289,7 +294,7 @@ int ap_file_digest(const char *path, char digest[65]) {
     struct stat s;
     uint64_t size = 0;
     if (stat(path, &s) || !S_ISREG(s.st_mode)) return 0;
-    unsigned char *bytes = read_file(path, 0, &size, NULL);
+    unsigned char *bytes = read_file(path, /* trusted */ 0, &size, NULL);
     if (bytes) ap_sha256(bytes, (size_t)size, digest);
     free(bytes);
     return bytes != NULL;
@@ -303,32 +308,34 @@ static unsigned char *table_bytes(const char *path, uint64_t *size, ap_error *er
         ap_fail(error, AP_INVALID, "%.150s: %s", path, strerror(errno));
         return NULL;
     }
-    if (!(bytes = read_file(full, 0, size, error))) return NULL;
+    bytes = read_file(full, /* trusted */ 0, size, error);
+    if (!bytes) return NULL;
     stored_path(bytes, *size, stored, sizeof stored);
     free(bytes);
-    if ((bytes = read_stored(stored, size))) return bytes;
-    return compile_table(full, stored, size, error);
+    bytes = read_stored(stored, size);
+    return bytes ? bytes : compile_table(full, stored, size, error);
 }
 
 int ap_table_store(const char *path, ap_error *error) {
     char stored[PATH_MAX] = "";
-    uint64_t size = 0, table = 0;
+    uint64_t size = 0;
     announced = 1; /* no message: the caller asked for compiling */
-    unsigned char *bytes = table_bytes(path, &size, error), *stored_bytes;
-    if (!bytes) return error->code;
-    free(bytes);
-    if (!(bytes = read_file(path, 0, &table, error))) return error->code;
-    stored_path(bytes, table, stored, sizeof stored);
-    free(bytes);
-    if (!(stored_bytes = read_stored(stored, &size)))
-        return ap_fail(error, AP_INVALID, "%.200s: it cannot be kept beside the library", path);
-    free(stored_bytes);
+    unsigned char *book = table_bytes(path, &size, error); /* compiles it, and stores the book if that is possible */
+    if (!book) return error->code;
+    free(book);
+    unsigned char *table = read_file(path, /* trusted */ 0, &size, error);
+    if (!table) return error->code;
+    stored_path(table, size, stored, sizeof stored);
+    free(table);
+    book = read_stored(stored, &size);
+    if (!book) return ap_fail(error, AP_INVALID, "%.200s: it cannot be kept beside the library", path);
+    free(book);
     return AP_OK;
 }
 
 /* ---- the tables of this job ---- */
 
-/* Opens a copy of one book of a table; true if it is usable. */
+/* Opens a copy of one book of the table at `position` of the list; 1: it is usable, and *table is set; 0: not. */
 static uint32_t open_book(const char *path, int position, const unsigned char *bytes, uint64_t size, ap_table *table,
                           char problem[AP_TEXT]) {
     const int world = ap_preload.size;
@@ -350,7 +357,7 @@ static uint32_t open_book(const char *path, int position, const unsigned char *b
     return 0;
 }
 
-/* Reads the books of one table; returns how many are usable. */
+/* Reads the books of one table into at most `space` elements from `table` on; returns how many are usable. */
 static uint32_t read_table(const char *path, int position, ap_table *table, uint32_t space, char problem[AP_TEXT]) {
     ap_error error = {0, ""};
     uint64_t size = 0;

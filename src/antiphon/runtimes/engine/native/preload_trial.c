@@ -22,11 +22,12 @@ struct ap_trial {
     const ap_row *row;
     int kind, scale, calls; /* scale: log2 of the bytes; calls: tried so far */
     int slower, decided;    /* the plan was slower; the trial is over */
-    uint64_t bytes;         /* of the last call by the plan: the call by the library must be equal to make a pair */
+    uint64_t bytes;         /* with `op`: of the last call by the plan. The call by the library must have the same to make a pair */
     int op;
     double seconds[TRIAL_CALLS]; /* of each call; even: by the plan, odd: by the library */
 };
 
+/* The size class: log2 of the bytes, rounded down. */
 static int scale_of(uint64_t bytes) {
     int scale = 0;
     while (bytes >>= 1) scale++;
@@ -74,7 +75,8 @@ static int is_clear(const double *seconds) {
     return longer > 2 * shorter && longer - shorter > CLEAR_SECONDS && slower == (seconds[0] > seconds[1]);
 }
 
-/* Compares the times of the slowest process, so that all processes decide alike. */
+/* Decides a trial, unless it is early and not clear. Compares the times of the slowest process, so that all processes decide
+ * alike. Returns an error code of MPI. */
 static int decide_trial(ap_group *g, ap_trial *trial) {
     double slowest[TRIAL_CALLS];
     override_times(trial->seconds);
@@ -96,7 +98,8 @@ int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int
     if (trial->calls % 2 && (trial->bytes != bytes || trial->op != op)) trial->calls--;
     trial->bytes = bytes, trial->op = op;
     /* a process that ends the last call late must not prolong this one */
-    if ((*code = PMPI_Barrier(g->comm))) return AP_SERVED;
+    *code = PMPI_Barrier(g->comm);
+    if (*code) return AP_SERVED;
     *stopwatch = &trial->seconds[trial->calls];
     **stopwatch = ap_now();
     return trial->calls++ % 2 ? AP_TRIED : AP_SERVED;

@@ -31,7 +31,8 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me);
 /* At member 0, once all others have joined or failed to: closes the file. */
 void ap_shared_complete(ap_shared *shared);
 
-/* As `send` and `receive` of a wire (transport.h). */
+/* As `send` and `receive` of a wire (transport.h), with members in place of ranks. Where a function here takes `error`, it returns
+ * AP_OK or the error's code. */
 int ap_shared_send(ap_shared *shared, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                    ap_error *error);
 int ap_shared_receive(ap_shared *shared, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,

@@ -9,7 +9,7 @@
 #include "shared_types.h"
 #include "transport.h"
 
-/* Odd, as 0 means that no call is compared. */
+/* The digest of a call, without the rank that names it. Odd, as 0 means that no call is compared. */
 static uint64_t digest_of(const ap_call_id *call) {
     uint64_t words[(offsetof(ap_call_id, rank) + 7) / 8] = {0}, digest = 0x9E3779B97F4A7C15u;
     memcpy(words, call, offsetof(ap_call_id, rank));
@@ -55,6 +55,7 @@ int ap_shared_has_messages_with(const ap_shared *s, uint32_t member) {
     return 0;
 }
 
+/* Whether a member has given up after an error. */
 static int gave_up(const ap_shared *s, uint32_t member) {
     return atomic_load(&((shared_head *)s->memory)->bells[member].gave_up) != 0;
 }

@@ -15,16 +15,15 @@
 #include "shared_types.h"
 #include "prefault.h"
 
-static size_t size_for(uint32_t members) { return head_bytes(members) + members * member_bytes(members); }
+uint64_t ap_shared_bytes(uint32_t members) { return head_bytes(members) + members * member_bytes(members); }
 
-uint64_t ap_shared_bytes(uint32_t members) { return size_for(members); }
-
+/* The state of member `me`, with the memory mapped from the file; NULL: out of memory. */
 static ap_shared *map_memory(int file, uint32_t members, uint32_t me) {
     ap_shared *s = calloc(1, sizeof *s);
     const uint32_t count = blocks_of(members);
     if (!s) return NULL;
     s->members = members, s->me = me, s->file = -1;
-    s->bytes = size_for(members), s->memory = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    s->bytes = ap_shared_bytes(members), s->memory = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     s->out = calloc(members, sizeof *s->out), s->in = calloc(members, sizeof *s->in);
     s->free_block = malloc(count * sizeof *s->free_block), s->users = calloc(count, sizeof *s->users);
     if (s->memory == MAP_FAILED || !s->out || !s->in || !s->free_block || !s->users) {
@@ -52,7 +51,7 @@ ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     int file = memfd_create("antiphon", MFD_CLOEXEC);
     if (file < 0) return NULL;
     ap_shared *s = NULL;
-    if (!ftruncate(file, (off_t)size_for(members))) s = map_memory(file, members, 0);
+    if (!ftruncate(file, (off_t)ap_shared_bytes(members))) s = map_memory(file, members, 0);
     if (!s) {
         close(file);
         return NULL;
@@ -74,7 +73,7 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)name->process, (int)name->file);
     int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) return NULL;
-    off_t expected_size = (off_t)size_for(name->members);
+    off_t expected_size = (off_t)ap_shared_bytes(name->members);
     /* in another PID namespace the number may be that of another process: check the file */
     if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == expected_size)
         s = map_memory(file, name->members, me);
@@ -111,8 +110,8 @@ static void free_messages(message *m) {
 
 /* Frees the sends to one member; payloads that have other receivers stay. */
 static void free_targets(ap_shared *s, outgoing *o) {
-    for (target *t; (t = o->first);) {
-        target **at = &t->of->targets;
+    while (o->first) {
+        target *t = o->first, **at = &t->of->targets;
         while (*at != t) at = &(*at)->sibling;
         *at = t->sibling;
         if (!--t->of->pending) free(t->of);

@@ -36,6 +36,7 @@ static int reserve_done(ap_shared *s) {
 /* The first item of a list of spare ones, or a new one; NULL: out of memory. */
 #define TAKE(LIST, TYPE) (LIST ? (TYPE *)take_spare((void **)&LIST, LIST->next) : calloc(1, sizeof(TYPE)))
 
+/* For TAKE: removes the first item of a list; `next`: the second one. */
 static void *take_spare(void **list, void *next) {
     void *spare = *list;
     *list = next;
@@ -54,6 +55,7 @@ static payload *find_same_payload(const ap_shared *s, uint32_t to, const void *d
     return NULL;
 }
 
+/* A payload without targets; NULL: out of memory. */
 static payload *new_payload(ap_shared *s, const void *data, size_t bytes) {
     payload *it = TAKE(s->spare_payloads, payload);
     if (!it) return NULL;
@@ -67,8 +69,11 @@ int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data
     outgoing *o = &s->out[to];
     target *t = reserve_done(s) ? TAKE(s->targets, target) : NULL;
     payload *it = t ? find_same_payload(s, to, data, bytes) : NULL;
-    if (t && !it && !(it = new_payload(s, data, bytes))) free(t), t = NULL;
-    if (!t) return ap_fail(error, AP_MEMORY, "out of memory");
+    if (t && !it) it = new_payload(s, data, bytes);
+    if (!it) {
+        free(t);
+        return ap_fail(error, AP_MEMORY, "out of memory");
+    }
     *t = (target){.sibling = it->targets, .of = it, .to = to, .channel = channel, .number = number};
     it->targets = t, it->pending++;
     if (o->last)
@@ -80,6 +85,7 @@ int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data
     return AP_OK;
 }
 
+/* The lane of a channel, made at its first use; NULL: out of memory. */
 static lane *lane_of(incoming *in, uint32_t channel) {
     if (in->last < in->count && in->lanes[in->last].channel == channel) return &in->lanes[in->last];
     for (uint32_t i = 0; i < in->count; i++)
@@ -95,6 +101,7 @@ static lane *lane_of(incoming *in, uint32_t channel) {
     return &in->lanes[in->count++];
 }
 
+/* Appends to the list from `first` to `last`. */
 static void append_message(message **first, message **last, message *m) {
     m->next = NULL;
     if (*first)
@@ -104,6 +111,7 @@ static void append_message(message **first, message **last, message *m) {
     *last = m;
 }
 
+/* Enters a message, by its number, among those to report as done. */
 static void finish_number(ap_shared *s, uint32_t number) { s->active--, s->done[s->dones++] = number; }
 
 static void recycle_message(ap_shared *s, message *m) {
@@ -112,10 +120,11 @@ static void recycle_message(ap_shared *s, message *m) {
     s->spare_messages = m;
 }
 
-static int wrong_length(size_t bytes, size_t total, ap_error *error) {
-    return ap_fail(error, AP_TRANSPORT, "a message of %zu bytes came where %zu were expected", total, bytes);
+static int wrong_length(size_t expected, size_t received, ap_error *error) {
+    return ap_fail(error, AP_TRANSPORT, "a message of %zu bytes came where %zu were expected", received, expected);
 }
 
+/* Copies the next bytes of a message to its memory. */
 static void copy_bytes(message *m, const unsigned char *from, size_t bytes) {
     ap_copy(m->data + m->copied, from, bytes);
     m->copied += bytes;
@@ -124,10 +133,11 @@ static void copy_bytes(message *m, const unsigned char *from, size_t bytes) {
 int ap_shared_receive(ap_shared *s, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
                       ap_error *error) {
     lane *l = lane_of(&s->in[from], channel);
-    message *m = l && reserve_done(s) ? TAKE(s->spare_messages, message) : NULL, *unexpected = m ? l->unexpected : NULL;
+    message *m = l && reserve_done(s) ? TAKE(s->spare_messages, message) : NULL;
     if (!m) return ap_fail(error, AP_MEMORY, "out of memory");
     *m = (message){.data = data, .bytes = bytes, .number = number};
     s->active++;
+    message *unexpected = l->unexpected; /* arrived already, in full or in part */
     if (unexpected) {
         if (unexpected->bytes != bytes) return wrong_length(bytes, unexpected->bytes, error);
         copy_bytes(m, unexpected->own, unexpected->copied);
@@ -213,12 +223,13 @@ static int has_room(ap_shared *s, const payload *it) {
         if (o->head - o->tail >= QUEUE) return 0;
         holds |= o->blocks_held > 0;
     }
-    uint32_t keep = holds ? s->members : 0;
+    uint32_t keep = holds ? s->members : 0; /* free blocks that it must leave */
     if (it->bytes <= INLINE_BYTES || s->free_blocks > keep) return 1;
     for (uint32_t i = 0; i < s->members; i++) collect_blocks(s, &s->out[i]); /* also what others have read since */
     return s->free_blocks > keep;
 }
 
+/* Posts an entry for bytes of a target's payload: those in a block, or with NO_BLOCK those at `data`. */
 static void post_entry(ap_shared *s, outgoing *o, const target *t, uint32_t block, const void *data, uint32_t bytes) {
     entry *e = &o->queue->entries[o->head % QUEUE];
     e->channel = t->channel, e->block = (uint16_t)block, e->bytes = (uint16_t)bytes;
@@ -237,7 +248,8 @@ static void finish_payload(ap_shared *s, payload *it) {
     for (target *t = it->targets, *sibling; t; t = sibling) {
         outgoing *o = &s->out[t->to];
         sibling = t->sibling;
-        if (!(o->first = t->next)) o->last = NULL;
+        o->first = t->next;
+        if (!o->first) o->last = NULL;
         finish_number(s, t->number);
         *t = (target){.next = s->targets};
         s->targets = t;
@@ -248,7 +260,8 @@ static void finish_payload(ap_shared *s, payload *it) {
 
 /* Gives each receiver a payload of its own, so that it need not wait for the others; without memory, it must. */
 static void split_payload(ap_shared *s, payload *it) {
-    for (target *t; (t = it->targets->sibling);) {
+    while (it->targets->sibling) {
+        target *t = it->targets->sibling;
         payload *own = TAKE(s->spare_payloads, payload);
         if (!own) return;
         *own = *it;
@@ -284,17 +297,20 @@ static int send_payload(ap_shared *s, payload *it) {
 
 /* ---- out of blocks ---- */
 
+/* Where the bytes of an entry are. */
 static const unsigned char *data_of(const ap_shared *s, uint32_t from, const entry *e) {
     if (e->block == NO_BLOCK) return e->inline_data;
     return blocks_from(s, from) + (size_t)e->block * BLOCK;
 }
 
-/* The memory for a message that no receive was posted for; NULL: out of memory. Its entries are copied out of the queue, as an
- * open receive may wait for a message behind them. (Without an open receive from the sender they stay: it may be far ahead.) */
+/* The message of a lane that the entry belongs to, in memory of its own, as no receive was posted for it; NULL: out of memory. Its
+ * entries are copied out of the queue, as an open receive may wait for a message behind them. (Without an open receive from
+ * the sender they stay: it may be far ahead.) */
 static message *take_unexpected(ap_shared *s, lane *l, const entry *e) {
     message *m = l->unexpected_last;
     if (l->unexpected && m->copied < m->bytes) return m;
-    if (!(m = TAKE(s->spare_messages, message))) return NULL;
+    m = TAKE(s->spare_messages, message);
+    if (!m) return NULL;
     *m = (message){.bytes = e->total, .own = malloc(e->total ? e->total : 1)};
     m->data = m->own;
     if (!m->own) {

@@ -29,7 +29,7 @@ enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 4 };
 
 /* ---- in the memory that is shared ---- */
 
-/* An element of a queue: bytes of a message. */
+/* An element of a queue: at most BLOCK bytes of a message. */
 typedef struct {
     uint32_t channel;
     uint16_t block;        /* the sender's block that holds the bytes; NO_BLOCK: they are in inline_data */
@@ -96,7 +96,7 @@ struct payload {
 /* What this process sends to one member. */
 typedef struct {
     queue *queue;
-    uint32_t head, tail, blocks_held; /* own copies of the queue's; blocks that the receiver has not read yet */
+    uint32_t head, tail, blocks_held; /* own copies of those of the queue; blocks that the receiver has not read yet */
     uint32_t block[QUEUE];            /* per entry, its block */
     target *first, *last;             /* sends that are not complete */
 } outgoing;
@@ -118,7 +118,7 @@ typedef struct {
 /* What this process receives from one member; a lane per channel. */
 typedef struct {
     queue *queue;
-    uint32_t tail;
+    uint32_t tail; /* own copy of that of the queue */
     lane *lanes;
     uint32_t count, space, last; /* of `lanes`: used, allocated, and the one that was looked up last */
     uint32_t posted; /* receives that are not complete */
@@ -135,19 +135,22 @@ struct ap_shared {
     incoming *in;
     payload *spare_payloads, *recent[MAX_RECENT]; /* recent: those that further sends of the same data may join */
     uint32_t recents;
-    target *targets; /* spare ones */
+    target *targets; /* spare ones, to be used again, as in the other lists of spare items */
     message *spare_messages;
     uint32_t *done, dones, space, active; /* numbers of messages to report, their count, its limit; messages under way */
-    uint64_t poll_number, serial;
+    uint64_t poll_number, serial; /* of the latest poll and payload */
     uint32_t fruitless_polls; /* polls in which nothing moved, up to now */
     ap_wire *wire;  /* whose calls are compared, or NULL */
     uint64_t call;  /* digest of the call under way; 0: none is compared */
 };
 
+/* Whole pages of 4 KiB. */
 static inline size_t ap_page(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
 
+/* Blocks of each sender. */
 static inline uint32_t blocks_of(uint32_t members) { return BLOCKS + members; }
 
+/* Bytes of a member's queues and blocks; bytes of the head of the memory. */
 static inline size_t member_bytes(uint32_t members) {
     return ap_page(members * sizeof(queue)) + (size_t)blocks_of(members) * BLOCK;
 }

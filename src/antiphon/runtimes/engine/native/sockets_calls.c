@@ -63,7 +63,7 @@ static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *er
 
 int ap_sockets_check_members(socket_wire *w, ap_error *error) {
     int code = w->has_notified ? AP_OK : notify_all(w, error);
-    for (uint32_t r = 0; r < w->base.ranks && !code; r++) code = read_ahead(w, r, 0, error);
+    for (uint32_t r = 0; r < w->base.ranks && !code; r++) code = read_ahead(w, r, /* call_done */ 0, error);
     w->moved = 0; /* notes are no progress of the call, so they must not extend its timeout */
     return code;
 }
@@ -71,6 +71,6 @@ int ap_sockets_check_members(socket_wire *w, ap_error *error) {
 int ap_sockets_check_unreceived(ap_wire *self, ap_error *error) {
     socket_wire *w = (socket_wire *)self;
     int code = AP_OK;
-    for (uint32_t r = 0; r < self->ranks && !code; r++) code = read_ahead(w, r, 1, error);
+    for (uint32_t r = 0; r < self->ranks && !code; r++) code = read_ahead(w, r, /* call_done */ 1, error);
     return code;
 }

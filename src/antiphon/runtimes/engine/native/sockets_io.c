@@ -12,7 +12,8 @@
 
 /* ---- out ---- */
 
-/* Fills `parts` with the areas of memory to send next, heads and data of messages; returns their count, at most PARTS. */
+/* Fills `parts` with the areas of memory to send next, heads and data of messages, without what was sent of the first one; returns
+ * their count, at most PARTS. */
 static size_t gather_parts(const stream *s, struct iovec *parts) {
     size_t count = 0;
     uint64_t skip = s->sent;
@@ -151,6 +152,7 @@ static void set_low_water(stream *s, uint64_t bytes) {
         s->low_water = low_water;
 }
 
+/* Whether a socket is to be polled for reading; then sets from how many bytes on it reports. */
 static int wants_input(const socket_wire *w, stream *s) {
     const peer *p = &w->peers[ap_sockets_rank(w, s)];
     if (!ap_sockets_is_wanted(w, p, s) || (s->ended && ap_sockets_next_stream(w, p) != s)) return 0;
@@ -158,7 +160,6 @@ static int wants_input(const socket_wire *w, stream *s) {
     return 1;
 }
 
-/* Returns whether a socket will report only once many bytes have arrived. */
 int ap_sockets_fill_polled(socket_wire *w) {
     int waits_for_many = 0;
     w->polled_count = 0;
@@ -174,7 +175,6 @@ int ap_sockets_fill_polled(socket_wire *w) {
     return waits_for_many;
 }
 
-/* `look`: read all sockets, also those that report nothing. */
 void ap_sockets_handle_polled(socket_wire *w, int look) {
     for (nfds_t i = 0; i < w->polled_count; i++) {
         const short reported = w->polled[i].revents;

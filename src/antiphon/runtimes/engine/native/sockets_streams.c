@@ -32,7 +32,8 @@ static void end_message(socket_wire *w, stream *s) {
     recycle_message(&w->spare, m);
 }
 
-/* Memory for `bytes` of a message that is set aside while it arrives: never more than a message of this run can need. */
+/* Allocates memory for `bytes` of a message that is set aside while it arrives: never more than a message of this run can need.
+ * AP_OK, or the code of the wire's fault. */
 static int widen_message(socket_wire *w, uint32_t rank, message *m, uint64_t bytes) {
     peer *p = &w->peers[rank];
     uint64_t max_bytes = w->base.expected + BEYOND, other_bytes = p->aside_bytes - m->capacity;
@@ -156,6 +157,7 @@ void ap_sockets_take(socket_wire *w, stream *s, const unsigned char *data, size_
     if (used < bytes && !w->fault.code) store_ahead(w, s, data + used, bytes - used);
 }
 
+/* Frees the memory for bytes ahead. */
 static void free_ahead(socket_wire *w, stream *s) {
     if (!s->ahead) return;
     free(s->ahead);

@@ -4,7 +4,6 @@
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: a wire owns its communicator and its shared memory; after a failure both are left to the end of the process, as
  *   MPI may still write there.
- *
  */
 #include <sched.h> /* sched_getaffinity and cpu_set_t, GNU extensions */
 #include <stdio.h>
@@ -20,19 +19,21 @@
  * after SPINS polls. */
 enum { MAX_POLLS = 2, NAP = 100, MAX_NAP = 500, POLLS_PER_NAP = 8, SPINS = 1000 };
 
+/* Whether messages to a rank go through shared memory. */
 static int is_peer_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
 
 static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
-                ap_error *error) {
+                        ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
     if (is_peer_near(w, peer)) return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
-    return ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
+    return ap_mpi_start(w, /* sends */ 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
 
-static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error) {
+static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                           ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
     if (is_peer_near(w, peer)) return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
-    return ap_mpi_start(w, 0, peer, channel, data, bytes, number, error);
+    return ap_mpi_start(w, /* sends */ 0, peer, channel, data, bytes, number, error);
 }
 
 static void begin_call(ap_wire *self) {
@@ -61,13 +62,14 @@ static int complete_remote(mpi_wire *w, int block, double timeout, uint32_t *num
         if (code || *count || !block || !w->active) return code;
         if (end == 0) end = ap_now() + timeout - interval;
         if (timeout > 0 && ap_now() >= end) return report_timeout(w, timeout, error);
-        if ((code = ap_mpi_check_others(w, error))) return code;
+        code = ap_mpi_check_others(w, error);
+        if (code) return code;
     }
 }
 
 /* Called between two polls without progress. MPI makes progress only while it is called, and other processes may depend on
  * that. So sleeps are short, MPI is called several times between two of them, and a process with messages by MPI does not
- * sleep. */
+ * sleep. `turn`: polls without progress so far. Returns an error code of MPI. */
 static int pause_between_polls(mpi_wire *w, unsigned turn) {
     const int may_sleep = w->yields && turn >= MAX_POLLS && !w->active;
     const int sleeps = may_sleep && (turn - MAX_POLLS) % POLLS_PER_NAP == 0;
@@ -83,7 +85,8 @@ static int pause_between_polls(mpi_wire *w, unsigned turn) {
     return code;
 }
 
-static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count,
+                             ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
     double end = 0, quiet = 0; /* when the call times out; when the others are checked next */
     *count = 0;
@@ -91,7 +94,7 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
     for (unsigned turn = 0;; turn++) {
         int moved, remote_count = 0, code = ap_shared_progress(w->shared, numbers, capacity, count, &moved, error);
         if (!code && w->active && *count < capacity)
-            code = ap_mpi_progress_remote(w, 0, 0, numbers + *count, capacity - *count, &remote_count, error);
+            code = ap_mpi_progress_remote(w, /* block */ 0, /* timeout */ 0, numbers + *count, capacity - *count, &remote_count, error);
         *count += remote_count;
         if (code || *count || !block) return code;
         if (moved) turn = 0, end = 0;
@@ -99,10 +102,12 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
             double time = ap_now();
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
             if (timeout > 0 && time > end) return report_timeout(w, timeout, error);
-            if (self->call && time > quiet && (code = ap_mpi_check_others(w, error))) return code;
+            if (self->call && time > quiet) code = ap_mpi_check_others(w, error);
+            if (code) return code;
             if (time > quiet) quiet = time + AP_QUIET;
         }
-        if ((code = pause_between_polls(w, turn))) return ap_mpi_failed(error, "MPI_Iprobe", code);
+        code = pause_between_polls(w, turn);
+        if (code) return ap_mpi_failed(error, "MPI_Iprobe", code);
     }
 }
 
@@ -121,7 +126,8 @@ static int hash_computer(void) {
     return (int)(sum & 0x7fffffff);
 }
 
-/* Collective: the number of processes of `comm` on this computer. */
+/* Collective: the number of processes of `comm` on this computer. Returns an error code of MPI, like all functions below that
+ * return an int without `error`, unless it is called a condition. */
 static int count_here(MPI_Comm comm, int *count) {
     MPI_Comm host;
     int code = PMPI_Comm_split(comm, hash_computer(), 0, &host);
@@ -168,6 +174,7 @@ static void close_wire(ap_wire *self) {
     free(w);
 }
 
+/* A wire that knows the process of each rank, without a connection yet; NULL: out of memory. */
 static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
     mpi_wire *w = calloc(1, sizeof *w);
     int *process_of = w ? malloc((ranks ? ranks : 1) * sizeof *process_of) : NULL;
@@ -200,10 +207,12 @@ static int duplicate_comm(MPI_Comm comm, MPI_Comm *duplicate) {
 static int split_near(MPI_Comm comm, MPI_Comm *near) {
     MPI_Comm host;
     const char *setting = getenv("ANTIPHON_SHARED");
-    int me = 0, group_size = setting && *setting ? atoi(setting) : 1, code;
+    int me = 0, group_size = setting && *setting ? atoi(setting) : 1;
     *near = MPI_COMM_NULL;
-    if ((code = PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host))) return code;
+    int code = PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    if (code) return code;
     PMPI_Comm_rank(host, &me);
+    /* ANTIPHON_SHARED=1: one group of all */
     code = PMPI_Comm_split(host, group_size < 1 ? MPI_UNDEFINED : group_size == 1 ? 0 : me / group_size, me, near);
     PMPI_Comm_free(&host);
     return code;
@@ -226,8 +235,8 @@ int ap_mpi_near(MPI_Comm world, int32_t *near_of) {
 
 /* Allocates *near and fills it in as `near` of ap_vicinity, for callers that do not know it. */
 static int find_near(mpi_wire *w, int processes, int32_t **near) {
-    if (!(*near = malloc((processes ? (size_t)processes : 1) * sizeof **near))) return MPI_ERR_NO_MEM;
-    return ap_mpi_near(w->of, *near);
+    *near = malloc((processes ? (size_t)processes : 1) * sizeof **near);
+    return *near ? ap_mpi_near(w->of, *near) : MPI_ERR_NO_MEM;
 }
 
 /* What each process sends to the others before memory is shared. */
@@ -244,6 +253,7 @@ typedef struct {
     const int *of;
 } neighbours;
 
+/* Whether a process shares memory with this one. */
 static int is_near(const neighbours *n, int process) {
     int at = n->of ? n->of[process] : process, own = n->of ? n->of[n->me] : n->me;
     return at != MPI_UNDEFINED && own != MPI_UNDEFINED && n->near[at] >= 0 && n->near[at] == n->near[own];
@@ -261,10 +271,12 @@ static neighbours find_neighbours(const mpi_wire *w, int processes, const int32_
     return n;
 }
 
-/* Fills in, per rank of the program, its member number in shared memory. *all: whether all processes share the memory. */
+/* Fills in, per rank of the program, its member number in shared memory. *all: whether all processes share the memory. False: out
+ * of memory. */
 static int find_places(mpi_wire *w, const neighbours *n, int *all) {
     *all = 1;
-    if (!(w->near = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->near))) return 0;
+    w->near = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->near);
+    if (!w->near) return 0;
     int *place = malloc((size_t)n->processes * sizeof *place), count = 0;
     for (int i = 0; place && i < n->processes; i++) place[i] = is_near(n, i) ? count++ : -1;
     for (uint32_t r = 0; place && r < w->base.ranks; r++) w->near[r] = w->process_of[r] < 0 ? -1 : place[w->process_of[r]];

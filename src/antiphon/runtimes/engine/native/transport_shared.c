@@ -35,7 +35,8 @@ static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void 
     return ap_shared_receive(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
 }
 
-/* Finds a process that has ended while a message to or from it is under way; or this one, if its calls are aborted. The last
+/* Finds the rank of a process that has ended while a message to or from it is under way; or this one, if its calls are aborted.
+ * False: there is none. The last
  * messages of an ended process may still be in memory, so the caller polls once more. */
 static int find_gone(const shared_wire *w, uint32_t *rank) {
     if (poll(w->polled, w->count, 0) <= 0) return 0;
@@ -47,6 +48,7 @@ static int find_gone(const shared_wire *w, uint32_t *rank) {
     return 0;
 }
 
+/* `completed` of the wire (transport.h). */
 static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count,
                              ap_error *error) {
     shared_wire *w = (shared_wire *)self;
@@ -70,10 +72,12 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
         } else {
             double time = ap_now();
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
-            if (time >= quiet && !(code = ap_shared_check_members(w->shared, error))) code = ap_check_signals(self, time, error);
+            if (time >= quiet) code = ap_shared_check_members(w->shared, error);
+            if (!code && time >= quiet) code = ap_check_signals(self, time, error);
             if (!code && timeout > 0 && time >= end)
                 code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
-            else if (!code && !(is_gone = find_gone(w, &gone_rank)))
+            if (!code) is_gone = find_gone(w, &gone_rank);
+            if (!code && !is_gone)
                 ap_shared_sleep(w->shared, timeout > 0 && end - time < 1e-6 * MAX_NAP ? (int)(1e6 * (end - time)) + 1 : MAX_NAP);
         }
     }

@@ -21,6 +21,8 @@
 #include "clock.h"
 #include "sockets_types.h"
 
+/* Functions with `error` return AP_OK or its code. */
+
 static int check_connection(socket_wire *w, uint32_t rank, ap_error *error) {
     if (rank < w->base.ranks && w->peers[rank].by_rail->fd >= 0) return AP_OK;
     return ap_fail(error, AP_INVALID, "there is no connection to rank %u", rank);
@@ -60,7 +62,10 @@ static int claim_aside(socket_wire *w, uint32_t rank, message *set_aside, void *
         set_aside->data = data, set_aside->number = number, set_aside->own_memory = 0, set_aside->capacity = bytes;
         return AP_OK;
     }
-    if (!code) memcpy(data, set_aside->data, bytes), code = ap_completions_add(&w->done, number, error);
+    if (!code) {
+        memcpy(data, set_aside->data, bytes);
+        code = ap_completions_add(&w->done, number, error);
+    }
     if (by) by->incoming = NULL;
     free(set_aside->data), recycle_message(&w->spare, set_aside);
     return code;
@@ -74,7 +79,8 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
     peer *p = &w->peers[rank];
     message *m = take_from_channel(&p->aside, channel);
     if (m) return claim_aside(w, rank, m, data, bytes, number, error);
-    if (!(m = new_message(&w->spare))) return ap_fail(error, AP_MEMORY, "out of memory");
+    m = new_message(&w->spare);
+    if (!m) return ap_fail(error, AP_MEMORY, "out of memory");
     m->data = data, m->bytes = m->capacity = bytes, m->channel = channel, m->number = number;
     push_message(&p->receives, m);
     return AP_OK;
@@ -96,6 +102,7 @@ static int poll_once(socket_wire *w, double patience, ap_error *error) {
 
 static void begin_call(ap_wire *self) { ((socket_wire *)self)->has_notified = 0; }
 
+/* Whether messages are under way. */
 static int is_busy(const socket_wire *w) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         const peer *p = &w->peers[r];
@@ -105,6 +112,7 @@ static int is_busy(const socket_wire *w) {
     return 0;
 }
 
+/* Polls once; with `block` until a message is done, as `completed` of the wire (transport.h). */
 static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *error) {
     double end = 0;
     int code = AP_OK;
@@ -123,7 +131,8 @@ static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *err
     return code;
 }
 
-static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count,
+                             ap_error *error) {
     socket_wire *w = (socket_wire *)self;
     int code = AP_OK;
     if (!ap_completions_any(&w->done) && !w->fault.code && is_busy(w)) code = wait_for_one(w, block, timeout, error);
@@ -152,11 +161,11 @@ static void free_wire(socket_wire *w) {
     for (uint32_t i = 0; w->streams && i < w->base.ranks * w->rails; i++) {
         stream *s = &w->streams[i];
         if (s->incoming && !s->incoming->own_memory) free(s->incoming);
-        free_queue(&s->sends, 0);
+        free_queue(&s->sends, /* own */ 0);
         free(s->ahead);
     }
     for (uint32_t r = 0; w->peers && r < w->base.ranks; r++)
-        free_queue(&w->peers[r].receives, 0), free_queue(&w->peers[r].aside, 1);
+        free_queue(&w->peers[r].receives, /* own */ 0), free_queue(&w->peers[r].aside, /* own */ 1);
     for (message *m = w->spare, *next; m; m = next) next = m->next, free(m);
     free(w->peers), free(w->streams), free(w->done.number), free(w->polled), free(w->polled_stream), free(w);
 }
@@ -185,6 +194,7 @@ static int can_wait(int fd) {
     return fd >= 0 && (family == AF_INET || family == AF_INET6);
 }
 
+/* A wire without sockets yet; NULL: out of memory. */
 static socket_wire *new_wire(uint32_t ranks, uint32_t rails) {
     socket_wire *w = calloc(1, sizeof *w);
     if (!w) return NULL;
@@ -204,7 +214,8 @@ static socket_wire *new_wire(uint32_t ranks, uint32_t rails) {
     return w;
 }
 
-/* Makes a socket non-blocking; false if it cannot be used. A rank has sockets on all rails or on none, this rank on none. */
+/* Makes socket `i` (peer * rails + rail) of this rank non-blocking; false if it cannot be used. A peer has sockets on all rails or
+ * on none, this rank itself on none. */
 static int check_socket(const socket_wire *w, uint32_t rank, uint32_t i) {
     const int fd = w->streams[i].fd, flags = fd < 0 ? 0 : fcntl(fd, F_GETFL);
     if ((fd < 0) != (w->streams[i / w->rails * w->rails].fd < 0)) return 0;

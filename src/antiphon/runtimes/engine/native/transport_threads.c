@@ -23,8 +23,7 @@ typedef struct message {
 } message;
 
 typedef struct {
-    pthread_mutex_t lock;
-    pthread_cond_t news;
+    pthread_cond_t news; /* a message is done */
     message *sends, *receives; /* under way to this rank, in order */
     uint32_t *done;            /* numbers of this rank's messages that are done */
     size_t count, space;
@@ -32,7 +31,7 @@ typedef struct {
 } mailbox;
 
 typedef struct {
-    uint32_t ranks, open;
+    uint32_t ranks, open; /* open: wires that are not closed yet */
     pthread_mutex_t lock;
     mailbox of_rank[];
 } mailboxes;
@@ -43,6 +42,7 @@ typedef struct {
     uint32_t rank;
 } thread_wire;
 
+/* Enters a number among those done; false: out of memory. */
 static int add_done(mailbox *b, uint32_t number) {
     if (b->count == b->space) {
         size_t space = b->space ? 2 * b->space : 64;
@@ -70,7 +70,8 @@ static void append_message(message **queue, message *m) {
     *queue = m;
 }
 
-/* Starts a send or receive; copies the data if the other one of the pair waits already. One lock for all: this need not be fast. */
+/* Starts a send, or a receive (`sends` 0), of a message to rank `to`; copies the data if the other one of the pair waits already.
+ * One lock for all: this need not be fast. */
 static int post_message(thread_wire *w, int sends, uint32_t to, message m, ap_error *error) {
     mailbox *target = &w->all->of_rank[to], *own = &w->all->of_rank[w->rank], *other;
     message *partner;
@@ -80,7 +81,10 @@ static int post_message(thread_wire *w, int sends, uint32_t to, message m, ap_er
     if (!partner) {
         message *waiting = malloc(sizeof *waiting);
         has_memory = waiting != NULL;
-        if (has_memory) *waiting = m, waiting->next = NULL, append_message(sends ? &target->sends : &target->receives, waiting);
+        if (has_memory) {
+            *waiting = m;
+            append_message(sends ? &target->sends : &target->receives, waiting);
+        }
     } else {
         other = sends ? target : &w->all->of_rank[m.from];
         if (partner->bytes == m.bytes)
@@ -96,17 +100,21 @@ static int post_message(thread_wire *w, int sends, uint32_t to, message m, ap_er
 }
 
 static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
-                ap_error *error) {
+                        ap_error *error) {
     thread_wire *w = (thread_wire *)self;
-    return post_message(w, 1, peer, (message){NULL, w->rank, channel, number, data, NULL, bytes}, error);
+    const message m = {.from = w->rank, .channel = channel, .number = number, .data = data, .bytes = bytes};
+    return post_message(w, /* sends */ 1, peer, m, error);
 }
 
-static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error) {
+static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
+                           ap_error *error) {
     thread_wire *w = (thread_wire *)self;
-    return post_message(w, 0, w->rank, (message){NULL, peer, channel, number, NULL, data, bytes}, error);
+    const message m = {.from = peer, .channel = channel, .number = number, .target = data, .bytes = bytes};
+    return post_message(w, /* sends */ 0, w->rank, m, error);
 }
 
-static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count,
+                             ap_error *error) {
     thread_wire *w = (thread_wire *)self;
     mailbox *b = &w->all->of_rank[w->rank];
     struct timespec end;
@@ -166,7 +174,8 @@ int ap_threads_open(uint32_t ranks, ap_wire **wires) {
     for (uint32_t i = 0; i < ranks; i++) {
         thread_wire *w = calloc(1, sizeof *w);
         if (!w) return 0;
-        w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire, .ranks = ranks};
+        w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages,
+                            .close = close_wire, .ranks = ranks};
         w->all = all, w->rank = i;
         wires[i] = &w->base;
     }

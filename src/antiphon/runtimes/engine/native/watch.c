@@ -88,7 +88,10 @@ void ap_watch_call(const ap_watched *about, uint64_t bytes, double seconds) {
     if (!f) return;
     const double ended = ap_now();
     watch_row *row = find_row(f, about, bytes ? 63 - (uint32_t)__builtin_clzll(bytes) : 0);
-    if (!row && ++f->missed) return;
+    if (!row) {
+        f->missed++;
+        return;
+    }
     const uint64_t call = row->calls++, number = f->numbers++;
     row->bytes = bytes;
     row->nanoseconds += (uint64_t)(1e9 * seconds);
