@@ -20,6 +20,7 @@ export function bytes(value) {
   return Number((value / scale).toPrecision(3)) + unit;
 }
 
+// Return bytes per second, a factor, and a share as text.
 export const speed = (value) => {
   const [unit, scale] = [["TB/s", 1e12], ["GB/s", 1e9], ["MB/s", 1e6], ["B/s", 1]].find(([, s]) => value >= s) || ["B/s", 1];
   return Number((value / scale).toPrecision(4)) + " " + unit;
@@ -52,9 +53,9 @@ export async function unpack(pack) {
   const buffer = await new Response(stream).arrayBuffer();
   const columns = {};
   let at = 0;
-  for (const [name, type, count, delta] of pack.fields) {
+  for (const [name, type, count, delta] of pack.fields) { // delta: stored as differences of neighbours
     const column = new ARRAYS[type](buffer, at, count);
-    at += Math.ceil(column.byteLength / 4) * 4;
+    at += Math.ceil(column.byteLength / 4) * 4; // each column begins at a multiple of 4
     if (delta) for (let i = 1; i < count; i++) column[i] += column[i - 1];
     columns[name] = column;
   }

@@ -51,7 +51,7 @@ class LogChart {
     this.lit = null; // key of the point at the pointer
   }
 
-  // Fit the axes to these values.
+  // Fit the axes to these values. `low`, `high`: of the axes, horizontal first.
   frame(width, height, xs, ys) {
     this.low = [Math.min(...xs), Math.min(...ys)];
     this.high = [Math.max(...xs), Math.max(...ys)];
@@ -86,6 +86,7 @@ class LogChart {
     ctx.fillRect(left, top + h, w, 1);
   }
 
+  // Return the point nearest to the pointer, with its distance; null if none is near.
   nearest(event) {
     const box = this.surface.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
@@ -146,6 +147,7 @@ export class TimeChart extends LogChart {
     const ticks = this.relative ? [1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000].filter((v) => v <= this.high[1])
       : logTicks(this.low[1], this.high[1], 7);
     this.drawAxes(ctx, sizeTicks, ticks, bytes, this.relative ? (v) => v + "x" : seconds, "message size" + (this.relative ? "; times over the bound" : ""));
+    // lines of higher order are drawn later, above others
     const order = (line) => (this.lit === line.number ? 3 : pins.includes(line.number) ? 2 : colours.has(line.number) ? 1 : 0);
     for (const line of [...lines].sort((a, b) => order(a) - order(b))) {
       const ownColour = colours.has(line.number) ? colour(colours.get(line.number)) : "";
@@ -158,6 +160,7 @@ export class TimeChart extends LogChart {
     this.drawCurrentRange(ctx);
   }
 
+  // Draw times by size as a line; `dash`: as of setLineDash.
   line(ctx, times, paint, width, dash) {
     ctx.beginPath();
     let count = 0;
@@ -236,6 +239,7 @@ export class TimeChart extends LogChart {
 }
 
 // Points with two figures, joined along the front, such as steps and bandwidth of a frontier, or price and time of machines.
+// `data`: {title, axes: [text, text], points}, a point: {at: [x, y], label, lines: texts of its tip, front: whether it is on it}.
 export class PointChart extends LogChart {
   constructor(data, choose) {
     super("points", data.title);

@@ -3,7 +3,8 @@
 // `machine`: the object of machine.py; its levels draw it ever coarser (a node may stand for a box), and the first that is
 // readable is chosen unless the user picks one. `run`: the transfers of a plan over time. `picked()`: the rank, link,
 // message, chunk or step that the user follows. An edge of a drawing has the numbers of its links by direction (`ways`).
-// Lengths are pixels; `view` maps a drawing to the screen.
+// Lengths are pixels; `view` maps a drawing to the screen. A *frame* is the rectangle around a box, with its name:
+// [x, y, width, height, label, x and y of the label].
 
 import { clamp, TICKS } from "./basics.js";
 import { picked, state, update } from "./state.js";
@@ -12,7 +13,7 @@ import { colour, FONT, loadColour, Surface } from "./surface.js";
 const READABLE = 150; // nodes of a drawing that is chosen by itself
 const ARROWS = 260; // lines in use up to which each has an arrow
 
-// Return the point of a curve at t, from 0 to 1.
+// Return the point of a curve at t, from 0 to 1: a line, or a quadratic Bezier curve with the control point `middle`.
 function pointAt({ a, middle, b, straight }, t) {
   const s = 1 - t;
   return [0, 1].map((i) => (straight ? a[i] * s + b[i] * t : s * s * a[i] + 2 * s * t * middle[i] + t * t * b[i]));
@@ -53,6 +54,7 @@ export class MachineView {
     return Boolean(this.run) && (state.time > 0 || ["rank", "message", "chunk", "step"].includes(picked().kind));
   }
 
+  // Show another run (null: none); `cut`: what limits every plan, or null.
   show(run, cut) {
     this.run = run;
     this.cut = cut;
@@ -66,6 +68,7 @@ export class MachineView {
     this.surface.redraw();
   }
 
+  // Return the view that shows all of the drawing.
   fit(width, height) {
     const [w, h] = this.level.size;
     const scale = Math.min(width / w, height / h, 1.6);
@@ -165,6 +168,7 @@ export class MachineView {
     return { a: moved(a), middle: moved(middle), b: moved(b), length, straight: !edge.bend };
   }
 
+  // Add a curve to the path.
   trace(ctx, { a, middle, b, straight }) {
     ctx.moveTo(a[0], a[1]);
     if (straight) ctx.lineTo(b[0], b[1]);
@@ -298,6 +302,7 @@ export class MachineView {
     ctx.textBaseline = "alphabetic";
   }
 
+  // Make the path a node's outline.
   shape(ctx, node, x, y, scale) {
     const [w, h] = [Math.max(node.halfWidth * scale, 2.2), Math.max(node.halfHeight * scale, 2.2)];
     ctx.beginPath();

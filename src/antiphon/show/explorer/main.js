@@ -30,6 +30,7 @@ const parts = {}; // elements that `refresh` fills
 const group = () => page.groups[state.group] || page.groups[0];
 const planNumber = () => (group().plans[state.plan] ? state.plan : group().shown);
 const plan = () => group().plans[planNumber()];
+// The times of a plan that the user chose: recorded or predicted.
 const timesOf = (aPlan) => (state.times === "recorded" && aPlan.timed.recorded) || aPlan.timed;
 
 function resourceName(r) {
@@ -172,6 +173,7 @@ async function runOf(timed) {
   return runs.get(timed) || null;
 }
 
+// Show the plan that the state chooses, once its transfers are unpacked.
 async function showPlan() {
   const current = plan();
   if (!current) return;
@@ -198,6 +200,7 @@ async function showPlan() {
   showPick();
 }
 
+// Show the moment that the state names.
 function showMoment() {
   if (!run) return;
   const tick = Math.min(state.time * TICKS, TICKS - 1), number = run.stepAt(tick);
@@ -220,11 +223,13 @@ function showDetails() {
   parts.status.textContent = `${parts.where.textContent}${kind ? `, following ${kind} ${kind === "link" && run ? resourceName(id) : id}` : ""}`;
 }
 
+// Describe what is followed.
 function showPick() {
   parts.pick.replaceChildren(...describePick(page, run, { ...plan(), timed: timesOf(plan()) }, resourceName));
   if (run) showDetails();
 }
 
+// Show the collective that the state chooses: its plans, proof and tables.
 function showGroup() {
   const current = group();
   parts.tabs?.forEach((tab, number) => tab.setAttribute("aria-selected", String(number === state.group)));
@@ -244,6 +249,7 @@ function showGroup() {
   showTables();
 }
 
+// Rebuild the tables of ranges and candidates.
 function showTables() {
   const current = group();
   if (!parts.times) return;
@@ -261,6 +267,7 @@ function showTables() {
     el("span", { class: "hint" }, "A click on a line pins it."), ...(current.plans.some((each) => each.measured.length) ? [el("span", {}, "Dots are measured.")] : []));
 }
 
+// Set all controls and legends to the state.
 function showControls() {
   if (parts.machine) {
     parts.plan.value = String(planNumber());
@@ -303,6 +310,7 @@ function showOnPaper(printing) {
     for (const view of [parts.machine, parts.timeline, parts.times]) view?.surface.drawNow();
 }
 
+// Redraw what depends on the changed keys of the state.
 function refresh(changed) {
   const any = (...keys) => keys.some((key) => changed.has(key));
   if (any("theme")) applyTheme();

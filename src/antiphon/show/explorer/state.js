@@ -39,6 +39,7 @@ export function readFragment() {
   for (const key of ["group", "plan"]) state[key] = Math.trunc(state[key]);
 }
 
+// Repeat the state in the page's address: the values that differ from the default.
 function writeFragment() {
   const query = new URLSearchParams();
   for (const [key, fallback] of Object.entries(DEFAULTS))
@@ -53,6 +54,7 @@ function writeFragment() {
 // Call `listener(changed)` after every change; `changed` is the set of the keys that changed.
 export const listen = (listener) => listeners.push(listener);
 
+// Change values of the state, given by key, and call the listeners.
 export function update(changes) {
   const changed = new Set(Object.keys(changes).filter((key) => state[key] !== changes[key]));
   if (!changed.size) return;

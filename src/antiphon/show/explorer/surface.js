@@ -33,7 +33,7 @@ export function loadColour(share) {
   return colours[key];
 }
 
-// A canvas in a box. `draw(ctx, width, height)` draws the picture, in CSS pixels.
+// A canvas in a box. `draw(ctx, width, height, scale)` draws the picture, in CSS pixels; `scale`: pixels per CSS pixel.
 export class Surface {
   constructor(name, label, draw) {
     this.name = name;
@@ -48,6 +48,7 @@ export class Surface {
   get width() { return this.box.clientWidth; }
   get height() { return this.box.clientHeight; }
 
+  // Draw again in the next frame.
   redraw() {
     if (this.isScheduled) return;
     this.isScheduled = true;
@@ -58,7 +59,7 @@ export class Surface {
     this.isScheduled = false;
     const { width, height } = this;
     if (!width || !height) return;
-    const scale = Math.min(window.devicePixelRatio || 1, 2);
+    const scale = Math.min(window.devicePixelRatio || 1, 2); // pixels of the canvas per CSS pixel
     const [w, h] = [Math.round(width * scale), Math.round(height * scale)];
     if (this.canvas.width !== w || this.canvas.height !== h) [this.canvas.width, this.canvas.height] = [w, h];
     const ctx = this.canvas.getContext("2d");

@@ -7,7 +7,7 @@ import { bisect, clamp, seconds, TICKS } from "./basics.js";
 import { picked, state, update } from "./state.js";
 import { colour, FONT, Surface } from "./surface.js";
 
-const ROW = 16, AXIS = 24, GAP = 4;
+const ROW = 16, AXIS = 24, GAP = 4; // pixels: height of a row, of the axis below, and between the last row and the axis
 
 export class Timeline {
   constructor(machine, resourceName) {
@@ -65,11 +65,12 @@ export class Timeline {
     }
     this.rowsKey = key;
     const longest = state.rows === "links" ? rows.slice(0, 200).reduce((most, r) => Math.max(most, this.resourceName(r).length), 0) : 0;
-    this.labels = longest * 6 + 18;
+    this.labels = longest * 6 + 18; // pixels of the longest label, at 6 per letter
     this._rows = rows;
     return rows;
   }
 
+  // Where the bars begin, in pixels.
   get left() { return state.rows === "links" ? Math.min(this.labels, 210, this.surface.width * 0.34) : 62; }
   // From a share of the time to pixels, and back.
   x(share) { return this.left + ((share - state.from) / (state.to - state.from)) * (this.surface.width - this.left - 8); }
@@ -119,6 +120,7 @@ export class Timeline {
     ctx.fillText(this.before, (x + end) / 2, inner - 8);
   }
 
+  // Return the end of a text that fits into so many pixels.
   shorten(ctx, text, room) {
     if (ctx.measureText(text).width <= room) return text;
     const fits = Math.max(Math.floor((text.length * room) / ctx.measureText(text).width) - 1, 3);
@@ -161,8 +163,9 @@ export class Timeline {
     this.drawBars(ctx, all, resource, y + 3, ROW - 6, 1, flags, (u) => run.useBegin(u), (u) => run.useEnd(u), (u) => run.use_message[u]);
   }
 
-  // Draw the items of a group that are in the window. Where several begin in one pixel they are one bar; then the next
-  // that begins beyond it is found by bisection, so that a million of them take no longer than a screen of pixels.
+  // Draw the items of `group` (messages of a rank, uses of a link) that are in the window. Where several begin in one pixel
+  // they are one bar; then the next that begins beyond it is found by bisection, so that a million of them take no longer than
+  // a screen of pixels.
   // `groups`: as of groupBy (items null: 0, 1, ...); startOf, endOf, messageOf: of an item, in ticks.
   drawBars(ctx, groups, group, y, height, alpha, flags, startOf, endOf, messageOf) {
     const { run } = this;
@@ -275,6 +278,7 @@ export class Timeline {
     update({ time: clamp(this.share(px), 0, 1), pick: message < 0 ? state.pick : `message:${message}` });
   }
 
+  // Return the message at a tick in a row, or -1; `upper`: in its upper half. Only the 64 that began last are looked at.
   messageAt(row, tick, upper) {
     const { run } = this;
     if (state.rows === "links") return run.userAt(row, tick, null);

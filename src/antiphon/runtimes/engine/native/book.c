@@ -65,6 +65,8 @@ static int report_damage(ap_error *error, const char *problem) {
     return ap_fail(error, AP_INVALID, "the book is damaged: %s; make it anew from its table", problem);
 }
 
+/* Functions return AP_OK or the code of `error`. */
+
 static int read_head(ap_book *book, book_tables *t, ap_error *error) {
     const unsigned char *b = t->bytes;
     if (t->size < HEADER || !ap_is_book(b, t->size)) return ap_fail(error, AP_INVALID, "this is no book of Antiphon");
@@ -97,6 +99,7 @@ static int read_head(ap_book *book, book_tables *t, ap_error *error) {
     return AP_OK;
 }
 
+/* Fills page `number`. */
 static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_error *error) {
     page_entry e;
     memcpy(&e, t->page + (size_t)PAGE * number, sizeof e);
@@ -130,6 +133,7 @@ static int check_program(const ap_book *book, const ap_page *page, ap_error *err
     return good ? AP_OK : report_damage(error, "a page and its program do not fit together");
 }
 
+/* Opens all programs. */
 static int read_programs(ap_book *book, const book_tables *t, ap_error *error) {
     uint64_t end = t->head; /* programs must not overlap */
     for (uint32_t i = 0; i < book->programs; i++) {
@@ -140,7 +144,8 @@ static int read_programs(ap_book *book, const book_tables *t, ap_error *error) {
             return report_damage(error, "a program lies outside, or upon another");
         end = at + size;
         if (ap_crc32(t->bytes + at, size) != e.crc) return report_damage(error, "the checksum of a program is wrong");
-        if (!(book->program[i] = ap_open_bytes(t->bytes + at, size, error))) return error ? error->code : AP_INVALID;
+        book->program[i] = ap_open_bytes(t->bytes + at, size, error);
+        if (!book->program[i]) return error ? error->code : AP_INVALID;
     }
     return AP_OK;
 }
@@ -158,7 +163,8 @@ ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error) {
     uint64_t members = 0;
     for (uint32_t i = 0; !code && i < book->pages; i++) {
         code = read_page(book, &t, i, error);
-        if (!code && (members += book->page[i].members) > MAX_MEMBERS)
+        members += book->page[i].members;
+        if (!code && members > MAX_MEMBERS)
             code = report_damage(error, "its pages have too many members");
     }
     if (!code) code = read_programs(book, &t, error);

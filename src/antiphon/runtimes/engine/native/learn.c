@@ -10,16 +10,16 @@
  * bytes within the next call) is what all of them decide by. A digest of all candidates so far is exchanged, too: if it
  * differs, the caller stops. So it does not matter how much clocks, noise or delays differ between processes.
  *
- *     SEARCH    rounds of blocks: each arm in turn makes some calls. The first one of a block warms up (memory, connections),
- *               the median of the others counts, so one outlier does not. A barrier precedes only the first one: in a pause
- *               links recover, and small calls after a pause each take half as long as in a job. After a round, arms drop out that are slower than the
- *               best by more than SLACK[round] ("successive elimination"): a first round, of two calls each of which the shorter
- *               counts, only removes what takes 75 % longer; later ones, of four calls, those that are 20 %, 8 %, 4 % slower.
- *               So a bad arm costs two calls, and arms that are nearly equal cost little, as either is good.
- *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged.
- *               If it leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that
- *               elects the same program again, in more or fewer slices, the alarm was false, and the range becomes wider. The interval is such that
- *               exchanging costs at most 1 % of the calls' time, or 1 us per call.
+ *     SEARCH    rounds of blocks: each arm in turn makes some calls. The first one of a block warms up (memory, connections), the
+ *               median of the others counts, so one outlier does not. A barrier precedes only the first one: in a pause links
+ *               recover, and small calls after a pause each take half as long as in a job. After a round, arms drop out that are
+ *               slower than the best by more than SLACK[round] ("successive elimination"): a first round, of two calls each of
+ *               which the shorter counts, only removes what takes 75 % longer; later ones, of four calls, those that are 20 %, 8 %,
+ *               4 % slower. So a bad arm costs two calls, and arms that are nearly equal cost little, as either is good.
+ *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged. If it
+ *               leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that elects the
+ *               same program again, in more or fewer slices, the alarm was false, and the range becomes wider. The interval is such
+ *               that exchanging costs at most 1 % of the calls' time, or 1 us per call.
  *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets two calls. If the
  *               second one is faster, a SEARCH among the two (a duel) confirms that. Every settled call earns a credit of 3 %,
  *               later 1 % of a call, and a probe is paid by it: by what it takes longer. Next comes what has waited longest, the
@@ -104,7 +104,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The lower median. */
+/* The lower median of at most WINDOW values. */
 static double median_of(const double *values, int count) {
     double sorted[WINDOW];
     memcpy(sorted, values, (size_t)count * sizeof *sorted);
@@ -114,6 +114,7 @@ static double median_of(const double *values, int count) {
 
 static int arms_of(const ap_learner *l) { return l->programs + 2; }
 
+/* Enters the median time of an arm's latest `samples` calls. */
 static void enter_time(ap_learner *l, int a, double seconds, uint64_t samples) {
     ap_arm *stats = &l->arm[a].stats;
     stats->low = stats->samples && stats->low < seconds ? stats->low : seconds;
@@ -124,6 +125,7 @@ static void enter_time(ap_learner *l, int a, double seconds, uint64_t samples) {
 
 /* ---- arms of more and fewer slices ---- */
 
+/* Sets arm `a` to a program in so many slices, with nothing measured. */
 static void set_slices(ap_learner *l, int a, int program, int slices, int usable) {
     l->arm[a] = (arm){.stats = {.candidate = {program, slices}, .usable = usable && slices >= MIN_SLICES && slices <= MAX_SLICES}};
 }
@@ -137,6 +139,7 @@ static void place_slices(ap_learner *l, int program, int moved) {
 
 /* ---- searching ---- */
 
+/* The first arm of the search from `from` on, in the direction of the round; -1: none. */
 static int next_active(const ap_learner *l, int from) {
     const int step = l->round % 2 ? -1 : 1; /* back and forth, so that a drift of the times favours no arm */
     int a = from;
@@ -150,12 +153,13 @@ static int block_of(const ap_learner *l) { return l->phase == PROBE ? PROBE_BLOC
 /* Calls at the beginning of a block that do not count. In a first round the shorter one of both counts. */
 static int warm_up_of(const ap_learner *l) { return l->phase == PROBE || l->round; }
 
+/* Begins with the first arm of the round. */
 static void begin_round(ap_learner *l) {
     l->current = next_active(l, l->round % 2 ? arms_of(l) - 1 : 0);
     l->offset = 0;
 }
 
-/* `challenger`: a duel of this arm and the chosen one; -1: all arms. */
+/* Begins a search. `challenger`: a duel of this arm and the chosen one; -1: all arms. */
 static void begin_search(ap_learner *l, int why, int challenger) {
     const double limit = (why == AP_TOOK_LONGER ? HOPELESS_IF_WORSE : HOPELESS) * l->arm[l->chosen].stats.seconds;
     const int sliced = l->arm[l->programs].stats.candidate.program;
@@ -202,13 +206,14 @@ static int find_context(const ap_learner *l, double seconds) {
         for (int a = 0; a < arms_of(l); a++) {
             const ap_arm *stats = &c->arm[a].stats;
             const int measured = stats->samples && c->arm[a].tried >= c->since, same = !memcmp(&stats->candidate, &now, sizeof now);
-            if (measured && same && a != c->chosen && seconds < stats->seconds * (1 + ALIKE) && seconds > stats->seconds / (1 + ALIKE))
-                return i % MAX_CONTEXTS;
+            const int alike = seconds < stats->seconds * (1 + ALIKE) && seconds > stats->seconds / (1 + ALIKE);
+            if (measured && same && alike && a != c->chosen) return i % MAX_CONTEXTS;
         }
     }
     return -1;
 }
 
+/* Ends a search: arm `a` serves the calls from now on. */
 static void settle(ap_learner *l, int a) {
     const int program = l->arm[a].stats.candidate.program, slot = a - l->programs;
     const int changes = a != l->chosen || !l->choices;
@@ -280,7 +285,7 @@ static int arm_to_probe(const ap_learner *l) {
         const arm *entry = &l->arm[a];
         if (a == l->chosen || !entry->stats.usable) continue;
         const double speedup = entry->stats.samples ? l->usual / entry->stats.low : 1, age = (double)(l->call - entry->tried);
-        const double score = age * speedup * speedup * speedup * speedup;
+        const double score = age * speedup * speedup * speedup * speedup; /* arms half as fast are probed 16 times as rarely */
         if (choice < 0 || score > best) choice = a, best = score;
     }
     return choice >= 0 && cost_of(l, &l->arm[choice]) <= l->credit ? choice : -1;
@@ -296,6 +301,7 @@ static void return_to(ap_learner *l, int number) {
     l->usual = seconds;
 }
 
+/* The median of the latest calls by the settled arm has been exchanged: goes on, or begins a search or a probe. */
 static void end_check(ap_learner *l, double seconds) {
     if (!l->usual) l->usual = seconds;
     enter_time(l, l->chosen, seconds, WINDOW);
@@ -318,6 +324,7 @@ static void end_check(ap_learner *l, double seconds) {
     if (probed >= 0) l->phase = PROBE, l->current = probed, l->offset = 0;
 }
 
+/* The time of a probe has been exchanged: begins a duel, or goes back to the settled arm. */
 static void end_probe(ap_learner *l, double seconds) {
     ap_arm *stats = &l->arm[l->current].stats;
     enter_time(l, l->current, seconds, PROBE_BLOCK - 1);

@@ -19,23 +19,26 @@ typedef struct {
     int32_t program, slices;
 } ap_candidate;
 
+/* Arms: one per program, and two of the chosen program in more and in fewer slices. Numbers: those that processes exchange. */
 enum { AP_MAX_PROGRAMS = 6, AP_MAX_ARMS = AP_MAX_PROGRAMS + 2, AP_LEARNER_NUMBERS = AP_MAX_ARMS + 3, AP_MAX_CHOICES = 16 };
 
 /* Why a candidate was chosen. */
-enum { AP_BY_SEARCH, AP_TOOK_LONGER, AP_TOOK_LESS, AP_PROBE_WON, AP_LEARNED_BEFORE, AP_OTHER_SIZE_NOW, AP_REFUSED_BY_ONE, AP_AS_BEFORE };
+enum {
+    AP_BY_SEARCH, AP_TOOK_LONGER, AP_TOOK_LESS, AP_PROBE_WON, AP_LEARNED_BEFORE, AP_OTHER_SIZE_NOW, AP_REFUSED_BY_ONE, AP_AS_BEFORE
+};
 
 typedef struct {
     uint64_t call; /* from which it was used */
     ap_candidate candidate;
-    int32_t why, searches; /* why: AP_BY_SEARCH, ...; searches: so far */
+    int32_t why, searches; /* why: AP_BY_SEARCH, ...; searches among all candidates so far */
     double seconds;        /* of a call */
 } ap_choice;
 
 /* What is known of a candidate. Seconds: the latest median, the least and the greatest one; 0: never measured. */
 typedef struct {
     ap_candidate candidate;
-    int32_t usable, chosen;
-    uint64_t samples;
+    int32_t usable, chosen; /* it can run at all processes; it serves the calls at present */
+    uint64_t samples;       /* calls measured */
     double seconds, low, high;
 } ap_arm;
 
@@ -53,6 +56,7 @@ int ap_learner_report(ap_learner *l, double own[AP_LEARNER_NUMBERS]);
 int ap_learner_update(ap_learner *l, const double agreed[AP_LEARNER_NUMBERS]);
 /* Seconds that an exchange took at this process, for the next one. */
 void ap_learner_exchanged(ap_learner *l, double seconds);
+/* Chooses the candidate of the next call; returns where its time has to be stored. */
 double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns);
 /* Whether the call that has begun belongs to a search. */
 int ap_learner_is_searching(const ap_learner *l);
@@ -60,6 +64,7 @@ int ap_learner_is_searching(const ap_learner *l);
 void ap_learner_refuse(ap_learner *l);
 /* Calls are of another size from now on: earlier times do not count. */
 void ap_learner_restart(ap_learner *l);
+/* Copies all arms; returns their number. */
 uint32_t ap_learner_arms(const ap_learner *l, ap_arm arms[AP_MAX_ARMS]);
-/* The outcomes of searches: the first one and the latest ones, in order. */
+/* Copies the outcomes of searches: the first one and the latest ones, in order; returns their number. */
 uint32_t ap_learner_choices(const ap_learner *l, ap_choice choices[AP_MAX_CHOICES]);

@@ -68,7 +68,7 @@ static inline message *take_from_channel(queue *q, uint32_t channel) {
     return NULL;
 }
 
-/* `own`: the queue owns the data of its messages. */
+/* Frees all messages of a queue. `own`: it owns their data, too. */
 static inline void free_queue(queue *q, int own) {
     while (q->first) {
         message *m = pop_message(q);

@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "mpi_types.h"
 
+/* Functions with `error` return AP_OK or its code, all others that return an int named `code` an error code of MPI. */
 
 int ap_mpi_failed(ap_error *error, const char *function, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -35,7 +36,7 @@ static int reserve_transfers(mpi_wire *w, ap_error *error) {
     return AP_OK;
 }
 
-/* A data type for more bytes than an int can count: blocks of 2^24 bytes, and the remainder. */
+/* Makes a data type for more bytes than an int can count: chunks of 2^24 bytes, and the remainder. */
 static int large_type(size_t bytes, MPI_Datatype *type) {
     enum { CHUNK = 1 << 24 };
     MPI_Datatype chunk, types[2];
@@ -49,13 +50,12 @@ static int large_type(size_t bytes, MPI_Datatype *type) {
     return code ? code : PMPI_Type_commit(type);
 }
 
+/* Starts a request of MPI, which `f` describes. */
 static int start_transfer(mpi_wire *w, void *data, size_t bytes, int tag, flight f, ap_error *error) {
     MPI_Datatype type = MPI_BYTE;
-    int count = (int)bytes, code, process = w->process_of[f.peer];
-    if (bytes > INT_MAX) {
-        if ((code = large_type(bytes, &type))) return ap_mpi_failed(error, "MPI_Type_create_struct", code);
-        count = 1;
-    }
+    int count = (int)bytes, code = MPI_SUCCESS, process = w->process_of[f.peer];
+    if (bytes > INT_MAX) count = 1, code = large_type(bytes, &type);
+    if (code) return ap_mpi_failed(error, "MPI_Type_create_struct", code);
     MPI_Request *request = &w->request[w->active];
     code = f.is_receive ? PMPI_Irecv(data, count, type, process, tag, w->comm, request)
                         : PMPI_Isend(data, count, type, process, tag, w->comm, request);
@@ -67,6 +67,7 @@ static int start_transfer(mpi_wire *w, void *data, size_t bytes, int tag, flight
 
 enum { HEAD = offsetof(packet, data) - offsetof(packet, call) }; /* bytes of a packet that are sent before its data */
 
+/* A spare packet, or one from malloc; NULL: out of memory. */
 static packet *take_packet(mpi_wire *w) {
     packet *p = w->spare;
     if (!p) return malloc(sizeof *p);
@@ -100,8 +101,11 @@ int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *
     if (w->process_of[peer] < 0 || tag >= w->most_tag)
         return ap_fail(error, AP_INVALID,
                        w->process_of[peer] < 0 ? "rank %u is no process here" : "channel of rank %u: beyond MPI's tags", peer);
-    if (w->base.call) code = start_packet(w, data, tag, f, error);
-    return code || (w->base.call && bytes <= PACK) ? code : start_transfer(w, data, bytes, tag, f, error);
+    if (w->base.call) {
+        code = start_packet(w, data, tag, f, error);
+        if (code || bytes <= PACK) return code;
+    }
+    return start_transfer(w, data, bytes, tag, f, error);
 }
 
 /* Called when a request is done: compares the call in a received packet with the one under way, and copies its data. */
@@ -130,8 +134,9 @@ static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
     return code ? code : ap_mpi_failed(error, "MPI could not finish a message", failure);
 }
 
-/* Tests requests; with `block`, until one is done. MPI itself waits only without a timeout and with enough processors:
- * otherwise this polls and yields the processor, which MPI might keep from the processes it waits for. */
+/* Tests `count` requests from `first` on; with `block`, until one is done. *done: how many are; w->index: which, from `first`. MPI
+ * itself waits only without a timeout and with enough processors: otherwise this polls and yields the processor, which MPI might
+ * keep from the processes it waits for. */
 static int test_some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
     if (block && timeout <= 0 && !w->crowded)
         return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
@@ -149,6 +154,7 @@ static int test_some(mpi_wire *w, int first, int count, int block, double timeou
     return code;
 }
 
+/* The order of descending numbers. */
 static int descending(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
 /* Tests which requests are done, at most `capacity` of them, the oldest first; a wait covers all of them. */
@@ -158,9 +164,10 @@ static int test_transfers(mpi_wire *w, int block, double timeout, int capacity, 
     if (w->active <= capacity) {
         code = test_some(w, 0, w->active, block, timeout, done);
     } else {
-        code = test_some(w, 0, capacity, 0, 0, done);
+        code = test_some(w, 0, capacity, /* block */ 0, /* timeout */ 0, done);
         for (int at = capacity; !code && !*done && at < w->active; at += capacity) {
-            code = test_some(w, at, w->active - at < capacity ? w->active - at : capacity, 0, 0, done);
+            const int count = w->active - at < capacity ? w->active - at : capacity;
+            code = test_some(w, at, count, /* block */ 0, /* timeout */ 0, done);
             for (int i = 0; i < *done; i++) w->index[i] += at;
         }
         if (!code && !*done && block) { /* MPI_Testany reports one request; others that end meanwhile are reported next time */
@@ -197,12 +204,14 @@ int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *num
 
 /* ---- notes to other processes: which call this one is in, or that it has given up ---- */
 
-static const uint64_t GAVE_UP = UINT64_MAX;
+static const uint64_t GAVE_UP = UINT64_MAX; /* `bytes` of such a packet */
 
+/* Whether messages to a rank go by MPI. */
 static int is_far(const mpi_wire *w, uint32_t rank) {
     return rank != w->base.now.rank && w->process_of[rank] >= 0 && (!w->shared || w->near[rank] < 0);
 }
 
+/* Starts sending all others a packet without data. `note`: 0, or GAVE_UP. */
 static int notify_all(mpi_wire *w, uint64_t note, ap_error *error) {
     int code = AP_OK;
     for (uint32_t r = 0; r < w->base.ranks && !code; r++) {

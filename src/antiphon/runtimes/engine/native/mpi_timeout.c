@@ -12,8 +12,9 @@
 /* Waits until a request is complete. `where`: the call of MPI that follows, for the message. */
 static int wait_for_all(MPI_Request *request, double timeout, const char *where, ap_error *error) {
     const double end = ap_now() + timeout;
-    for (int done = 0, code; !done;) {
-        if ((code = PMPI_Test(request, &done, MPI_STATUS_IGNORE))) return ap_mpi_failed(error, "MPI_Test", code);
+    for (int done = 0; !done;) {
+        const int code = PMPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (code) return ap_mpi_failed(error, "MPI_Test", code);
         if (!done && ap_now() > end)
             return ap_fail(error, AP_TIMEOUT,
                            "not all of its processes have come to %s within %g seconds; all must make the same "
@@ -38,16 +39,16 @@ int ap_mpi_wait_for_all(MPI_Comm comm, double timeout, const char *where, ap_err
 }
 
 int ap_mpi_minimum(MPI_Comm comm, int own, int *minimum, double timeout, const char *where, ap_error *error) {
-    int code, failed, *values;
     MPI_Request request;
     if (timeout <= 0) {
-        code = PMPI_Allreduce(&own, minimum, 1, MPI_INT, MPI_MIN, comm);
+        const int code = PMPI_Allreduce(&own, minimum, 1, MPI_INT, MPI_MIN, comm);
         return code ? ap_mpi_failed(error, "MPI_Allreduce", code) : AP_OK;
     }
-    if (!(values = malloc(2 * sizeof *values))) return ap_fail(error, AP_MEMORY, "out of memory");
+    int *values = malloc(2 * sizeof *values); /* own, and the minimum */
+    if (!values) return ap_fail(error, AP_MEMORY, "out of memory");
     values[0] = own;
-    code = PMPI_Iallreduce(&values[0], &values[1], 1, MPI_INT, MPI_MIN, comm, &request);
-    failed = code ? ap_mpi_failed(error, "MPI_Iallreduce", code) : wait_for_all(&request, timeout, where, error);
+    const int code = PMPI_Iallreduce(&values[0], &values[1], 1, MPI_INT, MPI_MIN, comm, &request);
+    const int failed = code ? ap_mpi_failed(error, "MPI_Iallreduce", code) : wait_for_all(&request, timeout, where, error);
     if (failed) return failed; /* `values` is leaked: a late process may come, and MPI write there */
     *minimum = values[1];
     free(values);

@@ -46,8 +46,9 @@ typedef struct {
     int yields;        /* there are more processes on this host than processors */
 } mpi_wire;
 
+/* Fills `error` with the text of MPI's error code; returns AP_TRANSPORT. */
 int ap_mpi_failed(ap_error *error, const char *function, int code);
-/* Starts a message by MPI. */
+/* Starts a message by MPI: sends it, or receives it (`sends` 0). */
 int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                  ap_error *error);
 /* As `completed` of a wire, for messages by MPI; returns without an error after `timeout` seconds, at once unless `block`. */

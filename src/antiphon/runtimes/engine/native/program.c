@@ -49,6 +49,7 @@ typedef struct {
 
 _Static_assert(sizeof(file_header) == HEADER && sizeof(section_header) == 56 && sizeof(directory_entry) == ENTRY, "as in the file");
 
+/* The header of an open file. */
 static file_header header_of(const ap_program *p) {
     file_header header;
     memcpy(&header, p->bytes, sizeof header);
@@ -105,9 +106,9 @@ typedef struct {
 
 typedef struct {
     ap_program *program;
-    const ap_facts *facts;
-    const int32_t *member, *root;
-    const int64_t *weight;
+    const ap_facts *facts;        /* the program's: lengths of the tables */
+    const int32_t *member, *root; /* ranks */
+    const int64_t *weight;        /* per block */
 } program_head;
 
 static int bad_head(ap_error *error, const char *problem) {
@@ -117,7 +118,8 @@ static int bad_head(ap_error *error, const char *problem) {
 /* Whether members ascend, roots are members, and none of either is listed twice. */
 static int members_fit(const program_head *h) {
     const ap_facts *f = h->facts;
-    int rooted = f->kind <= AP_GATHER, good = rooted == (f->roots > 0) && f->members && f->members <= f->ranks;
+    const int rooted = f->kind <= AP_GATHER; /* the kinds before AP_ALLGATHER have roots */
+    int good = rooted == (f->roots > 0) && f->members && f->members <= f->ranks;
     if (f->kind < AP_KINDS && f->members < 2) good = 0;
     for (uint32_t i = 0; i < f->members && good; i++)
         good = h->member[i] >= 0 && (uint32_t)h->member[i] < f->ranks && (!i || h->member[i - 1] < h->member[i]);
@@ -133,6 +135,7 @@ static int members_fit(const program_head *h) {
     return good;
 }
 
+/* Sets the length of the line, and whether all blocks weigh 1. False: a weight is negative, or all are too much. */
 static int add_weights(const program_head *h) {
     uint64_t sum = 0;
     h->program->even = 1;
@@ -145,8 +148,8 @@ static int add_weights(const program_head *h) {
     return 1;
 }
 
-/* Adds up the buffers of each rank for a collective that is not custom. With n holders
- * before, block b goes from holder b mod n before to holder b / n after. */
+/* Adds up the buffers of each rank for a collective that is not custom. With n holders before, block b goes from holder b mod n
+ * before to holder b / n after. Returns AP_OK or the error's code, like all functions here with `error`. */
 static int weigh_built_in(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const holders every_rank = {NULL, 1}, members = {h->member, f->members}, roots = {h->root, f->roots};
@@ -220,7 +223,8 @@ static int read_buffer_weights(ap_program *p, ap_error *error) {
     h.weight = (const int64_t *)(const void *)((const unsigned char *)h.root + padded(4ull * f->roots));
     if (f->blocks > MAX_BLOCKS || !members_fit(&h)) return bad_head(error, "its members, roots or blocks");
     if (!add_weights(&h)) return bad_head(error, "its weights");
-    if (!(p->buffer_weights = calloc(f->ranks, sizeof *p->buffer_weights))) return ap_fail(error, AP_MEMORY, "out of memory");
+    p->buffer_weights = calloc(f->ranks, sizeof *p->buffer_weights);
+    if (!p->buffer_weights) return ap_fail(error, AP_MEMORY, "out of memory");
     int code = f->kind < AP_KINDS ? weigh_built_in(&h, error) : weigh_relation(&h, error);
     uint64_t greatest_weight = 1;
     for (uint32_t r = 0; r < f->ranks; r++) {
@@ -244,6 +248,7 @@ static uint64_t bytes_of_relation(const file_header *h) {
     return 3 * padded(4ull * h->pre) + 3 * padded(4ull * h->post) + padded(4ull * h->wants) + padded(4ull * h->wanted);
 }
 
+/* Checks the head, and fills the program from it. */
 static int read_head(ap_program *p, ap_error *error) {
     const unsigned char *b = p->bytes;
     if (p->size < HEADER || memcmp(b, "ANTIPROG", 8))
@@ -314,6 +319,7 @@ static wide part_length(const ap_program *p, ap_point begin, ap_point end) {
     return (wide)(end.whole - begin.whole) * (wide)p->denominator + (end.part - begin.part);
 }
 
+/* Whether a part names what its section does not have, or ends before it begins. */
 static int is_bad_part(const ap_program *p, const ap_section *s, uint32_t begin, uint32_t end, uint32_t base) {
     return begin >= s->points || end >= s->points || base >= s->bases || part_length(p, s->point[begin], s->point[end]) < 0;
 }
@@ -359,7 +365,7 @@ static uint32_t find_bad_operation(const ap_program *p, const ap_section *s, uin
         while (w < waits && s->wait[w] < o) w++;
         if (w < waits || !are_parts_good(p, s, op, filled)) break;
     }
-    return o < s->operations || (parts == s->parts && waits == s->waits) ? o : o - 1;
+    return o < s->operations || (parts == s->parts && waits == s->waits) ? o : o - 1; /* rows of parts or waits are left over */
 }
 
 /* The first slot that no operation fills: it would demand memory for nothing. */
@@ -369,6 +375,7 @@ static uint32_t first_unfilled_slot(const ap_section *s, const unsigned char *fi
     return i;
 }
 
+/* Checks all tables of a section. `filled`: per slot 0; set to 1 if an operation fills it. */
 static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int in_place, unsigned char *filled,
                          ap_error *error) {
     const char *bad_object = NULL;
@@ -391,12 +398,15 @@ static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int 
         if (is_bad_part(p, s, f->begin, f->end, f->base) || s->base[f->base].buffer != AP_OUTPUT || !f->count)
             bad_object = "finish", at = i;
     }
-    if (!bad_object && (s->operations ? (at = find_bad_operation(p, s, rank, filled)) < s->operations : s->parts || s->waits))
-        bad_object = "operation";
+    if (!bad_object) {
+        if (s->operations) at = find_bad_operation(p, s, rank, filled);
+        if (s->operations ? at < s->operations : s->parts || s->waits) bad_object = "operation";
+    }
     if (bad_object)
         return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu", rank, bad_object,
                        (unsigned long long)at);
-    if ((at = first_unfilled_slot(s, filled)) < s->slots)
+    at = first_unfilled_slot(s, filled);
+    if (at < s->slots)
         return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, slot %llu has more room than is written there",
                        rank, (unsigned long long)at);
     ap_workload all = {0, 0};

@@ -94,7 +94,8 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
     for (unsigned turn = 0;; turn++) {
         int moved, remote_count = 0, code = ap_shared_progress(w->shared, numbers, capacity, count, &moved, error);
         if (!code && w->active && *count < capacity)
-            code = ap_mpi_progress_remote(w, /* block */ 0, /* timeout */ 0, numbers + *count, capacity - *count, &remote_count, error);
+            code = ap_mpi_progress_remote(w, /* block */ 0, /* timeout */ 0, numbers + *count, capacity - *count, &remote_count,
+                                          error);
         *count += remote_count;
         if (code || *count || !block) return code;
         if (moved) turn = 0, end = 0;

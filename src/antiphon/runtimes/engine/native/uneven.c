@@ -10,12 +10,14 @@
 
 enum { BATCH = 64 }; /* the most messages that one poll reports done */
 
-typedef struct {
+typedef struct { /* `data` is written by a receive, and only read by a send */
     uint32_t peer;
     int is_receive;
     void *data;
     size_t bytes;
 } message;
+
+/* Functions return AP_OK or the code of `error`. */
 
 static int start_message(ap_wire *wire, const message *m, uint32_t number, ap_error *error) {
     if (m->is_receive) return wire->receive(wire, m->peer, 0, m->data, m->bytes, number, error);
@@ -31,7 +33,7 @@ static int exchange_messages(ap_wire *wire, const message *messages, uint32_t co
             if (messages[i].is_receive == is_receive) code = start_message(wire, &messages[i], i, error);
     for (uint32_t pending = count; pending && !code;) {
         int done = 0;
-        code = wire->completed(wire, 1, timeout, numbers, BATCH, &done, error);
+        code = wire->completed(wire, /* block */ 1, timeout, numbers, BATCH, &done, error);
         pending -= (uint32_t)done;
     }
     return code;
@@ -52,6 +54,7 @@ static uint64_t hash_number(uint64_t n) {
     return n ^ (n >> 31);
 }
 
+/* The summary of this rank's lengths. */
 static summary summarize_lengths(uint32_t ranks, uint32_t me, const uint64_t *send_bytes, const uint64_t *receive_bytes) {
     summary s = {0, 0};
     for (uint32_t i = 0; i < ranks; i++) {
@@ -69,12 +72,13 @@ static int exchange_summaries(ap_wire *wire, uint32_t me, summary *summaries, me
     uint32_t count = 0;
     for (uint32_t i = 1; i < ranks; i++) {
         uint32_t from = (me + ranks - i) % ranks, to = (me + i) % ranks;
-        messages[count++] = (message){from, 1, &summaries[from], sizeof *summaries};
-        messages[count++] = (message){to, 0, &summaries[me], sizeof *summaries};
+        messages[count++] = (message){.peer = from, .is_receive = 1, .data = &summaries[from], .bytes = sizeof *summaries};
+        messages[count++] = (message){.peer = to, .data = &summaries[me], .bytes = sizeof *summaries};
     }
     return exchange_messages(wire, messages, count, timeout, error);
 }
 
+/* Sends and receives the blocks, which lie one after another at `from` and `to`. `messages`: room for 2 per rank. */
 static int exchange_data(ap_wire *wire, uint32_t me, unsigned char *from, const uint64_t *send_bytes, unsigned char *to,
                          const uint64_t *receive_bytes, message *messages, double timeout, ap_error *error) {
     const unsigned char *own = NULL;
@@ -83,12 +87,12 @@ static int exchange_data(ap_wire *wire, uint32_t me, unsigned char *from, const 
         if (i == me)
             own = from;
         else if (send_bytes[i])
-            messages[count++] = (message){i, 0, from, send_bytes[i]};
+            messages[count++] = (message){.peer = i, .data = from, .bytes = send_bytes[i]};
     for (uint32_t i = 0; i < wire->ranks; to += receive_bytes[i++])
         if (i == me)
             ap_copy(to, own, receive_bytes[i]);
         else if (receive_bytes[i])
-            messages[count++] = (message){i, 1, to, receive_bytes[i]};
+            messages[count++] = (message){.peer = i, .is_receive = 1, .data = to, .bytes = receive_bytes[i]};
     return exchange_messages(wire, messages, count, timeout, error);
 }
 
