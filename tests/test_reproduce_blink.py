@@ -17,7 +17,7 @@ from antiphon.reproduce import blink
 from antiphon.reproduce import blink_rates as rates
 from antiphon.reproduce import blink_servers as servers
 from antiphon.reproduce.blink_allocations import allocation, is_joined, unique_allocations
-from antiphon.reproduce.blink_rates import MeasuredPlan
+from antiphon.reproduce.blink_rates import RatedPlan
 
 # ---- allocations ----
 
@@ -152,7 +152,7 @@ def test_counts_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_of_one_machine() -> None:
-    known: list[MeasuredPlan] = []
+    known: list[RatedPlan] = []
     rows = list(blink.machine_rows("dgx1v", "broadcast", known))
     assert all(row["ok"] for row in rows)
     assert [(row["ours"]["trees"], row["ours"]["rate"]) for row in rows] == [(6, "6"), (4, "6"), (4, "6")]
@@ -164,16 +164,16 @@ def test_rows_of_one_machine() -> None:
 
 @pytest.mark.slow
 def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = blink.plan_and_measure
+    made = blink.plan_and_rate
 
-    def slower(*args: Any) -> MeasuredPlan:
+    def slower(*args: Any) -> RatedPlan:
         one = made(*args)
         return replace(one, rate=one.rate * Fraction(94, 100))
 
     box = antiphon.topology("dgx1p")
     found = unique_allocations(box, [3])
     assert blink.allocations_row("dgx1p", "broadcast", found, ())["ok"]
-    monkeypatch.setattr(blink, "plan_and_measure", slower)
+    monkeypatch.setattr(blink, "plan_and_rate", slower)
     row = blink.allocations_row("dgx1p", "broadcast", found, ())
     assert not row["ok"]
     assert row["ours"] == {"at_optimum": 0, "of": 2, "blink_of_optimum": 0.94}

@@ -36,9 +36,9 @@ class PlannerCapabilities:
     effort: float = 10.0  # CPU time on many ranks; 1.0: that of a schedule with one transfer per pair of ranks
     tuned: bool | tuple[str, ...] = True  # whether, or for which collectives, `tune` uses it without being asked
     tuned_from: int = 1  # ranks; on smaller machines `tune` uses it only by name
-    tuned_joined: bool = True  # False: also only by name where links or switches join every two ranks
+    tuned_joined: bool = True  # False: where links or switches join every two ranks, `tune` uses it only by name
     sizes: bool = False  # plans differ by message size, so `tune` requests several sizes
-    timed: bool = False  # its steps only order sends, so `tune` uses it under models without barriers alone
+    timed: bool = False  # its steps only order sends, so `tune` uses it only under models without barriers
     in_switches: bool = False  # all its schedules let switches multicast or reduce: only for machines that can
     joined: bool = False  # links or switches must connect all ranks
     most: Mapping[str, int] = field(default_factory=dict)  # maximum number of ranks, by collective
@@ -106,11 +106,11 @@ C_co = TypeVar("C_co", covariant=True)
 
 @dataclass(frozen=True)
 class Entry(Generic[C_co]):
-    """A name of a table: its function, `where` "module:function", and what that supports, known before import."""
+    """What a table states about a name, known without importing the function."""
 
-    where: str
-    about: str
-    can: C_co
+    where: str  # the function, as "module:function"
+    about: str  # one sentence for listings
+    can: C_co  # what the function supports
 
     @property
     def own(self) -> bool:
@@ -189,6 +189,7 @@ def find(kind: Literal["runtime"], name: str) -> Entry[RuntimeCapabilities]: ...
 @overload
 def find(kind: str, name: str) -> Entry[Any]: ...
 def find(kind: str, name: str) -> Entry[Any]:
+    """Return the entry of a name; Invalid, with similar names, if there is none."""
     entries = table(kind)
     if name not in entries:
         raise unknown(kind, name, entries)
@@ -204,6 +205,7 @@ def effort_of_planner(name: str, entry: Entry[PlannerCapabilities]) -> float:
 
 
 def keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only parameters by name."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 

@@ -2,7 +2,8 @@
 
 First the verdict (for which sizes to use our plans), then the ranges with the measurements at the largest size of each.
 `rows_of_kind` below holds the rows of `MeasuredTuning.ranges` by collective; `family` says whether sizes are printed in
-KB or KiB. A row with "served_by" is a range of sizes that the library serves; all others use our plans.
+KB or KiB. A row with "served_by" is a range of sizes that the library serves; all others use our plans. "over_library"
+is our time over the library's, "library_over_default" the library's best time over that of its own choice.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _library_table(rows_of_kind: Mapping[str, Sequence[Row]], family: str) -> li
         ends = format_ends(row["from"], row["to"], family)
         cells.append([*ends, algorithm, library_time, default_time, _speedup_text(ratio), planner, our_time])
     head = ["from", "to", "algorithm", f"time {unit}", f"own choice {unit}", "speedup", "our best", f"ours {unit}"]
-    if all(row.get("seconds") is None for row in rows if row["measured"]):  # logs have nothing of ours
+    if all(row.get("seconds") is None for row in rows if row["measured"]):  # read from logs, without plans of ours
         head, cells = head[:-2], [line[:-2] for line in cells]
     (head_lines, *row_lines), _ = fitted_rows(
         head, cells, ("ours us", "ours ms", "our best", "own choice us", "own choice ms")

@@ -27,7 +27,7 @@ from antiphon.units import format_size
 
 MAX_OPTIONS = 3  # candidates with the same reason that are listed
 MAX_SETTINGS = 6  # settings of a sweep that are listed
-LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that a narrow terminal lacks, in the order in which they go
+LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that are dropped on a narrow terminal, in this order
 EXPLAIN_HINT = "--explain shows more"
 
 
@@ -63,7 +63,10 @@ def _counts_lines(tuning: Tuning) -> list[str]:
 
 
 def _failure_lines(tuning: Tuning) -> list[str]:
-    """Return a table of the classes of single failures: the time at the greatest size relative to that without one."""
+    """Return a table of single failures, in one row those that leave isomorphic machines.
+
+    Its figure is the time at the greatest size over that of the intact machine.
+    """
     if not tuning.failures:
         return []
     count = sum(len(failure.names) for failure in tuning.failures)

@@ -25,11 +25,11 @@ from antiphon.planners.trees.trees import trees as exact
 from antiphon.reproduce import blink_servers as cluster
 from antiphon.reproduce.blink_allocations import Allocation, allocation, unique_allocations
 from antiphon.reproduce.blink_rates import (
-    MeasuredPlan,
+    RatedPlan,
     explain_bound,
     join_rates,
     pack_rings,
-    plan_and_measure,
+    plan_and_rate,
     rate_bound,
     ring_rate,
     speedup,
@@ -160,7 +160,7 @@ def _tree_rates(packing: Blink) -> str:
 def _chunk_row() -> Row:
     """Compare the time of a chain in two pieces with that in one (4.2.1)."""
     chain = topology("line:ranks=4")
-    chain_plan = plan_and_measure(exact, chain, "broadcast").schedule
+    chain_plan = plan_and_rate(exact, chain, "broadcast").schedule
     unpipelined, pipelined = (timeline(replace(chain_plan, pieces=pieces), chain).total for pieces in (1, 2))
     ratio = pipelined / unpipelined
     return row(
@@ -220,7 +220,7 @@ def _explain_gain(allocation: Allocation, kind: str, ratio: Fraction) -> str:
 
 def trees() -> Iterator[Row]:
     """Yield trees of the 8-GPU boxes, by `blink` and by `trees`; then of all allocations; then of a DGX-2."""
-    full_plans: dict[tuple[str, str], list[MeasuredPlan]] = {}
+    full_plans: dict[tuple[str, str], list[RatedPlan]] = {}
     for name in BOXES:
         for kind in KINDS:
             full_plans[name, kind] = []
@@ -229,7 +229,7 @@ def trees() -> Iterator[Row]:
         allocations = unique_allocations(topology(name))
         for kind in KINDS:
             yield allocations_row(name, kind, allocations, full_plans[name, kind])
-    dgx2 = plan_and_measure(blink, topology("dgx2"), "allreduce")
+    dgx2 = plan_and_rate(blink, topology("dgx2"), "allreduce")
     published = {"trees": 16, "hops": 1}
     ours = {"trees": dgx2.count, "hops": dgx2.schedule.steps // 2}
     yield row(
@@ -238,7 +238,7 @@ def trees() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def machine_rows(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator[Row]:
+def machine_rows(name: str, kind: str, full_plans: list[RatedPlan]) -> Iterator[Row]:
     """Yield three rows for a box: planner `blink`, planner `trees`, and the fewest trees within 5 % of the optimum.
 
     The plans of the first two are added to `full_plans`, the exact one first.
@@ -247,7 +247,7 @@ def machine_rows(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterat
     optimum, limit = rate_bound(box, kind)
     proof = [f"rate <= {optimum}: {explain_bound(limit, range(box.ranks))}"]
     published = {"trees": 6, "rate": "6"} if (name, kind) == ("dgx1v", "broadcast") else None
-    blink_plan = plan_and_measure(blink, box, kind)
+    blink_plan = plan_and_rate(blink, box, kind)
     share = blink_plan.rate / optimum
     ours = {"trees": blink_plan.count, "rate": str(blink_plan.rate), "of_optimum": _round_share(share)}
     yield row(
@@ -255,7 +255,7 @@ def machine_rows(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterat
         MIN_SHARE <= share <= 1 and (published is None or published.items() <= ours.items()),
         note=f"optimum {optimum}; {blink_plan.summary}", engine="blink", proof=proof,
     )  # fmt: skip
-    exact_plan = plan_and_measure(exact, box, kind)
+    exact_plan = plan_and_rate(exact, box, kind)
     ours = {"trees": exact_plan.count, "rate": str(exact_plan.rate)}
     more_than_six = f"trees of weights {exact_plan.weights} reach it; 6 of weight 1 are needed"
     yield row(
@@ -281,7 +281,7 @@ def _fewest_trees(box: Topology, kind: str) -> Fewest:
     return fewest_spanning(undirected_machine(box), loss=RATE_LOSS)
 
 
-def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], full_plans: Sequence[MeasuredPlan]) -> Row:
+def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], full_plans: Sequence[RatedPlan]) -> Row:
     """Compare every allocation: whether planner `trees` attains the optimum, and how near `blink` comes.
 
     `full_plans`: the plans of the whole box by `trees` and `blink`, which are not computed again.
@@ -292,7 +292,7 @@ def allocations_row(name: str, kind: str, allocations: Sequence[Allocation], ful
         optimum, limit = rate_bound(job.machine, kind)
         all_gpus = len(job.gpus) == topology(name).ranks
         exact_plan, blink_plan = (
-            full_plans if all_gpus else (plan_and_measure(planner, job.machine, kind) for planner in (exact, blink))
+            full_plans if all_gpus else (plan_and_rate(planner, job.machine, kind) for planner in (exact, blink))
         )
         optimal_count += exact_plan.rate == optimum
         shares.append(blink_plan.rate / optimum)

@@ -102,8 +102,8 @@ def _interpolate_percentile(ordered: Sequence[Fraction], share: Fraction) -> Fra
 
 
 @dataclass(frozen=True)
-class MeasuredPlan:
-    """A verified schedule along trees."""
+class RatedPlan:
+    """A verified schedule along trees, with its rate as computed from its loads."""
 
     schedule: Schedule
     rate: Fraction  # in links
@@ -126,11 +126,12 @@ def join_rates(rates: Iterable[Fraction]) -> str:
     return ", ".join(map(str, sorted(rates, reverse=True)))
 
 
-def plan_and_measure(planner: Planner, machine: Topology, kind: str) -> MeasuredPlan:
-    """Plan and verify; the rate is computed from the loads of the schedule, not taken from the planner."""
+def plan_and_rate(planner: Planner, machine: Topology, kind: str) -> RatedPlan:
+    """Plan and verify a collective of this kind; compute its rate from the schedule, not from the planner's claim."""
     # a single piece: rates are those of the unpipelined schedule's loads
     schedule = next(iter(planner(Request(machine, collective_from_rank_0(kind, machine.ranks)), pieces=1)))
     verify(schedule, machine).or_raise()
     rate = throughput(schedule, machine) or Fraction(0)
     details = schedule.provenance["found"]
-    return MeasuredPlan(schedule, rate / machine.unit, int(details["trees"]), str(details.get("few") or details["how"]))
+    # "few": the planner's words on the number of trees, if it minimized it; "how": how it packed them
+    return RatedPlan(schedule, rate / machine.unit, int(details["trees"]), str(details.get("few") or details["how"]))

@@ -56,10 +56,10 @@ def _best_plan(terms_by_plan: Mapping[str, Terms]) -> str:
 
 
 def figure8() -> Iterator[Row]:
-    """Yield rows on which plan each model considers best, and on how closely it can fit the measurements.
+    """Yield rows on the plan that each model considers best, and on how closely the model can fit the measurements.
 
-    Measured times are those of Table 3 on the same testbed (ring, CPS, and the plan that GenTree chose); those of the
-    other plans are only drawn, and the parameters fitted there are not printed.
+    Measured times are those of Table 3 on the same testbed: of ring, CPS, and the plan that GenTree chose. The paper
+    only draws the times of other plans, and does not print the parameters that it fitted.
     """
     for servers in DRAWN:
         for model in MODELS:
@@ -104,7 +104,7 @@ def _measured_cells() -> dict[Cell, float]:
 
 
 def _greatest_error(model: str) -> float:
-    """Return a model's greatest relative error with Table 5's parameters, 10 Gbit/s and 1 alpha per step."""
+    """Return a model's greatest relative error against the measured cells, with Table 5's parameters at 10 Gbit/s."""
     priced_by_servers = {servers: price_plans(servers, model) for servers in DRAWN}
     measured = _measured_cells()
     ours = [_total_seconds(priced_by_servers[servers][name]) for servers, name in measured]

@@ -1,9 +1,9 @@
 """Reproduce Table 7 of the GenTree paper: networks of one switch by GenModel, the others in the simulator as well.
 
-Published are simulated times of GenTree, GenTree* (without data rearrangement), Ring, RHD and CPS (`gentree` explains
-the names) for three sizes on six networks. On one switch our times by GenModel agree within 4 %. On trees of switches
-ours come from the model `flows` (links shared fairly) and from GenModel; where they differ, the row's note explains
-why, for example that a published time of no data leaves room for fewer steps than the algorithm has.
+The paper publishes simulated times of GenTree, GenTree* (without data rearrangement), Ring, RHD and CPS (`gentree`
+explains the names) for three sizes on six networks. On one switch our times by GenModel agree within 4 %. On trees of
+switches ours come from the model `flows` (links shared fairly) and from GenModel. Where ours differ from the published
+times, the row's note explains why. For example, a published latency is too small for the steps of the algorithm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from antiphon.topologies import topology
 # Of the 21 published times on one switch, at least 20 must be within 3 % (and all within NEAR)
 CLOSE, MIN_CLOSE = 0.03, 20
 INTEGER_TOLERANCE = 0.05  # times are printed with three decimals, so steps this near an integer are one
-RIVALS = ("Ring", "hierarchical ring", "RHD", "RHD, large parts near", "CPS")  # compared with GenTree on every tree
+# compared with GenTree on every tree of switches. RHD exchanges large parts with far ranks, as in textbooks, or with
+# near ones
+RIVALS = ("Ring", "hierarchical ring", "RHD", "RHD, large parts near", "CPS")
 ON_ONE_SWITCH = ("SS24", "SS32")
 Plans = Mapping[str, Schedule]
 
@@ -76,6 +78,7 @@ def compare_cells(deviations: Sequence[float]) -> Row:
         "within_4_percent": sum(all_near([deviation]) for deviation in deviations),
         "within_3_percent": close,
     }
+    # MIN_CLOSE in proportion, if only one of the two networks is compared
     ok = all_near(deviations, NEAR) and close >= MIN_CLOSE * len(deviations) // 21
     return row(
         "networks of one switch, all cells", {"cells": len(deviations)}, ours, ok,
@@ -111,6 +114,7 @@ def _hierarchical_rows(network: str) -> Iterator[Row]:
         simulated[name] = predict_times(schedules, machine, SIZES, "flows")
         modelled = predict_times(schedules, machine, SIZES, "genmodel")
         published = TABLE7[network].get(name)
+        # [0.0]: without a published time the row cannot disagree
         deviations = relative_deviations(list(simulated[name].values()), published) if published else [0.0]
         yield row(
             f"{network}, {name}", {"seconds": _by_size(published)} if published else None,
@@ -119,7 +123,7 @@ def _hierarchical_rows(network: str) -> Iterator[Row]:
             note=_explain_deviation(network, name, machine.ranks, published, list(simulated[name].values())),
             engine="flows, genmodel",
         )  # fmt: skip
-        del schedules
+        del schedules  # free their memory before the next algorithm is planned
     yield compare_fastest(network, simulated)
     if "GenTree*" in TABLE7[network]:
         yield compare_rearranged(network, simulated)
@@ -169,6 +173,7 @@ def _are_near(ours: Times, published: Times) -> bool:
 def _explain_deviation(
     network: str, name: str, ranks: int, published: Sequence[float] | None, ours: Sequence[float]
 ) -> str:
+    """Return the note on why the published seconds of an algorithm, by size, differ from ours."""
     if published is None:
         return {"hierarchical ring": "among the servers of a switch, then among switches"}.get(name, "")
     if name == "Ring":
@@ -184,7 +189,10 @@ def _explain_deviation(
 
 
 def growth(ranks: int, seconds: Sequence[float]) -> float:
-    """Return the seconds per float, divided by those in which a server's link carries 2 (N-1)/N floats."""
+    """Return how the seconds (by size) grow per float: (last - first) / (floats) / (2 (N-1)/N * BETA), N ranks.
+
+    The divisor 2 (N-1)/N * BETA is the least time that a server's link takes per float of an allreduce.
+    """
     first, *_, last = SIZES.values()
     return (seconds[-1] - seconds[0]) / (last - first) / (2 * (ranks - 1) / ranks * float(BETA))
 
@@ -196,7 +204,7 @@ def too_few_steps(ranks: int, published: Sequence[float]) -> str:
     without data is extrapolated from the first and the last size.
     """
     first, *_, last = SIZES.values()
-    latency = published[0] - (published[-1] - published[0]) / (last - first) * first
+    latency = published[0] - (published[-1] - published[0]) / (last - first) * first  # seconds at 0 floats
     steps = latency / (5 * ALPHA)
     ring_of_rings = f", and is that of {steps:.0f} steps by way of the root (5 alpha): rather a ring of rings"
     return (
@@ -210,7 +218,7 @@ _TIERS = (
     "GenModel counts the busier of the links; the published times are those of a server's link and of a switch's "
     "one after the other, within 4 %"
 )
-CPS = {  # why its published times differ from ours, by network
+CPS = {  # by network, why the published times of CPS differ from ours
     "SYM384": _TIERS,
     "SYM512": _TIERS,
     "ASY384": "GenModel counts the busiest link, above a switch of 32; no sum over the links of one switch gives the "

@@ -1,8 +1,12 @@
 """Schedules of the three families of the PICCL paper (see piccl.py) for every k, timed on nodes like Delta's.
 
-A family is an algorithm with a parameter k: k-ring (k = 1 is the ring), recursive multiplying (k = 2 is recursive
-doubling; a round multiplies the number of ranks whose data a rank has by k), and the latter with blocks permuted at the
-end.
+A family is an algorithm with a parameter k:
+
+    k-ring                 k = 1 is the ring
+    recursive multiplying  k = 2 is recursive doubling; a round (step) multiplies by k the number of ranks whose data
+                           each rank has
+    permuted               recursive multiplying with blocks permuted at the end
+
 `plan_family` plans and verifies the schedules of all k; `Plans.times` predicts their times by LogGP: simulated by
 packets (PACKETS) or whole messages (MESSAGES), without contention (NO_CONTENTION), or by the paper's formulas
 (CLOSED_FORMS). The functions under "comparing" compare times by k.
@@ -64,7 +68,8 @@ FAMILIES = (KRING, RECMULT, PERMUTED)
 class Plans:
     """A family's verified schedules of one collective, by k: first `family.plain`, then by growing k.
 
-    Several k may lead to the same radices of the rounds (64 ranks with k = 8, 16 or 32: 8x8); only the least is listed.
+    Several k may lead to the same radices of the rounds (64 ranks with k = 8, 16 or 32: 8x8). Of these only the least k
+    is listed.
     """
 
     family: Family
@@ -95,7 +100,7 @@ class Plans:
             within_group = within_host if k <= GPUS_PER_NODE else across_groups
             return loggp_forms.kring(ranks, k, block, across_groups, within_group, collective=self.kind)
         radices = radices_of(self.by_k[k])
-        # per round: its partners are among so many consecutive ranks
+        # per round: the number of consecutive ranks that its partners lie within
         spans = [math.prod(radices[: i + 1]) for i in range(len(radices))]
         if self.family is PERMUTED:
             spans = [math.prod(radices[i:]) for i in range(len(radices))]

@@ -32,7 +32,7 @@ Row = dict[str, Any]
 def table3() -> Iterator[Row]:
     """Yield Table 3: NCCL's rings, by the planner `multi-ring`; pipelined ones for several numbers m of pieces."""
     machine = topology("dgx1v_sccl")
-    points = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]
+    points = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]  # m = 0: not pipelined
     points += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINE_PIECES]
     for kind, m, point in points:
         begin = cpu_seconds()
@@ -73,7 +73,7 @@ def _table_rows(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Ro
 def family_rows(family: Family, published: Rows) -> Iterator[Row]:
     """Yield a row per published point of a family. Each is synthesized and compared with all others of the family."""
     synthesized: list[Synthesized] = []
-    missing: dict[int, str] = {}
+    missing: dict[int, str] = {}  # by index of the published row, why it could not be synthesized
     for number, row in enumerate(published):
         try:
             synthesized.append(family.make(*row.point))
@@ -100,7 +100,7 @@ def _find_better_forms(family: Family, algorithms: list[Synthesized], max_steps:
     """
     if any(a.steps <= max_steps and (a.ratio == family.limits().inverse or not a.composed) for a in algorithms):
         return []
-    return family.frontier(None, max_steps)
+    return family.frontier(None, max_steps)  # None: any number of rounds
 
 
 def _describe_best_form(family: Family, algorithms: list[Synthesized], max_steps: int) -> str:
@@ -179,7 +179,7 @@ def frontiers() -> Iterator[Row]:
 
 
 def _frontier_row(family: Family, rows: Rows) -> Row:
-    """Compare a frontier, of schedules with R <= S + K, with the published points that no other one dominates."""
+    """Compare the frontier of schedules with R <= S + K with the published points that no other published one beats."""
     max_steps = max(MAX_STEPS, family.limits().latency_steps)
     printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])
     begin = cpu_seconds()

@@ -1,10 +1,11 @@
 """Uneven alltoalls whose counts (data per pair of ranks) change from call to call, as in a mixture of experts.
 
 A plan is made for the average counts. Its schedule moves fixed shares of the block of each pair of ranks, so it is
-right for any counts (`recount`); only its loads then no longer fit the links as well. What that costs:
+right for any counts (`recount`), but its loads no longer fit the links as well. A step here is one call of the program,
+with its matrix of counts. The loss is computed in two ways:
 
     measure_loss   time / lower bound of each measured step, under the model of the tuning
-    bound_loss     the greatest ratio for any counts at all, of loads alone: what fine slices of large messages approach
+    bound_loss     the greatest ratio for any counts, by loads alone: the limit for fine slices of large messages
 
 Let f[r, p] be the share of the block of pair p that crosses resource r, and c[p] the counts. The load of r is linear in
 c, and no schedule is faster than the cuts allow: a set S of nodes needs (sum of c[p] over pairs out of S) / capacity
@@ -52,7 +53,7 @@ from antiphon.select.limits import least_times
 
 MAX_STEPS = 2**16  # matrices of a file
 MAX_COUNT = 2**40  # of a pair of ranks, in any unit
-PRICED_STEPS = 32  # of longer files as many at even distances: each needs a lower bound of its own
+PRICED_STEPS = 32  # of longer files this many steps at even distances, as each needs a lower bound of its own
 LARGEST_AVERAGE = 1000  # average counts are rounded up to whole numbers of this scale: within 0.1 % of the largest
 MIDDLE_SIDES = 16  # cuts across the middle of a grid that bound the loss
 
@@ -113,7 +114,7 @@ class CountsLoss:
     """What a plan for the average counts loses: time / lower bound at measured counts, and at most for any."""
 
     nbytes: int  # the largest buffer of the average counts
-    matrices: int  # measured
+    matrices: int  # number of measured matrices
     gaps: tuple[float, ...]  # of the matrices that were priced; (): the model has no bound
     any_counts: float  # the greatest ratio of loads to those of the best routes, for any counts
 
@@ -209,7 +210,7 @@ def _find_shares(schedule: Schedule, topology: Topology) -> Any:
 
 
 def _list_cuts(target: Collective, topology: Topology) -> tuple[NDArray[np.bool_], Floats]:
-    """Return cuts: a matrix (cuts, blocks) of which blocks must cross each, and its bytes per second.
+    """Return cuts: whether block b must cross cut c, as a matrix [c, b], and the bytes per second of each cut.
 
     A cut is a set of nodes; a block crosses it if its sender is inside and its receiver outside.
     """
@@ -230,9 +231,9 @@ def _list_cuts(target: Collective, topology: Topology) -> tuple[NDArray[np.bool_
 
 
 def _price_cuts(load: Floats, crossings: NDArray[np.bool_], capacity: Floats) -> float:
-    """Return the least bound on the load of a resource that prices of cuts prove, if no cut is over its capacity.
+    """Return the least bound on the load of a resource that prices of cuts prove, for counts within all capacities.
 
-    `load`: seconds per byte of each block.
+    `load`: by block, the seconds that a byte of it occupies the resource. `crossings`, `capacity`: see `_list_cuts`.
     """
     from scipy.optimize import linprog
 

@@ -33,7 +33,7 @@ OWN_PLANS = "plan"
 OWN_PLANS_ENTRY = Entry(
     "antiphon.select.plan_files:own_plan",
     "a plan from a file",
-    PlannerCapabilities((*KINDS, "custom"), "its own", effort=0.01),
+    PlannerCapabilities(collectives=(*KINDS, "custom"), topologies="its own", effort=0.01),
 )
 
 
@@ -61,7 +61,7 @@ class _FailureRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     plans: dict[str, msgspec.Raw]
 
 
-# per class: the failures that leave isomorphic machines, by name; the plans for the machine without the first of them
+# per class (failures that leave isomorphic machines): their names; the plans for the machine after the first of them
 Failures = Sequence[tuple[Sequence[str], Mapping[str, Plan]]]
 
 
@@ -125,7 +125,7 @@ def load_plans(
 
 
 def list_failures(path: str | os.PathLike[str]) -> list[list[str]]:
-    """Return by class the failures that a table has plans for, by name; a class leaves isomorphic machines."""
+    """Return the names of the failures that a table has plans for, grouped by class (`Failures`)."""
     with reading(name_of(path)):
         data = read_bytes(path)
         if not data.lstrip().startswith(b"{") or decode(data, _Head).format != TABLE:
@@ -134,9 +134,9 @@ def list_failures(path: str | os.PathLike[str]) -> list[list[str]]:
 
 
 def load_failure(path: str | os.PathLike[str], name: str) -> dict[str, Plan]:
-    """Return the plans of a class of failures as they are in the file: for the machine without `name`, its first.
+    """Return the plans for the class of failures whose first is `name`, as in the file: for the machine without it.
 
-    Invalid if they are for another machine.
+    Raises Invalid if they are for another machine.
     """
     with reading(name_of(path)):
         data = read_bytes(path)
@@ -175,7 +175,7 @@ def _decode_plans(rows: Mapping[str, msgspec.Raw], data: bytes, where: str) -> d
     plans: dict[str, Plan] = {}
     for kind, raw in rows.items():
         with within(f"{where}.{quote(kind)}"):
-            plan = loads(bytes(raw), "plan", outer=data, warn=not plans)  # all are for one machine
+            plan = loads(bytes(raw), "plan", outer=data, warn=not plans)  # warn of the machine, the same for all, once
             if not isinstance(plan, Plan):
                 raise Invalid(f"holds a {type(plan).__name__.lower()}; a plan is needed here")
             if plan.collective.kind != kind:

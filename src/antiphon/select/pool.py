@@ -73,7 +73,7 @@ WATCH_INTERVAL = 2.0  # seconds between two `AtWork` messages
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
 Report = Callable[[Message | AtWork], None]  # receives each message
 Needed = Callable[[Task], bool]  # whether the result of a task can still matter
-Update = Callable[[Task], Task]  # the task with what is known of others when it begins
+Update = Callable[[Task], Task]  # returns a task that is about to begin, with the best times so far (`Task.rivals`)
 
 
 def limit_of(context: Context, task: Task) -> float:
@@ -124,8 +124,9 @@ def run_tasks(
 
 
 def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks in the order for workers: the bounds; then those of the second greatest expected effort, the
-    greatest, the least, the next greatest, the next least, ...
+    """Return the tasks in the order for workers: bounds first, then alternately long and quick ones.
+
+    By expected effort: the second greatest, the greatest, the least, the next greatest, the next least, ...
 
     So one worker begins with a long task while another, after the bounds, runs quick ones, whose results may make long
     ones unnecessary. The greatest is a search that often ends early; the second, if begun last, would end last.
@@ -178,7 +179,7 @@ def _run_in_workers(
     update: Update,
 ) -> None:  # fmt: skip
     """Run tasks on forked workers, each with its budget."""
-    ends: dict[int, Done] = {}
+    ends: dict[int, Done] = {}  # by task, its last message
     cache.last_schedule = None  # else every worker would hold a copy of that schedule
     last_watch = time.monotonic()
 

@@ -88,7 +88,7 @@ class Context:
     model_options: Mapping[str, Any] = field(default_factory=dict)  # those in `model_name`
     deterministic: bool = False  # determine the order in which each schedule combines values
     effort: float | None = None  # of planners that search
-    cuts: Cuts | None = None  # how the target runtime splits messages of schedules without pieces
+    cuts: Cuts | None = None  # how the target runtime splits messages of schedules without pieces; None: not at all
     in_switches: bool = True  # whether the target runtime lets switches multicast and reduce
 
     def with_profile(self, topology: Topology) -> Topology:
@@ -304,7 +304,8 @@ def _check_identity(context: Context, task: Task, schedule: Schedule) -> None:
 def _simulated_key(context: Context, kind: str, rows: bytes, schedule: Schedule) -> tuple[str, bytes] | None:
     """Return a key that is equal for schedules whose rows and pieces are the same to a simulator.
 
-    None if the model is no simulator, or if switches multicast or reduce: that is verified for each number of pieces.
+    None if the model is no simulator, if the runtime splits messages, or if switches multicast or reduce (such a
+    schedule is verified for each number of pieces).
     `rows`: the digest of the schedule's rows.
     """
     if not context.model.can.limits_pieces or context.cuts is not None or schedule.joint is not None:
@@ -316,6 +317,7 @@ def _simulated_key(context: Context, kind: str, rows: bytes, schedule: Schedule)
 def price_schedule(context: Context, schedule: Schedule, rivals: Sequence[Times] = ()) -> Prices | None:
     """Predict the seconds of a verified schedule at every size; None if it is large and no faster than `rivals`."""
     predict = _make_predictor(context, schedule)
+    # simulating a large schedule takes long: first ask, by quick lower bounds, whether it can be faster anywhere
     is_large = False
     if isinstance(predict, Simulator) and predict.is_large:
         is_large = True
@@ -413,7 +415,7 @@ def find_bounds(context: Context, task: Task) -> LowerBounds:
 def one_line(text: str) -> str:
     """Return the text in one line of limited length, without control characters and memory addresses."""
     plain = "".join(c for c in " ".join(text.split()) if c.isprintable())
-    plain = re.sub(r" at 0x[0-9a-f]+", "", plain)  # the same words in every run
+    plain = re.sub(r" at 0x[0-9a-f]+", "", plain)  # an address would differ from run to run
     return plain if len(plain) <= MAX_REASON else plain[: MAX_REASON - 3] + "..."
 
 

@@ -110,7 +110,7 @@ class Tuning(Explorable):
     no_bound: Mapping[str, str] = field(default_factory=dict)  # why the lower bounds are unknown
     library: LibraryModel | None = None  # the model of what NCCL would choose, if it has figures for this machine
     library_refused: str = ""  # why the model of NCCL is not used, though it has figures
-    failures: tuple[FailureTuning, ...] = ()  # by class of single failures, if requested
+    failures: tuple[FailureTuning, ...] = ()  # for single failures, if requested
     counts: CountsLoss | None = None  # what a plan for average counts of an alltoallv loses at other counts
 
     def __repr__(self) -> str:
@@ -296,7 +296,7 @@ def settings(
     """
     times_of: dict[str, dict[Setting, tuple[float, ...]]] = {}
     for c in candidates:
-        for options in (c.options, *c.also):
+        for options in (c.options, *c.also):  # also: other options that lead to the same schedule
             setting = tuple((key, options[key]) for key in sweep if key in options)
             if setting and c.seconds and c.may_win:
                 by_setting = times_of.setdefault(c.planner, {})
@@ -325,7 +325,7 @@ def measure_gains(
             ratios = [
                 _time_ratio(by_setting[order[0]][s], by_setting[order[key[0]]][s]) for s, key in enumerate(chosen)
             ]
-            best = tuple(
+            best = tuple(  # each range ends where the next one begins
                 (sizes[low], sizes[min(high + 1, len(sizes) - 1)], order[key[0]])
                 for key, low, high in merge_runs(chosen)
             )

@@ -22,7 +22,7 @@ from antiphon.units import format_bandwidth, format_seconds, plain
 WIDEST_MATRIX = 16  # most nodes of a matrix of bandwidths
 MAX_LIMITS = 8  # most shared limits, or switches, that are listed one by one
 MAX_ROWS = 40  # of a table of links
-KIND_HEAD = ["kind", "bandwidth", "units", "latency", "links"]
+KIND_HEAD = ["kind", "bandwidth", "units", "latency", "links"]  # units: the bandwidth in unit links
 
 
 def summary_text(topology: Topology) -> str:
@@ -48,7 +48,7 @@ def kind_rows(topology: Topology) -> list[list[str]]:
 
 
 def topology_text(topology: Topology) -> str:
-    """List links with their bandwidths and shared limits; of large machines, classes of equal links."""
+    """List links with their bandwidths and shared limits; of large machines, links counted by the places they join."""
     lines = [*paragraph(summary_text(topology), ""), "", *table(KIND_HEAD, kind_rows(topology))]
     matrix = _link_matrix(topology) if topology.nodes <= WIDEST_MATRIX else []
     if matrix and max(map(len, matrix)) <= width():
@@ -74,7 +74,7 @@ def _units_text(number: Fraction) -> str:
 
 
 def _links_by_places(topology: Topology) -> list[str]:
-    """Return a table of links, counted by the places that they join with numbers left out; at most 40 rows."""
+    """Return a table of links, counted by the places that they join with numbers left out; at most MAX_ROWS rows."""
     patterns = [re.sub(r"\d+", "*", place) for place in topology.places]
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.link_type.tolist(), strict=True)
     counted = Counter((patterns[a], patterns[b], kind) for a, b, kind in ends)

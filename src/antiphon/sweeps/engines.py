@@ -2,9 +2,9 @@
 
 A cell of a sweep is one plan to make: a `Question` (machine, collective and sizes).
 
-An engine is a function in ENGINES: it takes jobs (a number, and the arguments of `plan_cell`) and yields each number
-with its result, in any order. A worker that is killed loses nothing: its jobs are given to others, RETRIES times at
-most. The engine does not change the results, only where they are computed.
+An engine is a function in ENGINES. It takes jobs, that is, numbered arguments of `plan_cell`, and yields each number
+with its result, in any order. If a worker is killed, its jobs are given to other workers, at most RETRIES times. The
+engine does not change the results, only where they are computed.
 
     processes[:N]              N processes here (default: one per core)
     ray[:ADDRESS]              the cluster at this address, or one that is started here (extra `ray`)
@@ -31,7 +31,7 @@ Result = Answer | AntiphonError  # the error: why there is no plan
 def plan_cell(question: Question, budget: float) -> Result:
     """Plan one cell in this process."""
     try:
-        return answer(question, budget=budget, workers="none")
+        return answer(question, budget=budget, workers="none")  # no worker processes: this is one already
     except AntiphonError as error:
         return error
 

@@ -6,8 +6,8 @@ hierarchical one does, for an allreduce on boxes,
     reducescatter within each box  ->  allreduce among equal ranks of all boxes  ->  allgather within each box
 
 so the slow links carry 1 / (ranks per box) of the data. Each of these is a collective on a small machine, which any
-other planner can plan: splits.py proposes the groups (a split), inside.py plans each class of isomorphic groups once
-and verifies the plan, stages.py combines these into the whole collective, and rotate.py divides the data so that all
+other planner can plan. splits.py proposes the groups (a split). inside.py plans each set of isomorphic groups once and
+verifies the plan. stages.py combines these plans into the whole collective. rotate.py divides the data so that all
 levels work at once.
 
 For each aim (fewest steps; least time unpipelined; greatest rate, that is, bandwidth with many slices):
@@ -51,7 +51,7 @@ from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import Order, PiecesOrBest, parse_order
 from antiphon.registry import find
 
-EFFORT = 24.0  # default: classes of isomorphic groups that are planned
+EFFORT = 24.0  # default: sets of isomorphic groups that are planned
 MOST_BUILT = 2  # plans built per aim, of those with the best estimates
 MOST_COMPARED = 2**22  # pairs of ranks; with more, plans are compared by estimates only
 MOST_ROUTED = 2**22  # transfers of a schedule for which new routes through switches are tried
@@ -79,7 +79,7 @@ def compose(
     """Yield the plans with the fewest steps, the least time and the greatest rate of all splits; for a size the
     fastest.
 
-    Effort counts the classes of groups that are planned; when it is spent no more splits are examined.
+    Effort counts the sets of isomorphic groups that are planned; when it is spent, no more splits are examined.
     """
     search = _Search.from_options(request, groups, order, inside, best, turn)
     ranked = _for_size([(aim, plan) for aim in search.aims for plan in _rank_splits(search, aim)], search)
@@ -96,7 +96,7 @@ def compose(
         for schedule in _pipeline_plans(distinct, nbytes, pieces, ends, search):
             any_yielded = True
             yield schedule
-    # only a given number of end parts can rule out all plans
+    # only a requested number of end parts can rule out all plans
     if not any_yielded:
         raise Invalid(_TOO_MANY.format(ends))
 
@@ -133,8 +133,9 @@ _TOO_MANY = "option ends: {} parts at each end are more than the plans found her
 class _Search:
     """The request's options, and the state of the search.
 
-    `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option `turn`. `first_error`: of a
-    split. `all_examined`: whether all splits within the effort were examined. `built`: measured schedules, by mark.
+    `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option: whether data is divided
+    among all rotations of the levels. `first_error`: the first reason why a split failed. `all_examined`: whether all
+    splits within the effort were examined. `built`: by the mark that equal plans share, the built schedules.
     `rotated`: splits with their levels in every cyclic order. `forward`, `backward`: planners of groups on the machine,
     and on the machine with all links reversed.
     """
@@ -196,7 +197,10 @@ class _Search:
 
 @dataclass(frozen=True, eq=False)
 class _BuiltPlan:
-    """A schedule with its exact seconds per byte: `unpipelined`, and `pipelined` in the limit of many slices."""
+    """A schedule with its exact seconds per byte: `unpipelined`, and `pipelined` in the limit of many slices.
+
+    `shares`: of the data, one per rotation of the levels. `levels`: what each level does, in words.
+    """
 
     schedule: Schedule
     aim: str
@@ -294,7 +298,7 @@ def _for_size(ranked: Sequence[tuple[str, Plan]], search: _Search) -> Sequence[t
 
 
 def _best_of(search: _Search, aim: str, ranked: Sequence[Plan]) -> list[_BuiltPlan]:
-    """Build and measure these plans; return the best for an aim."""
+    """Build these plans and compute their times; return the best for an aim, or [] if none can be built."""
     plans: list[_BuiltPlan] = []
     for plan in ranked:
         try:
@@ -330,11 +334,11 @@ def _build_plan(search: _Search, plan: Plan, aim: str) -> _BuiltPlan:
         schedules = [variant.schedule(request.collective) for variant in plan.staged_plans]
         schedule = schedules[0] if len(schedules) == 1 else merge(schedules, plan.shares)
         variants = (schedule, *_routed_anew(schedule, request.topology))
-        search.built[plan.mark] = [_measure_plan(variant, request.topology, plan, aim) for variant in variants]
+        search.built[plan.mark] = [_compute_times(variant, request.topology, plan, aim) for variant in variants]
     return replace(min(search.built[plan.mark], key=AIMS[aim]), aim=aim)
 
 
-def _measure_plan(schedule: Schedule, topology: Topology, plan: Plan, aim: str) -> _BuiltPlan:
+def _compute_times(schedule: Schedule, topology: Topology, plan: Plan, aim: str) -> _BuiltPlan:
     rate, unpipelined = throughput(schedule, topology), timeline(schedule, topology).total
     first = plan.staged_plans[0]
     return _BuiltPlan(

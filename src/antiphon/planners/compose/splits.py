@@ -28,7 +28,7 @@ MOST_LEVELS = 5  # levels of places that are distinguished
 
 
 def parse_split(text: str, members: Sequence[int]) -> Split:
-    """Parse the option `groups`: "8x4", the innermost first, or "3+4"."""
+    """Parse the option `groups`: "8x4", fan-ins with the innermost first, or "3+4", the sizes of unequal groups."""
     if set(text) & set("+*()"):
         return Split(np.array(members), parse_groups(text, len(members)))
     return Split(np.array(members), Groups.of_fans(parse_fanins(text, len(members), "groups")))
@@ -45,15 +45,15 @@ def fans_of(groups: Groups) -> list[int]:
 
 def find_splits(topology: Topology, members: Sequence[int]) -> list[Split]:
     """Return the distinct splits with two levels or more, the one with the most levels first."""
-    by_name: dict[tuple[str, bytes], Split] = {}
+    distinct: dict[tuple[str, bytes], Split] = {}  # by groups and order of the ranks
     for partitions in (_by_places(topology, members), _by_links(topology, members)):
         # More levels first, so that the deepest variant of equal splits is kept.
         for count in range(len(partitions), 0, -1):
             for subset in combinations(partitions, count):
                 split = _nest_groups(subset, members)
                 if any(group.subgroups for group in split.groups.subgroups):
-                    by_name.setdefault((str(split.groups), split.seating.tobytes()), split)
-    return list(by_name.values())
+                    distinct.setdefault((str(split.groups), split.seating.tobytes()), split)
+    return list(distinct.values())
 
 
 def rotate_levels(split: Split) -> list[Split]:
@@ -76,7 +76,7 @@ def rotate_levels(split: Split) -> list[Split]:
     return rotations
 
 
-Partition = list[list[int]]
+Partition = list[list[int]]  # the members of each group
 
 
 def _by_places(topology: Topology, members: Sequence[int]) -> list[Partition]:
@@ -89,9 +89,9 @@ def _by_places(topology: Topology, members: Sequence[int]) -> list[Partition]:
 def _by_links(topology: Topology, members: Sequence[int]) -> list[Partition]:
     """Return connected components of links of at least some bandwidth, and of switches next to ranks."""
     # Bandwidths in ascending order: each threshold drops the narrower links, which gives nested islands.
-    rank_of = {kind: i for i, kind in enumerate(sorted({t.bandwidth for t in topology.types}))}
-    width = np.array([rank_of[t.bandwidth] for t in topology.types])[topology.link_type]
-    partitions = [_connected_groups(topology, members, width >= low) for low in range(1, len(rank_of))]
+    level_of = {bandwidth: i for i, bandwidth in enumerate(sorted({t.bandwidth for t in topology.types}))}
+    level = np.array([level_of[t.bandwidth] for t in topology.types])[topology.link_type]  # by link
+    partitions = [_connected_groups(topology, members, level >= low) for low in range(1, len(level_of))]
     # Links that end at a rank join the ranks around one switch, but not switches with each other.
     to_rank = (topology.link_src < topology.ranks) | (topology.link_dst < topology.ranks)
     partitions.append(_connected_groups(topology, members, to_rank))
@@ -128,7 +128,7 @@ def _useful_partitions(partitions: Sequence[Partition], ranks: int) -> list[Part
 
 def _nest_groups(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
     """Return groups within groups: the first partition gives the outermost groups."""
-    number = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]
+    number = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]  # of its group
 
     def nest(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
         """Return nested groups of these ranks, and the ranks in their order."""

@@ -4,12 +4,12 @@ The planner `dispatch` calls `list_messages`, then `order_messages`, with the tr
 all trees are jobs: each can start when its data have arrived, and takes turns on (occupies) its resources, which are
 links and shared limits. Of several waiting messages the one with the longest remaining path goes first: its own time
 and that of the messages that wait for its data. But that path leaves out queueing behind other messages. So the run is
-repeated backwards in time, where the message that ended last goes first; the later a message ends there, the earlier it
-must start, and that is its priority in the next run forwards (forward-backward improvement, Li and Willis 1992). The
-best run is the result.
+repeated backwards in time, where the message that ended last goes first. The later a message ends in the backward run,
+the higher is its priority in the next forward run (forward-backward improvement, Li and Willis 1992). The best run is
+the result.
 
-Example: two messages wait for a link, one to a rank that keeps it, one to a rank that forwards it twice. The latter
-goes first.
+Example: two messages wait for a link. The first goes to a rank that keeps it, the second to a rank that forwards it
+twice. The second is sent first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.planners.dispatch.network import Arc
 from antiphon.planners.dispatch.timed_trees import Tree
 from antiphon.planners.shared.reach import Path
 
-FORWARD_RUNS = 4
+FORWARD_RUNS = 4  # the first one, and three improvements by a backward run each
 
 
 @dataclass
@@ -98,9 +98,9 @@ def order_messages(messages: Sequence[Message], resources: int) -> Run:
 
 
 def _run(messages: Sequence[Message], resources: int, priority: Sequence[int], backwards: bool = False) -> Run:
-    """Send every message as soon as its data are there and its first resource is free; of several, that of least
-    `priority`.
+    """Send every message as soon as its data are there and its first resource is free.
 
+    Of several messages, the one with the least `priority` is sent first.
     `backwards`: time is reversed, so a message waits for its followers, and its last resource comes first.
     """
     missing = [len(m.after) if backwards else int(m.before >= 0) for m in messages]

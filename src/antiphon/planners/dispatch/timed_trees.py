@@ -4,9 +4,9 @@ The planner `dispatch` calls `TimedTreeGrower.grow` for one item after the other
 occupy a resource (link or shared limit); each item sees the turns that earlier ones have booked. For each item
 
     1. Dijkstra's algorithm finds the earliest arrival at every node, with the free intervals of all links.
-    2. A node may do without the earliest arrival: an arrival by the deadline is as good. So nodes move to arcs of
-       less cost, the most costly first, as long as everything below them still arrives by the deadline. The cost of an
-       arc is the time of its turns, where busy resources count more.
+    2. Arrivals by the deadline are as good as the earliest ones. So nodes move to cheaper arcs, the most costly first,
+       as long as all nodes below them still get their data by the deadline. The cost of an arc is the time of its
+       turns, where busy resources count more.
     3. The turns of the tree are booked.
 
 Example: two boxes with several links between them. The earliest tree sends a block over all of these, so
@@ -79,7 +79,7 @@ class TimedTreeGrower:
         return self._book(item, visits, arcs)
 
     def _visit(self, turns: Sequence[int], before: _Visit, arc: Arc, book: bool = False) -> _Visit:
-        """Return when data cross an arc, and book its turns if `book`."""
+        """Return the visit of the arc's head by data whose visit of its tail is `before`; book the turns if `book`."""
         ready, end, timeline = before.ready, before.end, self.timeline
         for resource in arc.resources:
             begin = timeline.find_turn(resource, ready, turns[resource])

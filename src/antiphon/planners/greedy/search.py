@@ -33,6 +33,7 @@ from antiphon.planners.greedy.tasks import chunks_of, task_of
 from antiphon.planners.shared.reach import suggest_planners
 
 PACES = (0.0, 0.06, 0.12, 0.25)  # how fast steps grow and shrink (spread.Pace); 0: one chunk per step
+FIRST_PACE = 0.12  # the first to try
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class GreedyLimits:
     max_rows: int = 2**24  # transfers of a schedule
     few_rows: int = 2**21  # with more transfers than this, parts are not made smaller
     max_work: int = 50_000_000  # units of work of one run
-    # kinds of hops with less than this fraction of the capacity into an island do not determine the length of a slot
+    # kinds of hops with less than this fraction of the capacity into an island (a set of ranks that wide hops join) do
+    # not determine the length of a slot, the unit of simulated time
     min_share: float = 0.05
     min_bytes: int = 64  # bytes of a part
     max_ratio: float = 0.995  # another run replaces the best if its time is at most this fraction
@@ -59,7 +61,7 @@ GREEDY = GreedyLimits()
 
 @dataclass(frozen=True, eq=False)
 class PricedRun:
-    """A run of the simulation with its parameters and its cost."""
+    """A run of the simulation with its parameters and its cost: `latency` + `load` * nbytes seconds."""
 
     chunks: Chunks
     run: Run
@@ -105,8 +107,9 @@ class Search:
         return self.tasks[part_count]
 
     def run_once(self, part_count: int, pace: float, restart: int = 0) -> PricedRun:
-        """Return the run with these parameters, cached. Its work is subtracted from the effort. `restart`: number
-        of the seed.
+        """Return the run with these parameters, cached. Its work is subtracted from the effort.
+
+        `restart`: 0 for the user's seed, 1, 2, ... for further ones.
         """
         key = part_count, pace, restart
         if key not in self.cached_runs:
@@ -115,7 +118,7 @@ class Search:
             lacking = task.want & ~task.have
             least_slots = [level.least_slots(lacking, self.hops.capacity) for level in self.levels]
             slot = _slot_capacity(self.hops, self.levels, least_slots)
-            limits = Pace(GREEDY.rise if pace else 0.0, pace, pace)
+            limits = Pace(rise=GREEDY.rise if pace else 0.0, first=pace, last=pace)
             if task.routes is not None:
                 run = Moving(self.hops, task.routes, slot, seed).run(limits)
             else:
@@ -180,14 +183,16 @@ class Search:
         return max(times, default=0.0) * lightest / float(self.topology.resources.scale)
 
     def count_rows(self, part_count: int) -> int:
-        """Estimate the number of chunks that must be brought."""
+        """Estimate the number of transfers: the chunks that the ranks want, counted per rank."""
         relation = self.collective.relation
         return len(relation.post_block) * part_count
 
     def find_fastest(self, nbytes: int, part_count: int | None, pace: float | None) -> PricedRun:
-        """Return the fastest run for the size: more parts as long as that helps, then other paces, then other seeds."""
+        """Return the fastest run for the size: more parts as long as that helps, then other paces, then other seeds.
 
-        first_pace = 0.12 if pace is None else pace
+        `part_count`, `pace`: the values that the user fixed; None: search them.
+        """
+        first_pace = FIRST_PACE if pace is None else pace
         fastest = self.run_once(part_count or self.first_part_count(nbytes), first_pace)
         # hill climbing, one parameter after the other: numbers of parts, then paces on both sides of the first, then
         # seeds
@@ -208,7 +213,10 @@ class Search:
         return self._try_seeds(self.run_once(part_count, pace), lambda run: (run.latency, run.load))
 
     def _try_seeds(self, best: PricedRun, cost: Callable[[PricedRun], Any], nbytes: int | None = None) -> PricedRun:
-        """Return the best run of this and other seeds, while they may gain and the effort lasts."""
+        """Return the best of this run and those with other seeds, tried while they may gain and the effort lasts.
+
+        `nbytes`: the size for which they may gain; None: try all seeds.
+        """
         for restart in range(1, GREEDY.restarts):
             if self.remaining_effort < best.run.work or (
                 nbytes is not None and not best.may_gain(nbytes, GREEDY.seed_saving)
@@ -258,7 +266,10 @@ class Search:
 
 
 def _resources_of_hops(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
-    """Return the links that a hop crosses and their shared limits (once per link): those of hop i from ptr[i] on."""
+    """Return the links that each hop crosses and their shared limits (once per link), as (ptr, resources).
+
+    Those of hop i are resources[ptr[i] : ptr[i + 1]].
+    """
     index, resource = topology.resources.with_limits(hops.routes.links.astype(np.int64))
     owner = np.repeat(np.arange(len(hops)), np.diff(hops.routes.ptr))[index]
     order = np.argsort(owner, kind="stable")

@@ -78,7 +78,7 @@ def seats_by_place(topology: Topology, collective: Collective) -> list[int]:
 
 
 def divisor_near_root(ranks: int) -> int:
-    """Return the divisor whose ratio to the square root is nearest 1, the larger of two; a prime is its own divisor."""
+    """Return the least divisor that is not below the square root: a prime returns itself."""
     divisors = [d for d in range(1, math.isqrt(ranks) + 1) if ranks % d == 0]
     return ranks // divisors[-1]
 
@@ -87,10 +87,11 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
     """Plan an allgather: rings between groups, then rings within them; P(P-1) rows, a block each.
 
     Within a group, the blocks of one group after the other go around: its own blocks first, then in order of arrival.
-    With `overlap` a round between groups shares its step with the first round, within groups, of the blocks that
-    arrived before.
+    A round here is a set of transfers in one step. With `overlap`, a round between groups shares its step with the
+    first round within groups of the blocks that arrived before.
 
-    Groups of two and one: blocks 0 and 1 go to rank 2, block 2 to rank 0; then 0 and 1 exchange, then block 2 goes on.
+    Groups of two ranks and one: blocks 0 and 1 go to rank 2, block 2 to rank 0. Then ranks 0 and 1 exchange their
+    blocks. Then block 2 goes on to rank 1.
 
     >>> collective = Collective("allgather", 3)
     >>> rounds = lane_rounds(collective, Seats.in_order(collective), [2, 1], False)

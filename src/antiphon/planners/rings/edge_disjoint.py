@@ -127,9 +127,9 @@ def _by_factors(capacity: Capacity, members: tuple[int, ...], seed: int, limit: 
 
 
 def _count_limit(capacity: Capacity, members: tuple[int, ...]) -> int:
-    """Return an upper bound on the number of cycles: the least units that leave or enter a member.
+    """Return an upper bound on the number of cycles: the fewest units that leave or enter a member.
 
-    0 for a connected bipartite network whose sides differ in size.
+    It is 0 for a connected bipartite network whose sides differ in size.
     """
     number = {rank: i for i, rank in enumerate(members)}
     bipartition = bipartite_sides([(number[a], number[b]) for a, b in capacity], len(members))
@@ -164,7 +164,7 @@ def _zigzag_cycles(capacity: Capacity, members: tuple[int, ...]) -> list[list[in
     zigzag = [(i + 1) // 2 * (1 if i % 2 else -1) for i in range(circle)]
     cycles = []
     for rotation in range(circle // 2):
-        around = [members[(step + rotation) % circle] for step in zigzag]
+        around = [members[(position + rotation) % circle] for position in zigzag]
         extra = [] if size % 2 else [members[circle]]
         cycles.append([members[-1], *around[: circle // 2], *extra, *around[circle // 2 :]])
     return cycles * units.pop()
@@ -185,7 +185,7 @@ def _choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, dir
     if len(all_cycles) > RING_LIMITS.max_columns:
         return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
-    # one row per link: the cycles that use it, each `times` times, are at most its units
+    # x[c]: how often cycle c is used. One row per link: the sum of x over the cycles that use it is at most its units
     links = [
         number[pair if directed or pair[0] < pair[1] else pair[::-1]] for c in all_cycles for pair in _cycle_edges(c)
     ]

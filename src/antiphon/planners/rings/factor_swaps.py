@@ -4,25 +4,26 @@ A factor gives every rank one successor, and every rank is the successor of one:
 directed cycles that visit every rank once. Input (`join_by_swaps`): several factors that together use the links of a
 network. Output: the same number of factors over the same links, each a single cycle (a ring); [] if the search fails.
 
-A swap exchanges links between two factors. Take a smallest set of ranks (a class) that has the same set of successors
-in both factors, and let these ranks swap their successors. Swaps that do not increase the number of cycles are kept;
-so the search is a random walk towards few cycles.
+A swap exchanges links between two factors. Take a smallest set of ranks (a swap set) that has the same set of
+successors in both factors, and exchange the successors of these ranks between the factors. Swaps that do not increase
+the number of cycles are kept; so the search is a random walk towards few cycles.
 
 Parity: the sign of a permutation is (-1)^(P - cycles) for P ranks, and a swap leaves the product of the signs of all
-factors the same. If every factor is a single cycle, the product is known; a start with the other product can never
-reach that. A "column swap" of an odd number of factors changes the product: two ranks a and b exchange their
-successors in each of these factors, in which the successors of a are, as a set, those of b, so no link is used twice.
+factors the same. If every factor is a single cycle, the product is known; from a start with the opposite product swaps
+cannot reach it. A "column swap" in an odd number of factors changes the product: two ranks a and b exchange their
+successors in each of these factors. Over these factors a and b have the same set of successors, so no link is used
+twice.
 
-Example: factors 0>1>0, 2>3>2 and 0>3>0, 1>2>1. The class {0, 2} has the successors {1, 3} in both; after the swap they
-are 0>3>2>1>0 and 0>1>2>3>0, single cycles.
+Example: factors 0>1>0, 2>3>2 and 0>3>0, 1>2>1. The swap set {0, 2} has the successors {1, 3} in both; after the swap
+the factors are 0>3>2>1>0 and 0>1>2>3>0, single cycles.
 """
 
 from __future__ import annotations
 
 import random
 
-MAX_SHUFFLES = 20  # rounds of random swaps in search of a column swap
-PAIRS_PER_RANK = 20  # pairs of ranks that are tried for a column swap in each round
+MAX_SHUFFLES = 20  # times that all factors are swapped at random in search of a column swap
+PAIRS_PER_RANK = 20  # pairs of ranks, per rank, that are tried for a column swap before each shuffle
 MOST_SWAPS = 200_000  # swaps examined; complete networks of up to 64 ranks need at most about 16,000
 
 Factor = list[int]  # successor of each rank
@@ -31,8 +32,8 @@ Factor = list[int]  # successor of each rank
 def join_by_swaps(factors: list[Factor], seed: int = 0, max_swaps: int = MOST_SWAPS) -> list[Factor]:
     """Return the same number of factors of the same links, each a single cycle; [] if this search finds none.
 
-    In each round a factor that is not a single cycle and another one make their best swap. O(ranks) per swap examined;
-    in complete networks about 80 swaps per rank are examined.
+    Again and again, a random factor that is not a single cycle and another factor make their best swap. O(ranks) per
+    swap examined; in complete networks about 80 swaps per rank are examined.
     """
     state = _SwapSearch([list(factor) for factor in factors], random.Random(seed), max_swaps)
     ranks = len(factors[0]) if factors else 0
@@ -71,12 +72,12 @@ class _SwapSearch:
         """Make the swap between two factors that leaves the fewest cycles, unless all swaps leave more than before."""
         first_factor, second_factor = self.factors[first], self.factors[second]
         best: tuple[int, int, int, list[int]] | None = None
-        classes = _swap_classes(first_factor, second_factor)
-        self.remaining -= max(len(classes), 1)
-        if len(classes) < 2:
+        swap_sets = _find_swap_sets(first_factor, second_factor)
+        self.remaining -= max(len(swap_sets), 1)
+        if len(swap_sets) < 2:  # a swap of all ranks only exchanges the factors
             return
         # try each minimal swap and keep the one that leaves the fewest cycles (also if the number stays the same)
-        for ranks in classes:
+        for ranks in swap_sets:
             _swap_successors(first_factor, second_factor, ranks)
             a, b = count_cycles(first_factor), count_cycles(second_factor)
             if best is None or a + b < best[0]:
@@ -87,7 +88,7 @@ class _SwapSearch:
             self.cycle_counts[first], self.cycle_counts[second] = best[1], best[2]
 
     def change_sign(self) -> bool:
-        """Make a column swap in an odd number of factors, if need be after a few random swaps.
+        """Make a column swap in an odd number of factors, if necessary after random swaps.
 
         Return whether that was possible.
         """
@@ -109,7 +110,7 @@ class _SwapSearch:
                 _swap_successors(
                     self.factors[first],
                     self.factors[second],
-                    _swap_classes(self.factors[first], self.factors[second])[0],
+                    _find_swap_sets(self.factors[first], self.factors[second])[0],
                 )
                 self.cycle_counts[first], self.cycle_counts[second] = (
                     count_cycles(self.factors[first]),
@@ -118,7 +119,7 @@ class _SwapSearch:
         return False
 
     def _column_swaps(self, a: int, b: int) -> list[list[int]]:
-        """Return minimal sets of factors in which ranks a and b have the same set of successors."""
+        """Return minimal sets of factors (by index) over which ranks a and b have the same set of successors."""
         factor_with = {factor[a]: i for i, factor in enumerate(self.factors)}
         if len(factor_with) < len(self.factors) or len({factor[b] for factor in self.factors}) < len(self.factors):
             return []  # parallel links: a successor occurs in several factors
@@ -153,12 +154,12 @@ def count_cycles(factor: Factor) -> int:
     return cycles
 
 
-def _swap_classes(first: Factor, second: Factor) -> list[list[int]]:
+def _find_swap_sets(first: Factor, second: Factor) -> list[list[int]]:
     """Return the smallest sets of ranks that have the same set of successors in both factors. O(ranks)."""
     predecessor = [0] * len(second)
     for rank, successor in enumerate(second):
         predecessor[successor] = rank
-    visited, classes = bytearray(len(first)), []
+    visited, swap_sets = bytearray(len(first)), []
     for start in range(len(first)):
         ranks, member = [], start
         while not visited[member]:
@@ -166,5 +167,5 @@ def _swap_classes(first: Factor, second: Factor) -> list[list[int]]:
             ranks.append(member)
             member = predecessor[first[member]]
         if ranks:
-            classes.append(ranks)
-    return classes
+            swap_sets.append(ranks)
+    return swap_sets

@@ -89,7 +89,7 @@ def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | N
     if two_sides is None:
         return None
     side, source, sink = two_sides[0], ranks, ranks + 1
-    # source > one side > other side > sink: `degree` units to and from every rank, one unit per edge
+    # flow from source > side 0 > side 1 > sink: capacity `degree` at every rank, 1 per edge
     from_side_0 = [(a, b) if side[a] == 0 else (b, a) for a, b in edges]
     rows = [*(a for a, _ in from_side_0), *(source if side[rank] == 0 else rank for rank in range(ranks))]
     columns = [*(b for _, b in from_side_0), *(rank if side[rank] == 0 else sink for rank in range(ranks))]

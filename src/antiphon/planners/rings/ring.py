@@ -36,7 +36,7 @@ from antiphon.planners.shared.reach import suggest_planners
 from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
 from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, parse_order
 
-MOST_UNDIVIDED_RANKS = 64  # in an allreduce of whole vectors every rank sends P / 2 of them
+MOST_UNDIVIDED_RANKS = 64  # every rank sends P / 2 whole vectors: with more ranks, too much data
 MOST_CHUNKS = 8  # a block is split into at most this many chunks
 
 RingOrder = Annotated[
@@ -61,8 +61,9 @@ def ring(
     request: Request, *, order: RingOrder = None, directions: Directions = 2, pieces: ChainPieces = None,
     undivided: Undivided = None,
 ) -> Iterator[Schedule]:  # fmt: skip
-    """Yield a schedule, for an allreduce on direct links without `pieces` also one of whole vectors. O(P^2) transfers;
-    broadcast and reduce O(P), alltoall O(P^3).
+    """Yield a schedule; for an allreduce on direct links without `pieces` also one that exchanges whole vectors.
+
+    O(P^2) transfers; broadcast and reduce O(P), alltoall O(P^3).
     """
     topology, collective = request.topology, request.collective
     # trips around the cycle; in an alltoall both ways each block takes the shorter way
@@ -87,9 +88,9 @@ def ring(
         raise Unsupported(
             "planner ring: whole vectors need an allreduce of an even number of ranks and both directions"
         )
-    # Pieces serve large messages, for which shares of the vector are better.
-    is_small = undivided is None and pieces is None and 2 < len(cycle) <= MOST_UNDIVIDED_RANKS
-    if undivided or (is_small and pairable and not topology.switches):
+    # By default yield both. Pieces serve large messages, for which shares of the vector are better.
+    by_default = undivided is None and pieces is None and 2 < len(cycle) <= MOST_UNDIVIDED_RANKS
+    if undivided or (by_default and pairable and not topology.switches):
         halves = [exchange_in_pairs(collective, order) for order in (cycle, [*cycle[1:], cycle[0]])]
         exchange = split(merge(halves), chunks)
         yield finish_schedule(exchange, topology, collective, "ring", {**options, "undivided": True}, slices)

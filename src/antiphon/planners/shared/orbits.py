@@ -91,8 +91,8 @@ def _grow_group(
 ) -> Symmetries:
     """Return a free group, extended step by step by the commuting symmetry that makes it largest.
 
-    `generators`: of all symmetries. `max_order`: the most symmetries that a free group can have. `longest`: whether the
-    first symmetry shall have cycles as long or as short as possible.
+    `generators`: of all symmetries. `max_order`: the most symmetries that a free group can have. `longest`: give the
+    first symmetry cycles as long as possible (False: as short as possible). `seed`: of the random symmetries.
     """
     group = np.arange(machine.nodes + machine.links + len(machine.limits), dtype=np.int64)[None]
     chosen: list[Symmetry] = []
@@ -207,10 +207,10 @@ def _cycle_lengths(element: Symmetry, roots: Longs) -> list[int]:
     [2, 3]
     """
     step = np.searchsorted(roots, element[roots])
-    first_seen = np.arange(len(roots))
+    least = np.arange(len(roots))  # by root: the least root of its cycle that was reached so far
     for _ in range(len(roots).bit_length()):
-        first_seen, step = np.minimum(first_seen, first_seen[step]), step[step]
-    return np.unique(first_seen, return_counts=True)[1].tolist()
+        least, step = np.minimum(least, least[step]), step[step]
+    return np.unique(least, return_counts=True)[1].tolist()
 
 
 def permutation_power(element: Symmetry, times: int) -> Symmetry:
@@ -242,8 +242,8 @@ def _extend_group(group: Symmetries, element: Symmetry, roots: Longs, max_order:
 
 def orbit_rows(topology: Topology, group: Symmetries) -> NDArray[np.int64]:
     """Return the number of the orbit of every link, then of every shared limit: its row in a linear program."""
-    first_image = group[:, topology.nodes :].min(axis=0)
-    return np.unique(first_image, return_inverse=True)[1].astype(np.int64)
+    least_image = group[:, topology.nodes :].min(axis=0)  # equal for all of an orbit
+    return np.unique(least_image, return_inverse=True)[1].astype(np.int64)
 
 
 def find_rotations(machine: Topology, color: Sequence[int], roots: Sequence[int]) -> Iterator[Symmetry]:

@@ -71,7 +71,7 @@ class Paths:
 def find_paths(topology: Topology, src: Ints, dst: Ints, stripe: int = 0) -> Paths:
     """Return a path for every pair of source and destination.
 
-    `stripe`: number of the stripe of the data; each stripe leaves the source by another of the equally good links.
+    `stripe`: number of the stripe of the data, from 0; each stripe leaves the source by another of the equal links.
     O(links log links), and for pairs without a direct link O(links on their paths) and a search per switch next to a
     destination.
 
@@ -211,8 +211,8 @@ def _switched_paths(
     >>> wire = LinkType("wire", "1GB/s")
     >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], wire), switches=1)
     >>> src, dst = np.array([0, 0, 1]), np.array([1, 2, 2])
-    >>> for pairs, hops, links, ways in _switched_paths(switched, src, dst, np.arange(3), np.zeros(6, np.int64), 0):
-    ...     print(pairs, hops, links.tolist(), ways)
+    >>> for pairs, hops, links, equal in _switched_paths(switched, src, dst, np.arange(3), np.zeros(6, np.int64), 0):
+    ...     print(pairs, hops, links.tolist(), equal)
     [0 1 2] [2 2 2] [[0, 3], [0, 5], [2, 5]] [1 1 1]
     """
     if not len(far) or not topology.switches:
@@ -322,8 +322,8 @@ class SwitchLinks:
     def find_links(self, src: Ints | Longs, target_index: Longs, targets: Longs, stripe: int) -> PathTable:
         """Return a path from every src[i] to targets[target_index[i]], through switches.
 
-        Backward searches give the distance from every switch to every target; then each path takes, link by link, a
-        switch that is one nearer. Pairs that are at one switch with one target share the choice.
+        Backward searches give the distance from every switch to every target; then each path goes, link by link, to a
+        switch that is one link nearer to its target. `stripe`: see `find_paths`; it affects the first link only.
 
         Rank 0 at switch 3, ranks 1 and 2 at switch 4; from 0 and 1 to 2:
 
@@ -339,20 +339,20 @@ class SwitchLinks:
         hops = np.where(hops_left < FAR, hops_left + 1, 0)
         links = np.full((len(src), int(hops.max(initial=0))), -1, np.int32)
         links[:, :1] = first[:, None]
-        # in each round every pair with more than `left_now` links in its path takes one link; pairs at the same switch
-        # with the same target take the same one, so it is computed once
+        # in each pass every pair whose path has more than `left_now` links takes one link, so that `left_now` remain
+        # after it. Pairs at the same switch with the same target take the same link, so it is computed once
         for left_now in range(links.shape[1] - 1, 0, -1):
-            going = np.flatnonzero(hops > left_now)
-            requests, which = unique_inverse(
-                target_index[going] * self.switches + at_switch[going], len(targets) * self.switches
+            moving = np.flatnonzero(hops > left_now)
+            requests, request_index = unique_inverse(
+                target_index[moving] * self.switches + at_switch[moving], len(targets) * self.switches
             )
-            at, switch = requests // self.switches, requests % self.switches
+            request_target, switch = requests // self.switches, requests % self.switches
             if left_now > 1:
-                link, head, _, _ = self._next_links(distance, at, switch + self.ranks, targets, 0)
-                at_switch[going] = head[which]
+                link, head, _, _ = self._next_links(distance, request_target, switch + self.ranks, targets, stripe=0)
+                at_switch[moving] = head[request_index]
             else:
-                link = self._last_links(switch, targets[at])
-            links[going, hops[going] - left_now] = link[which]
+                link = self._last_links(switch, targets[request_target])
+            links[moving, hops[moving] - left_now] = link[request_index]
         return PathTable(hops, links, equal_links)
 
     def _target_distances(self, targets: Longs) -> Ints:

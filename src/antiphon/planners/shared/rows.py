@@ -46,7 +46,7 @@ Order = Annotated[
 ]
 Pieces = Annotated[int, Option("pipelining depth", minimum=1)]
 Directions = Annotated[int, Option("2: half of the data each way round a ring", choices=(1, 2))]
-# The option `pieces` with other defaults:
+# Variants of the option `pieces`:
 PiecesOrBest = Annotated[
     int | None, Option("pipelining depth (default: the best for the message size, several without one)", minimum=1)
 ]
@@ -191,7 +191,7 @@ def per_root(collective: Collective, plan_single: PlanFunction) -> Schedule:
 
 
 def _blocks_of(collective: Collective, root: int) -> Longs:
-    """Return the blocks of the root with this number, in the order they would have with this root alone.
+    """Return the blocks of the root number `root` (its index in `roots`), in the order they have with it as only root.
 
     >>> _blocks_of(Collective("scatter", 3, roots=(0, 2)), 1)
     array([1, 3, 5])
@@ -213,7 +213,7 @@ def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partne
     Ranks 0 and 1 exchange; rank 2 goes through rank 0:
 
     >>> from antiphon.core.example import of_rows
-    >>> core = of_rows("allreduce", 3, [(0, 0, 0, 1, 1), (0, 0, 1, 0, 1)])
+    >>> core = of_rows("allreduce", 3, [(0, 0, 0, 1, 1), (0, 0, 1, 0, 1)])  # (step, chunk, from, to, op)
     >>> extended = fold_extra_ranks(core.collective, core, np.array([2], np.int32), np.array([0], np.int32))
     >>> [column.tolist() for column in (extended.step, extended.src, extended.dst, extended.op)]
     [[0, 1, 1, 2], [2, 0, 1, 0], [0, 1, 0, 2], [1, 1, 1, 0]]

@@ -88,7 +88,7 @@ class _StepGroups:
     """
 
     def __init__(self, steps: int, deepest: int) -> None:
-        """`deepest`: the most steps of any class."""
+        """`steps`: of the whole pipeline. `deepest`: the most steps of any class."""
         self.steps, self.edge = steps, deepest + EDGE
         # steps from `low` to `high` - 1 are in the middle: every chunk under way there started in the middle, too
         low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
@@ -149,6 +149,7 @@ def solve_starts(
     start_variables = [step_groups.start_variables(chunk_class.steps) for chunk_class in classes]
     first_column = np.cumsum([0, *(int(variables[-1]) + 1 for variables in start_variables)])
     length_column, plan_column = int(first_column[-1]), int(first_column[-1]) + step_groups.variable_count
+    # variables in this order: starts b by class, lengths t of steps, fractions p of plans. Loads are divided by the top
     top = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0
     latencies = np.array([chunk_class.latency.max() for chunk_class in classes])
     # a slight surcharge on classes with slow paths prefers quick ones among nearly equal solutions
@@ -162,13 +163,13 @@ def solve_starts(
         zip(classes, start_variables, first_column.tolist(), strict=False)
     ):
         load = chunk_class.load[list(kinds)]
-        # what starts in step s loads step s + level: one entry per kind, level and start variable
-        kind, level = np.nonzero(load)
-        at = level[:, None] + np.arange(len(variables))
+        # data that start in step s load step s + offset: one entry per kind, offset and start variable
+        kind, offset = np.nonzero(load)
+        at = offset[:, None] + np.arange(len(variables))
         has_row = step_groups.has_rows[at]
         rows.append((kind[:, None] * step_groups.variable_count + step_groups.variable[at])[has_row])
         columns.append(np.broadcast_to(begin + variables, at.shape)[has_row])
-        values.append(np.broadcast_to((load[kind, level] / top)[:, None], at.shape)[has_row])
+        values.append(np.broadcast_to((load[kind, offset] / top)[:, None], at.shape)[has_row])
         columns_of = slice(begin, begin + int(variables[-1]) + 1)
         equal[number, columns_of] = np.bincount(variables)
         equal[number, plan_column + plans.index(chunk_class.plan)] = -1

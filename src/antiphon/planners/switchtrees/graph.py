@@ -36,7 +36,7 @@ class Graph:
     servers: int
     names: tuple[str, ...]  # by node
     neighbours: tuple[tuple[int, ...], ...]  # by node
-    links: dict[tuple[int, int], list[int]]  # (node, neighbour) -> the machine's links from the one to the other
+    links: dict[tuple[int, int], list[int]]  # (node, neighbour) -> the machine's links from node to neighbour
     plain: bool  # nothing was merged and each pair has one link, so a path in the tree is a path of the machine
     boxes: bool  # some nodes are boxes
 
@@ -55,7 +55,7 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
             neighbours_of.setdefault(first, set()).add(second)
             neighbours_of.setdefault(second, set()).add(first)
     _check_leaves(topology, members, neighbours_of, boxes)
-    # nodes of the tree: each set of merged switches is represented by its first
+    # nodes of the tree: each set of merged switches is represented by its lowest number
     representative = _merge_switches(topology, neighbours_of, boxes)
     merged_into = {node: representative.get(node, node) for node in neighbours_of}
     # the tree of merged nodes, without switches that lead to no member
@@ -79,12 +79,12 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
             and merged_into[first] != merged_into[second]
         ):
             tree_links.setdefault((number[merged_into[first]], number[merged_into[second]]), []).extend(numbers)
-    sides: dict[int, list[int]] = {}
+    merged_nodes: dict[int, list[int]] = {}  # by representative
     for node in sorted(merged_into):
-        sides.setdefault(merged_into[node], []).append(node)
+        merged_nodes.setdefault(merged_into[node], []).append(node)
     return Graph(
         len(members),
-        tuple(_switch_name(topology, sides[node], boxes) for node in nodes),
+        tuple(_switch_name(topology, merged_nodes[node], boxes) for node in nodes),
         tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),
         tree_links,
         not boxes and not representative and all(len(links) == 1 for links in tree_links.values()),
@@ -95,8 +95,8 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
 def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the ends and numbers of the links, as the tree sees them: a rank's links within a box lead to the box.
 
-    `box`: by node, its box (-1: none). A link between two ranks of a box counts twice: from the one to the box, and
-    from the box to the other.
+    `box`: by node, its box (-1: none). A link between two ranks of a box counts twice: from its sender to the box, and
+    from the box to its receiver.
     """
     src, dst, link = topology.link_src, topology.link_dst, np.arange(topology.links, dtype=np.int32)
     inside = np.zeros(topology.nodes, np.bool_)
@@ -211,14 +211,14 @@ def _check_leaves(
 def _merge_switches(topology: Topology, neighbours_of: dict[int, set[int]], boxes: Sequence[str]) -> dict[int, int]:
     """Return, for switches that are merged, the node that represents them.
 
-    Leaves are removed round by round, as long as there are any; a tree vanishes. If something is left, it has cycles:
-    the lowest switches left are joined by several switches above them. These are merged if each lower switch is linked
-    with all of them or with none (spines, or the planes of a fat tree). Otherwise raises Unsupported.
+    Leaves are removed again and again, as long as there are any; a tree vanishes. If nodes remain, they form cycles:
+    the lowest remaining switches are joined by several switches above them. The upper switches are merged if each lower
+    switch is linked with all of them or with none (spines, or the planes of a fat tree). Otherwise raises Unsupported.
     """
     representative: dict[int, int] = {}
     remaining = {node: set(neighbours) for node, neighbours in neighbours_of.items()}
     low = {node for node in remaining if node < topology.ranks}  # servers, and switches right above what was removed
-    # each round removes leaves until none is left, then merges one layer of parallel switches
+    # each pass removes leaves until none is left, then merges one layer of parallel switches
     while len(remaining) > 1:
         leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
         while leaves:
@@ -315,8 +315,9 @@ def _is_connected(tree: dict[int, set[int]]) -> bool:
 
 
 def _switch_name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:
-    """Return a node's name: the place of a switch, the places of the first and last of merged switches, or a
-    box's name.
+    """Return the name of a node that was merged from `nodes`.
+
+    It is the place of a switch, the places of the first and last of merged switches, or a box's name.
     """
     if nodes[0] >= topology.nodes:
         return boxes[nodes[0] - topology.nodes]

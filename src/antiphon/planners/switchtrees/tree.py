@@ -42,7 +42,7 @@ class Direction:
     latency: Floats  # seconds
     beta: Floats  # seconds per byte
     epsilon: Floats  # incast: further seconds per byte, for every sender to one receiver beyond `w_t` senders
-    w_t: Longs
+    w_t: Longs  # the most senders without incast
     link: Longs  # the number of the link, of parallel links the first; -1: half of a link, below a root in its middle
 
 
@@ -136,7 +136,10 @@ def _middle_roots(graph: Graph) -> list[Root]:
 
 
 def _balanced_roots(graph: Graph) -> list[Root]:
-    """Return the switch whose largest branch has fewest servers, and its link to the next best neighbour."""
+    """Return the switch whose largest branch has fewest servers, and its link to the next best neighbour.
+
+    A branch of a node: what one of its links leads to. Nodes below `graph.servers` are servers, all others switches.
+    """
     order, parent = _preorder(graph, graph.servers)
     below = [int(node < graph.servers) for node in range(len(order))]
     largest_branch = [0] * len(order)
@@ -203,7 +206,8 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
     link_numbers = [(-1, -1)]
     for node in order[1:]:
         to, latency_factor = parent[node], 1.0
-        # an end of a split link: figures of the whole link, with half of its latency
+        # an end of a split link: figures of the whole link to the other end, with half of its latency. Each direction
+        # of the link is counted once, at the end that sends upwards; so the number downwards is -1
         if to == MIDDLE and isinstance(root, tuple):
             to, latency_factor = root[1 - root.index(node)], 0.5
         rows.append((links.bundle_figures(node, to, latency_factor), links.bundle_figures(to, node, latency_factor)))
@@ -218,7 +222,7 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
 
 
 def _make_direction(figures: Sequence[tuple[float, float, float, int]], links: Sequence[int]) -> Direction:
-    """Return rows of figures as columns."""
+    """Return the (latency, beta, epsilon, w_t) of every node as columns, with its link's number."""
     latency, beta, epsilon, w_t = (np.array(column) for column in zip(*figures, strict=True))
     return Direction(latency, beta, epsilon, w_t, np.array(links, np.int64))
 

@@ -68,7 +68,7 @@ LEAST_EPSILON = Fraction(1, 200)  # iterations grow with 1 / epsilon^2: some sec
 
 @dataclass(frozen=True)
 class BlinkOptions:
-    """The options of `blink`; `nbytes`: the size for which a hybrid divides its data."""
+    """The options of `blink` with their exact values; `nbytes`: the size for which a hybrid divides its data."""
 
     epsilon: float
     threshold: Fraction
@@ -180,7 +180,7 @@ def _parse_seconds(value: Any) -> Fraction:
 
 
 def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOptions) -> tuple[Schedule, int, str]:
-    """Return the schedule without pipelining, its number of trees or parts, and how they were packed."""
+    """Return the schedule without pipelining, its number of trees (over servers: parts of the data), and the method."""
     if len(collective.members) < 2:
         return spread_trees(collective, ()), 0, "nothing to move"
     # Combining collectives: plan the dual on the reversed machine, then run it backwards.
@@ -250,8 +250,9 @@ def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions
         )
     second = pack_subset(other_links, collective, options)
     # Equation 8: both sets finish at the same time; the slower one begins T_dpa later.
+    # without a size: any amount of data, so large that the delay is negligible
     data = Fraction(options.nbytes) if options.nbytes else Fraction(1)
-    delay = options.t_dpa if options.nbytes else Fraction(0)  # negligible for large data
+    delay = options.t_dpa if options.nbytes else Fraction(0)
     slow = split_by_rate(data, first.rate, second.rate, delay) / data
     return [first.scaled_to(1 - slow), second.scaled_to(slow)] if slow else [first]
 

@@ -47,10 +47,10 @@ MOST_VERTICES = 16
 MOST_EDGES = 80
 MOST_UNITS = 400  # the greatest rate in units of capacity
 MOST_VECTORS = 2000  # weight vectors tried for one number of trees
-NODE_LIMITS = (60, 600, 6000, 60_000, 10**6)  # search nodes per weight vector, one limit per round
+NODE_LIMITS = (60, 600, 6000, 60_000, 10**6)  # search nodes per weight vector, one limit per pass over the vectors
 # largest determinant of a K x K matrix of zeros and ones (OEIS A003432)
 DETERMINANTS = (1, 1, 1, 2, 3, 5, 9, 32, 56, 144, 320, 1458, 3645, 9477)
-WeightedTrees = list[tuple[Fraction, tuple[int, ...]]]  # trees by their edges, with weights in units
+WeightedTrees = list[tuple[Fraction, tuple[int, ...]]]  # (weight in units of capacity, indices of the tree's edges)
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
     # Nash-Williams and Tutte: tau = min over partitions P of (capacity between the parts) / (|P| - 1)
     tau, partition = weakest_partition_of(n, edges)
     label = {v: i for i, side in enumerate(partition) for v in side}
-    # partitions for pruning: the one into single vertices is always used; add the weakest one if it is another
+    # partitions for pruning, as a label per vertex. The search adds the partition into single vertices by itself
     partitions = [[label[v] for v in range(n)]] if len(partition) < n else []
-    cuts = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]
+    widths = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]  # of the cut around each vertex
 
     def make_search(scale: int, max_depth: int | None) -> Search:
         """Return a search for trees at most `max_depth` deep, on capacities times `scale`."""
@@ -101,10 +101,10 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
         return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack_edges(edges, tau, partition)]
 
     def depth(chosen: Sequence[int]) -> int:
-        """Return the depth of a tree, by its edges."""
+        """Return the depth of the tree with these edges (indices), rooted at its center."""
         return radius(n, [edges[e][:2] for e in chosen])
 
-    search = _FewestSearch(n, edges, tau, loss, make_search, pack_exactly, depth, cuts, effort)
+    search = _FewestSearch(n, edges, tau, loss, make_search, pack_exactly, depth, widths, effort)
     weighted, lower_bound = search.find_trees()
     trees = tuple(tree_of_edges(machine, chosen, weight * machine.unit) for weight, chosen in weighted)
     return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), tau * machine.unit, lower_bound)
@@ -137,7 +137,7 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
         return [(Fraction(w), chosen) for w, chosen in weighted]
 
     def depth(chosen: Sequence[int]) -> int:
-        """Return the depth of a tree, by its arcs."""
+        """Return the depth of the tree with these arcs (indices)."""
         return tree_of_arcs(machine, root, chosen, Fraction(1)).depth
 
     search = _FewestSearch(n, arcs, Fraction(rate), loss, make_search, pack_exactly, depth, widths, effort)
@@ -179,12 +179,12 @@ class _FewestSearch:
     vertices: int
     edges: Sequence[WeightedEdge]
     rate: Fraction  # the greatest possible, in units of capacity
-    loss: Fraction
+    loss: Fraction  # share of this rate that may be lost to have fewer trees
     # search on capacities times the first argument, for trees up to the depth of the second (None: any)
     make_search: Callable[[int, int | None], Search]
     pack_exactly: Callable[[], WeightedTrees]  # a packing at the full rate
-    depth: Callable[[Sequence[int]], int]  # of a tree, by its edges
-    cuts: Sequence[Sequence[int]]  # the capacities of the edges across each cut
+    depth: Callable[[Sequence[int]], int]  # of the tree with these edges
+    cut_widths: Sequence[Sequence[int]]  # by cut: the capacities of the edges across it
     effort: int  # search nodes left
     best: WeightedTrees = field(default_factory=list)  # the fewest trees so far
 
@@ -213,7 +213,7 @@ class _FewestSearch:
     def _lower_bound(self) -> int:
         """Return a lower bound on the number of trees, by cuts and by denominators."""
         low = 1
-        for widths in self.cuts:
+        for widths in self.cut_widths:
             total, count = 0, 0
             # K trees cross this cut on K links at most: count the widest links until they reach the rate
             for width in sorted(widths, reverse=True):
@@ -276,7 +276,7 @@ class _FewestSearch:
     ) -> list[tuple[int, tuple[int, ...]]]:
         """Search trees for each weight vector, with `limit` nodes each; return the vectors that stay undecided.
 
-        If trees are found, they become the best, and [] is returned. `max_depth`: of the trees; None: any.
+        If trees are found, they become the best, and [] is returned. `max_depth`: the most hops of a tree; None: any.
         """
         undecided: list[tuple[int, tuple[int, ...]]] = []
         for i, (scale, weights) in enumerate(vectors):
@@ -290,7 +290,7 @@ class _FewestSearch:
             try:
                 trees, nodes = search.search_trees(weights, allowed)
             except NodeLimitReached:
-                # to be tried again in a later round, with more nodes
+                # to be tried again in a later pass, with more nodes
                 undecided.append((scale, weights))
                 self.effort -= allowed
                 continue

@@ -21,7 +21,7 @@ HEADER = "antiphon-learned\t1"
 
 
 class Calls(NamedTuple):
-    """The calls that a choice of a candidate is for."""
+    """A kind of calls, for which one candidate is chosen."""
 
     collective: str
     ranks: int
@@ -31,7 +31,7 @@ class Calls(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """What was learned of a candidate: the latest median of its seconds, the least (`low`) and greatest (`high`)."""
+    """What was learned of a candidate for one kind of calls."""
 
     collective: str
     ranks: int
@@ -39,11 +39,11 @@ class Line:
     nbytes: int
     checksum: str  # of the program; 0: the library
     slices: int  # in quarters of the planned number
-    samples: int
-    seconds: float
-    low: float
-    high: float
-    chosen: int
+    samples: int  # how often it was timed
+    seconds: float  # the latest median
+    low: float  # the least seconds
+    high: float  # the greatest seconds
+    chosen: int  # 1 if these calls use it, else 0
     planner: str
 
     @property
@@ -78,17 +78,18 @@ def parse_learned(text: str) -> list[Line]:
 
 
 def keep_learned(path: str | os.PathLike[str], lines: Sequence[Line]) -> None:
-    """Write lines into a file of what was learned, in place of those about the same calls and size class."""
-    replaced = {_class_of(line) for line in lines}
-    remaining = [line for line in read_learned(path) if _class_of(line) not in replaced] if os.path.exists(path) else []
+    """Write lines into a file of what was learned, in place of its lines that `_merge_key` treats as the same calls."""
+    replaced = {_merge_key(line) for line in lines}
+    earlier = read_learned(path) if os.path.exists(path) else []
+    remaining = [line for line in earlier if _merge_key(line) not in replaced]
     draft = f"{os.fspath(path)}.new"
     with open(draft, "w", encoding="utf-8") as file:
         file.write(write_learned([*remaining, *lines]))
     os.replace(draft, path)
 
 
-def _class_of(line: Line) -> tuple[Any, ...]:
-    """Return collective, ranks, root and size class: sizes from a power of two to the next are learned as one."""
+def _merge_key(line: Line) -> tuple[Any, ...]:
+    """Return collective, ranks, root and bits of the size: sizes from a power of two to the next are learned as one."""
     return (*line.calls[:3], line.nbytes.bit_length())
 
 
@@ -113,8 +114,10 @@ def write_learned(lines: Sequence[Line]) -> str:
 
 
 def merge_learned(files: Sequence[Sequence[Line]]) -> list[Line]:
-    """Return one list: of equal candidates samples add up, the spread is that of all, and the time is that of the file
-    with more samples. The fastest of the chosen ones is chosen."""
+    """Return one list, in which the lines of equal candidates are merged.
+
+    Samples add up, the spread covers all, and the time is that of the line with more samples. Of several chosen
+    candidates for the same calls, only the fastest stays chosen."""
     merged: dict[tuple[Any, ...], Line] = {}
     for line in (line for lines in files for line in lines):
         key = (line.calls, line.checksum, line.slices)
@@ -124,7 +127,7 @@ def merge_learned(files: Sequence[Sequence[Line]]) -> list[Line]:
 
 
 def _add_lines(a: Line, b: Line) -> Line:
-    """Return what two files say together about one candidate."""
+    """Merge two lines about one candidate."""
     seconds = (a if a.samples >= b.samples else b).seconds
     low, high = min(a.low, b.low), max(a.high, b.high)
     return replace(

@@ -155,7 +155,7 @@ def _shaper_commands(device: str, rate: Fraction) -> list[str]:
 
 def _add_routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]], verb: str) -> None:
     """Add or replace (`verb`) routes of ranks to all others with the next card, and ports of switches to each card."""
-    for target, steps in layout.step.items():
+    for target, steps in layout.next_link.items():
         for node in steps:
             device, card = _next_hop(layout, node, target)
             if node >= layout.machine.ranks:
@@ -166,7 +166,7 @@ def _add_routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[st
 
 def _next_hop(layout: Layout, node: int, target: int) -> tuple[str, str]:
     """Return the device and the address of the next card on the path to a rank."""
-    machine, steps = layout.machine, layout.step[target]
+    machine, steps = layout.machine, layout.next_link[target]
     next_node = int(machine.link_dst[steps[node]])
     device = layout.space(next_node)
     while next_node >= machine.ranks:
@@ -185,7 +185,7 @@ def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dic
     as to the rank."""
     for target, switches in switches_of.items():
         for switch, node in product(switches, layout.ranks):
-            if node == target or node not in layout.step[target]:
+            if node == target or node not in layout.next_link[target]:
                 continue
             target_address = network_address(layout, target, switch)
             if switch in switches_of.get(node, ()):

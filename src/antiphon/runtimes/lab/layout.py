@@ -37,8 +37,8 @@ _THROUGH_RANK = 10**6  # cost, in links, of forwarding by another rank: more tha
 class Port:
     """One end of a cable."""
 
-    node: int  # at which it is
-    peer: int  # the node at the other end
+    node: int  # at this end
+    peer: int  # the node at the far end
     rate: Fraction | None  # bytes per second towards the peer; None if there are no links in this direction
     links: tuple[int, ...]  # the machine's links in this direction
 
@@ -48,10 +48,10 @@ class Funnel:
     """A shared limit: everything sent (`outward`) or received by these ports of a node goes through one queue."""
 
     node: int
-    number: int
-    peers: tuple[int, ...]
+    number: int  # index among the lab's funnels
+    peers: tuple[int, ...]  # the nodes at the far ends of these ports
     outward: bool
-    rate: Fraction
+    rate: Fraction  # bytes per second
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Layout:
     nodes: tuple[int, ...]
     cables: tuple[tuple[Port, Port], ...]
     funnels: tuple[Funnel, ...]
-    step: dict[int, dict[int, int]] = field(repr=False)  # step[d][n]: the next link on the path from node n to rank d
+    next_link: dict[int, dict[int, int]] = field(repr=False)  # [d][n]: the first link on the path from node n to rank d
 
     @property
     def ranks(self) -> list[int]:
@@ -82,7 +82,7 @@ class Layout:
         """Return the links from one rank to another; None without a path."""
         node, links = src, []
         while node != dst:
-            link = self.step[dst].get(node)
+            link = self.next_link[dst].get(node)
             if link is None:
                 return None
             links.append(link)
@@ -94,10 +94,11 @@ class Layout:
         machine = self.machine
         ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
         links = {link for link, (a, b) in enumerate(ends) if (min(a, b), max(a, b)) in dead}
-        return replace(self, step={rank: _links_towards(machine, rank, links) for rank in self.ranks})
+        return replace(self, next_link={rank: _links_towards(machine, rank, links) for rank in self.ranks})
 
     def connected(self) -> bool:
-        return all(len(links_of) == len(self.nodes) - 1 for links_of in self.step.values())
+        """Return whether every node has a path to every rank."""
+        return all(len(links_of) == len(self.nodes) - 1 for links_of in self.next_link.values())
 
 
 def lay_out(topology: Topology, scale: str = "") -> Layout:
@@ -116,8 +117,8 @@ def lay_out(topology: Topology, scale: str = "") -> Layout:
     speed = _parse_scale(topology, scale)
     machine = _scale_machine(topology, speed)
     cables = _make_cables(machine)
-    step = {rank: _links_towards(machine, rank) for rank in nodes if rank < machine.ranks}
-    return Layout(machine, speed, nodes, cables, _make_funnels(machine), step)
+    next_link = {rank: _links_towards(machine, rank) for rank in nodes if rank < machine.ranks}
+    return Layout(machine, speed, nodes, cables, _make_funnels(machine), next_link)
 
 
 def _parse_scale(topology: Topology, scale: str) -> Fraction:
@@ -179,7 +180,7 @@ def _make_cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
 
 
 def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -> dict[int, int]:
-    """Return the next link to this rank by node: fewest ranks between, then fewest links, then the widest.
+    """Return by node the first link of its path to rank `target`: fewest ranks between, then fewest links, then widest.
 
     `dead`: links that no path takes.
     """
@@ -188,6 +189,7 @@ def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -
         into[head].append(link)
     # Dijkstra from the target against the direction of the links; keys are (links + tolls of ranks between, -width)
     next_link: dict[int, int] = {}
+    # entries: cost, -width of the path so far, first link of the path (-1: none), node
     queue: list[tuple[int, Fraction, int, int]] = [(0, Fraction(0), -1, target)]
     settled: set[int] = set()
     while queue:
@@ -215,7 +217,7 @@ def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -
 def _make_funnels(machine: Topology) -> tuple[Funnel, ...]:
     """Return a queue for each shared limit, at a node that all its links leave, or else one at which all arrive."""
     funnels: list[Funnel] = []
-    # an end of a cable can pass through one queue only
+    # an end of a cable can pass through one queue only: (node, peer, outward) of the ports that have one
     used: set[tuple[int, int, bool]] = set()
     for limit in machine.limits:
         funnel = _make_funnel(machine, limit.links, len(funnels), limit.bandwidth, used)
@@ -233,6 +235,7 @@ def _make_funnels(machine: Topology) -> tuple[Funnel, ...]:
 def _make_funnel(
     machine: Topology, links: Sequence[int], number: int, rate: Fraction, used: set[tuple[int, int, bool]]
 ) -> Funnel | None:
+    """Return the queue that limits exactly these links together; None if there is no such queue."""
     tails = {int(machine.link_src[link]) for link in links}
     heads = {int(machine.link_dst[link]) for link in links}
     # the limit is emulated where all its links leave, or else where all arrive
@@ -247,7 +250,7 @@ def _make_funnel(
 
 
 def _links_between(machine: Topology, node: int, peers: Iterable[int], outward: bool) -> set[int]:
-    """Return all links of the cables between a node and peers in one direction: they are only limited together."""
+    """Return all links of the cables between a node and peers in one direction: a queue limits all of them together."""
     near, far = (machine.link_src, machine.link_dst) if outward else (machine.link_dst, machine.link_src)
     return set(np.flatnonzero((near == node) & np.isin(far, list(peers))).tolist())
 
@@ -256,15 +259,17 @@ def _links_between(machine: Topology, node: int, peers: Iterable[int], outward: 
 
 
 def check_paths(layout: Layout, src: Sequence[int], dst: Sequence[int], route: object, table: Routes) -> None:
-    """Refuse a schedule that sends along other links than the lab does."""
+    """Raise Unsupported if a schedule sends along other links than the lab does.
+
+    `src`, `dst`, `route`: columns of its transfers; `route` indexes `table`, None: default routes.
+    """
     machine = layout.machine
-    routes_given = None if route is None else np.asarray(route, np.int32)
-    resolved = resolve(machine, np.asarray(src, np.int32), np.asarray(dst, np.int32), routes_given, table)
+    route_column = None if route is None else np.asarray(route, np.int32)
+    resolved = resolve(machine, np.asarray(src, np.int32), np.asarray(dst, np.int32), route_column, table)
     if len(resolved.faulty_rows):
         raise Invalid(f"the schedule's transfer {resolved.faults[0]}")
-    width = machine.nodes
     # check each distinct (src, dst, route) once
-    key = (np.asarray(src, np.int64) * width + np.asarray(dst)) * (len(resolved.table) + 1) + resolved.route
+    key = (np.asarray(src, np.int64) * machine.nodes + np.asarray(dst)) * (len(resolved.table) + 1) + resolved.route
     _, first = np.unique(key, return_index=True)
     for row in first.tolist():
         a, b = int(src[row]), int(dst[row])

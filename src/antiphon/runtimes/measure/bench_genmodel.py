@@ -28,6 +28,7 @@ from antiphon.units import format_seconds, format_size
 Progress = Callable[[str], None]
 MAX_RANKS = 4096
 ITEM = 4  # bytes of a float32
+# plan -> (planner, its options); "": no planner, see `_incast_schedule`
 PLANS = {"cps": ("colocated-ps", {}), "ring": ("ring", {"directions": 1}), "incast": ("", {})}
 
 
@@ -46,8 +47,8 @@ def bench_genmodel(
     """Time each plan among the first 2, 3, ... `ranks` ranks, for each size: medians of the slowest rank.
 
     They are schedules, run by the engine like all others. Each message goes in one piece, as the formulas assume. Under
-    a launcher `ranks` is the number of processes, and only the first has rows (the others None). Every element of the
-    results is checked. Missing if the runtime lacks something it needs.
+    a launcher `ranks` is the number of processes, and only the first one returns rows, all others None. Every element
+    of the results is checked. Raises Missing if the runtime lacks something it needs.
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, find("runtime", on).can.options)
@@ -57,7 +58,7 @@ def bench_genmodel(
         count = count_processes(ranks) if is_launched() else 4 if ranks is None else ranks
         checked_sizes = _check_arguments(count, sizes, plans, iterations, warmup)
         programs, cases, names = list[Runnable](), list[Case](), list[str]()
-        # One program per plan and number of ranks, one case per size of it.
+        # One program per plan and number of ranks, one case per program and size. split=0: messages are not cut.
         for group_size in range(2, count + 1):
             for name in dict.fromkeys(plans):
                 schedule = schedule_of(name, group_size)
@@ -98,10 +99,11 @@ def schedule_of(name: str, ranks: int) -> Schedule:
 
 
 def _incast_schedule(ranks: int) -> Schedule:
-    """Return a schedule in which every rank sends its block to all others at once, combining nothing (equation 6).
+    """Return a schedule in which every rank sends its block to all others at once, combining nothing (GenModel, Eq. 6).
 
     The largest buffer is what a rank receives."""
     pairs = [(src, dst) for src in range(ranks) for dst in range(ranks) if src != dst]
+    # rows (block, rank, contribution) and (block, rank, wanted contributions; None: all); block r is that of rank r
     relation = custom_relation([(r, r, r) for r in range(ranks)], [(src, dst, None) for src, dst in pairs], ranks)
     collective = Collective("custom", ranks, custom=relation)
     src, dst = np.array(pairs).T

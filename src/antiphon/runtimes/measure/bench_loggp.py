@@ -90,7 +90,7 @@ def busy(n: int, copies: int, ranks: int = 2, far: int = 1) -> Schedule:
 
 def _chain_schedule(moves: Sequence[Move], blocks: int, ranks: int, far: int) -> Schedule:
     """Return a schedule with a step per move, of block 0 (of rank 0) and block 1 (of rank 1). Both end with block 0."""
-    # the relation of a custom collective: who has a block, and who wants it
+    # the relation of a custom collective: rows (block, rank, contribution) and (block, rank, wanted ones; None: all)
     have, want = [(0, 0, 0), (1, far, 1)][:blocks], [(0, 0, None), (0, far, None), (1, 0, None)][: blocks + 1]
     collective = Collective("custom", ranks, custom=custom_relation(have, want, ranks))
     chunk, src, dst, src_slot, dst_slot = np.array(moves, np.int32).T
@@ -126,8 +126,8 @@ def bench_loggp(  # noqa: PLR0913
     d covers the gap (o_s + d >= g + (s-1) G) and is the actual delay. Each row has first quartiles of `iterations`
     runs; all sizes are measured once before any is repeated. Every byte that arrives is checked. `ranks`: among these,
     also measure messages at once, for the radices. `between`: measure from the first half of the ranks to the second,
-    which is on another host. Under a launcher only the first process has rows (the others None). Missing if the
-    runtime lacks something it needs.
+    which is on another host. Under a launcher only the first process returns rows, all others None. Raises Missing if
+    the runtime lacks something it needs.
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, find("runtime", on).can.options)
@@ -156,7 +156,7 @@ def bench_loggp(  # noqa: PLR0913
 
         def on_sizes_measured(size: int, seconds: Mapping[str, float]) -> None:
             rows.extend(_make_rows(seconds, size, work.n))
-            if progress is not None:
+            if progress is not None:  # each size has four rows; the first of them is the round trip
                 turn, latency = (len(rows) // 4 - 1) // len(checked_sizes) + 1, format_seconds(rows[-4].seconds / 2)
                 progress(f"{format_size(size)}: {latency} one way (repetition {turn} of {repetitions})")
 
@@ -182,7 +182,10 @@ def _measure_bursts(
 
 
 def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
-    """Return the greatest number of messages up to n of which, sent by several ports at once, the last goes alone."""
+    """Return the greatest number up to n that is 1 modulo the number of ports.
+
+    Ports send that many messages at once, so of these messages the last is sent alone.
+    """
     burst = next(figure for figure in fit_simultaneous(rows) if figure.kind == BURST)  # of small messages
     ports = burst.count or 1
     return n - (n - 1) % ports if ports < n else n
@@ -245,7 +248,7 @@ class _ChainMeasurement:
 
 
 def _choose_lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chains:
-    """Return the number of copies that cover a gap, and that cover the arrival of all messages."""
+    """Return the number of copies that last `cover` gaps, and the number that covers the arrival of all messages."""
     # seconds of one copy, from the difference of schedules with and without copies
     copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIAL_COPIES), 1e-9)
     arrival = max(seconds["many"] - seconds["one"], 0.0)
@@ -318,7 +321,7 @@ def fan_in(sources: Sequence[int], ranks: int) -> Schedule:
 
 
 def pairs(count: int, far: int, ranks: int) -> Schedule:
-    """Return a schedule in which each of the first `count` ranks sends to the rank `far` places on."""
+    """Return a schedule in which each rank i < `count` sends to rank i + `far`."""
     return _messages_at_once([(rank, far + rank) for rank in range(count)], ranks)
 
 
@@ -337,7 +340,7 @@ def _messages_at_once(messages: Sequence[tuple[int, int]], ranks: int, same_bloc
 
 @dataclass(frozen=True)
 class Place:
-    """A runtime and machine. `between`: measure from the first half of the ranks to the other half."""
+    """Where to measure: a runtime and machine. `between`: from the first half of the ranks to the second half."""
 
     on: str
     how: How

@@ -37,7 +37,8 @@ MPICH_NAMES = {
     "allgather": "ALLGATHER", "allreduce": "ALLREDUCE", "alltoall": "ALLTOALL", "broadcast": "BCAST",
     "reduce": "REDUCE", "reducescatter": "REDUCE_SCATTER_BLOCK",
 }  # fmt: skip
-# Algorithms that a rule can name, with their parameters: the suffix of the variable of each.
+# Algorithms that a rule of MPICH's selection file can name. By parameter of the rule: the suffix of its variable, as in
+# MPIR_CVAR_BCAST_TREE_KVAL.
 _EXCHANGE = {"k": "RECEXCH_KVAL", "single_phase_recv": "RECEXCH_SINGLE_PHASE_RECV"}
 _TREE = {"k": "TREE_KVAL", "is_non_blocking": "IS_NON_BLOCKING"}
 _PIPELINE = {**_TREE, "chunk_size": "TREE_PIPELINE_CHUNK_SIZE", "recv_pre_posted": "RECV_PRE_POST"}
@@ -68,14 +69,15 @@ RADICES = (2, 4, 8)  # values of the parameters k (KVAL) to try
 SEGMENT = 8192  # bytes, in a pipelined tree
 DYNAMIC = "coll_tuned_use_dynamic_rules"
 DEVICE, FALLBACK = "MPIR_CVAR_DEVICE_COLLECTIVES", "MPIR_CVAR_COLLECTIVE_FALLBACK"
-ALONE = {DEVICE: "none", FALLBACK: "error"}  # MPICH then never replaces the algorithm that is set
+NO_REPLACEMENT = {DEVICE: "none", FALLBACK: "error"}  # MPICH then never replaces the algorithm that is set
 NESTED = ("smp",)  # calls a collective within each host, where smp itself is not allowed: MPICH must replace it there
 
 
 @dataclass(frozen=True)
 class Library:
-    """An MPI library: the algorithms of every collective with their numbers. `file`: its libmpi, "" if unknown.
-    `always`: values of variables that are set with each algorithm."""
+    """A library of collectives (an MPI, or NCCL): by collective its algorithms, with their numbers.
+
+    `file`: an MPI's libmpi.so, "" if unknown. `always`: values of variables that are set with each algorithm."""
 
     name: str
     version: str
@@ -90,7 +92,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm with its parameters. `parameters`: as in a file of rules; `settings`: control variables."""
+    """An algorithm to try. `parameters`: as a file of rules states them. `settings`: control variables to set."""
 
     name: str
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -110,8 +112,8 @@ def library_here(mpi: Any) -> Library:
             algorithms = {kind: control.names(variable) for kind, variable in variables.items()}
             always = {DYNAMIC: 1}
             if name == MPICH:
-                values_of = {key: control.names(key) for key in ALONE}
-                always = {key: values_of[key][word] for key, word in ALONE.items() if word in values_of[key]}
+                values_of = {key: control.names(key) for key in NO_REPLACEMENT}
+                always = {key: values_of[key][word] for key, word in NO_REPLACEMENT.items() if word in values_of[key]}
             return Library(name, version[1], _libmpi_path(), algorithms, always)
     first = description.splitlines()[0] if description else "an MPI without a name"
     raise Unsupported(f"--library-only: knows the algorithms of Open MPI and MPICH, this is {quote(first)}")
@@ -132,7 +134,7 @@ def _libmpi_path() -> str:
 
 
 def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[Candidate]:
-    """Return the algorithms to measure for a size, by number; none if there is no choice."""
+    """Return the algorithms to measure for a size; none if there is no choice."""
     if kind not in library.algorithms:
         return []
     make = _of_open_mpi if library.name == OPEN_MPI else _of_mpich
@@ -144,7 +146,7 @@ def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterat
     """Yield Open MPI's algorithms with several segment sizes and fan-outs."""
     variable = _algorithm_variable(OPEN_MPI, kind)
     for name, number in library.algorithms[kind].items():
-        if not number or (name == "two_proc" and ranks != 2):
+        if not number or (name == "two_proc" and ranks != 2):  # number 0: Open MPI chooses
             continue
         segmented = name in SEGMENTED.get(kind, ())
         for segment, fan in product(SEGMENTS if segmented else (0,), FANS if name == "chain" else (0,)):
@@ -156,8 +158,8 @@ def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterat
 
 
 def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
-    """Yield MPICH's algorithms with several radices."""
-    del nbytes
+    """Yield MPICH's algorithms with several radices, the same for all sizes."""
+    del nbytes  # `candidates` calls both generators alike
     prefix = f"MPIR_CVAR_{MPICH_NAMES[kind]}"
     for name, parameters in MPICH_ALGORITHMS[kind].items():
         number = library.algorithms[kind].get(name)
@@ -178,7 +180,7 @@ def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[
 
 
 class Steering:
-    """Make the library use one algorithm after another, and reset it."""
+    """Set the library's control variables for one algorithm after another, and restore them."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi, self.control = mpi, Control(mpi)
@@ -215,7 +217,7 @@ def read_library(row: Mapping[str, Any]) -> Library:
 
 
 def main() -> None:
-    """Print the MPI of this process."""
+    """Print the MPI of this process as a line of JSON, or {"fault": reason} if it is not supported."""
     from mpi4py import MPI
 
     try:
@@ -232,7 +234,7 @@ _MAX_TEXT = 8192
 
 
 class Control:
-    """The integer control variables of this process's MPI. Unsupported if the MPI refuses a call."""
+    """The integer control variables of this process's MPI. Raises Unsupported if the MPI refuses a call."""
 
     def __init__(self, mpi: Any) -> None:
         self.calls = ctypes.CDLL(mpi.__file__)  # the library that mpi4py is linked to

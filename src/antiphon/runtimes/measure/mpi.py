@@ -54,7 +54,7 @@ class Mpi(Runtime):
 
 
 def split_row(on_row: RowCallback) -> Callable[[Row], None]:
-    """Return a function that gives `on_row` a row of a process, and its case."""
+    """Return a function that takes a row of a process, and calls `on_row` with the number of its case and the rest."""
     return lambda row: on_row(int(row["case"]), {key: value for key, value in row.items() if key != "case"})
 
 
@@ -76,7 +76,7 @@ def world_of_mpi() -> tuple[Any, Any] | None:
 def first_process(world_of: Callable[[], tuple[Any, Any] | None] = world_of_mpi) -> Iterator[bool]:
     """Yield whether this process decides what runs: True without a launcher, and in process 0 of a launch.
 
-    The others first take part in everything that process 0 runs within its own context, then yield False."""
+    All other processes first take part in everything that process 0 runs in its `with` block, then yield False."""
     launched = world_of()
     if launched is None:
         yield True
@@ -132,6 +132,7 @@ def run_job(
         return _raise_fault(rows, count, "the launcher")
 
     def add_row_here(row: Row) -> bool:
+        """Add a row; return whether to stop the processes early."""
         add_row(row)
         return enough() and len(rows) < len(cases)
 

@@ -2,12 +2,14 @@
 
 Started as `python -m antiphon.runtimes.measure.mpi_process FOLDER`: rank 0 reads the job there and prints a line for
 every case. If a launcher started the command itself, process 0 may `work` on one job after another; the others `follow`
-until it calls `dismiss`.
+until process 0 calls `dismiss`.
 
-A job has programs and cases (a program at one size). Process 0 broadcasts the job, then the numbers of the cases of
-each group; all processes of a case measure it together (`Process.run`). A case measures our program beside MPI's own
-collective: from Python (`NativePlan.bound`), or in a race in C (`MpiCalls`), as the preload library would call it; or
-only algorithms of the MPI library (`library_rows`).
+A job has programs and cases (a program at one size). Process 0 broadcasts the job, then for each group of cases, which
+are measured in turns, their numbers. All processes of a group measure it together (`Process.run`), by one of:
+
+    NativePlan.bound   our program beside MPI's own collective, called from Python
+    MpiCalls           the same race in C, as the preload library would call them
+    library_rows       only algorithms of the MPI library
 """
 
 from __future__ import annotations
@@ -143,14 +145,17 @@ class MpiCalls:
         self.handle = 0
 
 
-CALLS_FACTOR = 4  # C times this many times more short calls together than loops of Python do
+CALLS_FACTOR = 4  # calls per measurement in C, as a multiple of those in a loop of Python: C has less overhead
 MAX_COUNT = 2**31 - 1  # elements of a block: MPI counts them in an int
 
 
 def call_of(
     collective: Collective, comm: Any, case: Case, buffers: RankBuffers, program: OpenProgram
 ) -> MpiCall | None:
-    """Return the MPI call of a case; None if C cannot make it: in place, other types, operators, uneven blocks."""
+    """Return the MPI call of a case; None if C cannot make it.
+
+    C supports no calls in place, a few types and operators, and only blocks of equal size.
+    """
     if case.in_place or case.split is not None or case.op not in ("sum", "prod", "min", "max") or comm.size < 2:
         return None
     if data_type(case.dtype).name not in MPI_TYPES or len(set(collective.weights.tolist())) != 1:
@@ -172,7 +177,7 @@ class PreloadedCall(TimedCall):
         self.copies = buffers.collective.kind == "broadcast" and buffers.rank == buffers.collective.roots[0]
 
     def measure(self, count: int) -> float:
-        if self.copies:  # MPI has it in place only
+        if self.copies:  # MPI_Bcast has one buffer: the root's data must lie there
             self.buffers.target[:] = self.buffers.source
         return self.calls.measure(self.program, self.call, CALLS_FACTOR * count if count > 1 else 1)
 
@@ -204,7 +209,7 @@ class Job:
         return job
 
     def open(self, mpi: Any, world: Any) -> Process:
-        """Return this process's part of the job."""
+        """Return this process as a participant of the job."""
         return Process(self, mpi, world)
 
 
@@ -341,7 +346,7 @@ def follow(mpi: Any, world: Any) -> None:
     """Wait for jobs and take part in them, at all processes but 0."""
     while True:
         _wait_for_all(world)
-        job = world.bcast(None)
+        job = world.bcast(None)  # received from process 0, here and below
         if job is None:
             return
         process = job.open(mpi, world)

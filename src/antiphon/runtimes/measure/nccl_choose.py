@@ -7,9 +7,9 @@ Three races for each collective and size, each with NCCL's own choice among the 
     2  the fastest algorithm and protocol of 1 with several numbers of channels, unless it is far behind the own choice
     3  the fastest of 2 with several chunk sizes, where NCCL takes them (from 2.30, unless another tuner is in use)
 
-Each race confirms the winner of the one before, and the last counts: there a setting has to be faster than NCCL's own
-choice by more than 2 %. What no rule for NCCL can say (policy, registered buffers, MSCCL++) is measured but not chosen;
-notes say what it would gain.
+Each race measures the winner of the previous race again, and the last race decides: there a setting has to be faster
+than NCCL's own choice by more than 2 %. Settings that no rule file of NCCL can state (policy, registered buffers,
+MSCCL++) are measured but not chosen; notes state what they would gain.
 
 Example: at 64 MB of an allreduce 1 finds ring simple 20 % faster than NCCL's own choice, 2 finds 16 channels 4 % faster
 than that, 3 keeps NCCL's chunks. The table says ring simple, 16 channels, from the size between this and the next.
@@ -34,7 +34,7 @@ from antiphon.units import format_size
 
 CHUNK_SIZES = (2**17, 2**18, 2**19, 2**20, 2**22)
 MIN_CHUNKED = 2**20  # bytes: below, a message is hardly more than a chunk of each channel
-FIRST_VERSIONS = {"nvls": 21700, "nvls-tree": 21800, "pat": 22300}
+FIRST_VERSIONS = {"nvls": 21700, "nvls-tree": 21800, "pat": 22300}  # of NCCL, as NCCL_VERSION_CODE: 21700 is 2.17.0
 NVIDIA_ONLY = ("nvls", "nvls-tree", "collnet-direct", "collnet-chain")
 CHANGES = {  # what the program or its environment has to change for it
     "efficiency": "NCCL_CTA_POLICY=EFFICIENCY", "symmetric": "registered buffers and NCCL's symmetric kernels",
@@ -43,7 +43,7 @@ CHANGES = {  # what the program or its environment has to change for it
 
 
 def list_settings(library: Library, kind: str) -> Iterator[Candidate]:
-    """Yield what race 1 tries, without the default."""
+    """Yield the settings that race 1 tries besides NCCL's own choice."""
     version, nvidia = library.always["version"], library.name == "NCCL"
     for algorithm, protocol in list_algorithms(kind):
         if (nvidia or algorithm not in NVIDIA_ONLY) and version >= FIRST_VERSIONS.get(algorithm, 0):
@@ -63,8 +63,9 @@ def list_planners() -> tuple[str, ...]:
 class NcclRaces(LibraryRaces):
     """The three races.
 
-    `stage`: the current race, from 0. By collective and size: `stage_of`, the last race with rows; `beside`, rows of
-    what is measured but not chosen, by number of the setting. Setting 0 is NCCL's own choice (DEFAULT)."""
+    `stage`: the current race, numbered from 0 (race 1 is stage 0). By collective and size: `stage_of`, the last stage
+    with rows; `beside`, by number of the setting, rows of settings that are measured but not chosen. Setting 0 is
+    NCCL's own choice (DEFAULT)."""
 
     def find_library(self) -> Library:
         self.stage, self.stage_of = 0, dict[tuple[str, int], int]()
@@ -91,7 +92,8 @@ class NcclRaces(LibraryRaces):
                 tried.append(Candidate("mscclpp", {}, {"library": 1}))
             return list(range(len(tried)))
         rows = self.library_rows.get((kind, size), {})
-        best = min(  # names of algorithm and protocol have a blank
+        # the fastest algorithm with protocol: only their names have a blank
+        best = min(
             (n for n in rows if " " in tried[n].name), key=lambda number: relative_time(rows[number]), default=None
         )
         if best is None or (0 in rows and relative_time(rows[best]) > MAX_BEHIND * relative_time(rows[0])):
@@ -119,7 +121,7 @@ class NcclRaces(LibraryRaces):
         if self.tried[key][number].name in CHANGES:
             self.beside.setdefault(key, {})[number] = row
             return
-        if self.stage_of.get(key) != self.stage:  # what an earlier race measured was in other company
+        if self.stage_of.get(key) != self.stage:  # rows of an earlier race: other contestants, so not comparable
             self.stage_of[key], self.library_rows[key] = self.stage, {}
         super().add_library_row(key, number, row)
 

@@ -4,8 +4,8 @@ The processes are those of mpiexec or srun (mpi4py), or of torchrun (PyTorch's g
 antiphon.runtimes.measure.nccl_process FOLDER`. Messages between hosts only arrange the measuring.
 
 A job is that of `mpi_process`. A case with `library` is a setting of NCCL (`nccl_calls`), or MSCCL++'s library with
-NCCL's interface; one without is a plan, exported for MSCCL++'s executor.
-Contestants take turns with NCCL's own choice; a time is that of the GPU's clock for calls in a row, the slowest rank's.
+NCCL's interface. A case without `library` is a plan, exported for MSCCL++'s executor. Contestants take turns with
+NCCL's own choice. A time is measured by the GPU's clock over calls in a row; the slowest rank's counts.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from antiphon.runtimes.measure.loop import Measurement, RankBuffers, TimedCall
 from antiphon.runtimes.measure.mpi_process import CommPeers, Job, Process, main
 from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, Gpu, Nccl, Refused
 
-CALLS, LARGE = 20, 2**22  # calls that are timed together below LARGE bytes, else a quarter as many
+CALLS, LARGE = 20, 2**22  # CALLS are timed together below LARGE bytes, a quarter of them from there on
 MAX_COMMUNICATORS = 24  # that are kept: each has hundreds of megabytes of a GPU's memory
 Call = Callable[[], None]
 
 
 @dataclass
 class NcclJob(Job):
-    """`nccl`, `mscclpp`: the libraries; `plugin`: the tuner plugin by which chunks are set, "" for none; `plans`: by
-    program the files of its export for MSCCL++."""
+    """A job on GPUs. `nccl`, `mscclpp`: paths of the libraries (`mscclpp` "": none). `plugin`: the tuner plugin that
+    sets chunk sizes, "" for none. `plans`: by program the files of its export for MSCCL++."""
 
     vendor: str = "cuda"
     nccl: str = ""
@@ -51,7 +51,7 @@ class NcclJob(Job):
 
 
 class GpuBuffers(RankBuffers):
-    """Buffers of a rank, and the same on its GPU. `pointers`: of input and output there."""
+    """Buffers of a rank on the host, with copies on its GPU. `pointers`: addresses of input and output on the GPU."""
 
     def __init__(self, collective: Collective, rank: int, case: Case, gpu: Gpu, pointers: Sequence[int]) -> None:
         super().__init__(collective, rank, case)
@@ -69,12 +69,13 @@ class GpuBuffers(RankBuffers):
 
 
 class GpuCall(TimedCall):
-    """Calls in a row, timed by the GPU, after one that brings the ranks together."""
+    """`count` calls in a row, timed by the GPU, after one call that synchronizes the ranks."""
 
     def __init__(self, gpu: Gpu, call: Call, count: int) -> None:
         self.gpu, self.call, self.count = gpu, call, count
 
     def measure(self, count: int) -> float:
+        """Return the mean seconds of a call; the argument `count` is not used."""
         (begin, end), milliseconds = self.gpu.events, c_float()
         self.call()
         self.gpu.call("EventRecord", begin, self.gpu.stream)
@@ -93,6 +94,7 @@ class NcclProcess(Process):
         self.job: NcclJob = job
         self.world, self.peers = world, CommPeers(world)
         hosts = world.allgather(socket.gethostname())
+        # the GPU's number: how many earlier processes are on this host
         self.gpu = Gpu(job.vendor, hosts[: world.rank].count(hosts[world.rank]))
         self.folder = tempfile.TemporaryDirectory(prefix="antiphon-")
         table = Path(self.folder.name) / "chunks.txt"
@@ -101,7 +103,7 @@ class NcclProcess(Process):
         self.libraries = [Nccl(job.nccl, table if job.plugin else None)]
         self.libraries += [Nccl(job.mscclpp)] if job.mscclpp else []
         self.communicators: dict[tuple[tuple[str, int], ...], c_void_p] = {}
-        # Memory that can be registered, and that switches reach, for all cases.
+        # Input and output for all cases, in memory that can be registered and that NVLS switches can reach.
         self.size = max(case.nbytes for case in job.cases)
         nccl, size = self.libraries[0], c_size_t(self.size)
         self.pointers = [nccl.get(c_void_p, "MemAlloc", size) for _ in range(2)]
@@ -150,7 +152,7 @@ class NcclProcess(Process):
                 window = c_size_t(self.size), byref(c_void_p()), c_int(SYMMETRIC)
                 library.call("CommWindowRegister", new, c_void_p(pointer), *window)
             self.communicators[key] = new
-        self.communicators[key] = self.communicators.pop(key)  # those used last stand last
+        self.communicators[key] = self.communicators.pop(key)  # move it to the end: the least recently used is first
         return library.collective(collective, case, self.communicators[key], self.gpu.stream, self.pointers)
 
     def _choose_file(self, case: Case, collective: Collective, nbytes: int) -> str:
@@ -162,7 +164,9 @@ class NcclProcess(Process):
             for name, content in files.items():
                 (folder / name).write_bytes(content)
             module, root = runpy.run_path(str(folder / "register.py")), (*collective.roots, None)[0]
-            label = module["fitting"](collective.kind, nbytes, False, root, True, case.dtype)
+            label = module["fitting"](
+                collective.kind, nbytes, in_place=False, root=root, bindable=True, dtype=case.dtype
+            )
             for file, name, *_ in module["PLANS"]:
                 if name == label:
                     return str(folder / file)

@@ -4,10 +4,10 @@ A question is text in lines: what the user calls the machine, and for each proce
 (`process_line`). Two starts of the same allocation have the same question, so its hash finds a cached answer without
 probing the machine. The preloaded library writes the same text (preload_auto_plan.c):
 
-    antiphon auto 1 0.9
-    machine = -
-    ranks =
-    process 0b7c...2f host1 =0,1
+    antiphon auto 1 0.9               format 1, version of Antiphon
+    machine = -                       =$ANTIPHON_TOPOLOGY, digest of that file (-: no file)
+    ranks =                           =$ANTIPHON_RANKS
+    process 0b7c...2f host1 =0,1      boot id, host, =GPUs (see `Process`)
 
 An answer is a line of words separated by tabs, then a book (see `book`). The words: its origin ("planned", or "alike":
 for an isomorphic machine), the machine, the predicted gain, notes. A cached file is used if it and its folder belong to
@@ -35,7 +35,7 @@ TABLE, AUTO = "ANTIPHON_TABLE", "auto"
 MACHINE, RANKS = "ANTIPHON_TOPOLOGY", "ANTIPHON_RANKS"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 ENDING = ".plan"  # of cache files
-MAX_LETTERS = 200  # characters of a word of the question
+MAX_CHARACTERS = 200  # of a word of the question
 _FIRST_LINE = f"antiphon auto 1 {__version__}"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -84,11 +84,11 @@ def kept_name(text: str) -> str:
 
 def _as_word(text: str) -> str:
     """Replace everything that would end a word or a line."""
-    return re.sub(r"[^!-~]", "?", text)[:MAX_LETTERS]
+    return re.sub(r"[^!-~]", "?", text)[:MAX_CHARACTERS]
 
 
 def _file_digest(name: str) -> str:
-    """Return the digest of the file of this name, "-" if it is none: its content is part of the question."""
+    """Return the digest of the file of this name, "-" if there is none, so that its content is part of the question."""
     with suppress(OSError, ValueError):
         return hashlib.sha256(Path(name).read_bytes()).hexdigest()
     return "-"

@@ -3,11 +3,11 @@
 The engine is the C library that runs programs; the book holds the programs and the sizes they serve; the wire is the
 connections between the processes. `start_serving` returns a `Serving` made of the three, at every process.
 
-It only needs a channel by which every process gets the texts of all (`Processes.exchange`: an allgather of MPI, the
-store of PyTorch, or sockets), and uses it twice:
+It needs only an exchange, by which every process gets the texts of all processes (`Processes.exchange`: an allgather of
+MPI, the store of PyTorch, or sockets), and calls it twice:
 
-    1. each process sends how it can be reached; process 0 also its book and version
-    2. each process sends what it needs of the others to connect (`WireSetup.answer`), or the error that it had
+    1. each process sends its version and how it can be reached; process 0 also its book
+    2. each process sends what the others need to connect to it (`WireSetup.answer`), or the error that it had
 
 So an error of one process (a missing compiler, a wrong table) is raised at all of them, instead of leaving the others
 waiting. With the table `auto`, process 0 also looks for cached plans for the processes of the job, or starts a
@@ -92,7 +92,7 @@ def start_serving(
     """Start serving a group. Collective; only process 0 reads the table, and an error of one process is raised at all.
 
     `engine_of` and `setup_of` create the engine and the wire's setup; their errors count as this process's. `fill`:
-    make plans at once for calls that have no page, instead of leaving them to the library.
+    make plans at once for calls that have no page, instead of leaving them to the MPI or PyTorch library.
     """
     engine: Engine | None = None
     fields: dict[str, str] = {}
@@ -147,7 +147,11 @@ def start_serving(
 
 
 def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
-    """Return what process 0 adds to the first exchange: the book, and programs that all need from the start."""
+    """Return what process 0 adds to the first exchange: the book, and programs that all need from the start.
+
+    "learn": the allreduce by which learners compare times, "" unless they learn; "learned": results of earlier jobs.
+    "agree": not empty if a call ends only when all processes have succeeded. "base": see `base_program`.
+    """
     auto = isinstance(table, str | os.PathLike) and os.fspath(table) == AUTO
     learns = os.environ.get(LEARN, "") not in ("", "0") and group.ranks > 1
     path = os.environ.get(LEARNED, "")
@@ -233,11 +237,12 @@ def _raise_fault(group: Processes, messages: Sequence[dict[str, Any]]) -> None:
             raise error
 
 
+# Environment variables: choose among candidates for each call; the file of what was learned; see `Serving.agrees`
 LEARN, LEARNED, AGREE = "ANTIPHON_LEARN", "ANTIPHON_LEARNED", "ANTIPHON_AGREE"
 
 # ---- table auto ----
 
-WAIT = "ANTIPHON_AUTO_WAIT"
+WAIT = "ANTIPHON_AUTO_WAIT"  # environment variable: seconds to wait for plans before the program starts
 _DEFAULT_WAIT = 4.0  # seconds, where planning has no processor of its own
 _POLL = 0.005  # seconds
 
@@ -249,9 +254,9 @@ class AutoStart:
     book: Book | None  # plans from the cache
     program: bytes  # of an allreduce, by which the processes ask whether plans are ready (auto_turns)
     path: str  # the cache file
-    planning: PlanningProcess | None = None  # the subprocess of process 0 that plans
+    planning: PlanningProcess | None = None  # the subprocess that plans; at process 0 only
     answer: Answer | None = None  # the plans, if process 0 has them already
-    why: str = ""  # the reason if there are none
+    why: str = ""  # the reason why there are no plans
 
 
 def start_auto(group: Processes) -> AutoStart:
@@ -317,7 +322,7 @@ def _ask_for_plans(start: AutoStart, serving: Serving, group: Processes) -> None
     """Fill the row of the report, and have the group ask for plans unless it has them already."""
     row = serving.ledger.row(AUTO, "", "nothing", start.why or "planning has not ended")
     if start.answer is not None:
-        fill_row(row, start.answer, 1)
+        fill_row(row, start.answer, number=1)  # used from the first call on
     elif start.book is not None:
         row.served_by, row.why = "kept", "from call 1 on"
     else:
@@ -343,6 +348,8 @@ def print_once(error: Exception, prints: bool) -> None:
 
 
 def _install_hook(usual: object) -> None:
+    """Replace `sys.excepthook`, which is `usual`; errors that `print_once` did not mark still go there."""
+
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         prints = getattr(error, _PRINTS_ERROR, None)
         if prints is None or os.environ.get("ANTIPHON_DEBUG"):

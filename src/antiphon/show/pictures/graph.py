@@ -63,7 +63,7 @@ class Edge:
     forward: Fraction
     backward: Fraction
     limits: tuple[str, ...] = ()
-    count: int = 1  # number of equal links drawn as one, each of these speeds
+    count: int = 1  # number of equal edges that folding merged, each with these bandwidths
 
     @property
     def bandwidth(self) -> Fraction:
@@ -186,7 +186,10 @@ def fold_levels(graph: Graph) -> Iterator[Graph]:
 
 
 def _leaf_names(graph: Graph) -> list[str]:
-    """Return a name per node: the same for equal ranks connected to one switch only, "" for all other nodes."""
+    """Return a name per node, by which `_merge_nodes` merges: the same for ranks with equal links to one switch only.
+
+    "" for all other nodes.
+    """
     speed = {}
     for edge in graph.edges:
         speed[edge.a, edge.b] = speed[edge.b, edge.a] = (edge.kind, edge.forward, edge.backward)

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 
 from antiphon.show.pictures.graph import RANK, SWITCH, Graph
 
+# All lengths are in pixels; distances and angles were chosen by eye on the machines of the catalogue.
 Point = tuple[float, float]
 Frame = tuple[float, float, float, float, str]  # left, top, width, height, label
 _MARGIN = 26.0
@@ -115,7 +116,7 @@ def lay_out_part(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Dr
     if not switches:
         return _place_circles(graph, nodes)
     if graph.is_tree(nodes):
-        # the ranks of each switch
+        # hubs: switch -> its ranks
         hubs = {s: [n for n in graph.neighbours[s] if n in set(nodes) and n not in switches] for s in switches}
         if len(switches) <= 2 and all(3 <= len(ranks) <= 16 for ranks in hubs.values()):
             return _place_ranks_above(graph, hubs) if facing else _place_hubs(graph, hubs)
@@ -153,23 +154,23 @@ def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawin
     sizes = [1 + max(position[axis] for position in coordinates.values()) for axis in range(axes)][::-1]
     layers = sizes[2] if axes > 2 else 1  # up to 8 are drawn one behind the other (_DEPTH)
     cell, depth = _DEPTH.get(layers, (120.0, 0.0))
-    # offset of one step along each axis, the last axis first
-    step: list[Point] = [(cell, 0.0), (0.0, cell)]
+    # by axis, the last one first: the distance between neighbours along it
+    offset: list[Point] = [(cell, 0.0), (0.0, cell)]
     width, height = cell * sizes[0], cell * (sizes[1] if axes > 1 else 1)
     for axis in range(2, axes):
         if axis == 2 and depth:
-            step.append((depth * cell, -1.2 * depth * cell))
+            offset.append((depth * cell, -1.2 * depth * cell))
             width, height = width + depth * cell * (layers - 1), height + 1.2 * depth * cell * (layers - 1)
         elif axis % 2 or axis == 2:
-            step.append((width + 40, 0.52 * cell))
+            offset.append((width + 40, 0.52 * cell))
             width = (width + 40) * sizes[axis]
         else:
-            step.append((0.52 * cell, height + 40))
+            offset.append((0.52 * cell, height + 40))
             height = (height + 40) * sizes[axis]
     positions = {}
     for node, coordinate in coordinates.items():
-        x = sum(step[i][0] * p for i, p in enumerate(coordinate[::-1]))
-        y = sum(step[i][1] * p for i, p in enumerate(coordinate[::-1]))
+        x = sum(offset[i][0] * p for i, p in enumerate(coordinate[::-1]))
+        y = sum(offset[i][1] * p for i, p in enumerate(coordinate[::-1]))
         is_beside_router = graph.nodes[node].place.endswith("/rank")  # next to its router
         positions[node] = (x + 26, y + 28) if is_beside_router else (x, y)
     return fit_drawing(graph, positions)
@@ -184,7 +185,7 @@ def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
     for node in nodes:
         by_place[graph.nodes[node].place.rpartition("/")[0]].append(node)
     groups = list(by_place.values())
-    if max(map(len, groups)) <= 2 and len(groups) > 1:  # dies of packages: all on one circle, partners together
+    if max(map(len, groups)) <= 2 and len(groups) > 1:  # GPUs with two dies: all dies on one circle, pairs together
         groups = [[node for group in groups for node in group]]
     radius = max(70.0, max(map(len, groups)) * 8.7 + 20)
     columns = min(len(groups), 4)
@@ -359,7 +360,7 @@ def place_below_fabric(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequ
     side = _find_box_rows(graph, upper, level, rows)
     two_sided_levels = sorted({level[s] for s in outside if side[s] == "both"})
     one_sided_levels = max((level[s] for s in outside if side[s] != "both"), default=0)
-    # from the lowest switches to the boxes: cables stay steep
+    # from the lowest switches to the boxes; it grows with the width, so that cables stay steep
     box_distance = min(max(_LEVEL, column_width * columns / 8), 190.0)
     outer_height = (
         box_distance + (one_sided_levels - 1) * _LEVEL if one_sided_levels and rows == 2 else box_distance - _LEVEL

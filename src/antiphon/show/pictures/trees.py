@@ -51,7 +51,7 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     Arrows are coloured by their distance from the root; data that travels along no tree is coloured by step. If there
     are many roots, the trees of `root` are drawn, or of the first. A hop through switches is drawn along its links if
     only one rank sends (or receives) through them, else straight. `limits`: the bound that the title compares the rate
-    with. Unsupported above 128 nodes, which would not be readable.
+    with. Raises Unsupported above MAX_NODES nodes, which would not be readable.
     """
     check_drawable(topology)
     graph = graph_of(topology)
@@ -69,7 +69,7 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     panel_height = pad_top + panel_layout.drawing.height + pad_bottom + _CAPTION
     # Panels in a grid, below the title lines; a row of captions below each.
     columns, top = _count_columns(panel_width, len(shown)), 16.0 + 20 * len(title_lines)
-    width = max(
+    width = max(  # a character of the bold title is about 8.6 px wide, one of the other lines 7 px
         panel_width * columns,
         32 + max(legend_width, 8.6 * len(title_lines[0]), *(7.0 * len(text) for text in title_lines)),
     )
@@ -244,7 +244,7 @@ def _draw_panel(
 
 
 def _unambiguous_switches(tree: DataTree) -> set[int]:
-    """Return the switches through which all arrows come from one parent, so that their lines may share the rest."""
+    """Return the switches through which all arrows come from one parent: only there may arrows share a line."""
     if tree.shape == ANY:
         return set()
     parents: dict[int, set[int]] = defaultdict(set)
@@ -308,7 +308,7 @@ def _draw_switch(panel_layout: PanelLayout, number: int) -> str:
 
 
 def _draw_ranks(panel_layout: PanelLayout, tree: DataTree, colours: Sequence[str]) -> list[str]:
-    """Draw ranks: the root filled, those that it reaches rimmed in the colour of their hop, all others pale."""
+    """Draw ranks: the root filled, ranks of the tree rimmed in the colour of their hop, all others pale."""
     rims = {(a.src if a.inwards else a.dst): colours[a.number - 1] for a in reversed(tree.arrows)}
     shapes = []
     for number, node in enumerate(panel_layout.graph.nodes):
