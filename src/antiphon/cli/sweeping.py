@@ -97,7 +97,7 @@ def tune_with_store(
     coll: str, topo: str, out: Path | None, store: str, group: list[int] | None, only: str, options: dict[str, Any],
     json: bool,
 ) -> None:  # fmt: skip
-    """Print the plan of the store, or tune and store it."""
+    """Print the plan of the store, or tune and store it. `group`: the members; None: all ranks of the machine."""
     machine, members = arg.machine_and_group(topo, only, group)
     with show_progress() as progress:
         answer = sweeping.tune(coll, machine, store=store, ranks=members, progress=progress, **options)
@@ -159,7 +159,7 @@ def get_command(
     out: arg.Output = None, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Get a plan from a store without planning; exit code 1 if it is not there."""
-    coll, root, group = arg.split_collective(coll, None, "")
+    coll, root, group = arg.split_collective(coll, root=None, ranks="")
     machine, members = arg.machine_and_group(topo, only, group)
     answer = sweeping.get(
         coll, machine, store=store or None, nbytes=nbytes or None, model=model or None, planners=planner or (),
@@ -178,8 +178,8 @@ def collect_command(
 ) -> None:
     """Delete damaged entries, old ones, and the oldest beyond a size."""
     plan_store = sweeping.as_store(store or None)
-    limit = parse_size(max_bytes, "--max-bytes") if max_bytes else 0
-    age = None if older is None else older * 24 * 3600
+    limit = parse_size(max_bytes, "--max-bytes") if max_bytes else 0  # 0: no limit
+    age = None if older is None else older * 24 * 3600  # seconds
     deleted = plan_store.collect(limit, age)
     lines = [f"{plural(len(deleted), 'plan')} deleted from {plan_store.location}", *_stored_table(deleted)]
     emit([_stored_json(entry) for entry in deleted], "\n".join(lines), json)

@@ -189,9 +189,9 @@ def _explain_deviation(
 
 
 def growth(ranks: int, seconds: Sequence[float]) -> float:
-    """Return how the seconds (by size) grow per float: (last - first) / (floats) / (2 (N-1)/N * BETA), N ranks.
+    """Return the seconds per float, by the first and last size, divided by 2 (N-1)/N * BETA for N ranks.
 
-    The divisor 2 (N-1)/N * BETA is the least time that a server's link takes per float of an allreduce.
+    That is the least time that a server's link takes per float of an allreduce.
     """
     first, *_, last = SIZES.values()
     return (seconds[-1] - seconds[0]) / (last - first) / (2 * (ranks - 1) / ranks * float(BETA))

@@ -138,7 +138,7 @@ def replay(
 
     recorded = [call.seconds for call in undisturbed_job.calls]
     report("as it was")
-    as_recorded = run(undisturbed_job, recorded, False)
+    as_recorded = run(undisturbed_job, recorded, serial=False)
     classes = _classify_calls(job)
     prices: dict[tuple[str, int, int], Price | None] = {}
     for c in classes:
@@ -149,18 +149,18 @@ def replay(
         _price_or_recorded(prices[c.kind, c.nbytes, c.group], s)
         for c, s in zip(undisturbed_job.calls, recorded, strict=True)
     ]
-    with_ours = run(undisturbed_job, our_seconds, any(prices.values()))
-    free = run(undisturbed_job, [0.0] * len(recorded), False).step
+    with_ours = run(undisturbed_job, our_seconds, serial=any(prices.values()))
+    free = run(undisturbed_job, [0.0] * len(recorded), serial=False).step
     rows = _class_rows(job, classes, as_recorded, prices, library)
-    # each class takes two more simulations of all items: bound their total
+    # each class takes two more simulations of all items, and gives keys of its row, in seconds per step: "gain" with
+    # our price, "most" with 0 s, the most that any plan can gain
     class_count = min(MAX_CLASSES, MAX_MOVES // sum(map(len, job.ranks.values())))
     for row, c in list(zip(rows, classes, strict=True))[:class_count]:
         report(f"{c.kind} of {c.nbytes} bytes alone")
         calls = set(c.calls)
-        # our price or 0 s for one class, all others as recorded
         for key, seconds in (("gain", our_seconds), ("most", [0.0] * len(our_seconds))):
             variant_seconds = [seconds[k] if k in calls else recorded[k] for k in range(len(recorded))]
-            row[key] = as_recorded.step - run(undisturbed_job, variant_seconds, False).step
+            row[key] = as_recorded.step - run(undisturbed_job, variant_seconds, serial=False).step
     notes = list(job.notes)
     unpriced = sorted({c.kind for c in classes if prices[c.kind, c.nbytes, c.group] is None})
     if unpriced:
@@ -244,7 +244,8 @@ def _compare_buckets(
         if any(price is None for price, call in zip(prices, variant.calls, strict=True) if call.bucket):
             return None
         seconds = [_price_or_recorded(price, call.seconds) for price, call in zip(prices, variant.calls, strict=True)]
-        rows.append({"nbytes": size, "buckets": count, "seconds": run(variant, seconds, True).step})
+        step_seconds = run(variant, seconds, True).step  # serial, as in our runtimes
+        rows.append({"nbytes": size, "buckets": count, "seconds": step_seconds})
     if not is_timed:
         notes.append(
             "the trace does not show when each gradient was ready: those of a bucket are assumed to be ready evenly"

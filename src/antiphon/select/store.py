@@ -52,7 +52,7 @@ SAME_SECONDS = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What a stored answer is for. Custom collectives and uneven blocks cannot be asked for (Unsupported)."""
+    """A request that a store can answer. Raises Unsupported for custom collectives, uneven blocks and several roots."""
 
     machine: Topology
     collective: Collective
@@ -90,8 +90,8 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nbytes: int
     planner: str
     seconds: float
-    least_seconds: float | None = None  # no schedule takes less, under the same model
-    library_seconds: float | None = None  # of the library that serves these machines today, by its model
+    least_seconds: float | None = None  # lower bound under the same model; None: unknown
+    library_seconds: float | None = None  # predicted for the library (NCCL); None: unknown
 
     @property
     def gap(self) -> float | None:
@@ -118,7 +118,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Stored:
-    """A line of the list of a store."""
+    """An entry as `entries` lists it."""
 
     address: str
     nbytes: int  # of the entry
@@ -329,7 +329,7 @@ def answer(question: Question, store: Store | None = None, **options: Any) -> An
 
 
 def answer_of(tuning: Tuning, question: Question) -> Answer:
-    """Return the figures of a tuning for one collective at every size that was asked for."""
+    """Return the plan and the figures of a tuning for one collective at every size of the question."""
     plan, kind = tuning.plan, question.collective.kind
     limit = tuning.limits.get(kind)
     rows = tuple(

@@ -4,10 +4,10 @@ A cell is a machine and a collective; planning it is a question to the store. Ce
 fabric under two names) are planned once. What the store holds is not planned again, so an interrupted sweep continues.
 The table is in the order of the sweep's file, independent of the order of planning.
 
-Machines are compared by their relative time: for each collective and size the time over that of the fastest machine;
-over all of them the geometric mean. A machine is on the Pareto front of a price list if no other is as cheap and as
-fast, and better in one of both. Example: A costs 1 and takes 2.0, B costs 2 and takes 1.0, C costs 2 and
-takes 1.5: A and B are on the front.
+Machines are compared by their relative time: the geometric mean, over collectives and sizes, of the time divided by
+that of the fastest machine. A machine is on the Pareto front of a price list if no other machine beats it, that is, is
+at least as cheap and as fast, and strictly better in price or time. Example: A costs 1 and takes 2.0, B costs 2 and
+takes 1.0, C costs 2 and takes 1.5: A and B are on the front.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SweepResult(Explorable):
     """The table of a sweep: the figures of every cell, in the order of its file."""
 
     request: SweepRequest
-    answers: tuple[tuple[Row, ...] | str, ...]  # of each cell its figures by size, or why there are none
+    answers: tuple[tuple[Row, ...] | str, ...]  # by cell: its figures, a row per size, or why it has none
     planned: int  # questions that this run planned; the others were in the store, or refused
     complete: bool = True  # False: interrupted
 
@@ -103,7 +103,9 @@ class SweepResult(Explorable):
         relative = math.exp(math.fsum(logs) / len(logs)) if logs and not refused else None
         prices = {name: by_machine[machine] for name, by_machine in self.request.prices.items()}
         ranks = self.request.ranks.get(machine)
-        return MachineResult(machine, ranks, relative, max(gaps, default=None), prices, (), refused)
+        return MachineResult(
+            machine, ranks, relative, max(gaps, default=None), prices, on_front=(), refused=refused
+        )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON. Keys are stable."""
@@ -139,9 +141,9 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
     with reading(name):
         table = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8", "replace"), newline=""))
         head = list(table.fieldnames or ())
-        if head[:8] != COLUMNS or head[-1:] != ["refused"]:
+        if head[: len(COLUMNS)] != COLUMNS or head[-1:] != ["refused"]:
             raise Invalid(f"is no result of `antiphon sweep -o`; its columns are {', '.join(COLUMNS)}, prices, refused")
-        prices: dict[str, dict[str, float | None]] = {label: {} for label in head[8:-1]}
+        prices: dict[str, dict[str, float | None]] = {label: {} for label in head[len(COLUMNS) : -1]}
         ranks: dict[str, int] = {}
         answers: dict[tuple[str, str], list[Row] | str] = {}
         for number, row in enumerate(table, start=2):
@@ -159,9 +161,12 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
         if not answers:
             raise Invalid("holds no rows")
     sizes = sorted({row.nbytes for rows in answers.values() if not isinstance(rows, str) for row in rows})
-    cells = tuple(Cell(machine, kind, None, a if isinstance(a, str) else "") for (machine, kind), a in answers.items())
-    request = SweepRequest(cells, tuple(sizes), prices, 0.0, ranks)
-    return SweepResult(request, tuple(a if isinstance(a, str) else tuple(a) for a in answers.values()), 0)
+    cells = tuple(
+        Cell(machine, kind, question=None, refused=a if isinstance(a, str) else "")
+        for (machine, kind), a in answers.items()
+    )
+    request = SweepRequest(cells, tuple(sizes), prices, budget=0.0, ranks=ranks)
+    return SweepResult(request, tuple(a if isinstance(a, str) else tuple(a) for a in answers.values()), planned=0)
 
 
 def _read_row(row: Mapping[str, str]) -> Row:
@@ -206,7 +211,7 @@ def _with_fronts(result: MachineResult, results: list[MachineResult]) -> Machine
 def run_sweep(
     request: SweepRequest, *, store: Store | None = None, engine: str = "processes", progress: Progress | None = None
 ) -> SweepResult:
-    """Plan every cell, and return the table. Ctrl-C returns what there is; the store keeps it for the next time."""
+    """Plan every cell, and return the table. After Ctrl-C it has the cells planned so far, which the store keeps."""
     figures: dict[int, tuple[Row, ...] | str] = {i: c.refused for i, c in enumerate(request.cells) if c.refused}
     cells_of: dict[str, list[int]] = {}  # cells with the same question, by its address in the store
     for i, cell in enumerate(request.cells):

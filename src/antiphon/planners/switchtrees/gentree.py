@@ -175,12 +175,13 @@ def _to_schedule(
     """Return the schedule of a plan, with routes."""
     kind, count = collective.kind, tree.servers
     server_of_member = np.argsort(tree.member)  # the inverse permutation
+    # by block, the server that ends with its sum; only an allreduce may choose it
     owner = server_of_member if kind != "allreduce" else block_owners(tree, choices[0])
     # The reducescatter half; an allgather runs it backwards.
     half = plan_rows(tree, choices, owner)
     rank = np.array(collective.members, np.int32)[tree.member]
     gather_step = np.int32(half.steps - 1) - half.step
-    halves = {
+    halves = {  # by collective: (step, src, dst, op) of each half
         "reducescatter": [(half.step, half.src, half.dst, REDUCE)],
         "allgather": [(gather_step, half.dst, half.src, COPY)],
     }

@@ -3,9 +3,9 @@
 `antiphon tune --library-only` calls `tune_library`; nccl_choose.py does the same with the settings of NCCL.
 
 At every size each algorithm that the library can be set to use (by control variables, see `library`) takes turns with
-the library's default; in a race of their own, so do our best schedules by the model. Only an algorithm that is faster
-than the default beyond the noise (TIE_RATIO) is chosen. The result is a table that leaves every range to the library
-and names the algorithm to use, and beside it the best schedule of ours with its time.
+the library's default. Our best schedules by the model do so in a race of their own. Only an algorithm that is faster
+than the default beyond the noise (TIE_RATIO) is chosen. The result is a table that leaves every range to the library.
+It names the algorithm to use, and beside it our best schedule with its time.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Best:
 def tune_library(collective: Any, topology: Topology | str, **options: Any) -> MeasuredTuning | None:
     """Like `tune_measured`, but race the library's own algorithms at every size.
 
-    There are two races per size: the algorithms with the library's default, and the `few` (2) best of ours with that
-    default. All entries are left to the library ("served_by"), and claim as `library` the algorithm to use: "default"
-    unless one is faster by more than 2 %. Their schedule is the best of ours, with its times."""
+    There are two races per size, each with the library's default: its algorithms, and our `few` (default 2) best
+    schedules. All entries of the plan are left to the library ("served_by"). Their claim `library` is the algorithm to
+    use: "default" unless one is faster by more than 2 %. Their schedule is our best one, with its times."""
     options.setdefault("few", FEW)
     on = options.get("on", "mpi")
     if not find("runtime", on).can.algorithms:
@@ -93,7 +93,7 @@ class LibraryRaces(Races):
     def measure_and_choose(self, deterministic: bool) -> MeasuredTuning:
         tuning = self.tuning
         self.library = self.find_library()
-        # both by collective and size; the rows by number in `tried`
+        # by collective and size: the algorithms tried; their rows, by index in `tried`
         self.tried: dict[tuple[str, int], list[Candidate]] = {}
         self.library_rows: dict[tuple[str, int], dict[int, Row]] = {}
         ours: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
@@ -129,12 +129,13 @@ class LibraryRaces(Races):
         programs, own_cases, own_owners = super().cases()
         cases, owners = list[Case](), list[Owner]()
         for case, owner, next_owner in zip(own_cases, own_owners, [*own_owners[1:], None], strict=True):
-            if self.measures_ours:
+            if self.measures_ours:  # our races have even numbers, the library's odd ones
                 cases.append(replace(case, race=2 * (case.race or 0), seconds=OUR_SHARE * case.seconds))
                 owners.append(owner)
             kind, size, _ = owner
             if next_owner is not None and next_owner[:2] == owner[:2]:
                 continue
+            # after our last case of a collective and size: the cases of the library
             members = list(self.tuning.plans[kind].collective.members)
             share = (1 - OUR_SHARE) * case.seconds
             library_case = replace(case, ranks=members, race=2 * (case.race or 0) + 1, seconds=share)
@@ -169,7 +170,7 @@ class LibraryRaces(Races):
         self.library_rows.setdefault(key, {})[number] = row
 
     def best_number(self, key: tuple[str, int]) -> int | None:
-        """Return the fastest algorithm by its number; 0, the default, where that is as good; None without any."""
+        """Return the index of the fastest algorithm; 0, the default, if that is as fast; None if none was measured."""
         rows = self.library_rows.get(key, {})
         number = min(rows, key=lambda n: (relative_time(rows[n]), n), default=None)
         if number and 0 in rows and relative_time(rows[0]) <= TIE_RATIO * relative_time(rows[number]):
@@ -177,8 +178,15 @@ class LibraryRaces(Races):
         return number
 
     def _best_at_size(self, kind: str, size: int, rows: Mapping[int, Row]) -> Best | None:
-        """Return the best at a size; None if the library was not measured. A single algorithm counts as the default."""
-        ours = choose_best_at(size, self.tuning.shortlist[kind], None, rows, True, self.case(kind, size).nbytes)
+        """Return the best at a size; None if the library was not measured.
+
+        If the library has no choice of algorithms, the time of its default is that of the race with our schedules.
+        """
+        measured_bytes = self.case(kind, size).nbytes
+        ours = choose_best_at(
+            size, self.tuning.shortlist[kind], order=None, rows=rows, library_may_serve=True,
+            measured_bytes=measured_bytes,
+        )  # fmt: skip
         number = self.best_number((kind, size))
         if number is not None:
             return Best(ours, self.tried[kind, size][number], self.library_rows[kind, size][number])
@@ -204,6 +212,7 @@ def library_entries(
 
 
 def _group_claims(group: Sequence[Best], library: Mapping[str, str], on: str) -> dict[str, Any]:
+    """Return the claims of a range of sizes with one algorithm; the figures are those of its last size."""
     measurements = [_size_row(best) for best in group]
     last = {key: value for key, value in measurements[-1].items() if key not in ("nbytes", "algorithm")}
     algorithm = group[0].algorithm

@@ -145,7 +145,7 @@ class MpiCalls:
         self.handle = 0
 
 
-CALLS_FACTOR = 4  # calls per measurement in C, as a multiple of those in a loop of Python: C has less overhead
+CALLS_FACTOR = 4  # short calls that are timed together in C, as a multiple of those in a loop of Python
 MAX_COUNT = 2**31 - 1  # elements of a block: MPI counts them in an int
 
 

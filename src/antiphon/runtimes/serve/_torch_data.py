@@ -31,7 +31,7 @@ _OPERATORS = (
 _OPERATOR_NAMES = {
     **dict(_OPERATORS), ReduceOp.BAND: "band", ReduceOp.BOR: "bor", ReduceOp.BXOR: "bxor",
 }  # fmt: skip
-_BOOLEAN_OPERATORS = {"sum": "max", "max": "max", "min": "min", "prod": "min"}
+_BOOLEAN_OPERATORS = {"sum": "max", "max": "max", "min": "min", "prod": "min"}  # on 0 and 1: or is max, and is min
 
 
 def array_of(tensor: torch.Tensor) -> Array:
@@ -74,7 +74,7 @@ def find_reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
     name = next((name for operator, name in _OPERATORS if op == operator), "")
     if not name:
         return None
-    factor = op.__getstate__()[1] if op == ReduceOp.PREMUL_SUM else None
+    factor = op.__getstate__()[1] if op == ReduceOp.PREMUL_SUM else None  # (operator, factor)
     if factor is not None and not dtype.is_floating_point:
         return None
     if dtype in _NUMPY_TYPES or dtype is torch.bfloat16:
@@ -99,7 +99,7 @@ def as_contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def put_back(copy: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy elements back from a copy, as made by `as_contiguous`, unless it is the tensor itself."""
+    """Copy the elements of `copy` (by `as_contiguous`) back to `tensor`, unless both are the same memory."""
     if copy.data_ptr() != tensor.data_ptr() or copy.stride() != tensor.stride() or copy.is_conj() != tensor.is_conj():
         with torch.no_grad():
             tensor.detach().copy_(copy.view(tensor.shape))

@@ -75,7 +75,7 @@ def comm(
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Invalid(f"{name}: expected a whole number from {low} to {high}, got {quote(value)}")
     serving = over_sockets(rank, ranks, address, table, timeout, compiler, secret) if ranks > 1 else None
-    return Comm(rank, ranks, serving, None, timeout)
+    return Comm(rank, ranks, serving, library=None, timeout=timeout)
 
 
 def _connect_by_mpi(communicator: Any, table: Any, timeout: float, compiler: str) -> Comm:
@@ -227,7 +227,7 @@ class Comm:
         if not _in_place(target, elements, self.rank * unit, "its own block of x"):
             self._serve_call(kind, unit, elements, target, op, root)
             return result
-        if kind == "reducescatter":  # combined within x
+        if kind == "reducescatter":  # the engine combines in the memory of x
             _refuse_read_only(elements, "x")
         self._serve_call(kind, unit, None, elements, op, root)
         return result
@@ -247,7 +247,10 @@ class Comm:
     def _serve_call(
         self, kind: str, unit: int, source: Array | None, target: Array, op: str = "sum", root: int = -1
     ) -> None:
-        """Serve a call by a plan, else by the MPI library. `unit`: elements of a block; no `source`: in place."""
+        """Serve a call by a plan, else by the MPI library. `unit`: elements of a block; no `source`: in place.
+
+        `op`: of no effect if the collective does not combine. `root`: -1 if it has none.
+        """
         combine_of(op)
         with self._lock:
             if self._closed:
@@ -259,7 +262,7 @@ class Comm:
             nbytes = self._serving.nbytes(kind, unit, target.dtype.itemsize)
             self._serving.begin(kind, unit * target.dtype.itemsize, type_code(target.dtype), op, root)
             call = Call(kind, nbytes, root)
-            page = self._serving.find(call, self.timeout, self._library is not None, learns=True)
+            page = self._serving.find(call, self.timeout, library=self._library is not None, learns=True)
             if page is not None:
                 self._serving.run(page, unit, source, target, op, self.timeout)
                 return
@@ -318,7 +321,10 @@ def _check_target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _in_place(block: Array, array: Array, offset: int, name: str) -> bool:
-    """Whether `block` is the memory of `array` from element `offset` on; Invalid where they overlap otherwise."""
+    """Return whether `block` is the memory of `array` from element `offset` on; Invalid if they overlap otherwise.
+
+    `name`: what the block must be for a call in place, for the error.
+    """
     # Three cases: disjoint, exactly the expected block, or a wrong overlap.
     block_address, array_address = address(block), address(array)
     if not len(block) or block_address >= array_address + array.nbytes or array_address >= block_address + block.nbytes:
