@@ -207,10 +207,10 @@ def _cycle_lengths(element: Symmetry, roots: Longs) -> list[int]:
     [2, 3]
     """
     step = np.searchsorted(roots, element[roots])
-    least = np.arange(len(roots))  # by root: the least root of its cycle that was reached so far
+    least_root = np.arange(len(roots))  # by root: the least root of its cycle that was reached so far
     for _ in range(len(roots).bit_length()):
-        least, step = np.minimum(least, least[step]), step[step]
-    return np.unique(least, return_counts=True)[1].tolist()
+        least_root, step = np.minimum(least_root, least_root[step]), step[step]
+    return np.unique(least_root, return_counts=True)[1].tolist()
 
 
 def permutation_power(element: Symmetry, times: int) -> Symmetry:
