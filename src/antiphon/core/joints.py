@@ -100,12 +100,12 @@ def joints_of(schedule: Schedule) -> Joints | None:
     of_row[joint_rows] = number
     order = order_of(number, count)
     ranks = schedule.collective.ranks
-    ends = [
+    end_counts = [  # of sources, and of destinations
         # Count the distinct ranks per joint, not its rows: rows may share a source or a destination.
         np.bincount(distinct(number * ranks + end[joint_rows]) // ranks, minlength=count)
         for end in (schedule.src, schedule.dst)
     ]
-    return Joints(of_row, joint_rows[order], pointers(number[order], count), ends[0], ends[1])
+    return Joints(of_row, joint_rows[order], pointers(number[order], count), *end_counts)
 
 
 def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:

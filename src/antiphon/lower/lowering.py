@@ -80,7 +80,7 @@ class OperationTable:
 
     def when(self) -> Longs:
         """Return the time of every operation."""
-        return np.concatenate([c[4] for c in self.columns])
+        return np.concatenate([time for _, _, _, _, time, _ in self.columns])
 
     def all(self, table_name: str, width: int) -> list[Longs]:
         """Return the concatenated columns of one of the tables, which has `width` columns."""
@@ -119,7 +119,7 @@ def assemble_program(
     joint = np.full(len(order) if table.joint else 0, -1, np.int64)
     for operations, operation_joints in table.joint:
         joint[number[operations]] = operation_joints
-    finish = _finish_table(prepared)
+    finish_rank, finish_begin, finish_end, finish_base, divisor = _finish_table(prepared)
     planner = schedule.provenance.get("planner")
     return Program(
         schedule.collective, prepared.in_place, channels,
@@ -133,7 +133,7 @@ def assemble_program(
         peer[order], pieces[order], when[order],
         pointers(number[operation], len(order)), begin[part_order], end[part_order], base_number[base[part_order]],
         pointers(edges // max(len(order), 1), len(order)), edges % max(len(order), 1),
-        pointers(finish[0], ranks), finish[1], finish[2], base_number[finish[3]], finish[4], joint,
+        pointers(finish_rank, ranks), finish_begin, finish_end, base_number[finish_base], divisor, joint,
     )  # fmt: skip
 
 
@@ -401,7 +401,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Access
         return
     line, order, collective = prepared.line, prepared.values.order, prepared.schedule.collective
     ends, members = prepared.analysis.outputs, len(collective.members)
-    when, pieces = table.when(), np.concatenate([c[3] for c in table.columns])
+    when, pieces = table.when(), np.concatenate([pieces for _, _, _, pieces, _, _ in table.columns])
     # Readers of the initial content of places that are overwritten.
     old = order.initial[accesses.read]
     version, reader = accesses.read[old], accesses.reader[old]

@@ -45,12 +45,12 @@ def abilities_of(topology: Topology, collective: Collective) -> dict[int, Abilit
         return {}
     pairs = np.unique(np.stack([topology.link_src, topology.link_dst], axis=1), axis=0)
     into, out = (np.bincount(pairs[:, side], minlength=topology.nodes) for side in (1, 0))
-    twice, helping = wanted_twice(collective), {}
+    is_wanted_twice, helping = wanted_twice(collective), {}
     for node in range(topology.ranks, topology.nodes):
         ability = topology.ability(node)
         # A switch can only help where several links meet and something leaves again.
         reduces = ability.reduce and collective.combining and into[node] > 1 and out[node] > 0
-        multicasts = ability.multicast and twice and out[node] > 1 and into[node] > 0
+        multicasts = ability.multicast and is_wanted_twice and out[node] > 1 and into[node] > 0
         if reduces or multicasts:
             helping[node] = replace(ability, reduce=bool(reduces), multicast=bool(multicasts))
     return helping
@@ -137,22 +137,22 @@ def time_in_switches(
     weight, members = int(collective.weights[0]), collective.members
     cables = _find_cables(topology, abilities)
     # switches without a limit on joints per step
-    able = {
+    capable = {
         s: ability for s, ability in abilities.items() if ability.reduce and ability.multicast and not ability.at_once
     }
-    joined = {switch: [rank for rank in members if (rank, switch) in cables] for switch in able}
+    joined = {switch: [rank for rank in members if (rank, switch) in cables] for switch in capable}
     options = []
     # Option 1: one switch joins all members.
-    for switch, ability in able.items():
+    for switch, ability in capable.items():
         if len(joined[switch]) == len(members):
             slowest = min(cables[rank, switch] for rank in members)
             how = "attained where every rank combines its share in the switch, which copies it to all"
             options.append((_crossing_share(ability, len(members)) * weight / slowest, how))
     # Option 2: a switch per box, and switches between the boxes for the i-th rank of each box.
-    boxes = {switch: joined[switch] for switch, ability in able.items() if not ability.through and joined[switch]}
-    times = _times_between_boxes(boxes, {s: ranks for s, ranks in joined.items() if able[s].through}, cables)
+    boxes = {switch: joined[switch] for switch, ability in capable.items() if not ability.through and joined[switch]}
+    times = _times_between_boxes(boxes, {s: ranks for s, ranks in joined.items() if capable[s].through}, cables)
     if times and sorted(rank for ranks in boxes.values() for rank in ranks) == list(members):
-        times += [_crossing_share(able[s], len(boxes[s])) / cables[rank, s] for s in boxes for rank in boxes[s]]
+        times += [_crossing_share(capable[s], len(boxes[s])) / cables[rank, s] for s in boxes for rank in boxes[s]]
         how = "attained where the switches of boxes combine and copy, and one between them combines what they have"
         options.append((max(times) * weight, how))
     return min(options, default=None)

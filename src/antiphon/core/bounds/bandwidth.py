@@ -180,7 +180,7 @@ class BandwidthSearch:
         # Balanced switches can be split off (Lovasz, Mader) without lowering any cut between ranks, so trees exist.
         if not self.topology.limits and self.balanced and self.all_ranks:
             return self._conclude(True, "attained by packing trees: all ranks take part, every switch is balanced")
-        self._limit_cuts()
+        self._offer_limit_cuts()
         solved = self._solve_program()
         if solved and self.all_ranks and not self.abilities:
             return self._conclude(True, f"{_OPTIMUM}, attained by packing trees")
@@ -190,7 +190,7 @@ class BandwidthSearch:
             return self._conclude(None, "ranks outside the group may relay: not known to be attainable")
         return self._conclude(None, f"shared limits or unbalanced switches, {self._unsolved}")
 
-    def _limit_cuts(self) -> None:
+    def _offer_limit_cuts(self) -> None:
         """Offer the cuts around the links of each shared limit: simpler than a dual, and the linear program may be too
         large.
         """
@@ -233,6 +233,7 @@ class BandwidthSearch:
             / float((into if family.kind == "to" else out)[family.ranks[0]])
             for family in families
         ]
+        # in descending order of times
         return [families[i] for i in np.argsort(times, kind="stable")[: -_SEARCHED_RANKS - 1 : -1].tolist()]
 
     def _bound_unicast(self) -> Proved:
@@ -245,7 +246,7 @@ class BandwidthSearch:
 
     def _bound_concurrent_flow(self) -> Proved:
         """Bound a collective in which every datum has one destination: even routing first, then the linear program."""
-        self._limit_cuts()
+        self._offer_limit_cuts()
         times = []
         # A routing gives an upper bound; where it meets a witness, both are optimal and no program is needed.
         for routing in even_routings(self.topology, self.needs):
@@ -255,7 +256,7 @@ class BandwidthSearch:
                 return self._conclude(True, _SPREAD)
         if self._solve_program():
             return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
-        self._middle_cuts()
+        self._offer_middle_cuts()
         if any(self._is_attained(time) for time in times):
             return self._conclude(True, _SPREAD)
         return self._conclude(None, f"the best of the cuts tried; {self._unsolved}")
@@ -265,7 +266,7 @@ class BandwidthSearch:
         assert self.best is not None
         return time <= float(self.best.time) * (1 + CLOSE)
 
-    def _middle_cuts(self) -> None:
+    def _offer_middle_cuts(self) -> None:
         """Offer the cuts through the middle of grids and tori, and halves of other machines."""
         needs, ranks = self.needs, self.topology.ranks
         if ranks > _HALVED_RANKS:
@@ -332,7 +333,7 @@ class BandwidthSearch:
         members = self.collective.members
         supply: dict[tuple[int, ...], int] = {(members[0],): 1}
         least_capacity = min(self._offer_tightest_cut(supply, members, back) for back in (False, True))
-        self._limit_cuts()
+        self._offer_limit_cuts()
         no_limits = not self.topology.limits
         self._offer_both_directions()
         in_switch = (
@@ -345,9 +346,9 @@ class BandwidthSearch:
         # On large machines the weakest partition is mostly "every rank alone" or "every host": if one of these is
         # attained, or links alone show that none is weaker, the exact search (a cut per rank) is not needed.
         is_large = len(members) > _RANKS_BY_PLACE
-        if is_large and self._by_places():
+        if is_large and self._offer_place_partitions():
             return self._conclude(True, _IN_HALVES)
-        partitions = self._limit_partitions()
+        partitions = self._offer_limit_partitions()
         if not (is_large and self._is_weakest(least_capacity)):
             partitions = self._offer_partitions(self.network) + partitions
         if no_limits and self.all_ranks and not self.topology.switches and self.network.symmetric:
@@ -356,7 +357,7 @@ class BandwidthSearch:
             if self.all_ranks and self._two_phase_time() == self._best_time:
                 return self._conclude(True, _IN_HALVES)
             return self._conclude(None, "not known to be attainable")
-        self._allreduce_program(partitions)
+        self._offer_allreduce_duals(partitions)
         return self._conclude(None, "not known to be attainable")
 
     def _is_weakest(self, least_capacity: Fraction) -> bool:
@@ -371,7 +372,7 @@ class BandwidthSearch:
         assert weights is not None
         return self.best.time * least_capacity * self.topology.resources.scale >= 2 * int(weights[0])
 
-    def _by_places(self) -> bool:
+    def _offer_place_partitions(self) -> bool:
         """Offer the partitions into ranks and into hosts; True if an allreduce attains the time that they prove."""
         if not self.all_ranks or self.abilities:
             return False
@@ -395,7 +396,7 @@ class BandwidthSearch:
             self.offer_witness(partitions[-1])
         return partitions
 
-    def _limit_partitions(self) -> list[Partition]:
+    def _offer_limit_partitions(self) -> list[Partition]:
         """Offer the partitions that shared limits suggest, and return them."""
         partitions = []
         for part_sets in limit_partitions(self.topology, self.collective.members):
@@ -432,7 +433,7 @@ class BandwidthSearch:
         assert weights is not None
         return total * int(weights[0]) / self.topology.resources.scale
 
-    def _allreduce_program(self, partitions: list[Partition]) -> None:
+    def _offer_allreduce_duals(self, partitions: list[Partition]) -> None:
         """Offer the duals of a linear program with flows between one rank and all others, and with violated partitions.
 
         Partitions are added for a few rounds; after any number of rounds the duals of the last program are a bound.

@@ -221,8 +221,8 @@ class JointSearch(BandwidthSearch):
     def offer_simple_witnesses(self) -> Fraction:
         """Offer cuts, and the partitions into ranks and into hosts; return the time that the best of them proves."""
         self._offer_family_cuts(_families_by_end(self.needs, self.collective.kind))
-        self._limit_cuts()
-        self._middle_cuts()
+        self._offer_limit_cuts()
+        self._offer_middle_cuts()
         partitions = place_partitions(self.topology)
         for part_nodes in (nodes for part_sets in partitions[1:] for nodes in part_sets):
             side = np.zeros(self.topology.nodes, bool)
@@ -294,7 +294,7 @@ class JointSearch(BandwidthSearch):
         is_allreduce = [group_program.families[0].kind == "pair" for group_program in program.programs]
         allreduces = [(search, i) for i, search in enumerate(searches) if is_allreduce[i]]
         for search, i in allreduces:
-            for partition in search._offer_partitions(search.network) + search._limit_partitions():
+            for partition in search._offer_partitions(search.network) + search._offer_limit_partitions():
                 program.programs[i].add_partition(partition)
         solution = program.solve(self._time_scale, hop_weight)
         # Cutting planes, as for a single allreduce; each group has partitions of its own.

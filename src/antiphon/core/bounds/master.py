@@ -64,20 +64,19 @@ class Point:
 class Master:
     """The linear program over the columns so far.
 
-    `capacity`: by row. `share[g]`: by j, the share_gj of group g. `gain`: by j, the gain_j. All are integers. `unit`: a
-    rate about as large as the optimum, for scaling.
+    `capacity`: by row. `share[g]`: by j, the share_gj of group g. `gain`: by j, the gain_j. All are integers.
+    `rate_scale`: about the optimum, for scaling.
     """
 
     def __init__(
-        self, capacity: Sequence[int], share: Sequence[dict[int, int]], gain: Sequence[int], unit: Fraction
+        self, capacity: Sequence[int], share: Sequence[dict[int, int]], gain: Sequence[int], rate_scale: Fraction
     ) -> None:
         self.capacity, self.share, self.gain = list(capacity), list(share), list(gain)
         self.columns: list[Column] = []
         self._seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
-        # scaling for floats: rates are in `unit` (about the optimum), and each row is divided by its capacity;
+        # scaling for floats: rates are divided by `rate_scale`, and each row is divided by its capacity;
         # otherwise the solver would ignore narrow links beside wide ones
-        self.unit = unit
-        self._row_scale = np.array([float(unit / c) for c in self.capacity])
+        self._row_scale = np.array([float(rate_scale / c) for c in self.capacity])
 
     def add_column(self, column: Column) -> bool:
         """Add a column; return whether it is new. A second tree of the group with the same loads is left out."""
@@ -94,7 +93,7 @@ class Master:
         from scipy.sparse import csc_array
 
         count, groups, gains = len(self.columns), len(self.share), len(self.gain)
-        # variables: the rates, then the t_j. Rows: loads, each divided by its capacity in `unit`
+        # variables: the rates, then the t_j. Rows: loads, scaled by `_row_scale`
         ptr = np.cumsum([0, *(len(c.rows) for c in self.columns)])
         rows = np.array([r for c in self.columns for r in c.rows], np.int64)
         times = np.array([v for c in self.columns for v in c.times], float) * self._row_scale[rows]
@@ -103,8 +102,8 @@ class Master:
         equal = np.zeros((groups, count + gains))
         equal[[c.group for c in self.columns], np.arange(count)] = 1
         for group, shares in enumerate(self.share):
-            for j, weight in shares.items():
-                equal[group, count + j] = -weight
+            for j, share in shares.items():
+                equal[group, count + j] = -share
         cost = np.append(np.zeros(count), -np.array(self.gain, float))
         solution = linprog(
             cost, loads, np.ones(len(self.capacity)), csc_array(equal), np.zeros(groups), method="highs-ds",
@@ -138,8 +137,8 @@ class Master:
                     matrix[row_number[row], number] = times
             matrix[len(full_rows) + column.group, number] = 1
         for group, shares in enumerate(self.share):
-            for j, weight in shares.items():
-                matrix[len(full_rows) + group, len(used) + j] = -weight
+            for j, share in shares.items():
+                matrix[len(full_rows) + group, len(used) + j] = -share
         right_side = [self.capacity[row] for row in full_rows.tolist()] + [0] * len(self.share)
         solution = solve_exactly(matrix, right_side)
         if solution is None or any(rate < 0 for rate in solution):
@@ -177,7 +176,7 @@ class Master:
         group_rate = [Fraction(0)] * len(self.share)
         for column, rate in rates:
             group_rate[column.group] += rate
-        group_goal = [sum((w * t[j] for j, w in shares.items()), Fraction(0)) for shares in self.share]
+        group_goal = [sum((share * t[j] for j, share in shares.items()), Fraction(0)) for shares in self.share]
         if any(goal and not rate for goal, rate in zip(group_goal, group_rate, strict=True)):
             raise ArithmeticError("some root is left without trees by rounding")
         balanced = [(c, rate * group_goal[c.group] / group_rate[c.group]) for c, rate in rates]
@@ -197,8 +196,8 @@ class Master:
         capacity_price = sum(p * c for p, c in zip(price, self.capacity, strict=True))
         cost_per_unit = [0] * len(self.gain)
         for shares, cost in zip(self.share, costs, strict=True):
-            for j, weight in shares.items():
-                cost_per_unit[j] += weight * cost
+            for j, share in shares.items():
+                cost_per_unit[j] += share * cost
         least_cost = min(Fraction(w, g) for w, g in zip(cost_per_unit, self.gain, strict=True))
         # if some trees cost nothing, these prices prove nothing: return more than any packing has
         return capacity_price / least_cost if least_cost > 0 else Fraction(capacity_price + 1) * 10**30

@@ -76,7 +76,7 @@ def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Swit
         return int(link_capacities(topology)[near[topology.link_src] & far[topology.link_dst]].sum()), ()
     source, sink = topology.nodes, topology.nodes + 1
     node = np.arange(topology.nodes)
-    tails, heads = node.copy(), node.copy()
+    tails, heads = node.copy(), node.copy()  # end of a link by its node; -1: such links are left out
     tails[: topology.ranks] = np.where(near, source, -1)
     heads[: topology.ranks] = np.where(far, sink, -1)
     tail, head = tails[topology.link_src], heads[topology.link_dst]
@@ -177,9 +177,15 @@ def list_deliveries(topology: Topology, kind: str, needs: Needs, members: list[i
             ends = needs.dst if collects else sole_holder
             for block, end in set(zip(needs.block.tolist(), ends.tolist(), strict=True)):
                 supply[end] += needs.weights[block]
-        at_all = supply * (kind != "allreduce")  # any member may stand for any other
+        # symmetries need not keep the supply of an allreduce: any member may stand for any other
+        kept_supply = supply * (kind != "allreduce")
         yield DataDelivery(
-            topology, supply, tuple(members), collects, exchanged=kind == "allreduce", symmetries=symmetries_of(at_all)
+            topology,
+            supply,
+            tuple(members),
+            collects,
+            exchanged=kind == "allreduce",
+            symmetries=symmetries_of(kept_supply),
         )
 
 
@@ -278,9 +284,9 @@ def _solve(conditions: list[Condition], capacity: Floats) -> tuple[Floats, Float
     scale = capacity.max()
     matrix = np.array([np.where(c.crossing, capacity, 0.0).sum(axis=1) for c in conditions]) / scale
     weight = np.array([c.weight for c in conditions])
-    top = weight.max() or 1.0
-    solution: Any = linprog(np.ones(matrix.shape[1]), A_ub=-matrix, b_ub=-weight / top, method="highs-ds")
-    return solution.x * top / scale, -solution.ineqlin.marginals
+    max_weight = weight.max() or 1.0
+    solution: Any = linprog(np.ones(matrix.shape[1]), A_ub=-matrix, b_ub=-weight / max_weight, method="highs-ds")
+    return solution.x * max_weight / scale, -solution.ineqlin.marginals
 
 
 def _round_evidence(

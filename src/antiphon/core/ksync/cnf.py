@@ -149,12 +149,12 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
                 previous = own_sends
     if question.shared:
         # Proofs are short if crossings are counted per step where no step can be missed, else per arc.
-        by = 1 if steps == instance.least_steps else 0
+        group_by = 1 if steps == instance.least_steps else 0  # index in (arc, step)
         groups: dict[int, list[list[int]]] = defaultdict(list)
         for key in sorted(uses):
-            groups[key[by]] += [[uses[key]] for _ in instance.arcs.paths[key[0]]]
+            groups[key[group_by]] += [[uses[key]] for _ in instance.arcs.paths[key[0]]]
         counters = [_build_counter(out, rows, question.rounds + 1) for _, rows in sorted(groups.items())]
-        _encode_thresholds(out, counters, {question.rounds + 1: 0})
+        _encode_thresholds(out, counters, {question.rounds + 1: 0})  # literal 0: false
         return out
     # With the minimum number of steps, the farthest chunk must come nearer in each step: no step may be empty.
     none_empty = question.full or (steps == instance.least_steps and steps > 0)
@@ -304,7 +304,7 @@ def _encode_rounds(out: Formula, question: Question, min_rounds: int) -> list[li
     # Only the rounds beyond the minimum have literals; at most `spare` of them may be true.
     spare = question.rounds - min_rounds * question.steps
     if sum(map(len, optional_literals)) > spare:
-        _encode_thresholds(out, optional_literals, {spare + 1: 0})
+        _encode_thresholds(out, optional_literals, {spare + 1: 0})  # literal 0: false
     return literals
 
 

@@ -101,8 +101,8 @@ def sets(waits: Waits) -> Sets:
     need = distinct(message * np.int64(max(count, 1)) + condition)
     pair = awaited * max(count, 1) + before[target]  # (awaited message, condition before)
     # Membership test of `pair` in the sorted `need`.
-    row = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
-    implied = (need[row] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
+    index = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
+    implied = (need[index] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
     begins = before < 0
     begins[target[implied]] = True
     position, order = _chain_conditions(before)  # in this order a set is a run of conditions, hence a slice of items

@@ -96,12 +96,12 @@ class Messages:
             return np.broadcast_to(np.int64(0), len(self))
         return self._weigh_rows(self.schedule.op)
 
-    def _weigh_rows(self, counts: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the summed weight per message of the rows that `counts` flags (empty: all rows)."""
+    def _weigh_rows(self, flags: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return the summed weight per message of the rows with a 1 in `flags` (empty: of all rows)."""
         row_weight = self.per_chunk[self.schedule.chunk]
         if self.schedule.joint is not None:  # all rows of a joint carry the same data
-            counts = self._leads_joint * (counts if len(counts) else np.uint8(1))
-        return sums_by_group(self.of_row, np.where(counts, row_weight, 0) if len(counts) else row_weight, len(self))
+            flags = self._leads_joint * (flags if len(flags) else np.uint8(1))
+        return sums_by_group(self.of_row, np.where(flags, row_weight, 0) if len(flags) else row_weight, len(self))
 
     @cached_property
     def share(self) -> Floats:

@@ -4,11 +4,11 @@ Input: a program whose columns may come from a damaged or hostile file. Output: 
 error that names rank and operation. Limits are checked by the numbers alone, before any memory is allocated
 (docs/program.md, Limits). No code is shared with lowering.
 
-Addresses are *points* on the line of all blocks, whole + part / denominator in units of weight (kinds.py). Points in
-ascending order are at ascending elements at every size, and two points a whole number apart have the same distance at
-all sizes, so comparing points once decides for all sizes. Example: a part from 1/3 to 2/3 in a buffer of weight 1 is
-inside it whether the unit has 3 elements or 3 million. kinds.py also explains bases, classes (sizes of slots) and the
-time `when` of an operation.
+Addresses are *points* on the line of all blocks, whole + part / denominator in units of weight (kinds.py); the
+variables here are `units` and `numerators`. Points in ascending order are at ascending elements at every size, and two
+points a whole number apart have the same distance at all sizes, so comparing points once decides for all sizes.
+Example: a part from 1/3 to 2/3 in a buffer of weight 1 is inside it whether the unit has 3 elements or 3 million.
+kinds.py also explains bases, classes (sizes of slots) and the time `when` of an operation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Longs, concat_ranges, run_starts
-from antiphon.core.program.kinds import FOLD, INPUT, JOIN, NAMES, RECEIVE, SCRATCH, SEND, Program
+from antiphon.core.program.kinds import FOLD, INPUT, JOIN, NAMES, OUTPUT, RECEIVE, SCRATCH, SEND, Program
 from antiphon.errors import Invalid, Unsupported
 
 MOST_WEIGHT = 2**61  # total weight of all blocks
@@ -48,13 +48,13 @@ def refuse_work(program: Program) -> None:
     load = program.pieces.astype(np.float64) * (1 + part_counts + wait_counts)
     # Two limits: the pieces of pipelined operations, and all work.
     pipelined = np.where(program.pieces > FEW_PIECES, program.pieces, 0)
-    for unit_text, amounts, max_work in (("", pipelined, MOST_PIECES), (", of their parts and waits", load, MOST_WORK)):
+    for phrase, amounts, max_work in (("", pipelined, MOST_PIECES), (", of their parts and waits", load, MOST_WORK)):
         # Sums per rank as differences of a prefix sum at the rank borders.
         work = np.diff(np.append(0.0, np.cumsum(amounts, dtype=np.float64))[program.op_ptr])
         if np.any(work > max_work):
             rank, pieces = int(np.argmax(work)), int(program.pieces.max())
             raise Unsupported(
-                f"no engine runs this: rank {rank} has {work[rank]:.0f} pieces of operations{unit_text}, at most "
+                f"no engine runs this: rank {rank} has {work[rank]:.0f} pieces of operations{phrase}, at most "
                 f"{max_work} are taken; use fewer pieces than {pieces}, about "
                 f"{max(int(pieces * max_work / work[rank]), 1)}"
             )
@@ -122,27 +122,33 @@ def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
 
 def _refuse_columns(p: Program) -> None:
     """Check that every number refers to an existing row."""
-    ranks, counts = p.ranks, (p.operations, len(p.part_begin), len(p.base_shift), len(p.slot_class))
+    ranks, operations, parts, bases, slots = (
+        p.ranks,
+        p.operations,
+        len(p.part_begin),
+        len(p.base_shift),
+        len(p.slot_class),
+    )
     # CSR pointers first: every later check indexes through them.
     pointers = {
-        "op_ptr": (p.op_ptr, ranks, counts[0]), "part_ptr": (p.part_ptr, counts[0], counts[1]),
-        "wait_ptr": (p.wait_ptr, counts[0], len(p.wait)), "base_ptr": (p.base_ptr, ranks, counts[2]),
-        "slot_ptr": (p.slot_ptr, ranks, counts[3]), "finish_ptr": (p.finish_ptr, ranks, len(p.finish_count)),
+        "op_ptr": (p.op_ptr, ranks, operations), "part_ptr": (p.part_ptr, operations, parts),
+        "wait_ptr": (p.wait_ptr, operations, len(p.wait)), "base_ptr": (p.base_ptr, ranks, bases),
+        "slot_ptr": (p.slot_ptr, ranks, slots), "finish_ptr": (p.finish_ptr, ranks, len(p.finish_count)),
     }  # fmt: skip
     for name, (ptr, owners, total) in pointers.items():
         if len(ptr) != owners + 1 or ptr[0] != 0 or ptr[-1] != total or np.any(np.diff(ptr) < 0):
             raise Invalid(f"{name} does not share out its {total} rows among {owners}")
     scratch = p.base_buffer == SCRATCH
-    slots = np.repeat(np.diff(p.slot_ptr), np.diff(p.base_ptr))
+    slots_of_base = np.repeat(np.diff(p.slot_ptr), np.diff(p.base_ptr))  # those of its rank
     references: dict[str, tuple[Longs, Any]] = {
         name: (getattr(p, name), len(p.point_whole))
         for name in ("part_begin", "part_end", "finish_begin", "finish_end")
     }
     # Slots are counted within a rank, so their bound depends on the base's rank.
     references |= {
-        "base_buffer": (p.base_buffer, SCRATCH + 1), "base_slot": (p.base_slot[scratch], slots[scratch]),
+        "base_buffer": (p.base_buffer, SCRATCH + 1), "base_slot": (p.base_slot[scratch], slots_of_base[scratch]),
         "base_origin": (p.base_origin[scratch], len(p.point_whole)), "slot_class": (p.slot_class, len(p.class_pieces)),
-        "part_base": (p.part_base, counts[2]), "finish_base": (p.finish_base, counts[2]), "wait": (p.wait, counts[0]),
+        "part_base": (p.part_base, bases), "finish_base": (p.finish_base, bases), "wait": (p.wait, operations),
     }  # fmt: skip
     for name, (values, bound) in references.items():
         is_faulty = (values < 0) | (values >= bound)
@@ -223,7 +229,7 @@ def writes(program: Program) -> Bools:
 
 def _refuse_buffers(program: Program) -> None:
     """Check that parts and the finish table stay inside their buffers, and that no input is written."""
-    sizes = np.stack(program.weights, axis=1)
+    sizes = np.stack(program.weights, axis=1)  # by rank; columns: INPUT, OUTPUT
     rank = program.rank[program.part_op]
     is_faulty = np.zeros(program.operations, bool)
     inside = _fits_buffer(program, sizes, rank, program.part_base, program.part_begin, program.part_end)
@@ -238,7 +244,7 @@ def _refuse_buffers(program: Program) -> None:
     owner = np.repeat(np.arange(program.ranks), np.diff(program.finish_ptr))
     base = program.finish_base
     is_own_base = (base >= program.base_ptr[owner]) & (base < program.base_ptr[owner + 1])
-    if not np.all(is_own_base & (program.base_buffer[base] == 1)):
+    if not np.all(is_own_base & (program.base_buffer[base] == OUTPUT)):
         raise Invalid("the finish table names a base outside of the output of its rank")
     if not np.all(_fits_buffer(program, sizes, owner, base, program.finish_begin, program.finish_end)):
         raise Invalid("the finish table leaves the output")
@@ -247,7 +253,7 @@ def _refuse_buffers(program: Program) -> None:
 def _fits_buffer(program: Program, sizes: Longs, rank: Longs, base: Longs, begin: Longs, end: Longs) -> Bools:
     """Return whether stretches lie inside their buffers; scratch is checked in `_refuse_slots`."""
     buffer, shift = program.base_buffer[base], program.base_shift[base]
-    size = sizes[rank, np.minimum(buffer, 1)]
+    size = sizes[rank, np.minimum(buffer, OUTPUT)]  # of scratch meaningless
     low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
     # A numerator above 0 at the last whole unit lies beyond the end.
     ends_outside = (high > size) | ((high == size) & (program.point_part[end] > 0))

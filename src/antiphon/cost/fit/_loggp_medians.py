@@ -78,7 +78,7 @@ class Medians:
         """Per signal (see the module) the matrix that maps `flat` to one figure per size."""
         m = len(self.sizes)
         # Each of these matrices, (m, 4 m), selects the medians of one kind from `flat`.
-        single, several, excess, server = (np.eye(m, 4 * m, group * m) for group in range(4))
+        single, several, excess, server = (np.eye(m, 4 * m, kind * m) for kind in range(4))
         return {
             "half": single / 2,
             "gap": (several - single) / self.turns.clip(1)[:, None],
@@ -96,17 +96,17 @@ class Medians:
         """The standard error of each entry of `flat`: one fraction of the measured time for all entries of a kind."""
         relative = {kind: max(self.scatter[kind], NEGLIGIBLE) for kind in KINDS}
         if len(self.sizes) >= MIN_SIZES_FOR_LINES or not all(self.scatter.values()):
-            shown, factors = self._seconds_by_kind, {kind: 1.0 if kind == "one" else 0.0 for kind in KINDS}
-            relative["one"] = max(relative["one"], self._error_about_lines("half", shown, factors))
+            seconds, factors = self._seconds_by_kind, {kind: 1.0 if kind == "one" else 0.0 for kind in KINDS}
+            relative["one"] = max(relative["one"], self._error_about_lines("half", seconds, factors))
             for name, kind in (("gap", "many"), ("o_s", "delayed"), ("o_r", "server")):
                 factors = {other: float(other == kind) for other in KINDS}
-                relative[kind] = max(relative[kind], self._error_about_lines(name, shown, factors))
+                relative[kind] = max(relative[kind], self._error_about_lines(name, seconds, factors))
         entries = zip(relative.items(), self._seconds_by_kind, strict=True)
         return np.concatenate(
             [
                 np.where((size_error := self.scatter_of_sizes[kind]) > MAX_ERROR_RATIO * error, size_error, error)
-                * shown
-                for (kind, error), shown in entries
+                * seconds
+                for (kind, error), seconds in entries
             ]
         )
 
@@ -121,14 +121,14 @@ class Medians:
         delays = (self.n_delayed - 1) * self.delay
         return [self.one, self.many, self.excess + delays, self.server + self.server_delay]
 
-    def _error_about_lines(self, name: str, shown: Sequence[Floats], factors: dict[str, float]) -> float:
+    def _error_about_lines(self, name: str, seconds: Sequence[Floats], factors: dict[str, float]) -> float:
         """Estimate the relative error from the distances of a signal to lines through both neighbours.
 
-        `shown`: the measured seconds, per kind. `factors`: per kind, its assumed error relative to them.
+        `seconds`: as measured, per kind and size. `factors`: per kind, its assumed error relative to them.
         """
         if len(self.sizes) < 3:
             return 0.0
-        flat = np.concatenate([factor * values for factor, values in zip(factors.values(), shown, strict=True)])
+        flat = np.concatenate([factor * values for factor, values in zip(factors.values(), seconds, strict=True)])
         y, sd = self.signal(name), np.sqrt(dot(self.maps[name] ** 2, flat**2))
         s = self.sizes
         # Distance of each size from the line through its neighbours, over the deviation of that distance.
@@ -274,8 +274,8 @@ def _median_error(rows: Sequence[RoundTrip], kind: str) -> float:
         return 0.0
     figure = {"delayed": "excess", "server": "each"}.get(kind, "seconds")
     values = np.array([_figure_of(row, figure) for row in rows])
-    shown = np.median([row.seconds for row in rows]) / (rows[0].n if kind == "server" else 1)
+    seconds = np.median([row.seconds for row in rows]) / (rows[0].n if kind == "server" else 1)
     # Median absolute deviation, as a normal deviation; 1.2533 = sqrt(pi / 2) is the median's error over the mean's.
     deviation = np.median(np.abs(values - np.median(values))) / NORMAL_MEDIAN
-    error = 1.2533 * deviation / shown / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1))
+    error = 1.2533 * deviation / seconds / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1))
     return max(float(error), NEGLIGIBLE)

@@ -3,7 +3,7 @@
 Input: rows (plan, ranks, nbytes, seconds). A *plan* here is what the paper calls so, an algorithm by name such as ring
 or cps, no plan file. Each plan's time is a sum of known factors times the parameters (plans.py):
 alpha per step, beta per byte received, gamma per byte added, delta per byte of memory access, epsilon per byte and
-sender beyond the threshold w_t. Most telling is plan cps (co-located parameter servers: every rank receives from all
+sender beyond the threshold w_t. Plan cps shows most (co-located parameter servers: every rank receives from all
 others at once). For a fixed w_t that is linear, so one non-negative least-squares problem is solved per
 w_t and the best is kept (linear.py). Output: `GenmodelFit`, each parameter with a 95 % interval and a state; if data
 determine only combinations (such as G = 2 beta + gamma from allreduces), these are listed instead.
@@ -123,8 +123,8 @@ class GenmodelFit:
         g = PARAMETERS["G"]
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied_thresholds) > 1:
-            senders = [pair[0] for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions]
-            min_senders, max_senders = min(senders), max(senders)
+            receptions = [pair for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions]
+            min_senders, max_senders = min(n for n, _ in receptions), max(n for n, _ in receptions)
             yield f"epsilon ({max_senders} - w_t)", lambda w: {"epsilon": float(max_senders - (w or 0))}
             yield (
                 f"beta + epsilon ({min_senders} - w_t)",
@@ -199,8 +199,7 @@ class GenmodelFit:
             sizes_text = "one size" if sizes == 1 else f"{sizes} sizes"
             yield (
                 f"{sizes_text}: nothing here checks that time grows with size as the model says; "
-                f"measure {MIN_SIZES} at "
-                "least"
+                f"measure {MIN_SIZES} at least"
             )
         if parameters["beta"].state == UNDETERMINED and parameters["gamma"].state == UNDETERMINED:
             yield (
@@ -211,7 +210,7 @@ class GenmodelFit:
             yield "delta is not determined well enough to be used: take it from `antiphon fit memory` (--memory)"
         if self.w_t.state == UNSEEN:
             rows = self.measured
-            max_senders = max(pair[0] for row in rows for pair in derive_factors(row.plan, row.ranks).receptions)
+            max_senders = max(n for row in rows for n, _ in derive_factors(row.plan, row.ranks).receptions)
             yield f"no incast was seen with up to {max_senders} senders to one receiver"
         elif self.w_t.state == WEAK:
             yield "w_t is not determined well enough to be used: measure plan cps with more rank counts, more often"
@@ -261,7 +260,7 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
     """
     known_values = dict(known or {})
     table = _count_factors(measured)
-    free = tuple(name for name in UNKNOWNS[:4] if name not in known_values)
+    free = tuple(name for name in UNKNOWNS if name != INCAST and name not in known_values)
     seconds = np.array([row.seconds for row in measured])
     # Subtract the known terms, then divide by the measured time: residuals are relative errors.
     known_seconds = sum((table[name] * value for name, value in known_values.items()), np.zeros(len(measured)))

@@ -161,6 +161,10 @@ def fit_lowering(measured: Sequence[LoweringTime]) -> LoweringFit:
                 f"{lowering}: {len(rows)} measurements are too few for {len(columns)} costs; measure more sizes"
             )
         models[lowering] = Models(
-            tuple(NAMES[column] for column in columns), {}, {None: solution}, None, degrees_of_freedom
+            tuple(NAMES[column] for column in columns),
+            known_values={},
+            solutions={None: solution},
+            best=None,
+            degrees_of_freedom=degrees_of_freedom,
         )
     return LoweringFit(measured, models)

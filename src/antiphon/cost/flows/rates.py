@@ -55,7 +55,7 @@ class Network:
         self.by_pair = np.zeros(tables.crowds.pairs + 1 if tables.crowds else 0, np.int64)
         self.by_sender = np.zeros(len(tables.crowds.sender_pair) if tables.crowds else 0, np.int64)
         # Per message: seconds lost to incast so far, and seconds lost per second at its current rate.
-        self.lost, self.losing = np.zeros(message_count), np.zeros(message_count)
+        self.lost, self.loss_rate = np.zeros(message_count), np.zeros(message_count)
         self.is_affected: Bools = np.zeros(none + 1, np.bool_)  # scratch space of `_find_touched`
 
     def next_end(self) -> float:
@@ -74,7 +74,7 @@ class Network:
         """Let flows end and begin at one moment, then update all affected rates."""
         if len(ended):
             if self.tables.crowds is not None:
-                self.lost[ended] += self.losing[ended] * (now - self.since[ended])
+                self.lost[ended] += self.loss_rate[ended] * (now - self.since[ended])
             self.rate[ended], self.remaining[ended], self.end[ended] = 0.0, 0.0, np.inf
             keep = np.isfinite(self.end[self.in_transit])
             self.in_transit = self.in_transit[keep]
@@ -149,8 +149,8 @@ class Network:
             differs = np.abs(rate - old) > (1 - EQUAL) * rate
             flows, rate, old, bottleneck = flows[differs], rate[differs], old[differs], bottleneck[differs]
         else:
-            self.lost[flows] += self.losing[flows] * (now - self.since[flows])
-            self.losing[flows] = 1 - self.tables.cost[bottleneck] / self.seconds_per_byte(bottleneck)
+            self.lost[flows] += self.loss_rate[flows] * (now - self.since[flows])
+            self.loss_rate[flows] = 1 - self.tables.cost[bottleneck] / self.seconds_per_byte(bottleneck)
         self.remaining[flows] = np.maximum(self.remaining[flows] - old * (now - self.since[flows]), 0.0)
         self.since[flows], self.rate[flows], self.bottleneck[flows] = now, rate, bottleneck
         self.end[flows] = now + self.remaining[flows] / rate
@@ -177,10 +177,10 @@ class Network:
             resources, used_links = np.unique(used_links, return_inverse=True)
             used_links = used_links.reshape(len(flows), -1)
         resource_numbers, width = self.all_resources[resources], used_links.shape[1]
-        resource_count, idle = len(resource_numbers), resource_numbers == none
+        resource_count, is_padding = len(resource_numbers), resource_numbers == none
         capacity_left = 1 / self.seconds_per_byte(resource_numbers)
         users = np.bincount(used_links.ravel(), minlength=resource_count)
-        users[idle] = 0
+        users[is_padding] = 0
         rate, bottleneck = np.zeros(len(flows)), np.full(len(flows), none, np.int64)
         open_flows: Longs = np.arange(len(flows))
         while len(open_flows):
@@ -200,8 +200,8 @@ class Network:
             flat = used_links[done].ravel()
             capacity_left -= np.bincount(flat, weights=np.repeat(rates, width), minlength=resource_count)
             users -= np.bincount(flat, minlength=resource_count)
-            users[idle] = 0
-            capacity_left[idle] = np.inf
+            users[is_padding] = 0
+            capacity_left[is_padding] = np.inf
             open_flows, used_links = open_flows[~done], used_links[~done]
         return rate, bottleneck
 

@@ -199,9 +199,9 @@ def _list_uses(routing: Paths) -> Ints:
     message_count = len(routing.messages)
     order = order_of(routing.use_message, max(message_count, 1))
     owner = routing.use_message[order]
-    place = index_in_run(owner)
-    table = np.full((message_count, int(place.max(initial=-1)) + 1), routing.resources, np.int32)
-    table[owner, place] = routing.use_resource[order]
+    column = index_in_run(owner)
+    table = np.full((message_count, int(column.max(initial=-1)) + 1), routing.resources, np.int32)
+    table[owner, column] = routing.use_resource[order]
     return table
 
 

@@ -10,7 +10,8 @@ segment `high`. A *run* is (key, low, high) with a value: for example key = link
     greatest_per_segment  per segment the run of greatest value that covers it
     align_runs            cut the runs of one function where another one changes
 
-`count` is the number of segments. Pairs (key, segment) are sorted as integers, key * (count + 1) + segment.
+`count` is the number of segments. Pairs (key, segment) are sorted as integers: key * count + low, or key *
+(count + 1) + high where `count` itself may occur.
 
 Example: link 3 carries load 1 in segments [0, 4) and load 2 in [2, 6). Summed: 1 in [0, 2), 3 in [2, 4), 2 in [4, 6).
 """

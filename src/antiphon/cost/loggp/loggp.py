@@ -82,9 +82,9 @@ def loggp(  # noqa: PLR0913 (every option of the model)
     from antiphon.cost.loggp.run import Simulation
     from antiphon.cost.loggp.work import work_of
 
-    limited, note = limit_pieces(schedule)
+    limited_schedule, note = limit_pieces(schedule)
     profiled_topology = loaded_profile.on(topology)
-    work = work_of(expand(limited), profiled_topology, loaded_profile.loggp, order, options.sent)
+    work = work_of(expand(limited_schedule), profiled_topology, loaded_profile.loggp, order, options.sent)
     return Simulation(
         profiled_topology, loaded_profile, work, options, note, _local_work(schedule, loaded_profile, local)
     )

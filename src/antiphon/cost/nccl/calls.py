@@ -12,9 +12,10 @@ Each file in `profiles/calls` describes one generation or one network (seconds; 
     {"format": "antiphon-calls", "version": 1, "name": "ib", "kinds": ["ib"], "calibrated_by": ["h100-nebius-2"],
      "hop": {"ll": 3e-6, "ll128": 8e-6, "simple": 1.2e-5}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.93}}
 
-`assumed` names the figures that no measurement determines ("hop simple", "share ll", "more", "message"): they come from
-documents, or from the nearest generation. In a file without `calibrated_by` nothing was measured. The multiprocessors
-that communication occupies (`units`) and the speed of copy engines (`copies`) are as published, not fitted.
+`assumed` names the figures that no measurement determines ("hop simple", "share ll", "message", "more" for
+launch_more): they come from documents, or from the nearest generation. In a file without `calibrated_by` nothing was
+measured. The multiprocessors that communication occupies (`units`) and the speed of copy engines (`copies`) are as
+published, not fitted.
 """
 
 from __future__ import annotations

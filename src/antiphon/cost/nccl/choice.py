@@ -227,8 +227,8 @@ def _symmetric_kernels(place: Place, costs: Costs, collective: str, nbytes: int)
     received, is_allreduce = (place.ranks - 1) / place.ranks * nbytes, collective == "allreduce"
     hops = place.hops * (2 if collective == "allgather" else 3)
     loads = {
-        LL: Load(place.hops, 0, place.ranks * received if is_allreduce else received, 0),
-        SIMPLE: Load(hops, 0, 2 * received if is_allreduce else received, 0),
+        LL: Load(place.hops, between=0, wire=place.ranks * received if is_allreduce else received, cards=0),
+        SIMPLE: Load(hops, between=0, wire=2 * received if is_allreduce else received, cards=0),
     }
     options = [price_option(loads[p], SYMMETRIC, p, place, costs, nbytes) for p in loads if p in costs.gpu.hop]
     if (multicast := _load_of(NVLS, place, costs, collective, nbytes)) is not None:
@@ -250,8 +250,9 @@ def occupied_multiprocessors(costs: Costs, algorithm: str) -> int | None:
     """Return the maximum number of a GPU's multiprocessors that an algorithm occupies; None if unknown."""
     if algorithm == COPIES:
         return 0
-    units = costs.gpu.units.taken if costs.gpu.units is not None and algorithm != SYMMETRIC else {}
-    return units.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
+    counts = costs.gpu.units.taken if costs.gpu.units is not None and algorithm != SYMMETRIC else {}
+    # figures exist for these three; all other algorithms count as rings
+    return counts.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
 
 
 def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs, nbytes: int) -> OptionPrice:
@@ -260,8 +261,9 @@ def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs:
     if switched and costs.gpu.nvls is not None:
         share = costs.gpu.nvls.share
     # Bytes flow through wire and cards at the same time: the slower one is the bottleneck.
-    wire = load.wire / (place.wire * share) if place.wire else 0.0
-    seconds, between = {"wire": wire + costs.gpu.ramp_seconds(wire, in_switches=switched)}, 0.0
+    wire_seconds = load.wire / (place.wire * share) if place.wire else 0.0
+    ramp = costs.gpu.ramp_seconds(wire_seconds, in_switches=switched)
+    seconds, between = {"wire": wire_seconds + ramp}, 0.0
     if place.nodes > 1 and costs.network is not None:
         # a single node, and each group of nodes below common switches, sends over the bandwidth that leaves it
         slowest = max(load.out_of(nodes, place) / bandwidth for nodes, bandwidth in ((1, place.card), *place.cuts))
@@ -269,7 +271,7 @@ def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs:
         between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
     limit = max(seconds, key=lambda name: seconds[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
-    moving = max(wire, seconds.get("cards", 0.0))  # without the ramp
+    moving = max(wire_seconds, seconds.get("cards", 0.0))  # without the ramp
     rest = {"hops": inside, "network": between, "bytes": moving, "ramp": seconds[limit] - moving}
     return _sum_terms(algorithm, protocol, costs, place, nbytes, rest, limit)
 
@@ -312,19 +314,23 @@ def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nb
         return None
     nvls = costs.gpu.nvls if place.in_switches else None
     # An allreduce loads a wire by 1 + 1/local of the data; each of its halves by the data alone, at half the latency.
-    halved, own_share = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
+    latency_factor, own_share = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
     wire = (1 + own_share) * nbytes
     if algorithm == NVLS:
-        return Load(0, 0, wire, 0, nvls.latency * halved) if nvls is not None and place.nodes == 1 else None
+        if nvls is None or place.nodes > 1:
+            return None
+        return Load(inside=0, between=0, wire=wire, cards=0, fixed=nvls.latency * latency_factor)
     if algorithm == NVLS_TREE:
         if nvls is None or place.nodes == 1 or collective != "allreduce":
             return None
-        return Load(0, _up_and_down(place), wire, _tree_load(place, nbytes), nvls.latency)
+        return Load(
+            inside=0, between=_up_and_down(place), wire=wire, cards=_tree_load(place, nbytes), fixed=nvls.latency
+        )
     if not place.in_network or place.nodes == 1:
         return None
     if nvls is not None:
-        return Load(0, 2, wire, nbytes, nvls.latency)
-    return Load(2 * (place.local - 1), 2, 2 * nbytes, nbytes)
+        return Load(inside=0, between=2, wire=wire, cards=nbytes, fixed=nvls.latency)
+    return Load(inside=2 * (place.local - 1), between=2, wire=2 * nbytes, cards=nbytes)
 
 
 def _ring_load(place: Place, collective: str, nbytes: int) -> Load:
@@ -351,7 +357,8 @@ def _pat_load(place: Place, collective: str, nbytes: int) -> Load | None:
     """Return the load of PAT, which needs one rank per node."""
     if collective not in HALVES or place.local > 1 or place.nodes == 1:
         return None
-    return Load(0, ceil(log2(place.nodes)), 0, (place.ranks - 1) / place.ranks * nbytes)
+    cards = (place.ranks - 1) / place.ranks * nbytes
+    return Load(inside=0, between=ceil(log2(place.nodes)), wire=0, cards=cards)
 
 
 def _sends_load(place: Place, collective: str, nbytes: int) -> Load:

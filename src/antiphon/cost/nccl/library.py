@@ -107,14 +107,14 @@ class LibraryModel:
             min_times[0] = self._least_seconds(priced_as, collective, nbytes, algorithm)
         chosen = options[0]
         if chosen.seconds < min_times[0] * ROUNDING:
-            limit = self.limit(collective)
-            because = shorten(limit.because, MAX_WITNESS, placeholder=" ...") if limit is not None else ""
+            bound = self.bound_of(collective)
+            because = shorten(bound.because, MAX_WITNESS, placeholder=" ...") if bound is not None else ""
             raise Unsupported(
                 f"library {self.name}: its model does not describe {self.machine.name}: {chosen.name} would take "
                 f"{format_seconds(chosen.seconds)} for {collective} of {format_size(nbytes)}, but no schedule takes "
                 f"less than {format_seconds(min_times[0])} by the same figures" + (f" ({because})" if because else "")
             )
-        return [option for option, bound in zip(options, min_times, strict=True) if option.seconds >= bound * ROUNDING]
+        return [option for option, least in zip(options, min_times, strict=True) if option.seconds >= least * ROUNDING]
 
     def prove(self, collective: str, proofs: BoundEvaluator) -> None:
         """From now on refuse predictions of a collective that are below this bound."""
@@ -130,7 +130,7 @@ class LibraryModel:
         min_seconds = min(self._least_seconds(option, collective, nbytes) for option in options)
         return options[0].seconds / min_seconds if min_seconds else None
 
-    def limit(self, collective: str) -> ProvedFigures | None:
+    def bound_of(self, collective: str) -> ProvedFigures | None:
         """Return the proved bound of a collective, if it is known."""
         if collective not in self.lower_bounds:
             self.lower_bounds[collective] = None
@@ -141,8 +141,8 @@ class LibraryModel:
     def _attained_witness(self, collective: str, best: OptionPrice, nbytes: int) -> str | None:
         """Return the witness of the bound in words, if a prediction attains the bound."""
         min_seconds = self._least_seconds(best, collective, nbytes, self._find_registered(collective, nbytes))
-        limit = self.limit(collective)
-        return limit.because if limit is not None and best.seconds <= min_seconds * ATTAINED else None
+        bound = self.bound_of(collective)
+        return bound.because if bound is not None and best.seconds <= min_seconds * ATTAINED else None
 
     def _least_seconds(
         self, option: OptionPrice, collective: str, nbytes: int, algorithm: Algorithm | None = None
@@ -151,11 +151,11 @@ class LibraryModel:
 
         `algorithm`: the one of MSCCL that this option prices, which may have its own share of the links' bandwidth.
         """
-        limit = self.limit(collective)
-        if limit is None:
+        bound = self.bound_of(collective)
+        if bound is None:
             return 0.0
         share = algorithm.share if algorithm is not None else None
-        return option.terms.get("launch", 0.0) + limit.least_seconds(option, nbytes, share)
+        return option.terms.get("launch", 0.0) + bound.least_seconds(option, nbytes, share)
 
     def _find_registered(self, collective: str, nbytes: int) -> Algorithm | None:
         return next((algorithm for algorithm in self.registered if algorithm.has(collective, nbytes)), None)
@@ -229,7 +229,10 @@ class LibraryModel:
         for nbytes in sizes:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
-            units, copied = self.costs.gpu.units, copied_by_engines(self.place, self.costs, collective, nbytes)
+            multiprocessors, copied = (
+                self.costs.gpu.units,
+                copied_by_engines(self.place, self.costs, collective, nbytes),
+            )
             if copied and copied.seconds < self._least_seconds(copied, collective, nbytes) * ROUNDING:
                 copied = None
             rows.append(
@@ -249,7 +252,7 @@ class LibraryModel:
                     "chosen_by": self._chosen_by(collective, nbytes),
                     "mostly": dominant_term(best),
                     "sms": self.multiprocessors_used(collective, nbytes),
-                    "sms_of": units and units.of,
+                    "sms_of": multiprocessors and multiprocessors.of,
                     "without_sms": copied and copied.seconds,
                     "calibrated": self.basis(collective, nbytes),
                     "others": {option.name: option.seconds for option in rest},

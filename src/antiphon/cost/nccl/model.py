@@ -93,7 +93,7 @@ def calls(
 
 
 def _find_library(
-    topology: Topology, members: Sequence[int], leaves: bool, overrides: Mapping[str, str]
+    topology: Topology, members: Sequence[int], uses_network: bool, overrides: Mapping[str, str]
 ) -> LibraryModel:
     """Return the library whose figures apply.
 
@@ -106,7 +106,7 @@ def _find_library(
         library = library_of(topology, members, **overrides)
     except (Invalid, Unsupported):
         return library_here(topology, **overrides)
-    if leaves and library.place.nodes == 1:
+    if uses_network and library.place.nodes == 1:
         with suppress(Invalid, Unsupported):
             return library_here(topology, **overrides)
     return library
@@ -161,10 +161,10 @@ class _CallPredictor:
 
     def __call__(self, nbytes: int) -> Prediction:
         name, best = self.price_protocols(nbytes)[0]
-        note, rests_on = self._describe_units(name)
+        note, rests_on = self._describe_basis(name)
         return replace(best, note=note, rests_on=rests_on)
 
-    def _describe_units(self, protocol: str) -> tuple[str, str]:
+    def _describe_basis(self, protocol: str) -> tuple[str, str]:
         """Return the note on the multiprocessors in use and the basis of the figures, and the basis in brief."""
         switched = protocol == NVLS
         # NVLS runs by the Simple protocol, so its remarks are those of Simple.
@@ -315,12 +315,12 @@ def protocol_figures(
     """
     overrides = {"gpu": gpu, "network": network, "processes": processes}
     figures = []
-    for leaves in (False,) if len(members) == topology.ranks else (False, True):
-        library = _find_library(topology, members, leaves, overrides)
+    for uses_network in (False,) if len(members) == topology.ranks else (False, True):
+        library = _find_library(topology, members, uses_network, overrides)
         switched = switched_figures(library.costs, library.place, topology)
         figures.append(
             ProtocolFigures(
-                library.costs.gpu if library.place.nodes == 1 and not leaves else None,
+                library.costs.gpu if library.place.nodes == 1 and not uses_network else None,
                 partial(library.costs.launch, library.place.local),
                 tuple(
                     profile_by_kind(links)

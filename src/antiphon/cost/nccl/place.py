@@ -1,8 +1,9 @@
 """A machine as NCCL's model sees it: ranks, nodes, a rank's bandwidth within its node and a node's to other nodes.
 
-Input: a topology, whose places name the hosts. Output: a `Place`, or Unsupported if no measurements exist for such a
-machine (nodes of different size, or that cannot reach each other). *wire*: a rank's links within its node; *cards*: a
-node's links to others; *trunks*: links between switches outside of nodes.
+Input: a topology, whose places name the hosts. Output: a `Place` (of the whole machine, not of one node), or
+Unsupported if no measurements exist for such a machine (nodes of different size, or that cannot reach each other).
+*wire*: a rank's links within its node; *cards*: a node's links to others; *trunks*: links between switches outside of
+nodes.
 
 Example: two HGX H100 boxes joined by one InfiniBand switch: 16 ranks, 2 nodes, wire 450 GB/s, card 8 * 50 GB/s.
 """
@@ -129,11 +130,12 @@ def _find_place(machine: Topology) -> Place:
     rings = _ring_bandwidth(machine, min_wire) if ring_limited else min_wire
     over_pcie = ring_limited and not rings
     return Place(
-        machine.ranks, nodes, PCIE * float(machine.unit) if over_pcie else rings, card, wires.kinds, wires.switched,
-        in_switches and local > 1, in_network, meet, linked, wires.inner, wires.trunks,
-        _find_cuts(machine, node_of, speed) if wires.trunks else (),
-        0.0 if meet or not min_wire else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
-        _farthest(machine, node_of) / (2 if wires.switched else 1), over_pcie,
+        machine.ranks, nodes, wire=PCIE * float(machine.unit) if over_pcie else rings, card=card, kinds=wires.kinds,
+        switched=wires.switched, in_switches=in_switches and local > 1, in_network=in_network, all_meet=meet,
+        pairs=linked, inner=wires.inner, trunks=wires.trunks,
+        cuts=_find_cuts(machine, node_of, speed) if wires.trunks else (),
+        to_all=0.0 if meet or not min_wire else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
+        hops=_farthest(machine, node_of) / (2 if wires.switched else 1), over_pcie=over_pcie,
     )  # fmt: skip
 
 

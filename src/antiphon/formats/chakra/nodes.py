@@ -1,10 +1,10 @@
 """Encode and decode the nodes of a Chakra execution trace (et_def.proto of github.com/mlcommons/chakra).
 
-A trace is a file of Protocol Buffers messages, each with its length before it: first a head with attributes, then a
-node per operation of the rank. A node has a number, a name, a type (compute, send, receive, collective, metadata), the
-numbers of the nodes that it waits for, a duration, and attributes such as comm_size. `head` and `node` encode them,
-`read_nodes` decodes a file with limits on its memory, and `topological_order` sorts nodes so that each follows those
-that it waits for. The encoding of numbers and fields is in `wire`.
+A trace is a file of Protocol Buffers messages, each with its length before it: first the head, which has attributes,
+then a node per operation of the rank. A node has a number, a name, a type (compute, send, receive, collective,
+metadata), the numbers of the nodes that it waits for, a duration, and attributes such as comm_size. `head` and `node`
+encode them, `read_nodes` decodes a file with limits on its memory, and `topological_order` sorts nodes so that each
+follows those that it waits for. The encoding of numbers and fields is in `wire`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_NODES, MAX_DEPENDENCIES = 2**22, 2**25  # of a file
 MIN_ALLOWED_OBJECTS, BYTES_PER_OBJECT = 2**14, 12
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 
-# The types of fields 3 to 32 of an attribute, two of each: an odd field holds one value, an even one a list.
+# The types of fields 3 to 32 of an attribute: fields 3 (one value) and 4 (a list) are of the first type, and so on.
 _KINDS = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
     "sfixed64", "bool", "string", "bytes",
@@ -248,17 +248,17 @@ def _check_dependencies(nodes: Sequence[Node]) -> None:
 
 def topological_order(nodes: Sequence[Node]) -> Iterator[Node]:
     """Return the nodes in topological order (Kahn). Invalid if there is a cycle. O(nodes + dependencies)."""
-    place = {entry.id: number_ for number_, entry in enumerate(nodes)}
+    index_of = {entry.id: index for index, entry in enumerate(nodes)}
     unmet, last = array("q", (len(entry.dependencies) for entry in nodes)), array("q", [-1]) * len(nodes)
     # linked lists: per wait the node that waits, and the previous wait for the same node; `last`: their heads
     waiting_node, previous_wait = array("q"), array("q")
-    for number_, entry in enumerate(nodes):
+    for index, entry in enumerate(nodes):
         for dependency in entry.dependencies:
-            waiting_node.append(number_)
-            previous_wait.append(last[place[dependency]])
-            last[place[dependency]] = len(waiting_node) - 1
-    del place
-    ready_nodes = array("q", (number_ for number_, count in enumerate(unmet) if not count))
+            waiting_node.append(index)
+            previous_wait.append(last[index_of[dependency]])
+            last[index_of[dependency]] = len(waiting_node) - 1
+    del index_of
+    ready_nodes = array("q", (index for index, count in enumerate(unmet) if not count))
     for finished in ready_nodes:  # grows during the loop
         yield nodes[finished]
         wait = last[finished]
@@ -268,5 +268,5 @@ def topological_order(nodes: Sequence[Node]) -> Iterator[Node]:
                 ready_nodes.append(waiting_node[wait])
             wait = previous_wait[wait]
     if len(ready_nodes) < len(nodes):
-        stuck = next(nodes[number_].id for number_, count in enumerate(unmet) if count)
+        stuck = next(nodes[index].id for index, count in enumerate(unmet) if count)
         raise Invalid(f"node {stuck}: waits for itself, by way of others")

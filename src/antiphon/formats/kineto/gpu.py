@@ -74,7 +74,14 @@ def read_gpu_rank(
             "has no collectives in its steps, or its NCCL kernels lack the arguments Collective name and dtype"
         )
     return RankTrace(
-        rank, host, known_groups, [(b * _US, e * _US) for b, e in spans], calls, _find_waits(calls, busy), (), notes
+        rank,
+        host,
+        known_groups,
+        [(b * _US, e * _US) for b, e in spans],
+        calls,
+        _find_waits(calls, busy),
+        gradients=(),
+        notes=notes,
     )
 
 

@@ -291,10 +291,11 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> CollectiveCall:
 # ---- where the thread waited ----
 
 
-def _backward_end(ends: Sequence[float], call: float, limit: float) -> float:
-    """Return when the backward pass is over that contains a call: the last end of a part before `limit`."""
+def _backward_end(ends: Sequence[float], called: float, limit: float) -> float:
+    """Return when the backward pass is over in which a call was made: the last of the `ends` of its parts before
+    `limit`."""
     last = bisect_right(ends, limit)
-    return max(ends[last - 1], call) if last else call
+    return max(ends[last - 1], called) if last else called
 
 
 def _recorded_waits(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[float, float, int]]:
@@ -312,7 +313,7 @@ def _recorded_waits(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tupl
 def _inferred_waits(
     busy: Sequence[Span], calls: Sequence[_Call], collectives: Sequence[RankCall]
 ) -> list[tuple[float, float, int]]:
-    """Return (begin, end, number) of waits for collectives of other backends: gaps in computation until they end."""
+    """Return (begin, end, number) of waits for collectives of other backends: gaps in computation that they end."""
     begins = [begin for begin, _ in busy]
     spans = []
     for number, (call, collective) in enumerate(zip(calls, collectives, strict=True)):

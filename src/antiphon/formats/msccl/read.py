@@ -185,8 +185,8 @@ class _Reader:
         missing = [key for key in ("outofplace", "minBytes", "maxBytes") if key not in element.attributes]
         if missing:
             self.notes.append(f"the executor's parser refuses this file: it has no {', '.join(missing)}")
-        out_of_place = bool(element.whole("outofplace", 0, 1, int(not in_place)))
-        min_bytes, max_bytes = (element.whole(key, 0, 2**62, 0) for key in ("minBytes", "maxBytes"))
+        out_of_place = bool(element.whole("outofplace", 0, 1, missing=int(not in_place)))
+        min_bytes, max_bytes = (element.whole(key, 0, 2**62, missing=0) for key in ("minBytes", "maxBytes"))
         if max_bytes and max_bytes < min_bytes:
             self.notes.append(f"it is never used: no size is from {min_bytes} to {max_bytes} bytes")
         if not in_place and not out_of_place:
@@ -196,7 +196,7 @@ class _Reader:
             self.notes.append(f"it needs {channels} channels; MSCCL's executor has 32, RCCL {MOST_CHANNELS}")
         self.algorithm = Algorithm(
             element.text("name"), protocol, kind, ranks, channels, element.whole("nchunksperloop", 1, 2**31 - 1),
-            element.whole("root", 0, ranks - 1, -1), in_place, out_of_place, (min_bytes, max_bytes),
+            element.whole("root", 0, ranks - 1, missing=-1), in_place, out_of_place, (min_bytes, max_bytes),
         )  # fmt: skip
 
     def _begin_gpu(self, element: _Element) -> None:

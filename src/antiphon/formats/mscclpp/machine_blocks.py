@@ -141,14 +141,14 @@ class BlockBuilder:
     def __init__(self, machine: Machine, rank: int, name: str) -> None:
         self.machine, self.rank, self.name = machine, rank, name
         self.main = machine.block(rank, name)
-        self.beside: list[int] = []  # blocks of the machine for operations that are not in line
+        self.beside: list[int] = []  # blocks of the machine for threads and data that `main` does not order
         self.open: list[Item] = []  # items since the last sync
         self.unsynced: list[Spot] = []  # the next sync must wait for these
 
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
         """Make all threads wait for each other."""
         self.close()
-        # nothing is loose: the operations before are in the main block, which is ordered anyway
+        # without such operations all are in the main block, which is ordered anyway
         if self.unsynced or always:
             self.machine.add(self.main, Instruction(number, verb, wait=tuple(self.unsynced)))
             self.unsynced = []
@@ -168,16 +168,18 @@ class BlockBuilder:
                 if item.flags or item.marks:
                     record_packets(self.machine, (self.main, len(instructions) - 1), item.flags, item.marks)
             elif threads.fits_one:
-                instructions.append(_with_semaphores(item.instruction, threads.acquired, threads.released, ()))
+                instructions.append(_with_semaphores(item.instruction, threads.acquired, threads.released, wait=()))
             else:
                 for task in threads.tasks:
-                    self.add_task(self.main, item.instruction, task, ())
+                    self.add_task(self.main, item.instruction, task, wait=())
 
     def add_task(self, block: int, instruction: Instruction, task: ThreadTask, wait: tuple[Spot, ...]) -> Spot:
         """Add what one thread does; return the instruction that completes it."""
         spot = self.machine.add(block, _with_semaphores(instruction, task.acquire, task.release, wait))
         if task.later is not None:
-            record_packets(self.machine, self.machine.add(task.port, replace(task.later, wait=(spot,))), (), task.marks)
+            record_packets(
+                self.machine, self.machine.add(task.port, replace(task.later, wait=(spot,))), flags=(), marks=task.marks
+            )
             # two threads that use one port may issue in either order: record that the order must be proven
             before = self.machine.last_request.get(task.port, spot)
             if before[0] != block:
@@ -188,7 +190,7 @@ class BlockBuilder:
         return spot
 
     def extra_block(self, number: int) -> int:
-        """Return block `number` of the machine for operations that are not in line; add blocks up to it."""
+        """Return block `number` of those beside the main one; add blocks up to it."""
         while len(self.beside) <= number:
             self.beside.append(self.machine.block(self.rank, self.name))
         return self.beside[number]
@@ -237,14 +239,14 @@ class _SeparateThreads:
         item.instruction.wait = (*self.fence, *own)
         spot = self.machine.add(block, item.instruction)
         self.data_operations.append((item.instruction, spot))
-        record_packets(self.machine, spot, item.flags, [])
+        record_packets(self.machine, spot, item.flags, marks=())
         self.machine.delays += [(spot, before) for before in self.last_data]
         # packets are complete only when the last thread has written its part, after all its earlier waits
         if item.marks and self.last_spot:
             spot = self.machine.add(
                 block, Instruction(item.instruction.number, item.instruction.verb, wait=tuple(self.last_spot.values()))
             )
-        record_packets(self.machine, spot, [], item.marks)
+        record_packets(self.machine, spot, flags=(), marks=item.marks)
         self.builder.unsynced.append(spot)
         self.flags += item.flags
         self.last_data = [spot]
@@ -258,7 +260,7 @@ class _SeparateThreads:
         before = len(self.machine.blocks[block].instructions)
         self.last_spot[thread] = self.builder.add_task(block, item.instruction, task, wait)
         # a thread signals after its part of earlier data, so also after the packets that these waited for
-        record_packets(self.machine, (block, before), list(self.flags), [])
+        record_packets(self.machine, (block, before), list(self.flags), marks=())
 
     def _new_block(self) -> int:
         self.used += 1

@@ -25,7 +25,7 @@ from antiphon.lower.machine.code import Instruction
 
 
 class Window:
-    """The part of its data that an operation handles: unit `at` of a pipeline, of `cells` cells; 0: all."""
+    """The data that an operation handles: number `at` of a pipeline's stretches of `cells` cells; cells 0: all data."""
 
     def __init__(self, at: int = 0, cells: int = 0) -> None:
         self.at, self.cells = at, cells
@@ -35,12 +35,12 @@ WHOLE = Window()  # of an operation outside pipelines
 
 
 class Reader:
-    """Translates the operations of one thread block to items. One method per group of names, see `names_of`."""
+    """Translates the operations of one thread block to items. One method per group of their names (`readers`)."""
 
     def __init__(self, wiring: Wiring, machine: Machine, names: Names, ports: dict[int, int]) -> None:
         self.wiring, self.machine, self.names, self.rank = wiring, machine, names, names.rank
-        self.ports = ports  # the block of the machine for each port channel
-        self.number, self.verb, self.name = 0, "", ""
+        self.ports = ports  # port channel -> the block of `machine` that stands for its proxy thread
+        self.number, self.verb, self.name = 0, "", ""  # step and names of the current operation, for messages
         self.window = WHOLE
         self.threads_of: dict[tuple[str, tuple[int, ...]], Threads] = {}  # cache: the same signals and waits recur
         names_of = {
@@ -61,7 +61,7 @@ class Reader:
             self._read_switch_packets: "gstorepkt",
         }
         self.readers: dict[str, Callable[[Inner], Sequence[Item | None]]] = {
-            name: reader for reader, names in names_of.items() for name in names.split()
+            name: reader for reader, group in names_of.items() for name in group.split()
         }
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Reader:
         return f"{self.names.where}, step {self.number} ({self.name[:24]})"
 
     def items(self, number: int, operation: Inner, window: Window, within: str = "") -> Sequence[Item | None]:
-        """Return the items of an operation (None: all threads meet), which is part of an operation `within`."""
+        """Return the items of an operation (None: all threads meet), which is part of an operation `within`, if any."""
         self.number, self.window, self.name = number, window, within or operation.name
         self.verb = f"{operation.name} in pipeline" if window.cells else operation.name
         read = self.readers.get(operation.name)
@@ -112,7 +112,7 @@ class Reader:
             channel = self.names.channel(self, MEMORY, channel_id)
             semaphore = self.wiring.signal(MEMORY, self.rank, channel, is_wait=is_wait)
             if semaphore >= 0:
-                tasks.append(ThreadTask((semaphore,), ()) if is_wait else ThreadTask((), (semaphore,)))
+                tasks.append(ThreadTask(acquire=(semaphore,)) if is_wait else ThreadTask(release=(semaphore,)))
         return tasks
 
     def _port_task(self, channel_id: int, *, is_wait: bool) -> ThreadTask:
@@ -125,7 +125,8 @@ class Reader:
 
     def _read_semaphores(self, operation: Inner) -> list[Item]:
         numbers = [self.wiring.local[self.rank][number] for number in operation.semaphore_ids or ()]
-        tasks = [ThreadTask((s,), ()) if operation.name == "sem_acquire" else ThreadTask((), (s,)) for s in numbers]
+        is_wait = operation.name == "sem_acquire"
+        tasks = [ThreadTask(acquire=(s,)) if is_wait else ThreadTask(release=(s,)) for s in numbers]
         return [Item(self._bare_instruction(), Threads(tasks))] if tasks else []
 
     def _proxy_of(self, channel: int) -> int:
@@ -156,12 +157,12 @@ class Reader:
         return cells // group.tbg_size * group.tb_id, cells // group.tbg_size
 
     def _scratch_offset(self, kind: str | None, skip: int) -> int:
-        """Return the offset in a buffer: in a pipeline, units take turns in scratch, which may be small."""
+        """Return the offset in a buffer of type `kind` ("s": scratch). A pipeline's turns reuse scratch cyclically."""
         if kind != "s":
             return skip
         if self.window.cells:
             return skip % self.wiring.scratch
-        # `wiring.scratch`: cells of scratch per chunk, fewer than `width` if the units of a pipeline reuse them.
+        # `wiring.scratch`: cells of scratch per chunk, fewer than `width` if the turns of a pipeline reuse them.
         if self.wiring.scratch != self.wiring.width:
             raise Unsupported(f"{self}: beside a pipeline, scratch that is reused has no place for whole chunks")
         return skip
@@ -183,7 +184,7 @@ class Reader:
         return self.wiring.cells(self, self.rank, rank, buffer, place.index, size) + self._scratch_offset(buffer, skip)
 
     def _packet_cell(self, place: Buffer, size: int, skip: int, *, far: str = "") -> int:
-        """Return the first cell of packets: in scratch of this rank, or of another by channels of type `far`."""
+        """Return the first cell of packets in scratch of this rank; with `far`, of another by channels of that type."""
         rank, buffer = self.names.buffer(self, far, place.buffer_id) if far else (self.rank, place.type)
         return self.wiring.packet_cells(self, rank, buffer, place.index, size) + skip
 

@@ -68,8 +68,9 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
     machine.resolve_packets()
     wiring.refuse_mixed_scratch()
     code = Code(
-        plan_collective, file.inplace, grain_of(file, plan_collective) * width, wiring.places, machine.blocks, [], 0,
-        wiring.start, True, 1, wiring.named, machine.inorder, machine.delays,
+        plan_collective, file.inplace, grain_of(file, plan_collective) * width, wiring.places, machine.blocks,
+        start=wiring.start, independent_ranks=True, semaphore_names=wiring.named, inorder=machine.inorder,
+        delays=machine.delays,
     )  # fmt: skip
     return ExecutionPlan(
         file.name, file.protocol, file.min_message_size, file.max_message_size, file.buffer_alignment, code
@@ -89,8 +90,9 @@ def _list_operations(file: File) -> Iterator[tuple[int, int, Operation]]:
 def _find_widths(file: File) -> tuple[int, int]:
     """Return the number of cells of a chunk, and of a chunk of scratch.
 
-    A cell is the unit of data that is checked. If groups of thread blocks share chunks, each share is whole cells. With
-    a pipeline, a cell is one unit; a chunk has two more than its scratch, so that the loop wraps around.
+    A cell is the smallest interval that is checked. If groups of thread blocks share chunks, each share is whole cells.
+    With a pipeline, a cell is what one of its turns handles (`unit_size` bytes). If scratch is reused, a chunk has two
+    cells more than fit into its scratch, so that the turns wrap around in it.
     """
     chunk_parts, units = 1, set[int]()
     for rank, block, operation in _list_operations(file):
@@ -117,7 +119,8 @@ def _find_widths(file: File) -> tuple[int, int]:
     if not unit or unit % file.buffer_alignment:
         raise Invalid(f"iter_context: a unit of {unit} bytes is no multiple of the alignment")
     if not file.reuse_resources or scratch_chunks == {0}:
-        return 3, 3
+        return 3, 3  # no turn reuses cells of another, so three turns stand for any number
+    # bytes of scratch for each chunk
     chunk = -(-SCRATCH // (2 if file.use_double_scratch_buffer else 1) // max(scratch_chunks))
     chunk = -(-chunk // file.buffer_alignment) * file.buffer_alignment
     if len(scratch_chunks) > 1 or chunk % unit:
@@ -133,7 +136,7 @@ def _operation_size(operation: Inner) -> int:
 
 
 def _refuse_long(file: File, width: int, nbytes: int) -> None:
-    """Refuse pipelines that would become far more operations than the file has: all their units are written out."""
+    """Refuse pipelines that would become far more operations than the file has: all their turns are written out."""
     total = sum(
         len(operation.ops or ()) * width * (operation.iter_context.num_chunks if operation.iter_context else 0)
         for _, _, operation in _list_operations(file)
@@ -197,7 +200,7 @@ class _Rank:
 
     def _read_pipeline(self, at: int, operation: Operation, builder: BlockBuilder, reader: Reader) -> None:
         assert operation.iter_context is not None
-        chunks, units = operation.iter_context.num_chunks, self.wiring.width
+        chunks = operation.iter_context.num_chunks
         where = f"{reader.names.where}, step {at} ({operation.name})"
         for inner in operation.ops or ():
             places = [*(inner.src_buff or ()), *(inner.dst_buff or ())]
@@ -205,9 +208,9 @@ class _Rank:
                 raise Invalid(f"{where}: goes over {chunks} chunks, and its {inner.name[:24]} has others")
             if inner.name == "pipeline":
                 raise Invalid(f"{where}: has a pipeline within")
-        for turn in range(chunks * units):
+        for turn in range(chunks * self.wiring.width):
             for inner in operation.ops or ():
-                self._read_operation(at, inner, builder, reader, Window(turn, 1), operation.name)
+                self._read_operation(at, inner, builder, reader, Window(turn, cells=1), operation.name)
 
     def _read_barrier(self, at: int, operation: Inner, builder: BlockBuilder, reader: Reader, within: str) -> None:
         where, number = f"{reader.names.where}, step {at} ({within or operation.name})", reader.names.number
@@ -255,7 +258,7 @@ class _Rank:
             if visit.departure is None or visit.departure != len(instructions) - 1 or visit.arrival is None:
                 return
             if (visit.block, visit.departure) in self.machine.fences:
-                return  # work behind it is not in line
+                return  # work of separate threads follows it, in blocks of their own
             instructions.pop()
             visit.departure = None
             if (
@@ -300,9 +303,10 @@ def read(data: bytes, name: str) -> ForeignProgram:
     collective = plan.code.collective
     largest = max(int(side.size.max(initial=0)) for side in sides(collective))
     head = Head(
-        FORMAT, plan.name or name, collective.kind, collective.ranks, file.inplace, not file.inplace, plan.smallest,
-        plan.largest, grain_of(file, collective) * largest, 0, plan.protocol,
-        frozenset(operation.name for gpu in file.gpus for block in gpu.threadblocks for operation in block.ops),
-        collective.roots[0] if collective.roots else None, (), {"alignment": plan.alignment},
+        FORMAT, plan.name or name, collective.kind, collective.ranks, in_place=file.inplace,
+        out_of_place=not file.inplace, min_bytes=plan.smallest, max_bytes=plan.largest,
+        chunks=grain_of(file, collective) * largest, channels=0, protocol=plan.protocol,
+        verbs=frozenset(operation.name for gpu in file.gpus for block in gpu.threadblocks for operation in block.ops),
+        root=collective.roots[0] if collective.roots else None, extra={"alignment": plan.alignment},
     )  # fmt: skip
     return ForeignProgram(head, {"in place" if file.inplace else "out of place": plan.code})

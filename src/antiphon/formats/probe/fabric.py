@@ -102,7 +102,8 @@ class _Reader:
         }
         net.hosts = sort_naturally(list({host for host, _ in cards.values()}))
         host_position = {host: number for number, host in enumerate(net.hosts)}
-        unknown: set[str] = set()
+        unknown: set[str] = set()  # speeds of cables
+        # a, b: (node, number of the port) of both ends of a cable
         for (a, b), cable in zip(zip(ends[::2], ends[1::2], strict=True), self.cables.values(), strict=True):
             speed = cable_speed(cable)
             if speed is None:

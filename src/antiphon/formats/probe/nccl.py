@@ -33,7 +33,7 @@ _GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # PCI classes: display,
 _NVSWITCH = "0x068000"  # PCI class of a bridge
 _MAX_LINKS = 2**13  # elements of a file
 _VIRTUAL = re.compile(r"veth|virbr|docker|tap|tun|lo$|br-")  # no cards
-_FASTEST = Fraction(1000 * GB)  # bytes per second of a network card
+_FASTEST = Fraction(1000 * GB)  # bytes per second of a network card; a file that says more is in other units
 _RING = "4"  # NCCL's number of the pattern
 
 
@@ -45,7 +45,7 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
         read_xml(path, reader, allow_doctype=True)
     if reader.gpus or not reader.rings:
         return build_box(_make_box(reader, name), pcie)
-    return _of_rings(reader, name)
+    return _machine_of_rings(reader, name)
 
 
 @dataclass
@@ -101,7 +101,7 @@ class _Reader:
     def _begin_element(self, name: str, attributes: Attributes, line: int) -> int:
         if name == "cpu":
             self.hosts.add(attributes.get("host_hash", "")[:40])
-            return self.box.add(Device(BRIDGE, -1, name=f"numa {attributes.get('numaid', '?')[:8]}"))
+            return self.box.add(Device(BRIDGE, name=f"numa {attributes.get('numaid', '?')[:8]}"))
         if name == "pci":
             speed = pcie_speed(attributes.get("link_speed", ""), attributes.get("link_width", ""))
             bus = attributes.get("busid", "")[:40].lower()
@@ -116,8 +116,8 @@ class _Reader:
             if self.link_elements > _MAX_LINKS:
                 raise Invalid(f"line {line}: has more than {_MAX_LINKS} links between GPUs")
             count = _link_count(attributes.get("count", "1"), line)
-            target, kind = attributes.get("target", "")[:40].lower(), attributes.get("tclass", "")[:10]
-            self.gpus[-1].links.append((target, kind, count))
+            target, target_class = attributes.get("target", "")[:40].lower(), attributes.get("tclass", "")[:10]
+            self.gpus[-1].links.append((target, target_class, count))
             self.box.fast_kind = name
         elif name == "net":
             self._add_card(attributes)
@@ -126,7 +126,7 @@ class _Reader:
     def _add_gpu(self, attributes: Attributes) -> None:
         device = self._innermost_device()
         if device < 0:
-            device = self.box.add(Device(GPU, -1))
+            device = self.box.add(Device(GPU))
         self.box.devices[device].kind = GPU
         if len(self.gpus) >= MAX_GPUS:
             raise Invalid(f"has more than {MAX_GPUS} GPUs")
@@ -184,7 +184,7 @@ def _link_count(text: str, line: int) -> int:
 def _make_box(reader: _Reader, name: str) -> Box:
     box = reader.box
     if not reader.gpus:
-        devices = [(d, bus) for d, bus, kind in reader.pci_elements if kind.startswith(_GPU_CLASSES)]
+        devices = [(d, bus) for d, bus, pci_class in reader.pci_elements if pci_class.startswith(_GPU_CLASSES)]
         if len(devices) > MAX_GPUS:
             raise Invalid(f"has more than {MAX_GPUS} GPUs")
         reader.gpus = [_Gpu(device, bus, {}) for device, bus in devices]
@@ -224,7 +224,7 @@ def _identify_board(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) 
     if models:
         model = models.most_common(1)[0][0]
         return model, gpu_type_by_name(model)
-    for key, gpu_type_of in (("gcn", gpu_type_by_generation), ("sm", _gpu_type_by_generation)):
+    for key, gpu_type_of in (("gcn", gpu_type_by_generation), ("sm", _gpu_type_by_sm)):
         value = next((gpu.values[key] for gpu in gpus if key in gpu.values), "")
         if gpu_type := gpu_type_of(value):
             notes.append(f'GPUs are taken to be {gpu_type.name}: the file has {key}="{value}" and no name')
@@ -232,7 +232,7 @@ def _identify_board(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) 
     return "", None
 
 
-def _gpu_type_by_generation(sm: str) -> GpuType | None:
+def _gpu_type_by_sm(sm: str) -> GpuType | None:
     return gpu_type_by_capability(int(sm)) if sm.isdigit() and len(sm) < 5 else None
 
 
@@ -241,10 +241,10 @@ def _add_links(box: Box, gpus: list[_Gpu], gpu_type: GpuType | None) -> None:
     switch_links: Counter[int] = Counter()
     unmatched_links = 0
     for number, gpu in enumerate(gpus):
-        for target, kind, count in gpu.links:
+        for target, target_class, count in gpu.links:
             if not count:
                 continue
-            if kind == _NVSWITCH:
+            if target_class == _NVSWITCH:
                 switch_links[number] += count
             elif target in rank and rank[target] != number:
                 key = number, rank[target]
@@ -259,7 +259,7 @@ def _add_links(box: Box, gpus: list[_Gpu], gpu_type: GpuType | None) -> None:
         )
 
 
-def _of_rings(reader: _Reader, name: str) -> Probed:
+def _machine_of_rings(reader: _Reader, name: str) -> Probed:
     """Return the machine of rings: a rank per GPU, a link per pair with the bandwidth of all channels that use it."""
     devs = sorted({dev for _, ring, _ in reader.rings for dev in ring})
     rank = {dev: number for number, dev in enumerate(devs)}

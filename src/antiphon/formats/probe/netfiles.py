@@ -51,9 +51,9 @@ def read(paths: Iterable[str], name: str) -> Probed:
     if not first_lines:
         raise Invalid("is empty")
     if first_lines[0].startswith("{"):
-        return _by_dimensions(_read_json(read_bytes(path, MAX_BYTES)), name)
+        return _machine_by_dimensions(_read_json(read_bytes(path, MAX_BYTES)), name)
     if any(re.match(r"(npus_count|topology)\s*:", line) for line in first_lines):
-        return _by_dimensions(_read_yaml(path), name)
+        return _machine_by_dimensions(_read_yaml(path), name)
     if any("SrcID" in line or line.startswith("NPUs Count") for line in first_lines):
         return _read_tacos(path, name)
     if re.match(r"[0-9]+(\s+[0-9]+){1,5}(\s+\S+){0,2}$", first_lines[0]):
@@ -107,7 +107,7 @@ def _read_json(data: bytes) -> dict[str, list[str]]:
     return values_of
 
 
-def _by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
+def _machine_by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
     """Return the machine of ASTRA-sim's description, by the lists that the file has."""
     sizes = _read_sizes(values)
     shapes = _read_shapes(values)
@@ -133,7 +133,7 @@ def _by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
         rate = speed * GB * _parallel_links(shape, size, counts[axis])
         kind = LinkType("link" if shape != "switch" else "port", rate, float((latency or Fraction(0)) / 10**9))
         _add_dimension(links, shape, sizes, axis, kind)
-    return Probed(links.build_machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
+    return Probed(links.build_machine(name), names=tuple(f"NPU {rank}" for rank in range(count)))
 
 
 def _read_sizes(values: dict[str, list[str]]) -> list[int]:
@@ -184,6 +184,7 @@ def _parallel_links(shape: str, size: int, links: Fraction | None) -> Fraction:
         return Fraction(1)
     if shape == "full":
         return max(links / (size - 1), Fraction(1))
+    # in a ring or line the links of an NPU lead to two neighbours
     return links / 2 if shape in ("ring", "line") and size > 2 and links > 1 else links
 
 
@@ -302,22 +303,22 @@ def _read_cables(
         raise Invalid("has switches alone")
     # Renumber: ranks first, then switches.
     new_number = {node: new for new, node in enumerate([*ranks, *switch_numbers])}
-    nvswitch = set(switch_numbers[:nvswitches])
+    nvswitch_nodes = set(switch_numbers[:nvswitches])
     links = _Links(len(ranks))
     links.places = [f"node{rank}" for rank in ranks]
     for node in switch_numbers:
-        links.add_switch(f"{'nvswitch' if node in nvswitch else 'switch'}{node}")
+        links.add_switch(f"{'nvswitch' if node in nvswitch_nodes else 'switch'}{node}")
     kinds: dict[tuple[str, str, str], LinkType] = {}
     number = 0
     for number, words in lines:
         if len(words) < 4 or not all(
-            re.fullmatch(r"[0-9]{1,7}", kind_name) and int(kind_name) < nodes for kind_name in words[:2]
+            re.fullmatch(r"[0-9]{1,7}", node_text) and int(node_text) < nodes for node_text in words[:2]
         ):
             raise Invalid(f"line {number}: expected source, destination, rate, delay; nodes are 0 to {nodes - 1}")
         a, b = int(words[0]), int(words[1])
         if a == b:
             raise Invalid(f"line {number}: leads from node {a} to itself")
-        kind_name = "nvlink" if {a, b} & nvswitch else "trunk" if {a, b} <= switches else "ethernet"
+        kind_name = "nvlink" if {a, b} & nvswitch_nodes else "trunk" if {a, b} <= switches else "ethernet"
         key = (kind_name, words[2][:40], words[3][:40])
         if key not in kinds:
             with within(f"line {number}"):
@@ -328,7 +329,7 @@ def _read_cables(
             raise Invalid(f"line {number}: more than {cables} links, the number in its head")
     if links.count < 2 * cables:
         raise Invalid(f"line {number}: has {links.count // 2} links, but its head says {cables}")
-    return Probed(links.build_machine(name), (), tuple(f"node {rank}" for rank in ranks))
+    return Probed(links.build_machine(name), names=tuple(f"node {rank}" for rank in ranks))
 
 
 # ---- TACOS ----
@@ -372,4 +373,4 @@ def _read_tacos(path: str, name: str) -> Probed:
                 raise Invalid(f"line {number}: more than {MAX_LINKS} links")
     if links is None or not links.count:
         raise Invalid("has no links; expected NPUs Count, then SrcID,DestID,Latency (ns),Bandwidth (GB/s)")
-    return Probed(links.build_machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
+    return Probed(links.build_machine(name), names=tuple(f"NPU {rank}" for rank in range(count)))

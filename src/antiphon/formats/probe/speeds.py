@@ -48,11 +48,12 @@ class GpuType:
     xgmi: bool = False
 
 
+# name, link, links, pcie_generation
 P100, V100, A100 = GpuType("P100", NVLINK1, 4, 3), GpuType("V100", NVLINK, 6, 3), GpuType("A100", NVLINK, 12, 4)
 H100, B200 = GpuType("H100", NVLINK, 18, 5, has_nvls=True), GpuType("B200", NVLINK5, 18, 5, has_nvls=True)
 TURING, GA102 = GpuType("Turing", NVLINK, 2, 3), GpuType("GA102", NVLINK_GA102, 4, 4)
 ADA = GpuType("Ada", NVLINK, 0, 4)  # without NVLink, as the next line
-_OLD, _RTX50 = GpuType("Pascal", NVLINK, 0, 3), GpuType("RTX 50", NVLINK, 0, 5)
+_PCIE3, _RTX50 = GpuType("Pascal", NVLINK, 0, 3), GpuType("RTX 50", NVLINK, 0, 5)
 MI50, MI100 = GpuType("MI50", XGMI2, 2, 4, xgmi=True), GpuType("MI100", XGMI2, 3, 4, xgmi=True)
 MI200, MI300 = GpuType("MI200", XGMI3, 8, 4, xgmi=True), GpuType("MI300X", XGMI4, 8, 5, xgmi=True)
 MI350 = GpuType("MI350X", XGMI5, 8, 5, xgmi=True)
@@ -62,7 +63,7 @@ _NAMED: tuple[tuple[str, GpuType], ...] = (
     (r"P100", P100), (r"V100|TITAN V\b|GV100", V100), (r"A100|A800|A30\b", A100),
     (r"G?H[12]00|H800|H20\b|H100L", H100), (r"G?B[123]00", B200), (r"RTX 20[78]0|TITAN RTX|Quadro RTX", TURING),
     (r"RTX 3090|A40\b|RTX A[456][05]00|A6000|A5000", GA102), (r"RTX [34]0|L4\b|L40|A10|A16|A2\b", ADA),
-    (r"RTX 50|RTX PRO", _RTX50), (r"T4\b|GTX|Tesla [KMCS][0-9]{2,4}|P40\b|P4\b", _OLD),
+    (r"RTX 50|RTX PRO", _RTX50), (r"T4\b|GTX|Tesla [KMCS][0-9]{2,4}|P40\b|P4\b", _PCIE3),
     (r"MI[56]0\b|Vega ?20|Radeon VII|gfx906", MI50), (r"MI100|gfx908", MI100), (r"MI2[15]0X?|MI200|gfx90a", MI200),
     (r"MI3[02][05][AX]?|gfx94[0-2]", MI300), (r"MI35[05]X?|gfx950", MI350),
 )  # fmt: skip
@@ -84,7 +85,7 @@ _DEVICES = {
     },
 }  # fmt: skip
 # By compute capability of NVIDIA, and by AMD's generation.
-_SM = {60: P100, 61: _OLD, 62: _OLD, 70: V100, 72: V100, 75: TURING, 80: A100, 86: GA102, 87: GA102, 89: ADA,
+_SM = {60: P100, 61: _PCIE3, 62: _PCIE3, 70: V100, 72: V100, 75: TURING, 80: A100, 86: GA102, 87: GA102, 89: ADA,
        90: H100, 100: B200, 103: B200, 120: _RTX50}  # fmt: skip
 _GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "941": MI300, "942": MI300, "950": MI350}
 

@@ -108,8 +108,8 @@ def _graph_lines(
     """Return the XML of one graph: `copies` channels, or more in proportion to its share, for each order."""
     number, pattern = GRAPHS[entry_orders[0].form]
     # Numbers of channels in proportion to the shares, in lowest terms, times `copies`.
-    unit = math.lcm(*(order.share.denominator for order in entry_orders))
-    shares = [int(order.share * unit) for order in entry_orders]
+    common_denominator = math.lcm(*(order.share.denominator for order in entry_orders))
+    shares = [int(order.share * common_denominator) for order in entry_orders]
     counts = [copies * share // math.gcd(*shares) for share in shares]
     if sum(counts) > MAX_CHANNELS:
         raise Unsupported(

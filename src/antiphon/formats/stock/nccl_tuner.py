@@ -9,7 +9,7 @@ NCCL chooses by itself. Rules come from two sources:
                   only if NCCL's model predicts a gain beyond its own error at every size of the range, or as
                   `unproven`, to be measured.
 
-A table of two ranges becomes
+A table of two ranges becomes (`COLUMNS` names the columns)
 
     allreduce 65536 131071 tree ll128 0 16 2
     # allreduce 131072 -: left to NCCL: its own choice was measured to be as good
@@ -42,7 +42,7 @@ MIN_SPEEDUP = 1.005  # less prints as 1x
 NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
 MEASURED = "measured"  # how the reasons of measured rules begin
 NEEDS_ONE_PER_NODE = "NCCL's pat needs one rank per node"
-# What NCCL has that does as these planners do; what it has for which collectives.
+# NCCL's algorithm -> the planners whose schedules do the same
 FAMILIES = {
     "ring": ("ring", "multi-ring", "hierarchical-ring", "kring"),
     "tree": ("double-binary-tree", "binomial-tree", "trees", "blink", "gentree"),
@@ -53,7 +53,7 @@ FAMILIES = {
     "pat": ("bruck", "recursive-doubling", "halving-doubling"),  # with one rank per node
 }
 _BASIC = ("allreduce", "allgather", "reducescatter")
-SUPPORTED = {
+SUPPORTED = {  # NCCL's algorithm -> the collectives that it serves
     "ring": (*_BASIC, "broadcast", "reduce"),
     "tree": ("allreduce",),
     "nvls": _BASIC,
@@ -65,8 +65,7 @@ SUPPORTED = {
 ALGORITHMS = ("tree", "ring", "collnet-direct", "collnet-chain", "nvls", "nvls-tree", "pat")
 _BY_PLANNER = {planner: family for family, planners in FAMILIES.items() for planner in planners}
 
-
-# The same in the model of NCCL (`predict --library nccl`), where it has another name there.
+# NCCL's algorithm -> its name in the model of NCCL (`predict --library nccl`), if that differs
 MODELLED = {"collnet-direct": "collnet"}
 MIN_MODELLED, MAX_MODELLED = 1024, 2**30  # bytes between which the model is evaluated
 
@@ -90,7 +89,7 @@ class Rule(NamedTuple):
 class RangeRule(NamedTuple):
     """A rule for start <= nbytes < stop (None: no end)."""
 
-    kind: str
+    kind: str  # of collective
     start: int
     stop: int | None
     rule: Rule
@@ -136,9 +135,9 @@ def nccl_tuner(
     Parameters
     ----------
     protocol
-        auto (NCCL's best for the algorithm), simple, ll or ll128; of rules that name none.
+        auto (NCCL's best for the algorithm), simple, ll or ll128; for rules that name none.
     channels
-        0 (NCCL's choice) to 64; of rules that name none.
+        0 (NCCL's choice) to 64; for rules that name none.
     unproven
         Also write lines without a predicted gain, with their predicted cost, to be measured.
     """
@@ -206,7 +205,7 @@ def choose_rules(
 
 
 def _library_on(machine: Topology) -> LibraryModel | None:
-    """NCCL or RCCL on this machine; None where no figures of it are known."""
+    """Return the model of NCCL or RCCL on this machine; None if it has no figures of the machine."""
     try:
         return library_here(machine)
     except (Invalid, Unsupported):

@@ -120,9 +120,12 @@ def atoms(program: Program) -> Atoms:
     sizes[:, INPUT], sizes[:, OUTPUT] = p.weights[0] * count, p.weights[1] * count
     np.maximum.at(sizes[:, SCRATCH], regions[:, 0], first + reach)
     length = at[p.part_end] - begin
-    layout = BufferLayout(count, at, p.base_buffer[base], offset[base] + begin, length, np.zeros_like(length), sizes)
-    slots = np.unique(regions[:, :2], axis=0, return_inverse=True, return_counts=True) if len(regions) else None
-    shared = slots[2][slots[1].reshape(-1)] > 1 if slots else np.zeros(0, bool)
+    stride = np.zeros_like(length)  # pieces have no addresses here
+    layout = BufferLayout(count, at, p.base_buffer[base], offset[base] + begin, length, stride, sizes)
+    shared = np.zeros(0, bool)
+    if len(regions):
+        _, slot_of, region_counts = np.unique(regions[:, :2], axis=0, return_inverse=True, return_counts=True)
+        shared = region_counts[slot_of.reshape(-1)] > 1
     return Atoms(p.denominator, cuts, ptr, regions[:, 1], regions[:, 2], first, shared.astype(np.int64), layout)
 
 

@@ -115,10 +115,10 @@ class _Sender:
         first = self.addresses.line(self.rank, move.source) % count
         # The length of a slot in units and cuts of a unit; all slots get the longest.
         last_unit, last = divmod(first + move.size, count)
-        cuts, unit = self.addresses.cuts, self.addresses.denominator
-        length = last_unit * unit + int(cuts[last]) - int(cuts[first])
-        longest = max(length, boxes.units * unit + boxes.numerator)
-        boxes.units, boxes.numerator = divmod(longest, unit)
+        cuts, denominator = self.addresses.cuts, self.addresses.denominator
+        length = last_unit * denominator + int(cuts[last]) - int(cuts[first])
+        longest = max(length, boxes.units * denominator + boxes.numerator)
+        boxes.units, boxes.numerator = divmod(longest, denominator)
         boxes.atoms = max(boxes.atoms, move.size)
         return move._replace(target=(PACKETS, slot))
 
@@ -133,7 +133,7 @@ def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int]
         for peer in step.peers:
             # The n-th wait for a peer takes the packets of its n-th message.
             for slot, target, size in sent[peer, rank][signal_counts[peer]]:
-                all_steps.append(Step(FOLD, (), (), target, ((PACKETS, slot),), size))
+                all_steps.append(Step(FOLD, into=target, operands=((PACKETS, slot),), size=size))
             signal_counts[peer] += 1
     return all_steps
 
@@ -177,16 +177,16 @@ def _places_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -
 
 def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
     """Let a fold add packets directly where it alone reads them from scratch."""
-    room = 1 + max((place[1] + size for step in steps for place, size in _places_touched(step)), default=0)
-    # Difference arrays over chunks of scratch: how often each is read, and written.
-    read, written = (np.zeros(room + 1, np.int64) for _ in range(2))
+    scratch_size = 1 + max((place[1] + size for step in steps for place, size in _places_touched(step)), default=0)
+    # Difference arrays over atoms of scratch: how often each is read, and written.
+    read, written = (np.zeros(scratch_size + 1, np.int64) for _ in range(2))
     for step in steps:
         for place, size in _places_read(step):
             if place[0] == SCRATCH:
                 read[[place[1], place[1] + size]] += [1, -1]
         if step.kind == FOLD and step.into[0] == SCRATCH:
             written[[step.into[1], step.into[1] + step.size]] += [1, -1]
-    once = (np.cumsum(read) == 1) & (np.cumsum(written) == 1)
+    is_used_once = (np.cumsum(read) == 1) & (np.cumsum(written) == 1)
     fold_operands = {(place, step.size) for step in steps if step.kind == FOLD for place in step.operands}
     packets_of = dict[Place, Place]()
     for step in steps:
@@ -194,7 +194,8 @@ def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step
         if (
             step.kind == FOLD and step.operands[0][0] == PACKETS and len(step.operands) == 1 and not step.moves
             and place[0] == SCRATCH and (place, step.size) in fold_operands
-            and once[place[1] : place[1] + step.size].all() and not addresses.shared[addresses.region(rank, place[1])]
+            and is_used_once[place[1] : place[1] + step.size].all()
+            and not addresses.shared[addresses.region(rank, place[1])]
         ):  # fmt: skip
             packets_of[place] = step.operands[0]
     return [
@@ -220,7 +221,7 @@ def _places_touched(step: Step) -> Iterator[tuple[Place, int]]:
 
 def _insert_syncs(rank: int, steps: Sequence[Step], addresses: Atoms) -> list[Step]:
     """Insert syncs for data; threads wait for packets themselves."""
-    line = RankSteps(rank, addresses.access_range)
+    rank_steps = RankSteps(rank, addresses.access_range)
     for step in steps:
-        line.touch(step, list(_places_read(step)), [(step.into, step.size)] if step.kind == FOLD else ())
-    return line.steps
+        rank_steps.touch(step, list(_places_read(step)), [(step.into, step.size)] if step.kind == FOLD else ())
+    return rank_steps.steps

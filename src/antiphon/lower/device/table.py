@@ -1,9 +1,9 @@
 """Write the table of a rank: what its thread blocks do, as the kernel reads it (docs/device.md, native/table.h).
 
-Input is a program (or schedule), whose steps onesided/ computes; output are 64-bit numbers: a head, then `parts` (the
-cuts of atoms, atoms.py), classes of slots, regions of scratch, thread blocks, steps and arguments, one after the other.
-A table does not depend on message size, datatype or operator. A *class* is a size of slots; a *stream* is a list of
-steps (instructions of a rank, onesided/form.py), and each stream is one entry of the thread blocks.
+Input is a program (or schedule), whose steps onesided/ computes; output are 64-bit numbers: a head, then the cuts of
+atoms (atoms.py; `parts` in table.h), classes of slots, regions of scratch, thread blocks, steps and arguments. A table
+does not depend on message size, datatype or operator. A *class* is a size of slots; a *stream* is a list of steps
+(instructions of a rank, onesided/form.py), and each stream is one entry of the thread blocks.
 
 Example: rank 0 puts two atoms of its input into the output of rank 1, and signals.
 
@@ -123,7 +123,7 @@ def tables_of(
 
 
 class _Finish:
-    """For an average: which stream divides which stretch (run of atoms) of the output at the end: the last writer."""
+    """Which stream divides which stretch (run of atoms) of an output for an average: the one that writes it last."""
 
     def __init__(
         self, program: Program, addresses: Atoms, streams_of_steps: Sequence[Sequence[Sequence[Step]]]
@@ -183,7 +183,7 @@ def _last_writers(writes: Sequence[tuple[int, int, int]], low: int, high: int) -
 
 
 class _Writer:
-    """Writes the table of one rank. `block`: atoms of a block of the collective, if blocks are permuted at the end."""
+    """Writes the table of one rank. `block`: atoms of a block of the collective, 0 if none are permuted at the end."""
 
     def __init__(self, program: Program, addresses: Atoms, rank: int, block: int, boxes: Boxes | None) -> None:
         self.program, self.addresses, self.rank, self.block, self.boxes = program, addresses, rank, block, boxes
@@ -232,7 +232,7 @@ class _Writer:
             self._append(SYNC, (), 1)
 
     def _encode_blocks(self, blocks: list[tuple[int, int]]) -> Longs:
-        """Return the words of the table. `blocks`: the first step and the number of steps of each."""
+        """Return the words of the table. `blocks`: per stream the first step and the number of steps."""
         p, addresses, boxes = self.program, self.addresses, self.boxes
         # Sections in the order in which the kernel reads them (native/table.h).
         classes = np.stack([p.class_whole, p.class_part], axis=1)

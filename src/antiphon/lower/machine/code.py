@@ -44,7 +44,7 @@ class Places:
     def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> Places:
         """Return the places for a collective.
 
-        `grain`: chunks per weight 1 of a block. `scratch`: chunks of scratch of each rank.
+        `grain`: cells per weight 1 of a block. `scratch`: cells of scratch of each rank.
 
         In place, the input of an allgather is a part of the output:
 

@@ -108,22 +108,22 @@ def semaphore_rows(code: Code, flat: Flat) -> list[Semaphore]:
     return list(zip(releases, acquires, code.start, strict=True))
 
 
-def _semaphore_edges(pairs: list[tuple[list[int], int, int]], loose: set[int]) -> list[Edge]:
+def _semaphore_edges(triples: list[tuple[list[int], int, int]], loose: set[int]) -> list[Edge]:
     """Return edges (releasing row, acquiring row) by semaphores.
 
-    `pairs`: triples (releasing rows in order, number of them that precede the acquiring row, acquiring row). The edge
+    `triples`: (releasing rows in order, number of them that precede the acquiring row, acquiring row). The edge
     leaves the last of those that precede; `loose` rows, whose signals do not make data visible, are passed over.
     """
-    pairs_of_rows = []
-    for rows, preceding, after in pairs:
+    semaphore_edges = []
+    for rows, preceding, after in triples:
         last = (
             next((row for row in reversed(rows[:preceding]) if row not in loose), None)
             if loose
             else rows[preceding - 1]
         )
         if last is not None and after not in loose:
-            pairs_of_rows.append((last, after))
-    return pairs_of_rows
+            semaphore_edges.append((last, after))
+    return semaphore_edges
 
 
 def _sure_releases(
@@ -301,8 +301,8 @@ class Order:
             undecided = [semaphore for semaphore, decided in zip(undecided, is_decided, strict=True) if not decided]
         return order
 
-    def _with_edges(self, pairs: list[Edge]) -> Order:
-        rows = np.array(pairs, np.int64).reshape(-1, 2)
+    def _with_edges(self, new_edges: list[Edge]) -> Order:
+        rows = np.array(new_edges, np.int64).reshape(-1, 2)
         src, dst = _across_blocks(self.flat, rows[:, 0], rows[:, 1])
         src, dst = np.concatenate([self.src, src]), np.concatenate([self.dst, dst])
         return Order(self.code, self.flat, src, dst)
@@ -371,7 +371,7 @@ class Order:
 
     def _answer_by_bits(self, before: Longs, after: Longs, src: Longs, dst: Longs) -> list[bool]:
         """Return which pairs are ordered by these edges. In a run every row comes after the rows that it waits for."""
-        rows, number = np.unique(before, return_inverse=True)
+        rows, bit_of_question = np.unique(before, return_inverse=True)
         bit_of_row = {row: 1 << bit for bit, row in enumerate(rows.tolist())}
         sources_of: dict[int, list[int]] = {}
         for source, target in zip(src.tolist(), dst.tolist(), strict=True):
@@ -383,7 +383,7 @@ class Order:
         ordered_rows = ordered_rows[np.argsort(self.flat.when[ordered_rows])]
         source_rows = set(src.tolist())
         bits, bits_at_leave = dict.fromkeys(range(len(self.code.blocks)), 0), dict[int, int]()
-        answers, number = [False] * len(before), number.tolist()
+        answers, bit_numbers = [False] * len(before), bit_of_question.tolist()
         line_of, _ = self.lines
         # In the order of the run: bits[line] are the questions' rows that happen before the current row of that line.
         for row, line in zip(ordered_rows.tolist(), line_of[ordered_rows].tolist(), strict=True):
@@ -391,7 +391,7 @@ class Order:
             for source in sources_of.get(row, ()):
                 current |= bits_at_leave.get(source, 0)
             for question in questions_at.get(row, ()):
-                answers[question] = bool(current >> number[question] & 1)
+                answers[question] = bool(current >> bit_numbers[question] & 1)
             current |= bit_of_row.get(row, 0)
             bits[line] = current
             if current and row in source_rows:
