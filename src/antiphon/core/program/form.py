@@ -122,18 +122,13 @@ def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
 
 def _refuse_columns(p: Program) -> None:
     """Check that every number refers to an existing row."""
-    ranks, operations, parts, bases, slots = (
-        p.ranks,
-        p.operations,
-        len(p.part_begin),
-        len(p.base_shift),
-        len(p.slot_class),
-    )
+    ranks, operations = p.ranks, p.operations
+    part_count, base_count, slot_count = len(p.part_begin), len(p.base_shift), len(p.slot_class)
     # CSR pointers first: every later check indexes through them.
     pointers = {
-        "op_ptr": (p.op_ptr, ranks, operations), "part_ptr": (p.part_ptr, operations, parts),
-        "wait_ptr": (p.wait_ptr, operations, len(p.wait)), "base_ptr": (p.base_ptr, ranks, bases),
-        "slot_ptr": (p.slot_ptr, ranks, slots), "finish_ptr": (p.finish_ptr, ranks, len(p.finish_count)),
+        "op_ptr": (p.op_ptr, ranks, operations), "part_ptr": (p.part_ptr, operations, part_count),
+        "wait_ptr": (p.wait_ptr, operations, len(p.wait)), "base_ptr": (p.base_ptr, ranks, base_count),
+        "slot_ptr": (p.slot_ptr, ranks, slot_count), "finish_ptr": (p.finish_ptr, ranks, len(p.finish_count)),
     }  # fmt: skip
     for name, (ptr, owners, total) in pointers.items():
         if len(ptr) != owners + 1 or ptr[0] != 0 or ptr[-1] != total or np.any(np.diff(ptr) < 0):
@@ -148,7 +143,8 @@ def _refuse_columns(p: Program) -> None:
     references |= {
         "base_buffer": (p.base_buffer, SCRATCH + 1), "base_slot": (p.base_slot[scratch], slots_of_base[scratch]),
         "base_origin": (p.base_origin[scratch], len(p.point_whole)), "slot_class": (p.slot_class, len(p.class_pieces)),
-        "part_base": (p.part_base, bases), "finish_base": (p.finish_base, bases), "wait": (p.wait, operations),
+        "part_base": (p.part_base, base_count), "finish_base": (p.finish_base, base_count),
+        "wait": (p.wait, operations),
     }  # fmt: skip
     for name, (values, bound) in references.items():
         is_faulty = (values < 0) | (values >= bound)

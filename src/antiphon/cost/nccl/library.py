@@ -229,10 +229,8 @@ class LibraryModel:
         for nbytes in sizes:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
-            multiprocessors, copied = (
-                self.costs.gpu.units,
-                copied_by_engines(self.place, self.costs, collective, nbytes),
-            )
+            multiprocessors = self.costs.gpu.units
+            copied = copied_by_engines(self.place, self.costs, collective, nbytes)
             if copied and copied.seconds < self._least_seconds(copied, collective, nbytes) * ROUNDING:
                 copied = None
             rows.append(
