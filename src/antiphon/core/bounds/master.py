@@ -76,6 +76,7 @@ class Master:
         self._seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
         # scaling for floats: rates are divided by `rate_scale`, and each row is divided by its capacity;
         # otherwise the solver would ignore narrow links beside wide ones
+        self.rate_scale = rate_scale
         self._row_scale = np.array([float(rate_scale / c) for c in self.capacity])
 
     def add_column(self, column: Column) -> bool:

@@ -471,7 +471,7 @@ class ColumnGeneration:
         with `all_or_nothing`, once the prices indicate that the target is out of reach.
         """
         master, best = self.master, None
-        goal = float(target / master.unit) * (1 - TINY)
+        goal = float(target / master.rate_scale) * (1 - TINY)
         average_price: NDArray[np.float64] | None = None
         stalled, before, doubts = 0, 0.0, 0
         for _ in range(_MOST_ROUNDS):
@@ -496,7 +496,7 @@ class ColumnGeneration:
             if hops is not None and self.restarts and not added:
                 added = self._price_round(point, point.price, hops, 4 * self.restarts)[1]  # a last, longer attempt
             doubts += doubtful
-            met = best is not None and point.value >= float(best / master.unit) * (1 - TINY)
+            met = best is not None and point.value >= float(best / master.rate_scale) * (1 - TINY)
             if not added or doubts >= _MOST_DOUBTS or met:
                 break
         return point, best
