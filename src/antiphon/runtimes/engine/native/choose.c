@@ -24,6 +24,7 @@ int ap_range_of(const ap_page *page, const int32_t *rank_of, uint32_t count, ap_
     return 1;
 }
 
+/* The number of the list for a kind and root (-1: none). */
 static size_t list_of(const ap_chooser *chooser, uint32_t kind, int32_t root) {
     return chooser->lists * kind + (size_t)(root + 1);
 }

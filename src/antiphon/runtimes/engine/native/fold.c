@@ -87,6 +87,7 @@ static void fold_narrow(char *result, const void *const *operands, size_t count,
     }
 }
 
+/* Copies bytes between areas that may overlap. */
 static void copy_or_move(void *to, const void *from, size_t bytes) {
     uintptr_t t = (uintptr_t)to, f = (uintptr_t)from;
     if (t + bytes <= f || f + bytes <= t)
@@ -120,6 +121,7 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
     }
 }
 
+/* Divide `n` values of type T by `count`, in WIDE. */
 #define DIVIDE_VALUES(T, WIDE)                                                           \
     {                                                                                    \
         T *v = values;                                                                   \
@@ -127,6 +129,7 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
         break;                                                                           \
     }
 
+/* The same for narrow floats, in float32. */
 static void divide_narrow(char *v, size_t n, float count, int type) {
     float wide[BLOCK];
     const size_t size = ap_type_size(type);

@@ -22,6 +22,7 @@
 #define AP_LOOP
 #endif
 
+/* out[i] = a[i] combined with b[i], for n elements. */
 typedef void (*ap_combine)(void *out, const void *a, const void *b, size_t n);
 
 /* float16, bfloat16 and float8, to float32 and back: to the nearest, ties to even. */

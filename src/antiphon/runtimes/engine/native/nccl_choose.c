@@ -77,11 +77,13 @@ static struct {
     static __typeof__(name) *next; \
     if (!next && !(next = FIND(name))) return ncclSystemError
 
+/* Adds bytes to a hash. */
 static uint64_t hash_bytes(const char *bytes, size_t length, uint64_t hash) {
     for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211ull; /* FNV-1a */
     return hash;
 }
 
+/* Finds NCCL's functions and reads the table, once; errors are printed, and then there is no table. */
 static void read_table(void) {
     ncclResult_t (*version)(int *) = (ncclResult_t(*)(int *))dlsym(RTLD_NEXT, "ncclGetVersion");
     nccl.split = FIND(ncclCommSplit), nccl.count = FIND(ncclCommCount), nccl.rank = FIND(ncclCommUserRank);
@@ -105,6 +107,7 @@ static void read_table(void) {
 
 /* ---- communicators ---- */
 
+/* Removes a communicator from the list, if it is there. */
 static void forget_communicator(ncclComm_t communicator) {
     pthread_rwlock_wrlock(&lock);
     for (chooser **at = &choosers; *at; at = &(*at)->next)
@@ -117,6 +120,7 @@ static void forget_communicator(ncclComm_t communicator) {
     pthread_rwlock_unlock(&lock);
 }
 
+/* Adds a communicator that agreed on the table to the list. */
 static void remember_communicator(ncclComm_t communicator, int ranks, int nodes) {
     chooser *new = malloc(sizeof *new + table.count * sizeof *new->rules);
     forget_communicator(communicator); /* an entry of an earlier communicator with this address */
@@ -209,8 +213,10 @@ EXPORT ncclResult_t ncclGroupEnd(void) {
     EXPORT ncclResult_t name parameters { \
         NEXT(name); \
         pthread_once(&table_once, read_table); \
-        ncclResult_t result = (pending.inside++, next(__VA_ARGS__)); \
-        if (!--pending.inside && result == ncclSuccess) add_communicators(comms, count, ranks, config); \
+        pending.inside++; \
+        ncclResult_t result = next(__VA_ARGS__); \
+        pending.inside--; \
+        if (!pending.inside && result == ncclSuccess) add_communicators(comms, count, ranks, config); \
         return result; \
     }
 
@@ -234,6 +240,7 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) {
     return next(communicator);
 }
 
+/* The entry of a communicator; NULL: its calls are called through. */
 static const chooser *find_chooser(ncclComm_t communicator) {
     pthread_rwlock_rdlock(&lock);
     const chooser *at = choosers;
@@ -245,14 +252,17 @@ static const chooser *find_chooser(ncclComm_t communicator) {
 /* The ranks of all parts of a split are those of the parent: if the parent agreed on the table, all of them take part here. */
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *comms, ncclConfig_t *config) {
     NEXT(ncclCommSplit);
-    ncclResult_t result = (pending.inside++, next(parent, color, key, comms, config));
-    if (!--pending.inside && result == ncclSuccess && find_chooser(parent) && (pending.depth || *comms))
+    pending.inside++;
+    ncclResult_t result = next(parent, color, key, comms, config);
+    pending.inside--;
+    if (!pending.inside && result == ncclSuccess && find_chooser(parent) && (pending.depth || *comms))
         add_communicators(comms, 1, 0, config);
     return result;
 }
 
 /* ---- calls ---- */
 
+/* Bytes of an element; 0: unknown type. */
 static size_t bytes_of(ncclDataType_t type) {
     static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1}; /* int8 to float64, bfloat16, float8 */
     return (size_t)type < sizeof bytes / sizeof *bytes ? bytes[type] : 0;

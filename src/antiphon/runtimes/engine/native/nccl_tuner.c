@@ -17,16 +17,20 @@ typedef struct {
     rule rules[]; /* those for this communicator's ranks and nodes */
 } tuner;
 
+/* The first rule for a call; NULL: none. */
 static const rule *find_rule(const tuner *t, int collective, size_t nbytes) {
     for (size_t i = 0; t && i < t->count; i++)
         if (t->rules[i].collective == collective && t->rules[i].from <= nbytes && nbytes <= t->rules[i].to) return &t->rules[i];
     return NULL;
 }
 
+/* Stands in for NCCL's log. */
 static void log_nothing(int level, unsigned long subsystems, const char *file, int line, const char *form, ...) {
     (void)level, (void)subsystems, (void)file, (void)line, (void)form;
 }
 
+/* Makes the context of a communicator, with the rules for its ranks and nodes. Functions return what NCCL expects: ncclSuccess
+ * unless memory runs out. */
 static ncclResult_t init_tuner(size_t ranks, size_t nodes, ap_nccl_log log, void **context) {
     tuner *t = calloc(1, sizeof *t + MAX_RULES * sizeof *t->rules);
     const char *path = getenv(TABLE), *problem = NULL;

@@ -43,18 +43,19 @@ int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error) 
 /* A dissemination barrier: in round k each rank receives from the one 2^k before it and sends to the one 2^k after it. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
+    enum { CHANNEL = 0, BYTES = 0, RECEIVE = 0, SEND = 1 }; /* messages are empty: their heads are compared */
     uint32_t numbers[2];
-    unsigned char nothing[1]; /* messages are empty: their heads are compared */
+    unsigned char nothing[1];
     int code = AP_OK;
     if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
     if (!wire->call || me >= ranks) return ap_fail(error, AP_INVALID, "this wire compares no calls");
     wire->expected = 0; /* bytes to receive */
     ap_begin_call(wire);
     for (uint32_t step = 1; step < ranks && !code; step *= 2) {
-        code = wire->receive(wire, (me + ranks - step) % ranks, 0, nothing, 0, 0, error);
-        if (!code) code = wire->send(wire, (me + step) % ranks, 0, nothing, 0, 1, error);
+        code = wire->receive(wire, (me + ranks - step) % ranks, CHANNEL, nothing, BYTES, RECEIVE, error);
+        if (!code) code = wire->send(wire, (me + step) % ranks, CHANNEL, nothing, BYTES, SEND, error);
         for (int pending = 2, count = 0; pending > 0 && !code; pending -= count)
-            code = wire->completed(wire, 1, timeout, numbers, 2, &count, error);
+            code = wire->completed(wire, /* block */ 1, timeout, numbers, 2, &count, error);
     }
     if (code) ap_wire_break(wire);
     return code;
