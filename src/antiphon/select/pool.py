@@ -112,7 +112,7 @@ def run_tasks(
             task = waiting.popleft()
             if not is_needed(task):
                 continue
-            # must not run in this process, or is not quick: put it at the end of the queue, for the workers
+            # if it must not run in this process, or is not quick: leave it to the workers, at the end of the queue
             if workers and (_needs_process(task) or _plans_groups(task)):
                 waiting.append(task)
                 continue

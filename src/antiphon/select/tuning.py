@@ -269,7 +269,7 @@ class Gain:
     first: Setting
     mean: float  # geometric mean over the sizes
     most: float  # the greatest speedup, at size `at`
-    at: int
+    at: int  # the size of the greatest speedup, in bytes
     best: tuple[tuple[int, int, Setting], ...]  # (from, to, best setting for these sizes)
     rests_on: str  # what the figures are calibrated by
 

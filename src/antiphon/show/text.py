@@ -82,7 +82,7 @@ def _links_by_places(topology: Topology) -> list[str]:
     for (a, b, kind), count in counted.items():
         reverse = counted[b, a, kind] if a != b else count
         if count == reverse and (b, a, kind) in counted and a > b:
-            continue  # listed with the other direction
+            continue  # counted in the row from b to a, as "each way"
         count_text = f"{count} each way" if a != b and count == reverse else str(count)
         rows.append([a, b, topology.types[kind].kind, format_bandwidth(topology.types[kind].bandwidth), count_text])
     return table(["from", "to", "kind", "bandwidth", "links"], rows[:MAX_ROWS]) + _omitted_rows(len(rows))

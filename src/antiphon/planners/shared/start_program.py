@@ -67,8 +67,8 @@ class ChunkClass:
     that of the slowest path in use, in seconds.
     """
 
-    plan: int
-    chunks: Longs
+    plan: int  # number of the plan
+    chunks: Longs  # numbers of the chunks
     load: Floats
     latency: Floats
 

@@ -73,8 +73,8 @@ class BlinkOptions:
     epsilon: float
     threshold: Fraction
     hybrid: bool
-    t_dpa: Fraction
-    nbytes: int | None
+    t_dpa: Fraction  # seconds
+    nbytes: int | None  # None: large data
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def _chosen_lines(lines: Sequence[Line]) -> dict[Calls, Line]:
 
 
 def diff_learned(old: Sequence[Line], new: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return a row for each kind of calls: what is chosen in both files, and the seconds."""
+    """Return a row for each kind of calls: the candidate chosen in each file (None: none), and its seconds."""
     before, after = _chosen_lines(old), _chosen_lines(new)
     rows = []
     for calls in dict.fromkeys([*before, *after]):

@@ -67,7 +67,13 @@ def bench_genmodel(
                     unit = max(nbytes // ITEM // weight, 1)
                     cases.append(
                         Case(
-                            len(programs), [*range(group_size)], unit, nbytes, repeat=iterations, warmup=warmup, split=0
+                            program=len(programs),
+                            ranks=[*range(group_size)],
+                            unit=unit,
+                            nbytes=nbytes,
+                            repeat=iterations,
+                            warmup=warmup,
+                            split=0,
                         )
                     )
                     names.append(name)

@@ -157,8 +157,9 @@ def bench_loggp(  # noqa: PLR0913
         def on_sizes_measured(size: int, seconds: Mapping[str, float]) -> None:
             rows.extend(_make_rows(seconds, size, work.n))
             if progress is not None:  # each size has four rows; the first of them is the round trip
-                turn, latency = (len(rows) // 4 - 1) // len(checked_sizes) + 1, format_seconds(rows[-4].seconds / 2)
-                progress(f"{format_size(size)}: {latency} one way (repetition {turn} of {repetitions})")
+                repetition = (len(rows) // 4 - 1) // len(checked_sizes) + 1
+                latency = format_seconds(rows[-4].seconds / 2)
+                progress(f"{format_size(size)}: {latency} one way (repetition {repetition} of {repetitions})")
 
         # 3. Measure with the chosen numbers of copies, repeatedly.
         work.measure(chains * repetitions, on_sizes_measured)
@@ -228,7 +229,7 @@ class _ChainMeasurement:
     def _list_schedules(self, chains: _Chains) -> list[tuple[str, int]]:
         """Return the schedules of a size as (name, number of copies).
 
-        one: trip(1, 0); many: trip(n, 0); delayed: trip(n, k); idle: busy(1, k)."""
+        one: trip(1, 0); many: trip(n, 0); delayed: trip(n, k); alone: trip(n, k) with `alone`; idle: busy(1, k)."""
         server = [(name, chains.busy) for name in SERVER] if chains.busy else []
         return [("one", 0), ("pings", 0), ("many", 0), ("delayed", chains.delay), ("alone", chains.delay), *server]
 
@@ -238,7 +239,8 @@ class _ChainMeasurement:
             return busy(n if name == "busy" else 1, copies, *where)
         if name == "pings":
             return pings(PINGS, *where)
-        return trip(1 if name == "one" else n, copies, name == "alone", *where)
+        ranks, far = where
+        return trip(1 if name == "one" else n, copies, alone=name == "alone", ranks=ranks, far=far)
 
     def _make_chain_case(self, program: int, size: int, race: int) -> Case:
         nbytes = size * (2 if race % 2 else 1)  # a server has its own block, too
@@ -379,7 +381,7 @@ def radix_rows(
     """Measure messages at once. `bursts`: schedules of 1, 2, ... messages. `sizes`: a small one, where only gaps count,
     and a large one. All are measured once before any is repeated."""
     large = max(sizes)
-    bursts_of_kinds = [
+    bursts_of_kinds = [  # (kind, number of messages, bytes of each, schedule)
         (BURST, n + 1, size, schedule) for size in dict.fromkeys(sizes) for n, schedule in enumerate(bursts)
     ]
     peers, ranks = place.peers, place.ranks
@@ -400,8 +402,10 @@ def radix_rows(
             raise Failed(f"messages of {format_size(size)} did not arrive as they were sent: this runtime lost data")
         rows.append(RoundTrip(kind, n, 0.0, size, row["quartiles"][0]))
         if len(rows) % len(bursts_of_kinds) == 0:
-            turn = len(rows) // len(bursts_of_kinds)
-            progress(f"up to {max(len(bursts), len(peers))} messages at once (repetition {turn} of {repetitions})")
+            repetition = len(rows) // len(bursts_of_kinds)
+            progress(
+                f"up to {max(len(bursts), len(peers))} messages at once (repetition {repetition} of {repetitions})"
+            )
 
     load_runtime(place.on).run(runnables, cases * repetitions, place.how, on_row)
     return rows

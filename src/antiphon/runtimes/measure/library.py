@@ -126,7 +126,7 @@ def _algorithm_variable(name: str, kind: str) -> str:
 
 
 def _libmpi_path() -> str:
-    """Return the libmpi that this process has loaded."""
+    """Return the path of the libmpi.so that this process has loaded, "" if there is none."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text(encoding="utf-8", errors="replace").splitlines() if maps.exists() else []
     paths = (line.split(maxsplit=5)[-1] for line in lines)

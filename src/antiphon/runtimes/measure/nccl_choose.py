@@ -48,15 +48,15 @@ def list_settings(library: Library, kind: str) -> Iterator[Candidate]:
     for algorithm, protocol in list_algorithms(kind):
         if (nvidia or algorithm not in NVIDIA_ONLY) and version >= FIRST_VERSIONS.get(algorithm, 0):
             settings = {"algorithm": ALGORITHMS.index(algorithm), "protocol": PROTOCOLS.index(protocol)}
-            yield Candidate(f"{algorithm} {protocol}", {}, settings)
+            yield Candidate(f"{algorithm} {protocol}", settings=settings)
     if nvidia and version >= WINDOWS:
-        yield Candidate("efficiency", {}, {"policy": EFFICIENT})
-        yield Candidate("symmetric", {}, {"registered": 1, "symmetric": 1})
-        yield Candidate("copies", {}, {"registered": 1, "policy": ZERO})
+        yield Candidate("efficiency", settings={"policy": EFFICIENT})
+        yield Candidate("symmetric", settings={"registered": 1, "symmetric": 1})
+        yield Candidate("copies", settings={"registered": 1, "policy": ZERO})
 
 
 def list_planners() -> tuple[str, ...]:
-    """Return the planners to try by default: () for all; a few where no plan of ours can be measured anyway."""
+    """Return the planners to try by default; () stands for all, a few suffice if no plan of ours can be measured."""
     return () if runs_plans() else CLASSICS
 
 
@@ -89,7 +89,7 @@ class NcclRaces(LibraryRaces):
         if self.stage == 0:
             tried += [DEFAULT, *list_settings(self.library, kind)]
             if find_mscclpp():
-                tried.append(Candidate("mscclpp", {}, {"library": 1}))
+                tried.append(Candidate("mscclpp", settings={"library": 1}))  # the second library (nccl_process)
             return list(range(len(tried)))
         rows = self.library_rows.get((kind, size), {})
         # the fastest algorithm with protocol: only their names have a blank

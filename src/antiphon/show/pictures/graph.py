@@ -121,7 +121,7 @@ def graph_of(topology: Topology) -> Graph:
         place = topology.places[switch]
         label = place.rpartition("/")[2]
         nodes.append(Node(SWITCH, "" if label == "router" else label[:16], place))
-    # shared limits: equal ones of both directions ("card0 out", "card0 in") are one
+    # shared limits: those of both directions ("card0 out", "card0 in") become one ("card0") if they are equal
     limit_names: dict[int, list[str]] = defaultdict(list)  # names of the limits of each link
     limits: dict[str, str] = {}
     sizes = {limit.name: (limit.bandwidth, len(limit.links)) for limit in topology.limits}
