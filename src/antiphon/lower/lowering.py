@@ -142,7 +142,7 @@ def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> _finish_table(prepare(star(), False))
+    >>> _finish_table(prepare(star(), in_place=False))
     (array([0, 1, 2]), array([0, 0, 0]), array([1, 1, 1]), array([1, 3, 5]), array([3, 3, 3]))
     """
     ends, line = prepared.analysis.outputs, prepared.line
@@ -178,7 +178,7 @@ def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None =
     >>> from antiphon.core.example import star
     >>> from antiphon.core.program.kinds import NAMES
     >>> from antiphon.lower.rows import prepare
-    >>> program = operations(prepare(star(), False), 1, 1)
+    >>> program = operations(prepare(star(), in_place=False), channels=1, lag=1)
     >>> waits = [program.wait[a:b].tolist() for a, b in zip(program.wait_ptr, program.wait_ptr[1:])]
     >>> list(zip([NAMES[kind] for kind in program.kind[:5]], program.peer[:5].tolist(), waits))
     [('receive', 2, []), ('receive', 1, []), ('fold', 0, [0, 1]), ('send', 1, [2]), ('send', 2, [2])]
@@ -208,7 +208,7 @@ def _add_transfers(
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> prepared, table = prepare(star(), False), OperationTable()
+    >>> prepared, table = prepare(star(), in_place=False), OperationTable()
     >>> movement = moves(prepared)
     >>> accesses = _add_transfers(prepared, movement, folds(prepared, movement), _copy_inputs(prepared, table), table)
     >>> accesses.arrives.tolist(), accesses.writer.tolist()
@@ -271,7 +271,7 @@ def _add_messages(
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> prepared, bases = prepare(star(), False), np.zeros(4, np.int64)
+    >>> prepared, bases = prepare(star(), in_place=False), np.zeros(4, np.int64)
     >>> _add_messages(prepared, moves(prepared), OperationTable(), bases, bases)
     (array([1, 0, 2, 3]), array([5, 4, 6, 7]))
     """
@@ -303,7 +303,7 @@ def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: Opera
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> prepared, table = prepare(star(), False), OperationTable()
+    >>> prepared, table = prepare(star(), in_place=False), OperationTable()
     >>> fold_of = _add_folds(prepared, moves(prepared), folds(prepared, moves(prepared)), table)
     >>> fold_of[:1], table.all("part_columns", 4)
     (array([0]), [array([0, 0, 0, 0]), array([0, 0, 0, 0]), array([1, 1, 1, 1]), array([1, 0, 7, 6])])
@@ -417,7 +417,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Access
     places = distinct(read_place)
     rank = places // members
     join = np.full(len(ready), -1, np.int64)
-    join[places] = table.add(JOIN, rank, rank, 1, ready[places], 0)
+    join[places] = table.add(JOIN, rank, peer=rank, pieces=1, when=ready[places], chunk=0)
     table.wait(join[read_place], reader)
     # And a copy for each output, which waits for the join of its place.
     value, chunk = prepared.last[rows], ends.chunk[rows]

@@ -72,7 +72,7 @@ def assign_stretches(line: DataLine, ranks: int, stretches: Stretches, lag: int)
     >>> from antiphon.core.example import star
     >>> point, same = np.zeros(3, np.int64), np.ones(3, np.int64)
     >>> stretches = Stretches(point, point, same, same, first_use=np.array([0, 1, 3]), last_use=np.array([2, 5, 4]))
-    >>> slots = assign_stretches(DataLine.of(star()), 1, stretches, 0)
+    >>> slots = assign_stretches(DataLine.of(star()), ranks=1, stretches=stretches, lag=0)
     >>> slots.slot.tolist(), slots.before.tolist(), slots.ptr.tolist()
     ([0, 1, 0], [-1, -1, 0], [0, 2])
     """
@@ -112,7 +112,7 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
 
     One pool; the slot of the first is free from 2 on:
 
-    >>> _assign_slots(np.zeros(3, np.int64), 1, np.array([0, 1, 3]), np.array([2, 6, 5]))
+    >>> _assign_slots(np.zeros(3, np.int64), pools=1, begin=np.array([0, 1, 3]), free=np.array([2, 6, 5]))
     (array([0, 1, 0]), array([-1, -1,  0]), array([2]))
     """
     count = len(pool)
@@ -184,7 +184,7 @@ def moves(prepared: Prepared, staged: bool = False) -> Moves:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> movement = moves(prepare(star(), False))
+    >>> movement = moves(prepare(star(), in_place=False))
     >>> movement.folded.tolist(), movement.waiting.tolist(), movement.stretch.tolist()
     ([True, False, False], [True, True, False, False], [1, 0, -1, -1])
     >>> movement.crossing.tolist(), movement.message.tolist()
@@ -295,7 +295,7 @@ def folds(prepared: Prepared, movement: Moves) -> Folds:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> prepared = prepare(star(), False)
+    >>> prepared = prepare(star(), in_place=False)
     >>> folding = folds(prepared, moves(prepared))
     >>> folding.fold.tolist(), folding.operands.tolist(), folding.base[folding.operands].tolist()
     ([0, -1, -1], [0, 1, 2], [0, 7, 6])

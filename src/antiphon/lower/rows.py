@@ -162,7 +162,7 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     copy version 1.
 
     >>> from antiphon.core.example import star
-    >>> values = prepare(star(), False).values
+    >>> values = prepare(star(), in_place=False).values
     >>> values.place.tolist(), values.version.tolist()
     ([0, 1, 2, 3, 4, 5], [1, 3, 5])
     >>> values.owner.tolist(), values.operand.tolist(), values.row.tolist()

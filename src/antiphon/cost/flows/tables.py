@@ -244,8 +244,8 @@ def find_crowds(
     >>> from antiphon.cost.profile import Incast
     >>> switched = build("switched", 3, both_ways([(0, 3), (1, 3), (2, 3)], LinkType("wire", "1GB/s")), switches=1)
     >>> table = messages(star())
-    >>> profile = Profile(incast={"wire": Incast(1e-9, 1)})
-    >>> crowd = find_crowds(table, _list_uses(paths(table, switched)), switched, profile, False)
+    >>> profile = Profile(incast={"wire": Incast(epsilon=1e-9, w_t=1)})
+    >>> crowd = find_crowds(table, _list_uses(paths(table, switched)), switched, profile, has_parallel_routes=False)
     >>> crowd.pairs, crowd.resource, crowd.pair.tolist()
     (1, array([1]), [[0, 1], [0, 1], [1, 1], [1, 1]])
     """

@@ -95,7 +95,7 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
 
     Key 7 has 1 in segments 0 and 1, and 10 in 1 and 2:
 
-    >>> runs = sum_runs(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), [np.array([1, 10])], 3)
+    >>> runs = sum_runs(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), [np.array([1, 10])], count=3)
     >>> runs.key.tolist(), runs.low.tolist(), runs.high.tolist(), runs.values[0].tolist()
     ([7, 7, 7], [0, 1, 2], [1, 2, 3], [1, 11, 10])
     """
@@ -130,7 +130,7 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
 def merge_runs(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, Longs, Longs]:
     """Merge overlapping or adjacent runs of equal keys: (key, low, high) of the union. One sort.
 
-    >>> merge_runs(np.array([7, 7, 9]), np.array([0, 1, 0]), np.array([2, 3, 1]), 3)
+    >>> merge_runs(np.array([7, 7, 9]), np.array([0, 1, 0]), np.array([2, 3, 1]), count=3)
     (array([7, 9]), array([0, 0]), array([3, 1]))
     """
     order = order_of(key * count + low, (int(key.max(initial=0)) + 1) * count)
@@ -172,7 +172,7 @@ def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
     O(n log n). A run of 5 from 0 to 3, and another of 8 from 1 to 2:
 
     >>> first, second = (Runs(*np.array([[7], [a], [b]]), (np.array([v]),)) for a, b, v in ((0, 3, 5), (1, 2, 8)))
-    >>> cut = align_runs(first, second, 3)
+    >>> cut = align_runs(first, second, count=3)
     >>> cut.low.tolist(), cut.high.tolist(), [column.tolist() for column in cut.values]
     ([0, 1, 2], [1, 2, 3], [[5, 5, 5], [0, 8, 0]])
     """
@@ -197,7 +197,7 @@ def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
 def greatest_per_segment(low: Longs, high: Longs, value: Floats, count: int) -> Longs:
     """Return per segment the run of greatest value that covers it (the first of equal ones), or -1. O(E log E).
 
-    >>> greatest_per_segment(np.array([0, 1]), np.array([2, 3]), np.array([4.0, 5.0]), 4)
+    >>> greatest_per_segment(np.array([0, 1]), np.array([2, 3]), np.array([4.0, 5.0]), count=4)
     array([ 0,  1,  1, -1])
     """
     if not len(low):

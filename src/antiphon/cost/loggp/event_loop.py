@@ -43,7 +43,7 @@ second message queues in the same way:
 >>> from antiphon.cost.loggp.work import work_of
 >>> work, log = work_of(star(), machine(), LogGP((Level(),)), "rounds"), new_log(4)
 >>> cost = Cost(*np.array([[2, 2], [1, 1], [1, 1], [1, 1], [3, 3], [4, 4], [1, 0]], np.float64))
->>> print(*simulate(work.graph, cost, None, work.node, 1, 0, log))
+>>> print(*simulate(work.graph, cost, packets=None, node=work.node, ports=1, nics=0, log=log))
 23.0 3 4 0 0.0
 >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
 ([1.0, 1.0, 13.0, 17.0], [6.0, 10.0, 18.0, 22.0], [8.0, 12.0, 19.0, 23.0])
@@ -53,7 +53,7 @@ arrived at 4 and 6. Those of message 1 arrive at the same times, but are delayed
 takes a byte per second has them at 8 and 10. Here the messages end at the same times as above:
 
 >>> log, cut = new_log(4), Packets(2.0, np.array([4.0, 4.0]), np.array([1.0, 1.0]))
->>> print(*simulate(work.graph, cost, cut, np.arange(3), 1, 1, log))
+>>> print(*simulate(work.graph, cost, packets=cut, node=np.arange(3), ports=1, nics=1, log=log))
 23.0 3 4 0 16.0
 >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
 ([1.0, 1.0, 13.0, 17.0], [6.0, 10.0, 18.0, 22.0], [8.0, 12.0, 19.0, 23.0])
@@ -153,7 +153,7 @@ def _simulate(
         # m -> bytes left to send, bytes received; when all packets so far have arrived; when the first arrived (-1: not
         # yet); the delay of all its packets, as the first waited for a port
         to_send, received_bytes, arrived_at = size[cost_class], np.zeros(count), np.zeros(count)
-        first, delay = np.full(count, -1.0), np.zeros(count)
+        first_arrival, delay = np.full(count, -1.0), np.zeros(count)
         # Packets in transit: m -> the first and the last in a list, -1 if none; packet -> when it arrives, and the next
         # in the list. Only the first has an event. `free_packet`: first of a list of packet numbers to use again;
         # `unused_packet`: the least number never used.
@@ -194,8 +194,8 @@ def _simulate(
                 port_of[side * count + queued] = idle_port
                 at = now + gap[cost_class[queued]]
                 if packets is not None and side == 1:  # delay all its packets by as much as the first waited
-                    delay[queued] = now - first[queued] + gap[cost_class[queued]]
-                    at = first[queued] + delay[queued]
+                    delay[queued] = now - first_arrival[queued] + gap[cost_class[queued]]
+                    at = first_arrival[queued] + delay[queued]
                 queued += side * receiver
                 event[queued] = SEND if side == 0 else PASS
                 put(heap, lists, at, queued)
@@ -215,7 +215,7 @@ def _simulate(
         elif (kind == ASK and s != d) or kind == ARRIVE:
             side = 0 if kind == ASK else 1
             if packets is not None and side == 1:
-                first[m] = now
+                first_arrival[m] = now
             if ports:
                 queue = s if side == 0 else ranks + d
                 port = find_free_port(idle_from, port_taken, queue * ports, ports, now)
@@ -309,7 +309,7 @@ def _simulate(
                     following_packet[last_packet[m]] = packet
                 else:  # no other packet is in transit: this is the next to arrive
                     next_packet[m] = packet
-                    event[count + m] = ARRIVE if first[m] < 0 else PASS
+                    event[count + m] = ARRIVE if first_arrival[m] < 0 else PASS
                     put(heap, lists, arrival[packet] + delay[m], count + m)
                 last_packet[m] = packet
                 to_send[m] -= b

@@ -303,7 +303,8 @@ def _load_of(algorithm: str, place: Place, costs: Costs, collective: str, nbytes
     if algorithm == TREE:
         if collective != "allreduce" or place.nodes == 1:
             return None
-        return Load(2 * (place.local - 1), _up_and_down(place), 2 * nbytes, _tree_load(place, nbytes))
+        cards = _tree_load(place, nbytes)
+        return Load(inside=2 * (place.local - 1), between=_up_and_down(place), wire=2 * nbytes, cards=cards)
     return _by_switches(algorithm, place, costs, collective, nbytes)
 
 
@@ -339,7 +340,8 @@ def _ring_load(place: Place, collective: str, nbytes: int) -> Load:
     # Of the n - 1 hops per round of a ring, nodes - 1 cross the network; the others stay within nodes.
     between = rounds * (place.nodes - 1)
     share = 1.0 if collective in CHAINS else rounds * (n - 1) / n
-    return Load(rounds * (n - 1) - between, between, share * nbytes, share * nbytes if place.nodes > 1 else 0)
+    wire = share * nbytes
+    return Load(inside=rounds * (n - 1) - between, between=between, wire=wire, cards=wire if place.nodes > 1 else 0)
 
 
 def _up_and_down(place: Place) -> int:

@@ -69,7 +69,7 @@ def tables(
             "packets lie in boxes, and what is pulled in its place, in no order of arrival: take one of these"
         )
     if arrival:
-        return tables_of(_lower_sparing_scratch(schedule, in_place), 1, arrivals(schedule))
+        return tables_of(_lower_sparing_scratch(schedule, in_place), streams=1, places=arrivals(schedule))
     if packets or pull:
         return tables_of(_lower_sparing_scratch(unjoined(schedule), in_place), streams, packets=packets, pull=pull)
     try:
@@ -226,10 +226,11 @@ class _Writer:
         """Append the opening (packets.py). Steps with `extra` 1 are skipped if all ranks are known to have begun."""
         for kind, peers in ((SIGNAL, opening.notified), (WAIT, opening.awaited)):
             if peers:
+                # a signal has no place: no region, units and cut
                 arguments = [(peer, 0, 0, 0, self._signal_number(kind, peer)) for peer in peers]
-                self._append(kind, arguments, int(kind == WAIT))
+                self._append(kind, arguments, extra=int(kind == WAIT))
         if opening.awaited:
-            self._append(SYNC, (), 1)
+            self._append(SYNC, extra=1)
 
     def _encode_blocks(self, blocks: list[tuple[int, int]]) -> Longs:
         """Return the words of the table. `blocks`: per stream the first step and the number of steps."""

@@ -48,7 +48,7 @@ class Places:
 
         In place, the input of an allgather is a part of the output:
 
-        >>> places = Places.of(Collective("allgather", 2), True, 3, [0, 1])
+        >>> places = Places.of(Collective("allgather", 2), in_place=True, grain=3, scratch=[0, 1])
         >>> places.first.tolist(), places.begin.tolist()
         ([[0, 0, 6], [9, 6, 12]], [0, 6, 13])
         """
