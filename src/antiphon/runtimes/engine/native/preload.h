@@ -163,26 +163,26 @@ typedef struct {
 typedef struct {
     uint32_t count, me, ranks; /* rows; this process's rank in the table; ranks of the table */
     int32_t *rank_of;          /* per process of the communicator, its rank in the table */
-    ap_row *row;
-    ap_chooser *chooser; /* chooses a row */
+    ap_row *row;               /* all rows, in the order of the tables */
+    ap_chooser *chooser;       /* finds the row of a call */
 } ap_rows;
 
-void ap_rows_free(ap_rows *rows);
+void ap_rows_free(ap_rows *rows); /* frees what it holds */
 
 typedef struct ap_cached_plan ap_cached_plan;
 struct ap_cached_plan { /* a plan of this rank at one size; the same sizes are cached at all ranks */
     ap_cached_plan *next;
     ap_row *row;
-    uint64_t unit, bytes;
-    uint32_t slices; /* plan.h */
-    int type;
-    ap_plan *plan[2]; /* out of place, in place */
+    uint64_t unit, bytes; /* elements of a block (its bytes, unless values are combined); bytes of the call */
+    uint32_t slices;      /* plan.h */
+    int type;             /* of the engine (api.h) */
+    ap_plan *plan[2]; /* out of place, in place; NULL: not needed yet */
 };
 
 /* A call made before plans were available: plans for such calls are prepared before the first call by a plan. */
 typedef struct {
-    int kind, root, type, in_place;
-    uint64_t unit, bytes;
+    int kind, root, type, in_place; /* root -1: none; type: of the engine (api.h) */
+    uint64_t unit, bytes;           /* elements of a block (its bytes, unless values are combined); bytes of the call */
 } ap_recent_call;
 
 enum { AP_MAX_RECENT = 16 };
@@ -220,14 +220,14 @@ typedef struct {
     ap_query query;
     int broken; /* a call by a plan failed, so all later ones do; the staging memory may still be in use */
     ap_rows rows;
-    ap_wire *wire;
-    int connect_tried;
+    ap_wire *wire;         /* connects its processes; NULL: not connected */
+    int connect_tried;     /* connecting was tried, and is not tried again */
     uint64_t shared_bytes; /* shared memory that its wire takes, if that is limited */
     uint32_t calls;        /* calls that plans could have served */
-    ap_cached_plan *plans;
+    ap_cached_plan *plans; /* the latest used first */
     ap_trial *trials;      /* of unmeasured plans (preload_trial.c); the latest first */
     ap_learning *learning; /* preload_learn.c; the latest first */
-    void *stage[AP_STAGES];
+    void *stage[AP_STAGES]; /* staging memory, allocated when needed, and its bytes */
     size_t stage_bytes[AP_STAGES];
 } ap_group;
 
@@ -322,7 +322,7 @@ enum {
 typedef void (*ap_function)(void);
 
 typedef struct {
-    int kind, root, function;
+    int kind, root, function; /* AP_BROADCAST, ...; root -1: none; function: AP_KINDS, ... above, or the kind */
     MPI_Comm comm;
     ap_function own, library; /* this library's function, and MPI's */
     const void *send;
@@ -335,7 +335,7 @@ typedef struct {
 
 /* preload_buffers.c */
 typedef struct {
-    MPI_Count size;
+    MPI_Count size; /* bytes of an element */
     int type;  /* of the engine (api.h); -1: the engine cannot combine it */
     int plain; /* elements are contiguous, without gaps */
 } ap_data_type;

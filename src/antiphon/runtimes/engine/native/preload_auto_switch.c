@@ -29,10 +29,10 @@ enum { AP_PREPARED_ALL, AP_UNPREPARED, AP_PREPARING, AP_NO_BYTES };
 /* ---- preparing plans beside the calls ---- */
 
 struct preparation {
-    ap_background *background;
-    int state;
+    ap_background *background; /* NULL: it could not begin */
+    int state;                 /* a value of AP_PREPARED, once the background thread has ended */
     ap_group group; /* a copy of the communicator's, with its own rows and plans */
-    ap_recent_call recent[AP_MAX_RECENT];
+    ap_recent_call recent[AP_MAX_RECENT]; /* plans for these calls are prepared */
     int recents;
     uint64_t agreed[AP_QUERY_WORDS]; /* size and digest of the table */
     unsigned char *table_bytes;      /* its bytes; NULL: from the file */

@@ -453,7 +453,7 @@ static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     return 1;
 }
 
-/* Whether the call is in place at this process, as `locate_buffers` finds. */
+/* Whether the call is in place at this process, as `locate_buffers` decides. */
 static int is_in_place(const call_state *x) {
     const ap_call *c = x->call;
     if (c->kind == AP_SCATTER) return x->at_root && c->recv == MPI_IN_PLACE;

@@ -42,15 +42,18 @@ enum { AP_PROGRAM_HEADER = 96 }; /* bytes */
 enum { AP_FEW_INSTANCES = 4, AP_MOST_INSTANCES = 1 << 20, AP_MOST_WORK = 1 << 25 };
 static const uint64_t AP_MOST_ELEMENTS = (uint64_t)1 << 59; /* of eight bytes each: no sum of addresses overflows */
 
+/* Totals so far, as defined above. */
 typedef struct {
     uint64_t instances, work;
 } ap_workload;
 
-/* Add an operation to the totals; return false if a limit is exceeded. No sum wraps: every addend is below 2^63, and callers
+/* Adds an operation to the totals; returns false if a limit is exceeded. No sum wraps: every addend is below 2^63, and callers
  * stop at the first false. */
 static inline int ap_add_workload(ap_workload *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
-    if (instances > AP_FEW_INSTANCES && (b->instances += instances) > AP_MOST_INSTANCES) return 0;
-    return (b->work += instances * (1 + parts + waits)) <= most_work;
+    if (instances > AP_FEW_INSTANCES) b->instances += instances;
+    if (b->instances > AP_MOST_INSTANCES) return 0;
+    b->work += instances * (1 + parts + waits);
+    return b->work <= most_work;
 }
 
 /* Sizes of a rank's buffers, in units of weight: input, output, and its single buffer if the call is in place. */
@@ -62,7 +65,7 @@ struct ap_program {
     const unsigned char *bytes;
     size_t size;
     ap_facts facts;
-    uint64_t denominator;
+    uint64_t denominator;         /* of all points */
     uint64_t relation, directory; /* offsets in `bytes` of who contributes and wants which block, and of the ranks' sections */
     uint64_t line;                /* length of the line: weight of all blocks together */
     int even;                     /* flag: each block weighs 1 */
@@ -86,7 +89,8 @@ typedef struct {
     uint32_t pieces, unused;
 } ap_class;
 
-/* `when`: the earliest time of its first piece, which orders all ranks' instances (docs/program.md). */
+/* An operation. `when`: the earliest time of its first piece, which orders all ranks' instances (docs/program.md); parts and
+ * waits: rows of the section's tables. */
 typedef struct {
     uint16_t kind, channel;
     uint32_t peer, pieces, when, first_part, parts, first_wait, waits;
@@ -117,7 +121,7 @@ typedef struct {
     const ap_finish *finish;
 } ap_section;
 
-/* Reads the section of a rank, for calls in place or not. */
+/* Checks the section of a rank, for calls in place or not, and fills *section. AP_OK, or the error's code. */
 int ap_read_section(const ap_program *program, uint32_t rank, int in_place, ap_section *section, ap_error *error);
 
 /* CRC-32, as zlib's crc32 computes it. */
