@@ -91,7 +91,7 @@ class Chunks:
     def weights(self, collective: Collective) -> tuple[NDArray[Any], int]:
         """Return every chunk's fraction of `nbytes`, as whole numbers over the returned denominator.
 
-        int64 if every product is below 2^62, Python ints otherwise.
+        int64 if each is below 2^62, Python ints otherwise. Callers bound their sums, as core/loads.py does.
         """
         weight = collective.weights[self.block]
         product_bound = float(self.share.max(initial=0)) * float(weight.max(initial=0))
