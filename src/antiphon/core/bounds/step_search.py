@@ -128,11 +128,11 @@ class DataDelivery:
             return [(self.supply, -1)]
         ranks = self.topology.ranks
         if not self.exchanged:
-            first = orbit_labels(self.symmetries, self.topology.nodes)
-            return [(self.supply, sink) for sink in self.sinks if first[sink] == sink]
+            representative = orbit_labels(self.symmetries, self.topology.nodes)  # per node the least of its orbit
+            return [(self.supply, sink) for sink in self.sinks if representative[sink] == sink]
         steps = np.array([steps_from(self.topology, rank) for rank in range(ranks)])
-        firsts = np.unique(orbit_labels(pair_images(self.symmetries, ranks), ranks * ranks))
-        pairs = [(-int(steps[a, b]), a, b) for a, b in (divmod(int(i), ranks) for i in firsts)]
+        representatives = np.unique(orbit_labels(pair_images(self.symmetries, ranks), ranks * ranks))
+        pairs = [(-int(steps[a, b]), a, b) for a, b in (divmod(int(i), ranks) for i in representatives)]
         pairs = [pair for pair in sorted(pairs) if pair[1] != pair[2] and {*pair[1:]} <= {*self.members}]
         weight = int(self.supply.max())
         return [(weight * (np.arange(ranks) == a), b) for _, a, b in pairs[:MAX_DEMANDS]]

@@ -123,9 +123,9 @@ class StepInequality:
 
 def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
     """Return what this dual proves; raise Invalid if it breaks a rule. O(kinds * destinations * bonds * steps)."""
-    steps, count = dual.steps, len(instance.capacity)
+    steps, resources = dual.steps, len(instance.capacity)
     _require(1 <= steps <= 10**4, "its steps are out of range")
-    prices = np.zeros((count, steps), np.int64)
+    prices = np.zeros((resources, steps), np.int64)
     _fill_array(prices, dual.prices, "price")
     # A bond costs its own price plus the prices of the shared limits that it loads.
     cost = prices[: len(instance.bonds)].copy()

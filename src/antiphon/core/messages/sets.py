@@ -102,16 +102,16 @@ def sets(waits: Waits) -> Sets:
     pair = awaited * max(count, 1) + before[target]  # (awaited message, condition before)
     # Membership test of `pair` in the sorted `need`.
     index = np.minimum(np.searchsorted(need, pair), max(len(need) - 1, 0))
-    implied = (need[index] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
-    begins = before < 0
-    begins[target[implied]] = True
+    is_implied = (need[index] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
+    begins_set = before < 0
+    begins_set[target[is_implied]] = True
     position, order = _chain_conditions(before)  # in this order a set is a run of conditions, hence a slice of items
     # Stage 3: items in the order of the chains; a set is the slice from where its chain begins to its own end.
     item_order = order_of(position[target], max(count, 1))
     items = item[item_order]
     pointer = pointers(position[target][item_order], count)
     # base: for each condition in chain order, the position of the latest condition at or before it that begins a set.
-    base = np.maximum.accumulate(np.where(begins[order], np.arange(count), 0)) if count else position
+    base = np.maximum.accumulate(np.where(begins_set[order], np.arange(count), 0)) if count else position
     low, high = pointer[base][position], pointer[1:][position]
     # A wait for an empty set is none.
     nonempty = np.flatnonzero((high > low)[condition])

@@ -30,7 +30,7 @@ from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT,
 from antiphon.lower.onesided.steps import RankSteps
 
 PACKED = 2**18  # bytes of a call above which packets are not tried: they take twice the space of their data
-MANY = 2_000  # steps of a rank above which results are not forwarded as they are computed
+MAX_FORWARDED_STEPS = 2_000  # steps of a rank above which results are not forwarded as they are computed
 
 _Arrival = tuple[int, Place, int]  # a slot, and the place and size where its data are needed
 
@@ -59,7 +59,7 @@ def receives_all(program: Program) -> bool:
 
 
 def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
-    """Convert steps (without switches) to packets. Takes time linear in steps, except for forwarding (MANY)."""
+    """Convert steps (without switches) to packets. Linear in steps, but for forwarding (MAX_FORWARDED_STEPS)."""
     boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[Step]]]()
     for ranks in streams:
         # Per connection the messages in order, each with the slots of its packets.
@@ -144,7 +144,7 @@ def _shorten_steps(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]
 
 def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
     """Move puts of an unchanged result into the step that computes it."""
-    if len(steps) > MANY:
+    if len(steps) > MAX_FORWARDED_STEPS:
         return steps
     new_steps, step_of_result = list[Step](), dict[tuple[Place, int], int]()
     for step in steps:

@@ -272,18 +272,18 @@ class Order:
         line, position = (column.tolist() for column in order.lines)
         instructions = (instruction for block in code.blocks for instruction in block.instructions)
         loose = {row for row, instruction in enumerate(instructions) if visible_only and instruction.loose}
-        certain: list[tuple[list[int], int, int]] = []
+        sure_triples: list[tuple[list[int], int, int]] = []
         undecided: list[Semaphore] = []
         for releases, acquires, start in semaphore_rows(code, flat):
             for rows in (releases, acquires):
                 rows.sort(key=position.__getitem__)
-            certain += _sure_releases(releases, acquires, start, line)
+            sure_triples += _sure_releases(releases, acquires, start, line)
             # Undecided if several lines release or acquire, or if it lacks releases.
             if len(acquires) > start + len(releases) or any(
                 line[rows[0]] != line[row] for rows in (releases, acquires) for row in rows
             ):  # fmt: skip
                 undecided.append((releases, acquires, start))
-        order = order._with_edges(_semaphore_edges(certain, loose))
+        order = order._with_edges(_semaphore_edges(sure_triples, loose))
         # Fixed point: every decided semaphore adds edges, which may order the releases of others.
         while undecided:
             is_chained = order._are_chained([rows for semaphore in undecided for rows in semaphore[:2]])
@@ -291,13 +291,13 @@ class Order:
             if not any(is_decided):
                 order.complete = False
                 return order
-            certain = []
+            sure_triples = []
             for (*rows_of_both, start), decided in zip(undecided, is_decided, strict=True):
                 if decided:
                     releases, acquires = (sorted(rows, key=flat.when.__getitem__) for rows in rows_of_both)
                     acquires = acquires[start : start + len(releases)]
-                    certain += [(releases, k, after) for k, after in enumerate(acquires, 1)]
-            order = order._with_edges(_semaphore_edges(certain, loose))
+                    sure_triples += [(releases, k, after) for k, after in enumerate(acquires, 1)]
+            order = order._with_edges(_semaphore_edges(sure_triples, loose))
             undecided = [semaphore for semaphore, decided in zip(undecided, is_decided, strict=True) if not decided]
         return order
 
