@@ -99,8 +99,8 @@ def find_paths(topology: Topology, src: Ints, dst: Ints, stripe: int = 0) -> Pat
     flat[ptr[linked]] = link[linked]
     for rows, links in routed_rows:
         inside = links >= 0
-        at = ptr[rows][:, None] + np.arange(links.shape[1])
-        flat[at[inside]] = links[inside]
+        position = ptr[rows][:, None] + np.arange(links.shape[1])
+        flat[position[inside]] = links[inside]
     return Paths(Routes(ptr, flat), link_count == 1, equal_links_out, np.flatnonzero(hops == 0))
 
 
@@ -127,12 +127,12 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     within_rank = src == dst  # rows within a rank take no route
     unreachable = first.unreachable[~within_rank[first.unreachable]]
     if len(unreachable):
-        at = int(unreachable[0])
+        pair = int(unreachable[0])
         would = suggest_planners(
             topology, schedule.collective, "relay", "ring", "multi-ring", other="a machine with routers or switches"
         )
         raise Unsupported(
-            f"planner {planner}: no link or path through switches leads from rank {src[at]} to rank {dst[at]} of "
+            f"planner {planner}: no link or path through switches leads from rank {src[pair]} to rank {dst[pair]} of "
             f"{topology.name}; {would}"
         )
     count = min(int(first.equal_links.max(initial=1)), MOST_STRIPES)
@@ -194,9 +194,9 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tup
     link_count = np.diff(np.append(first, len(key)))
     pair_keys = key[order][first]
     wanted_keys = src.astype(np.int64) * nodes + dst
-    at = np.minimum(np.searchsorted(pair_keys, wanted_keys), len(pair_keys) - 1)
-    has_link = pair_keys[at] == wanted_keys
-    return np.where(has_link, order[first][at], -1), np.where(has_link, link_count[at], 0)
+    group = np.minimum(np.searchsorted(pair_keys, wanted_keys), len(pair_keys) - 1)
+    has_link = pair_keys[group] == wanted_keys
+    return np.where(has_link, order[first][group], -1), np.where(has_link, link_count[group], 0)
 
 
 def _switched_paths(

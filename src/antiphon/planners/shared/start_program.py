@@ -165,11 +165,11 @@ def solve_starts(
         load = chunk_class.load[list(kinds)]
         # data that start in step s load step s + offset: one entry per kind, offset and start variable
         kind, offset = np.nonzero(load)
-        at = offset[:, None] + np.arange(len(variables))
-        has_row = step_groups.has_rows[at]
-        rows.append((kind[:, None] * step_groups.variable_count + step_groups.variable[at])[has_row])
-        columns.append(np.broadcast_to(begin + variables, at.shape)[has_row])
-        values.append(np.broadcast_to((load[kind, offset] / top)[:, None], at.shape)[has_row])
+        step = offset[:, None] + np.arange(len(variables))
+        has_row = step_groups.has_rows[step]
+        rows.append((kind[:, None] * step_groups.variable_count + step_groups.variable[step])[has_row])
+        columns.append(np.broadcast_to(begin + variables, step.shape)[has_row])
+        values.append(np.broadcast_to((load[kind, offset] / top)[:, None], step.shape)[has_row])
         columns_of = slice(begin, begin + int(variables[-1]) + 1)
         equal[number, columns_of] = np.bincount(variables)
         equal[number, plan_column + plans.index(chunk_class.plan)] = -1

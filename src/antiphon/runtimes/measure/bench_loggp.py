@@ -62,16 +62,16 @@ def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int 
 
     `far`: the rank that plays rank 1."""
     moves: list[Move] = []
-    at = 0
+    slot = 0  # where the data for the next message are in rank 0
     for i in range(n):
         for copy in range(copies if i else 0):
             # copies alternate between two slots; the last one writes the message's own slot
             to = i + 2 if copy == copies - 1 else 1 + copy % 2
-            moves.append((0, 0, 0, at, to))
-            at = to
+            moves.append((0, 0, 0, slot, to))
+            slot = to
         last = i == n - 1
         if last or not alone:
-            moves.append((0, 0, 1, at, 0 if last else i + 1))
+            moves.append((0, 0, 1, slot, 0 if last else i + 1))
     return _chain_schedule([*moves, (0, 1, 0, 0, 0)], 1, ranks, far)
 
 
