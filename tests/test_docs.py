@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import statistics
 import struct
 import subprocess
 import sys
@@ -274,6 +275,17 @@ def test_the_layout_of_programs_and_books_is_that_of_the_code() -> None:
         "book page": book.PAGE_ENTRY.size,
         "book program entry": book.PROGRAM_ENTRY.size,
     }
+
+
+def test_the_figures_of_the_zoo_are_those_of_its_table() -> None:
+    with open(ROOT / "docs/data/zoo.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    ratios = [float(row[kind]) for row in rows for kind in row if kind not in ("machine", "cpu_seconds") and row[kind]]
+    cases, median = len(ratios), f"{statistics.median(ratios):.3f}"
+    above = sum(ratio > 1.05 for ratio in ratios)
+    reproduction, readme = (" ".join((ROOT / page).read_text().split()) for page in ("docs/reproduction.md", "README.md"))
+    assert f"({cases} cases: median {median}, {above} above 1.05)" in reproduction
+    assert f"Of {cases} best plans for 1 GB, the median takes [{median} times the bound]" in readme
 
 
 def test_documents_have_commands() -> None:
