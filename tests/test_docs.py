@@ -283,7 +283,8 @@ def test_the_figures_of_the_zoo_are_those_of_its_table() -> None:
     ratios = [float(row[kind]) for row in rows for kind in row if kind not in ("machine", "cpu_seconds") and row[kind]]
     cases, median = len(ratios), f"{statistics.median(ratios):.3f}"
     above = sum(ratio > 1.05 for ratio in ratios)
-    reproduction, readme = (" ".join((ROOT / page).read_text().split()) for page in ("docs/reproduction.md", "README.md"))
+    pages = ("docs/reproduction.md", "README.md")
+    reproduction, readme = (" ".join((ROOT / page).read_text().split()) for page in pages)
     assert f"({cases} cases: median {median}, {above} above 1.05)" in reproduction
     assert f"Of {cases} best plans for 1 GB, the median takes [{median} times the bound]" in readme
 
