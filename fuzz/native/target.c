@@ -88,9 +88,9 @@ static void check_scratch(const ap_plan *plan, const ap_program *program, int in
     unsigned __int128 written = 0;
     ap_section s;
     insist(ap_read_section(program, plan->rank, in_place, &s, NULL) == AP_OK, "what has been prepared can be read");
-    for (uint32_t o = 0; o < plan->steps; o++)
-        if (plan->step[o].kind == AP_RECEIVE || plan->step[o].kind == AP_FOLD)
-            written += (unsigned __int128)plan->step[o].elements + (uint64_t)s.operation[o].pieces * s.operation[o].parts;
+    for (uint32_t o = 0; o < plan->tasks; o++)
+        if (plan->task[o].kind == AP_RECEIVE || plan->task[o].kind == AP_FOLD)
+            written += (unsigned __int128)plan->task[o].elements + (uint64_t)s.operation[o].pieces * s.operation[o].parts;
     insist(plan->sizes[AP_SCRATCH] <= written, "scratch is no more than what is written there");
 }
 
