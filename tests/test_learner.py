@@ -204,6 +204,20 @@ def test_alarms_after_which_the_same_program_wins_become_rare(seed: int) -> None
     assert searched < 45  # blocks; 100 to 190 if the next alarm were as sensitive
 
 
+def test_a_program_as_good_as_others_stays() -> None:
+    """Every 300 calls all times change, and an alarm starts a search among programs that are alike."""
+    changes = searches = 0
+    for seed in range(4):
+        group = Group(2, seed, programs=4, library=False)
+        for _ in range(3000):
+            group.call(lambda call, _: 1e-3 * (1 + 0.3 * (call // 300 % 2)))
+        taken = [choice.candidate.program for choice in group.learners[0].choices()]
+        changes += sum(first != second for first, second in pairwise(taken))
+        searches += len(taken)
+    assert searches > 15
+    assert changes < 4  # 19 if each search took the one that happened to be the fastest
+
+
 def test_slices_double_then_decrease_by_steps() -> None:
     """The best number is three times the planned one: doubled, then from twice as much again down by quarters."""
     group = Group(2, 0, noise=0.0, programs=2)

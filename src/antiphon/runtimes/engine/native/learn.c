@@ -15,7 +15,8 @@
  *               recover, and small calls after a pause each take half as long as in a job. After a round, arms drop out that are
  *               slower than the best by more than SLACK[round] ("successive elimination"): a first round, of two calls each of
  *               which the shorter counts, only removes what takes 75 % longer; later ones, of four calls, those that are 20 %, 8 %,
- *               4 % slower. So a bad arm costs two calls, and arms that are nearly equal cost little, as either is good.
+ *               4 % slower. So a bad arm costs two calls, and arms that are nearly equal cost little, as either is good: of those
+ *               that are left, the program that has served stays, so that calls do not change for nothing.
  *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged. If it
  *               leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that elects the
  *               same program again, in more or fewer slices, the alarm was false, and the range becomes wider. The interval is such
@@ -262,6 +263,11 @@ static void end_round(ap_learner *l) {
     }
     l->round++;
     if (active == 1 || l->round == ROUNDS || (l->round > 1 && worst <= EQUAL * estimate[best])) {
+        /* what has served stays if it is as good: a search's few calls, each after another arm's, tell less than those of a job */
+        for (int a = 0; a < arms_of(l) && l->choices; a++)
+            if (l->arm[a].active && l->arm[a].stats.candidate.program == l->chosen &&
+                (l->arm[best].stats.candidate.program != l->chosen || estimate[a] < estimate[best]))
+                best = a;
         l->arm[best].stats.seconds = estimate[best];
         settle(l, best);
     } else {
