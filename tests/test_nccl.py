@@ -108,6 +108,7 @@ def test_errors_that_decide_are_those_of_the_tables_held_out() -> None:
         ("allreduce", "1MB", 1, ("allreduce", "within a node", "between")),  # at least MIN_ERROR
         ("allgather", "1MB", 1, ("allgather", "within a node", "between")),
         ("broadcast", "1MB", 1, ("allgather", "within a node", "between")),  # one machine: the greatest counts
+        ("broadcast", "1KB", 1, ("reduce", "within a node", "up to 64 KB")),  # likewise, but at least MIN_ERROR
         ("reduce", "1MB", 2, ("allgather", "between nodes", "between")),  # no rows
         ("allreduce", "1KB", 2, ("allreduce", "between nodes", "up to 64 KB")),
         ("alltoall", "1GB", 1, ("alltoall", "within a node", "from 64 MB on")),

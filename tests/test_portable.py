@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from antiphon.core.portable import convolve, dot, exp, matmul
+from antiphon.core.portable import convolve, exp, matmul, row_dot
 from antiphon.cost.fit import PlanTime, RoundTrip, fit_genmodel, fit_loggp, plan_of
 from antiphon.cost.fit.least_squares import decompose_matrix, pseudo_inverse, solve_nonnegative
 
@@ -113,7 +113,7 @@ def test_exp_is_that_of_the_library_of_c() -> None:
 def test_products_are_those_of_numpy() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(4, 7)), rng.normal(size=(7, 5))
-    assert dot(a, b[:, 0]) == pytest.approx(a @ b[:, 0])
+    assert row_dot(a, b[:, 0]) == pytest.approx(a @ b[:, 0])
     assert matmul(a, b) == pytest.approx(a @ b)
     assert convolve(a, b[:, 0])[2] == pytest.approx(np.convolve(a[2], b[:, 0]))
 

@@ -146,13 +146,13 @@ def _read_measurements(name: str, data: bytes) -> Any:
     columns = {column.strip() for column in head.split(",")}
     for column, read in (
         ("ranks", read_plan_times),
-        ("vectors", read_addition_times),
+        ("vectors", read_addition_times),  # seconds of adding vectors, for `fit memory`
         ("kind", read_round_trips),
-        ("o_s", read_figures),
+        ("o_s", read_figures),  # parameters of LogGP, as PICCL reads them
     ):
         if column in columns:
             return read(name)
-    if "PRTT(" in head:
+    if "PRTT(" in head:  # a table of LogGP's prototype (cost/fit/loggp_tables.py)
         return read_round_trips(name)
     raise Invalid(
         f"{name}: is no file of ours: neither JSON (topology, collective, plan, table, profile), nor a program, a "

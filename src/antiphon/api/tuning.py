@@ -77,7 +77,8 @@ def tune(  # noqa: PLR0913
     -------
     Tuning
         `.plan` is the best plan (`.plans` for several collectives), `.ranges` maps sizes to schedules;
-        also `.candidates`, `.stopped` (candidates that reached their budget), `.as_json()` and `.save(file)`.
+        also `.candidates`, `.stopped` (candidates that reached their budget), `.as_json()` and `.save(file)`;
+        with measured counts of an alltoall in `search`, `.counts`: the plan's time at them over the lower bound.
 
     Raises
     ------
@@ -106,17 +107,17 @@ def tune(  # noqa: PLR0913
         options |= {"root": root, "ranks": ranks}
     else:
         target = _inputs.collective(collective, machine, root, ranks)
-    measured = None
-    if counts is not None:
-        measured, target = of_request(counts, _inputs.collective(collective, machine, root, ranks))
+    measured_counts = None
+    if counts is not None:  # plan for their average
+        measured_counts, target = of_request(counts, _inputs.collective(collective, machine, root, ranks))
     options |= {
         "nbytes": SPAN if nbytes is None else nbytes, "profile": profile, "planners": planners, "nccl": nccl,
         "progress": progress,
     }  # fmt: skip
     intact = None if against is None else _inputs.machine(against, "against")
     tuning = find(target, machine, model=model or "", against=intact, **options)
-    if measured is not None and tuning.complete and tuning.plans:
-        loss = measure_loss(tuning.plan, measured, tuning.sizes[-1], tuning.model, profile)
+    if measured_counts is not None and tuning.complete and tuning.plans:
+        loss = measure_loss(tuning.plan, measured_counts, tuning.sizes[-1], tuning.model, profile)
         tuning = replace(tuning, counts=loss)
     if not failures or not tuning.complete or not tuning.plans:
         return tuning
@@ -172,7 +173,7 @@ def tune_over(  # noqa: PLR0913
     Raises
     ------
     Invalid
-        `search` has plans or a shortlist, which are for one machine.
+        `search` has plans, a shortlist, failures or counts, which are for one machine.
 
     Examples
     --------

@@ -143,7 +143,7 @@ class Collective:
         """Whether data of different ranks must be combined."""
         if self.custom is None:
             return self.kind in COMBINING
-        return bool(np.any(self.ids_per_block > 1))
+        return bool(np.any(self.contributions_per_block > 1))
 
     @property
     def blocks(self) -> int:
@@ -163,7 +163,7 @@ class Collective:
         return self.custom if self.custom is not None else _builtin_relation(self)
 
     @cached_property
-    def ids_per_block(self) -> Longs:
+    def contributions_per_block(self) -> Longs:
         """The number of distinct contributions of each block."""
         if self.custom is None:
             count = len(self.members) if self.kind in COMBINING else 1

@@ -22,8 +22,9 @@ _EXP_RANGE = 700.0  # e^710 exceeds the greatest double
 _EXP_TERMS = [1 / math.factorial(n) for n in range(14)][::-1]  # Taylor series of e^x, from the smallest term
 
 
-def dot(a: NDArray[Any], b: NDArray[Any]) -> Any:
-    """Return the sum of products over the last axis, broadcasting the others: `matrix @ vector` without BLAS."""
+def row_dot(a: NDArray[Any], b: NDArray[Any]) -> Any:
+    """Return the sum of products over the last axis, broadcasting the others: `matrix @ vector` without BLAS, or of two
+    matrices row by row."""
     return (a * b).sum(axis=-1)
 
 
@@ -54,4 +55,4 @@ def exp(x: Floats) -> Floats:
     return power
 
 
-__all__ = ["convolve", "dot", "exp", "matmul"]
+__all__ = ["convolve", "exp", "matmul", "row_dot"]

@@ -42,7 +42,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Floats, Longs
 from antiphon.core.joints import crossed_links
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.portable import dot
+from antiphon.core.portable import row_dot
 from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -246,5 +246,5 @@ def _price_cuts(load: Floats, crossings: NDArray[np.bool_], capacity: Floats) ->
         raise Unsupported(f"counts: the program that bounds the loss ended with: {result.message}")
     price = np.maximum(result.x, 0.0)
     # Scale up the solver's prices where rounding leaves a block's sum below its load.
-    shortfall = float((minimum / dot(leaves, price)).max())
-    return float(dot(cost, price)) * max(shortfall, 1.0) * scale
+    shortfall = float((minimum / row_dot(leaves, price)).max())
+    return float(row_dot(cost, price)) * max(shortfall, 1.0) * scale

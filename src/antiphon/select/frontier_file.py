@@ -84,11 +84,12 @@ def frontier_json(frontier: Frontier) -> dict[str, Any]:
     """Return the content of a frontier file. Raises Unsupported for schedules that it cannot hold."""
     topology, collective, limits = frontier.topology, frontier.collective, frontier.limits
     body = frontier.as_json()
-    body["bandwidth"]["dual"] = bandwidth_evidence(topology, collective, limits.witness)
+    body["bandwidth"]["dual"] = bandwidth_evidence(topology, collective, limits.witness)  # LP dual: prices of links
     body["points"] = [
         {**point.as_json(), **_schedule_json(point.schedule, topology), "provenance": dict(point.schedule.provenance)}
         for point in frontier.points
     ]
+    # nbytes_weight: the weight that nbytes measures, if not that of the largest buffer of a rank
     return {
         "format": FORMAT, "version": VERSION, **body, "topology": topology_out(topology),
         "collective": collective_out(collective), "blocks": _blocks_json(collective),
@@ -160,16 +161,16 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         if certificate is None:
             continue
         # `about`: the problem that the certificate is about, such as the reversed collective (ksync/certificate.py).
-        # The evidence of SUMS is not prices of links but the number of links that every chunk must cross, `sends`.
+        # SUMS: an allreduce as a whole; no prices of links but `sends`, the number of links that each chunk must cross.
         instance = certified_instance(topology, frontier.collective, certificate["about"])
         subject = {"collective": instance.collective.kind, "about": certificate["about"], "steps": certificate["steps"]}
         about, steps, evidence = (certificate[key] for key in ("about", "steps", "least"))
         ratio = least_rounds_per_part(instance, about, steps, evidence) / instance.input_weight
         # no R/C below `ratio` in these steps; then every single (C, S, R) that the search refuted
         entries = [{**subject, "ratio_below": str(ratio)}]
-        by_resolution = (name for name, _ in refutation_files(certificate))
+        proof_names = (name for name, _ in refutation_files(certificate))  # SAT proofs, in the order used below
         if about == SUMS:
-            entries[0] |= {"sends": evidence["sends"], "refutation": next(by_resolution)}
+            entries[0] |= {"sends": evidence["sends"], "refutation": next(proof_names)}
         else:
             entries[0]["duals"] = [explicit_dual(instance, StepDual.of_json(evidence))]
         for refuted in certificate["refuted"]:
@@ -177,7 +178,7 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
             if refuted["how"] == "duals":
                 entry["duals"] = [explicit_dual(instance, StepDual.of_json(dual)) for dual in refuted["duals"]]
             elif refuted["how"] == "resolution":
-                entry["refutation"] = next(by_resolution)
+                entry["refutation"] = next(proof_names)
             entries.append(entry)
         for entry in entries:
             if entry not in listed:

@@ -27,7 +27,7 @@ from antiphon.core.bounds.cuts import Side
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import LpDual
 from antiphon.core.columns import Floats, reached_nodes
-from antiphon.core.portable import dot
+from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology, hosts
 
 LONG_PATHS = 4  # shortest paths between distant ranks whose links are tried
@@ -166,7 +166,7 @@ def _crossing_time(topology: Topology, side: Side, demand: Floats, capacity: Flo
     """Return the weight that must leave a set of nodes over the capacity out of it."""
     is_inside = side[: topology.ranks].astype(np.float64)
     capacity_out = float(capacity[side[topology.link_src] & ~side[topology.link_dst]].sum())
-    return float(dot(is_inside, dot(demand, 1 - is_inside))) / capacity_out if capacity_out else 0.0
+    return float(row_dot(is_inside, row_dot(demand, 1 - is_inside))) / capacity_out if capacity_out else 0.0
 
 
 def reachable_nodes(topology: Topology, start: Iterable[int], usable_links: Side, back: bool = False) -> Side:

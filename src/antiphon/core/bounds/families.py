@@ -9,8 +9,9 @@ that gives the strongest known bound depends on the collective:
     scatter, gather, alltoall   one family of everything ("all"): every need has its own bytes
     allreduce                   both directions between the first member and every other member ("pair")
 
-Example: allgather on 3 ranks has families to 0, to 1 and to 2; in each, two flows arrive. The load of a link is the
-maximum over the families, not the sum. `commodities_of` then turns each family into flows with one common end.
+Example: allgather on 3 ranks has families to 0, to 1 and to 2; in each, two blocks arrive. The load of a link is the
+maximum over the families, not the sum. `commodities_of` then turns each family into flows with one common end: here
+one flow from two sources.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ COLLECT = ("reduce", "reducescatter")  # several holders, one destination
 
 @dataclass(frozen=True, eq=False)
 class FamilyRows:
-    """A family, with one row of `needs` per block."""
+    """A family, with one row of `needs` per block: bytes that can be combined or copied on the way load a link once."""
 
     kind: str  # "to", "from", "pair" or "all", as `of` of witness.Family
     ranks: tuple[int, ...]  # the ranks that `kind` refers to; none for "all"

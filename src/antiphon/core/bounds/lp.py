@@ -43,7 +43,7 @@ from antiphon.core.bounds.families import Commodity, FamilyRows, commodities_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Family, LpDual, Partition
 from antiphon.core.columns import Bools, Floats, Longs
-from antiphon.core.portable import dot
+from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
 
 _MAX_PRICE = 5000  # greatest prices 1, 2, ... below this are tried until all prices are nearly whole numbers
@@ -130,7 +130,9 @@ class BoundProgram:
         arcs = self.arcs
         crossings = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
         is_listed = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
-        if is_listed or (solution is not None and float(dot(crossings, solution.load)) > partition.times * (1 - 1e-7)):
+        if is_listed or (
+            solution is not None and float(row_dot(crossings, solution.load)) > partition.times * (1 - 1e-7)
+        ):
             return False
         self.partitions.append((partition, crossings))
         return True

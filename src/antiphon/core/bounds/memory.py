@@ -103,7 +103,7 @@ def _merge_joint_arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
         return schedule, np.arange(schedule.transfers), sender
     ranks = schedule.collective.ranks
     is_combined = (joints.of_row >= 0) & (joints.sources[joints.of_row] > 1)
-    is_retained = ~is_combined  # ordinary rows, and below the first row of each combined arrival
+    is_retained = ~is_combined  # ordinary rows; the first row of each combined arrival is added next
     combined_rows = np.flatnonzero(is_combined)
     arrival = joints.of_row[combined_rows] * ranks + schedule.dst[combined_rows]  # (joint, receiver) as one number
     is_retained[combined_rows[np.unique(arrival, return_index=True)[1]]] = True
@@ -140,7 +140,7 @@ def work_of(schedule: Schedule) -> MemoryWork:
     """Return the additions and accesses of every rank, summed over all steps. O(n log n)."""
     reductions = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
-    # Python integers where int64 could overflow: a byte takes at most two operations more than rows reduce it
+    # Python integers where int64 could overflow: a byte counts at most once per row, plus twice per reduction
     if float(weights.max(initial=0)) * (schedule.transfers + 2 * len(reductions.row)) >= 2**62:
         weights = weights.astype(object)
     weight = weights[reductions.chunk]
@@ -257,7 +257,7 @@ def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[s
 
 
 def _assumption_json(collective: Collective, topology: Topology | None) -> dict[str, list[str]]:
-    """Return the assumption that switches do not reduce, if some could."""
+    """Return the assumption that switches do not reduce, if some could help by it: the bounds here ignore that help."""
     reduces = topology is not None and REDUCTION in conditions_without_help(topology, collective)
     return {"assumes": [REDUCTION]} if reduces else {}
 
@@ -265,13 +265,13 @@ def _assumption_json(collective: Collective, topology: Topology | None) -> dict[
 def _values_per_block(collective: Collective) -> list[int]:
     """Return per block a lower bound on the number of initial values in its largest result (0 or 1: no combining)."""
     if collective.custom is None:
-        return [int(count) for count in collective.ids_per_block]
+        return [int(count) for count in collective.contributions_per_block]
     relation, blocks = collective.custom, collective.blocks
     max_initial = [1] * blocks  # the most contributions that one rank begins with as a single value
     pairs = zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)
     for (block, _), size in Counter(pairs).items():
         max_initial[block] = max(max_initial[block], size)
-    totals, min_values = collective.ids_per_block.tolist(), [0] * blocks
+    totals, min_values = collective.contributions_per_block.tolist(), [0] * blocks
     for block, want in zip(relation.post_block.tolist(), relation.post_want.tolist(), strict=True):
         want_size = totals[block] if want < 0 else len(set(relation.wants[want]))
         min_values[block] = max(min_values[block], -(-want_size // max_initial[block]))

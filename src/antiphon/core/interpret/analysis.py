@@ -147,7 +147,9 @@ def _find_ends(schedule: Schedule) -> tuple[Ends, Ends]:
     inputs = list_chunks(relation.pre_rank, relation.pre_block)
     outputs = list_chunks(relation.post_rank, relation.post_block)
     lengths = np.array([*map(len, relation.wants), 0], np.int64)
-    count = np.where(relation.post_want < 0, collective.ids_per_block[relation.post_block], lengths[relation.post_want])
+    count = np.where(
+        relation.post_want < 0, collective.contributions_per_block[relation.post_block], lengths[relation.post_want]
+    )
     by_rank = np.lexsort([relation.post_block, relation.post_rank])
     return inputs, Ends(outputs.pair, outputs.rank, outputs.chunk, outputs.chunk, count[by_rank][outputs.pair])
 

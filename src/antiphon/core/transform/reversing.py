@@ -69,7 +69,7 @@ def _dual_custom(collective: Collective) -> Collective:
     have = np.bincount(relation.pre_block, minlength=collective.blocks)
     need = np.bincount(relation.post_block, minlength=collective.blocks)
     holders = np.bincount(distinct(relation.pre_block * np.int64(2**32) + relation.pre_rank) >> 32, minlength=len(have))
-    replicas = (have > 1) & ((collective.ids_per_block < have) | (holders < have))
+    replicas = (have > 1) & ((collective.contributions_per_block < have) | (holders < have))
     if len(relation.wants) or (((have > 1) & (need > 1)) | replicas).any():
         raise Unsupported("only a custom collective whose blocks go from one rank or to one rank can be inverted")
     one_source = need[relation.post_block] > 1  # the block goes to several ranks, which become its contributors
@@ -124,8 +124,8 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
     """
     schedule = clean(plain_copies(schedule))
     target, block = dual(schedule.collective)
-    combines = schedule.collective.ids_per_block > 1
-    will_combine = target.ids_per_block[block] > 1
+    combines = schedule.collective.contributions_per_block > 1
+    will_combine = target.contributions_per_block[block] > 1
     _check_invertible(schedule, versions(schedule), combines | ~will_combine, ~combines)
     # A row in flight during [step, step + pieces) is in flight during [end - step - pieces, end - step) backwards.
     pieces, end = pieces_of(schedule), pipelined_steps(schedule)

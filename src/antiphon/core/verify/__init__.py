@@ -108,7 +108,9 @@ def _check_data(schedule: Schedule) -> Fault | None:
     """Check, batch by batch, that cells hold what rows read and end with what the collective demands."""
     demand = Demand.of(schedule.collective)
     # The quick test is only valid where every cell needs a single contribution.
-    is_single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
+    is_single = not len(schedule.collective.relation.wants) and bool(
+        (schedule.collective.contributions_per_block == 1).all()
+    )
     is_single &= len(schedule.collective.relation.pre_block) == 0 or not _has_double_pre(demand)
     fault: Fault | None = None
     for batch in split_batches(schedule, demand):
@@ -142,7 +144,7 @@ def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome)
     """Check that every cell required at the end holds exactly its contributions: by count if that decides, else by
     exact sets."""
     collective = schedule.collective
-    contribution_count = collective.ids_per_block[schedule.chunks.block[batch.chunks]]
+    contribution_count = collective.contributions_per_block[schedule.chunks.block[batch.chunks]]
     # Counting does not decide where a partial sum is used twice or where only a subset is wanted.
     is_undecided = outcome.shared.copy()
     is_undecided[batch.post_owner[batch.post_want >= 0]] = True

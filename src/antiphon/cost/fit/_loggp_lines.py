@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.portable import dot
+from antiphon.core.portable import row_dot
 from antiphon.cost.fit.least_squares import Floats, pseudo_inverse
 
 MIN_REGIME_SIZES = 3  # least number of sizes in a regime
@@ -62,10 +62,10 @@ def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floa
     u = x / scale
     for _ in range(REWEIGHTINGS):
         total = weights.sum(1) + 1e-300
-        mx, my = dot(weights, u) / total, dot(weights, y) / total
+        mx, my = row_dot(weights, u) / total, row_dot(weights, y) / total
         du, dy = u - mx[:, None], y - my[:, None]
-        spread = dot(weights, du**2)
-        slope = np.where(spread > 1e-14 * total, dot(weights * du, dy) / np.maximum(spread, 1e-300), 0.0)
+        spread = row_dot(weights, du**2)
+        slope = np.where(spread > 1e-14 * total, row_dot(weights * du, dy) / np.maximum(spread, 1e-300), 0.0)
         deviation = np.where(mask, (dy - slope[:, None] * du) / standard_error, 0.0)
         # Iteratively reweighted least squares: outliers get the weight HUBER_LIMIT / deviation.
         weights = base * np.minimum(1.0, HUBER_LIMIT / np.maximum(np.abs(deviation), 1e-300))

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.portable import dot
+from antiphon.core.portable import row_dot
 from antiphon.cost.fit.linear import NEGLIGIBLE, UNDETERMINED, Floats
 from antiphon.cost.fit.loggp_radix import SimultaneousFit
 from antiphon.cost.fit.loggp_tables import BURST, RTT, SERVER, SIMULTANEOUS, RoundTrip
@@ -88,7 +88,7 @@ class Medians:
 
     def signal(self, name: str) -> Floats:
         """Return a signal at every size."""
-        signal: Floats = dot(self.maps[name], self.flat)
+        signal: Floats = row_dot(self.maps[name], self.flat)
         return signal
 
     @cached_property
@@ -129,7 +129,7 @@ class Medians:
         if len(self.sizes) < 3:
             return 0.0
         flat = np.concatenate([factor * values for factor, values in zip(factors.values(), seconds, strict=True)])
-        y, sd = self.signal(name), np.sqrt(dot(self.maps[name] ** 2, flat**2))
+        y, sd = self.signal(name), np.sqrt(row_dot(self.maps[name] ** 2, flat**2))
         s = self.sizes
         # Distance of each size from the line through its neighbours, over the deviation of that distance.
         t = (s[1:-1] - s[:-2]) / (s[2:] - s[:-2])
@@ -140,7 +140,7 @@ class Medians:
     @cached_property
     def error_of(self) -> dict[str, Floats]:
         """The standard error of every signal at every size."""
-        return {name: np.sqrt(dot(matrix**2, self.errors**2)) for name, matrix in self.maps.items()}
+        return {name: np.sqrt(row_dot(matrix**2, self.errors**2)) for name, matrix in self.maps.items()}
 
     def usable_errors(self, name: str, error: Floats) -> Floats:
         """Return the errors of a signal, infinite where the signal must not be used in a line."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.portable import dot  # sums products over the last axis: of two matrices, row by row
+from antiphon.core.portable import row_dot  # a @ b for a vector b; of two matrices, row by row
 
 Floats = NDArray[np.float64]
 
@@ -51,11 +51,11 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
     # Rows of both are columns of the matrix and of the rotations so far.
     columns, rotations = matrix.T.copy(), np.eye(matrix.shape[1])
     # squared norm below which a column counts as zero
-    min_norm = float(dot(columns, columns).max(initial=0.0)) * RELATIVE_ZERO**2
+    min_norm = float(row_dot(columns, columns).max(initial=0.0)) * RELATIVE_ZERO**2
     for _ in range(MAX_SWEEPS):
         rotated = False
         for p, q in combinations(range(len(columns)), 2):
-            a, b, c = (float(dot(columns[i], columns[j])) for i, j in ((p, p), (q, q), (p, q)))
+            a, b, c = (float(row_dot(columns[i], columns[j])) for i, j in ((p, p), (q, q), (p, q)))
             if min(a, b) <= min_norm or abs(c) <= ORTHOGONAL * np.sqrt(a * b):
                 continue
             rotated = True
@@ -69,7 +69,7 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
                 vectors[q] = cosine * (tangent * first + second)
         if not rotated:
             break
-    norms = np.sqrt(dot(columns, columns))
+    norms = np.sqrt(row_dot(columns, columns))
     order = np.argsort(-norms, kind="stable")
     order = order[norms[order] > RELATIVE_RANK * norms.max(initial=0.0)]
     return Decomposition((columns[order] / norms[order, None]).T, norms[order], rotations[order])
@@ -77,10 +77,12 @@ def decompose_matrix(matrix: Floats) -> Decomposition:
 
 def pseudo_inverse(matrix: Floats) -> Floats:
     """Return the matrix that maps a target to its least-squares solution; columns are scaled to norm 1 first."""
-    norms = np.sqrt(dot(matrix.T, matrix.T))
+    norms = np.sqrt(row_dot(matrix.T, matrix.T))
     norms = np.where(norms > 0, norms, 1.0)
     left_vectors, singular_values, right_vectors = decompose_matrix(matrix / norms)
-    inverse: Floats = dot((right_vectors.T / singular_values)[:, None, :], left_vectors[None, :, :]) / norms[:, None]
+    inverse: Floats = (
+        row_dot((right_vectors.T / singular_values)[:, None, :], left_vectors[None, :, :]) / norms[:, None]
+    )
     return inverse
 
 
@@ -93,9 +95,9 @@ def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
     count = matrix.shape[1]
     values, excluded = np.zeros(count), np.zeros(count, bool)
     passive: list[int] = []  # columns in the solution, with positive values, as Lawson and Hanson call them
-    tolerance = MIN_GRADIENT * float(np.sqrt(dot(target, target)))
+    tolerance = MIN_GRADIENT * float(np.sqrt(row_dot(target, target)))
     for _ in range(10 * count):
-        gradient = dot(matrix.T, target - dot(matrix, values))
+        gradient = row_dot(matrix.T, target - row_dot(matrix, values))
         gradient[passive] = gradient[excluded] = 0.0
         if float(gradient.max(initial=0.0)) <= tolerance:
             break
@@ -130,14 +132,14 @@ def _solve_orthogonal(matrix: Floats, target: Floats) -> Floats | None:
     columns = np.vstack([matrix.T, target])
     triangle = np.zeros((count, count + 1))
     for j in range(count):
-        norm = float(np.sqrt(dot(columns[j], columns[j])))
+        norm = float(np.sqrt(row_dot(columns[j], columns[j])))
         if norm <= RELATIVE_RANK:
             return None
         triangle[j, j] = norm
         columns[j] /= norm
-        triangle[j, j + 1 :] = dot(columns[j + 1 :], columns[j])
+        triangle[j, j + 1 :] = row_dot(columns[j + 1 :], columns[j])
         columns[j + 1 :] -= triangle[j, j + 1 :, None] * columns[j]
     values = np.zeros(count)
     for j in reversed(range(count)):
-        values[j] = (triangle[j, -1] - float(dot(triangle[j, :count], values))) / triangle[j, j]
+        values[j] = (triangle[j, -1] - float(row_dot(triangle[j, :count], values))) / triangle[j, j]
     return values

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.portable import dot  # sums products over the last axis: of two matrices, row by row
+from antiphon.core.portable import row_dot  # a @ b for a vector b; of two matrices, row by row
 from antiphon.cost.fit.least_squares import Decomposition, Floats, decompose_matrix, solve_nonnegative
 
 Weights = Callable[[int | None], Mapping[str, float]]  # threshold -> weight of each unknown in a combination
@@ -82,7 +82,7 @@ def round_portably(value: float) -> float:
 
 
 def rounded_error(error: float) -> float:
-    """Round a relative error; one that is only rounding becomes zero."""
+    """Round a relative error to DIGITS decimals, so that one that is only rounding becomes zero."""
     return round(error, DIGITS)
 
 
@@ -105,7 +105,7 @@ class Solution:
     @cached_property
     def scale(self) -> Floats:
         """The norm of each column; 1 for columns of zeros."""
-        norms = np.sqrt(dot(self.matrix.T, self.matrix.T))
+        norms = np.sqrt(row_dot(self.matrix.T, self.matrix.T))
         return np.where(norms > 0, norms, 1.0)
 
     @cached_property
@@ -115,7 +115,7 @@ class Solution:
 
     @cached_property
     def residuals(self) -> Floats:
-        residuals: Floats = self.target - dot(self.matrix, self.values)
+        residuals: Floats = self.target - row_dot(self.matrix, self.values)
         return residuals
 
     @property
@@ -126,7 +126,7 @@ class Solution:
     @property
     def squares(self) -> float:
         """The sum of squared residuals."""
-        return float(dot(self.residuals, self.residuals))
+        return float(row_dot(self.residuals, self.residuals))
 
     @cached_property
     def _row_space(self) -> Decomposition:
@@ -153,8 +153,8 @@ class Solution:
         """Return whether the combination is determined: it has the same value in every solution that fits as well."""
         # Determined = in the row space: the projection onto its orthogonal complement must vanish.
         scaled, right = weights / self.scale, self._row_space.right_vectors
-        outside = scaled - dot(right.T, dot(right, scaled))
-        return bool(dot(outside, outside) <= OUTSIDE * dot(scaled, scaled))
+        outside = scaled - row_dot(right.T, row_dot(right, scaled))
+        return bool(row_dot(outside, outside) <= OUTSIDE * row_dot(scaled, scaled))
 
     def unconstrained_value(self, weights: Floats) -> float:
         """Return the combination's value by least squares without the sign constraint; it has no bias near zero."""
@@ -163,13 +163,13 @@ class Solution:
     def value_for_target(self, weights: Floats, target: Floats) -> float:
         """Return the combination's value by unconstrained least squares for another right-hand side."""
         left_vectors, singular_values, right = self._row_space
-        return float(dot(dot(right, weights / self.scale), dot(left_vectors.T, target) / singular_values))
+        return float(row_dot(row_dot(right, weights / self.scale), row_dot(left_vectors.T, target) / singular_values))
 
     def deviation(self, weights: Floats) -> float:
         """Return the combination's standard deviation, for errors of deviation 1 in every row."""
         _, singular_values, right = self._row_space
-        by_vector = dot(right, weights / self.scale) / singular_values
-        return float(np.sqrt(dot(by_vector, by_vector)))
+        by_vector = row_dot(right, weights / self.scale) / singular_values
+        return float(np.sqrt(row_dot(by_vector, by_vector)))
 
     def data_scale(self, weights: Floats) -> float:
         """Return the sum over the combination's parameters of |weight| / greatest entry of the parameter's column.
@@ -267,7 +267,7 @@ class Models:
 
     def _value_at(self, threshold: int | None, weights: Mapping[str, float]) -> float:
         solution, vector = self.solutions[threshold], self.vector(weights, threshold)
-        value = float(dot(solution.values, vector))
+        value = float(row_dot(solution.values, vector))
         return self._known_value(weights) + (0.0 if abs(value) <= solution.resolution(vector) else value)
 
     def _known_value(self, weights: Mapping[str, float]) -> float:
@@ -319,6 +319,6 @@ def are_independent(vectors: Sequence[Floats], scale: Floats) -> bool:
     if len(vectors) > len(scale):
         return False
     scaled = np.array([vector / scale for vector in vectors])
-    scaled /= np.sqrt(dot(scaled, scaled))[:, None]
+    scaled /= np.sqrt(row_dot(scaled, scaled))[:, None]
     values = decompose_matrix(scaled.T).singular_values
     return len(values) == len(vectors) and bool(values[-1] > INDEPENDENT)

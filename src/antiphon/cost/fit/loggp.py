@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.portable import dot, matmul
+from antiphon.core.portable import matmul, row_dot
 from antiphon.cost.fit._loggp_lines import MIN_REGIME_SIZES, find_segments, line_map, weights_of
 from antiphon.cost.fit._loggp_medians import Medians, find_medians
 from antiphon.cost.fit._loggp_regimes import Break, Regime
@@ -232,7 +232,7 @@ class _Fitter:
             freedom = int(np.isfinite(sd).sum()) - 2
             chi_squared = 0.0
             if freedom > 0:
-                line = dot(line_map(self.sizes, self.weights[name], (0, 1)), y)
+                line = row_dot(line_map(self.sizes, self.weights[name], (0, 1)), y)
                 chi_squared = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / freedom
                 degrees_of_freedom += freedom
             error_factors.append(math.sqrt(max(chi_squared, 1.0)))
@@ -297,7 +297,7 @@ class _Fitter:
             np.zeros_like(x) if medians.shared_limit is None else medians.shared_limit[self.span] * x * slope
         )
         # Ports certainly limit where gaps exceed twice the transfer time of the shared resource.
-        port_seconds = dot(gap, medians.flat) * turns
+        port_seconds = row_dot(gap, medians.flat) * turns
         port_limited = (turns > 0) & (
             port_seconds > MIN_PORT_RATIO * shared_seconds + NEGLIGIBLE * medians.many[self.span]
         )
@@ -305,7 +305,7 @@ class _Fitter:
         design = np.zeros((2 * len(x), 4))
         design[: len(x), 0], design[: len(x), 3] = 1.0, x / x.max()
         design[len(x) :, 1], design[len(x) :, 2] = x / x.max(), 1.0
-        error = np.sqrt(dot(gap**2, medians.errors**2))
+        error = np.sqrt(row_dot(gap**2, medians.errors**2))
         weights = np.concatenate([np.where(port_limited, 1 / error**2, 0.0), self.weights["half"]])
         # Weighted least squares through the pseudo-inverse, so that rows of factors result, not only values.
         root, matrix = np.sqrt(weights), np.concatenate([gap, half])
@@ -351,14 +351,14 @@ class _Fitter:
 
     def _row_value(self, row: Row) -> float:
         """Return the value of an estimate; 0 if it is negligible against its terms, as then its sign is rounding."""
-        value = float(dot(row, self.medians.flat))
+        value = float(row_dot(row, self.medians.flat))
         return 0.0 if abs(value) <= NEGLIGIBLE * self._row_scale(row) else value
 
     def _row_scale(self, row: Row) -> float:
-        return float(dot(np.abs(row), self.medians.measured_seconds))
+        return float(row_dot(np.abs(row), self.medians.measured_seconds))
 
     def _row_deviation(self, row: Row) -> float:
-        return float(np.sqrt(dot(row**2, self.errors**2)))
+        return float(np.sqrt(row_dot(row**2, self.errors**2)))
 
     def _half_width(self, row: Row, confidence: float = CONFIDENCE) -> float:
         from scipy.special import stdtrit

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.portable import dot
+from antiphon.core.portable import row_dot
 from antiphon.cost.fit._loggp_lines import MAX_COST_INCREASE, first_least
 from antiphon.cost.fit.least_squares import solve_nonnegative
 from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, UNDETERMINED, UNSEEN, WEAK, Floats, round_portably
@@ -174,9 +174,9 @@ def _solve_candidate(count: int, form: str, columns: Sequence[Floats], n: Floats
     design = np.stack(columns, 1)
     # Relative errors: divide rows by the measured time and fit 1. Columns are scaled to norm 1 for the solver.
     relative = design / seconds[:, None]
-    norms = np.sqrt(dot(relative.T, relative.T))
+    norms = np.sqrt(row_dot(relative.T, relative.T))
     scaled_coefficients = solve_nonnegative(relative / np.where(norms > 0, norms, 1.0), np.ones(len(n)))
-    fitted: Floats = dot(design, scaled_coefficients / np.where(norms > 0, norms, 1.0))
+    fitted: Floats = row_dot(design, scaled_coefficients / np.where(norms > 0, norms, 1.0))
     # BIC = n ln(mean square) + unknowns ln(n); RESOLUTION^2 keeps the logarithm finite for exact data.
     squares = float(((fitted / seconds - 1) ** 2).mean()) + RESOLUTION**2
     unknowns = int(np.count_nonzero(scaled_coefficients > NEGLIGIBLE)) + (count > 0)

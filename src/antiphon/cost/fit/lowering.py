@@ -42,8 +42,8 @@ MAX_COUNT = 1e12  # steps, copies, or seconds of `wire`
 
 @dataclass(frozen=True, slots=True)
 class LoweringTime:
-    """The measured seconds of a plan by a lowering, with its numbers of steps and copies, and the seconds of its bytes
-    at nominal bandwidth (`wire`). `line`: of the file."""
+    """The measured seconds of a plan by a lowering, with its number of steps, the most copies at a rank in each step,
+    summed, and the seconds of its bytes at nominal bandwidth (`wire`). `line`: of the file."""
 
     lowering: str
     steps: float
@@ -98,7 +98,7 @@ class LoweringFit:
 
     @cached_property
     def costs(self) -> dict[str, LoweringCosts]:
-        """The costs of each lowering for which all of them are determined, even if weakly."""
+        """The costs of each lowering for which all of them have a value: determined or weak (see `Estimate`)."""
         complete = {}
         for lowering, estimates in self.parameters.items():
             values = {name: estimate.value for name, estimate in estimates.items() if estimate.value is not None}

@@ -52,8 +52,8 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
       from the sender to the receiver of its first row. Its result arrives once, and is combined once with the cell's
       value.
     - A rank combines all values that meet in a cell at once. For f values, every byte takes f - 1 additions, gamma
-      seconds each, and f + 1 memory accesses, delta seconds each (both from the profile). A rank does this work for one
-      moment after another.
+      seconds each, and f + 1 memory accesses, delta seconds each (both from the profile). A rank combines what
+      meets at one moment before it begins with what meets later.
 
     No prediction is below the lower bound: no link ever carries more than its bandwidth, and the latency of a message
     begins after what it waited for. Prepared in O(E log E) for E = rows times links per route; each size is simulated
@@ -110,7 +110,7 @@ class Flows:
 
     def events(self, nbytes: int) -> FlowEvents:
         """Return when every message is in transit. It uses each link of its route for as long as its bytes move."""
-        log, message_of_use = Log(), self.tables.paths.use_message
+        log, message_of_use = Log(), self.tables.paths.use_message  # a use: one message on one link or limit
         moments = Run(self.tables, nbytes, log).run_events()
         use_begin, use_end = moments.begin[message_of_use], moments.sent[message_of_use]
         load = log.utilisation(self.topology)

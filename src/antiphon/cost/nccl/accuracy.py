@@ -79,7 +79,7 @@ def _error_in(collective: str, sizes: str, nodes: int) -> float | None:
     own = next((row for row in errors if row.collective == collective), None)
     if collective in TO_EACH or (own is not None and own.machines >= MIN_MACHINES):
         return max(own.error, MIN_ERROR) if own is not None else None
-    return max((row.error for row in errors if row.collective not in TO_EACH), default=MIN_ERROR)
+    return max([MIN_ERROR, *(row.error for row in errors if row.collective not in TO_EACH)])
 
 
 def missed_aim(error: float | None, nodes: int) -> str | None:

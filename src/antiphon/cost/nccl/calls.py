@@ -66,16 +66,17 @@ class Copies(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class CallFigures(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The figures of one generation of GPUs (`boxes` lists its machines, `measured` those whose tables were used) or of
-    one network (`kinds` of links).
+    """The figures of one generation of GPUs or of one network, fitted to the published tables in `calibrated_by`.
 
-    `collectives`: those that the tables measure. `launch`: seconds from the call until the kernel runs; `launch_more`:
-    for each further GPU that the same process drives, `launch_channel`: for each further channel of each of its GPUs.
-    `hop`: seconds of latency from one rank to the next, by protocol; `share`: the fraction of the bandwidth that data
-    get by protocol. The first bytes of a call over a GPU's links are slower (few channels, short buffers): they take 1
-    + `slowdown` times as long, which adds at most `ramp` seconds to a call. `message`: for a network, seconds per
-    further message that a rank sends to another node at the same time; for GPUs, per further rank of its node to which
-    it sends the same data, or with whose data it combines its own.
+    `boxes`: machines of the generation; `measured`, `collectives`: those in the tables. `kinds`: the network's kinds of
+    links; `gpus`: only GPUs of these generations have these figures of the network (empty: all). `launch`: seconds from
+    the call until the kernel runs; `launch_more`: for each further GPU that the same process drives, `launch_channel`:
+    for each further channel of each of its GPUs. `hop`: seconds of latency from one rank to the next, by protocol;
+    `share`: the fraction of the bandwidth that data get by protocol. The first bytes of a call over a GPU's links are
+    slower (few channels, short buffers): they take 1 + `slowdown` times as long, which adds at most `ramp` seconds to a
+    call. `message` of a network: seconds per further message that a rank sends to another node at the same time.
+    `message` of GPUs: seconds per rank beyond the first to which a rank sends the same data within its node, or with
+    whose data it combines its own.
     """
 
     format: str
@@ -164,6 +165,6 @@ def shipped_calls() -> Mapping[str, CallFigures]:
         with reading(file.name):
             calls = read_calls(read_bytes(file))
             if calls.name != file.stem:
-                raise Invalid(f"is named {quote(calls.name)}, as no file of calls may be that lies there")
+                raise Invalid(f"holds the name {quote(calls.name)}; a shipped file must bear the name that it holds")
             tables[calls.name] = calls
     return tables

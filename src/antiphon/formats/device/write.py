@@ -311,7 +311,7 @@ def _expand_header(name: str, included: set[str]) -> str:
 
 def _constants_text(collective: Collective, how: _Options, title: str, max_places: int, streams: int) -> str:
     """Return the constants of a plan as C: type, operator, ranks, and the factor of bus bandwidth."""
-    members, contributions = len(collective.members), int(collective.ids_per_block.max(initial=1))
+    members, contributions = len(collective.members), int(collective.contributions_per_block.max(initial=1))
     bus = {"allreduce": 2 * (members - 1) / members}.get(
         collective.kind,
         (members - 1) / members if collective.kind in ("allgather", "reducescatter", "alltoall") else 1.0,

@@ -59,7 +59,7 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
     if kind == "scatter":
         return per_root(collective, lambda single: binomial_scatter(single, order))
     if kind in ("reduce", "gather"):
-        return plan_backwards(collective, lambda single: _plan_collective(single, order))
+        return plan_backwards(collective, lambda dual: _plan_collective(dual, order))
     root = int(Seats.in_order(collective, order).rank[0])
     first, second = (_plan_collective(collective_among(collective, half, root), order) for half in _HALVES[kind])
     return compose(first, second)

@@ -55,7 +55,7 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "alltoall":
         return _plan_alltoall(collective, order)
     if collective.kind == "reducescatter":
-        return plan_backwards(collective, lambda single: _plan_collective(single, order))
+        return plan_backwards(collective, lambda dual: _plan_collective(dual, order))
     return compose(
         _plan_collective(collective_among(collective, "reducescatter"), order),
         _plan_collective(collective_among(collective, "allgather"), order),

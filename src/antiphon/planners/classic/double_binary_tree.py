@@ -51,7 +51,7 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "broadcast":
         return per_root(collective, lambda single: _plan_broadcast(single, order))
     if collective.kind == "reduce":
-        return plan_backwards(collective, lambda single: _plan_collective(single, order))
+        return plan_backwards(collective, lambda dual: _plan_collective(dual, order))
     root = int(Seats.in_order(collective, order).rank[0])
     return compose(
         _plan_collective(collective_among(collective, "reduce", root), order),

@@ -71,7 +71,7 @@ def _plan_collective(collective: Collective, order: Order, large: str) -> Schedu
     if kind == "allgather":
         return allgather_rounds(collective, order, doubling_radices(len(collective.members)), large == "near")
     if kind in ("reducescatter", "reduce"):
-        return plan_backwards(collective, lambda single: _plan_collective(single, order, large))
+        return plan_backwards(collective, lambda dual: _plan_collective(dual, order, large))
     if kind == "broadcast":
         return per_root(collective, lambda single: _plan_broadcast(single, order, large))
     return _plan_allreduce(collective, order, large)

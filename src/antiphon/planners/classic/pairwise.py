@@ -41,7 +41,7 @@ def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
 def _plan_collective(collective: Collective, order: Order) -> Schedule:
     """Return the schedule; a reducescatter is the allgather run backwards, an allreduce both one after the other."""
     if collective.kind == "reducescatter":
-        return plan_backwards(collective, lambda single: _plan_collective(single, order))
+        return plan_backwards(collective, lambda dual: _plan_collective(dual, order))
     if collective.kind == "allreduce":
         return compose(
             _plan_collective(collective_among(collective, "reducescatter"), order),

@@ -53,7 +53,7 @@ def remove_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
 def contains_chunks(sets: Words, row: AnyInts, chunk: AnyInts) -> Bools:
     """Return whether these chunks are in the sets of these rows."""
     word_index, mask = locate_bits(sets, row, chunk)
-    present: Bools = sets.reshape(-1).take(word_index) & mask != 0
+    present: Bools = (sets.reshape(-1).take(word_index) & mask) != 0
     return present
 
 

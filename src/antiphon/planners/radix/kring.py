@@ -113,7 +113,7 @@ def _plan_collective(collective: Collective, seating: list[int], sizes: list[int
     if kind == "broadcast":
         return per_root(collective, lambda single: lane_chains(single, Seats.in_order(single, seating), sizes))
     if kind in ("reducescatter", "reduce"):
-        return plan_backwards(collective, lambda single: _plan_collective(single, seating, sizes, overlap))
+        return plan_backwards(collective, lambda dual: _plan_collective(dual, seating, sizes, overlap))
     # Allreduce: reducescatter, then allgather on the same groups.
     first, second = (
         _plan_collective(collective_among(collective, half), seating, sizes, overlap)

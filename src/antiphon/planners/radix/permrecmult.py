@@ -119,7 +119,7 @@ def _check_options(collective: Collective, by: str) -> None:
 def _plan_collective(collective: Collective, order: Sequence[int], radices: Radices, by: str, large: bool) -> Schedule:
     """Return the schedule; `by`: how blocks get into order."""
     if collective.kind == "reducescatter":
-        return plan_backwards(collective, lambda single: _plan_collective(single, order, radices, by, large))
+        return plan_backwards(collective, lambda dual: _plan_collective(dual, order, radices, by, large))
     if collective.kind == "allreduce":
         return (allreduce_in_parts if large else allreduce_whole)(collective, list(order), radices, True)
     if by in ("exchange", "exchange-minimal"):

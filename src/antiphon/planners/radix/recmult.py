@@ -77,21 +77,21 @@ def recmult(
 
 
 def _plan_collective(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:
-    """Return the schedule; `large`: an allreduce as a reducescatter and an allgather."""
+    """Return the schedule, nearest partners first; `large`: an allreduce as a reducescatter and an allgather."""
     kind = collective.kind
     if kind == "allgather":
         return allgather_rounds(collective, order, radices, far=False)
     if kind == "broadcast":
         return per_root(collective, lambda single: _plan_tree(single, order, radices.rounds))
     if kind in ("reducescatter", "reduce"):
-        return plan_backwards(collective, lambda single: _plan_collective(single, order, radices, large))
-    return (allreduce_in_parts if large else allreduce_whole)(collective, order, radices, False)
+        return plan_backwards(collective, lambda dual: _plan_collective(dual, order, radices, large))
+    return (allreduce_in_parts if large else allreduce_whole)(collective, order, radices, far=False)
 
 
 def _tree_levels(resolved: Radices, k: int | None, radices: Radix | None) -> Radices:
     """Return the levels of a tree, the nearest first: it needs no folding, as the outermost level need not be full."""
     if radices is not None:
-        outermost = -(-resolved.ranks // resolved.size)
+        outermost = -(-resolved.ranks // resolved.size)  # size: the product of the radices
         return Radices((*resolved.rounds, outermost) if outermost > 1 else resolved.rounds, resolved.ranks)
     max_radix = resolve_k(k, resolved.ranks)
     return Radices(powers_above(resolved.ranks, max_radix), resolved.ranks)

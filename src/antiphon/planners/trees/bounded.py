@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Floats, Longs
-from antiphon.core.portable import dot, exp
+from antiphon.core.portable import exp, row_dot
 from antiphon.core.symmetry import automorphisms, orbit_labels
 from antiphon.core.topology import Topology, hosts
 from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows, permutation_power
@@ -221,7 +221,7 @@ def _load_prices(row_loads: Floats, capacity: Floats) -> Floats:
 
 def _blend_prices(price: Floats, load_price: Floats, capacity: Floats, blend: float) -> Floats:
     """Blend two price vectors, each scaled so that all capacity together costs 1. `blend`: weight of `load_price`."""
-    return (1 - blend) * price / dot(price, capacity) + blend * load_price / dot(load_price, capacity)
+    return (1 - blend) * price / row_dot(price, capacity) + blend * load_price / row_dot(load_price, capacity)
 
 
 def _scaled_table(grower: PricedTreeGrower, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:

@@ -47,7 +47,7 @@ from antiphon.core.bounds.exact_solve import simple_ratio
 from antiphon.core.bounds.master import TINY, Column, Master, Point
 from antiphon.core.bounds.network import network_of
 from antiphon.core.bounds.step_search import steps_from
-from antiphon.core.portable import dot, exp
+from antiphon.core.portable import exp, row_dot
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
@@ -518,7 +518,7 @@ class ColumnGeneration:
 
     def _is_improving(self, point: Point, column: Column) -> bool:
         """Return whether a column costs less than its group's worth (negative reduced cost)."""
-        cost = float(dot(point.price[list(column.rows)], np.array(column.times, float)))
+        cost = float(row_dot(point.price[list(column.rows)], np.array(column.times, float)))
         return cost < point.worth[column.group] - _MIN_SAVING * max(point.value, 1e-30) / len(self.groups)
 
 

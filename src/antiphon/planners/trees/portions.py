@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.columns import Bools, Floats
-from antiphon.core.portable import dot
+from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.tree_schedules import Tree
 from antiphon.planners.trees.forest import fit_trees
@@ -134,7 +134,7 @@ class _CutProgram:
             if answer is None:
                 return None
             loads = answer[: self.links * self.directions].reshape(self.directions, self.links)
-            weight = dot(self.weight, answer[self.links * self.directions :])
+            weight = row_dot(self.weight, answer[self.links * self.directions :])
             rate = float(weight.sum())
             if not rate:
                 return None
@@ -194,7 +194,7 @@ class _CutProgram:
         tail, head = self.ends[direction]
         row = np.zeros(self.column_count)
         row[self.links * direction : self.links * (direction + 1)] = -(side[tail] & ~side[head]).astype(float)
-        row[self.links * self.directions :] = dot(self.weight.T, side[self.roots].astype(float))
+        row[self.links * self.directions :] = row_dot(self.weight.T, side[self.roots].astype(float))
         return row
 
     def spare_capacity(self, loads: Floats) -> Floats:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
-from antiphon.core.portable import dot
+from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.orbits import Symmetries, orbit_rows
 from antiphon.planners.shared.tree_schedules import Tree, leading_to
@@ -200,7 +200,7 @@ class _RoundingLoads:
         load.
         """
         use = self._matrix.toarray() / denominator
-        load = dot(use, counts)
+        load = row_dot(use, counts)
         target = (self._matrix @ self._exact).max()
 
         def excess(loads: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -220,7 +220,7 @@ class _RoundingLoads:
                 break
             counts[best[2]] -= 1
             counts[best[3]] += 1
-            load = dot(use, counts)
+            load = row_dot(use, counts)
         return float(load.max()), denominator
 
     def _rounding_distance(self, denominator: int) -> float:

@@ -58,7 +58,7 @@ IRRELEVANT = re.compile(r"NCCL_(DEBUG|TESTS|HOME|ROOT|DIR|LIB|INCLUDE|PATH|VERSI
 _CHANNELS_WORD = re.compile(r"([0-9]{1,3})(?:ch|channels?|ctas?)|(?:ch|channels?|ctas?)=?([0-9]{1,3})")
 _CHUNK_WORD = re.compile(r"chunk=?([0-9]{1,10})([km]?)(?:i?b)?")
 _DEFAULT_WORD = re.compile(r"(?<![a-z])(default|base|baseline|auto|stock)(?![a-z])")
-_RUN_AGAIN = re.compile(r"(?<!default)-again\.log$")
+_RUN_AGAIN = re.compile(r"(?<!default)-again\.log$")  # a contender's second run (nccl_sweep.py)
 _ASSIGNED = re.compile(r"\b(NCCL_[A-Z0-9_]+)=([A-Za-z0-9:^]+)")
 
 
@@ -126,6 +126,7 @@ def tune_from_logs(
             for item in compared for row in item.run.rows
         ]  # fmt: skip
         shortlist = tuning.shortlist[kind]
+        # a schedule of ours: any will do, as every size is left to the library
         best = [Best(Choice(size, shortlist[-1], None), setting, row) for size, setting, row in _choose(compared)]
         entries = library_entries(best, shortlist, _describe_library(compared, tuning.topology), LOGS)
         plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))
@@ -139,7 +140,9 @@ def tune_from_logs(
         described = [*filter(None, remarks), *described]
     notes = (*described, *(f"put aside: {reason}" for reason in dict.fromkeys(reasons)))
     complete = tuning.complete and not missing
-    return MeasuredTuning(tuning, LOGS, plans, tuple(rows), complete, not complete, missing, notes)
+    return MeasuredTuning(
+        tuning, LOGS, plans, tuple(rows), complete, interrupted=not complete, unmeasured=missing, notes=notes
+    )
 
 
 def _sweep(
@@ -149,7 +152,7 @@ def _sweep(
 
     def list_contenders() -> list[Candidate]:
         runs, _ = _read_folder(folder)
-        # of the first stage alone, so that a sweep that is continued takes the same
+        # without their second runs, so that a sweep that is continued finds the same contenders
         first = [(file, run) for file, run in runs if run.kind == kind and not _RUN_AGAIN.search(file)]
         return _find_contenders(_compare(first, machine)[0])
 
@@ -257,6 +260,7 @@ def _only_value(key: str, variables: Mapping[str, str], kind: str, names: Mappin
     text = variables.get(key, "")
     for entry in filter(None, text.split(";")):
         collective, _, values = entry.lower().rpartition(":")
+        # an entry for one collective ("AllReduce:ring"), or for all: the empty name begins every kind
         if kind.startswith(re.sub(r"[^a-z]", "", collective)):
             value = re.sub(r"[-_]", "", values)
             if value not in names:

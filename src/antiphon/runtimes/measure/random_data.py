@@ -50,7 +50,7 @@ class RandomData:
 
     @cached_property
     def max_contributions(self) -> int:
-        return int(self.collective.ids_per_block.max(initial=1))
+        return int(self.collective.contributions_per_block.max(initial=1))
 
     @cached_property
     def sides(self) -> tuple[tuple[Side, Longs], tuple[Side, Longs]]:

@@ -27,7 +27,7 @@ typedef cudaDeviceProp Properties;
 #endif
 
 enum { THREADS = 512 };
-const char *const DEVICE_NOTE = "";
+const char *const DEVICE_NOTE = ""; /* what the report adds to the device's name; driver_threads.h has a remark */
 
 static void checked(cuda(Error_t) code, const char *function) {
     if (code == cuda(Success)) return;
@@ -97,7 +97,7 @@ struct Queue {
 };
 
 class Devices {
-    const std::vector<Size> &sizes;
+    const std::vector<Size> &sizes; /* [variant]: a unit in elements and the layout at the call's size (driver.h) */
     std::vector<Memory> memory_of;
     std::vector<std::vector<Call>> calls; /* [device][variant]; variant 0 uses signals, 1 packets */
     Boxes mailboxes;
@@ -108,7 +108,7 @@ class Devices {
 
     void *allocate(size_t bytes, const void *values = NULL) {
         void *block = NULL;
-        DO(Malloc, &block, bytes + 16);
+        DO(Malloc, &block, bytes + 16); /* 16 more: of 0 bytes, Malloc would return NULL */
         DO(Memset, block, 0x55, bytes + 16);
         if (values) DO(Memcpy, block, values, bytes, cuda(MemcpyHostToDevice));
         memory.push_back(block);
@@ -163,7 +163,8 @@ class Devices {
                 const Size &size = sizes[variant];
                 Call &call = calls.back()[variant];
                 call.memory_of = everywhere;
-                /* line: all blocks end to end; cuts: where atoms begin within a unit of weight, in elements (move.h) */
+                /* line: all blocks end to end; cuts: where atoms begin within a unit of weight (move.h); strides: length of a
+                 * scratch slot by class; both in elements */
                 call.line.cuts = (const i64 *)allocate(size.cuts.size() * sizeof(i64), size.cuts.data());
                 call.strides = (const i64 *)allocate(size.strides.size() * sizeof(i64), size.strides.data());
                 DO(HostGetDevicePointer, (void **)&call.stop, stop, 0);

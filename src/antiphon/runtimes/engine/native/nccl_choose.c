@@ -6,6 +6,7 @@
  * NCCLs, get the call unchanged (it is "called through"). Unlike a tuner plugin this reaches symmetric kernels, copy engines
  * and alltoall:
  *
+ *     # collective from to algorithm protocol channels ranks nodes
  *     allreduce 0 65535 symmetric auto 0 8 1        the symmetric kernels, where buffers are registered windows
  *     allgather 8388608 - copies auto 0 8 1         copy engines: no multiprocessor is occupied
  *     alltoall 0 - auto auto 8 * *                  NCCL's algorithm with at most 8 channels
@@ -249,7 +250,7 @@ static const chooser *find_chooser(ncclComm_t communicator) {
     return at;
 }
 
-/* The ranks of all parts of a split are those of the parent: if the parent agreed on the table, all of them take part here. */
+/* All ranks of the parent call this, and all or none have an entry for it: so all ranks of a part check it, or none. */
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *comms, ncclConfig_t *config) {
     NEXT(ncclCommSplit);
     pending.inside++;
@@ -268,8 +269,8 @@ static size_t bytes_of(ncclDataType_t type) {
     return (size_t)type < sizeof bytes / sizeof *bytes ? bytes[type] : 0;
 }
 
-/* The selection string of NCCL for a rule; NULL if there is none. It selects all algorithms whose names begin with it. NCCL
- * 2.31 has only names without protocols. */
+/* The selection string of NCCL for a rule; NULL if there is none. It selects all algorithms whose names begin with it;
+ * "A+^B": those of A but not of B; "": no selection. NCCL 2.31 has only names without protocols. */
 static const char *selection_of(const rule *r) {
     static const char *const names[][AP_PROTOCOLS + 1] = { /* protocol: ll, ll128, simple, any */
         {"TREE_LL+^TREE_LL128", "TREE_LL128", "TREE_SIMPLE", "TREE"},
@@ -277,7 +278,8 @@ static const char *selection_of(const rule *r) {
         {NULL, NULL, "COLLNET_DIRECT_SIMPLE", "COLLNET_DIRECT_SIMPLE"},
         {NULL, NULL, "COLLNET_CHAIN_SIMPLE", "COLLNET_CHAIN_SIMPLE"},
         {NULL, NULL, "NVLS_SIMPLE", "NVLS_SIMPLE"}, {NULL, NULL, "NVLSTREE_SIMPLE", "NVLSTREE_SIMPLE"},
-        {NULL, NULL, "PAT_SIMPLE", "PAT_SIMPLE"}, {NULL, NULL, NULL, ""}, {NULL, NULL, NULL, "SYMK_"}, {NULL, NULL, NULL, ""},
+        {NULL, NULL, "PAT_SIMPLE", "PAT_SIMPLE"},
+        {NULL, NULL, NULL, ""}, {NULL, NULL, NULL, "SYMK_"}, {NULL, NULL, NULL, ""}, /* auto, symmetric, copies */
     };
     static const char *const older[] = {
         "tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat", "", NULL, ""

@@ -4,7 +4,6 @@
  *
  * Threading: a program is read-only once open. Ownership: an ap_program points into the caller's bytes; ap_close frees the
  *   rest.
- *
  */
 #pragma once
 
@@ -36,8 +35,8 @@ enum { AP_PROGRAM_HEADER = 96 }; /* bytes */
 
 /* Limits on what a program may require (docs/program.md, "Limits"). An operation has one instance per piece.
  * Instances: the total over operations that have more than AP_FEW_INSTANCES.
- * Work: the sum over operations of instances * (1 + parts + waits). Splitting a call into slices (ap_split) makes
- *   AP_FEW_INSTANCES instances of one, so the work may become that many times as much.
+ * Work: the sum over operations of instances * (1 + parts + waits). Splitting a call into slices (ap_split) turns
+ *   an operation of one instance into AP_FEW_INSTANCES, so the work may become that many times as much.
  * Elements: of a buffer, a message or an address. */
 enum { AP_FEW_INSTANCES = 4, AP_MOST_INSTANCES = 1 << 20, AP_MOST_WORK = 1 << 25 };
 static const uint64_t AP_MOST_ELEMENTS = (uint64_t)1 << 59; /* of eight bytes each: no sum of addresses overflows */
@@ -92,7 +91,7 @@ typedef struct {
 /* An operation. `when`: the earliest time of its first piece, which orders all ranks' instances (docs/program.md); parts and
  * waits: rows of the section's tables. */
 typedef struct {
-    uint16_t kind, channel;
+    uint16_t kind, channel; /* messages between two ranks match in order on each channel */
     uint32_t peer, pieces, when, first_part, parts, first_wait, waits;
 } ap_operation;
 
@@ -114,10 +113,10 @@ typedef struct {
     const ap_point *point;
     const ap_base *base;
     const ap_class *class;
-    const uint32_t *slot;
+    const uint32_t *slot; /* its class, an index */
     const ap_operation *operation;
     const ap_part *part;
-    const uint32_t *wait;
+    const uint32_t *wait; /* number of an earlier operation */
     const ap_finish *finish;
 } ap_section;
 

@@ -1,5 +1,5 @@
-/* Sending and receiving by the sockets of a wire, and choosing the sockets to poll. sockets_types.h explains stage, DIRECT,
- * rails (several sockets per pair of ranks) and low water.
+/* Sending and receiving by the sockets of a wire (ap_wire of api.h: this process's connection to all ranks), and choosing the
+ * sockets to poll. sockets_types.h explains stage, DIRECT, rails (several sockets per pair of ranks) and low water.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: nothing is allocated here; what is received goes to messages or through sockets_streams.c.
@@ -35,7 +35,8 @@ static void count_sent(socket_wire *w, stream *s, uint64_t bytes) {
     while (s->sends.first && s->sent >= sizeof(head) + s->sends.first->bytes) {
         message *m = pop_message(&s->sends);
         s->sent -= sizeof(head) + m->bytes;
-        if (m->head.mark == MESSAGE) ap_completions_add(&w->done, m->number, &w->fault);
+        if (m->head.mark == MESSAGE) /* the other mark is NOTE, which the engine does not know of */
+            ap_completions_add(&w->done, m->number, &w->fault);
         recycle_message(&w->spare, m);
     }
 }
@@ -93,11 +94,12 @@ static size_t choose_parts(socket_wire *w, stream *s, size_t max_bytes, struct i
     const uint32_t rank = ap_sockets_rank(w, s);
     const peer *p = &w->peers[rank];
     parts[0] = (struct iovec){w->stage, max_bytes};
-    if (!ap_sockets_is_wanted(w, p, s) || ap_sockets_bytes_ahead(s)) return 1;
+    if (!ap_sockets_is_wanted(w, p, s) || ap_sockets_bytes_ahead(s)) return 1; /* what was read too early is used first */
     if (!s->incoming) {
         if (p->receives.first && p->receives.first->bytes >= DIRECT) parts[0].iov_len = sizeof(head) - s->head_bytes;
         return 1;
     }
+    /* A message set aside has memory for `capacity` of its bytes, until it is wanted: then make_room allocates the rest. */
     if (s->incoming->bytes < DIRECT || !ap_sockets_make_room(w, rank, s)) return 1;
     parts[0] = (struct iovec){s->incoming->data + s->received, s->incoming->capacity - s->received};
     parts[1] = (struct iovec){w->stage, sizeof(head)};
@@ -160,6 +162,7 @@ static int wants_input(const socket_wire *w, stream *s) {
     return 1;
 }
 
+/* The caller waits only MAX_QUIET seconds if this returns 1, then has all sockets read (`look`): low water may hide bytes. */
 int ap_sockets_fill_polled(socket_wire *w) {
     int waits_for_many = 0;
     w->polled_count = 0;
