@@ -18,7 +18,7 @@ from antiphon.core.transform import unjoined
 from antiphon.cost import prepare
 from antiphon.registry import table
 from antiphon.runtimes.measure.choose import tune_measured
-from antiphon.select import Tuning, tune, uses_of, uses_text
+from antiphon.select import Tuning, format_switch_uses, list_switch_uses, tune
 from antiphon.topologies import topology
 
 BOTH = ["multicast in switches", "reduction in switches"]
@@ -38,14 +38,14 @@ def test_what_a_schedule_uses() -> None:
     machine = topology("cluster:box=hgx-h100,boxes=2,fabric=rail,sharp=true")
 
     def used(planner: str, kind: str, on: Topology = machine) -> tuple[str, ...]:
-        return uses_of(next(table("planner")[planner].load()(Request(on, Collective(kind, on.ranks)))))
+        return list_switch_uses(next(table("planner")[planner].load()(Request(on, Collective(kind, on.ranks)))))
 
     assert used("sharp", "allreduce") == used("nvls-tree", "allreduce") == tuple(BOTH)
     box = topology("hgx-h100")
     assert used("nvls", "broadcast", box) == used("nvls", "allgather", box) == (BOTH[0],)
     assert used("nvls", "reduce", box) == used("nvls", "reducescatter", box) == (BOTH[1],)
     assert used("ring", "allreduce", box) == ()
-    assert uses_text(BOTH) == "multicast and reduction in switches"
+    assert format_switch_uses(BOTH) == "multicast and reduction in switches"
 
 
 def test_a_plan_says_and_claims_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,7 +132,7 @@ def test_messages_go_round_over_several_sockets(engine: Engine, rails: int, buff
 
 def test_all_sockets_to_a_rank_must_be_there(engine: Engine) -> None:
     mine, theirs = socket.socketpair()
-    with pytest.raises(Invalid, match="rank 0: its socket to rank 1 is none"):
+    with pytest.raises(Invalid, match="rank 0: its socket to rank 1 is not usable"):
         engine.sockets(0, [-1, -1, mine.detach(), -1], rails=2)
     theirs.close()
 
@@ -322,7 +322,7 @@ def test_a_missing_connection_is_named(engine: Engine) -> None:
     with pytest.raises(Invalid, match="no connection to rank"):
         program.plan(0, 7).run(zeros[:7], zeros[:7].copy(), wire)
     wire.close()
-    with pytest.raises(Invalid, match="is none"):
+    with pytest.raises(Invalid, match="is not usable"):
         engine.sockets(0, [-1, 12345])
 
 

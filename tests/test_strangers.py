@@ -392,7 +392,7 @@ TEXTS = {
     "cut off": ('{"fault": "', "Unterminated"),
     "digits": ("9" * 5000, "digits"),
     "hosts": ('{"tcp": ["127.0.0.1", 70000], "host": "", "path": "", "secret": ""}', "expected the addresses"),
-    "no host": ('{"tcp": ["\\ud800", 7], "host": "", "path": "", "secret": "00"}', "expected the number of a host"),
+    "no host": ('{"tcp": ["\\ud800", 7], "host": "", "path": "", "secret": "00"}', "expected a numeric IP address"),
     "no number": ('{"tcp": ["127.0.0.1", 7], "host": "", "path": "", "secret": "xyz"}', "non-hexadecimal"),
 }
 

@@ -186,8 +186,8 @@ def compose(
     """Combine plans for groups of ranks of one machine into one plan, one after another or at once.
 
     The result is verified as a whole. It is named after the collective that it performs; if there is none, it is a
-    custom one. All plans work on the same data, blocks side by side in ascending order: one plan's output must be the
-    next one's input.
+    custom one. All plans work on the same data, the blocks of a collective one behind the other by number: one plan's
+    output must be the next one's input.
 
     Parameters
     ----------
@@ -384,12 +384,14 @@ def verify(
     data = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
     machine = None if topology is None else _inputs.machine(topology)
     try:
+        # dead=(): those for the intact machine, even if $ANTIPHON_DEAD is set; `check_failures` checks the others
         plans = list(_inputs.plans(plan, dead=()).values())
     except Wrong as error:  # a file of another program, executed as it stands
         return Report(None, Fault(error.kind, str(error)), will_run=False if runtime else None)
     verdict = check_plans(plans, machine, proof=proof, **data)
     if machine is None and _inputs.is_path(plan):
         verdict = check_failures(verdict, plan, proof=proof, **data)
+    # rechecked, reported by a solver only, and not checkable (select/proofs.py)
     claims = (verdict.proved, verdict.trusted, verdict.stated)
     if verdict.fault is not None or not runtime:
         return Report(verdict.topology, verdict.fault, *claims, will_run=False if runtime else None)

@@ -1,4 +1,4 @@
-"""Plan for many machines at once (`run`), and keep plans in a store for machines that are the same up to numbers.
+"""Plan for many machines at once (`run`), and keep plans in a store for machines equal up to renumbering.
 
 A `Question` is the key of a stored plan: the arguments of `tune` on which the plan depends. An `Answer` is the plan
 with its figures.
@@ -45,7 +45,7 @@ def run(
     engine
         "processes", "processes:4", "ray", "ray:ADDRESS", "dask" or "dask:ADDRESS". It changes no result.
     progress
-        Called with the number of cells that are planned, their total, and the last one.
+        Called with the number of pairs (collective, machine) that are planned, their total, and the last one.
 
     Returns
     -------
@@ -97,11 +97,11 @@ def tune(  # noqa: PLR0913
     collective
         One of the eight collectives, or its name.
     topology
-        The machine, its name or its file. Plans of a machine that is the same up to numbers are renumbered.
+        The machine, its name or its file. Plans of a machine that is equal up to renumbering are renumbered.
     store
         A `Store`, a folder or a location of fsspec. Default: the store in your cache folder.
     nbytes, model, profile, planners, root, ranks, progress, search
-        As for `antiphon.tune`; of `search` not the fields sweep, plans and shortlist.
+        As for `antiphon.tune`; of `search` not the fields sweep, plans, shortlist, failures and counts.
 
     Returns
     -------

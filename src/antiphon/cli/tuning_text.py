@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from antiphon.cost.basis import NOT_CALIBRATED, in_short
-from antiphon.select import Range, Tuning, Tunings, uses_text
+from antiphon.select import Range, Tuning, Tunings, format_switch_uses
 from antiphon.show import words
 from antiphon.show.columns import fitted_rows, paragraph, table, time_column, under_names
 from antiphon.show.ranges import group_ranges, range_cells
@@ -161,7 +161,7 @@ def _note_texts(tunings: Sequence[Tuning], explain: bool) -> list[str]:
     switch_ranges = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
     if switch_ranges:
         kinds = ", ".join(dict.fromkeys(r.collective for r in switch_ranges))
-        uses = uses_text(dict.fromkeys(use for r in switch_ranges for use in r.candidate.uses))
+        uses = format_switch_uses(dict.fromkeys(use for r in switch_ranges for use in r.candidate.uses))
         notes.append(f"Plans for {kinds} use {uses}; --explain: what a runtime without it can do.")
     count = sum(c.status == "ok" for tuning in tunings for c in tuning.candidates)
     outcomes = [f"{count} schedules, all verified"]

@@ -135,7 +135,7 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
         return nothing
     own = np.array([topology.ability(node).own for node in range(topology.nodes)])
     crossings = []
-    for kind in (MULTICAST, REDUCTION):
+    for kind in (MULTICAST, REDUCTION):  # THROUGH adds none: ranks that are both ends are in its tree
         joint = np.flatnonzero(joints.kind == kind)
         joint = joint[resolved.route[joints.first[joint]] >= 0]
         route = resolved.route[joints.first[joint]]

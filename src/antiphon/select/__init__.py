@@ -1,4 +1,8 @@
-"""From a request to a verified plan: candidates, proofs, prices, the best for each size."""
+"""From a request to a verified plan: candidates, proofs, predicted times, the best for each size.
+
+Names come from the files listed below. `limits`: lower bounds, and the bandwidth that a degraded machine has lost.
+`uses`: which schedules use multicast or reduction in switches.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from antiphon.select.sweep import read_sweep
     from antiphon.select.tuner import tune, tune_failures
     from antiphon.select.tuning import DEFINITIONS, Gain, Listed, Setting, Tuning, settings
-    from antiphon.select.uses import uses_of, uses_text
+    from antiphon.select.uses import format_switch_uses, list_switch_uses
 else:  # a file is imported when a name of it is first used: most programs need few of them
     _FILES = {
         "_frontier": ("Frontier", "FrontierPoint", "frontier", "make_point"),
@@ -43,7 +47,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
         "sweep": ("read_sweep",),
         "tuner": ("tune", "tune_failures"),
         "tuning": ("DEFINITIONS", "Gain", "Listed", "Setting", "Tuning", "settings"),
-        "uses": ("uses_of", "uses_text"),
+        "uses": ("format_switch_uses", "list_switch_uses"),
     }
     _FILE_OF = {name: file for file, names in _FILES.items() for name in names}
 
@@ -57,8 +61,8 @@ __all__ = [
     "DEFINITIONS", "NONE_CAN_PLAN", "TABLE", "Candidate", "Damage", "ForwardingAlternatives", "Frontier",
     "FrontierPoint", "Gain", "Limit", "LinkLoss", "Listed", "Loss", "PlanVerdict", "Proofs", "Range", "Setting",
     "SeveralOrders", "Tuning", "Tunings", "bounds_only", "check", "check_failures", "check_frontier", "check_plans",
-    "collective", "compare_links", "dump_tables", "every_plan", "figures_of", "frontier", "gaps", "is_file",
-    "is_frontier_file", "least_times", "load_frontier", "load_plans", "machine_of", "make_point", "measure", "plan",
-    "proof_of", "prove", "put_together", "read_sweep", "save_frontier", "save_plans", "settings", "sizes_of", "tune",
-    "tune_failures", "tune_over", "uses_of", "uses_text",
+    "collective", "compare_links", "dump_tables", "every_plan", "figures_of", "format_switch_uses", "frontier", "gaps",
+    "is_file", "is_frontier_file", "least_times", "list_switch_uses", "load_frontier", "load_plans", "machine_of",
+    "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier", "save_plans",
+    "settings", "sizes_of", "tune", "tune_failures", "tune_over",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ from antiphon.select.plan_files import save_plans
 from antiphon.select.ranges import choose_winners, merge_runs
 from antiphon.select.sweep import Value
 from antiphon.select.task import BUDGET, REFUSED
-from antiphon.select.uses import uses_text
+from antiphon.select.uses import format_switch_uses
 from antiphon.select.verdict import verdict_of
 from antiphon.units import format_seconds, format_size
 
@@ -252,8 +252,8 @@ def _switches_note(r: Range) -> str:
         best = f"the best that does without, {name}, takes {format_seconds(without.seconds)}"
     span = f"from {format_size(r.start)} to {format_size(r.stop)}" if r.stop > r.start else f"at {at}"
     return (
-        f"{r.collective} {span} uses {uses_text(r.candidate.uses)}; where a runtime cannot, the same schedule with "
-        f"every row alone {alone}, and {best}"
+        f"{r.collective} {span} uses {format_switch_uses(r.candidate.uses)}; where a runtime cannot, the same "
+        f"schedule with every row alone {alone}, and {best}"
     )
 
 

@@ -23,7 +23,7 @@ SWITCH_USE_UNSUPPORTED = (
 )
 
 
-def uses_of(schedule: Schedule) -> tuple[str, ...]:
+def list_switch_uses(schedule: Schedule) -> tuple[str, ...]:
     """Return which of multicast and reduction the schedule lets switches do; () if it has no joints."""
     joints = joints_of(schedule)
     if joints is None:
@@ -36,11 +36,11 @@ def uses_of(schedule: Schedule) -> tuple[str, ...]:
 
 def uses_claim(schedule: Schedule) -> dict[str, list[str]]:
     """Return what a plan claims of its schedule's uses of switches: nothing where there are none."""
-    uses = uses_of(schedule)
+    uses = list_switch_uses(schedule)
     return {"uses": list(uses)} if uses else {}
 
 
-def uses_text(uses: Iterable[str]) -> str:
+def format_switch_uses(uses: Iterable[str]) -> str:
     """Return the uses in words, such as "multicast and reduction in switches"."""
     return " and ".join(use.removesuffix(IN_SWITCHES) for use in uses) + IN_SWITCHES
 

@@ -15,7 +15,7 @@ from typing import Any
 from antiphon.core.bounds import conditions_text
 from antiphon.core.files import one_line
 from antiphon.core.topology import Ability, Topology
-from antiphon.select import uses_text
+from antiphon.select import format_switch_uses
 from antiphon.show.columns import fitted_rows, paragraph, table, width
 from antiphon.units import format_bandwidth, format_seconds, plain
 
@@ -169,7 +169,7 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     ]
     if claims.get("uses"):
         unicast_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the least time"
-        lines += labelled("uses", f"{uses_text(claims['uses'])}{unicast_text}")
+        lines += labelled("uses", f"{format_switch_uses(claims['uses'])}{unicast_text}")
     if claims.get("rate") is not None:
         details = claims.get("found") or {}  # facts that the planner states
         proof_text = ": no schedule is faster" if details.get("optimal") else ""

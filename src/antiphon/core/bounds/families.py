@@ -34,7 +34,7 @@ COLLECT = ("reduce", "reducescatter")  # several holders, one destination
 class FamilyRows:
     """A family, with one row of `needs` per block: bytes that can be combined or copied on the way load a link once."""
 
-    kind: str  # "to", "from", "pair" or "all", as `of` of witness.Family
+    kind: str  # "to", "from", "pair" or "all": the words of witness.Family.of
     ranks: tuple[int, ...]  # the ranks that `kind` refers to; none for "all"
     rows: Longs
 
@@ -51,15 +51,15 @@ def families_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     needed_once = len(np.unique(needs.block)) == len(needs)
     if kind in UNICAST or (kind == "custom" and needed_once):
         return [FamilyRows("all", (), all_rows)]
+    if kind != "custom":
+        return list(from_each(needs) if kind in COLLECT else to_each(needs))
     families: list[FamilyRows] = []
-    # A custom collective that combines needs no families "to" if it is like a reduce or reducescatter.
-    if kind != "custom" or not collective.combining or not _has_one_destination(needs):
-        families += to_each(needs) if kind not in COLLECT else []
-    if kind in COLLECT or (kind == "custom" and collective.combining):
+    # A custom collective that is like a reduce or reducescatter needs no families "to".
+    if not collective.combining or not _has_one_destination(needs):
+        families += to_each(needs)
+    if collective.combining:
         families += from_each(needs)
-    if kind == "custom":
-        families.append(FamilyRows("all", (), needs.one_per_block(all_rows)))
-    return families
+    return [*families, FamilyRows("all", (), needs.one_per_block(all_rows))]
 
 
 def to_each(needs: Needs) -> Iterator[FamilyRows]:

@@ -7,7 +7,8 @@ version have been sent. `gates` counts them. All of this is independent of the s
 schedule. `Crowds` lists where incast (many senders to one receiver) is possible, `Combining` the costs of the ranks'
 additions and memory accesses.
 
-Example (`core.example.star`): the sum at rank 0 has 2 gates, the arrivals of two messages; both copies read it.
+Example (`core.example.star`: ranks 1 and 2 send to 0, which copies the sum back): the sum has 2 gates, the arrivals of
+two messages; both copies read it.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ class FlowTables:
 
 
 def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, steps: Ints | None = None) -> FlowTables:
-    """Build the counters and their dependents. O(n log n) in rows times links per route; pieces expanded, rows sorted.
+    """Build the counters and their dependents of a schedule with expanded pieces and sorted rows. O(n log n) in rows
+    times links per route.
 
     `steps`: the step numbers to report, if they differ from the schedule's.
 
@@ -183,7 +185,9 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
 
 
 def _list_uses(routing: Paths) -> Ints:
-    """Return an array with a row per message, its links and limits, padded with "none"; repeated ones repeat. O(uses).
+    """Return an array with a row per message, its links and limits, padded with "none". O(uses).
+
+    They ascend; one that a message crosses twice is listed twice.
 
     Through a switch (node 3), by link 1 to rank 0, 3 to rank 1, 5 to rank 2:
 
@@ -269,7 +273,7 @@ def find_crowds(
     number = np.where(is_crowd, np.cumsum(is_crowd) - 1, count)[pair]
     table = np.full(uses.shape, count, np.int32)
     table[message, column] = number
-    table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # a message that crosses a limit twice is one sender
+    table[:, 1:][uses[:, 1:] == uses[:, :-1]] = count  # crossed twice (uses ascend): one sender
     crowd_resource = pairs[is_crowd] // ranks
     first = np.flatnonzero(run_starts(crowd_resource))
     # Where routes differ, a sender may cross a resource in several flows at once: count it once by (pair, sender).
@@ -308,4 +312,4 @@ def combining_costs(schedule: Schedule, version_table: Versions, profile: Profil
     return costs if costs.seconds.any() else None
 
 
-Watch = Callable[[float, Longs, Floats], None]  # called when loads of links change: (seconds, resources, bytes/s)
+Watch = Callable[[float, Longs, Floats], None]  # (seconds, resources, bytes/s): run.py reports changed loads

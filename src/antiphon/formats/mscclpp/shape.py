@@ -22,7 +22,7 @@ MOST_SEMAPHORES = 16  # of a GPU, and in an operation
 MOST_BARRIERS = 16  # of a GPU
 MOST_BLOCKS = 108  # of a GPU: all must be there at once, and an A100 has 108 multiprocessors
 MOST_OFFSET = 2**32  # bytes: offsets are numbers of 32 bits
-MOST_SMALLEST = 2**31 - 1  # for min_message_size, which the loader reads as an int; register.py has the exact size
+MOST_SMALLEST = 2**31 - 1  # the min_message_size to write: the loader reads an int. register.py has a plan's exact one
 SCRATCH = 2**26  # bytes of scratch that plans with reuse_resources share
 MOST_CELLS = 2**21  # chunks of all buffers: our own limit, since a short file could declare any number
 LL = "LL"  # the protocol of packets
@@ -63,6 +63,8 @@ class Iterations(_Row):
 
 
 class Inner(_Row):
+    """An operation, also one within a pipeline."""
+
     name: str
     channel_type: str | None = None
     channel_ids: list[Small] | None = None
@@ -164,7 +166,10 @@ def parsed(data: bytes) -> File:
     if not 32 <= file.num_threads_per_block <= 1024 or file.num_threads_per_block % 32:
         raise Invalid(f"num_threads_per_block: expected 32 to 1024 in warps of 32, got {file.num_threads_per_block}")
     if not 0 <= file.min_message_size <= file.max_message_size < 2**64:
-        raise Invalid(f"min_message_size, max_message_size: {file.min_message_size} to {file.max_message_size} is none")
+        raise Invalid(
+            f"min_message_size, max_message_size: {file.min_message_size} to {file.max_message_size} is no range "
+            "from 0 to 2^64 - 1"
+        )
     for rank, gpu in enumerate(file.gpus):
         _check_gpu(rank, gpu)
     return file
@@ -177,8 +182,8 @@ def _check_gpu(rank: int, gpu: Gpu) -> None:
     for field_name, value in (("input_chunks", gpu.input_chunks), ("output_chunks", gpu.output_chunks)):
         if not value:
             raise Invalid(
-                f"{where}.{field_name}: is 0, by which the loader divides; where a rank has no such buffer, hand over "
-                "the other one and say its chunks"
+                f"{where}.{field_name}: is 0, by which the loader divides; where a rank has no such buffer, pass "
+                "the other buffer and state its number of chunks"
             )
     if len(gpu.semaphores) > MOST_SEMAPHORES:
         raise Invalid(f"{where}.semaphores: {len(gpu.semaphores)}, of at most {MOST_SEMAPHORES}")
@@ -206,6 +211,7 @@ def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -
         raise Invalid(f"{where}: {total} operations, of at most {MOST_OPERATIONS}")
     for at, operation in enumerate(block.ops):
         for inner in (operation, *operation.ops) if operation.ops else (operation,):
+            # a shortcut: a nop without lists has nothing to check
             if inner.name != "nop" or inner.channel_ids or inner.src_buff or inner.dst_buff or inner.semaphore_ids:
                 _check_lists(where, at, inner)
             if (

@@ -1,8 +1,9 @@
-"""The linear program of uneven parts (uneven.py): how much of each plan starts in each step.
+"""The linear program of uneven pipelining (uneven.py): how much data of each schedule starts in each step.
 
-Input: schedules of one collective (plans), each divided into classes of chunks that start together (`ChunkClass`), and
-a number of steps. A class that starts in step s loads links in steps s, s + 1, ..., as its own schedule says. Output
-(`solve_starts`): how much of each class starts in each step, such that all steps together are shortest.
+Input: schedules of one collective (here: plans), each divided into classes of chunks that start together
+(`ChunkClass`), and a number of steps. A class that starts in step s loads links in steps s, s + 1, ..., as its own
+schedule says. Output (`solve_starts`): how much of each class starts in each step, such that all steps together are
+shortest.
 
     variables   b[c, s]   fraction of the data that class c starts in step s
                 t[s]      length of step s
@@ -31,7 +32,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats, Longs
 
 ALIKE = 0.01  # kinds are merged if their loads differ by less than this fraction of the plan's largest load
-EDGE = 12  # steps at each end, besides those of the deepest class, with variables of their own (with 4: 0.7 % slower)
+EDGE = 12  # steps at each end, besides those of the deepest class, with own variables (with 4, schedules 0.7 % slower)
 MANY = 2_500  # nonzero entries above which the interior point method (with crossover) is quicker, up to four times
 QUICKER = 1e-3  # surcharge, relative to the time, on the class with the slowest path
 TIE = 1e-5  # random surcharge, relative to the time: solvers are slow among many equally good solutions
@@ -82,7 +83,8 @@ class _StepGroups:
     """The steps as the linear program sees them: those in the middle of a long pipeline count as one step, repeated.
 
     While the pipeline fills and drains every step has a variable of its own.
-    `variable[s]`: number of the variable that is the length of step s.
+    `variable[s]`: number of the variable that is the length of step s. If of 7 steps 2 to 4 are in the middle: 0, 1,
+    2, 2, 2, 3, 4.
     `has_rows[s]`: whether the linear program has rows for step s.
     `edge`: number of steps at each end with start variables of their own.
     """
@@ -103,7 +105,8 @@ class _StepGroups:
         self.variable_count = int(self.variable[-1]) + 1
 
     def start_variables(self, depth: int) -> Longs:
-        """Return, for each step in which a class of `depth` steps can start, the number of its start variable."""
+        """Return the number of the start variable of each step in which a class of `depth` steps can start: one for
+        all steps in the middle."""
         every = np.arange(self.steps - depth + 1)
         last = len(every) - self.edge
         if last <= self.edge:

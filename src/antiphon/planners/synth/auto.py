@@ -111,10 +111,10 @@ def _ask_engines(
     search: SearchState, task: Task, tell: Tell, memory: int | None, turns: int
 ) -> tuple[Decided, list[int]]:
     """Return the engines' answer, and the total effort spent after every turn before the last."""
-    search.cuts.clear()  # the effort must not depend on earlier questions
+    search.cuts.clear()  # duals that forbid splits, from earlier candidates: the effort must not depend on them
     split = search.find_split(task.parts, task.steps, task.rounds)
     if split is None:
-        first_admitted = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
+        first_admitted = search.check_all_splits(task.parts, task.steps, task.rounds)
         if isinstance(first_admitted, Impossible):
             return first_admitted, []
         split = first_admitted
@@ -151,6 +151,7 @@ def _try_flow(search: SearchState, task: Task, split: tuple[int, ...] | None) ->
 def _find_resolution_proof(search: SearchState, task: Task, conflicts: int) -> Impossible | None:
     """Return a resolution proof of impossibility if this many conflicts suffice."""
     search.budget.check()
+    # ordered: chunks of a kind are interchangeable, so refuting one order of them refutes all (cnf.py)
     question = Question(task.parts, task.steps, task.rounds, ordered=True)
     effort = Effort(conflicts, seed=search.seed)
     refutation, price = search.run_solver(find_refutation, search.instance, question, effort, search.budget.left())
@@ -169,7 +170,7 @@ def _try_sat(
     for turn in range(turns):
         # with one round per step there is a single split; checking it earlier would cost more than most solutions
         if turn == 1 and task.rounds == task.steps:
-            impossible = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
+            impossible = search.check_all_splits(task.parts, task.steps, task.rounds)
             if isinstance(impossible, Impossible):
                 return impossible, spent_after
         if turn:
@@ -190,6 +191,7 @@ def _try_sat(
             conflicts = (
                 TURN_LIMITS.first_conflicts * 4**turn * (TURN_LIMITS.refuting_factor if try_split is None else 1)
             )
+            # seed 0 leaves the variables as they are (sat.py); the search's seed changes all other numberings
             effort = Effort(conflicts, seed=shuffle + (search.seed * TURN_LIMITS.shuffles if shuffle else 0))
             tell(f"{solver}: {effort.conflicts} conflicts, symmetry {len(group)}, rounds {_format_split(try_split)}")
             answer = _run_sat(search, replace(task, split=try_split), group, effort, solver, tell, memory)
@@ -221,9 +223,13 @@ def _list_tries(
     last = len(search.subgroups_for(task.parts)) - 1
     if not splits or (turn and _estimate_variables(task) <= TURN_LIMITS.refutable_variables * 4**turn):
         yield last, None, "cadical", 0
-    for number in sorted({*range(min(last, 2 + turn)), *([last] if turn or last < 2 else [])}):
+    # from the largest subgroup, 0, one more in every turn; the trivial one, `last`, from turn 1 on or if there are few
+    numbers = {*range(min(last, 2 + turn)), *([last] if turn or last < 2 else [])}
+    for number in sorted(numbers):
+        # the largest subgroup gives the smallest problem: try several numberings of its variables
+        shuffles = 1 if number else 2 if turn else TURN_LIMITS.shuffles
         for split in splits:
-            for shuffle in range(TURN_LIMITS.shuffles if number == 0 and not turn else 2 if number == 0 else 1):
+            for shuffle in range(shuffles):
                 yield number, split, "minisat", shuffle + turn * TURN_LIMITS.shuffles
                 if not turn and len(splits) == 1 and task.rounds > task.steps and _is_quick_program(search, task):
                     # `splits` grows while the loop runs over it, so these are tried next

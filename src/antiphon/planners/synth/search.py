@@ -4,7 +4,7 @@ A candidate is (parts, steps, rounds): chunks per block, steps S, rounds R in to
 `SearchState` answers three questions about candidates, from cheap to expensive:
 
 `check_bounds`          is the point impossible because of distance, or of the least R / parts of that many steps?
-`all_splits_forbidden`  is it impossible because every distribution of R rounds over S steps is? There are
+`check_all_splits`      is it impossible because every distribution of R rounds over S steps is? There are
                         C(R - 1, S - 1) distributions ("splits"). Each linear program that refutes one yields a dual
                         (prices per link and step, linear.py) that usually refutes many others.
 `find_split`, `more_splits`  which splits does the linear program admit? Engines with a fixed split are much faster.
@@ -123,7 +123,7 @@ class SearchState:
     def find_split(self, parts: int, steps: int, rounds: int) -> tuple[int, ...] | None:
         """Return a split that the linear program admits, or None if it admits none (or none was found).
 
-        If only one split exists it is returned unchecked; `all_splits_forbidden` checks it.
+        If only one split exists it is returned unchecked; `check_all_splits` checks it.
         """
         if rounds == steps:
             return (1,) * steps
@@ -146,7 +146,7 @@ class SearchState:
             return Impossible("rounds", (self.prove_least(steps),))
         return None
 
-    def all_splits_forbidden(self, parts: int, steps: int, rounds: int) -> Impossible | tuple[int, ...] | None:
+    def check_all_splits(self, parts: int, steps: int, rounds: int) -> Impossible | tuple[int, ...] | None:
         """Return the first admitted split, Impossible if duals forbid all splits, or None if there are too many.
 
         Each dual forbids many splits at once, so few linear programs are solved.

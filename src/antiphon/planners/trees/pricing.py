@@ -51,9 +51,9 @@ class HopPrices:
         # of equal prices the one with fewer links counts as cheaper: prices are multiplied by more links than any tree
         # has, and each link adds 1
         self.scale = 1 << (topology.ranks * (topology.switches + 1)).bit_length()
-        widest = int(np.diff(self.limit_ptr).max(initial=0)) + 1
+        prices_per_link = int(np.diff(self.limit_ptr).max(initial=0)) + 1  # at most: its own and its limits'
         # 4: room for the 1 that each link adds, and for costs perturbed by up to a half (`shallow_tree`)
-        self.max_tree_cost = 4 * self.scale * widest * topology.ranks * (topology.switches + 1)
+        self.max_tree_cost = 4 * self.scale * prices_per_link * topology.ranks * (topology.switches + 1)
         self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))  # link of each entry of limit_of
 
     def price_hops(self, price: NDArray[Any]) -> PricedHops:
@@ -72,7 +72,7 @@ class HopPrices:
             pair = np.repeat(np.arange(len(cheapest_of_pair)), self.size)[cheap]
             position = cheap[np.unique(pair, return_index=True)[1]]
         cheapest_link = self.order[position]
-        # above any tree's cost; 4 as for `max_tree_cost`
+        # above any tree's cost; 4 as for `max_tree_cost`. Prices too large for int64 are Python ints, of type object
         far: Any = FAR if price.dtype != object else (int(link_cost.sum()) + 1) * 4 * ranks
         cost = np.full(nodes * nodes, far, price.dtype)
         cost[self.pairs] = cheapest_of_pair

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from antiphon.errors import Invalid, quote
 from antiphon.runtimes.serve.admission import BACKLOG, LocalProcess, PeerConnection, connect_all, derive_key
-from antiphon.runtimes.serve.secret import Secret, hint_of
+from antiphon.runtimes.serve.secret import Secret, secret_hint
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
 Exchange = Callable[[str], Sequence[str]]  # an allgather of a text per process
@@ -61,7 +61,7 @@ def connect_mesh(
         peer_connections = [
             _peer_connection(peer, cards[peer], listeners.card, secret_data) for peer in neighbors if peer < rank
         ]
-        this_process = LocalProcess(rank, ranks, f"rank {rank}", timeout, hint_of(secret))
+        this_process = LocalProcess(rank, ranks, f"rank {rank}", timeout, secret_hint(secret))
         key = derive_key(secret_data, listeners.card.token)
         sockets = connect_all(
             this_process,
@@ -89,6 +89,7 @@ class _Card:
 
     @property
     def token(self) -> bytes:
+        # "door" separates this use of the job's secret from others (derive_key)
         return b"door " + bytes.fromhex(self.secret)
 
 
@@ -98,7 +99,7 @@ def _read_card(text: str, sender: str) -> _Card:
         case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(secret)} if 0 < port < 2**16:
             hex_of(secret, sender)
             if not _is_ip_address(host):
-                raise no_message(sender, "expected the number of a host")
+                raise no_message(sender, "expected a numeric IP address")
             return _Card((host, port), fields["host"], fields["path"], secret)
     raise no_message(sender, "expected the addresses of its listening sockets")
 
@@ -125,7 +126,7 @@ class _Listeners:
             raise Invalid(f"{host}: no address of this host that can be listened at ({error.strerror})") from None
         if not address:
             folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-"))
-            path = str(Path(folder) / "door")
+            path = str(Path(folder) / "sock")
             self.sockets.append(self.stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)))
             self.sockets[1].bind(path)
         # listen before the addresses are exchanged, so that no connection is refused
@@ -172,7 +173,7 @@ def _host_name() -> str:
 
 
 def detach_all(sockets: Sequence[socket.socket | None]) -> list[int]:
-    """Detach the sockets and return their file descriptors, which a wire then owns."""
+    """Detach the sockets and return their file descriptors, which the engine's wire (transport.h) then owns."""
     return [-1 if connection is None else connection.detach() for connection in sockets]
 
 

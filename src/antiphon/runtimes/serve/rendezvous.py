@@ -25,7 +25,7 @@ from antiphon.runtimes.serve.admission import (
     derive_key,
 )
 from antiphon.runtimes.serve.group_start import Processes, start_serving, table_or_auto
-from antiphon.runtimes.serve.secret import hint_of, job_secret
+from antiphon.runtimes.serve.secret import job_secret, secret_hint
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.texts import receive_text, send_text, texts_of
 from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
@@ -62,7 +62,7 @@ class Star:
         self.address_text = f"{host}:{port}"
         addresses = self._resolve_addresses(host, port)
         self.secret = job_secret(secret, all(map(_is_loopback, addresses)), self.address_text)
-        this_process = LocalProcess(rank, ranks, self.address_text, timeout, hint_of(self.secret))
+        this_process = LocalProcess(rank, ranks, self.address_text, timeout, secret_hint(self.secret))
         key = derive_key(self.secret.data, b"rendezvous")
         if rank:
             peer_connection = PeerConnection(

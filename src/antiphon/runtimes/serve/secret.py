@@ -30,8 +30,8 @@ class Secret:
     source: str
 
 
-def hint_of(secret: Secret | None) -> str:
-    """Return how to fix that another process has a different secret."""
+def secret_hint(secret: Secret | None) -> str:
+    """Return, for errors of handshakes, how to fix that another process has a different secret."""
     source = f"here: {secret.source}" if secret else f"here: none, ${TEXT} is not set"
     return f"give every process the same secret ({source})"
 
@@ -92,7 +92,7 @@ def _read_private(path: Path, prefix: str = "") -> bytes:
 
 
 def _user_secret() -> Secret:
-    """Return the secret of all jobs of this user on this host. A process that can read it could as well trace them."""
+    """Return the secret of all jobs of this user on this host. Who can read it can also run a debugger on the jobs."""
     path = _secret_folder() / _NAME
     if not path.exists():
         _create_secret(path)

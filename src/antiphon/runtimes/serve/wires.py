@@ -22,7 +22,7 @@ from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Wire
 from antiphon.runtimes.serve.admission import derive_key
 from antiphon.runtimes.serve.mesh import Exchange, connect_mesh, detach_all, interface_addresses
-from antiphon.runtimes.serve.secret import Secret, hint_of
+from antiphon.runtimes.serve.secret import Secret, secret_hint
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
 _YES, _NO = "yes", "no"
@@ -98,7 +98,8 @@ class Connecting:
         if self._alive is not None and all(text.startswith(_YES) for text in answers):
             for rank, text in enumerate(answers):
                 if not hmac.compare_digest(text.encode(), self._append_proof(rank, _YES).encode()):
-                    raise Invalid(f"rank {rank} does not know the secret of rank {self._rank}; {hint_of(self._secret)}")
+                    hint = secret_hint(self._secret)
+                    raise Invalid(f"rank {rank} does not know the secret of rank {self._rank}; {hint}")
             # the wire owns it from here on
             memory, self._memory = self._memory, 0
             return engine.shared(memory, self._alive.release())

@@ -28,7 +28,7 @@ from antiphon.cost.basis import join_bases
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.trace_messages import TracedMessages
-from antiphon.select import DEFINITIONS, Candidate, Frontier, Limit, Range, Tuning, uses_text
+from antiphon.select import DEFINITIONS, Candidate, Frontier, Limit, Range, Tuning, format_switch_uses
 from antiphon.select.tuning import Gain
 from antiphon.select.verdict import verdict_of
 from antiphon.show.explorer.figures import PlanFigures, price_plan
@@ -387,7 +387,7 @@ def _range_json(r: Range, candidate: int) -> dict[str, Any]:
         "speedup": r.speedup,
         "over": r.over,
         "served_by": library_name(r.served_by) if r.served_by else "",
-        "uses": uses_text(r.candidate.uses) if r.candidate.uses else "",
+        "uses": format_switch_uses(r.candidate.uses) if r.candidate.uses else "",
         "rests_on": r.rests_on,
     }
 

@@ -9,7 +9,7 @@ const DEFAULTS = {
   time: 0, // share of the total time
   rows: "ranks", // of the timeline: ranks or links
   from: 0, to: 1, // the part of the time that the timeline shows
-  pick: "", // what is followed: "rank:3", "link:12", "message:70", "chunk:5"
+  pick: "", // what is followed: "rank:3", "node:9", "link:12", "message:70", "chunk:5", "step:2"
   pins: "", // numbers of pinned candidates, with commas
   relative: 0, // 1: the chart shows times over the bound
   sort: "", // column of the table of candidates, with "-" before it if descending

@@ -42,7 +42,7 @@ def timed_transfers(
     `traced`: the messages of a run or of another prediction, whose times go under "recorded".
     """
     rows = expanded_rows(schedule)
-    if rows > min(most_rows(schedule), rows_left):
+    if rows > min(most_rows(schedule), rows_left):  # most_rows: up to which pieces are expanded
         return {"why": f"{rows:,} transfers are too many for this page to play"}
     if not hasattr(predictor, "events"):
         return {"why": "this model gives no times of single transfers; --model critical-path does"}
@@ -59,6 +59,7 @@ def timed_transfers(
     recorded = _recorded_events(events, traced, total)
     end = float(traced.landed.max())
     pack = _pack_events(recorded, end, _critical_messages(recorded, traced))
+    # per recorded message, in order of start, its position in the order of the predicted starts
     pack.add("predicted", _number_by_start(events, total)[np.argsort(_number_by_start(recorded, end))])
     return value | {"recorded": {"label": traced.label, "total": end, "pack": pack.as_json()}}
 

@@ -10,7 +10,8 @@
 
 #include "api.h"
 
-/* The header that is sent before the elements of a message. `mark`: message or note (sockets_types.h). */
+/* The header that is sent before the elements of a message. `mark`: message, or note: it has no elements and only
+ * names the call that its sender is in (sockets_types.h). */
 typedef struct {
     uint32_t channel, mark;
     uint64_t bytes;
@@ -23,7 +24,7 @@ typedef struct message {
     uint64_t bytes, capacity; /* capacity: bytes of memory at `data`, if it is received */
     uint32_t channel, number; /* number: the engine's; reported when the message is done */
     head head;                /* of sends, and of messages set aside */
-    int complete, own_memory; /* of messages set aside: all bytes have arrived; no receive has claimed it yet */
+    int complete, own_memory; /* of messages set aside. complete: all bytes have arrived; own_memory: not claimed by a receive */
 } message;
 
 typedef struct {

@@ -85,7 +85,7 @@ static int start_packet(mpi_wire *w, const void *data, int tag, flight f, ap_err
     if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
     f.reported = f.bytes <= PACK;
     if (!f.is_receive) {
-        p->call = w->base.now, p->bytes = f.bytes;
+        p->call = w->base.current_call, p->bytes = f.bytes;
         if (packed) memcpy(p->data, data, packed);
     }
     int code = start_transfer(w, &p->call, HEAD + (f.is_receive ? (size_t)PACK : packed), tag, f, error);
@@ -208,7 +208,7 @@ static const uint64_t GAVE_UP = UINT64_MAX; /* `bytes` of such a packet */
 
 /* Whether messages to a rank go by MPI. */
 static int is_far(const mpi_wire *w, uint32_t rank) {
-    return rank != w->base.now.rank && w->process_of[rank] >= 0 && (!w->shared || w->near[rank] < 0);
+    return rank != w->base.current_call.rank && w->process_of[rank] >= 0 && (!w->shared || w->near[rank] < 0);
 }
 
 /* Starts sending all others a packet without data. `note`: 0, or GAVE_UP. */
@@ -218,7 +218,7 @@ static int notify_all(mpi_wire *w, uint64_t note, ap_error *error) {
         if (!is_far(w, r)) continue;
         packet *p = take_packet(w);
         if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
-        p->call = w->base.now, p->bytes = note;
+        p->call = w->base.current_call, p->bytes = note;
         code = reserve_transfers(w, error);
         if (!code) code = start_transfer(w, &p->call, HEAD, w->most_tag, (flight){.peer = r, .packet = p}, error);
     }

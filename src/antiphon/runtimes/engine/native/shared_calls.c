@@ -22,9 +22,9 @@ static uint64_t digest_of(const ap_call_id *call) {
 
 void ap_shared_begin(ap_shared *s, ap_wire *wire) {
     board *own_board = board_of(s, s->me);
-    uint64_t at = (wire->now.number * STAGES + wire->now.stage) % CALLS;
-    s->wire = wire, s->call = digest_of(&wire->now);
-    own_board->last[at].call = wire->now, own_board->last[at].digest = s->call;
+    uint64_t at = (wire->current_call.number * STAGES + wire->current_call.stage) % CALLS;
+    s->wire = wire, s->call = digest_of(&wire->current_call);
+    own_board->last[at].call = wire->current_call, own_board->last[at].digest = s->call;
 }
 
 /* Reads entry at % CALLS of a member's board; false if it is empty or being written. */
@@ -66,7 +66,7 @@ int ap_shared_check_members(ap_shared *s, ap_error *error) {
     for (uint32_t i = 0; i < s->members && !code && s->call; i++) {
         if (i == s->me) continue;
         for (uint64_t stage = 0; stage < STAGES && !code; stage++)
-            if (read_board(s, i, s->wire->now.number * STAGES + stage, &other))
+            if (read_board(s, i, s->wire->current_call.number * STAGES + stage, &other))
                 code = ap_compare_loosely(s->wire, &other, error);
         if (!code && gave_up(s, i) && ap_shared_has_messages_with(s, i))
             code = ap_fail(error, AP_TRANSPORT, "process %u here has given up after an error", i);
@@ -80,7 +80,7 @@ int ap_shared_check_unreceived(ap_shared *s, ap_error *error) {
     for (uint32_t i = 0; i < s->members && !code && s->call; i++) {
         const incoming *in = &s->in[i];
         if (i == s->me || in->tail == atomic_load(&in->queue->head)) continue;
-        if (find_call(s, i, in->queue->entries[in->tail % QUEUE].call, &other) && other.number <= s->wire->now.number)
+        if (find_call(s, i, in->queue->entries[in->tail % QUEUE].call, &other) && other.number <= s->wire->current_call.number)
             code = ap_compare(s->wire, &other, error);
     }
     return code;

@@ -133,7 +133,7 @@ void ap_shared_close(ap_shared *s) {
         free(s->in[i].lanes);
     }
     for (payload *entry = s->spare_payloads, *next; entry; entry = next) next = entry->next, free(entry);
-    for (target *entry = s->targets, *next; entry; entry = next) next = entry->next, free(entry);
+    for (target *entry = s->spare_targets, *next; entry; entry = next) next = entry->next, free(entry);
     free_messages(s->spare_messages);
     free(s->out), free(s->in), free(s->free_block), free(s->users), free(s->done), free(s);
 }

@@ -43,9 +43,9 @@ static void *take_spare(void **list, void *next) {
     return spare;
 }
 
-/* A payload that a send can join: the same data, of which nothing is in a block yet. It must have started after the last
- * payload to this receiver: receivers get payloads in order of their serial number, so no two payloads can wait for each
- * other. */
+/* A payload that a send can join: the same data, of which nothing is in a block yet. Receivers get payloads in order of
+ * their serial number, so not one that is older than the last payload to this receiver: if one receiver got X before Y, and
+ * another Y before X, neither payload could proceed. */
 static payload *find_same_payload(const ap_shared *s, uint32_t to, const void *data, size_t bytes) {
     const target *last = s->out[to].last;
     if (bytes <= INLINE_BYTES) return NULL;
@@ -67,7 +67,7 @@ static payload *new_payload(ap_shared *s, const void *data, size_t bytes) {
 int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
     outgoing *o = &s->out[to];
-    target *t = reserve_done(s) ? TAKE(s->targets, target) : NULL;
+    target *t = reserve_done(s) ? TAKE(s->spare_targets, target) : NULL;
     payload *it = t ? find_same_payload(s, to, data, bytes) : NULL;
     if (t && !it) it = new_payload(s, data, bytes);
     if (!it) {
@@ -75,7 +75,7 @@ int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data
         return ap_fail(error, AP_MEMORY, "out of memory");
     }
     *t = (target){.sibling = it->targets, .of = it, .to = to, .channel = channel, .number = number};
-    it->targets = t, it->pending++;
+    it->targets = t, it->pending++; /* for free_targets (shared_memory.c) */
     if (o->last)
         o->last->next = t;
     else
@@ -85,7 +85,7 @@ int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data
     return AP_OK;
 }
 
-/* The lane of a channel, made at its first use; NULL: out of memory. */
+/* The lane of a channel, which lists its messages, made at its first use; NULL: out of memory. */
 static lane *lane_of(incoming *in, uint32_t channel) {
     if (in->last < in->count && in->lanes[in->last].channel == channel) return &in->lanes[in->last];
     for (uint32_t i = 0; i < in->count; i++)
@@ -251,8 +251,8 @@ static void finish_payload(ap_shared *s, payload *it) {
         o->first = t->next;
         if (!o->first) o->last = NULL;
         finish_number(s, t->number);
-        *t = (target){.next = s->targets};
-        s->targets = t;
+        *t = (target){.next = s->spare_targets};
+        s->spare_targets = t;
     }
     *it = (payload){.next = s->spare_payloads};
     s->spare_payloads = it;
@@ -330,7 +330,9 @@ static int receive_entries(ap_shared *s, uint32_t from, int *moved, ap_error *er
         if (in->posted && e->call != s->call) return ap_report_other_call(s, from, e->call, error);
         lane *l = lane_of(in, e->channel);
         message *m = l ? l->posted : NULL;
-        if (l && !m && (!in->posted || (e->block != NO_BLOCK && s->fruitless_polls < MAX_FRUITLESS_POLLS))) return AP_OK;
+        /* it waits while no receive is open; else a few polls, unless the entry itself holds its bytes, which are few */
+        const int can_wait = !in->posted || (e->block != NO_BLOCK && s->fruitless_polls < MAX_FRUITLESS_POLLS);
+        if (l && !m && can_wait) return AP_OK;
         if (l && !m) m = take_unexpected(s, l, e);
         if (!m) return ap_fail(error, AP_MEMORY, "out of memory");
         if (m->bytes != e->total || e->bytes > m->bytes - m->copied) return wrong_length(m->bytes, e->total, error);

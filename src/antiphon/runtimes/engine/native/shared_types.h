@@ -135,7 +135,7 @@ struct ap_shared {
     incoming *in;
     payload *spare_payloads, *recent[MAX_RECENT]; /* recent: those that further sends of the same data may join */
     uint32_t recents;
-    target *targets; /* spare ones, to be used again, as in the other lists of spare items */
+    target *spare_targets; /* to be used again, as in the other lists of spare items */
     message *spare_messages;
     uint32_t *done, dones, space, active; /* numbers of messages to report, their count, its limit; messages under way */
     uint64_t poll_number, serial; /* of the latest poll and payload */

@@ -15,7 +15,7 @@ static int notify_all(socket_wire *w, ap_error *error) {
         if (w->peers[r].by_rail[0].fd < 0) continue; /* not connected, as to this process itself */
         message *note = new_message(&w->spare);
         if (!note) return ap_fail(error, AP_MEMORY, "out of memory");
-        note->head = (head){0, NOTE, 0, w->base.now};
+        note->head = (head){0, NOTE, 0, w->base.current_call};
         ap_sockets_send(w, r, note);
     }
     w->has_notified = 1;
@@ -25,7 +25,7 @@ static int notify_all(socket_wire *w, ap_error *error) {
 /* Compares the head of a message that no receive was posted for. `call_done`: this process has completed its call. The sender may
  * be ahead, so a head of the next call or a later one is compared loosely: only with a call of the same number (transport.h). */
 static int compare_head(socket_wire *w, const head *other, int call_done, ap_error *error) {
-    uint64_t next = w->base.now.number + (call_done ? 1 : 0);
+    uint64_t next = w->base.current_call.number + (call_done ? 1 : 0);
     return other->call.number < next ? ap_compare(&w->base, &other->call, error)
                                           : ap_compare_loosely(&w->base, &other->call, error);
 }

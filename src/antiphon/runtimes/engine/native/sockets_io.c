@@ -164,18 +164,18 @@ static int wants_input(const socket_wire *w, stream *s) {
 
 /* The caller waits only MAX_QUIET seconds if this returns 1, then has all sockets read (`look`): low water may hide bytes. */
 int ap_sockets_fill_polled(socket_wire *w) {
-    int waits_for_many = 0;
+    int has_low_water = 0;
     w->polled_count = 0;
     for (uint32_t i = 0; i < w->base.ranks * w->rails; i++) {
         stream *s = &w->streams[i];
         if (s->fd < 0) continue;
         const int in = wants_input(w, s), out = !s->stopped_sending && s->sends.first;
         if (!in && !out) continue;
-        waits_for_many |= in && s->low_water > 1;
+        has_low_water |= in && s->low_water > 1;
         w->polled_stream[w->polled_count] = s;
         w->polled[w->polled_count++] = (struct pollfd){.fd = s->fd, .events = (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0))};
     }
-    return waits_for_many;
+    return has_low_water;
 }
 
 void ap_sockets_handle_polled(socket_wire *w, int look) {

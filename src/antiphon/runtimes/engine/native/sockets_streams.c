@@ -75,7 +75,7 @@ static void place_message(socket_wire *w, uint32_t rank, stream *s) {
         return;
     }
     /* while a receive is open, no message of a later call can arrive */
-    if ((p->receives.first || s->head.call.number < w->base.now.number) && ap_compare(&w->base, &s->head.call, &w->fault))
+    if ((p->receives.first || s->head.call.number < w->base.current_call.number) && ap_compare(&w->base, &s->head.call, &w->fault))
         return;
     s->incoming = take_from_channel(&p->receives, s->head.channel);
     if (!s->incoming)

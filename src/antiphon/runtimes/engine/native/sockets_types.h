@@ -92,7 +92,7 @@ static inline size_t ap_sockets_bytes_ahead(const stream *s) { return s->last - 
 void ap_sockets_send(socket_wire *w, uint32_t rank, message *m);
 /* Read all that has arrived by a socket, `max_bytes` bytes at a time. */
 void ap_sockets_pull(socket_wire *w, stream *s, size_t max_bytes);
-/* Fill in the sockets to poll; return whether one of them waits for many bytes. */
+/* Fill in the sockets to poll; return whether one of them reports only from several bytes on (its low water). */
 int ap_sockets_fill_polled(socket_wire *w);
 /* Read and send by the sockets that poll reported; `look`: read by all sockets that were polled for reading. */
 void ap_sockets_handle_polled(socket_wire *w, int look);

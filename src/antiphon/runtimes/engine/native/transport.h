@@ -23,14 +23,14 @@ struct ap_wire {
     int (*completed)(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error);
     void (*close)(ap_wire *self);
     uint64_t expected;            /* bytes that the run receives, and AP_MESSAGE_OVERHEAD for each of its messages */
-    void (*begin)(ap_wire *self); /* a call has begun; `now` describes it; may be NULL */
+    void (*begin)(ap_wire *self); /* `current_call` has begun; may be NULL */
     int (*unreceived)(ap_wire *self, ap_error *error); /* ap_wire_check_unreceived; may be NULL */
     /* A run has failed: write no more to the memory of its messages. NULL: this transport writes only during runs. */
     void (*fail)(ap_wire *self);
     uint32_t ranks;
     int broken;            /* after a failure: the wire can only be closed */
     const ap_call_id *call;     /* the caller's; NULL: calls are not compared between processes */
-    ap_call_id now, other;      /* the call under way; after AP_MISMATCH: that of the other process */
+    ap_call_id current_call, other; /* the call under way; after AP_MISMATCH: that of the other process */
     ap_trace *trace;            /* the caller's; NULL: nothing is recorded */
     ap_python_signals *signals; /* the caller's; NULL: signals are not checked */
     double signal_check_time;   /* seconds (ap_now) of the last check */

@@ -36,7 +36,7 @@ static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const vo
     message *m = new_message(&w->spare);
     if (!m) return ap_fail(error, AP_MEMORY, "out of memory");
     m->data = (unsigned char *)(uintptr_t)data, m->bytes = bytes, m->number = number;
-    m->head = (head){channel, MESSAGE, bytes, w->base.now};
+    m->head = (head){channel, MESSAGE, bytes, w->base.current_call};
     ap_sockets_send(w, rank, m);
     return AP_OK;
 }
@@ -88,18 +88,20 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
 
 /* Waits until a socket can be read or written, at most `patience` seconds, and does so. */
 static int poll_once(socket_wire *w, double patience, ap_error *error) {
-    ap_sockets_use_ahead(w);
+    ap_sockets_use_ahead(w); /* bytes that were read before a receive was posted for them */
     if (ap_completions_any(&w->done) || w->fault.code) return AP_OK;
-    const int waits_for_many = ap_sockets_fill_polled(w);
+    const int has_low_water = ap_sockets_fill_polled(w);
     if (!w->polled_count) return ap_fail(error, AP_STUCK, "nothing is under way");
-    if (waits_for_many && patience > MAX_QUIET) patience = MAX_QUIET;
+    /* fewer bytes than the low water wake nobody: look for them after MAX_QUIET seconds */
+    if (has_low_water && patience > MAX_QUIET) patience = MAX_QUIET;
     const int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
     const int reported = poll(w->polled, w->polled_count, milliseconds);
     if (reported < 0 && errno != EINTR) return ap_fail(error, AP_TRANSPORT, "poll: %s", strerror(errno));
-    if (reported >= 0) ap_sockets_handle_polled(w, !reported && waits_for_many && milliseconds);
+    if (reported >= 0) ap_sockets_handle_polled(w, !reported && has_low_water && milliseconds);
     return AP_OK;
 }
 
+/* The other ranks do not know yet which call this is (sockets_calls.c). */
 static void begin_call(ap_wire *self) { ((socket_wire *)self)->has_notified = 0; }
 
 /* Whether messages are under way. */
@@ -124,6 +126,7 @@ static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *err
         w->moved = 0;
         if (remaining <= 0)
             return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
+        /* with `call`, after AP_QUIET seconds without progress see whether the others are in another call */
         code = poll_once(w, w->base.call && remaining > AP_QUIET ? AP_QUIET : remaining, error);
         if (!code && !w->moved && w->base.call) code = ap_sockets_check_members(w, error);
         if (!code && !w->moved) code = ap_check_signals(&w->base, ap_now(), error);
@@ -160,7 +163,7 @@ static int any_sends(const socket_wire *w) {
 static void free_wire(socket_wire *w) {
     for (uint32_t i = 0; w->streams && i < w->base.ranks * w->rails; i++) {
         stream *s = &w->streams[i];
-        if (s->incoming && !s->incoming->own_memory) free(s->incoming);
+        if (s->incoming && !s->incoming->own_memory) free(s->incoming); /* else it is in `aside` */
         free_queue(&s->sends, /* own */ 0);
         free(s->ahead);
     }
@@ -238,7 +241,7 @@ ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const in
     }
     for (uint32_t i = 0; i < ranks * rails; i++)
         if (!check_socket(w, rank, i)) {
-            ap_fail(error, AP_INVALID, "rank %u: its socket to rank %u is none", rank, i / rails);
+            ap_fail(error, AP_INVALID, "rank %u: its socket to rank %u is not usable", rank, i / rails);
             close_wire(&w->base);
             return NULL;
         }

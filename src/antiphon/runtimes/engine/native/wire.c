@@ -21,23 +21,23 @@ void ap_wire_break(ap_wire *wire) {
 
 void ap_begin_call(ap_wire *wire) {
     if (!wire->call) return;
-    wire->now = *wire->call;
+    wire->current_call = *wire->call;
     if (wire->begin) wire->begin(wire);
 }
 
 /* AP_MISMATCH if a message came from another call than this one. */
 int ap_compare(ap_wire *wire, const ap_call_id *other, ap_error *error) {
-    if (ap_same_call(&wire->now, other)) return AP_OK;
+    if (ap_same_call(&wire->current_call, other)) return AP_OK;
     wire->other = *other;
     return ap_fail(error, AP_MISMATCH, "rank %u makes another call (its number %llu) than this one (%llu)", other->rank,
-                   (unsigned long long)other->number, (unsigned long long)wire->now.number);
+                   (unsigned long long)other->number, (unsigned long long)wire->current_call.number);
 }
 
 /* The same between processes that need not be equally far: a call of another number, or stage, is no mismatch. */
 int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error) {
     ap_call_id adapted = *other;
-    adapted.stage = wire->now.stage, adapted.group = wire->now.group;
-    return other->number == wire->now.number ? ap_compare(wire, &adapted, error) : AP_OK;
+    adapted.stage = wire->current_call.stage, adapted.group = wire->current_call.group;
+    return other->number == wire->current_call.number ? ap_compare(wire, &adapted, error) : AP_OK;
 }
 
 /* A dissemination barrier: in round k each rank receives from the one 2^k before it and sends to the one 2^k after it. */
