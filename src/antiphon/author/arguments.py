@@ -49,7 +49,7 @@ class Arguments:
         return tuple(self.integer(link, "via", self._links) for link in self._as_list(links))
 
     def indices(self, index: tuple[object, ...], rank: int, buffer: str) -> Iterable[int]:
-        """Return the indices that a statement selects. `index`: one selection, or () for all of the input or output.
+        """Return the indices that a statement selects by its `*index`: one selection, or () for all input or output.
 
         Scratch has no size, so a selection of it needs an end.
         """

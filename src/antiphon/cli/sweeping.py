@@ -76,15 +76,17 @@ def _sweep_lines(result: SweepResult) -> list[str]:
     machines = result.machines()
     planned = [m for m in machines if m.relative_time is not None]
     low, high = format_size(result.request.sizes[0]), format_size(result.request.sizes[-1])
+    # a cell of a sweep: one machine and one collective
     collectives = list(dict.fromkeys(cell.collective for cell in result.request.cells))
-    short = short_names(machines)[1]
+    _, short = short_names(machines)
     lines = [line for i, text in enumerate(conclusions(result)) for line in paragraph(text, "  " if i else "")]
     sizes = low if low == high else f"{low} to {high}"
     planned_text = f"; {result.planned} of {plural(len(result.answers), 'cell')} planned now"
     lines += paragraph(f"{', '.join(collectives)}, {sizes}: times the fastest machine's, geometric mean{planned_text}")
     if planned:
         head, rows = machine_table(result, MAX_SHOWN)
-        lines += ["", *(line for row in fitted_rows(head, rows, ("ranks", "worst gap"))[0] for line in row)]
+        fitted, _ = fitted_rows(head, rows, least_useful=("ranks", "worst gap"))
+        lines += ["", *(line for row in fitted for line in row)]
         lines += [f"  ... {len(planned) - MAX_SHOWN} more; -o writes all"] if len(planned) > MAX_SHOWN else []
     if len({m.ranks for m in planned}) > 1:
         lines += ["", *paragraph("the machines have different numbers of ranks: a larger one does more in that time")]
@@ -129,13 +131,13 @@ def _answer_lines(answer: Answer) -> list[str]:
     if slower:
         sizes = ", ".join(format_size(row.nbytes) for row in slower)
         lines += paragraph(f"leave these sizes to the library, which is predicted to be as fast: {sizes}")
-    unit, cell = time_column(row.seconds for row in answer.rows)
+    unit, format_time = time_column(row.seconds for row in answer.rows)
     library = any(row.library_seconds is not None for row in answer.rows)
     head = ["nbytes", "planner", f"time ({unit})", "gap", *([f"library ({unit})"] if library else [])]
     rows = [
         [
-            format_size(row.nbytes), row.planner, cell(row.seconds), dash(row.gap, lambda g: f"{g:.2f}x"),
-            *([cell(row.library_seconds)] if library else []),
+            format_size(row.nbytes), row.planner, format_time(row.seconds), dash(row.gap, lambda g: f"{g:.2f}x"),
+            *([format_time(row.library_seconds)] if library else []),
         ]
         for row in answer.rows
     ]  # fmt: skip

@@ -4,8 +4,9 @@ A `Process` is forked for one job, or a worker that gets one job after another (
 `receive` when its pipe is readable and `check` regularly, because that is where budgets are enforced. Both return
 `Ended` when the job is over: with its value, or with an exception that says why there is none.
 
-Stopping escalates: SIGTERM asks the job to return its best result (it raises TimedOut there, see _child.py); after
-`grace` seconds, or when it has exceeded its CPU budget by a tenth, the process and its descendants are killed.
+Stopping escalates: SIGTERM asks the job to send its best result (`Sent`) and end, as `Stopped` (it raises TimedOut
+there, see _child.py). After `grace` seconds, or a tenth over its CPU budget, the process is killed, a worker with
+its descendants.
 
 Example: budget 10 s, grace 2 s. At 10 s of CPU time `check` sends SIGTERM, and repeats it; the job sends its best
 result at 10.5 s and ends. If it ignored the signal, it would be killed at 11.2 s of CPU time.
@@ -30,7 +31,7 @@ from antiphon.isolate._meter import Meter
 
 ISOLATES = hasattr(os, "fork") and os.path.exists("/proc/self/stat")  # whether jobs can have processes of their own
 START_SECONDS = 120.0  # CPU seconds until a worker must be ready for its first job
-GRACE = 2.0  # usual seconds for a job to return its best result after SIGTERM
+GRACE = 2.0  # usual seconds for a job to send its best result after SIGTERM
 STOP_INTERVAL = 0.05  # seconds between two SIGTERM to the same process
 # A job that is stopping may use OVERRUN times its CPU budget plus OVERRUN_SECONDS, then it is killed
 OVERRUN = 1.1
@@ -105,7 +106,7 @@ class Process(Generic[Job]):
     def __init__(self, terms: Terms[Job], *job: Job) -> None:
         self.terms, self.is_worker = terms, not job
         self.ready = not self.is_worker
-        self.running, self.result = True, None
+        self.running, self.result = True, None  # the result is set by the pool
         self.stopping = 0.0  # time.monotonic() of the request to stop, 0 if none
         self._code: int | None = None
         # CPU seconds; None: unlimited
@@ -119,7 +120,7 @@ class Process(Generic[Job]):
         self.meter = Meter(self.pid)
         self.job: Job | None = None
         if job:
-            self.job = self.first_job = job[0]
+            self.job = self.first_job = job[0]  # the pool still needs it when `job` is over
         elif spawned:
             self._send_message((terms.work, terms.prepare, terms.memory))
 
@@ -190,7 +191,7 @@ class Process(Generic[Job]):
         return None
 
     def stop(self) -> None:
-        """Ask the job to return its best result and end; `check` sends the signals."""
+        """Ask the job to send its best result and end; `check` sends the signals."""
         self.stopping = self.stopping or time.monotonic()
 
     def _insist_on_end(self) -> Ended | None:

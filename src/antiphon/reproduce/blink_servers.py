@@ -70,7 +70,7 @@ def build_servers(gigabits: Fraction | int, link: Fraction) -> Topology:
 def ring_bandwidth(gigabits: Fraction | int) -> Fraction:
     """Return the bytes/s of one ring through both servers."""
     speed = min(PCIE * MEASURED_NVLINK, gigabits * GIGABIT_BYTES)
-    return speed * ring_rate("allreduce", 1, sum(map(len, GPUS)))
+    return speed * ring_rate("allreduce", count=1, ranks=sum(map(len, GPUS)))
 
 
 def count_knees() -> Counter[Fraction]:
@@ -79,6 +79,7 @@ def count_knees() -> Counter[Fraction]:
     A network of that rate is where the curve has its knee: the bottleneck of faster networks is NVLink.
     """
     box = topology("dgx1v")
+    # [0]: the rate; [1] is its proof
     smaller, larger = (
         [rate_bound(job.machine, "allreduce")[0] for job in unique_allocations(box, [len(gpus)])] for gpus in GPUS
     )  # fmt: skip

@@ -114,7 +114,10 @@ def _has_ports(plans: Plans, k: int) -> bool:
 
 
 def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Iterator[Row]:
-    """Yield a row per collective and family, with a value per number of nodes; then one per method over all of them."""
+    """Yield a row per collective and family, with a value per number of nodes; then one per method over all of them.
+
+    `engine` of a row names the cost model that computed the reference.
+    """
     bars: list[Bar] = []
     for kind in KINDS:
         for family in FAMILIES:
@@ -145,7 +148,7 @@ def overall(method: str, bars: Sequence[Bar]) -> Row:
     where = f"{worst.captured(method):.3f} for {worst.kind}, {worst.family.name}, {worst.nodes} nodes"
     published = {"speedup": PAPER_SPEEDUP, "captured": PAPER_CAPTURED} if method in COMPARED_WITH_PAPER else None
     captures = chosen / best >= PAPER_CAPTURED
-    # reproduced if the speedup is near the paper's; only the shape, if it is greater
+    # near the paper's speedup: its figures are reproduced; greater: only their shape, the trend (`agreement`)
     return row(
         f"chosen by {method}", published,
         {"speedup": round(chosen, 3), "best": round(best, 3), "captured": round(chosen / best, 4), "least": where},

@@ -1,8 +1,8 @@
 """Uneven alltoalls whose counts (data per pair of ranks) change from call to call, as in a mixture of experts.
 
 A plan is made for the average counts. Its schedule moves fixed shares of the block of each pair of ranks, so it is
-right for any counts (`recount`), but its loads no longer fit the links as well. A step here is one call of the program,
-with its matrix of counts. The loss is computed in two ways:
+right for any counts (`recount`), but its loads no longer fit the links as well. A step here is one of the user's
+program, a call with its matrix of counts, not one of a schedule. The loss is computed in two ways:
 
     measure_loss   time / lower bound of each measured step, under the model of the tuning
     bound_loss     the greatest ratio for any counts, by loads alone: the limit for fine slices of large messages
@@ -53,7 +53,7 @@ from antiphon.select.limits import least_times
 
 MAX_STEPS = 2**16  # matrices of a file
 MAX_COUNT = 2**40  # of a pair of ranks, in any unit
-PRICED_STEPS = 32  # of longer files this many steps at even distances, as each needs a lower bound of its own
+PREDICTED_STEPS = 32  # of longer files this many steps at even distances, as each needs a lower bound of its own
 LARGEST_AVERAGE = 1000  # average counts are rounded up to whole numbers of this scale: within 0.1 % of the largest
 MIDDLE_SIDES = 16  # cuts across the middle of a grid that bound the loss
 
@@ -96,6 +96,7 @@ class Counts:
         """Return the alltoall of the average counts, rounded up, so that every pair has a route."""
         total = self.matrices.sum(axis=0)
         weights = np.maximum(-(-total * LARGEST_AVERAGE // total.max()), 1)
+        # transposed, as blocks are in the order of receivers, then senders
         return Collective("alltoall", ranks, tuple(members), weights=weights.T.ravel())
 
     def collective(self, step: int, ranks: int, members: Sequence[int]) -> Collective:
@@ -115,7 +116,7 @@ class CountsLoss:
 
     nbytes: int  # the largest buffer of the average counts
     matrices: int  # number of measured matrices
-    gaps: tuple[float, ...]  # of the matrices that were priced; (): the model has no bound
+    gaps: tuple[float, ...]  # of the matrices whose time was predicted; (): the model has no bound
     any_counts: float  # the greatest ratio of loads to those of the best routes, for any counts
 
     def as_json(self) -> dict[str, Any]:
@@ -135,12 +136,12 @@ def of_request(value: Any, target: Collective) -> tuple[Counts, Collective]:
 
 
 def measure_loss(plan: Plan, counts: Counts, nbytes: int, model: str, profile: Any = None) -> CountsLoss:
-    """Price the plan's schedule for `nbytes` at the measured counts, and bound its loss for any."""
+    """Predict the time of the plan's schedule for `nbytes` at the measured counts, and bound its loss for any."""
     topology, target = plan.topology, plan.collective
     parameters: Profile | None = None if profile is None else as_profile(profile)
     machine = topology if parameters is None else parameters.on(topology)
     schedule, sizes, gaps = plan.at(nbytes).schedule, counts.sizes(nbytes), []
-    for step in np.unique(np.linspace(0, len(sizes) - 1, PRICED_STEPS).round().astype(int)).tolist():
+    for step in np.unique(np.linspace(0, len(sizes) - 1, PREDICTED_STEPS).round().astype(int)).tolist():
         recounted = recount_schedule(schedule, counts.collective(step, target.ranks, target.members))
         seconds = prepare(model, recounted, topology, profile=parameters)(sizes[step]).seconds
         limit = bound(machine, recounted.collective)
@@ -214,7 +215,7 @@ def _list_cuts(target: Collective, topology: Topology) -> tuple[NDArray[np.bool_
 
     A cut is a set of nodes; a block crosses it if its sender is inside and its receiver outside.
     """
-    equal = replace(target, weights=np.zeros(0, np.int64))
+    equal = replace(target, weights=np.zeros(0, np.int64))  # none: all blocks are equal
     needs, relation = needs_of(equal), target.relation
     sides = [*limit_sides(topology)]
     for nodes in itertools.chain.from_iterable(place_partitions(topology)):

@@ -2,8 +2,8 @@
 
 A spec such as "cluster:box=hgx-h100,boxes=4" names one machine; `vary` names one of its options with values,
 "boxes=2,4" or "boxes=2:8". Each value makes a spec, which is tuned as by `tune`, with all other arguments the same.
-Values that make no machine, or for which no planner can plan, are reported with the reason, and the others go on. The
-result, `Tunings`, has a `Tuning` per value.
+A value that makes no machine is an error at once. One that cannot be tuned for is reported with the reason, and the
+others go on. The result, `Tunings`, has a `Tuning` per value.
 """
 
 from __future__ import annotations
@@ -117,9 +117,10 @@ def parse_vary(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
         raise Invalid(f"vary: expected one option of the machine with its values, such as {EXAMPLE}; got {quote(vary)}")
     ((key, values),) = options.items()
     items = values.split(",") if isinstance(values, str) else values
+    # the text "factors": elsewhere, the divisors of the number of ranks
     if FACTORS in (items if isinstance(items, list | tuple) else ()):
         raise Invalid(f"vary: {FACTORS} depend on the number of ranks, which varies here; write for example {EXAMPLE}")
-    return key, values_of(values, f"vary {key}", 0)
+    return key, values_of(values, f"vary {key}", ranks=0)
 
 
 def replace_option(spec: str, key: str, value: Value) -> str:

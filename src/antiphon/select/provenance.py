@@ -49,12 +49,13 @@ FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kin
 TREE_FIGURES = {"trees", "deepest"}  # number of trees, and hops of the longest path in one
 TREE_PLANNERS = ("trees", "flows", "blink")  # their TREE_FIGURES can be recomputed
 # Keys of "found" that read like figures: a built-in planner that does not compute them may not write them.
+# meaning: what the figures of a point (C, S, R) prove, in words.
 RESERVED_FINDINGS = TREE_FIGURES | {"meaning"}
 NOT_NOTES = {"bound", "certificate", "found"}  # keys of a provenance that hold evidence or figures
 PREDICTED = {"seconds", "at", "bottleneck"}  # claims by the model that the plan names
 UNPREDICTED = {"profile", "measured"}  # with one of these claims the seconds are by a user's profile, or measured
 SAME_PREDICTION = 1e-9  # relative difference: another computer may add doubles in another order
-# Keys of provenance["bound"]: the fields of `Bound.as_json`.
+# Keys of provenance["bound"]: the fields of `Bound.as_json`. packing: trees found that attain the bound.
 BOUND_FIELDS = {
     "inverse", "bytes_per_second", "without_switches", "witness", "tight", "note", "packing", "assumes",
 }  # fmt: skip
@@ -134,7 +135,7 @@ def check_rate(schedule: Schedule, topology: Topology, machine_bound: Bound) -> 
         return []
     rate, recomputed_rate = throughput(schedule, topology), rate_text(schedule, topology)
     max_rate = machine_bound.bytes_per_second
-    max_rate_unaided = machine_bound.without_help.bytes_per_second  # if no switch multicasts or reduces
+    max_rate_unaided = machine_bound.without_help.bytes_per_second  # if switches only forward
     _require_same("rate", findings, recomputed_rate)
     _require_same("optimal", findings, rate == max_rate)
     _require_same("optimal_without_switches", findings, rate == max_rate_unaided)
@@ -209,8 +210,8 @@ def _rate_proof_text(
 def _counts_switch_help(stored_bound: Mapping[str, Any]) -> bool:
     """Return whether the bound also holds for schedules in which switches multicast and reduce.
 
-    "assumes" lists the abilities of switches that the witness excludes. An empty list: it excludes none. The key is
-    missing in plans for machines whose switches have no such ability.
+    "assumes" lists the abilities (multicast, reduce) that the bound assumes switches not to use; [] means it holds
+    with all of them. The key is missing in plans for machines whose switches have none.
     """
     return bool(stored_bound.get("assumes") == [])
 
@@ -247,7 +248,7 @@ def _check_bound(stored_bound: Any, schedule: Schedule, topology: Topology, mach
         fields |= {"tight": expected_json["tight"], "packing": expected_json["packing"]}
     else:  # a weaker bound than the machine's: whether schedules come close to it is not known
         fields |= {"tight": None, "packing": None}
-    if with_help and machine_bound.unaided is not None:
+    if with_help and machine_bound.unaided is not None:  # there is one if some switch can help
         rate = machine_bound.without_switches
         fields["without_switches"] = None if rate is None else plain(rate)
     for key, recomputed in fields.items():

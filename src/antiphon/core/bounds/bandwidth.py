@@ -18,8 +18,9 @@ Cheap candidates (cuts around limits, halves of a grid) come first: they are sim
 only tried up to MOST_VARIABLES. It runs in floating point; its duals are rounded to whole numbers and evaluated
 exactly, so that rounding can weaken a bound but never make it wrong.
 
-The weight of a block is its relative size. A switch *helps* if it multicasts or reduces for the collective. Times in
-this file are seconds if a block of weight 1 had one byte. Networks and linear programs count capacity in units of
+A row of `Needs` is a block, the set of its holders and a destination. The weight of a block is its relative size. A
+switch *helps* if it multicasts or reduces for the collective. Times in this file are seconds if a block of weight 1 had
+one byte. Networks and linear programs count capacity in units of
 `topology.resources.scale` bytes per second, so their times must be divided by it.
 
 Example: alltoall on a 4x4 torus of unit links. The cut through the middle separates 8 ranks from 8; each must send 8/16
@@ -169,7 +170,7 @@ class BandwidthSearch:
     def _bound_spread(self) -> Proved:
         """Bound broadcast and allgather; reduce and reducescatter are the same with all links reversed."""
         needs, collect = self.needs, self.collective.kind in COLLECT
-        # `needs.holders` is an index into `needs.sets`; of these kinds set i is (i,), so it is a rank, too.
+        # `needs.holders` is an index into `needs.sets`. For these kinds set i is (i,): the index is the rank.
         sources = needs.dst if collect else needs.holders
         blocks, first = np.unique(needs.block, return_index=True)
         supply: dict[tuple[int, ...], int] = {}
@@ -208,7 +209,10 @@ class BandwidthSearch:
         return rate
 
     def _offer_family_cuts(self, families: Sequence[FamilyRows]) -> None:
-        """Offer the tightest cut for each family: what one rank needs ("to"), or what others need of it ("from")."""
+        """Offer the tightest cut for each family: what one rank needs ("to"), or what others need of it ("from").
+
+        Families "pair" (from one rank to another) and "all" (every need) are left to the linear program.
+        """
         needs = self.needs
         cuts: list[tuple[Fraction, int, Side]] = []  # rate, number, side; of equal rates the first comes first
         for family in self._narrowest_families([family for family in families if family.kind in ("to", "from")]):
@@ -456,8 +460,8 @@ class BandwidthSearch:
             self._offer_duals(program, solution)
 
     def _add_violated_partitions(self, program: BoundProgram, solution: Solution) -> bool:
-        """Add the partitions that are violated: the loads cross them too seldom. Return whether one was added."""
-        arcs = program.arcs
+        """Add the partitions that demand more than the sum of the loads across them. Return whether one was added."""
+        arcs = program.arcs  # of the linear program: one for all parallel links
         # The separation needs integers: scale the float loads so that the greatest is 2^30 (1e-300: all may be 0).
         load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
         load_network = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)

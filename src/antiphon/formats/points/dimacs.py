@@ -2,8 +2,8 @@
 
 Each file asks: is there a k-synchronous algorithm with C chunks, S steps and R rounds (R at most S + k)? The clauses
 are those that resolution proofs refer to (core/ksync/cnf.py), generated from the machine alone. A certificate
-may refute by resolution a point, or that the inputs of a sum reach all ranks over few links. Each refutation comes with
-its proof in LRAT, a format that small checkers verify.
+may refute by resolution that a point is possible, or that the inputs of a chunk of a sum get everywhere over N links
+(core/ksync/evidence.py). Each refutation comes with its proof in LRAT, a format that small checkers verify.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def dimacs(
     chunks, steps, rounds
         The only point to write.
     """
-    # sums_suffice: a plan whose certificates are all about sums has no claims, only refutations
+    # sums_suffice: a plan whose certificates only bound the links of sums has no claims, only refutations
     files = {
         f"{claim.name}.cnf": _write_file(claim, build_formula(claim.instance, claim.question))
         for claim in list_claims(plan, chunks, steps, rounds, sums_suffice=True)

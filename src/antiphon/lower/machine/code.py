@@ -1,10 +1,10 @@
 """The instructions of thread blocks on an abstract machine: the common form into which readers of runtimes' files
 convert.
 
-A rank has three buffers, input, output and scratch, cut into chunks of one size; every chunk is a **cell**. A thread
-block (`Block`) executes its instructions one after another. A **connection** is a queue from one rank to another on one
-channel, with `slots` slots (0: no limit); a slot holds the value of one instruction. A **semaphore** is a counter that
-begins at its `start`.
+A rank has three buffers, input, output and scratch, cut into **cells** of one size; a chunk of the file is one or more
+cells. A thread block (`Block`) executes its instructions one after another. A **connection** is a queue from one rank
+to another on one channel, with `slots` slots (0: no limit); a slot holds the value of one instruction. A **semaphore**
+is a counter that begins at its `start`.
 
 An instruction begins when all its conditions hold, and is atomic:
 
@@ -104,8 +104,8 @@ class Instruction:
     acquire: tuple[int, ...] = ()  # semaphores
     release: tuple[int, ...] = ()  # semaphores
     loose: bool = False  # its semaphores order execution, but do not make writes visible (relaxed memory order)
-    # It may write at other ranks before they begin this call, provided that its rank receives from them before the call
-    # ends: data with flags (as in NCCL's LL), into scratch buffers that alternate from call to call.
+    # It may write at other ranks before they begin this call: data with flags (as in NCCL's LL), into scratch buffers
+    # that alternate from call to call. For that, its rank must receive from these ranks before the call ends.
     ahead: bool = False
 
 
@@ -141,8 +141,8 @@ class Code:
     semaphore_names: list[str] = field(default_factory=list)  # in the file
     # pairs of (block, index): the reader of the file relies on the first coming before the second in every order
     inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
-    # pairs of (block, index): the first instruction cannot end before the second has ended, though it does not wait for
-    # it as a whole; this orders no data, but may cause a hang
+    # pairs of (block, index): the first instruction cannot end before the second has, though it may begin and send some
+    # of its data (MSCCL++'s packets, written by many threads); this orders no data, but may cause a hang
     delays: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
 
     @property
@@ -176,8 +176,8 @@ def split_into_messages(code: Code) -> Code:
     """Split instructions on a connection into messages of `message_chunks` chunks, as runtimes do for large chunks.
 
     An instruction waits and acquires before its first message, and releases after its last. If the split code ends
-    without deadlock, so does the code with larger messages: its run is that of the split code without the later
-    messages of each instruction.
+    without deadlock, so does the code with larger messages: leave out all but the first message of each instruction,
+    and a run of the split code is a run of that code.
     """
     blocks = []
     begins = [_begins_after_split(block, code.message_chunks) for block in code.blocks]

@@ -15,9 +15,9 @@ one a write, that the order does not relate.
 Example: block A writes a cell and puts a message; block B takes it and reads the cell. Write -> put -> take -> read:
 ordered. If B reads before it takes, write and read are unordered: a race.
 
-There are millions of pairs, so cheap tests come first (`Order.unordered`): the same *line* (thread blocks of a rank
-that run one after the other), one direct edge, and last reachability with bit sets, MOST_BITS pairs per pass. A *row*
-is the number of an instruction over all thread blocks; an *edge* is a pair of rows: the first happens before the
+There are millions of pairs, so cheap tests come first (`Order.unordered`): the same *line* (here: thread blocks of a
+rank that run one after the other), one direct edge, and last reachability with bit sets, MOST_BITS pairs per pass. A
+*row* is the number of an instruction over all thread blocks; an *edge* is a pair of rows: the first happens before the
 second.
 """
 
@@ -87,6 +87,7 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
 
 def _across_blocks(flat: Flat, src: Longs, dst: Longs) -> tuple[Longs, Longs]:
     """Return the edges without those within one block, where the order is known anyway."""
+    # src >= dst: a row that waits for itself or for a later one of its block, so that no run ends; these edges stay
     crosses = (flat.block[src] != flat.block[dst]) | (src >= dst)
     return src[crosses], dst[crosses]
 
@@ -340,6 +341,7 @@ class Order:
         order = np.lexsort((position[self.dst], lines_of_edge))
         src, dst = position[self.src[order]], position[self.dst[order]]
         # Per pair of lines keep the latest source over all edges up to a target: one binary search decides a pair.
+        # The factor `rows` separates the pairs: no maximum is carried from one into the next, and keys ascend.
         line_pairs, pair_of_edge = np.unique(lines_of_edge[order], return_inverse=True)
         latest_src = np.maximum.accumulate(pair_of_edge * rows + src) - pair_of_edge * rows
         asked_pair = line[before] * block_count + line[after]

@@ -60,6 +60,7 @@ def _choose_step(capacity: Floats, load: Floats, target_load: Floats) -> float:
 
 def _route_cheapest(problem: FlowProblem, price: Floats) -> Floats:
     """Return amounts[demand, link] if every demand takes its cheapest paths at these prices of rows."""
+    # `problem.links`: the machine's links, then further ones that join sets of possible holders to a node each
     cost = problem.link_prices(price)
     cost = cost + LINK_SURCHARGE * float(cost[: problem.topology.links].mean())
     amount = np.zeros((len(problem.demands), problem.links))

@@ -53,6 +53,7 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     The first is the identity, the only one if there are no others. O(tries * size) and a few runs of BLISS, which finds
     automorphisms.
     """
+    # symmetries may take a link to any of the same bandwidth, whatever its latency and its kind
     machine = replace(topology, types=tuple(LinkType("link", kind.bandwidth) for kind in topology.types))
     roots = np.array(sorted(r for r, d in demand.items() if d), np.int64)
     sink_set, ranks = set(sinks), topology.ranks
@@ -62,7 +63,7 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     color += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
     # many roots: first try rotations that the places suggest, which only cost a few canonical labellings. They
-    # rotate the roots along the axes of one grid, so they commute on the roots
+    # rotate the roots along the axes of one grid, so they commute there (on other nodes: but for what keeps all roots)
     if len(roots) > _MANY_ROOTS:
         for element in _with_links(machine, find_rotations(machine, color, roots.tolist())):
             larger = _extend_group(best, element, roots, len(roots))
@@ -101,7 +102,7 @@ def _grow_group(
         best: tuple[Symmetries, Symmetry] | None = None
         # the first symmetry is made to move all roots in cycles of one length
         for element in _random_symmetries(generators, rng, _FURTHER_TRIES if chosen else _FIRST_TRIES):
-            power = element if chosen else _even_power(element, roots, longest)
+            power = element if chosen else _uniform_power(element, roots, longest)
             if power is None:
                 continue
             larger = _extend_group(group, power, roots, max_order)
@@ -183,7 +184,7 @@ def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator,
                 yield total
 
 
-def _even_power(element: Symmetry, roots: Longs, longest: bool) -> Symmetry | None:
+def _uniform_power(element: Symmetry, roots: Longs, longest: bool) -> Symmetry | None:
     """Return the power of the symmetry whose cycles of roots all have one length, the longest (or shortest) possible.
 
     None if only the identity is such a power.

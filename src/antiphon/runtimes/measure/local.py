@@ -44,7 +44,7 @@ class Local(Runtime):
             group = [cases[number] for number in numbers]
             refuse_too_large(programs[group[0].program].schedule.collective, group[0])
             buffers = AllBuffers(programs[group[0].program].schedule, group[0])
-            if group[0].trace:
+            if group[0].trace:  # such a case is a group of its own
                 rows = _run_traced(programs[group[0].program], group, buffers, how.compiler)
             else:
                 calls = [buffers.call(analyse(programs[case.program].schedule)) for case in group]
@@ -57,6 +57,7 @@ def _run_traced(runnable: Runnable, cases: Sequence[Case], buffers: AllBuffers, 
     """Run by the engine, with a thread per rank, and record its events: the interpreter has none."""
     case, ranks = cases[0], runnable.schedule.collective.ranks
     engine = Engine(library("threads", compiler))
+    # wires: per rank its connections to all others; plans: per rank its operations at this size
     program, wires = engine.program(runnable.data), engine.threads(ranks)
     plans = [program.plan(rank, case.unit, case.in_place, case.split) for rank in range(ranks)]
 
@@ -84,7 +85,9 @@ def refuse_too_large(collective: Collective, case: Case) -> None:
     """Refuse sizes whose buffers exceed the free memory: a system that overcommits would kill this process later.
 
     Counts the buffers of all ranks; their expected outputs come in addition."""
-    weight = sum(int(side.size.sum()) for side in sides(collective, case.in_place)[: 1 if case.in_place else 2])
+    input_side, output_side = sides(collective, case.in_place)
+    buffers = [input_side] if case.in_place else [input_side, output_side]
+    weight = sum(int(side.size.sum()) for side in buffers)  # `collective.buffer_weight` stands for case.nbytes
     needed, room = weight * case.nbytes // collective.buffer_weight, free_memory()
     if room is not None and needed > room:
         raise Unsupported(

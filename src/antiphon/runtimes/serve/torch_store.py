@@ -88,7 +88,7 @@ def _digest_marks(texts: Sequence[str]) -> str:
 
 
 class MonitoredBarrier:
-    """`torch.distributed.monitored_barrier` by the store, which requires no process to wait for another.
+    """`torch.distributed.monitored_barrier` by the store alone: it works while collectives hang.
 
     Process 0 reports the process that did not come in time, or with `wait_all_ranks` all of them. The others report
     that process 0 did not let them continue. With a timeout of 0 all others must have come already.

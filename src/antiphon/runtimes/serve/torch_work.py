@@ -152,7 +152,7 @@ class WorkerWork(CpuWork):
             return self._wait_until_ended(seconds)
         with self._profiled.waiting(self._times):
             ended = self._wait_until_ended(seconds)
-        self._profiled.record_ended()
+        self._profiled.record_ended()  # all calls that have ended: not this one after a timeout
         return ended
 
     def _wait_until_ended(self, seconds: float) -> bool:

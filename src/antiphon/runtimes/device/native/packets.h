@@ -17,7 +17,7 @@ enum { BOX = 1 << 15 }; /* packets in half a box */
 ON_BOTH u32 flag_of(u64 call) { return (u32)call ? (u32)call : 1u << 31; }
 /* Where in a box the packets of a call begin. */
 ON_BOTH i64 half_of(u64 call) { return (i64)(call % 2) * BOX; }
-/* Whether half a box is emptied before this call: two calls in a row of every 2^20, long before flags repeat. */
+/* Whether half a box is emptied before this call: each half once in 2^20 calls, long before flags repeat. */
 ON_BOTH bool empties(u64 call) { return call % (1 << 20) < 2; }
 
 /* The data that a thread handles at once: 4 bytes, or one element if that is longer. */
@@ -47,7 +47,7 @@ template <typename T> struct Handful {
 /* An upper bound on the packets of a message of `bytes` in that many atoms. */
 ON_BOTH i64 packets_of(i64 bytes, i64 atoms) { return bytes / 4 + atoms; }
 
-/* Combines two values. `op`: the number of the operator (numbers.h). */
+/* Combines two values. `op`: the number of the operator; U: the type in which they are added (both numbers.h). */
 template <typename T> ON_DEVICE typename Of<T>::wide combine_pair_by(int op, typename Of<T>::wide x, typename Of<T>::wide y) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
@@ -68,8 +68,8 @@ OUT_OF_LINE int combine_packets(int op, const Line &line, Span span, Share share
     typedef Handful<T> Hand;
     const u32 threads = my_threads(), me = my_thread();
     const i64 results = places.results(), total = places.all();
-    i64 begin = 0, part = span.part;
-    for (i64 atom = 0; atom < span.number && line.unit; ++atom) {
+    i64 begin = 0, part = span.part; /* part: the atom's number in its unit of weight, from 0 again in the next unit */
+    for (i64 atom = 0; atom < span.number && line.unit; ++atom) { /* unit 0: no data */
         const i64 length = line.cuts[part + 1] - line.cuts[part];
         const i64 low = slice_begin(length, share.slice, share.slices, Wide<T>::EACH);
         const i64 high = slice_begin(length, share.slice + 1, share.slices, Wide<T>::EACH);

@@ -12,6 +12,8 @@
  *
  * seconds, low, high: the latest, least and greatest median time of a call (ap_arm); samples: calls timed; chosen: 1 or 0.
  *
+ * Tests set ANTIPHON_TRIED (preload.h): times instead of those measured, or "turns:..." with candidates to run.
+ *
  * Threading: a learner is used by the calls of its communicator, one at a time; records have a lock.
  * Ownership: learners are freed with their communicator, records stay.
  */
@@ -29,6 +31,7 @@
 /* OTHER_CALLS: calls of other sizes in a row until the timed size changes. */
 enum { MAX_ALTERNATIVES = 3, OTHER_CALLS = 32, MIN_SLICED_BYTES = 1 << 15 };
 
+/* A learner with what the preload needs of it: the rows of its programs, the calls that are timed, its record. */
 struct ap_learning {
     ap_learning *next;
     const ap_row *row;
@@ -220,7 +223,6 @@ static ap_learning *find_learning(ap_group *g, ap_row *row, int kind, uint64_t b
 /* Exchanges what processes have measured, if it is time. False: an error of MPI (*code), or the processes disagree. */
 static int exchange(ap_group *g, ap_learning *l, int *code, ap_error *error) {
     double own[AP_LEARNER_NUMBERS], agreed[AP_LEARNER_NUMBERS];
-    /* in tests, times by ANTIPHON_TRIED replace those measured */
     if (l->last) ap_learn_override(l->calls, l->candidate, l->last);
     const int numbers = ap_learner_report(l->learner, own);
     if (!numbers) return 1;
@@ -248,7 +250,7 @@ static int is_timed(ap_learning *l, uint64_t bytes) {
     return 1;
 }
 
-/* Outputs and return values: preload.h. */
+/* Outputs and return values: preload.h. On an error it returns AP_SERVED, with *code set. */
 int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64_t bytes, double **stopwatch, int *code,
                    ap_error *error) {
     ap_learning *l = find_learning(g, *row, kind, bytes);
@@ -260,7 +262,7 @@ int ap_learn_begin(ap_group *g, ap_row **row, uint32_t *slices, int kind, uint64
         if (!exchange(g, l, code, error)) return AP_SERVED;
         l->calls++;
         *stopwatch = l->last = ap_learner_begin(l->learner, &l->candidate, &aligns);
-        /* ANTIPHON_TRIED="turns:..." replaces the choice; it may name more programs than there are for this call */
+        /* "turns:..." may name more programs than there are for this call */
         if (ap_learn_turn(l->calls - 1, &l->candidate)) l->candidate.program %= (int32_t)l->programs;
     }
     *row = l->row_of[l->candidate.program], *slices = (uint32_t)l->candidate.slices;
