@@ -53,7 +53,7 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     The first is the identity, the only one if there are no others. O(tries * size) and a few runs of BLISS, which finds
     automorphisms.
     """
-    # symmetries may take a link to any of the same bandwidth, whatever its latency and its kind
+    # symmetries compare the bandwidths of links only, not their latencies and kinds
     machine = replace(topology, types=tuple(LinkType("link", kind.bandwidth) for kind in topology.types))
     roots = np.array(sorted(r for r, d in demand.items() if d), np.int64)
     sink_set, ranks = set(sinks), topology.ranks

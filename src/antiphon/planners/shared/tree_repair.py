@@ -48,9 +48,8 @@ class RepairLimits:
     """Thresholds of the repair. Chosen on degraded tori, DGX boxes and clusters of up to 512 ranks."""
 
     steepness: float = 200.0  # of prices: e^200 times more for twice the target load
-    coarse_steepness: float = (
-        40.0  # where there are more hops than `max_tries`: less exact, but balanced in fewer tries
-    )
+    # where there are more hops than `max_tries`: less exact, but balanced in fewer tries
+    coarse_steepness: float = 40.0
     depth_price: float = 0.05  # of a hop's distance from the root, in units of the chunk's share of the narrowest link
     too_deep_factor: float = 2e4  # on `depth_price` for each hop beyond `_Trees.max_depth`
     max_detour_cost: float = 0.9  # the search ends at paths that cost this much of the cheapest complete path
