@@ -1,15 +1,16 @@
 """Learning in emulated machines, beside every candidate that it could have taken.
 
 Run as root on a quiet machine: python bench/bench_learn.py [RUNTIME [CALLS [SIZE...]]]; RUNTIME: mpich, openmpi,
-torch, comm (default: mpich, 2000 calls of 64 KiB and of 1 MiB, about eight minutes; 8 MiB takes half an hour). Writes
+torch, comm (default: mpich, 2000 calls of 64 KiB and of 1 MiB, about fifteen minutes; 8 MiB takes an hour). Writes
 bench/results/learn.json and learn-calls.csv; of the others learn-RUNTIME.json, without slices
 and overhead; of torch and comm the candidates are plans as they are, and gloo.
 
 Phases: an allreduce in the lab of a DGX-1V while it is quiet, while the link from rank 0 to rank 3 (two NVLinks) has
 the rate of one, as if a neighbour used the other, and quiet again. Each is recorded by every candidate alone, call
-after call (in turn, each would find the shapers' bursts refilled during calls that spare a link), and then made by
-ANTIPHON_LEARN=1. Compared: the median after 60 calls of a phase with that of its best candidate; the total with that of
-the best candidate of each phase, and with that of the table's plan and the best of the first phase.
+after call (in turn, each would find the shapers' bursts refilled during calls that spare a link; a plan may go some
+50 calls in 3.4 ms each and the next 100 in 4.1, so 100 are recorded), and then made by ANTIPHON_LEARN=1. Compared: the
+median after 60 calls of a phase with that of its best candidate; the total with that of the best candidate of each
+phase, and with that of the table's plan and the best of the first phase.
 Slices: on three machines, what learning has chosen after 400 calls, beside fixed numbers of slices.
 Overhead: calls of 16 KB between two processes, by the plan and with learning, settled on it.
 """
@@ -40,7 +41,7 @@ from antiphon.units import parse_size
 
 MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or Path(sys.prefix) / "mpich") / "bin"
 MPIS = {"mpich": MPICH, "openmpi": Path(sys.prefix) / "bin"}
-NAME, RANKS, PHASES, SEARCH, WARMUP, ROUNDS = "learn-calls", 8, 3, 60, 4, 12
+NAME, RANKS, PHASES, SEARCH, WARMUP, ROUNDS = "learn-calls", 8, 3, 60, 4, 100
 SIZES, SLICED_CALLS, SLICED_BYTES = ["64KiB", "1MiB"], 400, 1 << 20
 MACHINES = {"dgx1v": "", "ring:ranks=8,bandwidth=25GB/s": "ring", "torus:dims=2x4,bandwidth=25GB/s": ""}
 HALVE = "class change dev r3 parent 1: classid 1:1 htb burst 16k rate"
