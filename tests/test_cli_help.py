@@ -185,6 +185,7 @@ CASES = [
     ("tune --planner ring allreduce m", {"mine.json"}, {"dgx1v"}),
     ("tune allreduce dgx1v --planner ri", {"ring"}, {"trees"}),
     ("tune allreduce dgx1v --planner ring --pla", {"--planner"}, {"--json"}),
+    ("tune allreduce dgx1v --js", {"--json"}, {"--planner"}),
     ("tune allreduce dgx1v --model ", {"alpha-beta", "loggp"}, {"ring"}),
     ("export mine.json --to ms", {"msccl-xml", "mscclpp-json"}, {"goal"}),
     ("verify ", {"mine.json"}, {"dgx1v", "verify"}),
@@ -198,7 +199,7 @@ CASES = [
     ("plan --from ", {"mine.json"}, {"allreduce"}),
     ("run mine.json --dtype bfl", {"bfloat16"}, {"float32"}),
     ("lab run dgx1v -- ./a.out mi", {"mine.json"}, {"micro"}),
-    ("-", {"--version", "--help", "--show-completion"}, {"--json"}),
+    ("-", {"--version", "--help", "--show-completion", "--json"}, {"--planner"}),
     ("--show-completion ", {"bash", "zsh", "fish"}, {"tune"}),
 ]
 

@@ -31,10 +31,6 @@ def commands() -> Iterator[tuple[str, Any]]:
             yield name, command
 
 
-def has_json(command: Any) -> bool:
-    return any("--json" in option.opts for option in command.params)
-
-
 def failure(capsys: Capture, words: list[str]) -> tuple[int, dict[str, Any], str]:
     """Exit code, the error on stdout, the line on stderr."""
     capsys.readouterr()
@@ -47,8 +43,7 @@ def failure(capsys: Capture, words: list[str]) -> tuple[int, dict[str, Any], str
 
 
 def test_every_command_is_here() -> None:
-    names = {name for name, command in commands() if has_json(command)}
-    assert names == (REFUSED.keys() | CANNOT_FAIL)
+    assert {name for name, _ in commands()} == (REFUSED.keys() | CANNOT_FAIL)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -81,6 +76,33 @@ def test_wrong_usage_of_no_command(capsys: Capture, words: str) -> None:
 def test_what_is_proved_impossible_ends_with_1(capsys: Capture) -> None:
     code, error, _ = failure(capsys, ["frontier", "allgather", "ring:ranks=8", "--option", "steps=2", "--json"])
     assert (code, error["kind"], error["exit_code"]) == (1, "Infeasible", 1)
+
+
+@pytest.mark.parametrize(
+    "words", ["--json bound allgather {}", "bound --json allgather {}", "bound allgather {} --json"]
+)
+def test_json_may_stand_anywhere(capsys: Capture, words: str) -> None:
+    assert run(words.format("ring:ranks=4").split()) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["latency_steps"], err) == (2, "")
+
+
+def test_json_is_of_one_command(capsys: Capture) -> None:
+    assert run(["list", "models", "alpha-beta", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "alpha-beta"
+    assert run(["list", "models", "alpha-beta"]) == 0
+    assert not capsys.readouterr().out.startswith("{")
+
+
+def test_json_is_no_value_of_an_option(capsys: Capture) -> None:
+    code, error, _ = failure(capsys, ["plan", "allreduce", "ring:ranks=4", "-o", "--json"])
+    assert (code, error["kind"]) == (2, "Usage")
+
+
+@pytest.mark.parametrize("words", ["", "tune", "topology", "topology show", "bench", "bench micro", "fit", "lab run"])
+def test_each_help_names_it(capsys: Capture, words: str) -> None:
+    assert run([*words.split(), "--help"]) == 0
+    assert "Every command: --json prints one JSON object" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_json_of_another_program_is_its_own(capsys: Capture) -> None:

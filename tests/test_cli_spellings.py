@@ -39,8 +39,7 @@ def test_help_lists_commands_under_four_headings(capsys: Capture) -> None:
             heading = line[:-1]
         elif line.startswith("  ") and heading in HEADINGS:
             listed.setdefault(heading, []).append(line.split()[0])
-    listed["More"].remove("Example:")
-    assert listed == HEADINGS
+    assert {heading: [name for name in names if name.islower()] for heading, names in listed.items()} == HEADINGS
 
 
 def test_old_commands_are_hidden_and_the_others_are_not() -> None:
@@ -183,5 +182,5 @@ def test_the_command_line_has_at_most_170_parameters() -> None:
                 by_command += 1
                 parameters.add((option.opts[-1] if option.param_type_name == "option" else option.name, option.help))
         pending += [inner for inner in getattr(command, "commands", {}).values() if inner.name not in COMMANDS]
-    assert 100 < len(parameters) <= 170
-    assert by_command <= 322
+    assert 100 < len(parameters) <= 169
+    assert by_command <= 279

@@ -3,9 +3,9 @@
 Exit codes: 0 done; 1 the answer is no (invalid plan, infeasible, budget spent); 2 wrong usage or bad input; 130
 ended by Ctrl-C and 143 by SIGTERM, with what was found until then where the command keeps it.
 
-`main` rewrites old spellings, loads the files of the requested command (`table`), runs it (`_app.run`, which turns
-every error into one line and an exit code), and flushes stdout. This file imports next to nothing: loading a command
-takes a while, and Ctrl-C must be handled meanwhile.
+`main` takes out --json and rewrites old spellings, loads the files of the requested command (`table`), runs it
+(`_app.run`, which turns every error into one line and an exit code), and flushes stdout. This file imports next to
+nothing: loading a command takes a while, and Ctrl-C must be handled meanwhile.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    words, as_json = _take_json(words)
     words, warnings = respell(words)
     for warning in warnings:
         say(warning)
@@ -66,13 +67,20 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
     command.commands.load(words)  # type: ignore[attr-defined]
     from antiphon.cli._app import run as run_one
 
-    code = run_one(command, words, signals)
+    code = run_one(command, words, signals, as_json)
     stdout_error = flush()
     # a reader that has gone (antiphon ... | head) is no error
     if stdout_error is None or isinstance(stdout_error, BrokenPipeError):
         return code
     say(f"stdout: {stdout_error.strerror}")
     return code or 2
+
+
+def _take_json(words: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the words without --json, and whether it was among them; words after -- are those of another program."""
+    end = words.index("--") if "--" in words else len(words)
+    own_words = [word for word in words[:end] if word != "--json"]
+    return [*own_words, *words[end:]], len(own_words) < end
 
 
 def _keep_freed_memory() -> None:

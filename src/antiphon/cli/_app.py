@@ -21,7 +21,7 @@ import typer
 
 from antiphon import __version__
 from antiphon.cli import completion
-from antiphon.cli.kinds import WithHeadings
+from antiphon.cli.kinds import WithHeadings, epilog
 from antiphon.cli.output import JsonOutput, StoppedEarly, emit_error
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
@@ -36,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    epilog="Example: antiphon tune allreduce dgx1v -o plan.json --report report.html",
+    epilog=epilog("tune allreduce dgx1v -o plan.json --report report.html"),
 )
 
 _EMPTY_OPTION = re.compile("--[a-z][a-z-]*=")  # an option with an empty value
@@ -97,8 +97,6 @@ class _Reporter:
     def __init__(self, signals: Signals, arguments: Sequence[str]) -> None:
         self.signals = signals
         self.arguments = list(arguments)
-        self.as_json = "--json" in _words_before_separator(self.arguments)
-        JsonOutput.has_result = False
 
     def fail(self, kind: str, message: str, exit_code: int) -> int:
         """Report an error and return its exit code. `kind`: its public class."""
@@ -125,10 +123,9 @@ class _Reporter:
         return self.fail("Usage", f"{message} (see {command_path} --help)", 2)
 
     def _emit(self, kind: str, message: str, exit_code: int) -> None:
-        """Print the error as JSON, if the command has --json."""
-        if self.as_json:
-            with contextlib.suppress(OSError):  # stdout is full or closed: the line on stderr remains
-                emit_error(kind, " ".join(message.split()), exit_code)
+        """Print the error under --json."""
+        with contextlib.suppress(OSError):  # stdout is full or closed: the line on stderr remains
+            emit_error(kind, " ".join(message.split()), exit_code)
 
 
 def _words_before_separator(arguments: Sequence[str]) -> Sequence[str]:
@@ -136,8 +133,9 @@ def _words_before_separator(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
-def run(command: Any, arguments: Sequence[str], signals: Signals) -> int:
+def run(command: Any, arguments: Sequence[str], signals: Signals, as_json: bool) -> int:
     """Run one command; return its exit code. While it runs, signals raise KeyboardInterrupt, which is reported here."""
+    JsonOutput.requested, JsonOutput.has_result = as_json, False
     try:
         signals.raises_interrupt = True
         with _warnings_on_stderr(signals):

@@ -152,7 +152,6 @@ PlannerNames = Annotated[
 Effort = Annotated[
     float | None, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
 ]
-Json = Annotated[bool, typer.Option("--json", help="print the result as JSON (documented, stable keys)")]
 
 
 def split_collective(coll: str, root: int | None, ranks: str) -> tuple[str, int | None, list[int] | None]:

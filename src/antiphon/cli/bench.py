@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import StoppedEarly, check_outputs, dash, emit, written_lines
+from antiphon.cli.output import JsonOutput, StoppedEarly, check_outputs, dash, emit, written_lines
 from antiphon.cli.planning import ThrottledLog, options_of, progress, say
 from antiphon.cli.run_text import choice_lines
 from antiphon.core.collective import kind_named
@@ -78,7 +78,7 @@ def bench_plans_command(
     planner: arg.PlannerName = "", option: arg.PlannerOption = None, ranks: arg.Ranks = "",
     collective: arg.WhichPlan = "", model: arg.ModelName = "", profile: arg.ProfileFile = None,
     miad: MiadOption = False,
-    csv: arg.Csv = None, fit: FitFile = None, seed: arg.Seed = 0, json: arg.Json = False,
+    csv: arg.Csv = None, fit: FitFile = None, seed: arg.Seed = 0,
 ) -> None:  # fmt: skip
     """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
 
@@ -121,12 +121,11 @@ def bench_plans_command(
     # under mpiexec one process decides what is measured; the others only run it
     with decides(runtime, check, **runtime_options) as is_deciding:
         if is_deciding:
-            _measure(make_plans, sizes, options, csv, fit, json)
+            _measure(make_plans, sizes, options, csv, fit)
 
 
 def _measure(
     make_plans: Callable[[], list[Plan]], sizes: list[int], options: dict[str, Any], csv: Path | None, fit: Path | None,
-    json: bool,
 ) -> None:  # fmt: skip
     """Measure plans; print and write the rows, also if the measurement ends early. `make_plans` returns the plans."""
     from antiphon.runtimes.measure.bench import measure_plans
@@ -154,13 +153,13 @@ def _measure(
             error = failure
     if not rows:
         raise error or Invalid("nothing was measured")
-    emit({"rows": rows}, bench_text(rows), json)
+    emit({"rows": rows}, bench_text(rows))
     if csv is not None:
         write_csv(rows, csv)
     written = [] if csv is None else [f"# written: {csv}"]
     if fit is not None:
         written.append(f"# written: {fit}, {write_fit(rows, fit)} of {len(rows)} rows")
-    for line in written if not json else ():
+    for line in written if not JsonOutput.requested else ():
         print(line)
     if error is not None:
         raise error
@@ -192,7 +191,6 @@ def genmodel_command(
     iterations: FitIterations = 20,
     warmup: FitWarmup = 3,
     out: CsvOut = None,
-    json: arg.Json = False,
 ) -> None:
     """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, as schedules that our
     engine runs. Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
@@ -216,7 +214,7 @@ def genmodel_command(
     ]
     cells = [[r.plan.name, str(r.ranks), format_size(r.nbytes), format_seconds(r.seconds)] for r in rows]
     lines = table(["plan", "ranks", "nbytes", "time"], cells)
-    emit({"rows": value}, "\n".join([*lines, "  every result was right", *written_lines(out)]), json)
+    emit({"rows": value}, "\n".join([*lines, "  every result was right", *written_lines(out)]))
 
 
 def loggp_command(
@@ -240,7 +238,6 @@ def loggp_command(
     iterations: FitIterations = 20,
     warmup: FitWarmup = 3,
     out: CsvOut = None,
-    json: arg.Json = False,
 ) -> None:
     """Measure what `fit loggp` reads: parametrized round trips between two ranks, as schedules that our engine runs.
 
@@ -268,7 +265,7 @@ def loggp_command(
         for r in rows
     ]
     text = [round_trips_text(rows), "  all data arrived correctly", *written_lines(out)]
-    emit({"rows": value}, "\n".join(text), json)
+    emit({"rows": value}, "\n".join(text))
 
 
 def micro_command(
@@ -294,7 +291,6 @@ def micro_command(
     iterations: FitIterations = 20,
     warmup: FitWarmup = 5,
     csv: arg.Csv = None,
-    json: arg.Json = False,
 ) -> None:
     """Blink's micro-benchmarks: chains that forward, reduce and broadcast, fan-in, fan-out, MIMO and MCA.
 
@@ -317,7 +313,7 @@ def micro_command(
         return
     if csv is not None:
         write_csv(rows, csv)
-    emit({"rows": rows}, "\n".join([micro_text(rows), *written_lines(csv)]), json)
+    emit({"rows": rows}, "\n".join([micro_text(rows), *written_lines(csv)]))
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from antiphon.api.running import build
-from antiphon.cli.arguments import Json, old_option
+from antiphon.cli.arguments import old_option
 from antiphon.cli.output import emit
 from antiphon.cli.planning import compiling
 
@@ -29,7 +29,6 @@ def build_command(
             help="also compile this table, so that no job waits for it (repeatable; only for mpi)",
         ),
     ] = None,
-    json: Json = False,
 ) -> None:  # fmt: skip
     """Compile a library with your compiler, unless it is cached, and print its path.
 
@@ -49,4 +48,4 @@ def build_command(
     """
     with compiling():
         path = build(cast(Any, what), compiler, table or ())
-    emit({"library": str(path)}, str(path), json)
+    emit({"library": str(path)}, str(path))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.benchmark_logs import check_log, compare_logs
-from antiphon.cli.arguments import Json, Only
+from antiphon.cli.arguments import Only
 from antiphon.cli.output import emit, working
 from antiphon.core.files import one_line
 from antiphon.errors import Invalid
@@ -30,7 +30,6 @@ def check_log_command(
         Path | None, typer.Option("--before", metavar="FILE", help="compare two logs: the one before an upgrade")
     ] = None,
     after: Annotated[Path | None, typer.Option("--after", metavar="FILE", help="the log after it")] = None,
-    json: Json = False,
 ) -> None:
     """Check a log of nccl-tests, rccl-tests or OSU: is it what the machine should give, and if not, why?
 
@@ -41,7 +40,7 @@ def check_log_command(
         if before is None or after is None or file is not None or topo or only or library:
             raise Invalid("--before A --after B compares two logs: give both, and neither FILE nor other options")
         result = compare_logs(before, after)
-        emit(result, "\n".join(comparison_lines(result)), json)
+        emit(result, "\n".join(comparison_lines(result)))
         if result["verdict"] == "slower":
             raise typer.Exit(1)
         return
@@ -49,7 +48,7 @@ def check_log_command(
         raise Invalid("name a log and its machine (check-log FILE --topology hgx-h100), or --before A --after B")
     with working("checking the log"):
         runs = check_log(file, topo, only=parse_ranks(only, "--only") if only else None, library=library)
-    emit({"runs": runs}, "\n".join(run_lines(runs)), json)
+    emit({"runs": runs}, "\n".join(run_lines(runs)))
     if any(run["verdict"] in ("slow", "wrong") for run in runs):
         raise typer.Exit(1)
 

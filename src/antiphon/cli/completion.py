@@ -104,7 +104,7 @@ def word_table(application: Any) -> dict[str, str]:
             )
             for flag in flags if not getattr(parameter, "is_flag", False) else ():
                 table[f"value {path}".strip() + f" {flag}"] = _kind_of_word(path, flags[-1], parameter.metavar)
-        add(f"options {path}", "--help", "-h")
+        add(f"options {path}", "--json", "--help", "-h")
     return table | {f"names {kind}": " ".join(names) for kind, names in _names_by_kind().items()}
 
 

@@ -180,7 +180,6 @@ def predict_command(
     only: arg.Only = "",
     library: arg.Library = "",
     trace: arg.Trace = None,
-    json: arg.Json = False,
 ) -> None:
     """Predict the time of a plan at each size, its terms and its bottleneck.
 
@@ -193,7 +192,7 @@ def predict_command(
     With --library, COLL TOPO in place of a plan: what that library would choose at each size, its time, SMs and why.
     """
     if together:
-        _predict_together([file, *(machine_or_plans or ())], nbytes, model, profile, json)
+        _predict_together([file, *(machine_or_plans or ())], nbytes, model, profile)
         return
     machine_of_library = " ".join(machine_or_plans or ())
     arg.check_order(context, machine_of_library)
@@ -202,7 +201,7 @@ def predict_command(
         _predict_library(library, file, machine_of_library, nbytes, only, {
             "--model": bool(model), "--profile": profile is not None, "--collective": bool(collective),
             "--topology": bool(topo), "--trace": trace is not None,
-        }, json)  # fmt: skip
+        })  # fmt: skip
         return
     if machine_of_library:
         raise Invalid(
@@ -211,17 +210,17 @@ def predict_command(
     if trace is not None or (topo and _is_piccl_schedule(plan_file)):
         if only:
             raise Invalid("--only: cannot be combined with --trace or a schedule of PICCL; leave it out")
-        _simulate(plan_file, nbytes, model, profile, collective, trace, topo, json)
+        _simulate(plan_file, nbytes, model, profile, collective, trace, topo)
         return
     if not nbytes:
         raise Invalid(NEEDS_SIZES)
     sizes, machine = parse_sizes(nbytes, "--nbytes"), arg.machine_or_none(topo, only)
     with working(f"predicting {len(sizes)} sizes"):
         rows = predict(plan_file, sizes, model=model, profile=profile, collective=collective, topology=machine)
-    emit({"rows": rows}, rows_text(rows), json)
+    emit({"rows": rows}, rows_text(rows))
 
 
-def _predict_together(files: list[str], nbytes: str, model: str, profile: Path | None, json: bool) -> None:
+def _predict_together(files: list[str], nbytes: str, model: str, profile: Path | None) -> None:
     """Print the time of several plans that run at the same time."""
     if not nbytes:
         raise Invalid(NEEDS_SIZES)
@@ -233,11 +232,11 @@ def _predict_together(files: list[str], nbytes: str, model: str, profile: Path |
         plans.append(loaded[collective] if collective else loaded)
     with working(f"predicting {len(plans)} plans together"):
         rows = predict(plans, parse_sizes(nbytes, "--nbytes"), model=model, profile=profile)
-    emit({"rows": rows}, rows_text(rows), json)
+    emit({"rows": rows}, rows_text(rows))
 
 
 def _predict_library(
-    library: str, kind: str, topo: str, nbytes: str, only: str, plan_options: Mapping[str, bool], json: bool
+    library: str, kind: str, topo: str, nbytes: str, only: str, plan_options: Mapping[str, bool]
 ) -> None:  # fmt: skip
     """Print the choices of a library; refuse options that are for plans."""
     for option, is_used in plan_options.items():
@@ -250,7 +249,7 @@ def _predict_library(
     sizes = parse_sizes(nbytes, "--nbytes")
     target, machine = arg.request(kind, topo, None, only, "")
     rows = predict_library(target, machine, sizes, library=library)
-    emit({"rows": rows}, library_text(rows), json)
+    emit({"rows": rows}, library_text(rows))
 
 
 def simulate_command(
@@ -263,24 +262,22 @@ def simulate_command(
     topo: Annotated[
         str, typer.Option("--topology", metavar="TOPO", help="the machine of a file that names none; PICCL's XML, too")
     ] = "",
-    json: arg.Json = False,
 ) -> None:
     """Follow every message of one size, and print the chain of messages that delayed the last one.
 
     A schedule of the PICCL simulator (.xml) states its own sizes; its machine is --topology, its model loggp.
     """
     plan_file, collective = arg.split_plan(file, collective)
-    _simulate(plan_file, nbytes, model, profile, collective, trace, topo, json)
+    _simulate(plan_file, nbytes, model, profile, collective, trace, topo)
 
 
 def _simulate(
     file: Path, nbytes: str, model: str, profile: Path | None, collective: str, trace: Path | None, topo: str,
-    json: bool,
 ) -> None:  # fmt: skip
     """Simulate every message of a plan, or of a PICCL schedule, and print the row and the critical path."""
     check_outputs({"--trace": trace})
     if topo and _is_piccl_schedule(file):
-        _simulate_piccl(file, topo, nbytes, model, profile, trace, json)
+        _simulate_piccl(file, topo, nbytes, model, profile, trace)
         return
     if not nbytes:
         raise Invalid("--nbytes: give the size, such as 64MiB (only a schedule XML with --topology needs none)")
@@ -289,7 +286,7 @@ def _simulate(
         (row,) = simulate(
             file, size, model=model, profile=profile, trace=trace, collective=collective, topology=topo or None
         )
-    emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + trace_text(trace), json)
+    emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + trace_text(trace))
 
 
 def _is_piccl_schedule(file: Path) -> bool:
@@ -299,9 +296,7 @@ def _is_piccl_schedule(file: Path) -> bool:
     return file.name.endswith((".xml", ".xml.gz")) and not (file.is_file() and is_gpu_program_file(file))
 
 
-def _simulate_piccl(
-    file: Path, topo: str, nbytes: str, model: str, profile: Path | None, trace: Path | None, json: bool
-) -> None:
+def _simulate_piccl(file: Path, topo: str, nbytes: str, model: str, profile: Path | None, trace: Path | None) -> None:
     """Simulate a PICCL schedule, which states the bytes of every message, on its own machine."""
     from antiphon.cost import as_profile, model_of
     from antiphon.cost.basis import profile_basis
@@ -336,4 +331,4 @@ def _simulate_piccl(
     }  # fmt: skip
     path = [list(hop) for hop in prediction.critical_path]
     row |= {"critical_path": path, "critical_path_length": len(path)}
-    emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row), json)
+    emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from antiphon.api.machines import doctor
-from antiphon.cli.arguments import Json
 from antiphon.cli.output import emit, working
 from antiphon.core.files import one_line
 from antiphon.show.columns import paragraph, wrap_table
@@ -16,12 +15,12 @@ from antiphon.units import format_bandwidth
 PROGRAM_ROWS = (("MPI", "mpi"), ("launchers", "launchers"), ("compilers", "compilers"))
 
 
-def doctor_command(json: Json = False) -> None:
+def doctor_command() -> None:
     """Find what is on this machine, which of Antiphon's routes work here, in what order to try them, and which
     parts are unproven. Nothing is changed or measured."""
     with working("looking at this machine"):
         inventory = doctor()
-    emit(inventory, "\n".join(doctor_lines(inventory)), json)
+    emit(inventory, "\n".join(doctor_lines(inventory)))
 
 
 def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:

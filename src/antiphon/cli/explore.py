@@ -29,7 +29,6 @@ def explore_command(
     out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the page (.html)")] = Path(
         "explorer.html"
     ),
-    json: arg.Json = False,
 ) -> None:
     """Write one HTML file to explore a result in a browser; it loads nothing.
 
@@ -48,4 +47,4 @@ def explore_command(
             origin=origin_text(),
         )  # fmt: skip
     write_bytes(out, page.encode())
-    emit({"written": str(out), "bytes": len(page)}, "\n".join([*written_lines(out), "  open it in a browser"]), json)
+    emit({"written": str(out), "bytes": len(page)}, "\n".join([*written_lines(out), "  open it in a browser"]))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from antiphon.api.files import export
-from antiphon.cli.arguments import Json, PlanFile, WhichPlan, split_plan
+from antiphon.cli.arguments import PlanFile, WhichPlan, split_plan
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.planning import options_of
 from antiphon.errors import Invalid
@@ -29,7 +29,6 @@ def export_command(
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="option of the format; repeatable")
     ] = None,
     collective: WhichPlan = "",
-    json: Json = False,
 ) -> None:
     """Write a plan as files for another program: all files or none, and only if the plan is correct."""
     plan_file, collective = split_plan(file, collective)
@@ -47,4 +46,4 @@ def export_command(
     notes = list(getattr(written, "notes", ()))
     rows = [{"file": str(path), "bytes": count} for path, count in written]
     text = "\n".join([*(f"written: {path} ({format_size(count)})" for path, count in written), *notes])
-    emit({"backend": to, "files": rows, "notes": notes}, text, json)
+    emit({"backend": to, "files": rows, "notes": notes}, text)

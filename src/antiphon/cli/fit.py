@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api import fitting
-from antiphon.cli.arguments import Csv, Json, Pictures, Repeat
+from antiphon.cli.arguments import Csv, Pictures, Repeat
 from antiphon.cli.output import check_outputs, emit, write_pictures, written_lines
 from antiphon.cli.planning import say
 from antiphon.cost.profile import Profile, as_profile, save_profile
@@ -55,7 +55,6 @@ def genmodel_command(
     out: ProfileOut = None,
     name: Name = "",
     pictures: Pictures = None,
-    json: Json = False,
 ) -> None:
     """Fit GenModel's alpha, beta, gamma, delta, epsilon and w_t to times of plans on one switch.
 
@@ -76,7 +75,7 @@ def genmodel_command(
         lines += paragraph(f"not in it: {', '.join(missing)}", "  ", "    ")
     lines += write_pictures(lambda: genmodel_svg(result), pictures)
     value = {**result.as_json(), "profile": profile, "left_out": missing}
-    emit(value, "\n".join([genmodel_text(result), *lines]), json)
+    emit(value, "\n".join([genmodel_text(result), *lines]))
 
 
 def memory_command(
@@ -101,7 +100,6 @@ def memory_command(
     out: ProfileOut = None,
     name: Name = "",
     pictures: Pictures = None,
-    json: Json = False,
 ) -> None:
     """GenModel's gamma and delta: adds x vectors at once on this machine, for x = 2, 3, ...
 
@@ -124,7 +122,7 @@ def memory_command(
     title = name or (source.name.partition(".")[0] if source is not None else "memory")
     profile, lines = _save(lambda: memory_profile(result, title), out)
     lines = [*written_lines(csv), *lines, *write_pictures(lambda: memory_svg(result), pictures)]
-    emit({**result.as_json(), "profile": profile}, "\n".join([memory_text(result), *lines]), json)
+    emit({**result.as_json(), "profile": profile}, "\n".join([memory_text(result), *lines]))
 
 
 def loggp_command(
@@ -141,7 +139,6 @@ def loggp_command(
     out: ProfileOut = None,
     name: Name = "",
     pictures: Pictures = None,
-    json: Json = False,
 ) -> None:
     """Fit LogGP's L, o_s, o_r, g and G, per protocol regime, to parametrized round trips between two ranks.
 
@@ -162,14 +159,13 @@ def loggp_command(
         lines += paragraph(f"in it, but not determined: {', '.join(missing)}", "  ", "    ")
     lines += write_pictures(lambda: loggp_svg(result), pictures)
     value = {**result.as_json(), "profile": profile, "left_out": missing}
-    emit(value, "\n".join([loggp_text(result), *lines]), json)
+    emit(value, "\n".join([loggp_text(result), *lines]))
 
 
 def lowering_command(
     measurements: Measurements,
     out: ProfileOut = None,
     name: Name = "",
-    json: Json = False,
 ) -> None:
     """Fit the costs of lowerings, the methods to run a plan on GPUs: of a call, step and copy, and the bandwidth share.
 
@@ -180,7 +176,7 @@ def lowering_command(
     check_outputs({"-o": out})
     result = fitting.lowering(measurements)
     profile, lines = _save(lambda: result.profile(name or measurements.name.partition(".")[0]), out)
-    emit({**result.as_json(), "profile": profile}, "\n".join([lowering_text(result), *lines]), json)
+    emit({**result.as_json(), "profile": profile}, "\n".join([lowering_text(result), *lines]))
 
 
 def _parse_known(texts: list[str] | None, names: Sequence[str]) -> dict[str, str]:

@@ -34,7 +34,6 @@ def frontier_command(
     seed: arg.Seed = 0,
     out: arg.Output = None,
     certificate: arg.Certificate = None,
-    json: arg.Json = False,
 ) -> None:
     """Find every point of the latency-bandwidth frontier; each point states what is proved about its optimality.
 
@@ -65,4 +64,4 @@ def frontier_command(
     if certificate is not None:
         save_frontier(certificate, result)
     written = written_lines(out) + certificate_lines(certificate)
-    emit(result.as_json(), "\n".join([frontier_text(result), *written]), json)
+    emit(result.as_json(), "\n".join([frontier_text(result), *written]))

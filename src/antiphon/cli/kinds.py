@@ -11,6 +11,12 @@ PLANS = "COLL|PLAN|TABLE"  # internal name of the nameless command, after the ar
 COMMAND = "antiphon.lab.command"  # key in `ctx.meta` of the list of words after --; None if there is no --
 
 
+def epilog(example: str | None) -> str:
+    """Return the last lines of a help: the options that every command has, and an example."""
+    example_text = f"\n\nExample: antiphon {example}" if example else ""
+    return f"Every command: --json prints one JSON object, --help shows the options.{example_text}"
+
+
 class WithHeadings(typer.core.TyperGroup):
     """The group of all commands; the help lists them under the headings of cli/table.py."""
 

@@ -12,7 +12,7 @@ import typer
 from antiphon.api import labs
 from antiphon.cli import arguments as arg
 from antiphon.cli.kinds import COMMAND
-from antiphon.cli.output import emit
+from antiphon.cli.output import JsonOutput, emit
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing, quote
 from antiphon.show.columns import paragraph, table
@@ -26,25 +26,24 @@ def up_command(
     scale: arg.Scale = "",
     name: arg.LabName = "",
     only: arg.Only = "",
-    json: arg.Json = False,
 ) -> None:
     """Create a lab that remains until `antiphon lab down`: a network namespace for each rank and switch, and a link for
     each link of the machine, slowed down by --scale. Nothing outside of these namespaces is touched.
     """
     row = labs.up(arg.machine_and_group(topo, only)[0], scale=scale, name=name)
-    emit(row, labs_text([row]), json)
+    emit(row, labs_text([row]))
 
 
-def down_command(name: LabArgument = "", json: arg.Json = False) -> None:
+def down_command(name: LabArgument = "") -> None:
     """Stop all processes in a lab and remove it; `all` instead of a name: every lab."""
     names = labs.down("", every=True) if name == "all" else labs.down(name)
-    emit({"down": names}, f"taken down: {', '.join(names)}" if names else "no lab was up", json)
+    emit({"down": names}, f"taken down: {', '.join(names)}" if names else "no lab was up")
 
 
-def status_command(json: arg.Json = False) -> None:
+def status_command() -> None:
     """List the labs that are up, also those of other commands and programs."""
     rows = labs.status()
-    emit({"labs": rows}, labs_text(rows) if rows else "no lab is up", json)
+    emit({"labs": rows}, labs_text(rows) if rows else "no lab is up")
 
 
 def cut_command(
@@ -52,7 +51,6 @@ def cut_command(
     links: Annotated[
         str, typer.Argument(metavar="[LINKS]", help="0-1,3-nvswitch; none: all links are up again", show_default=False)
     ] = "",
-    json: arg.Json = False,
 ) -> None:
     """Cut links of a lab that is up, also under a running program; links that are not named are up again.
 
@@ -61,7 +59,7 @@ def cut_command(
     """
     row = labs.cut(name, links)
     text = f"{row['name']}: {', '.join(row['dead']) or 'nothing'} is cut"
-    emit(row, text if row["reachable"] else f"{text}; not all ranks reach each other", json)
+    emit(row, text if row["reachable"] else f"{text}; not all ranks reach each other")
 
 
 def run_command(
@@ -84,7 +82,6 @@ def run_command(
             "--cut", metavar="LINK@WHEN,...", help="cut links during the run: 0-1@5s, 0-1@call=5", show_default=False
         ),
     ] = "",
-    json: arg.Json = False,
 ) -> None:
     """Run a program in the lab that is up, or in one made for it; `antiphon run PLAN --on lab` runs a plan there.
 
@@ -104,10 +101,16 @@ def run_command(
     if target and (target not in lab_names() or only):
         machine_or_lab = arg.machine_and_group(target, only)[0]  # reduced to the ranks of --only
     row = labs.command(
-        machine_or_lab, command, scale=scale, name=name, timeout=limit, quiet=json, cuts=_parse_cuts(cut)
+        machine_or_lab,
+        command,
+        scale=scale,
+        name=name,
+        timeout=limit,
+        quiet=JsonOutput.requested,
+        cuts=_parse_cuts(cut),
     )
-    if json:
-        emit(row, "", json)
+    if JsonOutput.requested:
+        emit(row, "")
     if row["exit_code"]:
         typer.echo(f"antiphon: {command[0]} ended with exit code {row['exit_code']}", err=True)
         raise typer.Exit(1)

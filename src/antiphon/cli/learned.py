@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from antiphon.api.replaying import learned
-from antiphon.cli.arguments import Json
 from antiphon.cli.output import dash, emit, written_lines
 from antiphon.core.files import check_writable, write_bytes
 from antiphon.errors import Invalid
@@ -27,13 +26,13 @@ MergedFile = Annotated[
 ]
 
 
-def show_learned_command(files: LearnedFiles, json: Json = False) -> None:
+def show_learned_command(files: LearnedFiles) -> None:
     """Show what jobs have learned: each candidate with its time, spread and number of samples."""
     lines = learned(files)
-    emit({"rows": [line.as_json() for line in lines]}, learned_text(lines), json)
+    emit({"rows": [line.as_json() for line in lines]}, learned_text(lines))
 
 
-def merge_learned_command(files: LearnedFiles, output: MergedFile = None, json: Json = False) -> None:
+def merge_learned_command(files: LearnedFiles, output: MergedFile = None) -> None:
     """Merge files of what jobs have learned: samples add up, and of what was chosen the fastest stays."""
     if output is None:
         raise Invalid("table merge: name the file for the result: -o FILE")
@@ -41,10 +40,10 @@ def merge_learned_command(files: LearnedFiles, output: MergedFile = None, json: 
     lines = learned(files)
     write_bytes(output, write_learned(lines).encode())
     report_lines = [f"{len(lines)} candidates", *written_lines(output)]
-    emit({"rows": [line.as_json() for line in lines]}, "\n".join(report_lines), json)
+    emit({"rows": [line.as_json() for line in lines]}, "\n".join(report_lines))
 
 
-def diff_learned_command(files: LearnedFiles, json: Json = False) -> None:
+def diff_learned_command(files: LearnedFiles) -> None:
     """Compare what two jobs have chosen."""
     if len(files) != 2:
         raise Invalid(f"table diff: expected two files, got {len(files)}")
@@ -58,7 +57,7 @@ def diff_learned_command(files: LearnedFiles, json: Json = False) -> None:
         for row in rows
     ]  # fmt: skip
     changed = sum(row["old"] != row["new"] for row in rows)
-    emit({"rows": rows}, "\n".join([f"{changed} of {len(rows)} choices differ", *table(head, cells)]), json)
+    emit({"rows": rows}, "\n".join([f"{changed} of {len(rows)} choices differ", *table(head, cells)]))
 
 
 def learned_text(lines: Sequence[Line]) -> str:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api import machines
-from antiphon.cli.arguments import Json
 from antiphon.cli.output import emit
 from antiphon.errors import unknown
 from antiphon.show.columns import wrap_table
@@ -24,17 +23,17 @@ Name = Annotated[
 ]
 
 
-def list_command(kind: Kind, name: Name = "", json: Json = False) -> None:
+def list_command(kind: Kind, name: Name = "") -> None:
     """List planners, cost models, runtimes, formats or topologies, and what each supports."""
     if kind not in REGISTRY_KINDS:
         raise unknown("kind to list", kind, REGISTRY_KINDS)
     if name:
         row = entry_row(REGISTRY_KINDS[kind], name)
-        emit(row, entry_text(REGISTRY_KINDS[kind], row), json)
+        emit(row, entry_text(REGISTRY_KINDS[kind], row))
         return
     rows = getattr(machines, kind)()
     texts: Mapping[str, Callable[[list[dict[str, Any]]], str]] = {"formats": _formats_text, "runtimes": runtimes_text}
-    emit(rows, texts[kind](rows) if kind in texts else entries_text(REGISTRY_KINDS[kind]), json)
+    emit(rows, texts[kind](rows) if kind in texts else entries_text(REGISTRY_KINDS[kind]))
 
 
 def _formats_text(rows: list[dict[str, Any]]) -> str:

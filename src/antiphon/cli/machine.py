@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as jsonlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,7 +13,15 @@ import typer
 
 from antiphon.api.machines import bound, degrade, topology
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import certificate_lines, check_outputs, emit, working, write_pictures, written_lines
+from antiphon.cli.output import (
+    JsonOutput,
+    certificate_lines,
+    check_outputs,
+    emit,
+    working,
+    write_pictures,
+    written_lines,
+)
 from antiphon.core.bounds import Bound, conditions_text
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
@@ -64,7 +72,6 @@ def show_command(
     topo: arg.Topo,
     only: arg.Only = "",
     pictures: arg.Pictures = None,
-    json: arg.Json = False,
 ) -> None:
     """Show a machine: its ranks, links and shared limits; --json gives the file form, which TOPO takes again."""
     check_outputs({}, pictures)
@@ -72,7 +79,7 @@ def show_command(
     picture_lines = write_pictures(lambda: topology_svg(machine), pictures)
     text = dumps(machine).decode()
     shown = add_picture("\n".join([topology_text(machine), *picture_lines]), lambda: link_map(machine))
-    emit(jsonlib.loads(text) if json else None, shown, json)
+    emit(json.loads(text) if JsonOutput.requested else None, shown)
 
 
 def probe_command(
@@ -100,7 +107,6 @@ def probe_command(
             "--option", metavar="KEY=VALUE", help="pcie=, pcie_gen=, nvlink=, nic=, radix= or sysfs=: see docs"
         ),
     ] = None,
-    json: arg.Json = False,
 ) -> None:
     """Read a machine: this one, or another from the saved output of a tool.
 
@@ -124,7 +130,7 @@ def probe_command(
         probed = probed.only(_parse_members(probed, only), f"only {only[:100]}")
     if profile is not None and probed.profile is None:
         raise Unsupported("--profile: only PICCL's files have figures for model loggp; leave it out")
-    _report_machine(probed, out, profile, json)
+    _report_machine(probed, out, profile)
 
 
 def _parse_members(probed: Probed, only: str) -> list[int]:
@@ -134,7 +140,7 @@ def _parse_members(probed: Probed, only: str) -> list[int]:
     return ranks_named(probed, expand_hosts(only, "--only"), "--only")
 
 
-def _report_machine(probed: Probed, out: Path | None, profile: Path | None, json: bool) -> None:
+def _report_machine(probed: Probed, out: Path | None, profile: Path | None) -> None:
     """Print a machine that was read, with what was assumed of it, and write it."""
     if out is not None:
         save_topology(out, probed.machine)
@@ -155,7 +161,7 @@ def _report_machine(probed: Probed, out: Path | None, profile: Path | None, json
         "links": probed.machine.links, "names": list(probed.names), "cards": cards, "notes": list(probed.notes),
         "written": [str(path) for path in (out, profile) if path is not None],
     }  # fmt: skip
-    emit(value, "\n".join(lines), json)
+    emit(value, "\n".join(lines))
 
 
 def join_command(
@@ -178,7 +184,6 @@ def join_command(
         typer.Option("--only", metavar="HOSTS", help="keep only these hosts of the fabric, by number or node[01-04]"),
     ] = "",
     name: Annotated[str, typer.Option("--name", help="name of the machine")] = "",
-    json: arg.Json = False,
 ) -> None:
     """Join a box and a fabric: every host of the fabric becomes a box, its cables the box's network cards.
 
@@ -193,7 +198,7 @@ def join_command(
             raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
         with working("joining"):
             probed = joining.join_by_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
-        _report_machine(probed, out, None, json)
+        _report_machine(probed, out, None)
         return
     if rail or nic:
         raise Invalid(f"{'--rail' if rail else '--nic'}: is for --boxes; FABRIC has switches and speeds of its own")
@@ -204,7 +209,7 @@ def join_command(
         network = here.keep_allocated(network, os.environ)
     with working("joining"):
         probed = joining.join_box_and_fabric(joining.read_machine(box), network, name)
-    _report_machine(probed, out, None, json)
+    _report_machine(probed, out, None)
 
 
 def export_machine_command(
@@ -215,7 +220,6 @@ def export_machine_command(
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="gpus=, nics=, nic=, gdr= or cpu=: see docs; repeatable"),
     ] = None,
-    json: arg.Json = False,
 ) -> None:
     """Write a box as NCCL's topology XML (NCCL_TOPO_FILE), for virtual machines that hide their NVLinks or PCIe."""
     if to != "nccl-xml":
@@ -227,7 +231,7 @@ def export_machine_command(
     lines = [f"written: {out} ({format_size(rows[0][1])})"]
     for note in files.notes:
         lines += paragraph(one_line(note), "  note: ", " " * 8)
-    emit({"written": [str(out)], "bytes": rows[0][1], "notes": list(files.notes)}, "\n".join(lines), json)
+    emit({"written": [str(out)], "bytes": rows[0][1], "notes": list(files.notes)}, "\n".join(lines))
 
 
 def degrade_command(
@@ -262,7 +266,6 @@ def degrade_command(
     ] = "",
     seed: arg.Seed = 0,
     out: arg.Output = None,
-    json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Remove or slow down links (in both directions), network cards or ranks: by name, or a random fraction of them.
 
@@ -278,7 +281,7 @@ def degrade_command(
     if out is not None:
         save_topology(out, machine)
     text = [*_failure_lines(topology(topo), machine), topology_text(machine), *written_lines(out)]
-    emit(jsonlib.loads(dumps(machine)) if json else None, "\n".join(text), json)
+    emit(json.loads(dumps(machine)) if JsonOutput.requested else None, "\n".join(text))
 
 
 def _failure_lines(intact: Topology, machine: Topology) -> list[str]:
@@ -314,7 +317,6 @@ def bound_command(
         typer.Option(metavar="MODEL", help="cost model, for --nbytes (default: alpha-beta)", show_default=False),
     ] = "alpha-beta",
     certificate: arg.Certificate = None,
-    json: arg.Json = False,
 ) -> None:
     """Exact lower bounds on steps and on time, each with what proves it; --nbytes: on the time at each size."""
     target, machine = arg.request(coll, topo, root, only, ranks, groups, mesh, along)
@@ -328,7 +330,7 @@ def bound_command(
     text = [bound_text(limits, machine, target), *memory_lines(memory), *_least_time_lines(times, model)]
     if certificate is not None:
         save_frontier(certificate, bounds_only(machine, target, limits))
-    emit({**limits.as_json(), **memory, **by_size}, "\n".join([*text, *certificate_lines(certificate)]), json)
+    emit({**limits.as_json(), **memory, **by_size}, "\n".join([*text, *certificate_lines(certificate)]))
 
 
 def _least_time_lines(times: Mapping[int, float], model: str) -> list[str]:

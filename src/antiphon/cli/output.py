@@ -31,21 +31,22 @@ class StoppedEarly(AntiphonError):
 
 
 class JsonOutput:
-    """Under --json stdout gets exactly one value: the result of the command, or its error."""
+    """Whether --json is there: then stdout gets exactly one value, the result of the command or its error."""
 
+    requested = False  # `_app.run` sets both for each command
     has_result = False
 
 
-def emit(value: Any, text: str, as_json: bool) -> None:
-    """Print the result: for a script as JSON, for a person as text."""
-    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) if as_json else text)
-    JsonOutput.has_result = JsonOutput.has_result or as_json
+def emit(value: Any, text: str) -> None:
+    """Print the result: under --json its value, for a script, otherwise its text, for a person."""
+    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) if JsonOutput.requested else text)
+    JsonOutput.has_result = True
 
 
 def emit_error(kind: str, message: str, exit_code: int) -> None:
-    """Print the error of a command for a script, unless its result is printed already (a search that Ctrl-C ended)."""
-    if not JsonOutput.has_result:
-        emit({"error": {"kind": kind, "message": message, "exit_code": exit_code}}, "", True)
+    """Under --json, print an error unless the result is printed already (of a search that Ctrl-C ended)."""
+    if JsonOutput.requested and not JsonOutput.has_result:
+        emit({"error": {"kind": kind, "message": message, "exit_code": exit_code}}, "")
 
 
 @contextmanager

@@ -63,8 +63,8 @@ OptionalTopo = Annotated[
     ),
 ]
 # Parameters that may be combined with --from, and with --repair
-PARAMETERS_WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out", "json")
-PARAMETERS_WITH_REPAIR = ("coll", "topo", "old", "nbytes", "budget", "seed", "out", "json")
+PARAMETERS_WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out")
+PARAMETERS_WITH_REPAIR = ("coll", "topo", "old", "nbytes", "budget", "seed", "out")
 
 
 def plan_command(
@@ -75,7 +75,7 @@ def plan_command(
     keep_all: KeepAll = False, deterministic: arg.Deterministic = False, budget: arg.Budget = "",
     effort: arg.Effort = None, seed: arg.Seed = 0, out: arg.Output = None, pictures: arg.Pictures = None,
     tree_root: TreeRoot = None, composed: ComposedPlans = None, at_once: AtOnceOption = False, shares: Shares = "",
-    old: RepairOption = "", json: arg.Json = False,
+    old: RepairOption = "",
 ) -> None:  # fmt: skip
     """Plan a collective, verify the schedule, and print how far it is from the lower bounds.
 
@@ -93,13 +93,13 @@ def plan_command(
     if old:
         _check_options(context, "--repair", PARAMETERS_WITH_REPAIR)
         coll, topo = (coll, topo) if topo else ("", coll)
-        _repair(coll, topo, old, nbytes, budget, seed, out, json)
+        _repair(coll, topo, old, nbytes, budget, seed, out)
         return
     if composed or at_once or shares:
         if not composed:
             raise Invalid("--at-once and --shares: are for composing; give the plans with --from A.json B.json")
         _check_options(context, "--from", PARAMETERS_WITH_FROM)
-        compose_command(composed or [], at_once, shares, out, json, coll, topo)
+        compose_command(composed or [], at_once, shares, out, coll, topo)
         return
     if not topo:
         raise typer.BadParameter(f"Missing argument '{'TOPO' if coll else 'COLL TOPO'}'", context)
@@ -115,7 +115,7 @@ def plan_command(
         "budget": parse_seconds(budget, "--budget", bare=True) if budget else None, "effort": effort,
     }  # fmt: skip
     if keep_all:
-        _plan_all(target, machine, out, options, json)
+        _plan_all(target, machine, out, options)
         return
     try:
         log = ThrottledLog()
@@ -130,7 +130,7 @@ def plan_command(
         # only a requested point (C, S, R) has an answer without a plan, unless --deterministic refused all its plans
         if "rounds" not in options["options"] or isinstance(error, SeveralOrders):
             raise
-        emit(_refusal_json(options["options"], error), refusal_text(str(error)), json)
+        emit(_refusal_json(options["options"], error), refusal_text(str(error)))
         raise typer.Exit(1) from None
     figures = figures_of(best)
     text = _save_and_describe(best, figures, out)
@@ -150,7 +150,7 @@ def plan_command(
     picture_lines = write_pictures(
         lambda: trees_svg(best.entries[0].schedule, machine, bound(machine, best.collective), tree_root), pictures
     )
-    emit(figures, "\n".join([text, *picture_lines]), json)
+    emit(figures, "\n".join([text, *picture_lines]))
 
 
 def _check_pictures(machine: Topology, pictures: list[Path] | None, tree_root: int | None, keep_all: bool) -> None:
@@ -176,7 +176,7 @@ def _refusal_json(options: dict[str, Any], error: AntiphonError) -> dict[str, An
     return {"feasible": None, "asked": point, "why": str(error), "searched": searched}
 
 
-def _plan_all(target: Collective, machine: Topology, out: Path | None, options: dict[str, Any], json: bool) -> None:
+def _plan_all(target: Collective, machine: Topology, out: Path | None, options: dict[str, Any]) -> None:
     """Write every schedule at once into a file of its own: plan.json gives plan-1.json, plan-2.json, ..."""
     rows, texts = [], []
     stopped: str | None = None
@@ -194,7 +194,7 @@ def _plan_all(target: Collective, machine: Topology, out: Path | None, options: 
             raise
         stopped = str(error) if isinstance(error, TimedOut) else "interrupted"
         texts.append(_stopped_text(stopped))
-    emit({"plans": rows, "stopped": stopped}, "\n\n".join(texts), json)
+    emit({"plans": rows, "stopped": stopped}, "\n\n".join(texts))
 
 
 def _stopped_text(why: str) -> str:
@@ -232,7 +232,7 @@ def _check_options(context: typer.Context, option: str, allowed: Collection[str]
 
 
 def _repair(
-    coll: str, topo: str, old: str, nbytes: str, budget: str, seed: int, out: Path | None, json: bool
+    coll: str, topo: str, old: str, nbytes: str, budget: str, seed: int, out: Path | None
 ) -> None:  # fmt: skip
     """Repair a plan for a degraded machine, and print how much of it was kept."""
     if not topo:
@@ -252,7 +252,7 @@ def _repair(
     text = f"kept {kept_rows} of {total} transfers ({share:.0%}) of the plan by {planner}"
     figures = figures_of(plan)
     emit({**figures, "repaired": {"kept": kept_rows, "transfers": total, "planner": planner}},
-         f"{text}\n{_save_and_describe(plan, figures, out)}", json)  # fmt: skip
+         f"{text}\n{_save_and_describe(plan, figures, out)}")  # fmt: skip
 
 
 def compose_command(
@@ -260,7 +260,6 @@ def compose_command(
     at_once: AtOnceOption = False,
     shares: Shares = "",
     out: arg.Output = None,
-    json: arg.Json = False,
     coll: Annotated[str, typer.Option("--collective", hidden=True)] = "",
     topo: Annotated[str, typer.Option("--topology", hidden=True)] = "",
 ) -> None:
@@ -273,7 +272,7 @@ def compose_command(
     if topo and topology(topo) != plan.topology:
         raise Invalid(f"{topo}: the plans of --from are for {plan.topology.name}; name that, or leave it out")
     figures = figures_of(plan)
-    emit(figures, _save_and_describe(plan, figures, out), json)
+    emit(figures, _save_and_describe(plan, figures, out))
 
 
 def run_command(
@@ -288,7 +287,6 @@ def run_command(
     repeat: arg.Repeat = 3,
     seed: arg.Seed = 0,
     trace: arg.Trace = None,
-    json: arg.Json = False,
 ) -> None:
     """Run a plan with real data and check every element; exit code 1 if one is wrong.
 
@@ -307,6 +305,6 @@ def run_command(
         )  # fmt: skip
     if not rows:  # another of the processes reports
         return
-    emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)
+    emit({"rows": rows}, rows_text(rows) + trace_text(trace))
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.replaying import policies, replay
-from antiphon.cli.arguments import Json, Library, ModelName, Only, OnMachine, PlannerNames, ProfileFile, machine_or_none
+from antiphon.cli.arguments import Library, ModelName, Only, OnMachine, PlannerNames, ProfileFile, machine_or_none
 from antiphon.cli.output import dash, emit, working
 from antiphon.errors import Invalid
 from antiphon.show.columns import paragraph, table
@@ -49,7 +49,6 @@ def replay_command(
         list[str] | None,
         typer.Option("--policy", metavar="NAME", help="compare policies: fixed, trial, bandit, prior"),
     ] = None,
-    json: Json = False,
 ) -> None:
     """Estimate what a recorded job gains from a table of plans, and which collectives are worth tuning."""
     if policy:
@@ -57,14 +56,14 @@ def replay_command(
             raise Invalid("--policy reads one file of recorded calls")
         with working("replaying"):
             compared = policies(files[0], [name for text in policy for name in text.split(",")])
-        emit(compared, policies_text(compared), json)
+        emit(compared, policies_text(compared))
         return
     with working("replaying"):
         result = replay(
             list(files), machine_or_none(topo, only), table=table, measured=measured, model=model, profile=profile,
             planners=planner or (), library=library, cores=cores or None,
         )  # fmt: skip
-    emit(result, replay_text(result), json)
+    emit(result, replay_text(result))
 
 
 # ---- text ----

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli.arguments import Json
 from antiphon.cli.output import StoppedEarly, emit, working
 from antiphon.reproduce import names, reproduce
 from antiphon.show.columns import paragraph, wrap_table
@@ -16,7 +15,6 @@ from antiphon.units import format_bandwidth
 
 def reproduce_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the table (default: list all)")] = "",
-    json: Json = False,
 ) -> None:
     """Recompute a table of a paper, beside the published figures.
 
@@ -24,7 +22,7 @@ def reproduce_command(
     """
     if not name:
         reproductions = names()
-        emit(reproductions, names_text(reproductions), json)
+        emit(reproductions, names_text(reproductions))
         return
     rows = []
     stopped = False
@@ -34,7 +32,7 @@ def reproduce_command(
                 rows.append(row)
     except KeyboardInterrupt:  # the rows so far are printed
         stopped = True
-    emit({"rows": rows}, reproduced_text(rows), json)
+    emit({"rows": rows}, reproduced_text(rows))
     if stopped:
         raise StoppedEarly("interrupted; the rows computed so far are printed")
     if not all(row["ok"] for row in rows):

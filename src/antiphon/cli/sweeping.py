@@ -44,7 +44,6 @@ def sweep_command(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="write all rows: .csv or .parquet")
     ] = None,
     pictures: arg.Pictures = None,
-    json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Compare many machines: which fabric is the best for these collectives, and for the money?
 
@@ -64,7 +63,7 @@ def sweep_command(
         from antiphon.show.pictures.pareto import pareto_svg
 
         written += write_pictures(lambda: pareto_svg(result), pictures)
-    emit(result.as_json(), "\n".join([*_sweep_lines(result), *written]), json)
+    emit(result.as_json(), "\n".join([*_sweep_lines(result), *written]))
     if not result.complete:
         raise StoppedEarly("interrupted; the same command goes on where it was")
     if all(machine.relative_time is None for machine in result.machines()):
@@ -97,7 +96,6 @@ def _sweep_lines(result: SweepResult) -> list[str]:
 
 def tune_with_store(
     coll: str, topo: str, out: Path | None, store: str, group: list[int] | None, only: str, options: dict[str, Any],
-    json: bool,
 ) -> None:  # fmt: skip
     """Print the plan of the store, or tune and store it. `group`: the members; None: all ranks of the machine."""
     machine, members = arg.machine_and_group(topo, only, group)
@@ -105,7 +103,7 @@ def tune_with_store(
         answer = sweeping.tune(coll, machine, store=store, ranks=members, progress=progress, **options)
     if out is not None:
         save(answer.plan, out)
-    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]), json)
+    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]))
 
 
 def _answer_json(answer: Answer) -> dict[str, Any]:
@@ -144,13 +142,13 @@ def _answer_lines(answer: Answer) -> list[str]:
     return [*lines, "", *table(head, rows), ""]
 
 
-def list_stored_command(store: StoreOption = "", json: arg.Json = False) -> None:
+def list_stored_command(store: StoreOption = "") -> None:
     """List the plans in a store, the oldest first."""
     plan_store = sweeping.as_store(store or None)
     entries = list(plan_store.entries())
     total = format_size(sum(entry.nbytes for entry in entries))
     lines = [f"{plan_store.location}: {plural(len(entries), 'plan')}, {total}", *_stored_table(entries)]
-    emit([_stored_json(entry) for entry in entries], "\n".join(lines), json)
+    emit([_stored_json(entry) for entry in entries], "\n".join(lines))
 
 
 def get_command(
@@ -158,7 +156,7 @@ def get_command(
         str, typer.Option("--nbytes", metavar="SIZES", help="sizes that were planned (default 1KB:1GB)")
     ] = "",
     model: arg.ModelName = "", planner: arg.PlannerNames = None, only: arg.Only = "", store: StoreOption = "",
-    out: arg.Output = None, json: arg.Json = False,
+    out: arg.Output = None,
 ) -> None:  # fmt: skip
     """Get a plan from a store without planning; exit code 1 if it is not there."""
     coll, root, group = arg.split_collective(coll, root=None, ranks="")
@@ -172,19 +170,17 @@ def get_command(
         raise NotFound(f"{location} has no such plan; `antiphon tune {coll} {topo} --store {location}` makes it")
     if out is not None:
         save(answer.plan, out)
-    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]), json)
+    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]))
 
 
-def collect_command(
-    max_bytes: MaxBytes = "", older: Older = None, store: StoreOption = "", json: arg.Json = False
-) -> None:
+def collect_command(max_bytes: MaxBytes = "", older: Older = None, store: StoreOption = "") -> None:
     """Delete damaged entries, old ones, and the oldest beyond a size."""
     plan_store = sweeping.as_store(store or None)
     limit = parse_size(max_bytes, "--max-bytes") if max_bytes else 0  # 0: no limit
     age = None if older is None else older * 24 * 3600  # seconds
     deleted = plan_store.collect(limit, age)
     lines = [f"{plural(len(deleted), 'plan')} deleted from {plan_store.location}", *_stored_table(deleted)]
-    emit([_stored_json(entry) for entry in deleted], "\n".join(lines), json)
+    emit([_stored_json(entry) for entry in deleted], "\n".join(lines))
 
 
 def _stored_table(entries: list[Stored]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import typer
 import typer.main
 
-from antiphon.cli.kinds import PLANS, NamelessCommand, WithFileList, WithNamelessCommand, WithProgram
+from antiphon.cli.kinds import PLANS, NamelessCommand, WithFileList, WithNamelessCommand, WithProgram, epilog
 
 
 class Command(NamedTuple):
@@ -182,14 +182,13 @@ class Commands(Mapping[str, Any]):
 
 def _register(app: typer.Typer, row: Command | CommandGroup) -> None:
     """Add a command, or a group with its commands, to a typer application."""
-    epilog = row.example and f"Example: antiphon {row.example}"
     if isinstance(row, Command):
         file, _, function = row.call.partition(":")
         call = getattr(importlib.import_module(f"antiphon.cli.{file}"), function)
-        app.command(row.name, short_help=row.about, epilog=epilog, **row.typer_options)(call)
+        app.command(row.name, short_help=row.about, epilog=epilog(row.example), **row.typer_options)(call)
     else:
         group = typer.Typer(
-            no_args_is_help=True, rich_markup_mode=None, help=row.help, epilog=epilog, **row.typer_options
+            no_args_is_help=True, rich_markup_mode=None, help=row.help, epilog=epilog(row.example), **row.typer_options
         )
         for inner in row.commands:
             _register(group, inner)

@@ -9,7 +9,7 @@ import typer
 
 from antiphon.api.plans import verify
 from antiphon.api.traces import merge, read
-from antiphon.cli.arguments import Json, Output
+from antiphon.cli.arguments import Output
 from antiphon.cli.output import check_outputs, emit, working, written_lines
 from antiphon.cli.run_text import trace_text
 from antiphon.core.plan import Plan
@@ -26,7 +26,6 @@ def merge_command(
         list[Path], typer.Argument(metavar="TRACE...", help="traces written by `run` or `predict --trace`")
     ],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write the result (.json or .json.gz)")],
-    json: Json = False,
 ) -> None:
     """Merge traces into one file, side by side, each starting at 0.
 
@@ -37,13 +36,12 @@ def merge_command(
     with working("merging"):
         rows = merge(files, out)
     lines = table(["trace", "events", "title"], [[row["file"], str(row["events"]), row["title"]] for row in rows])
-    emit({"traces": rows}, "\n".join(lines) + trace_text(out), json)
+    emit({"traces": rows}, "\n".join(lines) + trace_text(out))
 
 
 def read_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="files NAME.RANK.et, or their folder")],
     out: Output = None,
-    json: Json = False,
 ) -> None:
     """Read Chakra execution traces: those that `export --to chakra` wrote as their plan, which is proven again; all
     others as the collectives that each rank calls."""
@@ -61,7 +59,7 @@ def read_command(
     rows = list(recording.collectives)
     lines = _collectives_text(rows) if plan is None else [_plan_text(plan)]
     target = None if plan is None else {"collective": plan.collective.kind, "topology": plan.topology.name}
-    emit({"plan": target, "collectives": rows}, "\n".join([*lines, *written_lines(out)]), json)
+    emit({"plan": target, "collectives": rows}, "\n".join([*lines, *written_lines(out)]))
 
 
 def _plan_text(plan: Plan) -> str:

@@ -126,7 +126,7 @@ def tune_command(
     out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
     library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "", store: StoreOption = "",
-    failures: FailuresOption = "", counts: CountsOption = None, explain: Explain = False, json: arg.Json = False,
+    failures: FailuresOption = "", counts: CountsOption = None, explain: Explain = False,
 ) -> None:  # fmt: skip
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
@@ -172,7 +172,7 @@ def tune_command(
         options["library_only"] = library_only or runtime == "nccl"
         options |= runtime_options
         _refuse({"--from-logs": from_logs, "--run": run}, "has the measurements, so leave out --on")
-        _tune_measured(coll, topo, out, {**options, "ranks": group}, explain, json)
+        _tune_measured(coll, topo, out, {**options, "ranks": group}, explain)
         return
     if from_logs is not None:
         _refuse(
@@ -182,7 +182,7 @@ def tune_command(
         )  # fmt: skip
         del options["nbytes"]
         options |= {"logs": from_logs, "command": run, "library_only": True, "ranks": group}
-        _tune_measured(coll, topo, out, options, explain, json)
+        _tune_measured(coll, topo, out, options, explain)
         return
     _refuse({"--run": run}, "needs a folder for its logs; add --from-logs DIR")
     _refuse(
@@ -194,14 +194,14 @@ def tune_command(
             {"--vary": vary, "--against": against, **page_outputs, "--plan": plan, "--sweep": sweep},
             "cannot be combined with --store; leave one of them out",
         )
-        tune_with_store(coll, topo, out, store, group, only, options, json)
+        tune_with_store(coll, topo, out, store, group, only, options)
         return
     if vary:
         _refuse(
             {"--only": only, "--against": against, **page_outputs, "--plan": plan},
             "is for one machine, but --vary asks for several; leave one of them out",
         )
-        _tune_family(coll, topo, out, {**options, "nccl": nccl, "vary": vary, "ranks": group}, explain, json)
+        _tune_family(coll, topo, out, {**options, "nccl": nccl, "vary": vary, "ranks": group}, explain)
         return
     machine, members = arg.machine_and_group(topo, only, group)
     intact_machine = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
@@ -213,7 +213,7 @@ def tune_command(
     with show_progress() as progress:
         tuning = tune(target, machine, progress=progress, **options)
     written = _write_outputs(tuning, files, pictures)
-    emit(tuning.as_json(), _text_with_chart(tuning, explain, written), json)
+    emit(tuning.as_json(), _text_with_chart(tuning, explain, written))
     if not tuning.complete:
         raise StoppedEarly(INTERRUPTED)
     if not tuning.plans:
@@ -234,7 +234,7 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 
 def _tune_measured(
-    coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool, json: bool
+    coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool
 ) -> None:  # fmt: skip
     """Measure, print and write the result. Under mpiexec or srun only the first process prints and writes."""
     from antiphon.cli.measured_text import library_text, library_use, measured_text, use_text
@@ -247,19 +247,19 @@ def _tune_measured(
         result.save(out)
     use, text = (library_use, library_text) if options["library_only"] else (use_text, measured_text)
     written = [*written_lines(out), *(use(result, str(out)) if out is not None else [])]
-    emit(result.as_json(), "\n".join([text(result, explain), *written]), json)
+    emit(result.as_json(), "\n".join([text(result, explain), *written]))
     if result.interrupted:
         raise StoppedEarly(INTERRUPTED)
 
 
 def _tune_family(
-    coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool, json: bool
+    coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool
 ) -> None:  # fmt: skip
     """Tune a family of machines (--vary): print one table, and write a file for each machine."""
     with show_progress() as progress:
         family = tune_over(coll, topo, progress=progress, **options)
     written = written_lines(*family.save(out)) if out is not None else []
-    emit(family.as_json(), "\n".join([tunings_text(family, explain), *written]), json)
+    emit(family.as_json(), "\n".join([tunings_text(family, explain), *written]))
     if not family.complete:
         raise StoppedEarly(INTERRUPTED)
     if not any(tuning.plans for tuning in family.tunings.values()):

@@ -77,7 +77,6 @@ def verify_command(
     in_place: InPlace = None,
     collective: arg.WhichPlan = "",
     every: Every = False,
-    json: arg.Json = False,
 ) -> None:
     """Verify a plan and print the first error; exit code 1 if there is one.
 
@@ -98,11 +97,11 @@ def verify_command(
     not_run: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}  # keys of the JSON of a failure
     machine = arg.machine_or_none(topo, only)
     if is_frontier_file(plan_file):
-        return _verify_frontier(plan_file, json, machine is None and not (runtime or op or dtype))
+        return _verify_frontier(plan_file, machine is None and not (runtime or op or dtype))
     try:
         plans = load_plans(plan_file, machine, dead=())
     except Wrong as error:
-        emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **not_run}, f"WRONG: {error}", json)
+        emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **not_run}, f"WRONG: {error}")
         raise typer.Exit(1) from None
     if machine is not None and is_gpu_program_file(plan_file):
         machine = next(iter(plans.values())).topology  # without ranks that the file lacks
@@ -114,7 +113,7 @@ def verify_command(
     if verdict.fault is not None:
         kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
         where = f"without {verdict.dead}: {kind}" if verdict.dead else kind
-        emit({"ok": False, "fault": verdict.fault.as_dict(), **not_run}, f"WRONG: {where}{verdict.fault.message}", json)
+        emit({"ok": False, "fault": verdict.fault.as_dict(), **not_run}, f"WRONG: {where}{verdict.fault.message}")
         raise typer.Exit(1)
     claims = _claims_text(verdict)
     lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
@@ -140,7 +139,7 @@ def verify_command(
             )
         value |= {"will_run": any(row["runs"] for row in rows), "reasons": run_reasons(rows)}
         lines += _report_lines(runtime, rows, every)
-    emit(value, "\n".join(lines), json)
+    emit(value, "\n".join(lines))
     if value.get("will_run") is False:
         raise typer.Exit(1)
 
@@ -157,19 +156,19 @@ def _claims_text(verdict: PlanVerdict) -> str:
     return claims + (f"; so are the plans for {failures}" if verdict.failures else "")
 
 
-def _verify_frontier(path: Path, json: bool, as_it_stands: bool) -> None:
+def _verify_frontier(path: Path, as_it_stands: bool) -> None:
     """Check a frontier file, whose proofs are rechecked with or without --proof."""
     if not as_it_stands:
         raise Invalid("a frontier file is checked on its own machine, as it stands; leave out the other options")
     with working("checking a frontier"):
         verdict = check_frontier(path)
     if verdict.fault is not None:
-        emit({"ok": False, "fault": verdict.fault.as_dict()}, f"WRONG: {verdict.fault.message}", json)
+        emit({"ok": False, "fault": verdict.fault.as_dict()}, f"WRONG: {verdict.fault.message}")
         raise typer.Exit(1)
     evidence = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
     claims = "every figure recomputed, except those listed as stated"
     lines = paragraph(f"right: a frontier on {verdict.topology.name}: {claims}", "")
-    emit({"ok": True, "fault": None, **evidence}, "\n".join([*lines, *proofs_text(**evidence)]), json)
+    emit({"ok": True, "fault": None, **evidence}, "\n".join([*lines, *proofs_text(**evidence)]))
 
 
 def _recomputed_figures(plan: Plan) -> dict[str, Any]:
@@ -190,7 +189,6 @@ def check_command(
     in_place: InPlace = None,
     collective: arg.WhichPlan = "",
     every: Every = False,
-    json: arg.Json = False,
 ) -> None:
     """The old spelling of `verify --for`: will a runtime of GPUs really run this plan?
 
@@ -206,7 +204,7 @@ def check_command(
             in_place=in_place, collective=collective,
         )  # fmt: skip
     runs = any(row["runs"] for row in rows)
-    emit({"runs": runs, "files": rows}, "\n".join(_report_lines(runtime, rows, every)), json)
+    emit({"runs": runs, "files": rows}, "\n".join(_report_lines(runtime, rows, every)))
     if not runs:
         raise typer.Exit(1)
 

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.watching import watch
-from antiphon.cli.arguments import Json
-from antiphon.cli.output import dash, emit
+from antiphon.cli.output import JsonOutput, dash, emit
 from antiphon.show.columns import paragraph, table
 from antiphon.units import format_size, ranks_text
 
@@ -25,14 +24,14 @@ WatchFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="what ANTIPH
 Prometheus = Annotated[bool, typer.Option("--prometheus", help="print metrics in the text format of Prometheus")]
 
 
-def watch_command(folder: WatchFolder, prometheus: Prometheus = False, json: Json = False) -> None:
+def watch_command(folder: WatchFolder, prometheus: Prometheus = False) -> None:
     """Show the calls of a running job: schedules, times beside predictions, and waits for the slowest process.
 
     A terminal shows them until the job ends; otherwise they are printed once.
     """
     calls = watch(folder)
-    if prometheus or json or not sys.stdout.isatty():
-        emit(calls, metrics_text(calls) if prometheus else calls_text(calls), json)
+    if prometheus or JsonOutput.requested or not sys.stdout.isatty():
+        emit(calls, metrics_text(calls) if prometheus else calls_text(calls))
         return
     from rich.live import Live
     from rich.text import Text
