@@ -112,7 +112,26 @@ def test_programs_that_hang_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "cc": "", "gcc": "", "clang": "1.2.3", "nvcc": "",
     }  # fmt: skip
     assert [row["name"] for row in found["mpi"]] == ["mpiexec", "mpicc"]
+    assert {row["name"]: row["fault"] for row in found["mpi"]}["mpiexec"] == ""  # it hangs: no version, but there
+    assert {row["name"]: row["fault"] for row in found["compilers"]}["cc"] == "ends with -11"
     assert found["gpus"] == [{"vendor": "NVIDIA", "name": "NVIDIA H100 80GB HBM3", "driver": ""}]
+
+
+def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They serve no route, and lines that are no GPUs count for none."""
+    monkeypatch.setattr(inventory, "package_version", lambda name: "4.0" if name == "mpi4py" else "")
+    programs = {"nvidia-smi": "echo 'No devices, were found'; echo 'a,b'; echo '\xff, 5.1'", "cc": "echo cc 12.1"}
+    environment = machine(tmp_path, [], programs)
+    for name in ("mpiexec", "gcc"):
+        (tmp_path / "bin" / name).write_bytes(bytes(range(256)))
+        (tmp_path / "bin" / name).chmod(0o755)
+    found = look_here(str(tmp_path), environment)
+    assert found["gpus"] == []
+    assert {row["name"]: row["fault"] for row in (*found["mpi"], *found["compilers"])} == {
+        "mpiexec": "Exec format error", "cc": "", "gcc": "Exec format error",
+    }  # fmt: skip
+    missing = {row["route"]: row["missing"] for row in list_routes(found)}
+    assert missing["plans under an unchanged MPI program"] == "mpiexec"
 
 
 def test_names_and_drivers_are_those_of_nvidia_smi(tmp_path: Path) -> None:

@@ -195,6 +195,34 @@ def test_an_older_nccl_is_called_through(preload: Path, tmp_path: Path) -> None:
     assert old.errors == ""
 
 
+BOTH = RULE + "allreduce 0 - ring simple 2 2 1\n"
+RING = configured("allreduce", "RING_SIMPLE", 5, 2)
+
+
+def test_communicators_have_rules_of_their_own(job: Job) -> None:
+    """A communicator of four ranks on two hosts, and its halves, each on one."""
+    assert job(BOTH, CALLS * 3, "both") == [[TREE, RING] * 3] * 4
+    assert job(BOTH, CALLS * 3, "both", hosts="abab") == [[TREE, "ncclAllReduce"] * 3] * 4
+
+
+def test_all_communicators_of_a_group_are_checked(job: Job) -> None:
+    assert job(RULE, CALLS, "many") == [[TREE]] * 4
+
+
+def test_calls_in_a_group_and_by_threads(job: Job) -> None:
+    calls = [("allreduce", 10 * i, FLOAT32) for i in range(20)]
+    table = HEAD + "allreduce 0 399 tree ll 4 4 2\nallreduce 400 - ring ll128 0 4 2\n"
+    small, large = configured("allreduce", "TREE_LL+^TREE_LL128", 2, 4), configured("allreduce", "RING_LL128", 3)
+    assert job(table, calls, "grouped") == [[small] * 10 + [large] * 10] * 4
+    for lines in job(table, calls, "threads"):
+        assert sorted(lines) == sorted([small, large] * 40)
+
+
+def test_an_entry_that_this_nccl_lacks_is_called_through(preload: Path, tmp_path: Path) -> None:
+    job = Job(build_program(tmp_path / "part", "-DncclScatterConfig=ncclOtherConfig"), preload, tmp_path)
+    assert job(HEAD + "scatter 0 - auto auto 3 * *\n", [("scatter", 8, FLOAT32)]) == [["ncclScatter"]] * 4
+
+
 def test_a_table_for_the_tuner_serves_the_preload(job: Job) -> None:
     plan = antiphon.plan("allreduce", "full:ranks=4", planner="ring")
     options = {"unproven": True, "protocol": "simple", "channels": 6}

@@ -15,7 +15,7 @@
 
 #include "nccl_names.h"
 
-enum { MOST_RANKS = 16, MOST_SPLITS = 256, MOST_QUEUED = 16 };
+enum { MOST_RANKS = 16, MOST_SPLITS = 2048, MOST_QUEUED = 512 };
 
 struct ncclComm {
     int ranks, rank, members[MOST_RANKS]; /* numbers in the whole */

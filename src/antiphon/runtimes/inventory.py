@@ -2,8 +2,8 @@
 
 `look_here` reads Linux's files (processors, memory, GPUs, network cards), asks programs on PATH for their versions, and
 finds libraries by their file names and Python packages by their metadata. Nothing is imported or loaded, so a broken
-installation cannot crash the search. Programs run at the same time, each with a timeout; one that fails or hangs has
-no version.
+installation cannot crash the search. Programs run at the same time, each with a timeout; one that hangs has no version,
+and one that fails without a word has a `fault` and serves no route.
 
 `list_routes` turns that into routes. Here, a route is a use of Antiphon with its commands (such as plans under
 PyTorch), not a path of links. Routes that work come first, in the order in which to try them. `missing` names the first
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from antiphon.formats import lacks
-from antiphon.formats.probe.here import ethernet_speed, rdma_speed, read_text, run_program
+from antiphon.formats.probe.here import TOO_LONG, ethernet_speed, rdma_speed, read_text, run_program
 from antiphon.formats.probe.speeds import device_name
 from antiphon.registry import table
 
@@ -38,6 +38,8 @@ PROGRAMS = {
     "launchers": ("srun", "torchrun"),
     "compilers": ("cc", "gcc", "clang", "nvcc", "hipcc"),
 }
+# A line of nvidia-smi: name and version of the driver
+_GPU_LINE = re.compile(r"(?m)^([A-Za-z][\w ()/.+-]{0,80}), *([0-9]+(?:\.[0-9]+)+)[ \r]*$", re.ASCII)
 MPIS = {"Open MPI": "Open MPI|open-mpi|OpenRTE", "MPICH": "MPICH|HYDRA", "Intel MPI": r"Intel\(R\) MPI"}
 PACKAGES = (
     "numpy", "mpi4py", "torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "mscclpp", "cupy-cuda12x", "cupy-cuda13x",
@@ -70,10 +72,10 @@ def look_here(root: str = "/", environment: Mapping[str, str] | None = None) -> 
         smi_output = query.result()[0].decode("utf-8", "replace") if query else ""
     for kind in PROGRAMS:
         inventory[kind] = [row for (program_kind, _), row in zip(programs, rows, strict=True) if program_kind == kind]
-    if gpu_lines := [line.split(",") for line in smi_output.splitlines() if line.count(",") == 1]:
+    if gpu_lines := _GPU_LINE.findall(smi_output):
         amd_gpus = [gpu for gpu in inventory["gpus"] if gpu["vendor"] != "NVIDIA"]
         inventory["gpus"] = [
-            {"vendor": "NVIDIA", "name": n.strip(), "driver": d.strip()} for n, d in gpu_lines
+            {"vendor": "NVIDIA", "name": name.strip(), "driver": driver} for name, driver in gpu_lines
         ] + amd_gpus
     inventory["packages"] = {name: version for name in PACKAGES if (version := package_version(name))}
     inventory["libraries"] = _find_libraries(Path(root), variables.get("LD_LIBRARY_PATH", ""))
@@ -127,12 +129,19 @@ def _read_cards(classes: Path) -> list[dict[str, Any]]:
 
 
 def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
-    """Return a program with the version that it prints; torchrun is not run, as it loads all of PyTorch."""
+    """Return a program with the version that it prints; torchrun is not run, as it loads all of PyTorch.
+
+    `fault`: why it printed nothing, if it neither hung nor succeeded.
+    """
     place = shutil.which(name, path=path) or name
-    printed = "" if name == "torchrun" else run_program((place, "--version"), TIMEOUT)[0].decode("utf-8", "replace")
+    output, why = (b"", "") if name == "torchrun" else run_program((place, "--version"), TIMEOUT)
+    printed, fault = output.decode("utf-8", "replace"), "" if output or why == TOO_LONG else why
     version = re.search(r"\b([0-9]+\.[0-9]+[0-9.]*)", printed)
     makers = [maker for maker, pattern in MPIS.items() if re.search(pattern, printed)] if kind == "mpi" else []
-    return {"name": name, "by": makers[0] if makers else "", "version": version[1] if version else "", "path": place}
+    return {
+        "name": name, "by": makers[0] if makers else "", "version": version[1] if version else "", "path": place,
+        "fault": fault,
+    }  # fmt: skip
 
 
 def package_version(name: str) -> str:
@@ -150,7 +159,7 @@ def _find_libraries(root: Path, search_path: str) -> list[dict[str, str]]:
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for folder in folders:
         for name, pattern in LIBRARIES.items():
-            for path in sorted(glob(f"{folder}/{pattern}")):
+            for path in filter(os.path.isfile, sorted(glob(f"{folder}/{pattern}"))):
                 real = os.path.realpath(path)
                 version = real.partition(".so.")[2]
                 if name == "NCCL" and "/nvidia/nccl/" in real:
@@ -170,13 +179,16 @@ class Route(NamedTuple):
 
 def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the routes with what is missing, those that work here first, for GPUs before others."""
-    packages, compilers = inventory["packages"], {row["name"] for row in inventory["compilers"]}
+    packages = inventory["packages"]
+    compilers, launchers = (
+        {row["name"] for row in inventory[kind] if not row["fault"]} for kind in ("compilers", "mpi")
+    )
     libraries = {row["name"] for row in inventory["libraries"]}
     nvidia, amd = (
         {f"{vendor} GPUs": any(gpu["vendor"] == vendor for gpu in inventory["gpus"])} for vendor in VENDORS.values()
     )
     compiler = {"a C compiler": bool(compilers & {"cc", "gcc", "clang"})}
-    mpi = {"mpiexec": bool(inventory["mpi"]), "mpi4py": "mpi4py" in packages, **compiler}
+    mpi = {"mpiexec": bool(launchers & {"mpiexec", "mpirun"}), "mpi4py": "mpi4py" in packages, **compiler}
     nccl = {"NCCL": "NCCL" in libraries or any(name.startswith("nvidia-nccl") for name in packages)}
     rccl = {"RCCL": "RCCL" in libraries}
     mscclpp = {"MSCCL++": "MSCCL++" in libraries or "mscclpp" in packages}

@@ -36,6 +36,7 @@ from antiphon.formats.probe.table import SOURCES, read
 
 SYSFS = "/sys"
 PROGRAM_TIMEOUT = 60.0  # seconds
+TOO_LONG = "takes too long"  # why a program failed that was stopped
 _MAX_OUTPUT = 2**24  # bytes read of a program's output
 _NVIDIA, _AMD = "0x10de", "0x1002"  # PCI identifiers of the vendors
 _XGMI = "11"  # type of an xGMI link in the topology of AMD's driver (KFD, HSA_IOLINK_TYPE_XGMI)
@@ -92,7 +93,7 @@ def run_program(command: tuple[str, ...], timeout: float = PROGRAM_TIMEOUT) -> t
     try:
         process = subprocess.run(command, capture_output=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return b"", str(getattr(error, "strerror", "") or "takes too long")
+        return b"", str(getattr(error, "strerror", "") or TOO_LONG)
     if process.returncode:
         lines = (process.stderr or process.stdout).decode("utf-8", "replace").strip().splitlines()
         return process.stdout[:_MAX_OUTPUT], (lines[-1][:200] if lines else f"ends with {process.returncode}")

@@ -15,7 +15,8 @@
  * have the same table, and equally many ranks on each host, is checked when the communicator is made, with two calls of
  * ncclCommSplit: by host (the size of the new communicator is the number of local ranks), then by a hash of table and that
  * number (the size is that of the whole only if all agree). Without agreement every call is called through, and rank 0 prints a
- * message. Nonblocking communicators, which are not ready when that check would run, and those of one rank are called through.
+ * message. Nonblocking communicators, which are not ready when that check would run, those of one rank, and those of
+ * ncclCommShrink and ncclCommGrow are called through.
  *
  * NCCL falls back to its own choice if it cannot follow a rule (forceAlgSelection is 0). The profiler tag of a call is the line
  * number of its rule in the table.
@@ -33,9 +34,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* MAX_PENDING: communicators made in one group that are checked; more are called through. FIRST_WITH_PROTOCOLS: from NCCL 2.32.0
- * on selections may name a protocol. POLICY_ZERO: NCCL_CTA_POLICY_ZERO, copy engines. */
-enum { MAX_PENDING = 256, FIRST_WITH_PROTOCOLS = 23200, POLICY_ZERO = 2 };
+/* FIRST_WITH_PROTOCOLS: from NCCL 2.32.0 on selections may name a protocol. POLICY_ZERO: NCCL_CTA_POLICY_ZERO, copy engines. */
+enum { FIRST_WITH_PROTOCOLS = 23200, POLICY_ZERO = 2 };
 
 /* A communicator that agreed on the table, with the rules for its ranks and nodes. */
 typedef struct chooser {
@@ -55,9 +55,12 @@ static struct {
 static chooser *choosers;
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
-static __thread struct { /* communicators made in an open group; NCCL fills in the handles when it ends */
-    ncclComm_t *comms[MAX_PENDING];
-    int count, depth, inside; /* inside: > 0 within a function of NCCL that makes communicators, which may call another one */
+/* Communicators made in an open group, with no limit: a rank that left some out would not answer the others. NCCL fills in the
+ * handles when the group ends. */
+static __thread struct {
+    ncclComm_t **comms;
+    int count, capacity, depth;
+    int inside; /* > 0 within a function of NCCL that makes communicators, which may call another one */
 } pending;
 
 /* ---- NCCL itself, the next library of each name ---- */
@@ -73,9 +76,9 @@ static struct {
 
 #define FIND(name) (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 
-/* The next library's function of this name; found once. */
+/* The next library's function of this name; found once. Atomic, as several threads may be the first to call it. */
 #define NEXT(name) \
-    static __typeof__(name) *next; \
+    static _Atomic(__typeof__(name) *) next; \
     if (!next && !(next = FIND(name))) return ncclSystemError
 
 /* Adds bytes to a hash. */
@@ -157,18 +160,20 @@ static ncclResult_t count_same_color(ncclComm_t *comms, const uint64_t *colors, 
  * this host, `alike` those with the same table and the same `local`. */
 static void agree_on_table(ncclComm_t *comms, int count) {
     char host[512] = "", boot[64] = "";
-    uint64_t colors[MAX_PENDING] = {0};
-    int local[MAX_PENDING], alike[MAX_PENDING], ranks, rank;
+    int ranks, rank;
+    uint64_t *colors = malloc((size_t)count * (sizeof *colors + 2 * sizeof(int)));
+    if (!colors) return;
+    int *local = (int *)(colors + count), *alike = local + count;
     int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC); /* hosts may share a name */
     if (file >= 0 && read(file, boot, sizeof boot - 1) < 0) boot[0] = 0;
     if (file >= 0) close(file);
     gethostname(host, sizeof host - 1);
     uint64_t host_color = hash_bytes(boot, strlen(boot), hash_bytes(host, strlen(host), 14695981039346656037ull));
     for (int i = 0; i < count; i++) colors[i] = host_color;
-    if (count_same_color(comms, colors, local, count) != ncclSuccess) return;
+    ncclResult_t result = count_same_color(comms, colors, local, count);
     for (int i = 0; i < count; i++) colors[i] = hash_bytes((const char *)&local[i], sizeof local[i], table.hash);
-    if (count_same_color(comms, colors, alike, count) != ncclSuccess) return;
-    for (int i = 0; i < count; i++) {
+    if (result == ncclSuccess) result = count_same_color(comms, colors, alike, count);
+    for (int i = 0; result == ncclSuccess && i < count; i++) {
         if (nccl.count(comms[i], &ranks) != ncclSuccess || nccl.rank(comms[i], &rank) != ncclSuccess) continue;
         if (local[i] > 0 && alike[i] == ranks && ranks % local[i] == 0)
             remember_communicator(comms[i], ranks, ranks / local[i]);
@@ -176,6 +181,7 @@ static void agree_on_table(ncclComm_t *comms, int count) {
             fprintf(stderr, "antiphon: the %d ranks of a communicator have different tables, or hosts have different numbers "
                     "of them; NCCL chooses by itself there\n", ranks);
     }
+    free(colors);
 }
 
 /* Check these communicators, now or at the end of the group. `ranks`: of each (0: not known); `config`: the caller's, which may
@@ -184,8 +190,19 @@ static void add_communicators(ncclComm_t *comms, int count, int ranks, const ncc
     const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* overrides the configuration */
     int blocks = blocking && *blocking ? atoi(blocking) : !config || config->blocking;
     if (!table.usable || ranks == 1 || !blocks) return;
-    if (!pending.depth && count <= MAX_PENDING) agree_on_table(comms, count);
-    for (int i = 0; pending.depth && i < count && pending.count < MAX_PENDING; i++) pending.comms[pending.count++] = &comms[i];
+    if (!pending.depth) {
+        agree_on_table(comms, count);
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        if (pending.count == pending.capacity) {
+            int capacity = 2 * pending.capacity + 16;
+            ncclComm_t **larger = realloc(pending.comms, (size_t)capacity * sizeof *larger);
+            if (!larger) return;
+            pending.comms = larger, pending.capacity = capacity;
+        }
+        pending.comms[pending.count++] = &comms[i];
+    }
 }
 
 EXPORT ncclResult_t ncclGroupStart(void) {
@@ -199,12 +216,14 @@ EXPORT ncclResult_t ncclGroupEnd(void) {
     ncclResult_t result = next();
     if (pending.depth) pending.depth--;
     if (pending.depth || !pending.count) return result;
-    ncclComm_t comms[MAX_PENDING];
+    ncclComm_t *comms = malloc((size_t)pending.count * sizeof *comms);
     int count = 0;
-    for (int i = 0; i < pending.count; i++)
+    for (int i = 0; comms && i < pending.count; i++)
         if (*pending.comms[i]) comms[count++] = *pending.comms[i];
-    pending.count = 0;
+    free(pending.comms);
+    pending.comms = NULL, pending.count = pending.capacity = 0;
     if (result == ncclSuccess && count) agree_on_table(comms, count);
+    free(comms);
     return result;
 }
 
@@ -313,12 +332,12 @@ static int choose_configuration(ncclComm_t communicator, int collective, size_t 
  * arguments. */
 #define COLLECTIVE(name, number, counts_block, parameters, ...) \
     EXPORT ncclResult_t name parameters { \
-        static __typeof__(name##Config) *configured; \
+        static _Atomic(__typeof__(name##Config) *) configured; \
         ncclCollConfig_t config; \
         NEXT(name); \
         if (!choose_configuration(comm, number, count, type, counts_block, &config)) return next(__VA_ARGS__); \
-        if (!configured && !(configured = FIND(name##Config))) return ncclSystemError; \
-        return configured(__VA_ARGS__, &config); \
+        if (!configured) configured = FIND(name##Config); \
+        return configured ? configured(__VA_ARGS__, &config) : next(__VA_ARGS__); \
     }
 
 /* Common to all: parameters for the data, parameters for communicator and stream, arguments for the data. */
