@@ -313,9 +313,9 @@ def test_a_sweep_runs_every_setting_once_and_goes_on_where_it_stopped(
         Path("logs", name).unlink()
     limits, log_run = list[float](), nccl_sweep.log_run
 
-    def limited(*arguments: Any) -> Any:
-        limits.append(arguments[3])
-        return log_run(*arguments)
+    def limited(words: Any, variables: Any, path: Path, limit: float) -> None:
+        limits.append(limit)
+        log_run(words, variables, path, limit)
 
     monkeypatch.setattr(nccl_sweep, "log_run", limited)
     assert settings(sweep()) == settings(result)
@@ -371,12 +371,12 @@ def test_commands_that_measure_nothing(
 def test_ctrl_c_keeps_the_logs(benchmark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_run, count = nccl_sweep.log_run, 0
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> None:
         nonlocal count
         count += 1
         if count == 4:
             raise KeyboardInterrupt
-        log_run(*arguments)
+        log_run(*arguments, **named)
 
     monkeypatch.setattr(nccl_sweep, "log_run", interrupted)
     search = antiphon.Search(workers="none")

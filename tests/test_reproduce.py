@@ -149,8 +149,10 @@ def test_better_ones_are_looked_for() -> None:
 def made_otherwise(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Whatever a family makes from now on is so."""
     make, frontier = Family.make, Family.frontier
-    monkeypatch.setattr(Family, "make", lambda *given: replace(make(*given), **changes))
-    monkeypatch.setattr(Family, "frontier", lambda *given: [replace(one, **changes) for one in frontier(*given)])
+    monkeypatch.setattr(Family, "make", lambda *given, **named: replace(make(*given, **named), **changes))
+    monkeypatch.setattr(
+        Family, "frontier", lambda *given, **named: [replace(one, **changes) for one in frontier(*given, **named)]
+    )
 
 
 def test_what_an_engine_alone_says_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:

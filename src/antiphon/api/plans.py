@@ -387,7 +387,7 @@ def verify(
         # dead=(): those for the intact machine, even if $ANTIPHON_DEAD is set; `check_failures` checks the others
         plans = list(_inputs.plans(plan, dead=()).values())
     except Wrong as error:  # a file of another program, executed as it stands
-        return Report(None, Fault(error.kind, str(error)), will_run=False if runtime else None)
+        return Report(topology=None, fault=Fault(error.kind, str(error)), will_run=False if runtime else None)
     verdict = check_plans(plans, machine, proof=proof, **data)
     if machine is None and _inputs.is_path(plan):
         verdict = check_failures(verdict, plan, proof=proof, **data)

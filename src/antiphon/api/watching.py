@@ -57,6 +57,10 @@ def _predict_call(table: str, kind: str, ranks: int, schedule: str, nbytes: int)
         for plan in filter(None, plans):
             for entry in plan.entries if nbytes and len(plan.collective.members) == ranks else ():
                 if page_label(entry)[:_MAX_NAME] == schedule:
-                    alone = Plan(plan.topology, plan.collective, (Entry(0, None, entry.schedule, entry.claims),))
+                    alone = Plan(
+                        plan.topology,
+                        plan.collective,
+                        (Entry(start=0, stop=None, schedule=entry.schedule, claims=entry.claims),),
+                    )
                     return float(predict(alone, nbytes)[0]["seconds"])
     return None

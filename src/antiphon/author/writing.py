@@ -85,7 +85,7 @@ class Places:
         ...     print(w[0, "input", 0].copy_to(1).copy_to(2))
         w[2, 'output', 0]
         """
-        return self._writing._send_places(self, True, rank, buffer, index, via)
+        return self._writing._send_places(self, copy=True, to=rank, buffer=buffer, index=index, via=via)
 
     def reduce_to(
         self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
@@ -103,7 +103,7 @@ class Places:
         Places
             The places at the destination.
         """
-        return self._writing._send_places(self, False, rank, buffer, index, via)
+        return self._writing._send_places(self, copy=False, to=rank, buffer=buffer, index=index, via=via)
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -165,7 +165,7 @@ class Writing:
         self._rows: list[Row] = []
         self._scratch_chunks: dict[PlaceKey, int] = {}  # the chunk at each place of scratch
         self._with_function: CodeType | None = None  # code of the user's function that holds the block, for lines
-        self._line = Line("", 0)
+        self._line = Line(file="", number=0)
         self._open = self._ended = False
         self._step_rows: StepRows | None = None  # the rows of the step that is being written as a whole
         # The line of a w.together() or w.joint() whose `with` has not begun yet
@@ -215,7 +215,7 @@ class Writing:
         self._need_end("plan")
         self._check_schedule()
         claims = {"planner": WRITTEN, **measure(self.schedule, self.topology)}
-        return Plan(self.topology, self.collective, (Entry(0, None, self.schedule, claims),))
+        return Plan(self.topology, self.collective, (Entry(start=0, stop=None, schedule=self.schedule, claims=claims),))
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -276,7 +276,7 @@ class Writing:
         if self._step_rows is not None and not joint:
             raise self._make_error("all of a step is together already; leave out w.together() here")
         if self._step_rows is None:
-            self._begin_step(None)
+            self._begin_step(step=None)
         if joint:
             self._joint, self._joints = self._joints, self._joints + 1
 

@@ -214,9 +214,9 @@ def check(file):
     twice = any(len(dict(side)) < len(side) for _, *sides in file["blocks"] for side in sides)
     require(not twice, "blocks: a rank is named twice")
     steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))
-    (budget,), value = evaluate(machine, blocks, file["bandwidth"]["dual"], 0)
+    (budget,), value = evaluate(machine, blocks, file["bandwidth"]["dual"], steps=0)
     inverse = Fraction(value) / budget / weight_of(blocks)
-    largest = max(weight_of(blocks), weight_of(blocks, 2))
+    largest = max(weight_of(blocks), weight_of(blocks, side=2))
     nbytes_weight = file.get("nbytes_weight", largest)  # joint collectives: the largest buffer of a group
     require(type(nbytes_weight) is int and 0 < nbytes_weight <= largest, "nbytes_weight: no buffer has this weight")
     rate = machine.unit * nbytes_weight / (inverse * weight_of(blocks))

@@ -162,7 +162,7 @@ def layout(value: object) -> bytes:
 
     Columns may be arrays: each becomes text before the next is read, as a list takes eight times its text.
     """
-    return b"".join(_lay_out(value, 0))
+    return b"".join(_lay_out(value, depth=0))
 
 
 def _lay_out(value: object, depth: int) -> list[bytes]:
@@ -263,7 +263,7 @@ def _line_and_column(data: bytes, at: int) -> str:
 
 def _find_value(data: bytes, path: list[str | int]) -> int | None:
     """Return where the value at a path begins, or None."""
-    at: int | None = _past_space(data, 0)
+    at: int | None = _past_space(data, at=0)
     for step in path:
         at = _find_child(data, at, step) if at is not None else None
     return at

@@ -386,7 +386,11 @@ def _compute_timing(schedule: Schedule, topology: Topology) -> _Timing:
     """
     if _is_long(schedule):
         return _time_long(schedule, topology)
-    return _Timing(_compute_line(traffic_of(schedule, topology), _uniform_pieces(schedule), topology), None, None)
+    return _Timing(
+        _compute_line(traffic_of(schedule, topology), _uniform_pieces(schedule), topology),
+        latency_columns=None,
+        totals=None,
+    )
 
 
 def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
@@ -404,7 +408,7 @@ def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
         pattern_index = np.searchsorted(patterns.step, traffic.unpipelined.step)
         totals = _add_totals(totals, traffic, patterns.count[pattern_index])
         latency[np.searchsorted(patterns.step, traffic.unpipelined.window_step)] = traffic.latency_on(topology)
-        line = _compute_line(traffic, 1, topology)
+        line = _compute_line(traffic, pieces=1, topology=topology)
         busy = np.flatnonzero(line.resource >= 0)
         pattern_index = np.searchsorted(patterns.step, concat_ranges(line.begin[busy], line.length[busy]))
         time_index[pattern_index] = np.repeat(busy + len(seconds), line.length[busy])
@@ -500,7 +504,7 @@ def _compute_line(traffic: _Traffic, pieces: int, topology: Topology) -> Timelin
     envelopes = traffic.envelopes(resources.class_of, pieces)
     if not envelopes.by_class:
         nothing = np.zeros(0, np.int64)
-        return Timeline(nothing, nothing, (), nothing)
+        return Timeline(nothing, nothing, seconds=(), resource=nothing)
     # Compare loads of different capacities without fractions: scale each by common / capacity.
     common = math.lcm(*resources.capacity)
     best: Exact = np.zeros(len(envelopes.marks), object)
@@ -520,7 +524,7 @@ def compute_envelopes(total: Loads, pieces: int, class_of: Ints) -> _Envelopes:
     """Return the envelope of the staircases of all resources, per class of equal capacity."""
     resource, begin, end, load = build_staircase(total.resource, total.step, total.window * pieces, total.load)
     if not len(resource):
-        return _Envelopes(np.zeros(0, np.int64), ())
+        return _Envelopes(np.zeros(0, np.int64), by_class=())
     # Between two neighbouring marks no load changes.
     marks = distinct(np.concatenate([begin, end]), int(end.max()) + 1)
     resource, begin, end, load = merge_equal_runs(resource, begin, end, load)

@@ -124,7 +124,7 @@ class Plan(Explorable):
     @staticmethod
     def of(topology: Topology, schedule: Schedule, claims: Mapping[str, Any] | None = None) -> Plan:
         """Return a plan of one schedule for all sizes."""
-        return Plan(topology, schedule.collective, (Entry(0, None, schedule, claims or {}),))
+        return Plan(topology, schedule.collective, (Entry(start=0, stop=None, schedule=schedule, claims=claims or {}),))
 
     @cached_property
     def chooser(self) -> SizeChooser[Entry]:
@@ -156,7 +156,7 @@ def check_plain(value: object, label: str) -> None:
     """
     if not isinstance(value, Mapping):
         raise Invalid(f"{label}: expected an object, got {quote(value)}")
-    fault = _not_plain(value, 0)
+    fault = _not_plain(value, depth=0)
     if fault is not None:
         raise Invalid(f"{label}: {fault[1]}" if fault[0] is None else f"{label}{fault[0]}: {fault[1]}")
 

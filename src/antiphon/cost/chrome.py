@@ -37,8 +37,8 @@ class TraceWriter:
 
     def process(self, pid: int, name: str) -> None:
         """Name a process; processes are shown in the order of their pids."""
-        self._add_name("process_name", pid, 0, name)
-        self._add_order("process_sort_index", pid, 0, pid)
+        self._add_name("process_name", pid, tid=0, name=name)
+        self._add_order("process_sort_index", pid, tid=0, position=pid)
 
     def line(self, pid: int, name: str, tid: int | None = None) -> int:
         """Add a line to a process and return its tid, by which events refer to it; lines are shown in the order in

@@ -99,8 +99,8 @@ def costs_on(gpu: CallFigures) -> dict[str, LoweringCosts]:
         return {}
     launch, flight, share = gpu.launch, gpu.hop[LL], gpu.share[SIMPLE]
     costs = {
-        KERNEL: LoweringCosts(launch, gpu.hop[SIMPLE], 0.0, share),
-        STEPS: LoweringCosts(0.0, launch + flight, 0.0, share),
+        KERNEL: LoweringCosts(launch, gpu.hop[SIMPLE], copy=0.0, share=share),
+        STEPS: LoweringCosts(start=0.0, step=launch + flight, copy=0.0, share=share),
     }
     if gpu.copies is not None:
         costs[COPIES] = LoweringCosts(launch, launch, gpu.copies.latency, gpu.copies.share)

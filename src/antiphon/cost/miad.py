@@ -109,7 +109,7 @@ class Miad:
             self._run_final()
             return
         while size > self._min_size:
-            size = max(self._round_above(size - self._decrement, 0), self._min_size)
+            size = max(self._round_above(size - self._decrement, above=0), self._min_size)
             if size not in self.medians:
                 self._size = size
                 return

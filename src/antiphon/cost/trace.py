@@ -186,7 +186,7 @@ def _write_path(writer: TraceWriter, passages: Sequence[Passage]) -> None:
     for passage in passages:
         begin = max(end, passage.sent[0])
         end = max(begin, passage.received[1])
-        writer.add_interval("critical", passage.title, (PATH, tid), (begin, end), passage.facts, True)
+        writer.add_interval("critical", passage.title, (PATH, tid), (begin, end), passage.facts, marked=True)
 
 
 def _write_counters(writer: TraceWriter, busy: Utilisation, topology: Topology) -> None:

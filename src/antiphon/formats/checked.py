@@ -26,9 +26,11 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
     try:
         files = writer.load()({plan.collective.kind: plan} if writer.can.tables else plan, **format_options(runtime))
     except Unsupported as error:
-        return [_result_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
+        return [
+            _result_row(name="", findings=[Finding("refused", str(error), "choose another planner, or fewer chunks")])
+        ]
     except NotFound as error:
-        return [_result_row("", [Finding("refused", str(error), "leave it to the library")])]
+        return [_result_row(name="", findings=[Finding("refused", str(error), "leave it to the library")])]
     plan_files = {name: contents for name, contents in files.items() if not name.endswith(".py")}
     return [
         check_file(contents if isinstance(contents, bytes) else b"".join(contents), name, runtime, call)

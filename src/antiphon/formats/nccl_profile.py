@@ -89,11 +89,11 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTra
     group_ranks = Counter(group for calls in ranks.values() for group in {call[4] for call in calls})
     recordings = []
     for rank, calls in ranks.items():
-        groups = {group: ProcessGroup(group, group_ranks[group], ()) for *_, group in calls}
+        groups = {group: ProcessGroup(group, group_ranks[group], members=()) for *_, group in calls}
         # A call runs from the moment at which it is called; the lane is the communicator; there is one training step.
         collectives = [
             RankCall(
-                kind, nbytes * (group_ranks[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0
+                kind, nbytes * (group_ranks[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, step=0
             )
             for begin, end, kind, nbytes, group in sorted(calls)
         ]
@@ -114,7 +114,9 @@ def _build_trace(rank: int, groups: Mapping[str, ProcessGroup], collectives: Seq
     """Return the trace of a rank that waits for each collective, from the first begin to the last end."""
     span = (min(collective.start for collective in collectives), max(collective.end for collective in collectives))
     waits = [(collective.start, collective.end, position) for position, collective in enumerate(collectives)]
-    return RankTrace(rank, "", groups, [span], collectives, waits, gradients=(), notes=[NOTE])
+    return RankTrace(
+        rank, host="", groups=groups, steps=[span], calls=collectives, waits=waits, gradients=(), notes=[NOTE]
+    )
 
 
 # ---- the Inspector ----
@@ -207,11 +209,11 @@ def _trace_of_records(rank: int, records: Sequence[_Record]) -> RankTrace:
 
     for record in sorted(records, key=sort_key):
         group = record.header.id
-        groups.setdefault(group, ProcessGroup(group, record.header.n_ranks, ()))
+        groups.setdefault(group, ProcessGroup(group, record.header.n_ranks, members=()))
         performance, stamps = record.coll_perf, record.coll_perf.event_trace_ts
         begin = max(now, stamps.coll_start_ts * _US) if has_stamps and stamps else now
         now = begin + performance.coll_exec_time_us * _US
         collectives.append(
-            RankCall(KINDS[performance.coll], performance.coll_msg_size_bytes, group, begin, begin, now, group, 0)
+            RankCall(KINDS[performance.coll], performance.coll_msg_size_bytes, group, begin, begin, now, group, step=0)
         )
     return _build_trace(rank, groups, collectives)

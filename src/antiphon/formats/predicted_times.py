@@ -54,7 +54,14 @@ class PredictedTimes:
                 factor = float(speedup or 0) if library else 0.0
                 library_seconds = _library_times(plan, nbytes, seconds * factor)
                 return PredictedTimes(nbytes, seconds, factor, library.upper(), by_protocol, library_seconds)
-        return PredictedTimes(0, 1.0, 0.0, "", lambda nbytes: {}, lambda nbytes: 0.0)
+        return PredictedTimes(
+            tuned_bytes=0,
+            seconds=1.0,
+            speedup=0.0,
+            library="",
+            by_protocol=lambda nbytes: {},
+            library_seconds=lambda nbytes: 0.0,
+        )
 
     def fastest_protocol(self, nbytes: int) -> str:
         """Return the fastest protocol at a size, "" if nothing is known."""

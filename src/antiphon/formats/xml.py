@@ -90,8 +90,8 @@ def read_xml(
                 if not number and encoding(block).startswith("UTF-32"):
                     raise Invalid(_UNREAD_ENCODING.format("UTF-32"))  # expat would report malformed XML
                 _check_attributes(block)
-                parser.Parse(block, False)
-            parser.Parse(b"", True)
+                parser.Parse(block, False)  # noqa: FBT003 (not the last block)
+            parser.Parse(b"", True)  # noqa: FBT003 (the end)
         except expat.ExpatError as error:
             raise Invalid(
                 f"line {error.lineno}, column {error.offset + 1}: is not well-formed XML: "

@@ -55,7 +55,7 @@ def run_here(
         seconds, begin = terms.seconds(job), time.process_time()
         try:
             with interrupted_after(seconds, _AskedToEnd if terms.grace else _KilledError):
-                result = result_of(*outcome_of(partial(_work, terms, interrupts), job, messages.append, None))
+                result = result_of(*outcome_of(partial(_work, terms, interrupts), job, messages.append, memory=None))
         except (_AskedToEnd, _KilledError):  # between the end of the job and that of its budget
             result = stopped_error(seconds)
         for message in messages:

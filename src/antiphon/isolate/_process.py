@@ -296,7 +296,7 @@ def end_threads_of_solvers() -> None:
     core = sys.modules.get("scipy.optimize._highspy._core")
     end = None if core is None else _end_of_threads(core)
     if end is not None:
-        end(True)
+        end(True)  # noqa: FBT003 (wait for them)
 
 
 def _end_of_threads(core: Any) -> Callable[[bool], None] | None:

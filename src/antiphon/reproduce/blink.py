@@ -124,7 +124,7 @@ def _weight_rows() -> Iterator[Row]:
     """
     box = topology("dgx1v")
     machine = directed_machine(box, unit=box.unit)
-    packings = {epsilon: blink_broadcast(machine, 0, epsilon=epsilon) for epsilon in EPSILONS}
+    packings = {epsilon: blink_broadcast(machine, root=0, epsilon=epsilon) for epsilon in EPSILONS}
     default_packing = packings[0.05]
     is_near_optimum = all(
         packing.packed_rate >= (1 - Fraction(str(epsilon))) * packing.optimum for epsilon, packing in packings.items()
@@ -268,8 +268,8 @@ def machine_rows(name: str, kind: str, full_plans: list[RatedPlan]) -> Iterator[
     rate = fewest.rate / box.unit
     weights = join_rates(tree.rate / box.unit for tree in fewest.trees)
     yield row(
-        f"{name} {kind}, fewest within 5 %", None, {"trees": len(fewest.trees), "rate": str(rate)},
-        MIN_SHARE <= rate / optimum <= 1 and fewest.proved, note=f"{fewest.describe()}; weights {weights}",
+        f"{name} {kind}, fewest within 5 %", published=None, ours={"trees": len(fewest.trees), "rate": str(rate)},
+        ok=MIN_SHARE <= rate / optimum <= 1 and fewest.proved, note=f"{fewest.describe()}; weights {weights}",
         engine="trees", proof=proof,
     )  # fmt: skip
 
@@ -277,7 +277,7 @@ def machine_rows(name: str, kind: str, full_plans: list[RatedPlan]) -> Iterator[
 def _fewest_trees(box: Topology, kind: str) -> Fewest:
     """Return the fewest trees whose rate is at least 95 % of the optimum."""
     if kind == "broadcast":
-        return fewest_broadcast(directed_machine(box), 0, loss=RATE_LOSS)
+        return fewest_broadcast(directed_machine(box), root=0, loss=RATE_LOSS)
     return fewest_spanning(undirected_machine(box), loss=RATE_LOSS)
 
 

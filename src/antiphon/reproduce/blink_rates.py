@@ -27,7 +27,7 @@ PCIE = Fraction(1, 2)  # of a link: the rate of a ring over PCIe (5.1)
 
 def collective_from_rank_0(kind: str, ranks: int) -> Collective:
     """Return the collective, with root 0 if it has a root; on symmetric links every root has the same rate."""
-    return Collective(kind, ranks, (), (0,) if kind in ROOTED else ())
+    return Collective(kind, ranks, members=(), roots=(0,) if kind in ROOTED else ())
 
 
 def rate_bound(machine: Topology, kind: str) -> tuple[Fraction, Bound]:

@@ -122,7 +122,7 @@ def _fit_any_parameters() -> Row:
             cells[servers, TABLE3_PLANS[servers] if algorithm == "GenTree" else algorithm] = seconds
     fit = least_error(cells, TABLE3_SIZE, GENMODEL, W_T)
     return row(
-        "all times, with any parameters", None, {"least_greatest_error": round(fit.error, 4)}, True,
+        "all times, with any parameters", published=None, ours={"least_greatest_error": round(fit.error, 4)}, ok=True,
         note=f"no parameters from 0 on, with w_t = {W_T} as the paper says, bring GenModel nearer to all "
         f"{len(cells)} times: they contradict it among themselves by more than {NEAR:.0%}".replace("%", " %"),
         engine="linear program",
@@ -148,9 +148,9 @@ def table4() -> Iterator[Row]:
         plans = [
             verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in PIECE_COUNTS
         ]
-        by_depth = [predict_times(schedule, machine, TABLE4_SIZES, PLAIN_MODEL, None) for schedule in plans]
+        by_depth = [predict_times(schedule, machine, TABLE4_SIZES, PLAIN_MODEL, profile=None) for schedule in plans]
         ours = {size: min(seconds[size] for seconds in by_depth) for size in TABLE4_SIZES}
-        nccl = predict_times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN_MODEL, None)
+        nccl = predict_times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN_MODEL, profile=None)
         gains[gpus] = {size: nccl[size] / ours[size] for size in TABLE4_SIZES}
         published_seconds = {name: dict(zip(TABLE4_SIZES, seconds, strict=True)) for name, seconds in published.items()}
         ratio = {size: published_seconds["NCCL"][size] / published_seconds["GenTree"][size] for size in TABLE4_SIZES}

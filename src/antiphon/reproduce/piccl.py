@@ -139,7 +139,7 @@ def _show_other_orders(plans: Plans) -> Row:
             curve = _speedup_curve(plans, f"{PACKETS},order={order},contention={contention}")
             ours[f"{order}, contention {contention}"] = _by_size(curve, FIGURE4_SIZES, FIGURE4_SHOWN)
     return row(
-        "if rounds need not end before the next begin", None, ours, True,
+        "if rounds need not end before the next begin", published=None, ours=ours, ok=True,
         note="for comparison: the rows above are of blocking rounds (order=rounds). Where each level has a stream of "
         "its own, or data alone are waited for, rounds within and between nodes overlap, and k-ring stays ahead",
         engine="kring, loggp",

@@ -58,9 +58,9 @@ class Family:
     plain: int
 
 
-KRING = Family("k-ring", kring, 1)
-RECMULT = Family("recursive multiplying", recmult, 2)
-PERMUTED = Family("permuted recursive multiplying", permrecmult, 2)
+KRING = Family("k-ring", kring, plain=1)
+RECMULT = Family("recursive multiplying", recmult, plain=2)
+PERMUTED = Family("permuted recursive multiplying", permrecmult, plain=2)
 FAMILIES = (KRING, RECMULT, PERMUTED)
 
 

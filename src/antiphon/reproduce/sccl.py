@@ -100,7 +100,7 @@ def _find_better_forms(family: Family, algorithms: list[Synthesized], max_steps:
     """
     if any(a.steps <= max_steps and (a.ratio == family.limits().inverse or not a.composed) for a in algorithms):
         return []
-    return family.frontier(None, max_steps)  # None: any number of rounds
+    return family.frontier(k=None, steps=max_steps)  # None: any number of rounds
 
 
 def _describe_best_form(family: Family, algorithms: list[Synthesized], max_steps: int) -> str:
@@ -154,7 +154,7 @@ def _check_label(
     if printed in ("bandwidth", "both") and algorithm.ratio != limits.inverse:
         return None, f"R/C = {algorithm.ratio}, and whether one reaches {limits.inverse} is not shown"
     try:  # the label says latency-optimal, and S is above the bound: an algorithm that meets the bound refutes it
-        quickest = family.make(1, limits.latency_steps, limits.latency_steps)
+        quickest = family.make(chunks=1, steps=limits.latency_steps, rounds=limits.latency_steps)
     except AntiphonError as error:
         return None, f"S >= {limits.latency_steps} is the bound, and no algorithm that meets it was found: {error}"
     return f"{quickest.point}, with every input sent everywhere, takes {quickest.steps} steps", None

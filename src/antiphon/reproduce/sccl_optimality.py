@@ -92,7 +92,7 @@ def _standing_of(algorithm: Synthesized, limits: Bound, candidates: Sequence[Syn
     if better:
         best = min(better, key=lambda o: (o.ratio, o.steps, o.chunks))
         proof.append(f"{best.point} is better, and verified")
-        return Standing(optimal, False, best.point, refuted, tuple(proof))
+        return Standing(optimal, pareto=False, better=best.point, refuted=refuted, proof=tuple(proof))
     if algorithm.ratio == ratio_bounds.get(algorithm.steps) and _is_fastest_at_ratio(algorithm, limits, ratio_bounds):
         proof.append(f"{algorithm.steps} steps have R/C >= {algorithm.ratio}{_halves_text(algorithm)}: prices of links")
         fewer_steps = algorithm.steps - (2 if algorithm.composed else 1)
@@ -100,8 +100,8 @@ def _standing_of(algorithm: Synthesized, limits: Bound, candidates: Sequence[Syn
             proof.append(
                 f"{fewer_steps} steps have R/C >= {ratio_bounds[fewer_steps]}{_halves_text(algorithm)}: prices of links"
             )
-        return Standing(optimal, True, None, refuted, tuple(proof))
-    return Standing(optimal, None, None, refuted, tuple(proof))
+        return Standing(optimal, pareto=True, better=None, refuted=refuted, proof=tuple(proof))
+    return Standing(optimal, pareto=None, better=None, refuted=refuted, proof=tuple(proof))
 
 
 def _cost_of(algorithm: Synthesized) -> tuple[int, Fraction]:

@@ -102,7 +102,14 @@ class Family:
         engine, certificate = str(schedule.provenance["engine"]), schedule.provenance.get("certificate")
         if certificate is None:
             return Synthesized(
-                schedule, chunks, steps, rounds, None, schedule.provenance["found"]["proof"], engine, seconds
+                schedule,
+                chunks,
+                steps,
+                rounds,
+                ratio_bound=None,
+                proof=schedule.provenance["found"]["proof"],
+                engine=engine,
+                seconds=seconds,
             )
         checked = check_certificate(self.topology, self.collective, certificate)
         instance = certified_instance(self.topology, self.collective, certificate["about"])
@@ -120,7 +127,7 @@ class Family:
 
 def make_family(topology: Topology, kind: str, root: int | None = None) -> Family:
     """Return the family of a collective; `root`: None if the collective has none."""
-    return Family(topology, Collective(kind, topology.ranks, (), () if root is None else (root,)))
+    return Family(topology, Collective(kind, topology.ranks, members=(), roots=() if root is None else (root,)))
 
 
 def roots_of(topology: Topology, kind: str) -> list[int | None]:

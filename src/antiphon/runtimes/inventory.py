@@ -211,10 +211,12 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     race = f"{start} antiphon tune allreduce {box} --on nccl -o table.json"
     small_plan = f"antiphon plan allreduce full:ranks={ranks} -o plan.json"
     under_mpi = f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program"
-    check_logs = Route("check logs of nccl-tests", LOGS, {}, (f"antiphon check-log nccl.log --topology {box}",))
+    check_logs = Route(
+        "check logs of nccl-tests", LOGS, needs={}, commands=(f"antiphon check-log nccl.log --topology {box}",)
+    )
     routes = [
-        *([Route("describe this machine", NO_GPU, {}, ("antiphon topology probe -o here.json",)), check_logs]
-          if inventory["gpus"] else []),
+        *([Route("describe this machine", NO_GPU, needs={}, commands=("antiphon topology probe -o here.json",)),
+           check_logs] if inventory["gpus"] else []),
         Route("NCCL's settings, raced on your GPUs", NO_GPU, {**nvidia, **nccl, **launch_needs},
               (race, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
         Route("NCCL's algorithms, chosen by nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
@@ -234,7 +236,7 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
         Route("plans under PyTorch", TESTED, torch, (f"{tune} --on torch -o table.json",)),
         Route("an emulated cluster", TESTED, {"root": hasattr(os, "geteuid") and os.geteuid() == 0, **lab},
               (under_mpi,) if has_mpich else (small_plan, f"{RUN} --on lab")),
-        Route("plans in one process", TESTED, {}, (small_plan, RUN)),
+        Route("plans in one process", TESTED, needs={}, commands=(small_plan, RUN)),
         *([] if inventory["gpus"] else [check_logs]),
     ]  # fmt: skip
     rows = [

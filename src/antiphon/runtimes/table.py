@@ -8,7 +8,7 @@ from antiphon.core.transform import Cuts
 from antiphon.registry import Entry, RuntimeCapabilities
 
 # The engine cuts messages of these collectives into one slice per 128 KiB, at most 4 (engine/native/layout.c, plan.c)
-_CUTS = Cuts(("broadcast", "reduce", "allreduce", "reducescatter", "custom"), 2**17, 4)
+_CUTS = Cuts(("broadcast", "reduce", "allreduce", "reducescatter", "custom"), 2**17, most=4)
 
 # Wheels for a platform contain the compiled engine (engine/build.py). Elsewhere a compiler is needed.
 _IS_PREBUILT = Path(__file__).with_name("engine").joinpath("prebuilt").is_dir()

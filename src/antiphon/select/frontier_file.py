@@ -77,7 +77,7 @@ def save_frontier(path: str | os.PathLike[str], frontier: Frontier) -> None:
 
 def bounds_only(topology: Topology, collective: Collective, limits: Bound) -> Frontier:
     """Return a frontier without points, whose file holds the bounds alone."""
-    return Frontier(topology, collective, "", (), limits.without_help)
+    return Frontier(topology, collective, planner="", points=(), limits=limits.without_help)
 
 
 def frontier_json(frontier: Frontier) -> dict[str, Any]:
@@ -236,13 +236,13 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
             schedule = _schedule_in(point, collective)
             points.append(make_point(schedule, topology, bounds, notes))
         except (AntiphonError, OverflowError) as error:  # a number beyond 64 bits overflows a column
-            return PlanVerdict(topology, True, Fault("claim", f"points[{number}]: {error}")), None
+            return PlanVerdict(topology, own=True, fault=Fault("claim", f"points[{number}]: {error}")), None
         if notes:
-            return PlanVerdict(topology, True, Fault("proof", f"points[{number}]: {notes[0]}")), None
+            return PlanVerdict(topology, own=True, fault=Fault("proof", f"points[{number}]: {notes[0]}")), None
     rebuilt = Frontier(topology, collective, row.planner, tuple(points), limits, row.stopped, tuple(row.notes))
     difference = _first_difference(stated, msgspec.json.decode(msgspec.json.encode(frontier_json(rebuilt))))
     if difference is not None:
-        return PlanVerdict(topology, True, Fault("proof", f"{difference}; write the file anew")), None
+        return PlanVerdict(topology, own=True, fault=Fault("proof", f"{difference}; write the file anew")), None
     inverse, steps = limits.inverse, limits.latency_steps
     proved = [
         f"{collective.title} on {topology.name} takes {steps} steps or more, and R/C is {inverse} or more, by witnesses"
@@ -252,7 +252,15 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
         proved += [f"{name}: {text}" for text in verified.proved]
     trusted = tuple(text for verified in points for text in verified.trusted)
     stated_fields = tuple(f"{key}: {quote(stated[key])}" for key in STATED if stated[key])
-    return PlanVerdict(topology, True, None, None, tuple(dict.fromkeys(proved)), trusted, stated_fields), rebuilt
+    return PlanVerdict(
+        topology,
+        own=True,
+        fault=None,
+        plan=None,
+        proved=tuple(dict.fromkeys(proved)),
+        trusted=trusted,
+        stated=stated_fields,
+    ), rebuilt
 
 
 def _schedule_in(point: _PointRow, collective: Collective) -> Schedule:

@@ -300,7 +300,7 @@ class Ledger:
                 winners |= fastest_few(times, self.shortlist)
                 for name in CLASSICS:
                     winners |= fastest_few(
-                        {key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1
+                        {key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, count=1
                     )
         return winners
 
@@ -377,10 +377,11 @@ class Ledger:
         limits = {kind: self.limits[kind] for kind in context.collectives if kind in self.limits}
         baselines = {kind: self._find_baseline(kind) for kind in context.collectives if self.compare}
         tuning = Tuning(
-            context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed), (),
-            limits, {kind: names for kind, (names, _) in baselines.items()}, {}, tuple(losses), complete,
-            name_of(context.profile),
-            {kind: why for kind, (_, why) in baselines.items() if why and self.library is None}, damage, sweep,
+            context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed),
+            ranges=(), limits=limits, baselines={kind: names for kind, (names, _) in baselines.items()}, plans={},
+            losses=tuple(losses), complete=complete, profile=name_of(context.profile),
+            no_speedup={kind: why for kind, (_, why) in baselines.items() if why and self.library is None},
+            damage=damage, sweep=sweep,
             untried=sum(task.entry is not None and task.index not in self.ended for task in self.tasks),
             no_bound=no_bound, library=self.library, library_refused=self.library_refused,
         )  # fmt: skip
@@ -417,10 +418,11 @@ class Ledger:
         prices = evaluation.prices
         why = zip(prices.bottlenecks, prices.terms, strict=True)
         return Candidate(
-            task.kind, task.planner, self._distinguishing_options(key, call), OK, "", key[1],
-            dict(zip(sizes, evaluation.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
-            dict(zip(sizes, prices.rests_on, strict=True)), evaluation.figures, evaluation.seconds_per_byte,
-            task.planner in self.names, tuple({k[0]: dict(self.tasks[k[0]].options) for k in also}.values()),
+            task.kind, task.planner, self._distinguishing_options(key, call), OK, reason="", variant=key[1],
+            seconds=dict(zip(sizes, evaluation.seconds, strict=True)), why=dict(zip(sizes, why, strict=True)),
+            rests_on=dict(zip(sizes, prices.rests_on, strict=True)), figures=evaluation.figures,
+            seconds_per_byte=evaluation.seconds_per_byte, may_win=task.planner in self.names,
+            also=tuple({k[0]: dict(self.tasks[k[0]].options) for k in also}.values()),
             alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),
         )  # fmt: skip
 

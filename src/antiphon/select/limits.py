@@ -240,7 +240,9 @@ def _link_loss(
 def _limit_losses(intact: Topology, degraded: Topology) -> list[LinkLoss]:
     after = {limit.name: limit.bandwidth for limit in degraded.limits}
     return [
-        LinkLoss(f"limit {limit.name}", None, None, False, limit.bandwidth, after[limit.name])
+        LinkLoss(
+            f"limit {limit.name}", src=None, dst=None, both_ways=False, before=limit.bandwidth, after=after[limit.name]
+        )
         for limit in intact.limits
         if after.get(limit.name, limit.bandwidth) < limit.bandwidth
     ]
@@ -258,7 +260,7 @@ def compare_bounds(
         if collective.custom is None:
             among = _limit_or_none(intact, collective)
             is_uneven = bool(np.any(collective.weights != collective.weights[:1]))
-            every_rank = Collective(kind, intact.ranks, (), collective.roots)
+            every_rank = Collective(kind, intact.ranks, members=(), roots=collective.roots)
             rows.append(
                 Loss(
                     kind,

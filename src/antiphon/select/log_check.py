@@ -79,7 +79,7 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
         )
     except Unsupported as error:  # the model does not describe this machine
         library_model, why_not = None, str(error)
-    proofs = bound_evaluator(topology, run.kind, 0)
+    proofs = bound_evaluator(topology, run.kind, root=0)
     rate = proofs.bound.bytes_per_second if proofs is not None else None
     max_normal_ratio: dict[int, float] = {}
     if library_model is not None:

@@ -121,7 +121,7 @@ def load_plans(
     if not isinstance(content, Plan):
         raise Invalid(f"{name}: holds a {type(content).__name__.lower()}; a plan or a table is needed here")
     plans = {content.collective.kind: content}
-    return choose_surviving(plans, (), dead, name) if dead else plans
+    return choose_surviving(plans, classes=(), dead=dead, file=name) if dead else plans
 
 
 def list_failures(path: str | os.PathLike[str]) -> list[list[str]]:

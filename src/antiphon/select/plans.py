@@ -183,7 +183,7 @@ def _read_task(  # noqa: PLR0913
     if deterministic and not planner:
         if options:
             raise Invalid("options are for a planner; name it, too")
-        return _PlanTask(request, "", {}, deterministic, model)
+        return _PlanTask(request, planner="", options={}, deterministic=deterministic, model=model)
     if not planner:
         abilities = ((name, find("planner", name).can) for name in DEFAULT_PLANNERS)
         planner = (
@@ -275,7 +275,7 @@ def _plans_by(
         if recheck_certificate(schedule, topology) is not None:
             claims["optimality"] = label_of(schedule)
         any_plan = True
-        yield Plan(topology, target, (Entry(0, None, schedule, {**claims, **order}),))
+        yield Plan(topology, target, (Entry(start=0, stop=None, schedule=schedule, claims={**claims, **order}),))
         enter(PLANNING)
     if not any_schedule:
         raise NotFound(f"planner {planner} found no schedule for {target.title} on {topology.name}")

@@ -114,7 +114,15 @@ def check_plans(
             stated += proofs.stated
         if fault is not None:
             return PlanVerdict(machine, own, fault, plan)
-    return PlanVerdict(machine, machine == first, None, None, tuple(proved), tuple(trusted), tuple(stated))
+    return PlanVerdict(
+        machine,
+        machine == first,
+        fault=None,
+        plan=None,
+        proved=tuple(proved),
+        trusted=tuple(trusted),
+        stated=tuple(stated),
+    )
 
 
 def check_failures(

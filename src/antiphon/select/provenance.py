@@ -140,7 +140,7 @@ def check_rate(schedule: Schedule, topology: Topology, machine_bound: Bound) -> 
     _require_same("optimal", findings, rate == max_rate)
     _require_same("optimal_without_switches", findings, rate == max_rate_unaided)
     if rate == max_rate_unaided:
-        _require_same("best_of_its_kind", findings, True)
+        _require_same("best_of_its_kind", findings, recomputed=True)
     _require_same("loss", findings, float(1 - rate / max_rate) if rate is not None and max_rate is not None else 0.0)
     is_called_optimal = findings.get("optimal") or findings.get("optimal_without_switches")
     if rate is None or witness_rate is None or stored_bound is None:
@@ -363,7 +363,7 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
 def _short_text(value: object) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.6g}"
-    return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else quote(value, 80)
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else quote(value, limit=80)
 
 
 # ---- trees, from the transfers alone ----

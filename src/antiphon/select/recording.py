@@ -83,7 +83,9 @@ def write_recording(ledger: Ledger, path: Path) -> None:
     rows, plans = [], {}
     for kind, schedules in ledger.schedules.items():
         keys = sorted(schedules)
-        entries = [Entry(i, i + 1 if i + 1 < len(keys) else None, schedules[key], {}) for i, key in enumerate(keys)]
+        entries = [
+            Entry(i, i + 1 if i + 1 < len(keys) else None, schedules[key], claims={}) for i, key in enumerate(keys)
+        ]
         entry_number = {key: i for i, key in enumerate(keys)}
         rows += [
             _Row(*key, dict(ledger.planner_options[key]), evaluation, entry_number.get(key))

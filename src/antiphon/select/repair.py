@@ -140,7 +140,7 @@ def _is_enough(schedule: Schedule, topology: Topology, bounds: Bound, size: int,
     is_slow = by_time and seconds * float(bounds.bytes_per_second) > REPLAN_SLOWER * size
     if not is_slow and bounds.bytes_per_second / rate <= REPLAN_ABOVE:
         return True
-    return seconds < 2 * _seconds(schedule, topology, 0)
+    return seconds < 2 * _seconds(schedule, topology, nbytes=0)
 
 
 def _repaired(
@@ -204,7 +204,7 @@ def _count_pieces(schedule: Schedule, topology: Topology, bounds: Bound, size: i
     """
     if schedule.transfers <= MAX_PREDICTED:
         return best_pieces(schedule, topology, size)
-    latency = _seconds(schedule, topology, 0) / schedule.steps
+    latency = _seconds(schedule, topology, nbytes=0) / schedule.steps
     seconds = float(size / (bounds.bytes_per_second or 1))
     best = math.sqrt((schedule.steps - 1) * seconds / latency) if latency else PIPELINING.max_pieces
     return max(1, min(round(best), max_pieces_for(schedule, size)))

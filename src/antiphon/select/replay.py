@@ -244,7 +244,7 @@ def _compare_buckets(
         if any(price is None for price, call in zip(prices, variant.calls, strict=True) if call.bucket):
             return None
         seconds = [_price_or_recorded(price, call.seconds) for price, call in zip(prices, variant.calls, strict=True)]
-        step_seconds = run(variant, seconds, True).step  # serial, as in our runtimes
+        step_seconds = run(variant, seconds, True).step  # noqa: FBT003 (serial, as in our runtimes)
         rows.append({"nbytes": size, "buckets": count, "seconds": step_seconds})
     if not is_timed:
         notes.append(

@@ -287,7 +287,7 @@ class Store:
                 plan = loads(bytes(file.plan), "plan")
                 kind = plan.collective.kind if isinstance(plan, Plan) else ""
             except AntiphonError as error:
-                yield Stored(address, nbytes, seconds, "", damaged=str(error))
+                yield Stored(address, nbytes, seconds, machine="", damaged=str(error))
                 continue
             sizes = (file.rows[0].nbytes, file.rows[-1].nbytes) if file.rows else (0, 0)
             yield Stored(address, nbytes, seconds, file.machine, kind, sizes)

@@ -304,7 +304,7 @@ def loggp_svg(fit: LogGPFit) -> str:
     breaks = ", ".join(format_size(regime.before) for regime in fit.breaks)
     title = f"LogGP fitted to {plural(len(fit.measured), 'measurement')}"
     title += f", regimes from {format_size(fit.regimes[0].low)}, {breaks} on" if breaks else ""
-    return _draw_fit(title, "size of a message", "time", series, lambda x: format_size(2**x), 14)
+    return _draw_fit(title, "size of a message", "time", series, lambda x: format_size(2**x), max_labels=14)
 
 
 def _draw_fit(

@@ -96,9 +96,9 @@ def entry_text(kind: str, row: Mapping[str, Any]) -> str:
         ("example", row.get("example", "")),
         ("page", row.get("page", "")),
     ]
-    lines = wrap_table([], [[f"{name}:", text] for name, text in rows if text])
+    lines = wrap_table(head=[], rows=[[f"{name}:", text] for name, text in rows if text])
     option_rows = [[f"{name}:", _option_text(option)] for name, option in row["about_options"].items()]
-    lines += ["", *wrap_table([], option_rows)] if option_rows else []
+    lines += ["", *wrap_table(head=[], rows=option_rows)] if option_rows else []
     return "\n".join([*paragraph(f"{row['name']}: {row['about']}", ""), *lines, "", *paragraph(row["details"])])
 
 
@@ -137,7 +137,7 @@ def entries_text(kind: str) -> str:
     for machine_kind in machine_kinds:
         lines += ["", *paragraph(f"machines: {machine_kind}", "")]
         lines += wrap_table(
-            [], [[row["name"], _planner_text(row)] for row in rows if row["topologies"] == machine_kind]
+            head=[], rows=[[row["name"], _planner_text(row)] for row in rows if row["topologies"] == machine_kind]
         )
     return "\n".join(lines[1:])
 

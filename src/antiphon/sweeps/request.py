@@ -185,7 +185,7 @@ def _cell(
     profile: Profile | None, search: Mapping[str, Any],
 ) -> Cell:  # fmt: skip
     if machine is None:
-        return Cell(spec, kind, None, why)
+        return Cell(spec, kind, question=None, refused=why)
     name, _, tail = kind.partition(":root=")
     try:
         target: Collective = collective_of(name, machine, root=int(tail) if tail else None)
@@ -193,4 +193,4 @@ def _cell(
     except ValueError:
         raise Invalid(f"collectives: expected a name such as allreduce or broadcast:root=2, got {kind!r}") from None
     except AntiphonError as error:
-        return Cell(spec, kind, None, str(error))
+        return Cell(spec, kind, question=None, refused=str(error))

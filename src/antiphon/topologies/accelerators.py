@@ -25,7 +25,7 @@ def tpu_v4(*, dims: str | int = "4x4x4") -> Topology:
     Every axis is a ring if all sizes are multiples of 4 (whole cubes of 4x4x4); else none is (Google Cloud, "TPU v4").
     Twisted tori are not drawn.
     """
-    return _tpu_slice("tpu-v4", dims, 3, 50)
+    return _tpu_slice("tpu-v4", dims, axes=3, gigabytes=50)
 
 
 def tpu_v5p(*, dims: str | int = "4x4x4") -> Topology:
@@ -34,7 +34,7 @@ def tpu_v5p(*, dims: str | int = "4x4x4") -> Topology:
 
     Axes are rings as for TPU v4 (the same page: slices of 4x4x4 and more have full tori).
     """
-    return _tpu_slice("tpu-v5p", dims, 3, 100)
+    return _tpu_slice("tpu-v5p", dims, axes=3, gigabytes=100)
 
 
 def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
@@ -43,11 +43,11 @@ def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
 
     An axis is a ring if it is as long as the pod's, 16 (assumed: a shorter slice cuts the ring open).
     """
-    return _tpu_slice("tpu-v6e", dims, 2, 100)
+    return _tpu_slice("tpu-v6e", dims, axes=2, gigabytes=100)
 
 
 def _tpu_slice(name: str, dims: str | int, axes: int, gigabytes: int) -> Topology:
-    sizes = parse_dimensions(name, dims, None)
+    sizes = parse_dimensions(name, dims, ranks=None)
     if len(sizes) > axes or (axes == 2 and max(sizes) > 16):
         limit = "2 sizes of at most 16" if axes == 2 else "3 sizes"
         raise Invalid(f"dims={quote(dims)}: {name} has at most {limit}, such as {'x'.join(['4'] * axes)}")

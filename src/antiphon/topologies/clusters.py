@@ -233,13 +233,13 @@ SLINGSHOT = Fraction(25 * 10**9)
 
 def delta(*, nodes: int = 16) -> Topology:
     """NCSA Delta: `nodes` nodes of four A100, one Slingshot card each, shared by all four."""
-    return _paper_cluster("delta", nodes, 1)
+    return _paper_cluster("delta", nodes, cards=1)
 
 
 def polaris(*, nodes: int = 16) -> Topology:
     """Argonne Polaris: `nodes` nodes of four A100, two Slingshot cards each; GPUs 0 and 1 share one, 2 and 3 the other
     (assumed)."""
-    return _paper_cluster("polaris", nodes, 2)
+    return _paper_cluster("polaris", nodes, cards=2)
 
 
 def _paper_cluster(name: str, nodes: int, cards: int) -> Topology:

@@ -32,7 +32,7 @@ def dgx1p(*, pcie: bool = False) -> Topology:
     Each quad is fully linked and GPU i is joined with i+4; numbered as in Blink. The latency is taken from V100.
     pcie=true adds its PCIe 3 tree, as pcie8:gen=3 has it.
     """
-    return _build_box("dgx1p", (), _P100, NVLINK1, parse_yes(pcie, "pcie"))
+    return _build_box("dgx1p", double=(), single=_P100, speed=NVLINK1, pcie=parse_yes(pcie, "pcie"))
 
 
 def dgx1v(*, pcie: bool = False) -> Topology:

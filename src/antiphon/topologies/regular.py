@@ -73,7 +73,15 @@ def star(*, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LAT
     src, dst = np.concatenate([members, middle]), np.concatenate([middle, members])
     kind = (link_type("link", bandwidth, latency),)
     name = name_with_options(f"star:ranks={ranks}", bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
-    return Topology(name, ranks, 1, as_int32(src), as_int32(dst), np.zeros(2 * ranks, np.int32), kind)
+    return Topology(
+        name,
+        ranks,
+        switches=1,
+        link_src=as_int32(src),
+        link_dst=as_int32(dst),
+        link_type=np.zeros(2 * ranks, np.int32),
+        types=kind,
+    )
 
 
 def mesh(
@@ -88,7 +96,14 @@ def mesh(
 
     dims=4x8 gives the sizes; ranks= alone gives two sizes as equal as they can be.
     """
-    return _build_grid("mesh", parse_dimensions("mesh", dims, ranks), False, bandwidth, latency, routers)
+    return _build_grid(
+        "mesh",
+        parse_dimensions("mesh", dims, ranks),
+        closed=False,
+        bandwidth=bandwidth,
+        latency=latency,
+        routers=routers,
+    )
 
 
 def torus(
@@ -100,7 +115,14 @@ def torus(
     routers: YesOrNo = False,
 ) -> Topology:
     """A mesh whose every axis closes to a ring (a size of 2 does already, and keeps one link each way)."""
-    return _build_grid("torus", parse_dimensions("torus", dims, ranks), True, bandwidth, latency, routers)
+    return _build_grid(
+        "torus",
+        parse_dimensions("torus", dims, ranks),
+        closed=True,
+        bandwidth=bandwidth,
+        latency=latency,
+        routers=routers,
+    )
 
 
 def hypercube(
@@ -122,7 +144,15 @@ def hypercube(
         raise Invalid(f"ranks={count}: a hypercube has a power of 2 of them; {low} or {2 * low}")
     sizes = (2,) * (count.bit_length() - 1)
     check_node_count(count, f"ranks={count}")
-    return _build_grid("hypercube", sizes, False, bandwidth, latency, routers, f"hypercube:ranks={count}")
+    return _build_grid(
+        "hypercube",
+        sizes,
+        closed=False,
+        bandwidth=bandwidth,
+        latency=latency,
+        routers=routers,
+        name=f"hypercube:ranks={count}",
+    )
 
 
 def _build_grid(
@@ -176,17 +206,27 @@ def _build_network(
     kind = link_type("link", bandwidth, latency)
     name = name_with_options(name, bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
     if not parse_yes(routers, "routers"):
-        return Topology(name, ranks, 0, as_int32(src), as_int32(dst), np.zeros(len(src), np.int32), (kind,), (), places)
+        return Topology(
+            name,
+            ranks,
+            switches=0,
+            link_src=as_int32(src),
+            link_dst=as_int32(dst),
+            link_type=np.zeros(len(src), np.int32),
+            types=(kind,),
+            limits=(),
+            places=places,
+        )
     check_link_count(len(src) + 2 * ranks, f"{name} with routers")
     check_node_count(2 * ranks, f"{name} with routers")
     max_links = int(np.bincount(src, minlength=ranks).max())
-    port_type = LinkType("port", max_links * kind.bandwidth, 0.0)
+    port_type = LinkType("port", max_links * kind.bandwidth, latency=0.0)
     rank_nodes, router_nodes = np.arange(ranks), ranks + np.arange(ranks)
     base_places = places or tuple(f"p{i}" for i in range(ranks))
     return Topology(
         f"{name},routers=true", ranks, ranks,
         as_int32(np.concatenate([src + ranks, rank_nodes, router_nodes])),
         as_int32(np.concatenate([dst + ranks, router_nodes, rank_nodes])),
-        np.repeat(np.array([0, 1], np.int32), [len(src), 2 * ranks]), (kind, port_type), (),
-        tuple(f"{place}/{end}" for end in ("rank", "router") for place in base_places), kind.bandwidth,
+        np.repeat(np.array([0, 1], np.int32), [len(src), 2 * ranks]), (kind, port_type), limits=(),
+        places=tuple(f"{place}/{end}" for end in ("rank", "router") for place in base_places), unit=kind.bandwidth,
     )  # fmt: skip

@@ -178,8 +178,8 @@ def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], int]:
         # carry as much as those out of it, and the amounts of all roots together are all data.
         requests = []
         for root in range(collective.ranks):
-            requests.append(_TreeRequest(0, "in", root, members, {root: 1}))
-            requests.append(_TreeRequest(0, "out", root, members, {root: 1}))
+            requests.append(_TreeRequest(block=0, direction="in", root=root, ends=members, share={root: 1}))
+            requests.append(_TreeRequest(block=0, direction="out", root=root, ends=members, share={root: 1}))
         return requests, weights[0]
     direction = "out" if kind in ("broadcast", "allgather") else "in"
     ends = roots if kind in ("broadcast", "reduce") else members

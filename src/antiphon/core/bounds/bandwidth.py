@@ -147,7 +147,7 @@ class BandwidthSearch:
         kind = self.collective.kind
         # Dispatch by kind; see the docstring of the module.
         if not len(self.needs):
-            return Proved(None, Fraction(0), True, "nothing must move")
+            return Proved(witness=None, time=Fraction(0), tight=True, note="nothing must move")
         if kind in SPREAD or kind in COLLECT:
             return self._bound_spread()
         if kind == "allreduce":
@@ -180,16 +180,18 @@ class BandwidthSearch:
         self._offer_tightest_cut(supply, self.collective.members, collect)
         # Balanced switches can be split off (Lovasz, Mader) without lowering any cut between ranks, so trees exist.
         if not self.topology.limits and self.balanced and self.all_ranks:
-            return self._conclude(True, "attained by packing trees: all ranks take part, every switch is balanced")
+            return self._conclude(
+                tight=True, note="attained by packing trees: all ranks take part, every switch is balanced"
+            )
         self._offer_limit_cuts()
         solved = self._solve_program()
         if solved and self.all_ranks and not self.abilities:
-            return self._conclude(True, f"{_OPTIMUM}, attained by packing trees")
+            return self._conclude(tight=True, note=f"{_OPTIMUM}, attained by packing trees")
         if solved and self.abilities:
-            return self._conclude(None, "switches may multicast or reduce: not known to be attainable")
+            return self._conclude(tight=None, note="switches may multicast or reduce: not known to be attainable")
         if solved:
-            return self._conclude(None, "ranks outside the group may relay: not known to be attainable")
-        return self._conclude(None, f"shared limits or unbalanced switches, {self._unsolved}")
+            return self._conclude(tight=None, note="ranks outside the group may relay: not known to be attainable")
+        return self._conclude(tight=None, note=f"shared limits or unbalanced switches, {self._unsolved}")
 
     def _offer_limit_cuts(self) -> None:
         """Offer the cuts around the links of each shared limit: simpler than a dual, and the linear program may be too
@@ -245,7 +247,7 @@ class BandwidthSearch:
         families = _families_by_end(self.needs, self.collective.kind)
         self._offer_family_cuts(families)
         if len(families) == 1 and not self.topology.limits:
-            return self._conclude(True, "attained by a maximum flow")
+            return self._conclude(tight=True, note="attained by a maximum flow")
         return self._bound_concurrent_flow()
 
     def _bound_concurrent_flow(self) -> Proved:
@@ -257,13 +259,13 @@ class BandwidthSearch:
             self._offer_dual(routing.dual)
             times.append(routing.time / float(self.topology.resources.scale))
             if self._is_attained(times[-1]):
-                return self._conclude(True, _SPREAD)
+                return self._conclude(tight=True, note=_SPREAD)
         if self._solve_program():
-            return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
+            return self._conclude(tight=True, note=f"{_OPTIMUM}, attained by a concurrent flow")
         self._offer_middle_cuts()
         if any(self._is_attained(time) for time in times):
-            return self._conclude(True, _SPREAD)
-        return self._conclude(None, f"the best of the cuts tried; {self._unsolved}")
+            return self._conclude(tight=True, note=_SPREAD)
+        return self._conclude(tight=None, note=f"the best of the cuts tried; {self._unsolved}")
 
     def _is_attained(self, time: float) -> bool:
         """Whether this time of a routing meets the best bound."""
@@ -290,7 +292,7 @@ class BandwidthSearch:
         if len(families) == 1 and families[0].kind == "all" and len(families[0].rows) == len(self.needs):
             return self._bound_concurrent_flow()
         self._solve_program()
-        return self._conclude(None, "a custom collective: not known to be attainable")
+        return self._conclude(tight=None, note="a custom collective: not known to be attainable")
 
     def _solve_program(self) -> bool:
         """Offer the linear program's duals; True if the best witness is then as good as its optimum."""
@@ -346,23 +348,25 @@ class BandwidthSearch:
         if in_switch is not None:
             switch_time, switch_note = in_switch
             if switch_time == self._best_time:
-                return self._conclude(True, switch_note)
+                return self._conclude(tight=True, note=switch_note)
         # On large machines the weakest partition is mostly "every rank alone" or "every host": if one of these is
         # attained, or links alone show that none is weaker, the exact search (a cut per rank) is not needed.
         is_large = len(members) > _RANKS_BY_PLACE
         if is_large and self._offer_place_partitions():
-            return self._conclude(True, _IN_HALVES)
+            return self._conclude(tight=True, note=_IN_HALVES)
         partitions = self._offer_limit_partitions()
         if not (is_large and self._is_weakest(least_capacity)):
             partitions = self._offer_partitions(self.network) + partitions
         if no_limits and self.all_ranks and not self.topology.switches and self.network.symmetric:
-            return self._conclude(True, "attained by packing trees: all ranks take part, links are symmetric")
+            return self._conclude(
+                tight=True, note="attained by packing trees: all ranks take part, links are symmetric"
+            )
         if no_limits and self.balanced:
             if self.all_ranks and self._two_phase_time() == self._best_time:
-                return self._conclude(True, _IN_HALVES)
-            return self._conclude(None, "not known to be attainable")
+                return self._conclude(tight=True, note=_IN_HALVES)
+            return self._conclude(tight=None, note="not known to be attainable")
         self._offer_allreduce_duals(partitions)
-        return self._conclude(None, "not known to be attainable")
+        return self._conclude(tight=None, note="not known to be attainable")
 
     def _is_weakest(self, least_capacity: Fraction) -> bool:
         """Whether links alone show that no partition proves more than the best witness.

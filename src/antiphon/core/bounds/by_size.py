@@ -208,7 +208,9 @@ def find_evidence(topology: Topology, collective: Collective, seconds_per_byte: 
     `seconds_per_byte`: the bandwidth bound; evidence that hardly exceeds it is not sought.
     """
     per_weight = seconds_per_byte * (collective.buffer_weight or 0)
-    views = [ViewEvidence((), tuple(_search(_view_of(topology, collective, ()), per_weight)))]
+    views = [
+        ViewEvidence(hosts_of=(), evidence=tuple(_search(_view_of(topology, collective, hosts_of=()), per_weight)))
+    ]
     if hosts_of := hosts(topology):
         views.append(ViewEvidence(hosts_of, tuple(_search(_view_of(topology, collective, hosts_of), per_weight))))
     return SizeEvidence(tuple(views))

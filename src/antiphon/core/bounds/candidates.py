@@ -128,7 +128,7 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
 
 def _long_paths(topology: Topology) -> Iterator[list[int]]:
     """Yield shortest paths between ranks, each starting as far as possible from the earlier ones."""
-    distances = [_hop_distances(topology, 0)]
+    distances = [_hop_distances(topology, start=0)]
     start = int(np.argmax(distances[0][: topology.ranks]))
     # Farthest-point traversal: each start is the rank farthest from all earlier ones.
     for _ in range(LONG_PATHS):

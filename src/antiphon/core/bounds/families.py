@@ -50,7 +50,7 @@ def families_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     # Every block needed once: nothing can be shared, so all loads add up.
     needed_once = len(np.unique(needs.block)) == len(needs)
     if kind in UNICAST or (kind == "custom" and needed_once):
-        return [FamilyRows("all", (), all_rows)]
+        return [FamilyRows("all", ranks=(), rows=all_rows)]
     if kind != "custom":
         return list(from_each(needs) if kind in COLLECT else to_each(needs))
     families: list[FamilyRows] = []
@@ -59,7 +59,7 @@ def families_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
         families += to_each(needs)
     if collective.combining:
         families += from_each(needs)
-    return [*families, FamilyRows("all", (), needs.one_per_block(all_rows))]
+    return [*families, FamilyRows("all", ranks=(), rows=needs.one_per_block(all_rows))]
 
 
 def to_each(needs: Needs) -> Iterator[FamilyRows]:

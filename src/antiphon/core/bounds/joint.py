@@ -172,7 +172,9 @@ class JointProgram:
             lengths = [max(v, 0) for v in rounded]
             price = np.maximum(price, program._required_prices(lengths, limits, potentials, multipliers))
             dual = program._assemble_dual(lengths, limits, potentials, multipliers)
-            groups.append(LpDual((), dual.families, dual.potentials, dual.partitions))
+            groups.append(
+                LpDual(prices=(), families=dual.families, potentials=dual.potentials, partitions=dual.partitions)
+            )
         prices = [(link, int(p)) for arc, p in enumerate(price.tolist()) if p for link in self.arcs.links[arc]]
         prices += [(self.topology.links + i, p) for i, p in enumerate(limits) if p]
         return JointDual(tuple(sorted(prices)), tuple(groups))
@@ -184,15 +186,15 @@ class JointSearch(BandwidthSearch):
     def _search_by_kind(self) -> Proved:
         """Return the best bound with its witness, and whether it is attained."""
         if not len(self.needs):
-            return Proved(None, Fraction(0), True, "nothing must move")
+            return Proved(witness=None, time=Fraction(0), tight=True, note="nothing must move")
         self.offer_simple_witnesses()
         if self._is_attained_apart():
-            return self._conclude(True, "attained by the groups, each on links of its own")
+            return self._conclude(tight=True, note="attained by the groups, each on links of its own")
         solved = self._solve_joint_program()
         if solved and {group.kind for group in self.collective.groups} <= {*UNICAST}:
-            return self._conclude(True, f"{_OPTIMUM}, attained by a concurrent flow")
+            return self._conclude(tight=True, note=f"{_OPTIMUM}, attained by a concurrent flow")
         reason = "not known to be attainable" if solved else f"the best of the cuts tried; {self._unsolved}"
-        return self._conclude(None, f"several groups at the same time: {reason}")
+        return self._conclude(tight=None, note=f"several groups at the same time: {reason}")
 
     def _is_attained_apart(self) -> bool:
         """Return whether the groups attain the time of the best witness on links among their own ranks.
@@ -212,7 +214,7 @@ class JointSearch(BandwidthSearch):
                 return False
             used[of_group] = True
             roots = tuple(own.number(root) for root in group.roots)
-            target = Collective(group.kind, len(group.members), (), roots, group.weights)
+            target = Collective(group.kind, len(group.members), members=(), roots=roots, weights=group.weights)
             proved = BandwidthSearch(own.topology, target, needs_of(target)).find_best()
             if proved.tight is not True or proved.time * scale > self._best_time:
                 return False
@@ -252,17 +254,24 @@ class JointSearch(BandwidthSearch):
             if group.kind == "allreduce" and len(parts_with_member) > 1 and not self.abilities:
                 nodes_without_member = [node for nodes in part_sets if nodes not in parts_with_member for node in nodes]
                 merged = [[*parts_with_member[0], *nodes_without_member], *parts_with_member[1:]]
-                duals.append(LpDual((), (), (), ((partition_of(topology, group, merged, direction), 1),)))
+                duals.append(
+                    LpDual(
+                        prices=(),
+                        families=(),
+                        potentials=(),
+                        partitions=((partition_of(topology, group, merged, direction), 1),),
+                    )
+                )
                 continue
             if group.kind in UNICAST:
-                families = [Family("all", (), prices)]
+                families = [Family("all", at=(), lengths=prices)]
             elif one_rank_per_part and group.kind in (SPREAD if direction == "in" else COLLECT):
                 ends, kind = (topology.link_dst, "to") if direction == "in" else (topology.link_src, "from")
                 families = [
                     Family(kind, (rank,), tuple((link, p) for link, p in prices if ends[link] == rank))
                     for rank in group.members
                 ]
-            duals.append(LpDual((), tuple(families)))
+            duals.append(LpDual(prices=(), families=tuple(families)))
         if prices and any(dual.families or dual.partitions for dual in duals):
             self.offer_witness(JointDual(prices, tuple(duals)))
 

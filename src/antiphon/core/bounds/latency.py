@@ -140,7 +140,7 @@ def _farthest_need(
 
 def _unreachable_error(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Invalid:
     """Return the error for a rank that cannot be reached from the holders."""
-    reach = _pack_bits(topology.nodes, np.array(holders), np.zeros(len(holders), np.int64), 1)
+    reach = _pack_bits(topology.nodes, np.array(holders), np.zeros(len(holders), np.int64), width=1)
     while arcs.step_reach(reach):
         pass
     unreached = np.flatnonzero(reach[: topology.ranks, 0] == 0).tolist()

@@ -101,7 +101,7 @@ def _slowest_from_sets(topology: Topology, sets: list[tuple[int, ...]], holders:
     dst."""
     from scipy.sparse.csgraph import dijkstra
 
-    graph, best = _latency_graph(topology), Quickest(-1.0, 0, 0)
+    graph, best = _latency_graph(topology), Quickest(seconds=-1.0, src=0, dst=0)
     for i in np.unique(holders).tolist():
         # to every node, from the nearest of the set
         latency, _, nearest = dijkstra(graph, indices=list(sets[i]), min_only=True, return_predecessors=True)
@@ -118,7 +118,7 @@ def _slowest_between_ranks(
     links."""
     from scipy.sparse.csgraph import dijkstra
 
-    graph, best = _latency_graph(topology, backwards), Quickest(-1.0, 0, 0)
+    graph, best = _latency_graph(topology, backwards), Quickest(seconds=-1.0, src=0, dst=0)
     starts = np.unique(begin)[:max_searches]
     block = max(1, MAX_DISTANCES // topology.nodes)
     for low in range(0, len(starts), block):

@@ -44,7 +44,7 @@ class EvenRouting:
     @property
     def dual(self) -> LpDual:
         """The witness that this routing suggests: its busiest links and limits, all at price 1."""
-        everything = Family("all", ())  # all needs, each with its distance by these prices
+        everything = Family("all", at=())  # all needs, each with its distance by these prices
         return LpDual(tuple((resource, 1) for resource in self.busiest), (everything,))
 
 
@@ -97,7 +97,7 @@ def _spread_evenly(
         for arc in reversed(ordered):
             if flow[head[arc]]:
                 if not path_width[head[arc]]:
-                    return EvenRouting(math.inf, ())  # too long and narrow for doubles
+                    return EvenRouting(math.inf, busiest=())  # too long and narrow for doubles
                 share = flow[head[arc]] * (path_width[tail[arc]] * relative_width[arc] / path_width[head[arc]])
                 load[arc] += share
                 flow[tail[arc]] += share

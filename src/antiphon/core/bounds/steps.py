@@ -361,7 +361,9 @@ def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
     weights = np.zeros(topology.ranks + 1, np.int64)  # per far end; index -1 collects data that several ranks hold
     np.add.at(weights, rows[0], needs.weights[rows[1]])
     weight = int(weights[list(far_ends)].min())
-    return StepTimes(Fraction(weight) / max_capacity, 1, 1 - center_capacity / (len(far_ends) * max_capacity))
+    return StepTimes(
+        Fraction(weight) / max_capacity, stages=1, loss=1 - center_capacity / (len(far_ends) * max_capacity)
+    )
 
 
 def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> StepTimes:
@@ -379,7 +381,7 @@ def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> Ste
         "its ranks do not all need each other",
     )
     weight = int(needs.weights[needs.block[0]])
-    return StepTimes(Fraction(weight) / max_capacity, 1, 1 - Fraction(2, len(ranks)))
+    return StepTimes(Fraction(weight) / max_capacity, stages=1, loss=1 - Fraction(2, len(ranks)))
 
 
 def _prove_one_step(topology: Topology, needs: Needs, evidence: OneStep) -> StepTimes:

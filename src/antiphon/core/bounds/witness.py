@@ -229,7 +229,7 @@ class JointDual(Record):
     kind = "joint_dual"
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
-        text = LpDual(self.prices, ()).describe(topology, buffer_weight).partition(": ")[2]
+        text = LpDual(self.prices, families=()).describe(topology, buffer_weight).partition(": ")[2]
         return f"joint_dual: for the {len(self.groups)} groups {text}"
 
 

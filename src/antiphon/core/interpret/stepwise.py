@@ -238,7 +238,7 @@ def _run_level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, 
     """
     # The first `combined_count` groups have several operands, all others one.
     max_operands = int(count[0])
-    combined_count = 0 if max_operands == 1 else _count_above(count, 1)
+    combined_count = 0 if max_operands == 1 else _count_above(count, k=1)
     # All reads of the level happen before the first write.
     copied_values = cells.take(operand[first[combined_count:]], axis=0)
     if combined_count:

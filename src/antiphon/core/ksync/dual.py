@@ -83,9 +83,9 @@ class StepDual:
         try:
             return StepDual(
                 int(value["steps"]),
-                _read_rows(value["prices"], 3),
+                _read_rows(value["prices"], width=3),
                 {
-                    int(k): PriceSplit(_read_rows(rows, 4), _read_rows(potentials, 3))
+                    int(k): PriceSplit(_read_rows(rows, width=4), _read_rows(potentials, width=3))
                     for k, rows, potentials in value["spreads"]
                 },
                 {int(k): (int(j), tuple(map(int, b)), tuple(map(int, n))) for k, j, b, n in value["like"]},

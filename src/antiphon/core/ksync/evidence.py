@@ -100,7 +100,7 @@ def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witn
         if isinstance(witness, Cut):
             families = [[[link, 0, n] for link, n in enumerate(crossings) if n]]
         else:
-            partitions = [_partition_item(witness, 1)]
+            partitions = [_partition_item(witness, count=1)]
     elif isinstance(witness, LpDual):
         prices = [[resource, 0, price] for resource, price in witness.prices]
         potentials = [[switch, 0, value] for switch, value in witness.potentials]

@@ -123,7 +123,7 @@ class Messages:
         """
         schedule = self.schedule
         # Cut at byte borders like elements of one byte, so that the chunks of a block add up to it exactly.
-        low, high = chunk_bounds(schedule.chunks, block_elements(schedule.collective, nbytes, 1))
+        low, high = chunk_bounds(schedule.chunks, block_elements(schedule.collective, nbytes, itemsize=1))
         size = (high - low)[schedule.chunk]
         if schedule.joint is not None:
             size = size * self._leads_joint

@@ -84,7 +84,7 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
     target = _named_target(before_collective, after_collective)
     if target is None:
         _require_same_machine("compose", [first, second])
-    lines, edges = _place_on_line("compose", [first, second], None)
+    lines, edges = _place_on_line("compose", [first, second], shares=None)
     if target is not None:
         unit = int(lines[0].end[-1]) // int(target.weights.sum())
         target_spans = Spans.side_by_side(target.weights * unit)
@@ -250,7 +250,9 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
         for s, base in zip(schedules, first_chunks, strict=False)
     ]
     pieces = np.concatenate([pieces_of(s) for s in schedules])
-    return _stack_rows(renumbered, target, chunks, int(pieces[0]) if len(set(pieces.tolist())) == 1 else pieces, ())
+    return _stack_rows(
+        renumbered, target, chunks, int(pieces[0]) if len(set(pieces.tolist())) == 1 else pieces, local=()
+    )
 
 
 def split_groups(schedule: Schedule) -> list[Schedule]:
@@ -313,7 +315,7 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
 def _placeholder_chunks(chunks: int) -> Chunks:
     """Return a table of this many empty chunks, which is replaced when the rows are stacked."""
     nothing = np.zeros(chunks, np.int64)
-    return Chunks(as_int32(nothing), nothing, nothing, 1)
+    return Chunks(as_int32(nothing), nothing, nothing, denominator=1)
 
 
 def _stack_rows(

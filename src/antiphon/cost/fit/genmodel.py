@@ -93,7 +93,7 @@ class GenmodelFit:
         thresholds = [key for key in self.models.plausible_thresholds if key is not None]
         low, high = min(thresholds), max(thresholds)
         if len(self.models.tied_thresholds) > 1:
-            return Estimate("w_t", UNDETERMINED, None, float(low), float(high))
+            return Estimate("w_t", UNDETERMINED, value=None, low=float(low), high=float(high))
         is_narrow = best - low <= MAX_THRESHOLD_DISTANCE and high - best <= MAX_THRESHOLD_DISTANCE
         return Estimate("w_t", DETERMINED if is_narrow else WEAK, float(best), float(low), float(high))
 

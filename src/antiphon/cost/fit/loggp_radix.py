@@ -105,7 +105,17 @@ def _fit_count(
     max_n = int(n[-1])
     measured = dict(zip(n.astype(int).tolist(), seconds.tolist(), strict=True))
     if len(n) < MIN_POINTS:
-        return SimultaneousFit(kind, nbytes, UNDETERMINED, None, 1, None, max_n, measured, measured)
+        return SimultaneousFit(
+            kind,
+            nbytes,
+            UNDETERMINED,
+            count=None,
+            low=1,
+            high=None,
+            max_messages=max_n,
+            measured=measured,
+            fitted=measured,
+        )
     candidates = list(_fit_candidates(n, seconds, is_large))
     # All candidates whose score is within MAX_COST_INCREASE of the best remain possible; the expected count wins ties.
     best = candidates[first_least(np.array([candidate.score for candidate in candidates]))]
@@ -117,7 +127,17 @@ def _fit_count(
         plausible, best = with_expected_count, with_expected_count[0]
     predicted = dict(zip(n.astype(int).tolist(), best.fitted.tolist(), strict=True))
     if not best.count:
-        return SimultaneousFit(kind, nbytes, UNSEEN, None, max_n, None, max_n, measured, predicted)
+        return SimultaneousFit(
+            kind,
+            nbytes,
+            UNSEEN,
+            count=None,
+            low=max_n,
+            high=None,
+            max_messages=max_n,
+            measured=measured,
+            fitted=predicted,
+        )
     # No limit among the plausible ones means that any number up to the greatest measured could be the count.
     counts = [candidate.count or max_n for candidate in plausible]
     state = DETERMINED if len(set(counts)) == 1 else WEAK
@@ -146,9 +166,9 @@ def _fit_candidates(n: Floats, seconds: Floats, is_large: bool) -> Iterator[_Can
     if is_large:
         # no limit: constant time, or a linear slowdown that stays below MAX_PROCESSOR_SHARE_LARGE of one message's time
         slowdown = further_messages * MAX_PROCESSOR_SHARE_LARGE / max_n
-        yield _solve_candidate(0, "", [np.ones_like(n), 1 + slowdown], n, seconds)
+        yield _solve_candidate(count=0, form="", columns=[np.ones_like(n), 1 + slowdown], n=n, seconds=seconds)
     else:
-        yield _solve_candidate(0, "", [np.ones_like(n)], n, seconds)
+        yield _solve_candidate(count=0, form="", columns=[np.ones_like(n)], n=n, seconds=seconds)
     for count in range(1, max_n):
         for form in (IN_TURN, SHARED) if count > 1 else (IN_TURN,):
             # `within`: position of the last message inside its turn. The third column's coefficient p is the

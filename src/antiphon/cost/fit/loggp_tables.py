@@ -68,7 +68,7 @@ def read_round_trips(path: str | os.PathLike[str]) -> list[RoundTrip]:
         head = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
         if "PRTT(" in head:
             return _parse_prototype(text)
-        return parse_rows(text, COLUMNS, (), _parse_round_trip)
+        return parse_rows(text, COLUMNS, optional=(), parse_row=_parse_round_trip)
 
 
 def write_round_trips(rows: Sequence[RoundTrip], path: str | os.PathLike[str]) -> None:
@@ -81,7 +81,7 @@ def _parse_round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
     kind = row["kind"].lower()
     if kind not in (RTT, SERVER, *SIMULTANEOUS):
         raise unknown("kind", row["kind"], (RTT, SERVER, *SIMULTANEOUS))
-    n, delay = parse_whole(row["n"], "n", 1), parse_seconds(row["delay"] or "0", "delay", bare=True)
+    n, delay = parse_whole(row["n"], "n", minimum=1), parse_seconds(row["delay"] or "0", "delay", bare=True)
     if kind == RTT and n == 1 and delay:
         raise Invalid(f"delay: one message alone has none between two, got {quote(row['delay'])}; write 0")
     if kind in SIMULTANEOUS and delay:
@@ -110,7 +110,7 @@ def _parse_prototype(text: str) -> list[RoundTrip]:
                 raise Invalid(f"has {len(cells)} columns, the first line has {len(head)}")
             row = dict(zip(head, cells, strict=True))
             n, delay, nbytes = (
-                parse_whole(row["n"], "n", 2), parse_seconds(row["d"], "d", bare=True),
+                parse_whole(row["n"], "n", minimum=2), parse_seconds(row["d"], "d", bare=True),
                 parse_positive_bytes(row["size"]),
             )  # fmt: skip
             if not delay:

@@ -55,7 +55,7 @@ class LoweringTime:
 
 def read_lowering_times(path: str | os.PathLike[str]) -> list[LoweringTime]:
     """Read the file of `fit lowering`. Linear."""
-    return read_rows(path, COLUMNS, (), _parse_time)
+    return read_rows(path, COLUMNS, optional=(), parse_row=_parse_time)
 
 
 def write_lowering_times(rows: Sequence[LoweringTime], path: str | os.PathLike[str]) -> None:

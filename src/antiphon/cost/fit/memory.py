@@ -111,4 +111,7 @@ def fit_memory(measured: Sequence[AdditionTime]) -> MemoryFit:
     degrees_of_freedom = len(measured) - solution.rank
     if degrees_of_freedom < 1:
         raise Invalid(f"{len(measured)} measurements are too few for gamma and delta: 3 at least, better many more")
-    return MemoryFit(measured, Models(NAMES, {}, {None: solution}, None, degrees_of_freedom))
+    return MemoryFit(
+        measured,
+        Models(NAMES, known_values={}, solutions={None: solution}, best=None, degrees_of_freedom=degrees_of_freedom),
+    )

@@ -91,11 +91,11 @@ def _plan_steps(plan: Plan, n: int) -> list[Step]:
     if plan.name == "incast":
         if plan.collective != ALLREDUCE:
             raise Invalid("plan incast: is no collective; leave the column collective empty")
-        return [Step(1, 1.0, n - 1, 0)]
+        return [Step(times=1, part=1.0, senders=n - 1, fanin=0)]
     if plan.name == "reduce-broadcast":
         if plan.collective != ALLREDUCE:
             raise Unsupported(f"plan reduce-broadcast: is an allreduce, not a {plan.collective}; use cps")
-        return [Step(1, n - 1.0, n - 1, n), Step(1, n - 1.0, 1, 0)]
+        return [Step(times=1, part=n - 1.0, senders=n - 1, fanin=n), Step(times=1, part=n - 1.0, senders=1, fanin=0)]
     reduction = _reducing_steps(plan, n)
     gathering = [step._replace(fanin=0) for step in reduction]
     return {"reducescatter": reduction, "allgather": gathering, ALLREDUCE: reduction + gathering}[plan.collective]
@@ -104,26 +104,26 @@ def _plan_steps(plan: Plan, n: int) -> list[Step]:
 def _reducing_steps(plan: Plan, n: int) -> list[Step]:
     """Return the steps of the reducescatter; those of the allgather are the same without combining."""
     if plan.name == "ring":
-        return [Step(n - 1, 1 / n, 1, 2)]
+        return [Step(n - 1, 1 / n, senders=1, fanin=2)]
     if plan.name == "rhd":
         return _halving_steps(plan, n)
     fanins = (n,) if plan.name == "cps" else _parse_fanins(plan.name, n)
     steps, size = [], 1.0
     for f in fanins:
         size /= f
-        steps.append(Step(1, (f - 1) * size, f - 1, f))
+        steps.append(Step(times=1, part=(f - 1) * size, senders=f - 1, fanin=f))
     return steps
 
 
 def _halving_steps(plan: Plan, n: int) -> list[Step]:
     """Return the steps of recursive halving; ranks beyond the greatest power of two first send to a neighbour."""
     levels = n.bit_length() - 1
-    steps = [Step(1, 2.0**-k, 1, 2) for k in range(1, levels + 1)]
+    steps = [Step(times=1, part=2.0**-k, senders=1, fanin=2) for k in range(1, levels + 1)]
     if n == 1 << levels:
         return steps
     if plan.collective != ALLREDUCE:
         raise Unsupported(f"plan rhd: no {plan.collective} on {n} ranks, which is no power of two; use ring")
-    return [Step(1, 1.0, 1, 2), *steps]
+    return [Step(times=1, part=1.0, senders=1, fanin=2), *steps]
 
 
 def _parse_fanins(name: str, n: int) -> tuple[int, ...]:

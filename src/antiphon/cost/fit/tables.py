@@ -65,7 +65,7 @@ def read_plan_times(path: str | os.PathLike[str]) -> list[PlanTime]:
 
 def read_addition_times(path: str | os.PathLike[str]) -> list[AdditionTime]:
     """Read the file of `fit memory`. Linear."""
-    return read_rows(path, ("vectors", "nbytes", "seconds"), (), _parse_addition_time)
+    return read_rows(path, ("vectors", "nbytes", "seconds"), optional=(), parse_row=_parse_addition_time)
 
 
 def write_plan_times(rows: Sequence[PlanTime], path: str | os.PathLike[str]) -> None:
@@ -91,14 +91,14 @@ def write_rows(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | 
 
 
 def _parse_plan_time(row: Mapping[str, str], line: int) -> PlanTime:
-    ranks = parse_whole(row["ranks"], "ranks", 2)
+    ranks = parse_whole(row["ranks"], "ranks", minimum=2)
     plan = plan_of(row["plan"], ranks, row.get("collective") or ALLREDUCE)
     return PlanTime(plan, ranks, parse_positive_bytes(row["nbytes"]), parse_positive_seconds(row["seconds"]), line)
 
 
 def _parse_addition_time(row: Mapping[str, str], line: int) -> AdditionTime:
     return AdditionTime(
-        parse_whole(row["vectors"], "vectors", 2),
+        parse_whole(row["vectors"], "vectors", minimum=2),
         parse_positive_bytes(row["nbytes"]),
         parse_positive_seconds(row["seconds"]),
         line,

@@ -85,7 +85,9 @@ class Run:
         >>> [(seconds * 1e6).round(3).tolist() for seconds in (moments.begin, moments.sent, moments.written_at)]
         [[1.0, 1.0, 3.0, 3.0], [2.0, 2.0, 4.0, 4.0], [0.0, 2.0, 0.0, 4.0, 0.0, 4.0]]
         """
-        self._process_moment(0.0, NOTHING, NOTHING, NOTHING, np.flatnonzero(self.reads[:-1] == 0))
+        self._process_moment(
+            now=0.0, ended=NOTHING, expired=NOTHING, written=NOTHING, ready=np.flatnonzero(self.reads[:-1] == 0)
+        )
         # Jump to the next event: a flow ends, a latency expires, or a rank finishes combining.
         while True:
             first = self.network.next_end()

@@ -68,7 +68,7 @@ def alpha_beta_gamma(
 ) -> Predictor:
     """Price by latency, bandwidth and additions only: GenModel without incast and delta (section 2.2, Table 1)."""
     plain_profile = replace(as_profile(profile), incast={}, delta=0.0)
-    return _Bottlenecks(Work(schedule, plain_profile.on(topology), plain_profile)).predictor("")
+    return _Bottlenecks(Work(schedule, plain_profile.on(topology), plain_profile)).predictor(note="")
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,7 +104,9 @@ def simulate(
     """
     count = len(graph.src)
     workspace = (
-        new_workspace(graph, count, 2 * len(node) * ports) if packets is None else new_workspace(graph, 2 * count, 0)
+        new_workspace(graph, count, 2 * len(node) * ports)
+        if packets is None
+        else new_workspace(graph, 2 * count, ports=0)
     )
     outcome: tuple[float, int, int, int, float] = _simulate(
         workspace, graph, cost, packets, node, ports, nics, log, stop

@@ -66,7 +66,7 @@ def simulate_processors(
     >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
     ([1.0, 1.0, 14.0, 18.0], [10.0, 6.0, 19.0, 23.0], [13.0, 12.0, 20.0, 24.0])
     """
-    workspace = new_workspace(graph, 0, 0)
+    workspace = new_workspace(graph, events=0, ports=0)
     first_messages = np.flatnonzero(graph.needed == 0)
     first_messages = first_messages[np.argsort(graph.src[first_messages], kind="stable")]
     last, message, done = _simulate_queue(first_messages, workspace, graph, cost, eager, ranks, ports, log)

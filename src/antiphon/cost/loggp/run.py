@@ -212,7 +212,7 @@ class Simulation:
         """Simulate one size. If it is not done before `stop`, its seconds are infinite."""
         work, log = self.work, state.new_log(len(self.work) if record else 0)
         if not len(work):
-            return Outcome(0.0, -1, 0, log)
+            return Outcome(seconds=0.0, last=-1, done=0, log=log)
         outcome = self._simulate_size(nbytes, record, log, stop * state.GRAINS)
         if outcome.done != len(work) and math.isfinite(outcome.seconds):
             raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages were done")

@@ -129,7 +129,7 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
     return SentWork(
         graph, cost_class, class_values[2].astype(np.int64), share, combined,
         distinct_seconds[class_values[3].astype(np.int64)],
-        figures.nodes(topology), graph.waits(), np.empty(0), np.empty(0), 0.0, -1,
+        figures.nodes(topology), graph.waits(), np.empty(0), np.empty(0), capacity=0.0, busiest=-1,
     )  # fmt: skip
 
 

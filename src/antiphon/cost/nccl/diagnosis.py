@@ -249,7 +249,7 @@ def _lists_all_cards(sign: str, cards: int) -> bool:
 def list_faults(library: LibraryModel, cards: int) -> Iterator[Fault]:
     """Yield the degraded machines; faults with a degree once per degree."""
     place, costs, every = library.place, library.costs, tuple(library.algorithms)
-    healthy = Fault("", "", place, costs, every)
+    healthy = Fault(name="", text="", place=place, costs=costs, algorithms=every)
     # without the algorithms whose switches reduce
     unaided = tuple(a for a in every if a not in (NVLS, NVLS_TREE))
     if place.in_switches and costs.gpu.nvls is not None:

@@ -150,10 +150,15 @@ def _load_of(algorithm: str, place: Place, nbytes: int) -> Load:
     """
     g, n = place.local, place.ranks
     if algorithm == ALLPAIRS:
-        return Load(2, 0, 2 * (n - 1) / n * nbytes, 0)
+        return Load(2, between=0, wire=2 * (n - 1) / n * nbytes, cards=0)
     if algorithm == DIRECT:
-        return Load(1, 0, (n - 1) / n * nbytes, 0)
+        return Load(inside=1, between=0, wire=(n - 1) / n * nbytes, cards=0)
     inside, share = (2 if algorithm == HIERARCHICAL else 3), nbytes / n
     return Load(
-        inside, 1, nbytes * (g - 1) / g, share * g * (n - g), messages=max(place.nodes - 2, 0), to_all_nodes=True
+        inside,
+        between=1,
+        wire=nbytes * (g - 1) / g,
+        cards=share * g * (n - g),
+        messages=max(place.nodes - 2, 0),
+        to_all_nodes=True,
     )

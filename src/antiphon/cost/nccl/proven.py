@@ -65,7 +65,11 @@ class ProvedFigures:
         in_switches = option.algorithm in (NVLS, NVLS_TREE, COLLNET) or option.protocol == NVLS
         key = (in_switches, option.algorithm == COPIES, option.protocol, share)
         if key not in self._bounds:
-            profile = self._complete_profile({}, share) if share is not None else self._profile_of(option, in_switches)
+            profile = (
+                self._complete_profile(figures={}, share=share)
+                if share is not None
+                else self._profile_of(option, in_switches)
+            )
             self._bounds[key] = self.proofs.without_barriers(profile, unaided=not in_switches)
         return self._bounds[key](nbytes)
 
@@ -75,7 +79,7 @@ class ProvedFigures:
         try:
             by_protocol = figures_by_protocol(costs, place, topology)
         except Unsupported:  # links within and between nodes have the same kind, so either's figures could apply
-            return self._complete_profile({}, None)
+            return self._complete_profile(figures={}, share=None)
         near = [kind for kind, _ in place.inner]
         figures = dict(by_protocol.get(option.protocol, {}))
         if option.algorithm == COPIES and costs.gpu.copies is not None:
@@ -86,7 +90,7 @@ class ProvedFigures:
             if option.algorithm == COLLNET:  # the share of the protocol, the latency of switches
                 share = costs.gpu.share[SIMPLE]
                 figures |= {kind: (figures[kind][0], share) for kind in near}
-        return self._complete_profile(figures, None)
+        return self._complete_profile(figures, share=None)
 
     def _complete_profile(self, figures: LinkFigures, share: float | None) -> Profile:
         """Return figures by kind of link as a profile of all kinds.

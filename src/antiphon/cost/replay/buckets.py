@@ -39,7 +39,10 @@ def last_step(job: Job) -> Job:
             i if i.call < 0 else replace(i, call=new_number.get(i.call, -1))
             for i in items if i.kind == WORK or i.call < 0 or i.call in complete_calls
         ]  # fmt: skip
-        ranks[rank] = [Item(WORK, 0.0, recorded_at=step_items[0].recorded_at if step_items else 0.0), *step_items]
+        ranks[rank] = [
+            Item(WORK, seconds=0.0, recorded_at=step_items[0].recorded_at if step_items else 0.0),
+            *step_items,
+        ]
     lanes = {
         rank: [[new_number[call] for call in lane if call in complete_calls] for lane in lanes]
         for rank, lanes in job.lanes.items()
@@ -83,7 +86,9 @@ def rebucket(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
     old_buckets = [call for call in step.calls if call.bucket]
     other_calls = [number for number, call in enumerate(step.calls) if not call.bucket]
     new_number = {call: position for position, call in enumerate(other_calls)}
-    buckets = [Collective(old_buckets[0].kind, nbytes, old_buckets[0].group, 0.0, bucket=True) for _, nbytes in sizes]
+    buckets = [
+        Collective(old_buckets[0].kind, nbytes, old_buckets[0].group, seconds=0.0, bucket=True) for _, nbytes in sizes
+    ]
     ranks = {
         rank: _rebucket_line(
             step, items, new_number, [(work, len(other_calls) + k) for k, (work, _) in enumerate(sizes)]

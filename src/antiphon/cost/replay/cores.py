@@ -64,7 +64,7 @@ def replay_job(job: Job, seconds: Sequence[float], cores: int, *, serial: bool =
     """
     if sum(map(len, job.ranks.values())) * len(job.ranks) > MAX_WORK:
         raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
-    lines = {rank: RankLine(items, 0.0) for rank, items in job.ranks.items()}
+    lines = {rank: RankLine(items, begin=0.0) for rank, items in job.ranks.items()}
     calls, waited, now = CollectiveStates(job, serial), [0.0] * len(job.calls), 0.0
     keeps_recorded_time = list_kept_times(job, seconds)
     work_of_rank = dict(begin_times(job))  # rank -> seconds of work before its next item; at first, until it begins

@@ -232,7 +232,7 @@ def _build_line(
         items.append(Item(kind, max(earlier_by, 0.0), position, now - clock_ahead))
         now = max(now, end)
     if items and items[0].kind != WORK:
-        items.insert(0, Item(WORK, 0.0, recorded_at=trace.steps[0][0] - clock_ahead))
+        items.insert(0, Item(WORK, seconds=0.0, recorded_at=trace.steps[0][0] - clock_ahead))
     return items
 
 

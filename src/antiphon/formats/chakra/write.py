@@ -152,7 +152,14 @@ class _Files:
     def _write_receive(self, message: int) -> bytes:
         src, dst, number = self.src[message], self.dst[message], _NUMBERS_PER_MESSAGE * message + 2
         attributes = _encode_attributes(_GPU_OPERATION) + self._endpoint_attributes(message)
-        receive = node(number, f"receive {src} to {dst}, step {self.step[message]}", RECEIVE, (), 0, attributes)
+        receive = node(
+            number,
+            f"receive {src} to {dst}, step {self.step[message]}",
+            RECEIVE,
+            dependencies=(),
+            duration_us=0,
+            attributes=attributes,
+        )
         if not self.combined[message]:
             return receive
         name = f"combine {src} to {dst}, step {self.step[message]}"

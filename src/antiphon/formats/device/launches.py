@@ -103,7 +103,7 @@ class _Follower:
         if self.written_launch != self.launch:
             self.written.append(Statement(("step",), (self.launch,)))
         elif self.wants_sync:
-            self.written.append(Statement(("sync",), ()))
+            self.written.append(Statement(("sync",), values=()))
         self.written.append(statement)
         self.written_launch, self.wants_sync = self.launch, False
 

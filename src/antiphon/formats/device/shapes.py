@@ -63,11 +63,11 @@ def pieces(forms: Sequence[int]) -> list[Piece]:
             at += 1
             continue
         if plain_start < at:
-            loops.append(Piece(plain_start, at - plain_start, 1))
+            loops.append(Piece(plain_start, at - plain_start, times=1))
         loops.append(best)
         at = plain_start = at + best.length * best.times
     if plain_start < len(forms):
-        loops.append(Piece(plain_start, len(forms) - plain_start, 1))
+        loops.append(Piece(plain_start, len(forms) - plain_start, times=1))
     return loops
 
 
@@ -113,7 +113,7 @@ class Columns:
         bits = values ^ self.me[:, None]
         slope = int(bits[0, 1] - bits[0, 0]) if len(turn) > 1 else 0
         if (bits == int(bits[0, 0]) + slope * turn).all():
-            bits_text = _sum_text(int(bits[0, 0]), 0, slope)
+            bits_text = _sum_text(int(bits[0, 0]), by_me=0, by_turn=slope)
             return f"(me ^ {bits_text})" if slope == 0 else f"(me ^ ({bits_text}))"
         # a column that is in the table already is used again
         for at, column in enumerate(self.tabulated):

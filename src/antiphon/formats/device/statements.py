@@ -133,7 +133,7 @@ class _Reader:
         divisions, the divisor; otherwise the number of results.
         """
         if kind == SYNC:
-            return [Statement(("sync_begun" if extra else "sync",), ())]
+            return [Statement(("sync_begun" if extra else "sync",), values=())]
         if kind in (SIGNAL, WAIT):
             name = "signal" if kind == SIGNAL else "wait_begun" if extra else "wait"
             return [Statement((name,), (a.rank, a.number)) for a in arguments]

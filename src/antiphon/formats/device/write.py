@@ -252,10 +252,15 @@ struct Layout {
 
 def _launch_tables(variant: _Variant, lowering: str) -> str:
     """Return C tables of what each launch of a call consists of, if the host makes calls step by step."""
-    launches = variant.launches or Launches([], [], [[True] * len(variant.ranks)])
+    launches = variant.launches or Launches(ranks=[], copies=[], kernels=[[True] * len(variant.ranks)])
     # C has no empty arrays: without copies, one of no launch
-    no_place = CopyPlace(0, 0, 0, 0, 0, (0,) * max(len(variant.ranks[0].slot_sizes), 1))
-    rows = [copy.numbers() for copy in launches.copies or [Copy(-1, 0, no_place, no_place, 0, 0)]]
+    no_place = CopyPlace(
+        buffer=0, rank=0, units=0, cut=0, origin_cut=0, slots_before=(0,) * max(len(variant.ranks[0].slot_sizes), 1)
+    )
+    rows = [
+        copy.numbers()
+        for copy in launches.copies or [Copy(launch=-1, rank=0, target=no_place, source=no_place, cut=0, number=0)]
+    ]
     kernels = [list(map(int, row)) for row in launches.kernels]
     return (
         f'#define PLAIN_NAME "{lowering if variant.launches else "signals"}"\n'

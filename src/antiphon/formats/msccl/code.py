@@ -344,7 +344,7 @@ def _make_instruction(
         if verb in verbs and peer < 0:
             raise Invalid(f"{_step_text(finder.gpu, block, step)}: its thread block has no rank to {verb_text}")
     if not step.count:
-        return Instruction(step.number, verb, 0, wait=wait)
+        return Instruction(step.number, verb, count=0, wait=wait)
     # rrc is exempt from the executor's check of declared sizes
     declared = verb != "rrc"
     read = []

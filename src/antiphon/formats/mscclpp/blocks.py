@@ -144,7 +144,15 @@ def gpu_of(
             channels[channel_type].append(peer)
     # 2. Blocks: cut each lane into thread blocks that respect the executor's limits.
     moving_streams = sum(map(_moves_data, steps_of_lane[::group]))
-    gpu = Gpu([], channels, [], Chaining(max_crowd), ends.switch_groups, moving_streams, group)
+    gpu = Gpu(
+        blocks=[],
+        channels=channels,
+        buffers=[],
+        chaining=Chaining(max_crowd),
+        switch_groups=ends.switch_groups,
+        moving_streams=moving_streams,
+        group=group,
+    )
     buffers: dict[BufferKey, int] = {}
     for first_lane in range(0, len(steps_of_lane), group):
         if not steps_of_lane[first_lane]:
@@ -258,7 +266,7 @@ class _LaneWriter:
             peers = [peer for peer in step.peers if channel_types[peer] == channel_type and peer not in put_peers]
             if peers and (channel_type == MEMORY or self.member == 0):
                 channels = [self.channel[peer] for peer in peers]
-                block = self._find_block(1, channel_type, channels, ())
+                block = self._find_block(count=1, channel_type=channel_type, channels=channels, buffers=())
                 ids = ",".join([str(block.channels[channel_type][channel]) for channel in channels])
                 name = "signal" if step.kind == SIGNAL else "wait"
                 block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{channel_type}"}}')
@@ -328,7 +336,7 @@ class _LaneWriter:
     def _write_switch(self, step: Step) -> None:
         places = [step.into, *step.operands] if step.kind == SWITCH_STEP else [step.into]
         ids = [self.ends.switch_groups.index((step.peers, self.buffer_names[place[0]])) for place in places]
-        block = self._find_block(1, SWITCH, ids, ())
+        block = self._find_block(count=1, channel_type=SWITCH, channels=ids, buffers=())
         target, *source = (
             f'{{"switch_channel_id":{block.channels[SWITCH][at]},"index":{place[1]},"size":{step.size}}}'
             for at, place in zip(ids, places, strict=True)
@@ -353,7 +361,7 @@ class _LaneWriter:
             channels = [self.channel[move.peer] for move in moves]
             keys = [(move.peer, self.buffer_names[move.target[0]], channel_type) for move in moves]
             buffers = [self.buffers.setdefault(buffer_key, len(self.buffers)) for buffer_key in keys]
-            block = self._find_block(1, channel_type, channels, buffers)
+            block = self._find_block(count=1, channel_type=channel_type, channels=channels, buffers=buffers)
             channel_ids = ",".join([str(block.channels[channel_type][channel]) for channel in channels])
             ids = self.move_ids[key] = channel_ids, [block.buffers[channel_type][number] for number in buffers]
         channel_ids, buffer_ids = ids
@@ -374,7 +382,7 @@ class _LaneWriter:
             self._append_operations([NOP])
 
     def _append_operations(self, operations: list[str]) -> None:
-        self._find_block(len(operations), MEMORY, (), ()).operations.extend(operations)
+        self._find_block(len(operations), MEMORY, channels=(), buffers=()).operations.extend(operations)
 
     def _find_block(self, count: int, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:
         """Return the block with room for `count` operations with these channels and buffers; a new one if necessary."""
@@ -484,7 +492,7 @@ def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[BufferLayo
     """Return addresses and the text of all ranks, for data in packets."""
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, BACK_END), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
-    layout, gpus = _fit_blocks(ends, blocks, packets.split_streams, 0)
+    layout, gpus = _fit_blocks(ends, blocks, packets.split_streams, chunk_bytes=0)
     if int(layout.sizes.sum()) > MOST_CELLS:
         raise Unsupported(f"{BACK_END}: {int(layout.sizes.sum())} chunks and packets, of at most {MOST_CELLS}")
     return layout, gpus
@@ -567,7 +575,7 @@ def _fit_groups(
             max(len(step.moves), 1)
             for of_rank in by_rank
             for stream, steps in enumerate(of_rank)
-            for step in (divide_steps(steps, 0, group) if stream in divided else steps)
+            for step in (divide_steps(steps, member=0, group=group) if stream in divided else steps)
         )
         group = min(group, MOST_GROUPED // operations)
         while moving_streams * group > most_moving:

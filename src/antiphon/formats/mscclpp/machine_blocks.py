@@ -101,7 +101,7 @@ class Machine:
     delays: list[tuple[Spot, Spot]] = field(default_factory=list)
 
     def block(self, rank: int, name: str, *, detached: bool = False) -> int:
-        self.blocks.append(Block(rank, name, [], detached))
+        self.blocks.append(Block(rank, name, instructions=[], detached=detached))
         return len(self.blocks) - 1
 
     def add(self, block: int, instruction: Instruction) -> Spot:

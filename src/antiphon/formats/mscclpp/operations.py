@@ -213,7 +213,14 @@ class Reader:
         instruction = Instruction(self.number, self.verb, count, tuple(read), tuple(write))
         # Calls alternate between the halves of a double scratch buffer, so packets may arrive before a rank has begun.
         instruction.ahead = bool(marks) and self.wiring.file.use_double_scratch_buffer
-        return [Item(instruction, None, [(cell, count) for cell in flags], [(cell, count) for cell in marks])]
+        return [
+            Item(
+                instruction,
+                threads=None,
+                flags=[(cell, count) for cell in flags],
+                marks=[(cell, count) for cell in marks],
+            )
+        ]
 
     # ---- data ----
 
@@ -334,7 +341,7 @@ class Reader:
         source, _, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
         if operation.channel_type == PORT:
-            arrival = self._make_data(count, [flag], [], flags=[flag])
+            arrival = self._make_data(count, [flag], write=[], flags=[flag])
             return [*arrival, None, *self._port_packets(operation, [source] * len(operation.dst_buff or ()))]
         marks = [self._packet_cell(place, size, skip, far=MEMORY) for place in self._target_buffers(operation)]
         return self._make_data(count, [flag], marks, flags=[flag], marks=marks)

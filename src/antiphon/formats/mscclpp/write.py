@@ -318,15 +318,15 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
         if not can_use_packets(program):
             raise Unsupported(f"{BACK_END}: not everyone hears from everyone, as packets need; leave them out")
         layout, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
-        return _Head(program, layout, (0, None), 1024, 16, "", packets=True).text(gpus)
+        return _Head(program, layout, (0, None), threads=1024, alignment=16, name="", packets=True).text(gpus)
     layout, switched_part = _find_switched(program)
     gpus = gpus_of(program, layout, switched_part, blocks, lambda a, b: False)
-    return _Head(program, layout, (0, None), 1024, 16, "").text(gpus)
+    return _Head(program, layout, (0, None), threads=1024, alignment=16, name="").text(gpus)
 
 
 def _has_equal_counts(collective: Collective) -> bool:
     try:
-        sides(collective, True)
+        sides(collective, in_place=True)
     except Unsupported:
         return False
     return True
@@ -472,7 +472,7 @@ class _Head:
         if collective.kind not in (*_SIZED, "custom") or len({*counts, *(max(pair) for pair in self.chunks)}) > 1:
             if self.slot:
                 raise Unsupported(f"{BACK_END}: stages only data of equal size at all ranks through scratch")
-            return _Sizes(0, largest, multiple)
+            return _Sizes(smallest=0, largest=largest, multiple=multiple)
         # Ranges end before `stop`; the file states the last size included.
         start, stop = self.span
         start = max(start, self.slot * max(counts))

@@ -132,7 +132,7 @@ class _Reader:
         self.ranks = read_integer(attributes, "nodes", where)
         if not 1 <= self.ranks <= MAX_NODES:
             raise Invalid(f"{where}: nodes is {self.ranks}; expected 1 to {MAX_NODES}")
-        self.nbytes = read_integer(attributes, "buffer_size", where, 0)
+        self.nbytes = read_integer(attributes, "buffer_size", where, default=0)
         self.k = read_integer(attributes, "k", where) if "k" in attributes else None
 
     def _read_plan(self, attributes: Attributes, line: int) -> None:

@@ -76,7 +76,9 @@ def read_topology(
                 f"its hosts differ in ports ({', '.join(map(str, sorted(ports)[:5]))}); a profile has one node radix "
                 "for all: read a file for each kind of host"
             )
-        radix = device_radix if device_radix is not None else read_integer(reader.head, "device_radix", "topo", 1)
+        radix = (
+            device_radix if device_radix is not None else read_integer(reader.head, "device_radix", "topo", default=1)
+        )
         # a port sends one packet at a time: PICCL's ports are the profile's node radix
         loggp = LogGP(tuple(levels), radix, node_radix=ports.pop(), node=NAMES[0])
         title = reader.head.get("name") or Path(path).name.split(".")[0]
@@ -104,7 +106,7 @@ class _Reader:
                 raise Invalid(f"line {line}: begins with <{name[:40]}>, a topology with <topo ...>{other}")
             self.head = dict(attributes)
             self.nodes = read_integer(attributes, "num_nodes", f"line {line}: topo")
-            self.levels = read_integer(attributes, "num_levels", f"line {line}: topo", 0)
+            self.levels = read_integer(attributes, "num_levels", f"line {line}: topo", default=0)
         elif self.open_node is not None:
             raise Invalid(
                 f"line {line}: <{name[:40]}> stands in the node of line {self.open_node}; close that: <node .../>"

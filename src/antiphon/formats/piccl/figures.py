@@ -55,7 +55,7 @@ def figures_in(text: str) -> Level:
     figures = {name: tuple(rows[size][i] for size in sizes) for i, name in enumerate(head[1:])}
     if all(len(set(values)) == 1 for values in figures.values()):
         sizes, figures = sizes[:1], {name: values[:1] for name, values in figures.items()}
-    return Level("", sizes, **figures)  # type: ignore[arg-type]  # it reads the numbers exactly
+    return Level(within="", sizes=sizes, **figures)  # type: ignore[arg-type]  # it reads the numbers exactly
 
 
 def _check_head(fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def _add_row(fields: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tup
     if len(rows) >= MAX_ROWS:
         raise Invalid(f"has more than {MAX_ROWS} sizes")
     # Only to check the row here, where its line number is known.
-    Level("", (size,), **{name: (value,) for name, value in zip(head[1:], fields[1:], strict=True)})  # type: ignore[arg-type]
+    Level(within="", sizes=(size,), **{name: (value,) for name, value in zip(head[1:], fields[1:], strict=True)})  # type: ignore[arg-type]
     rows[size] = fields[1:]
 
 

@@ -16,7 +16,7 @@ from antiphon.formats.probe.probed import Probed
 from antiphon.topologies.links import GB
 from antiphon.topologies.pcie import BETWEEN_SOCKETS
 
-COPY = LinkType("core", Fraction(10 * GB), 1e-7)  # bytes per second and seconds of latency; both assumed
+COPY = LinkType("core", Fraction(10 * GB), latency=1e-7)  # bytes per second and seconds of latency; both assumed
 CACHE_HOP = 5e-8  # seconds of latency between a cache or memory and the container around it; assumed
 SOCKET_HOP = 3e-7  # seconds of latency between packages; assumed
 MAX_CORES = 2**13

@@ -154,7 +154,7 @@ class _LinuxDevices:
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
-        self.box = Box("")
+        self.box = Box(name="")
         self.devices: dict[str, int] = {}  # PCI address -> number of the device in the box
         self.bridges: dict[str, int] = {}  # NUMA node -> its host bridge in the box
         self.nvidia: list[int] = []  # devices of the box that are NVIDIA's GPUs
@@ -215,7 +215,7 @@ class _LinuxDevices:
                 speed = speed_of(path)
                 if speed is None:
                     self.notes.append(f"network card {name}: its speed is unknown (no link?)")
-                self.box.nic_speeds[self.box.add(Device(NIC, device, None, name))] = speed
+                self.box.nic_speeds[self.box.add(Device(NIC, device, speed=None, name=name))] = speed
             used |= {self.box.devices[device].parent for device in self.box.nic_speeds}
         if not self.box.nic_speeds:
             self.notes.append("no network card on PCIe")

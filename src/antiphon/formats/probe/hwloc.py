@@ -75,7 +75,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.open_elements: list[_Element] = []
-        self.box = Box("")
+        self.box = Box(name="")
         self.bridges: dict[str, int] = {}  # NUMA nodes near a host bridge -> its index in `Box.devices`
         self.pci_devices: list[_PciDevice] = []
         self.objects: dict[str, int] = {}  # key of an object in matrices -> index in `pci_devices`
@@ -272,7 +272,9 @@ def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
         if pci_device.kind == "0207" or any(_CARD.match(word) for word in pci_device.names):
             box.devices[pci_device.device].kind = NIC
             label = next((word for word in pci_device.names if _CARD.match(word)), box.devices[pci_device.device].name)
-            port = box.add(Device(NIC, pci_device.device, None, label))  # the card's network port, below the card
+            port = box.add(
+                Device(NIC, pci_device.device, speed=None, name=label)
+            )  # the card's network port, below the card
             box.nic_speeds[port] = None  # the file has no bandwidth of networks
     for matrix, (keys, values) in reader.matrices.items():
         _add_matrix(box, reader, gpus, matrix, keys, values, gpu_type)

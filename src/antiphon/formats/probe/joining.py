@@ -47,7 +47,7 @@ def read_machine(text: str, source: str = "") -> Probed:
 
 
 def _without_probe(machine: Topology) -> Probed:
-    return Probed(machine, (), tuple(f"rank {rank}" for rank in range(machine.ranks)))
+    return Probed(machine, notes=(), names=tuple(f"rank {rank}" for rank in range(machine.ranks)))
 
 
 def join_box_and_fabric(box: Probed, fabric: Probed, name: str = "") -> Probed:
@@ -140,7 +140,7 @@ def _speed_of(card: NetworkCard) -> Fraction:
 def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[NetworkCard, ...], list[str]]:
     """Return the network cards of a box with their speeds, and notes about assumptions."""
     machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
-    card_defaults = cards_of(machine, None, nic, sold_as)
+    card_defaults = cards_of(machine, nics=None, nic=nic, sold_as=sold_as)
     card_bandwidth = f"{format_bandwidth(card_defaults.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
     if machine.cards:
         explicit_bandwidth = card_defaults.bandwidth if nic is not None else None
@@ -177,7 +177,7 @@ def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> Non
     if not cards or not all(card.bandwidth for card in cards):
         if not _sold_as(box.machine):
             return
-        cards, _ = cards_with_speeds(box, None)
+        cards, _ = cards_with_speeds(box, nic=None)
     speed = sum((_speed_of(card) for card in cards), Fraction(0))
     cables = sum((port.speed for port in ports), Fraction(0))
     if cables < speed:
@@ -228,7 +228,7 @@ def _assign_nodes(box: Probed, ports: list[Port]) -> Assignment:
 
 def _assign_box_cards(box: Probed, ports: list[Port]) -> Assignment:
     """Return the cables of a host whose file lists only switches: one per card of the box, with the card's speed."""
-    cards = box.machine.cards or (NetworkCard("card", None, tuple(_card_nodes(box.machine))),)
+    cards = box.machine.cards or (NetworkCard("card", bandwidth=None, nodes=tuple(_card_nodes(box.machine))),)
     assignment = []
     for number, card in enumerate(cards):
         port = ports[number % len(ports)]

@@ -63,7 +63,7 @@ class _Reader:
     def __init__(self) -> None:
         self.depth = 0
         self.root = ""
-        self.box = Box("")
+        self.box = Box(name="")
         self.open_devices: list[int] = []  # per open element its device; -1 if it is none
         self.gpus: list[_Gpu] = []
         self.pci_elements: list[tuple[int, str, str]] = []  # per <pci>: device, bus, class
@@ -146,7 +146,7 @@ class _Reader:
         speed = Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and 0 < len(mbit) < 10 and int(mbit) else None
         if speed and speed > _FASTEST:
             speed /= 1000  # Slingshot's plugin writes kbit/s
-        self.box.nic_speeds[self.box.add(Device(NIC, parent_index, None, name))] = speed
+        self.box.nic_speeds[self.box.add(Device(NIC, parent_index, speed=None, name=name))] = speed
 
     # ---- graphs ----
 
@@ -187,7 +187,7 @@ def _make_box(reader: _Reader, name: str) -> Box:
         devices = [(d, bus) for d, bus, pci_class in reader.pci_elements if pci_class.startswith(_GPU_CLASSES)]
         if len(devices) > MAX_GPUS:
             raise Invalid(f"has more than {MAX_GPUS} GPUs")
-        reader.gpus = [_Gpu(device, bus, {}) for device, bus in devices]
+        reader.gpus = [_Gpu(device, bus, values={}) for device, bus in devices]
         for device, _ in devices:
             box.devices[device].kind = GPU
         if devices:

@@ -153,7 +153,7 @@ class _Writer:
                 add = self._add_below if self._is_bridge(node) else self._add_pci  # a bridge is the socket itself
                 add(socket, node)
             if not number:
-                self._add_cards(socket, -1)
+                self._add_cards(socket, node=-1)
         return root
 
     def _is_bridge(self, node: int) -> bool:

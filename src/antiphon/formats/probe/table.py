@@ -40,20 +40,21 @@ _SMI = "nvidia-smi"
 SOURCES: Mapping[str, Source] = {
     "nccl-xml": Source(
         "nccl:read", "NCCL_TOPO_DUMP_FILE and NCCL_GRAPH_DUMP_FILE, of NCCL and RCCL",
-        (r"<system[\s>]", r"<graphs[\s>]"), (), True,
+        (r"<system[\s>]", r"<graphs[\s>]"), programs=(), several=True,
     ),
     "rocm-smi": Source(
         "rocm:read", "rocm-smi --showtopo, amd-smi topology, as tables or JSON",
         (r"(?i)(?:weight|link type|hops) between two gpus", r"\(Topology\) ", r"(?m)^(?:LINK TYPE|WEIGHT|HOPS) TABLE:",
          r'\A\s*(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"'),
-        (("rocm-smi", "--showtopo"), ("rocm-smi", "--shownodesbw"), ("rocm-smi", "--showproductname")), True,
+        (("rocm-smi", "--showtopo"), ("rocm-smi", "--shownodesbw"), ("rocm-smi", "--showproductname")), several=True,
     ),
     "nvidia-smi": Source(
         "nvidia:read", "nvidia-smi topo -m, nvlink -s, -c, -R, -L",
         (r"(?m)^\W{0,9}GPU0[ \t]+(?:X|NV[0-9]|OK|GPU1|NIC0|mlx|CPU Aff)", r"(?m)^GPU [0-9]+: ",
          r"(?m)^(?=(?:[a-z_.]+, )*index\b)(?:[a-z_.]+, )*name\b"),
         ((_SMI, "topo", "-m"), (_SMI, "nvlink", "-s"), (_SMI, "nvlink", "-R"),
-         (_SMI, "--query-gpu=index,name,uuid,pci.bus_id,pcie.link.gen.max,pcie.link.width.max", "--format=csv")), True,
+         (_SMI, "--query-gpu=index,name,uuid,pci.bus_id,pcie.link.gen.max,pcie.link.width.max", "--format=csv")),
+        several=True,
     ),
     "hwloc": Source(
         "hwloc:read", "lstopo's XML, versions 1 to 3",
@@ -61,11 +62,11 @@ SOURCES: Mapping[str, Source] = {
     ),
     "ibnetdiscover": Source(
         "fabric:read", "the switches and adapters of an InfiniBand network",
-        (r"(?m)^switchguid=", r'(?m)^(?:Switch|Ca)\s+[0-9]+\s+"[SH]-'), (("ibnetdiscover",),), True,
+        (r"(?m)^switchguid=", r'(?m)^(?:Switch|Ca)\s+[0-9]+\s+"[SH]-'), (("ibnetdiscover",),), several=True,
     ),
     "slurm": Source(
         "slurm:read", "topology.conf, or scontrol show topology",
-        (r"(?im)^\s*(?:switch|block|ring)name=",), (("scontrol", "show", "topology"),), True,
+        (r"(?im)^\s*(?:switch|block|ring)name=",), (("scontrol", "show", "topology"),), several=True,
     ),
     "netfiles": Source(
         "netfiles:read", "networks of ASTRA-sim (YAML, JSON), ns-3 and TACOS",

@@ -42,7 +42,7 @@ class Collective(NamedTuple):
 COLLECTIVES = {
     "allgather": Collective("allgather", "total_msg_size"),
     "allreduce": Collective("allreduce", "avg_msg_size"),
-    "alltoall": Collective("alltoall", "avg_msg_size", True),
+    "alltoall": Collective("alltoall", "avg_msg_size", of_block=True),
     "broadcast": Collective("bcast", "avg_msg_size"),
     "reduce": Collective("reduce", "avg_msg_size"),
     "reducescatter": Collective("reduce_scatter_block", "total_msg_size"),

@@ -109,10 +109,10 @@ def _rule_of(entry: Entry, unproven: bool) -> Rule:
     """Return UCC's name of the algorithm that was measured to be best; if `unproven`, else that of the planner's."""
     claim, kind = library_claim(entry), entry.schedule.collective.kind
     if claim is not None and claim["algorithm"] == DEFAULT:
-        return Rule("", "the MPI's own choice was measured to be as good")
+        return Rule(algorithm="", reason="the MPI's own choice was measured to be as good")
     if claim is None and entry.served_by:
-        return Rule("", "the table leaves these sizes to the library")
+        return Rule(algorithm="", reason="the table leaves these sizes to the library")
     name = _BY_NAME.get((kind, claim["algorithm"] if claim is not None else planner_of(entry)), "")
     if name and claim is None and not unproven:
-        return Rule("", "no algorithm of a library was measured")
+        return Rule(algorithm="", reason="no algorithm of a library was measured")
     return Rule(name, "" if name else NO_ALGORITHM)

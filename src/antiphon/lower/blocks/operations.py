@@ -136,7 +136,7 @@ class Segment:
 
 
 # Stands in `ProgramValues.reader` for more than one reader.
-SEVERAL_READERS = Operation(JOIN, -1, -1, -1, -1, [], [], 0)
+SEVERAL_READERS = Operation(JOIN, rank=-1, when=-1, peer=-1, channel=-1, spans=[], waits=[], length=0)
 
 
 @dataclass(eq=False)
@@ -164,7 +164,7 @@ def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> P
     `layout`: addresses in chunks. `split_blocks`: no stretch of a user's buffer crosses the end of a block of the
     collective.
     """
-    result = ProgramValues([], [], [], [], [])
+    result = ProgramValues(ranks=[], messages=[], writer=[], reader=[], scratch=[])
     by_row: list[Operation] = []  # per row of the program its operation; the last one if the row is cut
     for rank in range(program.ranks):
         size = [int(each) for each in layout.sizes[rank]]

@@ -309,7 +309,7 @@ class _Placement:
             awaited = latest_steps_of(send.waits)
             incoming = self._receive_needs(segment)
             sender, receiver = self._find_blocks(segment, Needs(awaited, has_unplaced=False), incoming)
-            step = self._append_step(Step("s", segment.src, -1, segment.count, sender), awaited)
+            step = self._append_step(Step("s", segment.src, dst=-1, count=segment.count, block=sender), awaited)
             sender.last_send = step.index
             self._reserve_receive(segment, receiver, incoming)
         send.done = last_steps([*send.done, step]) if send.done else [step]
@@ -336,9 +336,11 @@ class _Placement:
                 return None
         incoming = self._receive_needs(segment)
         rank, peer, track = segment.receive.rank, segment.send.rank, segment.track
-        if not self._fits_channel(rank, block.channel, track, peer, False, incoming):
+        if not self._fits_channel(rank, block.channel, track, peer, sending=False, needs=incoming):
             return None
-        self._reserve_receive(segment, self._find_or_make_block(rank, block.channel, track, peer, False), incoming)
+        self._reserve_receive(
+            segment, self._find_or_make_block(rank, block.channel, track, peer, sending=False), incoming
+        )
         step.verb = FUSED[step.verb]
         if step.verb == "rrcs" and segment.only_forwarded:
             step.verb, step.dst = "rrs", -1
@@ -363,14 +365,14 @@ class _Placement:
         """Return the steps that the receive of a segment waits for, as far as they exist."""
         stretch, receive = segment.fold_stretch, segment.receive
         if stretch is None:
-            return Needs(steps_before_write(receive.waits), False)
+            return Needs(steps_before_write(receive.waits), has_unplaced=False)
         if stretch.chain[0] is segment:
             awaited = steps_before_write(waits_through_joins(stretch.fold))
             for member in stretch.chain:
                 if member.dst == stretch.cell:
                     for step in steps_before_write(member.receive.waits).values():
                         add_awaited(awaited, step)
-            return Needs(awaited, False)
+            return Needs(awaited, has_unplaced=False)
         last = stretch.chain[stretch.chain.index(segment) - 1].step
         return Needs({} if last is None else {last.block: last}, last is None)
 
@@ -381,7 +383,9 @@ class _Placement:
         self.reserved_count[block] -= 1
         stretch = segment.fold_stretch
         if stretch is None:
-            segment.step = self._append_step(Step("r", -1, segment.dst, segment.count, block), awaited)
+            segment.step = self._append_step(
+                Step("r", src=-1, dst=segment.dst, count=segment.count, block=block), awaited
+            )
             return
         if segment.receive.waits and segment.dst != stretch.cell:
             behind = steps_before_write(segment.receive.waits)
@@ -405,14 +409,14 @@ class _Placement:
         full = self.full_channels[source, target, track]
         while True:
             channel = self._channel_of(track, full)
-            if self._fits_channel(source, channel, track, target, True, outgoing) and self._fits_channel(
-                target, channel, track, source, False, incoming
+            if self._fits_channel(source, channel, track, target, sending=True, needs=outgoing) and self._fits_channel(
+                target, channel, track, source, sending=False, needs=incoming
             ):
                 break
             full += 1
         self.full_channels[source, target, track] = full
-        return self._find_or_make_block(source, channel, track, target, True), self._find_or_make_block(
-            target, channel, track, source, False
+        return self._find_or_make_block(source, channel, track, target, sending=True), self._find_or_make_block(
+            target, channel, track, source, sending=False
         )
 
     def _channel_of(self, track: int, full: int) -> int:
@@ -483,7 +487,7 @@ class _Placement:
         # Too many waits for one step: gather them by empty steps first.
         while len(missing) > together:
             gathered = {awaited.block: awaited for awaited in missing[:together]}
-            empty_step = Step("cpy", -1, -1, 0, self._local_block(block.rank, gathered))
+            empty_step = Step("cpy", src=-1, dst=-1, count=0, block=self._local_block(block.rank, gathered))
             self._append_step(empty_step, gathered)
             missing = [*missing[together:], empty_step]
         if missing:

@@ -49,7 +49,17 @@ def cut_segments(values: ProgramValues, max_chunks: int, fused: bool = True) -> 
         # The usual case: nothing to cut.
         if send not in edges and send.length <= max_chunks and not (operands and operands[0].fold in cuts):
             stretch = operands[0].fold.fold_stretches[0] if operands else None
-            segments = [Segment(send, receive, 0, send.length, send.spans[0][0], receive.spans[0][0], stretch)]
+            segments = [
+                Segment(
+                    send,
+                    receive,
+                    offset=0,
+                    count=send.length,
+                    src=send.spans[0][0],
+                    dst=receive.spans[0][0],
+                    fold_stretch=stretch,
+                )
+            ]
         else:
             segments = _cut_message(send, receive, edges.get(send) or {receive.length}, cuts, max_chunks)
         send.segments = receive.segments = segments
@@ -139,7 +149,14 @@ def _find_direct(values: ProgramValues, fold: Operation) -> None:
             other_cells.append(operand.cell)
     if len(other_cells) < len(fold.spans) - 1:
         fold.fold_stretches = [
-            FoldStretch(fold, 0, length, result, sorted(other_cells, key=lambda cell: cell != result), [])
+            FoldStretch(
+                fold,
+                offset=0,
+                count=length,
+                cell=result,
+                stored_operands=sorted(other_cells, key=lambda cell: cell != result),
+                chain=[],
+            )
         ]
 
 
@@ -176,7 +193,7 @@ def _cut_fold(fold: Operation, cuts: set[int], stored_operands: list[int]) -> li
     """Return the stretches of a fold between these cuts."""
     edges = sorted(cuts | {0, fold.length})
     return [
-        FoldStretch(fold, low, high - low, fold.spans[0][0] + low, [cell + low for cell in stored_operands], [])
+        FoldStretch(fold, low, high - low, fold.spans[0][0] + low, [cell + low for cell in stored_operands], chain=[])
         for low, high in pairwise(edges)
     ]
 

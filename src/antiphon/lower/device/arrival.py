@@ -81,7 +81,7 @@ class Arranged:
 
     def steps(self, rank: int, steps: Sequence[Step], in_place: bool) -> list[Step]:
         """Return the changed steps. In place, the rank's own block first moves to the beginning of its buffer."""
-        own = Step(FOLD, (), (), (OUTPUT, 0), ((OUTPUT, rank * self.block),), self.block)
+        own = Step(FOLD, peers=(), moves=(), into=(OUTPUT, 0), operands=((OUTPUT, rank * self.block),), size=self.block)
         first_steps = [own, Step(SYNC)] if in_place and rank else []
         return [*first_steps, *(arranged for step in steps for arranged in self._arrange_step(rank, step))]
 

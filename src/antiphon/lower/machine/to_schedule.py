@@ -83,7 +83,7 @@ class Slot:
 
 def code_to_schedule(code: Code) -> Schedule:
     """Return the schedule of a code without deadlock or race (judge.py). Takes some microseconds per chunk moved."""
-    run = execute(code, None)
+    run = execute(code, seed=None)
     if run.fault is not None:
         raise Invalid(run.fault.what)
     events, outputs = _Replay(code).replay(code.positions(run.order))
@@ -220,7 +220,7 @@ class _Placement:
         """Place all versions and return the schedule."""
         code = self.code
         for version in self._initial_versions():
-            self._put_in_slot(version, 0)
+            self._put_in_slot(version, slot=0)
         for version in self.events:
             if version.terms is not None:
                 self._add_sum(version, *version.terms)
@@ -252,7 +252,7 @@ class _Placement:
         end = max((step for (step, _), *_ in self.rows), default=0)
         for version in self.wanted:
             if version.slot != 0:
-                self._add_row((end, LAST_INNER), version, version.rank, COPY, 0)
+                self._add_row((end, LAST_INNER), version, version.rank, COPY, slot=0)
 
     def _put_in_slot(self, version: Version, slot: int) -> Slot:
         """Store a version in a slot of its chunk; return the slot."""

@@ -128,7 +128,7 @@ class Moves:
     def _cut_message(self, message: int) -> list[tuple[int, int, int, int, int]]:
         """Return the rows of `columns` of one message."""
         sent, received = (self._message_parts(int(rows[message])) for rows in self.program.pairs)
-        return [(*move.source, *move.target, move.size) for move in _cut_moves(0, sent, received)]
+        return [(*move.source, *move.target, move.size) for move in _cut_moves(peer=0, sent=sent, received=received)]
 
     def _message_parts(self, row: int) -> list[tuple[int, int, int]]:
         """Return (buffer, first chunk, length) of each part of a send or receive."""

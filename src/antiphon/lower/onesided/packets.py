@@ -367,11 +367,11 @@ class _StepWriter:
                 if moves:
                     self.written.put(PACK, moves)
             # The proxy forwards packets once they are there, so no sync stands before this step.
-            self.written.steps += [Step(PACK, (), (move,)) for move in turn.forwarded]
+            self.written.steps += [Step(PACK, peers=(), moves=(move,)) for move in turn.forwarded]
             for packets, into, size in turn.unpacked:
                 self._write_unpack(packets, into, size)
             self.pending = join_folds(turn.folds) if turn.folds else []
-        self._write_folds([])
+        self._write_folds(moves=[])
         return self.written.steps
 
     def _write_folds(self, moves: list[Move]) -> list[Move]:
@@ -420,7 +420,7 @@ class _StepWriter:
     ) -> None:
         """Write a step. Its threads wait for packets themselves, so only plain data needs a sync."""
         read = [place for place in operands if place[0] != PACKETS]
-        self.written.combine(Step(kind, (), along, into, operands, size), read)
+        self.written.combine(Step(kind, peers=(), moves=along, into=into, operands=operands, size=size), read)
 
 
 def _as_list(column: Longs) -> list[int]:

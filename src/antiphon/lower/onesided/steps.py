@@ -136,13 +136,13 @@ class RankSteps:
     def put(self, kind: int, moves: list[Move]) -> None:
         """Append puts (or packs) of these moves: each step from one buffer, with as many moves as a step can have."""
         if len(moves) == 1 and moves[0].size == 1:  # the usual case
-            self.touch_chunks(Step(kind, (), tuple(moves)), (moves[0].source,))
+            self.touch_chunks(Step(kind, peers=(), moves=tuple(moves)), (moves[0].source,))
             return
         for buffer in sorted({move.source[0] for move in moves}):
             from_buffer = [move for move in moves if move.source[0] == buffer]
             for low in range(0, len(from_buffer), MOST_PEERS):
                 batch = tuple(from_buffer[low : low + MOST_PEERS])
-                self.touch(Step(kind, (), batch), [(move.source, move.size) for move in batch])
+                self.touch(Step(kind, peers=(), moves=batch), [(move.source, move.size) for move in batch])
 
     def _has_conflict(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
         """Return whether an access conflicts with one since the last sync: same place, at least one a write."""
@@ -331,7 +331,9 @@ class _PutWork:
         for number, switch in zip(self.stream[switched.requests].tolist(), switched.switches, strict=True):
             if switch.rank == rank:
                 kind = SWITCH if switch.combines else SPREAD
-                step = Step(kind, switch.ranks, (), switch.target, (switch.source,), switch.size)
+                step = Step(
+                    kind, switch.ranks, moves=(), into=switch.target, operands=(switch.source,), size=switch.size
+                )
                 turns_by_stream[number].turns[switch.step].switches.append(step)
         return [self._make_writer(rank, turns).steps() for turns in turns_by_stream]
 
@@ -448,7 +450,7 @@ class _RankWriter:
         for number in sorted(self.turns):
             turn = self.turns[number]
             if turn.after and any(not turn.after.isdisjoint(fold.rows) for fold in self.pending):
-                self._write_folds([])
+                self._write_folds(moves=[])
             if turn.credits:
                 self._signal_or_wait(SIGNAL, turn.credits)
             if turn.needs_credit:
@@ -463,7 +465,7 @@ class _RankWriter:
             if turn.awaited:
                 self._signal_or_wait(WAIT, turn.awaited)
             self.pending = join_folds(turn.folds) if turn.folds else []
-        self._write_folds([])
+        self._write_folds(moves=[])
         return self.writer.steps
 
     def _signal_or_wait(self, kind: int, peers: list[int]) -> None:
@@ -491,10 +493,14 @@ class _RankWriter:
     def _write_fold(self, into: Place, operands: tuple[Place, ...], count: int, fold_moves: tuple[Move, ...]) -> None:
         """Write a fold, in several steps if it has more operands than a step supports; the last has the moves."""
         if len(operands) <= self.max_operands:
-            self.writer.combine(Step(FOLD, (), fold_moves, into, operands, count), operands)
+            self.writer.combine(
+                Step(FOLD, peers=(), moves=fold_moves, into=into, operands=operands, size=count), operands
+            )
             return
         for batch, is_last in operand_batches(operands, into, self.max_operands):
-            self.writer.combine(Step(FOLD, (), fold_moves if is_last else (), into, batch, count), batch)
+            self.writer.combine(
+                Step(FOLD, peers=(), moves=fold_moves if is_last else (), into=into, operands=batch, size=count), batch
+            )
 
 
 class _GetWriter(_RankWriter):
@@ -504,14 +510,16 @@ class _GetWriter(_RankWriter):
         """Return the steps of all turns, with gets."""
         for number in sorted(self.turns):
             turn = self.turns[number]
-            self._write_folds([])
+            self._write_folds(moves=[])
             self._signal_or_wait(SIGNAL, turn.to)
             self._signal_or_wait(WAIT, turn.awaited)
             for low in range(0, len(turn.moves), MOST_PEERS):
                 batch = tuple(turn.moves[low : low + MOST_PEERS])
-                self.writer.touch(Step(GET, (), batch), [], [(move.target, move.size) for move in batch])
+                self.writer.touch(
+                    Step(GET, peers=(), moves=batch), reads=[], writes=[(move.target, move.size) for move in batch]
+                )
             self._signal_or_wait(SIGNAL, turn.awaited)
             self._signal_or_wait(WAIT, turn.to)
             self.pending = join_folds(turn.folds) if turn.folds else []
-        self._write_folds([])
+        self._write_folds(moves=[])
         return self.writer.steps

@@ -59,7 +59,14 @@ class Switched:
     @staticmethod
     def none(program: Program) -> Switched:
         nobody = np.zeros(program.operations, bool)
-        return Switched([], [], np.full(program.operations, -1, np.int64), nobody, nobody.copy(), {})
+        return Switched(
+            switches=[],
+            requests=[],
+            switch_of=np.full(program.operations, -1, np.int64),
+            dropped=nobody,
+            signal_only=nobody.copy(),
+            send_of={},
+        )
 
     @property
     def groups(self) -> list[tuple[tuple[int, ...], int]]:
@@ -164,7 +171,7 @@ class _Finder:
         rows = rows[np.lexsort((rows, p.rank[rows], p.joint[rows]))]
         by_number: dict[int, _Joint] = {}
         for row, number in zip(rows.tolist(), p.joint[rows].tolist(), strict=True):
-            joint = by_number.setdefault(number, _Joint([], [], [], []))
+            joint = by_number.setdefault(number, _Joint(sends=[], receives=[], sources=[], targets=[]))
             sends = self.kind[row] == SEND
             (joint.sends if sends else joint.receives).append(row)
             ends = joint.sources if sends else joint.targets

@@ -21,4 +21,4 @@ def direct(request: Request) -> Iterator[Schedule]:
     ranks = len(collective.members)
     senders = len(collective.roots) if collective.kind in ROOTED else ranks
     refuse_too_many_transfers("direct", topology, collective, senders * (ranks - 1))
-    yield finish_schedule(one_step(collective), topology, collective, "direct", {})
+    yield finish_schedule(one_step(collective), topology, collective, "direct", options={})

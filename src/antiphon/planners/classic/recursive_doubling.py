@@ -23,5 +23,5 @@ def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Sch
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
     refuse_too_many_transfers("recursive-doubling", topology, collective, rows)
     make = allgather_rounds if collective.kind == "allgather" else allreduce_whole
-    schedule = make(collective, order, doubling_radices(ranks), False)
+    schedule = make(collective, order, doubling_radices(ranks), far=False)
     yield finish_schedule(schedule, topology, collective, "recursive-doubling", {"order": order})

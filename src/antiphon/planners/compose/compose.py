@@ -229,7 +229,7 @@ class _BuiltPlan:
         """Yield the schedule in each of these numbers of pieces that allows as many end parts."""
         if not ends:  # no sizes to choose; the loads that they depend on take seconds on thousands of ranks
             for pieces in piece_numbers:
-                yield self._with_options(replace(self.schedule, pieces=pieces), pieces, 0, search)
+                yield self._with_options(replace(self.schedule, pieces=pieces), pieces, ends=0, search=search)
             return
         pipeline = self._make_pipeline(search)
         for pieces in piece_numbers:

@@ -163,7 +163,7 @@ def _plan_shared(request: Request, names: Sequence[str], best_rate: Fraction) ->
 def _renumbered(group: Collective) -> Collective:
     """Return a group's collective among its members only, numbered in their order."""
     roots = tuple(group.members.index(root) for root in group.roots)
-    return Collective(group.kind, len(group.members), (), roots, group.weights)
+    return Collective(group.kind, len(group.members), members=(), roots=roots, weights=group.weights)
 
 
 def _own_machine(topology: Topology, group: Collective, loads: Floats, number: int) -> tuple[Topology, Longs, Ints]:

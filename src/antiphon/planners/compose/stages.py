@@ -276,7 +276,9 @@ def _stage_allreduce(collective: Collective, split: Split, forward: StagePlanner
     outer, *inner = split.exchanges
     # the data of each outermost group's exchange, one span set per group: the block of an allreduce
     outer_spans = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
-    allreduce = forward.plan_stage(0, outer.seats, outer_spans, Collective("allreduce", outer.width), line)
+    allreduce = forward.plan_stage(
+        level=0, seats=outer.seats, where=outer_spans, target=Collective("allreduce", outer.width), line=line
+    )
     scatter, gather = backward.plan_exchange(outer, line), forward.plan_exchange(outer, line)
     halves = StagesCost(
         scatter.steps + gather.steps, scatter.unpipelined + gather.unpipelined, scatter.pipelined + gather.pipelined
@@ -365,7 +367,9 @@ def broadcast_variants(collective: Collective, split: Split, forward: StagePlann
         holdings = all_spans if kind == "broadcast" else spans_between(np.arange(size + 1) * (line // size))
         seats = starts[group_numbers][:, None] + np.arange(size)
         where = holdings.take(np.tile(np.arange(len(holdings)), len(group_numbers)))
-        return forward.plan_stage(1, seats, where, Collective(kind, size, roots=roots), line)
+        return forward.plan_stage(
+            level=1, seats=seats, where=where, target=Collective(kind, size, roots=roots), line=line
+        )
 
     def gather_within(group_numbers: Longs) -> list[Stage]:
         """Plan the allgathers within these groups, a stage for each size of groups."""
@@ -378,7 +382,11 @@ def broadcast_variants(collective: Collective, split: Split, forward: StagePlann
         ]
 
     outer_stage = forward.plan_stage(
-        0, holders, spans_between(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
+        level=0,
+        seats=holders,
+        where=spans_between(edges * (line // scale)),
+        target=Collective("broadcast", len(sizes), roots=(home,)),
+        line=line,
     )
     all_groups = np.arange(len(sizes))
     # three ways to begin in the root's group: stages (before, after) `outer_stage`, the broadcast among groups
@@ -432,11 +440,17 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, all_span
         np.cumsum([0, *(np.diff(holdings.ptr)[np.cumsum(weights) - 1] * weights)]), holdings.begin, holdings.end
     )
     scatter_stage = plans.plan_stage(
-        1, seats[None], scatter_spans, Collective("scatter", size, roots=(root_index,), weights=weights), line
+        level=1,
+        seats=seats[None],
+        where=scatter_spans,
+        target=Collective("scatter", size, roots=(root_index,), weights=weights),
+        line=line,
     )
     if any((placement.schedule.src != root_index).any() for placement in scatter_stage.placements):
         raise Unsupported("planner compose: run backwards, a rank that relays a part would add its own data again")
-    gather_stage = plans.plan_stage(1, seats[None, receivers], holdings, Collective("allgather", size - 1), line)
+    gather_stage = plans.plan_stage(
+        level=1, seats=seats[None, receivers], where=holdings, target=Collective("allgather", size - 1), line=line
+    )
     placements = tuple(_as_broadcast(placement) for placement in scatter_stage.placements)
     planners = tuple(f"{by}, a part each" for by in scatter_stage.planners)
     scatter_stage = replace(scatter_stage, placements=placements, planners=planners)

@@ -170,9 +170,9 @@ def _list_items(network: Network, collective: Collective, piece_bytes: Floats, p
 
 def _search(network: Network, items: Sequence[Item]) -> _Round:
     """Return the fastest plan of several rounds."""
-    best = _plan_round(network, items, None, None)
+    best = _plan_round(network, items, deadline=None, previous=None)
     # no piece arrives earlier than alone on an idle machine
-    floor = max((_grow(TimedTreeGrower(network, []), item, None).finish for item in items), default=0)
+    floor = max((_grow(TimedTreeGrower(network, price=[]), item, deadline=None).finish for item in items), default=0)
     for cycle in range(LIMITS.cycles):
         finish_before = best.run.finish
         for share in LIMITS.deadlines:

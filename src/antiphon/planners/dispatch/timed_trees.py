@@ -88,12 +88,12 @@ class TimedTreeGrower:
                 timeline.book_turn(resource, begin, turns[resource])
         latency = before.latency + arc.latency
         if arc.head < self.network.ranks:
-            return _Visit(end + latency, end + latency, 0)
+            return _Visit(end + latency, end + latency, latency=0)
         return _Visit(ready, end, latency)
 
     def _find_earliest(self, item: Item) -> tuple[dict[int, _Visit], dict[int, Arc]]:
         """Return the earliest visits of nodes, and the arcs that lead there (Dijkstra)."""
-        visits, arcs = {item.source: _Visit(0, 0, 0)}, {}
+        visits, arcs = {item.source: _Visit(ready=0, end=0, latency=0)}, {}
         heap, done, missing = [(0, item.source)], set(), set(item.receivers)
         while heap and missing:
             _, node = heapq.heappop(heap)
@@ -142,7 +142,7 @@ class TimedTreeGrower:
 
     def _book(self, item: Item, visits: dict[int, _Visit], arcs: dict[int, Arc]) -> Tree:
         """Book the turns of a tree, parents first, and return it."""
-        tree, booked_visits = Tree(item), {item.source: _Visit(0, 0, 0)}
+        tree, booked_visits = Tree(item), {item.source: _Visit(ready=0, end=0, latency=0)}
         todo = sorted(arcs, key=lambda node: (visits[node].arrival, node), reverse=True)
         while todo:
             node = todo.pop()

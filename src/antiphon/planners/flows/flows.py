@@ -77,7 +77,7 @@ def _find_flow(problem: FlowProblem, time: float, tight: bool) -> Flow:
     `time`: a lower bound on `Flow.time`. `tight`: whether some flow is known to attain it.
     """
     if not problem.demands:
-        return Flow(np.zeros((0, problem.links)), 0.0)
+        return Flow(np.zeros((0, problem.links)), time=0.0)
     if problem.size > MAX_VARIABLES:
         return descend(problem)
     flow = problem.solve_shortest(time) if tight else None

@@ -161,7 +161,7 @@ def shares_of(problem: FlowProblem, paths: Sequence[Path], time: float) -> Share
     `time`: the time of the exact flow.
     """
     if not paths:
-        return Shares(np.zeros(0, np.int64), 1, 0.0)
+        return Shares(np.zeros(0, np.int64), denominator=1, time=0.0)
     pair = _number_pairs(paths)
     amount = np.array([path.amount for path in paths])
     share = amount / np.bincount(pair, weights=amount)[pair]

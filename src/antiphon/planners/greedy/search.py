@@ -197,7 +197,7 @@ class Search:
         # hill climbing, one parameter after the other: numbers of parts, then paces on both sides of the first, then
         # seeds
         part_counts = [fastest.part_count * 2**doublings for doublings in range(1, 20)] if part_count is None else []
-        fastest = self._climb(nbytes, fastest, ((count, first_pace) for count in part_counts), 0.0)
+        fastest = self._climb(nbytes, fastest, ((count, first_pace) for count in part_counts), latency_fraction=0.0)
         if pace is None:
             first_index = PACES.index(first_pace)
             for other_paces in (PACES[:first_index][::-1], PACES[first_index + 1 :]):

@@ -211,7 +211,7 @@ class Spreading:
         dst = batch.dst if every_hop else batch.dst[index]
         offered, _ = self._offered_chunks(batch.src if every_hop else batch.src[index], dst)
         self.work += work_of(len(index), offered.shape[1])
-        [chunk] = self._pick_chunks(kind, offered, offered, 1)
+        [chunk] = self._pick_chunks(kind, offered, offered, per_hop=1)
         if int(chunk.min()) < 0:
             successful = chunk >= 0
             index, dst, chunk, every_hop = index[successful], dst[successful], chunk[successful], False

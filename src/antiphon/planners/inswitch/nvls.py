@@ -97,7 +97,7 @@ def _yield_mixtures(
             )
         return
     # with more chunks on the ring, the idle links are filled more evenly
-    for laps in LAPS if pieces is None else piece_counts(pieces, True):
+    for laps in LAPS if pieces is None else piece_counts(pieces, pipelined=True):
         rows = len(trees) * mixture_rows(count, joints_at_once // 2, laps)
         if not required and rows > (MAX_DEFAULT_ROWS if laps == 1 else MAX_FURTHER_ROWS):
             return

@@ -105,10 +105,11 @@ def nvls_tree(
         # slices of unequal sizes fill the levels faster
         if not is_limited and pieces is None and (sizes or steps is not None):
             unpipelined = PipelinePlans(
-                [_stack_levels(topology, collective, (reducescatters, lanes, allgathers), 1)], topology
+                [_stack_levels(topology, collective, (reducescatters, lanes, allgathers), pieces=1)], topology
             )
             for staged in stage_plans(
-                unpipelined, PipelineOptions("nvls-tree", None, steps, sizes or (None,), request.profile)
+                unpipelined,
+                PipelineOptions("nvls-tree", pieces=None, steps=steps, sizes=sizes or (None,), profile=request.profile),
             ):
                 options = {"within": inner_name, "between": name, **staged.options}
                 yield replace(staged.schedule, provenance={"planner": "nvls-tree", "options": options})

@@ -31,7 +31,7 @@ def sharp(request: Request) -> Iterator[Schedule]:
     ends = members if is_allreduce else len(ends_of(collective))
     refuse_too_many_transfers("sharp", topology, collective, len(trees) * ends * members)
     if not is_allreduce:
-        schedule = plan_shares(collective, trees, joints_at_once, 1)
+        schedule = plan_shares(collective, trees, joints_at_once, pieces=1)
     else:
         src, dst = (column.ravel() for column in np.meshgrid(np.arange(members), np.arange(members), indexing="ij"))
         src, dst = src[src != dst], dst[src != dst]

@@ -127,7 +127,7 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
         ):  # fmt: skip
             column[low:high].reshape(-1, ranks)[...] = values
         low = high
-    return Schedule(collective, cut(collective, 1), step, chunk, src, dst, np.full(rows, COPY, np.uint8))
+    return Schedule(collective, cut(collective, parts=1), step, chunk, src, dst, np.full(rows, COPY, np.uint8))
 
 
 def lane_chains(collective: Collective, seats: Seats, sizes: Sequence[int]) -> Schedule:

@@ -87,7 +87,7 @@ def doubling_radices(ranks: int) -> Radices:
     >>> doubling_radices(11)
     Radices(rounds=(2, 2, 2), ranks=11)
     """
-    return Radices((2,) * power_below(ranks, 2), ranks)
+    return Radices((2,) * power_below(ranks, k=2), ranks)
 
 
 def _parse_radices(radices: Radix, ranks: int) -> tuple[int, ...]:
@@ -271,7 +271,7 @@ def allgather_rounds(collective: Collective, order: Order, radices: Radices, far
     if not len(core.extra):
         rows = gather_rounds(radices, far, seats.rank, as_int32(seats.member))
         zeros = np.zeros(len(rows.step), np.uint8)
-        return Schedule(collective, cut(collective, 1), rows.step, rows.item, rows.src, rows.dst, zeros + COPY)
+        return Schedule(collective, cut(collective, parts=1), rows.step, rows.item, rows.src, rows.dst, zeros + COPY)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far, number, number)
     # a core's item stands for all seats that it represents

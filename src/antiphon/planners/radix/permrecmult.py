@@ -121,7 +121,7 @@ def _plan_collective(collective: Collective, order: Sequence[int], radices: Radi
     if collective.kind == "reducescatter":
         return plan_backwards(collective, lambda dual: _plan_collective(dual, order, radices, by, large))
     if collective.kind == "allreduce":
-        return (allreduce_in_parts if large else allreduce_whole)(collective, list(order), radices, True)
+        return (allreduce_in_parts if large else allreduce_whole)(collective, list(order), radices, far=True)
     if by in ("exchange", "exchange-minimal"):
         return _plan_exchange(collective, order, radices, by == "exchange-minimal")
     gathered = allgather_rounds(collective, list(order), radices, far=True)
@@ -207,7 +207,7 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     ranks = len(seats)
     core = core_of(ranks, radices.size)
     number = np.arange(radices.size, dtype=np.int32)
-    moves = gather_rounds(radices, True, number, number)
+    moves = gather_rounds(radices, far=True, node=number, item=number)
     place = digit_reversal(radices)
     edge = np.arange(radices.size + 1) * ranks // radices.size
     first, count = edge[:-1], np.diff(edge)  # by place: its first block and number of blocks

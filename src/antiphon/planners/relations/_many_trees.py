@@ -118,7 +118,7 @@ def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int
     """Grow a cheap tree: repeatedly add the cheapest hop out of the tree (Prim), then prune branches without
     members.
     """
-    tree = {source: Hop(-1, (), 0)}
+    tree = {source: Hop(parent=-1, path=(), depth=0)}
     missing = set(members) - {source}
     offers: list[tuple[float, int, int, int, Path, Path]] = []
 

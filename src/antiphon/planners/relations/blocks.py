@@ -59,7 +59,9 @@ def by_relation(topology: Topology, collective: Collective) -> Schedule:
             if values.get(rank) != want:
                 wants[want].append(rank)
         _Block(reach, back, out, chunk, block, values, set(goals[block]), collective.ordered).plan_wants(wants)
-    one_chunk_each = Chunks(as_int32(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), 1)
+    one_chunk_each = Chunks(
+        as_int32(blocks), np.zeros(len(blocks), np.int64), np.ones(len(blocks), np.int64), denominator=1
+    )
     return out.to_schedule(collective, one_chunk_each)
 
 

@@ -286,7 +286,7 @@ def _rows_to_schedule(source_trees: _SourceTrees, collective: Collective, source
     route_number = np.empty(len(path_number), np.int32)
     route_number[by_use] = np.arange(len(path_number))
     return Schedule(
-        collective, cut(collective, 1), depth - 1, as_int32(block), source_trees.parent[tree, to], as_int32(to),
+        collective, cut(collective, parts=1), depth - 1, as_int32(block), source_trees.parent[tree, to], as_int32(to),
         np.full(len(rows), COPY, np.uint8), route=route_number[path],
         routes=source_trees.paths.take(path_number[by_use].astype(np.int64)),
     )  # fmt: skip

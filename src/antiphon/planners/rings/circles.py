@@ -106,7 +106,7 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     backward_chunk = np.arange(size * size)  # by block, the chunk of it that travels backward
     backward_chunk[split_blocks] = size * size + np.arange(len(split_blocks))
     # both directions cover distances up to P // 2; at a distance of exactly P / 2 each carries one half
-    forward, backward = _relay_rows(seats, size // 2, 1), _relay_rows(seats, size // 2, -1)
+    forward, backward = _relay_rows(seats, size // 2, direction=1), _relay_rows(seats, size // 2, direction=-1)
     backward = (backward[0], backward_chunk[backward[1]], *backward[2:])
     step, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, backward, strict=True))
     return Schedule(
@@ -143,7 +143,7 @@ def exchange_in_pairs(collective: Collective, cycle: Sequence[int]) -> Schedule:
         as_int32(np.concatenate(column)) for column in zip(*columns, strict=True)
     )
     return Schedule(
-        collective, cut(collective, 1), step, np.zeros_like(step), rank[src], rank[dst], ops.astype(np.uint8),
+        collective, cut(collective, parts=1), step, np.zeros_like(step), rank[src], rank[dst], ops.astype(np.uint8),
         src_slot=src_slot, dst_slot=dst_slot,
     )  # fmt: skip
 
@@ -165,7 +165,7 @@ def _ring_hops(collective: Collective, cycle: Sequence[int]) -> Schedule:
     member = as_int32(seats.member)
     rotations = sliding_window_view(np.concatenate([member, member]), size)  # row i: the members from seat i on
     return Schedule(
-        collective, cut(collective, 1),
+        collective, cut(collective, parts=1),
         freeze(np.repeat(as_int32(steps), size)),
         freeze(rotations[(-steps - (0 if is_allgather else 1)) % size].ravel()),
         freeze(np.tile(seats.rank, size - 1)),
@@ -193,7 +193,7 @@ def _scatter_chain(collective: Collective, cycle: Sequence[int]) -> Schedule:
 def _relay_alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """Plan an alltoall: every block travels along the cycle to its receiver."""
     seats = Seats.in_order(collective, list(cycle))
-    return rows_to_schedule(collective, seats, *_relay_rows(seats, len(seats) - 1, 1))
+    return rows_to_schedule(collective, seats, *_relay_rows(seats, len(seats) - 1, direction=1))
 
 
 def _relay_rows(seats: Seats, max_distance: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:

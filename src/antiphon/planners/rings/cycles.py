@@ -89,7 +89,7 @@ def _cycle_by_factors(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[i
     """Return a cycle by joining the cycles of a 2-factor (factors.py), over links that have a link back; or []."""
     linked_pairs, number = set(pairs), {rank: i for i, rank in enumerate(members)}
     edges = [(number[a], number[b]) for a, b in sorted(linked_pairs) if a < b and (b, a) in linked_pairs]
-    return [members[i] for cycle in joined_factors(edges, len(members), 1) for i in cycle] if edges else []
+    return [members[i] for cycle in joined_factors(edges, len(members), count=1) for i in cycle] if edges else []
 
 
 def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, list[int]]:

@@ -77,15 +77,15 @@ def _pack_cached(
     capacity = dict(capacity_items)
     limit = _count_limit(capacity, members)
     if not limit or len(members) < 2:
-        return CyclePacking([], True)
+        return CyclePacking(cycles=[], optimal=True)
     if len(members) == 2:
-        return CyclePacking([list(members)] * limit, True)
+        return CyclePacking([list(members)] * limit, optimal=True)
     cycles: list[list[int]] = []
     both_ways = all(capacity.get((b, a)) == units for (a, b), units in capacity.items())
     if both_ways:
         cycles = _pack_undirected(capacity, members, seed, limit)
         if len(cycles) == limit:
-            return CyclePacking(cycles, True)
+            return CyclePacking(cycles, optimal=True)
     # on few ranks, list all cycles and solve exactly
     optimal = False
     if (

@@ -80,7 +80,7 @@ class Pipeline:
         """Return the best sizes with `ends` parts at each end; if the program is too large or unsolved, with none."""
         fractions = self._solve_sizes(pieces, ends) if ends else None
         if fractions is None:
-            return self._to_sizes(EndFractions((), 1.0, ()), pieces)
+            return self._to_sizes(EndFractions(before=(), middle=1.0, behind=()), pieces)
         goal = self._seconds_per_byte(fractions, pieces)
         for denominator in DENOMINATORS:
             sizes = self._to_sizes(fractions.round_to(denominator), pieces)

@@ -96,7 +96,7 @@ def parse_groups(text: str, ranks: int) -> Groups:
     """Parse an option such as "3+4", "8*32+8*16" or "(2+3)+2*4": consecutive groups of ranks."""
     words = re.findall(r"\d{1,9}|\S", text)
     try:
-        groups = _parse_words(words, ranks, 0)
+        groups = _parse_words(words, ranks, depth=0)
     except (ValueError, IndexError):
         groups = None
     if words or groups is None:
@@ -224,7 +224,9 @@ def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     ((1, 1), (1, 1)) [[0, 1], [2, 3]] [0, 2, 1, 3, 0, 2, 1, 3] [1, 3, 2, 4, 1, 3, 2, 4]
     """
     exchanges_of: dict[SizePath, list[Exchange]] = {}
-    for exchange in _exchanges_within(groups, 0, (), line) if len(line) == 1 else _exchanges_among(groups, line):
+    for exchange in (
+        _exchanges_within(groups, first=0, path=(), contents=line) if len(line) == 1 else _exchanges_among(groups, line)
+    ):
         exchanges_of.setdefault(exchange.path, []).append(exchange)
     return [_stack_exchanges(exchanges_of[path]) for path in sorted(exchanges_of, key=len)]
 
@@ -324,7 +326,9 @@ def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
     unit = shares.lengths // scale
     low = (edges[:-1, None] * unit).ravel()
     stretches = shares.cut(np.tile(np.arange(k), q), low, (edges[1:, None] * unit).ravel())
-    yield from _exchange_stretches(groups, 0, (_smallest_ratio(shares.lengths),), stretches, 1)
+    yield from _exchange_stretches(
+        groups, first=0, path=(_smallest_ratio(shares.lengths),), stretches=stretches, contents_count=1
+    )
 
 
 def _exchange_stretches(

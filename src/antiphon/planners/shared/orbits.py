@@ -70,7 +70,7 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
             best = best if larger is None else larger
         if len(best) == len(roots):
             return best
-    generators = _commuting_symmetries(machine, color, [])
+    generators = _commuting_symmetries(machine, color, chosen=[])
     max_order = _max_group_order(generators, roots)
     # begin with a symmetry of long cycles, which makes a large group at once; if that does not reach the bound, with
     # one of short cycles, which more symmetries commute with

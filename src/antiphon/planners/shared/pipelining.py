@@ -322,7 +322,7 @@ def best_hop_timing(timer: HopTimer, nbytes: int, full_rate_time: float) -> tupl
     return (
         (None, False)
         if best is None
-        else (PipelinedSchedule(timer.to_schedule(best[2]), _step_options(best[1], True)), is_interior)
+        else (PipelinedSchedule(timer.to_schedule(best[2]), _step_options(best[1], waits=True)), is_interior)
     )
 
 

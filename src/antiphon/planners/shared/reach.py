@@ -54,7 +54,7 @@ def reroot_tree(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]
     for rank, hop in hops:
         neighbours[hop.parent][rank] = (hop.path, hop.back)
         neighbours[rank][hop.parent] = (hop.back, hop.path)
-    tree, queue = {start: Hop(-1, (), 0)}, [start]
+    tree, queue = {start: Hop(parent=-1, path=(), depth=0)}, [start]
     for rank in queue:
         for head, (path, back) in neighbours[rank].items():
             if head not in tree:
@@ -103,7 +103,7 @@ class Reach:
     def tree_from(self, source: int) -> dict[int, Hop]:
         """Return a tree with the fewest hops: for every reachable rank (and the source) the hop that leads to it."""
         if source not in self.trees:
-            tree = {source: Hop(-1, (), 0)}
+            tree = {source: Hop(parent=-1, path=(), depth=0)}
             level = [source]
             while level and len(tree) < self.topology.ranks:  # stop once all ranks are reached
                 options_of: dict[int, list[tuple[int, Path]]] = {}

@@ -217,7 +217,7 @@ def merge_kinds(classes: Sequence[ChunkClass]) -> list[ChunkClass]:
     load = np.concatenate([chunk_class.load for chunk_class in classes], axis=1)
     if not load.any():
         return []  # without data there is nothing to pipeline
-    rows = _undominated_rows(load, 10)
+    rows = _undominated_rows(load, decimals=10)
     return [replace(chunk_class, load=chunk_class.load[rows]) for chunk_class in classes]
 
 

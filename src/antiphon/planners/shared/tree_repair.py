@@ -287,7 +287,7 @@ class _Trees:
             if not useless.size:
                 return
             for rank in useless.tolist():
-                self.set_hop(tree, rank, -1)
+                self.set_hop(tree, rank, hop=-1)
 
     def repair_tree(self, tree: int) -> None:
         """Reattach all branches of a tree that failures cut off; Infeasible if no path leads to one."""
@@ -327,7 +327,7 @@ class _Trees:
                 if before < 0 or not crossing[before]:  # changed by an earlier move
                     continue
                 tries += 1
-                self.set_hop(tree[i], rank[i], -1)
+                self.set_hop(tree[i], rank[i], hop=-1)
                 self.reattach(tree[i], rank[i])  # by the old hop if none is cheaper
                 moved |= bool(self.hop[tree[i], rank[i]] != before)
             stuck = set() if moved else stuck | {fullest}

@@ -67,7 +67,7 @@ def _choose_plan(
     """Return the choice at a switch, from the choices below it."""
     child_seconds = _finish_times(tree, node, below_choices)
     if len(child_seconds) == 1:
-        return Choice("", child_seconds[0])
+        return Choice(kind="", seconds=child_seconds[0])
     options = list(_plans_with_gathering(tree, cost, node, child_seconds, gathers)) if rearrange != NEVER else []
     gathering = [choice for choice in options if choice.holder_counts]
     if rearrange == ALWAYS and gathering:

@@ -190,7 +190,7 @@ class Cost:
 
     def price_flat(self, node: int) -> float:
         """Return the seconds of co-located parameter servers among all servers below a switch. O(nodes below)."""
-        inside, k = self._servers_below(None, node)
+        inside, k = self._servers_below(holds=None, node=node)
         n = int(self.tree.high[node] - self.tree.low[node])
         if n < 2:
             return 0.0

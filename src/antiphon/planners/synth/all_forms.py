@@ -209,13 +209,13 @@ class AllForms:
         lowest = sends = math.ceil(tightest[0] / per_send)
         refuted: bool | None = True
         while refuted:  # that so many suffice; without proof, as only the last one is needed
-            formula = build_formula(instance, Question(1, steps, sends, shared=True))
+            formula = build_formula(instance, Question(parts=1, steps=steps, rounds=sends, shared=True))
             clauses = Clauses(formula.variables, [list(clause) for clause in formula.clauses])
             satisfiable, price, _ = run(run_solver_in_slices, clauses, effort, "cadical", self.budget.left())
             self.budget.pay(price)
             refuted, sends = satisfiable is False, sends + (satisfiable is False)
         if sends > lowest:
-            question = Question(1, steps, sends - 1, shared=True)
+            question = Question(parts=1, steps=steps, rounds=sends - 1, shared=True)
             refutation, price = run(find_refutation, instance, question, Effort(), self.budget.left(), 0)
             self.budget.pay(price)
             if refutation is not None:
@@ -257,7 +257,7 @@ class AllForms:
         self, turn: int, steps: int, lowest: Fraction, known_ratio: Fraction | None, limits: Limits
     ) -> Iterator[SumPoint]:
         """Yield ever better points of this many steps: the tightest candidate first, then by the number of chunks."""
-        candidates = list(list_candidates(steps, lowest, known_ratio, 1, limits))
+        candidates = list(list_candidates(steps, lowest, known_ratio, weight=1, limits=limits))
         failures = 0
         for chunks, rounds in [*candidates[:1], *sorted(candidates[1:])]:
             if known_ratio is not None and Fraction(rounds, chunks) >= known_ratio:
@@ -379,7 +379,9 @@ class AllForms:
         for place in rng.permutation(len(pairs))[: SUM_LIMITS.pairs].tolist():
             subgroups.setdefault(_close(group, number, sorted(pairs[place][0] | pairs[place][1])))
         # translations of grids and the like: large groups that move every arc
-        for subgroup in find_subgroups(group, 1, [kind.weight for kind in self.search.instance.kinds], self.work.seed):
+        for subgroup in find_subgroups(
+            group, parts=1, weights=[kind.weight for kind in self.search.instance.kinds], seed=self.work.seed
+        ):
             if len(subgroup) <= SUM_LIMITS.max_elements:
                 subgroups.setdefault(frozenset(number[row.tobytes()] for row in subgroup.nodes))
         return [subgroup for subgroup in subgroups if subgroup]

@@ -275,4 +275,4 @@ def _run_sat(
         raise TimedOut(BUDGET_SPENT) from None
     except Lost as error:
         tell(f"{solver}: {error}; going on without it")
-        return Answer(None)
+        return Answer(moves=None)

@@ -87,7 +87,7 @@ def decide_in_order(
                 break
         else:
             return
-    yield from (Verdict(candidate, None, cut=True) for candidate in candidates[tried:] if is_wanted(candidate))
+    yield from (Verdict(candidate, decided=None, cut=True) for candidate in candidates[tried:] if is_wanted(candidate))
 
 
 def _is_quick(search: SearchState, candidates: Sequence[Candidate], turns: int) -> bool:
@@ -131,7 +131,7 @@ def _decide_in_workers(
             raise TimedOut(BUDGET_SPENT)
         if isinstance(result, Lost):
             tell(f"{_format_candidate(search, candidate)}: {result}; going on without it")
-            yield Verdict(candidate, None)
+            yield Verdict(candidate, decided=None)
         else:
             yield result
 
@@ -161,7 +161,7 @@ def _decide_within(
         decided = decide_candidate(search, *candidate, tell=tell, memory=limits.memory, turns=limits.turns)
         return Verdict(candidate, decided, spent=budget.spent)
     except EffortSpent:
-        return Verdict(candidate, None, cut=True, spent=budget.spent)
+        return Verdict(candidate, decided=None, cut=True, spent=budget.spent)
     finally:
         search.budget = outer_budget
 

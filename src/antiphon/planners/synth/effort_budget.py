@@ -37,7 +37,7 @@ def nodes_for(effort_left: int | None, entries: int, max_nodes: int) -> int:
     """Return the number of search nodes that the effort allows: at least the first, at most `max_nodes`."""
     if effort_left is None:
         return max_nodes
-    return max(1, min(max_nodes, (effort_left - mixed_price(entries, 1)) // (NODE_ENTRY * max(entries, 1))))
+    return max(1, min(max_nodes, (effort_left - mixed_price(entries, nodes=1)) // (NODE_ENTRY * max(entries, 1))))
 
 
 @dataclass

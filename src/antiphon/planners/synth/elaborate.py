@@ -159,7 +159,7 @@ class Elaboration:
         self.used.append(False)
         if self.conflict is None:
             self.alive[tuple(sorted(record[1:]))].append(record[0])
-            self.conflict = self.state.attach(record, False) or self.state.propagate()
+            self.conflict = self.state.attach(record, used=False) or self.state.propagate()
 
     def read_proof(self, lines: Iterable[str]) -> bool:
         """Add the lines of a DRUP proof until propagation alone gives a contradiction; return whether it does."""
@@ -185,7 +185,7 @@ class Elaboration:
         if len(record) == 2 or any(self.state.reason[abs(x)] is record and self.state.value[x] for x in record[1:]):
             return  # it is the reason of an assignment, which the solver keeps as a unit clause
         numbers.pop()
-        self.state.detach(record, False)
+        self.state.detach(record, used=False)
         self.steps.append(~record[0])
 
     def build_chains(self) -> list[Chain]:
@@ -214,7 +214,7 @@ class Elaboration:
         state.detach(record, self.used[record[0]])
         forced = [x for x in record[1:] if state.value[x] > 0 and state.reason[abs(x)] is record]
         if forced:
-            state.undo(state.trail.index(forced[0]), 0)  # watches may rely on what is undone: visit all again
+            state.undo(state.trail.index(forced[0]), heads=0)  # watches may rely on what is undone: visit all again
         if state.propagate() is not None:
             raise RuntimeError("the proof contradicts itself before its end")
 
@@ -242,7 +242,7 @@ class Elaboration:
         for number in chain:
             if not self.used[number]:
                 record = self.records[number]
-                self.state.detach(record, False)
+                self.state.detach(record, used=False)
                 self.used[number] = True
                 if len(record) > 2:
                     for literal in record[1:3]:

@@ -46,7 +46,7 @@ def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: in
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     if task.steps < task.instance.least_steps:
-        return Answer(None, refuted=True)
+        return Answer(moves=None, refuted=True)
     program = StepProgram(task.instance, task.steps, group)
     low, high = np.zeros(program.variables), np.full(program.variables, np.inf)
     # at least one round per step; with a split, exactly its rounds
@@ -73,7 +73,7 @@ def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: in
     if result.x is None:
         if result.status == LIMIT_REACHED and nodes < max_nodes:
             price = effort_left or 0
-        return Answer(None, result.status == 2, price)  # SciPy's status 2: infeasible
+        return Answer(moves=None, refuted=result.status == 2, price=price)  # SciPy's status 2: infeasible
     moves: list[Move] = []
     for number, orbit in enumerate(program.orbits):
         amount = program.amounts[number]

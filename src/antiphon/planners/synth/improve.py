@@ -253,7 +253,7 @@ class Packing:
     def _drop_step(self, step: int) -> None:
         """Remove an empty step."""
         del self.rounds[step]
-        self._shift(step, -1)
+        self._shift(step, by=-1)
 
     def save(self) -> _Saved:
         """Return the state, for `restore`."""
@@ -284,8 +284,8 @@ class Packing:
             for m in violators[step]:
                 self._take(m)
             self.rounds[step - 1] += self.rounds.pop(step) + extra
-            self._shift(step, -1)
-            if all(self._insert(m, LIMITS.usual_depth, [], set()) for m in violators[step]):
+            self._shift(step, by=-1)
+            if all(self._insert(m, LIMITS.usual_depth, log=[], visited=set()) for m in violators[step]):
                 return True
             self.restore(before)
             self.pay()
@@ -297,7 +297,7 @@ class Packing:
         for step in steps[: LIMITS.attempts]:
             before, total = self.save(), sum(self.rounds)
             self.rounds.insert(step, 1)
-            self._shift(step, 1)
+            self._shift(step, by=1)
             while sum(self.rounds) >= total and self.shave(LIMITS.usual_depth):
                 pass
             if sum(self.rounds) < total:

@@ -49,7 +49,7 @@ class Proved:
 
 def least_rounds(program: StepProgram) -> Proved:
     """Return a proof of the least R / parts of any algorithm with the program's number of steps."""
-    return _find_dual(program, None)
+    return _find_dual(program, rounds=None)
 
 
 def refute_rounds(program: StepProgram, rounds: Sequence[int]) -> Proved:

@@ -75,7 +75,7 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
         raise Infeasible(f"{work.collective.kind} is {turned}: {error}") from None
     schedule = schedule_at(point, work.topology, work.collective, conversion.about)
     assert schedule is not None
-    return with_certificate(schedule, point, conversion.about, None)
+    return with_certificate(schedule, point, conversion.about, k=None)
 
 
 def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, requested: PointFigures) -> Point:
@@ -207,7 +207,7 @@ def _as_halves(forms: AllForms, requested: PointFigures) -> Schedule | str:
     point = _find_point(work, forms.search, forms.problem, (chunks // ranks, steps // 2, rounds // 2))
     halves = halves_of(work, point)
     return "no reducescatter of as many rounds was found" if halves is None else (
-        with_certificate(halves, point, COMPOSED, None))  # fmt: skip
+        with_certificate(halves, point, COMPOSED, k=None))  # fmt: skip
 
 
 def _as_everywhere(forms: AllForms, requested: PointFigures) -> Schedule:

@@ -159,7 +159,7 @@ def _by_cut(instance: Instance, steps: int) -> Proved | None:
         if inside[list(kind.holders)].all() and lacking:
             dest_column = np.full((len(rows), 1), lacking[0], np.int64)
             price_splits[number] = PriceSplit(np.hstack([dest_column, rows]), np.zeros((0, 3), np.int64))
-    dual = StepDual(steps, rows, price_splits, {})
+    dual = StepDual(steps, rows, price_splits, like={})
     return Proved(dual, evaluate_dual(instance, dual))
 
 

@@ -71,7 +71,9 @@ def group_commodities(instance: Instance) -> list[Commodity]:
     commodity_list, simple = [], True
     for i, kind in enumerate(instance.kinds):
         if len(kind.dests) > 1:
-            commodity_list.append(Commodity(kind.holders, None, dict.fromkeys(kind.dests, kind.weight), (i,)))
+            commodity_list.append(
+                Commodity(kind.holders, supply=None, demand=dict.fromkeys(kind.dests, kind.weight), kinds=(i,))
+            )
         else:
             by_source[kind.holders].append(i)
             by_end[kind.dests[0]].append(i)
@@ -84,7 +86,7 @@ def group_commodities(instance: Instance) -> list[Commodity]:
     else:
         for source, members in by_source.items():
             demand = {instance.kinds[i].dests[0]: weight[i] for i in members}
-            commodity_list.append(Commodity(source, None, demand, tuple(members)))
+            commodity_list.append(Commodity(source, supply=None, demand=demand, kinds=tuple(members)))
     return commodity_list
 
 

@@ -162,11 +162,11 @@ def solve_sat(
     effort remains.
     """
     if task.rounds < (task.steps if task.split is None else sum(task.split)):
-        return Answer(None, refuted=True)
+        return Answer(moves=None, refuted=True)
     encoding = encode_task(task, group)
     satisfiable, price, true_variables = run_solver_in_slices(encoding.clauses, effort, solver, effort_left)
     if not satisfiable:
-        return Answer(None, satisfiable is False, price)
+        return Answer(moves=None, refuted=satisfiable is False, price=price)
     return Answer(tuple(decode_model(task, group, encoding, true_variables)), price=price)
 
 

@@ -124,7 +124,7 @@ class TreePairEncoding:
 
     def _require_one(self, literals: list[int]) -> None:
         """Require that exactly one of these is true."""
-        self.clauses.rows += [literals, [-self.clauses.count_true(literals, 1)[1]]]
+        self.clauses.rows += [literals, [-self.clauses.count_true(literals, max_count=1)[1]]]
 
     def _limit_loads(self, rounds: int) -> None:
         max_rounds = rounds - self.steps + 1

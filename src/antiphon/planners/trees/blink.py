@@ -182,7 +182,7 @@ def _parse_seconds(value: Any) -> Fraction:
 def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOptions) -> tuple[Schedule, int, str]:
     """Return the schedule without pipelining, its number of trees (over servers: parts of the data), and the method."""
     if len(collective.members) < 2:
-        return spread_trees(collective, ()), 0, "nothing to move"
+        return spread_trees(collective, trees=()), 0, "nothing to move"
     # Combining collectives: plan the dual on the reversed machine, then run it backwards.
     if collective.kind in RUN_BACKWARDS:
         schedule, count, method = _plan_unpiped(reverse(topology), dual(collective)[0], options)

@@ -218,7 +218,7 @@ def _select_trees(
     for denominator in range(LARGEST_DENOMINATOR + 1):  # 0: weights of 0 or 1
         scale = max(denominator, 1)
         max_weight = [1 if denominator == 0 else width * scale for width in narrowest]
-        chosen = _integer_weights(uses, [c * scale for c in capacity], max_weight, None)
+        chosen = _integer_weights(uses, [c * scale for c in capacity], max_weight, min_sum=None)
         if chosen is not None and sum(chosen) >= min_total * scale:
             # first maximize the total; then, at the required total, minimize the number of trees
             if denominator:
@@ -319,7 +319,7 @@ def one_hop_trees(topology: Topology, members: Sequence[int]) -> list[Tree]:
                     f"planner blink: ranks {root} and {rank} of {topology.name} are joined neither directly nor "
                     "through switches; use planner trees"
                 )
-            hops.append((rank, Hop(root, to_rank[0], 1, back[0])))
+            hops.append((rank, Hop(root, to_rank[0], depth=1, back=back[0])))
         trees.append(Tree(root, Fraction(1), tuple(hops)))
     return trees
 
@@ -341,7 +341,7 @@ def three_phases(
     """
     reach = Reach(topology)
     # cut the data wherever the share of a tree or of a network card ends, in any server
-    packed = [pack_server(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
+    packed = [pack_server(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), hops=())] for ranks in servers]
     network_cards = (
         [_network_cards(reach, servers, server_number) for server_number in range(len(servers))]
         if len(servers) > 1
@@ -386,7 +386,7 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
         for number, (center, _) in enumerate(trees):
             other_roots = [root for root, _ in trees if root != center]
             star = {
-                root: Hop(center, _one_hop_path(reach, center, root), 1, _one_hop_path(reach, root, center))
+                root: Hop(center, _one_hop_path(reach, center, root), depth=1, back=_one_hop_path(reach, root, center))
                 for root in other_roots
             }
             own_data = data.cut(np.zeros(1, np.int64), bounds[number : number + 1], bounds[number + 1 : number + 2])

@@ -113,8 +113,8 @@ def pack_orbits(
     `view`: the symmetries, if known. Otherwise as `pack_lp`, with fewer rows and roots.
     """
     needed = _check_demand(topology, demand, sinks)
-    view = view or QuotientView.of(topology, needed, sinks, 0)
-    return _pack_columns(topology, needed, sinks, None, view) if view.images > 1 else None
+    view = view or QuotientView.of(topology, needed, sinks, seed=0)
+    return _pack_columns(topology, needed, sinks, hops=None, view=view) if view.images > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,14 +209,14 @@ class DepthSearch:
             if packing is None:
                 raise Infeasible(f"no tree of at most {hops} hops reaches all: allow at least {first} hops")
             return packing
-        unlimited = None if attained and self.make().is_exact else self.pack_at_depth(None, self.bound)
+        unlimited = None if attained and self.make().is_exact else self.pack_at_depth(hops=None, target=self.bound)
         goal = self.bound if unlimited is None else unlimited.value
         last = first + _EXTRA_DEPTHS if unlimited is None else min(first + 3 * _EXTRA_DEPTHS, unlimited.depth - 1)
         # the rate is known; now find the least depth that has it
         packing = self._find_shallowest(first, last, goal)
         if packing is not None:
             return replace(packing, bound=self.bound)
-        unlimited = unlimited or self.pack_at_depth(None, self.bound)
+        unlimited = unlimited or self.pack_at_depth(hops=None, target=self.bound)
         assert unlimited is not None, "all sinks are within reach"
         return unlimited
 
@@ -227,9 +227,13 @@ class DepthSearch:
         """
         missed, depth = first - 1, first
         while depth <= last:
-            packing = self.pack_at_depth(depth, goal, True)
+            packing = self.pack_at_depth(depth, goal, all_or_nothing=True)
             if packing is not None and packing.value >= goal:
-                between = self.pack_at_depth(depth - 1, goal, True) if missed + 1 < packing.depth == depth else None
+                between = (
+                    self.pack_at_depth(depth - 1, goal, all_or_nothing=True)
+                    if missed + 1 < packing.depth == depth
+                    else None
+                )
                 return between if between is not None and between.value >= goal else packing
             missed = depth
             far = packing is None or 2 * packing.value < goal
@@ -270,7 +274,7 @@ def prove_bound(generation: ColumnGeneration, point: Point, value: Fraction) -> 
         # larger denominators
         prices = simple_ratio(point.price, max_denominator)
         prices = whole_prices(point.price, generation.price_scale) if prices is None else prices
-        priced = generation.price_all(prices, None)
+        priced = generation.price_all(prices, hops=None)
         assert priced is not None
         bound = generation.master.dual_bound(prices, priced[0])
         best = bound if best is None else min(best, bound)
@@ -354,9 +358,9 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     groups = [TreeGroup(root, inward) for inward in (False, True) for root in roots]
     share = [{at: 1} for _ in range(2) for at in range(len(roots))]
     search = DepthSearch(
-        lambda: ColumnGeneration(topology, groups, share, [1] * len(roots), roots, limit, row_of, 1), limit
+        lambda: ColumnGeneration(topology, groups, share, [1] * len(roots), roots, limit, row_of, images=1), limit
     )
-    best = search.find_best(None, largest_eccentricity(topology, groups, roots), False)
+    best = search.find_best(hops=None, first=largest_eccentricity(topology, groups, roots), attained=False)
     scale = topology.resources.scale
     trees: dict[bool, list[Tree]] = {False: [], True: []}
     for column, rate in best.rates:
@@ -482,7 +486,9 @@ class ColumnGeneration:
                 break
             # stabilization: duals oscillate between rounds, so price at a running average, too
             average_price = point.price if average_price is None else 0.6 * average_price + 0.4 * point.price
-            rounds = [(*self._price_round(point, price, hops, 0), price) for price in (average_price, point.price)]
+            rounds = [
+                (*self._price_round(point, price, hops, restarts=0), price) for price in (average_price, point.price)
+            ]
             # stop once no tree improves the optimum, the bound is met, or the target seems out of reach
             added = any(improved for _, improved, _ in rounds)
             bound, _, price = min(rounds, key=itemgetter(0))

@@ -201,7 +201,10 @@ def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) ->
     path = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
     # the one or two vertices in the middle: the root is the one of lower number
     root = min(path[(len(path) - 1) // 2 : len(path) // 2 + 1])
-    hops = [(machine.members[edge.b], Hop(machine.members[edge.a], (edge.forward,), 0, (edge.back,))) for edge in edges]
+    hops = [
+        (machine.members[edge.b], Hop(machine.members[edge.a], (edge.forward,), depth=0, back=(edge.back,)))
+        for edge in edges
+    ]
     return Tree(machine.members[root], rate, tuple(sorted(reroot_tree(hops, machine.members[root]).items())))
 
 

@@ -263,7 +263,7 @@ class _FewestSearch:
             for count in sorted(untried):
                 if count < len(self.best):
                     vectors, complete = untried[count]
-                    untried[count] = self._try_weights(vectors, limit, None), complete
+                    untried[count] = self._try_weights(vectors, limit, max_depth=None), complete
                 # all weights of `low` trees are refuted, so at least one more is needed
                 while low < len(self.best) and untried[low] == ([], True):
                     low += 1

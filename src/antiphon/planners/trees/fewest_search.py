@@ -96,7 +96,7 @@ class Search(ABC):
             return None, 0
         by_weight = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
         groups = [TreeClass(self.start_state(), tuple(trees), weight) for weight, trees in by_weight]
-        if not self._search_from(0, groups, slack):
+        if not self._search_from(at=0, groups=groups, slack=slack):
             return None, self.nodes
         trees: list[list[int]] = [[] for _ in weights]
         for at, picked in enumerate(self.picked):

@@ -349,14 +349,14 @@ class ForestGrower:
     def _release_sink(self, sink: int) -> None:
         """Cancel the flow that the tree's weight needed to reach a sink: the sink is now a node of the tree itself."""
         flows = self.flows
-        flows.move_start(sink, sink, -1, flows.tree_flow[sink][sink])
+        flows.move_start(sink, sink, new=-1, amount=flows.tree_flow[sink][sink])
         for source in set_bits(flows.sources[sink]):
             while flows.tree_flow[source][sink]:
                 path = self._flow_path(source, sink)
                 amount = min(flows.tree_flow[source][sink], *(flows.flow[arc][sink] for arc in path))
                 for arc in path:
                     flows.send_flow(sink, flows.head[arc], flows.tail[arc], amount)
-                flows.move_start(sink, source, -1, amount)
+                flows.move_start(sink, source, new=-1, amount=amount)
 
     def _flow_path(self, source: int, sink: int) -> list[int]:
         """Return arcs that the sink's flow uses from source to sink, as few as possible."""
@@ -390,7 +390,7 @@ class ForestGrower:
             missing = amount
             for source in set_bits(flows.sources[sink]):
                 amount_here = min(missing, flows.tree_flow[source][sink])
-                flows.move_start(sink, source, -1, amount_here)
+                flows.move_start(sink, source, new=-1, amount=amount_here)
                 self._add_flow_along(sink, source, amount_here)
                 missing -= amount_here
         self.weight -= amount

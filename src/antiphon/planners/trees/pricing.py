@@ -436,7 +436,7 @@ def tree_of(
     if len(useful) > len(required) and max_depth is None:
         path_ranks = _ranks_on_shortest_paths(cost, root, required, far)
         if path_ranks is not None:
-            trees.append(_prune_tree(_tree_within(cost, root, None, path_ranks, far), required))
+            trees.append(_prune_tree(_tree_within(cost, root, max_depth=None, ranks=path_ranks, far=far), required))
     candidates = [parents for parents in trees if parents is not None]
     return min(candidates, key=lambda parents: tree_cost(cost, parents)) if candidates else None
 
@@ -497,7 +497,7 @@ def _ranks_on_shortest_paths(cost: Costs, root: int, need: Sequence[int], far: i
         better = through < distance
         distance = np.where(better, through, distance)
         via[better] = middle
-    parents = _tree_within(distance, root, None, need, far)
+    parents = _tree_within(distance, root, max_depth=None, ranks=need, far=far)
     if parents is None:
         return None
     ranks: set[int] = set(need)

@@ -227,7 +227,7 @@ def _choose_forests(
     elif not symmetric_forests or symmetric_forests[-1].rate * MIN_SPEEDUP < forests[-1].rate:
         symmetric_forests.append(SymmetricTrees.of_trees(machine, forests[-1].packed.trees, grower.group))
     if not with_kinds:
-        return _Plans(forests[::-1], [], 1)
+        return _Plans(forests[::-1], kinds=[], min_mixed=1)
     quick_forest = _without_slow_links(grower, ranks, symmetric_forests[-1], max_rate)
     return _Plans(
         forests[::-1],
@@ -356,7 +356,7 @@ def _pack_by_depth(
 
 def _to_forest(machine: Topology, collective: Collective, packed: SymmetricTrees, method: str) -> _Forest:
     """Return the packing with rounded shares, as a schedule."""
-    representatives, rounding = _round_shares(machine, collective, packed, None)
+    representatives, rounding = _round_shares(machine, collective, packed, max_denominator=None)
     if rounding is not None and rounding.loss > MAX_ROUNDING_LOSS and len(representatives) <= LARGE_DENOMINATOR_TREES:
         representatives, _ = _round_shares(machine, collective, packed, LARGE_DENOMINATOR)
     trees = packed.with_rates(representatives)
@@ -451,9 +451,9 @@ def _least_latency(topology: Topology) -> Floats:
     """
     link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
     return (
-        _node_latency(topology, link_latency, False)[topology.link_src]
+        _node_latency(topology, link_latency, back=False)[topology.link_src]
         + link_latency
-        + _node_latency(topology, link_latency, True)[topology.link_dst]
+        + _node_latency(topology, link_latency, back=True)[topology.link_dst]
     )
 
 

@@ -113,7 +113,7 @@ class SymmetricTrees:
     def to_schedule(self, collective: Collective) -> Schedule:
         """Return a broadcast along these trees, without branches that lead to no member. O(n log n) in rows."""
         if not self.representatives:
-            return spread_trees(collective, ())
+            return spread_trees(collective, trees=())
         exact_shares = [
             tree.rate / len(elements) / self.rate
             for tree, elements in zip(self.representatives, self.elements, strict=True)

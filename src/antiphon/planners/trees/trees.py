@@ -324,7 +324,7 @@ def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
     With a loss, the plan with the fewest trees among those fast enough.
     """
     if len(task.members) < 2:
-        return TreePlan(spread_trees(task.collective, ()), (), 0, "nothing to move", True)
+        return TreePlan(spread_trees(task.collective, trees=()), trees=(), count=0, method="nothing to move", best=True)
     if task.collective.kind == "allreduce":
         packings = list(pack_allreduce(task, max_rate))
         rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
@@ -412,7 +412,9 @@ def _undirected_trees(task: PackingTask) -> TreePlan | None:
         packed, best, description = fewest.trees, fewest.rate == fewest.optimum, fewest.describe()
     else:
         packed = pack_spanning(machine)
-    trees, rounding = rounded_trees(packed, {}, task.members, task.topology, task.max_denominator)
+    trees, rounding = rounded_trees(
+        packed, weight={}, ends=task.members, topology=task.topology, max_denominator=task.max_denominator
+    )
     schedule = reduce_and_spread(task.collective, [Pair.of_tree(tree) for tree in trees])
     return TreePlan(schedule, trees, len(trees), "undirected spanning trees", best, description, rounding)
 
@@ -450,7 +452,7 @@ def _two_forests(task: PackingTask) -> TreePlan:
     ]
     return TreePlan(
         compose(invert(halves[1]), halves[0]), (*in_trees, *out_trees), count_trees_per_root(out_trees),
-        f"reducescatter and allgather by {out.method}", False, rounding=rounding, halves=(halves[0], halves[1]),
+        f"reducescatter and allgather by {out.method}", best=False, rounding=rounding, halves=(halves[0], halves[1]),
     )  # fmt: skip
 
 
@@ -465,7 +467,11 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
         packing = pack_allreduce_lp(topology, task.members)
         proved, into, out = packing.proved, packing.trees_in, packing.trees_out
     else:
-        by_cuts = pack_by_cuts(topology, None, (False, True)) if ranks == topology.ranks <= CUTS_RANKS else None
+        by_cuts = (
+            pack_by_cuts(topology, demand=None, directions=(False, True))
+            if ranks == topology.ranks <= CUTS_RANKS
+            else None
+        )
         if by_cuts is None:
             return None
         into, out = by_cuts.trees[True], by_cuts.trees[False]
@@ -474,7 +480,12 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
     pairs = pairs_of(into, out)
     total = sum((pair.rate for pair in pairs), Fraction(0))
     portions = [
-        Portion(None, pair.rate / total, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
+        Portion(
+            group=None,
+            share=pair.rate / total,
+            weight=1,
+            links=tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path),
+        )
         for pair in pairs
     ]
     rounding = round_shares(portions, Capacities.of_topology(topology), task.max_denominator)
@@ -567,14 +578,14 @@ def pack_trees(
             )
     forests = pack_forests(topology, demand, members)
     if forests is not None:
-        return ForestPacking(tuple(forests[1]), forests[0], "Edmonds' forests, switches split off", True)
+        return ForestPacking(tuple(forests[1]), forests[0], "Edmonds' forests, switches split off", optimal=True)
     # the size of the LP over trees grows with ranks times roots, that of the LP over cuts only with ranks and links
     if len(demand) * len(members) > LP_FIRST_PAIRS and len(members) == topology.ranks:
         in_parts = pack_by_cuts(topology, demand, (False,))
         if in_parts is not None:
             trees = at_full_rate(topology, in_parts.trees[False])
             rate = sum((tree.rate for tree in trees), Fraction(0)) / sum(demand.values())
-            return ForestPacking(trees, rate, "Edmonds' forests, parts of the links by cuts", False)
+            return ForestPacking(trees, rate, "Edmonds' forests, parts of the links by cuts", optimal=False)
     packing = pack_lp(topology, demand, members)
     return ForestPacking(packing.trees, packing.rate, "columns over logical pairs of ranks", packing.proved)
 

@@ -53,7 +53,7 @@ def list_choices(
     lane_counts = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
     if tables == "packets":
         yield from (
-            Choice("kernel", lane_count, 1, tables)
+            Choice("kernel", lane_count, rounds=1, tables=tables)
             for lane_count in (lane_counts if sliced else [1])
             if nbytes <= PACKED
         )
@@ -65,9 +65,9 @@ def list_choices(
     if tables == "pull" and not way:
         return
     for lane_count in lane_counts if way in ("", "steps") else ():
-        yield Choice("steps", lane_count, 1, tables)
+        yield Choice("steps", lane_count, rounds=1, tables=tables)
     if way in ("", "copies"):
-        yield Choice("copies", 1, 1, tables)
+        yield Choice("copies", lanes=1, rounds=1, tables=tables)
 
 
 def time_choices(call: Callable[[Choice], None], candidates: Iterator[Choice]) -> list[tuple[Choice, float]]:

@@ -143,7 +143,7 @@ class _Rank(Peers):
             case, buffers = cases[0], RankBuffers(self.collectives[cases[0].program], rank, cases[0])
             calls = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
             with record_wires({rank: wire} if case.trace else {}) as recorder:
-                measurement = Measurement(cases, buffers, calls, None, self, recorder=recorder)
+                measurement = Measurement(cases, buffers, calls, theirs=None, peers=self, recorder=recorder)
                 rows = measurement.run(messages=[plan.needs.sends for plan in plans])
             self.send(rows=rows)
             del calls, plans

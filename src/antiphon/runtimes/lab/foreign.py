@@ -143,7 +143,7 @@ def run_foreign(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     # 127: the command did not start, or the lab was taken down, whose keeper ends after all other processes
-    if code == 127 and (not lab.is_up() or wait_for_end(lab.keeper, lab.began, 0.3)):
+    if code == 127 and (not lab.is_up() or wait_for_end(lab.keeper, lab.began, timeout=0.3)):
         raise Failed(f"lab {lab.name} was taken down during the run")
     return code, time.monotonic() - began
 

@@ -128,7 +128,7 @@ def keep() -> None:
 
 def _set_up(spec: dict[str, Any]) -> None:
     """Create mounts, network namespaces and their content."""
-    _mount_filesystem("none", "/", "", _RECURSIVE | _PRIVATE)
+    _mount_filesystem("none", "/", kind="", flags=_RECURSIVE | _PRIVATE)
     _mount_filesystem("proc", "/proc", "proc")
     _mount_filesystem("tmpfs", "/dev/shm", "tmpfs")
     os.makedirs(SPACES, exist_ok=True)
@@ -141,7 +141,7 @@ def _set_up(spec: dict[str, Any]) -> None:
     if os.path.exists("/etc/hosts"):
         with open("/dev/shm/hosts", "w", encoding="utf-8") as out:
             out.write("127.0.0.1 localhost\n" + "".join(f"{a} {name}\n" for name, a in spec["about"]["hosts"].items()))
-        _mount_filesystem("/dev/shm/hosts", "/etc/hosts", "", _BIND)
+        _mount_filesystem("/dev/shm/hosts", "/etc/hosts", kind="", flags=_BIND)
     # create each network namespace by unsharing, and bind it to a name, so that it outlives the switch to the next
     for name in [*spec["spaces"], HOST]:  # the keeper stays in the last one
         unshare(CLONE_NEWNET)
@@ -149,7 +149,7 @@ def _set_up(spec: dict[str, Any]) -> None:
             _write_setting(f"/proc/sys/net/{path}", value)
         with open(f"{SPACES}/{name}", "w", encoding="ascii"):
             pass
-        _mount_filesystem("/proc/self/ns/net", f"{SPACES}/{name}", "", _BIND)
+        _mount_filesystem("/proc/self/ns/net", f"{SPACES}/{name}", kind="", flags=_BIND)
     # thousands of commands: one process of `ip -batch` per namespace, not one per command
     for program, space, text in spec["batches"]:  # ip, tc or bridge; its namespace or ""; its commands
         _run_batch([program, *(["-n", space] if space else []), "-batch", "-"], text)
@@ -341,7 +341,7 @@ def become_host(host: str, words: Sequence[str]) -> int:
         out.write(f"btl_tcp_if_include = {device}\n")
     with open(SETTINGS, "a", encoding="ascii"):  # a file to mount that on; started from r0, it is that of r0
         pass
-    _mount_filesystem(own, SETTINGS, "", _BIND)
+    _mount_filesystem(own, SETTINGS, kind="", flags=_BIND)
     return _exec_command(["/bin/sh", "-c", " ".join(words)])
 
 

@@ -193,7 +193,9 @@ def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) 
         )
     if row_count != len(job.cases):
         killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-        if not lab.is_up() or (killed and wait_for_end(lab.keeper, lab.began, 1.0)):  # the keeper ends after all others
+        if not lab.is_up() or (
+            killed and wait_for_end(lab.keeper, lab.began, timeout=1.0)
+        ):  # the keeper ends after all others
             raise Failed(f"lab {lab.name} was taken down during the run")
         raise Failed(f"the run in lab {lab.name} failed: {' '.join(lines[-1:]) or f'exit code {code}'}")
 

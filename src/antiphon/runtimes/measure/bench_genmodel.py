@@ -114,7 +114,7 @@ def _incast_schedule(ranks: int) -> Schedule:
     collective = Collective("custom", ranks, custom=relation)
     src, dst = np.array(pairs).T
     zeros = np.zeros(len(src), int)
-    return Schedule(collective, cut(collective, 1), zeros, src, src, dst, np.full(len(src), COPY))
+    return Schedule(collective, cut(collective, parts=1), zeros, src, src, dst, np.full(len(src), COPY))
 
 
 def _check_arguments(count: int, sizes: Sequence[int], plans: Sequence[str], iterations: int, warmup: int) -> list[int]:

@@ -72,13 +72,13 @@ def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int 
         last = i == n - 1
         if last or not alone:
             moves.append((0, 0, 1, slot, 0 if last else i + 1))
-    return _chain_schedule([*moves, (0, 1, 0, 0, 0)], 1, ranks, far)
+    return _chain_schedule([*moves, (0, 1, 0, 0, 0)], blocks=1, ranks=ranks, far=far)
 
 
 def pings(rounds: int, ranks: int = 2, far: int = 1) -> Schedule:
     """Return the schedule `pings`."""
     there_and_back: list[Move] = [(0, 0, 1, 0, 0), (0, 1, 0, 0, 0)]
-    return _chain_schedule(there_and_back * rounds, 1, ranks, far)
+    return _chain_schedule(there_and_back * rounds, blocks=1, ranks=ranks, far=far)
 
 
 def busy(n: int, copies: int, ranks: int = 2, far: int = 1) -> Schedule:
@@ -96,7 +96,9 @@ def _chain_schedule(moves: Sequence[Move], blocks: int, ranks: int, far: int) ->
     chunk, src, dst, src_slot, dst_slot = np.array(moves, np.int32).T
     step, op = np.arange(len(moves), dtype=np.int32), np.full(len(moves), COPY, np.uint8)
     src, dst = (np.where(ends == 1, far, ends).astype(np.int32) for ends in (src, dst))
-    return Schedule(collective, cut(collective, 1), step, chunk, src, dst, op, src_slot=src_slot, dst_slot=dst_slot)
+    return Schedule(
+        collective, cut(collective, parts=1), step, chunk, src, dst, op, src_slot=src_slot, dst_slot=dst_slot
+    )
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,16 @@ def bench_loggp(  # noqa: PLR0913
         if not deciding:
             return None
         place = Place(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
-        base_case = Case(0, [*range(place.ranks)], 0, 0, "uint8", repeat=iterations, warmup=warmup, split=0)
+        base_case = Case(
+            program=0,
+            ranks=[*range(place.ranks)],
+            unit=0,
+            nbytes=0,
+            dtype="uint8",
+            repeat=iterations,
+            warmup=warmup,
+            split=0,
+        )
         work = _ChainMeasurement(place, n, base_case)
         chains: list[tuple[int, _Chains]] = []
         one_way: dict[int, float] = {}  # seconds of a message, by size
@@ -267,10 +278,12 @@ def _make_rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTri
     if seconds["idle"] < seconds["many"]:  # the copies do not keep this receiver busy until everything has arrived
         received = MIN_SECONDS
     return [
-        RoundTrip("rtt", 1, 0.0, size, round_trip),
-        RoundTrip("rtt", n, 0.0, size, max(round_trip + seconds["many"] - seconds["one"], MIN_SECONDS)),
+        RoundTrip("rtt", n=1, delay=0.0, nbytes=size, seconds=round_trip),
+        RoundTrip(
+            "rtt", n, delay=0.0, nbytes=size, seconds=max(round_trip + seconds["many"] - seconds["one"], MIN_SECONDS)
+        ),
         RoundTrip("rtt", n, delay, size, round_trip + max(seconds["delayed"] - seconds["one"], (n - 1) * delay)),
-        RoundTrip("server", n, 0.0, size, received),
+        RoundTrip("server", n, delay=0.0, nbytes=size, seconds=received),
     ]
 
 
@@ -281,7 +294,7 @@ def _count_ranks(ranks: int | None, between: bool) -> int:
     if between and (ranks is None or ranks % 2):
         raise Invalid("between: needs an even number of ranks: messages go from one half to the other")
     count = ranks or 2
-    if is_launched() and (started := count_processes(None)) != count:
+    if is_launched() and (started := count_processes(ranks=None)) != count:
         hint = "" if ranks else f" (more of them, for the radices, by --ranks {started})"
         raise Invalid(
             f"the launcher started {started} processes: this is measured between {count}; give it -n {count}{hint}"
@@ -336,7 +349,7 @@ def _messages_at_once(messages: Sequence[tuple[int, int]], ranks: int, same_bloc
     src, dst = np.array(messages, np.int32).T
     step = np.zeros(len(messages), np.int32)
     return Schedule(
-        collective, cut(collective, 1), step, np.array(blocks, np.int32), src, dst, np.full(len(messages), COPY)
+        collective, cut(collective, parts=1), step, np.array(blocks, np.int32), src, dst, np.full(len(messages), COPY)
     )
 
 
@@ -400,7 +413,7 @@ def radix_rows(
         kind, n, size, _ = bursts_of_kinds[number % len(bursts_of_kinds)]
         if row["wrong"]:
             raise Failed(f"messages of {format_size(size)} did not arrive as they were sent: this runtime lost data")
-        rows.append(RoundTrip(kind, n, 0.0, size, row["quartiles"][0]))
+        rows.append(RoundTrip(kind, n, delay=0.0, nbytes=size, seconds=row["quartiles"][0]))
         if len(rows) % len(bursts_of_kinds) == 0:
             repetition = len(rows) // len(bursts_of_kinds)
             progress(

@@ -166,18 +166,18 @@ def _fan_out(size: int) -> Pattern:
 
 def _mimo_pattern() -> Pattern:
     rows = [(0, 0, 0, 2, REDUCE), (0, 1, 1, 2, REDUCE), (1, 0, 2, 3, COPY), (1, 1, 2, 4, COPY)]
-    return Pattern("mimo", 0, 5, [(0, 0), (0, 2), (1, 1), (1, 2)], [(0, 3), (1, 4)], rows)
+    return Pattern("mimo", size=0, places=5, have=[(0, 0), (0, 2), (1, 1), (1, 2)], want=[(0, 3), (1, 4)], rows=rows)
 
 
 def _mca_pattern() -> Pattern:
     rows = [(0, 0, 0, 1, REDUCE), (0, 0, 2, 3, REDUCE), (1, 0, 1, 4, REDUCE), (1, 0, 3, 4, REDUCE)]
-    return Pattern("mca", 0, 5, [(0, at) for at in range(5)], [(0, 4)], rows)
+    return Pattern("mca", size=0, places=5, have=[(0, at) for at in range(5)], want=[(0, 4)], rows=rows)
 
 
 PATTERNS: Mapping[str, tuple[Callable[[int], Pattern], tuple[int, int]]] = {
     "chain-forward": (_chain_pattern, CHAIN),
     "chain-reduce": (lambda size: _chain_pattern(size, op=REDUCE), CHAIN),
-    "chain-reduce-broadcast": (lambda size: _chain_pattern(size, True, REDUCE), CHAIN),
+    "chain-reduce-broadcast": (lambda size: _chain_pattern(size, back=True, op=REDUCE), CHAIN),
     "fan-in-forward": (lambda size: _fan_in(size, COPY), FAN),
     "fan-in-reduce": (lambda size: _fan_in(size, REDUCE), FAN),
     "fan-out-forward": (_fan_out, FAN),
@@ -215,8 +215,8 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
         """Return candidates for the next place in `order`, lowest first: they are linked as the pattern requires to the
         ranks already chosen, at least one of which is adjacent."""
         rank_of, place = dict(zip(order, chosen, strict=False)), order[len(chosen)]
-        linked = [near_to(rank_of[a], False) for a, b in pattern.links if b == place and a in rank_of]
-        linked += [near_to(rank_of[b], True) for a, b in pattern.links if a == place and b in rank_of]
+        linked = [near_to(rank_of[a], back=False) for a, b in pattern.links if b == place and a in rank_of]
+        linked += [near_to(rank_of[b], back=True) for a, b in pattern.links if a == place and b in rank_of]
         return sorted(set.intersection(*linked).difference(chosen)) if chosen else range(machine.ranks)
 
     def extend(chosen: list[int]) -> list[int] | None:
@@ -258,7 +258,7 @@ def plan_on(pattern: Pattern, machine: Topology, pieces: int | None = None) -> P
     step, block, src, dst, op = (np.array(column, np.int32) for column in zip(*sorted(pattern.rows), strict=True))
     rank_of_place = np.array(rank, np.int32)
     schedule = Schedule(
-        collective, cut(collective, 1), step, block, rank_of_place[src], rank_of_place[dst], op.astype(np.uint8),
+        collective, cut(collective, parts=1), step, block, rank_of_place[src], rank_of_place[dst], op.astype(np.uint8),
         provenance={"planner": pattern.title, "options": {}},
     )  # fmt: skip
     claims = {"planner": pattern.title}

@@ -174,7 +174,9 @@ def tune_measured(  # noqa: PLR0913
         )
         if not tuning.plans:
             raise NotFound(f"no planner could plan {collective} on {tuning.topology.name}")
-        default_case = Case(0, [], 0, 0, data_type(dtype).name, op, repeat=iterations, warmup=warmup)
+        default_case = Case(
+            program=0, ranks=[], unit=0, nbytes=0, dtype=data_type(dtype).name, op=op, repeat=iterations, warmup=warmup
+        )
         work = (races or Races)(tuning, ladder, few, on, how, limit, progress, default_case)
         return work.measure_and_choose(bool(options.get("deterministic")))
 
@@ -396,7 +398,7 @@ def choose_best_at(
     measured = {n: row for n, row in rows.items() if order is None or shortlist[n].claims.get("order") == order}
     if not measured:
         ordered = [listed for listed in shortlist if order is None or listed.claims.get("order") == order]
-        return Choice(nbytes, min(ordered, key=lambda listed: listed.candidate.seconds[nbytes]), None)
+        return Choice(nbytes, min(ordered, key=lambda listed: listed.candidate.seconds[nbytes]), row=None)
     best = min(measured, key=lambda number: (relative_time(measured[number]), number))
     ties = tuple(shortlist[n] for n, row in sorted(measured.items()) if n != best and row["tied"])
     ratio, interval = measured[best]["over_library"], measured[best]["over_library_interval"]
@@ -425,7 +427,14 @@ def make_entries(choices: Sequence[Choice], on: str, library_may_serve: bool) ->
     """Return ranges by measurements, or one by the model. `library_may_serve`: as for `make_ranges`."""
     measured = [choice for choice in choices if choice.row is not None]
     if not measured:
-        return [Entry(0, None, choices[-1].listed.schedule, unmeasured_claims(choices[-1].listed, library_may_serve))]
+        return [
+            Entry(
+                start=0,
+                stop=None,
+                schedule=choices[-1].listed.schedule,
+                claims=unmeasured_claims(choices[-1].listed, library_may_serve),
+            )
+        ]
     if library_may_serve:
         measured = leave_to_library(measured)
     return make_ranges(
@@ -498,8 +507,14 @@ def make_ranges(
     below, above = choices[0].listed, choices[-1].listed
     # nothing was measured below the smallest and above the largest size
     if smallest:
-        entries.insert(0, Entry(0, smallest, below.schedule, unmeasured_claims(below, library_may_serve)))
-    return [*entries, Entry(largest + 1, None, above.schedule, unmeasured_claims(above, library_may_serve))]
+        entries.insert(
+            0,
+            Entry(start=0, stop=smallest, schedule=below.schedule, claims=unmeasured_claims(below, library_may_serve)),
+        )
+    return [
+        *entries,
+        Entry(largest + 1, stop=None, schedule=above.schedule, claims=unmeasured_claims(above, library_may_serve)),
+    ]
 
 
 def _min_bytes(choice: Choice) -> int:

@@ -171,7 +171,7 @@ class _Stepwise(Threads):
     library = "none"
 
     def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
-        yield Choice("steps", 1)
+        yield Choice("steps", lanes=1)
 
 
 class _StepwiseOnGpus(Cuda):
@@ -256,7 +256,7 @@ class _DeviceBuffers(AllBuffers):
         candidates = list(choices_of(plans, group.blocks, case.nbytes))
         # Nothing to choose, so nothing to time.
         if len(candidates) < 2:
-            return _PreparedPlan(plans, candidates[0], addresses, lengths, [])
+            return _PreparedPlan(plans, candidates[0], addresses, lengths, frontier=[])
         with self._spare_memory(lengths) as spare:
             seconds = time_choices(lambda choice: self._make_call(plans, choice, spare, lengths), iter(candidates))
         return _PreparedPlan(plans, select_choice(seconds), addresses, lengths, pareto_frontier(seconds))

@@ -207,7 +207,7 @@ class Steering:
             return comm
         self.apply(settings)
         duplicate = comm.Dup()
-        self.apply({})
+        self.apply(settings={})
         return duplicate
 
 

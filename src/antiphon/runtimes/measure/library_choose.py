@@ -77,7 +77,7 @@ def library_used(how: How) -> Library:
 
         return library_here(MPI)
     rows: list[dict[str, Any]] = []
-    command = [*launcher_command(how.mpiexec, 1), sys.executable, "-m", "antiphon.runtimes.measure.library"]
+    command = [*launcher_command(how.mpiexec, count=1), sys.executable, "-m", "antiphon.runtimes.measure.library"]
     watch(command, rows.append, TIMEOUT)
     if not rows or "fault" in rows[0]:
         raise Unsupported(rows[0]["fault"] if rows else "--library-only: the MPI did not report its version")
@@ -202,7 +202,7 @@ def library_entries(
     if not best_by_size:
         if not shortlist:
             raise Infeasible("no schedule of ours to stand beside the library's")
-        return [Entry(0, None, shortlist[0].schedule, unmeasured_claims(shortlist[0]))]
+        return [Entry(start=0, stop=None, schedule=shortlist[0].schedule, claims=unmeasured_claims(shortlist[0]))]
     return make_ranges(
         best_by_size,
         lambda best: best.ours,

@@ -82,7 +82,7 @@ class LogRun(NamedTuple):
         }  # fmt: skip
 
 
-OWN = LogRun("", Run(), DEFAULT).key  # the key of NCCL's own choice
+OWN = LogRun(file="", run=Run(), setting=DEFAULT).key  # the key of NCCL's own choice
 
 
 def tune_from_logs(
@@ -127,7 +127,7 @@ def tune_from_logs(
         ]  # fmt: skip
         shortlist = tuning.shortlist[kind]
         # a schedule of ours: any will do, as every size is left to the library
-        best = [Best(Choice(size, shortlist[-1], None), setting, row) for size, setting, row in _choose(compared)]
+        best = [Best(Choice(size, shortlist[-1], row=None), setting, row) for size, setting, row in _choose(compared)]
         entries = library_entries(best, shortlist, _describe_library(compared, tuning.topology), LOGS)
         plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))
     if not plans:
@@ -201,8 +201,8 @@ def _compare(named: Sequence[tuple[str, Run]], machine: Topology) -> tuple[list[
         aside += [f"{item.file}: does not say what it forced; name it default.log if nothing" for item in unnamed]
         candidates = [item for item in candidates if item not in unnamed]
         default = [item for item in default if item not in unnamed]
-    library = _usual([item.run.library for item in default if item.run.library], "")
-    gpu = _usual([item.run.gpu for item in default if item.run.gpu], "")
+    library = _usual([item.run.library for item in default if item.run.library], fallback="")
+    gpu = _usual([item.run.gpu for item in default if item.run.gpu], fallback="")
     variables = _usual([frozenset(item.other_variables()) for item in default], frozenset())
     for item in candidates:
         # If the default's logs name no variables at all, theirs are unknown.
@@ -320,5 +320,7 @@ def _describe_library(compared: Sequence[LogRun], machine: Topology) -> dict[str
     is_rccl = any(item.run.program == "rccl-tests" or item.run.library.startswith("RCCL") for item in compared)
     with suppress(AntiphonError):
         is_rccl = is_rccl or library_here(machine).name == "rccl"
-    version = _usual([item.run.library for item in compared if item.setting is DEFAULT and item.run.library], "")
+    version = _usual(
+        [item.run.library for item in compared if item.setting is DEFAULT and item.run.library], fallback=""
+    )
     return {"name": "RCCL" if is_rccl else "NCCL", "version": version.partition(" ")[2], "file": ""}

@@ -266,7 +266,11 @@ class Process:
             with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
                 preloaded = [PreloadedCall(calls, program, mpi_call, buffers) for program in programs]
                 rows = Measurement(
-                    cases, buffers, preloaded, PreloadedCall(calls, None, mpi_call, buffers), CommPeers(comm)
+                    cases,
+                    buffers,
+                    preloaded,
+                    PreloadedCall(calls, program=None, call=mpi_call, buffers=buffers),
+                    CommPeers(comm),
                 ).run()
             return self._with_needs(rows, plans, comm, buffers)
         with record_wires({rank: wire} if case.trace else {}) as recorder:

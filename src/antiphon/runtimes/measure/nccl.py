@@ -73,7 +73,7 @@ def nccl_here(how: How) -> Library:
     vendor, path = find_nccl(how)
     version = Nccl(path).version
     text = f"{version // 10_000}.{version % 10_000 // 100}.{version % 100}"
-    return Library("NCCL" if vendor == "cuda" else "RCCL", text, path, {}, {"version": version})
+    return Library("NCCL" if vendor == "cuda" else "RCCL", text, path, algorithms={}, always={"version": version})
 
 
 def runs_plans() -> bool:
@@ -131,7 +131,8 @@ class NcclRuntime(Runtime):
         (vendor, path), nccl = find_nccl(how), nccl_here(how)
         plugin = chunk_plugin(nccl.name, nccl.always["version"], how.compiler)
         job = NcclJob(
-            "", max(len(case.ranks) for case in cases), [runnable.data for runnable in programs], list(cases),
+            library="", processes=max(len(case.ranks) for case in cases),
+            programs=[runnable.data for runnable in programs], cases=list(cases),
             vendor=vendor, nccl=path, mscclpp=find_mscclpp(), plugin=plugin,
             plans={number: _export_plan(programs[number]) for number in ours},
         )  # fmt: skip

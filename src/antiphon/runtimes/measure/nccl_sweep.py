@@ -71,7 +71,7 @@ def run_sweep(
     resumed = (folder / "default.log").exists()  # an earlier sweep wrote it, so the time of the run is unknown
     begun, stage = time.monotonic(), [("default", dict[str, str]())]
     try:
-        log_run(words, {}, folder / "default.log", FIRST_LIMIT)
+        log_run(words, variables={}, path=folder / "default.log", limit=FIRST_LIMIT)
         limit = FIRST_LIMIT if resumed else STARTUP + MAX_SLOWDOWN * (time.monotonic() - begun)
         _check_default(folder / "default.log", command)
         pairs = list_algorithms(collective, command)

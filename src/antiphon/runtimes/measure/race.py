@@ -122,7 +122,7 @@ class Race:
         standings = []
         for number in range(log_times.shape[1]):
             if number == best:
-                standings.append(Standing(1.0, 1.0, 1.0, True))
+                standings.append(Standing(ratio=1.0, low=1.0, high=1.0, tied=True))
                 continue
             log_ratios = log_times[:, number] - log_times[:, best]
             low, middle, high = interval(log_ratios[~np.isnan(log_ratios)])

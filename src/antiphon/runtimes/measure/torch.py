@@ -50,7 +50,9 @@ class Torch(Runtime):
             for number, runnable in enumerate(programs):
                 plan = Plan.of(runnable.topology, runnable.schedule)
                 save_plans(folder / f"plan{number}.json", {"plan": plan}, table=False)
-            Job("", counts.pop(), [runnable.data for runnable in programs], list(cases)).write(folder)
+            Job(
+                library="", processes=counts.pop(), programs=[runnable.data for runnable in programs], cases=list(cases)
+            ).write(folder)
             command = [sys.executable, "-m", "antiphon.runtimes.measure.torch_process", str(folder)]
             complete = watch(command, receive, how.timeout, str(folder))
         if complete and received != len(cases):

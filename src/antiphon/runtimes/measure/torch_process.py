@@ -135,7 +135,7 @@ def main(folder: Path, rank: int) -> None:
         case_groups, collective = [groups[case.program] for case in cases], collectives[cases[0].program]
         buffers = RankBuffers(collective, rank, cases[0])
         gloo_supports = cases[0].dtype in GLOO_TYPES and (cases[0].op != "avg" or not collective.combining)
-        gloo_call = call_of(cases[0], buffers, None) if gloo_supports else None
+        gloo_call = call_of(cases[0], buffers, group=None) if gloo_supports else None
         calls = [call_of(cases[0], buffers, group) for group in case_groups]
         with record_wires({rank: case_groups[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
             rows = Measurement(cases, buffers, calls, gloo_call, world, recorder=recorder).run()

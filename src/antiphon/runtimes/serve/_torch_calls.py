@@ -244,18 +244,20 @@ class Calls:
     def broadcast(self, tensor: Tensor, root: int, seconds: float) -> None:
         if self.serving is None:
             return
-        self._begin_call("broadcast", tensor, None, root)
+        self._begin_call("broadcast", tensor, op=None, root=root)
         buffer = as_contiguous(tensor)
         array = bits_of(buffer)
         page = self._find_page("broadcast", len(array), array.itemsize, seconds, root)
         if page is not None:
-            self._run_page(page, len(array), None, array, seconds)
+            self._run_page(page, len(array), source=None, target=array, seconds=seconds)
             if self.rank != root:
                 put_back(buffer, tensor)
             return
         options = dist.BroadcastOptions()
         options.rootRank = root
-        self._by_gloo("broadcast", [tensor], "", seconds, lambda: self.gloo().broadcast([buffer], options))
+        self._by_gloo(
+            "broadcast", [tensor], why="", seconds=seconds, start=lambda: self.gloo().broadcast([buffer], options)
+        )
         put_back(buffer, tensor)
 
     def allgather(self, output: Tensor, input: Tensor, seconds: float) -> None:
@@ -271,7 +273,13 @@ class Calls:
             if page is None:
                 blocks = list(buffer.reshape(-1).chunk(self.ranks))
                 input = input.reshape(-1).clone()
-                self._by_gloo("allgather", [input], "", seconds, lambda: self.gloo().allgather([blocks], [input]))
+                self._by_gloo(
+                    "allgather",
+                    [input],
+                    why="",
+                    seconds=seconds,
+                    start=lambda: self.gloo().allgather([blocks], [input]),
+                )
             else:
                 own_block = target[self.rank * unit : (self.rank + 1) * unit]
                 if address(source) != address(own_block) and _share_memory(source, target):
@@ -297,7 +305,7 @@ class Calls:
         flat = input.new_empty(input.numel() * self.ranks if self.rank == root else 0)
         if self.rank == root and not have_equal_sizes([*outputs, input]):
             raise WrongCall("gather: all tensors must have equally many elements")
-        self._begin_call("gather", input, None, root)
+        self._begin_call("gather", input, op=None, root=root)
         self._run_always("gather", len(source), source, bits_of(flat), seconds, root)
         if self.rank == root:
             copy_from_flat(flat, outputs)
@@ -305,7 +313,7 @@ class Calls:
     def scatter(self, output: Tensor, inputs: Tensors, root: int, seconds: float) -> None:
         if self.rank == root and not have_equal_sizes([*inputs, output]):
             raise WrongCall("scatter: all tensors must have equally many elements")
-        self._begin_call("scatter", output, None, root)
+        self._begin_call("scatter", output, op=None, root=root)
         buffer = as_contiguous(output)
         target = bits_of(buffer)
         source = bits_of(flatten_all(inputs)) if self.rank == root else _NO_DATA.view(target.dtype)

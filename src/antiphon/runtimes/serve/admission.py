@@ -203,7 +203,9 @@ class _EventLoop:
             handshake = host_handshake(
                 self.this_process.rank, self.this_process.ranks, self.key, self._check_claim, self._note_claim
             )
-            pending_connection = _PendingConnection(connection, handshake, time.monotonic() + HANDSHAKE_TIMEOUT, None)
+            pending_connection = _PendingConnection(
+                connection, handshake, time.monotonic() + HANDSHAKE_TIMEOUT, attempt=None
+            )
             pending_connection.frame_bytes = next(handshake)[1]
             self.pending[connection.fileno()] = pending_connection
             self.selector.register(connection, selectors.EVENT_READ, pending_connection)

@@ -116,7 +116,9 @@ class Answer:
         return decode_book(self.book)
 
     def encode(self) -> bytes:
-        words = (one_line(word, 1000).replace("\t", " ") for word in (self.how, self.machine, self.gain, self.notes))
+        words = (
+            one_line(word, limit=1000).replace("\t", " ") for word in (self.how, self.machine, self.gain, self.notes)
+        )
         return "\t".join(words).encode() + b"\n" + self.book
 
     @property

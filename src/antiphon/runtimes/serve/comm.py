@@ -152,7 +152,7 @@ class Comm:
         elements = _flatten_array(x, "x")
         result = _result_array(out, x.shape, elements)
         target = _check_target(result, len(elements), elements.dtype)
-        in_place = _in_place(elements, target, 0, "out")
+        in_place = _in_place(elements, target, offset=0, name="out")
         self._serve_call("allreduce", len(elements), None if in_place else elements, target, op)
         return result
 
@@ -164,7 +164,7 @@ class Comm:
             return None
         result = _result_array(out, x.shape, elements)
         target = _check_target(result, len(elements), elements.dtype)
-        in_place = _in_place(elements, target, 0, "out")
+        in_place = _in_place(elements, target, offset=0, name="out")
         self._serve_call("reduce", len(elements), None if in_place else elements, target, op, root)
         return result
 
@@ -173,7 +173,7 @@ class Comm:
         elements = _flatten_array(x, "x")
         if self.rank != self._check_root(root):
             _refuse_read_only(elements, "x")
-        self._serve_call("broadcast", len(elements), None, elements, "sum", root)
+        self._serve_call("broadcast", len(elements), source=None, target=elements, op="sum", root=root)
         return x
 
     def allgather(self, x: Array, out: Array | None = None) -> Array:
@@ -229,7 +229,7 @@ class Comm:
             return result
         if kind == "reducescatter":  # the engine combines in the memory of x
             _refuse_read_only(elements, "x")
-        self._serve_call(kind, unit, None, elements, op, root)
+        self._serve_call(kind, unit, source=None, target=elements, op=op, root=root)
         return result
 
     def alltoall(self, x: Array, out: Array | None = None) -> Array:
@@ -238,7 +238,7 @@ class Comm:
         self._block_shape(x.shape)
         result = _result_array(out, x.shape, elements)
         target = _check_target(result, len(elements), elements.dtype)
-        in_place = _in_place(elements, target, 0, "out")
+        in_place = _in_place(elements, target, offset=0, name="out")
         self._serve_call("alltoall", len(elements) // self.ranks, None if in_place else elements, target)
         return result
 

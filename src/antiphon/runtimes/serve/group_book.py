@@ -87,12 +87,12 @@ def _make_default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
         stop = choices[number + 1][0] if number + 1 < len(choices) else None
         pages.append(replace(single.pages[0], start=start, stop=stop, planner=f"{planner} (default)", program=number))
         programs += single.programs
-    return Book(machine.name, ranks, (), tuple(pages), tuple(programs))
+    return Book(machine.name, ranks, hosts=(), pages=tuple(pages), programs=tuple(programs))
 
 
 def base_program(ranks: int) -> bytes:
     """Return the program by which process 0 broadcasts plans that it makes later: a broadcast."""
-    return default_book("broadcast", ranks, 0).programs[0]
+    return default_book("broadcast", ranks, root=0).programs[0]
 
 
 def read_any(table: Any) -> Book:
@@ -141,7 +141,7 @@ def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> 
     used = [
         renumber_program(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs
     ]
-    return Book(book.machine, ranks, (), tuple(pages), tuple(used))
+    return Book(book.machine, ranks, hosts=(), pages=tuple(pages), programs=tuple(used))
 
 
 def renumber_program(data: bytes, members: Sequence[int]) -> bytes:

@@ -188,7 +188,7 @@ def table_or_auto(table: Any) -> Any:
 
 def _read_book(group: Processes, table: Any) -> Book:
     if table is None:
-        return Book("", group.ranks, (), (), ())
+        return Book(machine="", ranks=group.ranks, hosts=(), pages=(), programs=())
     full_book = read_any(table)
     book = group_book(full_book, group.ranks, group.places, group.everyone)
     # a table may have plans for subgroups only; the group of all ranks then uses default plans
@@ -270,7 +270,7 @@ def start_auto(group: Processes) -> AutoStart:
     # process 0 describes host and GPUs of every process in the question (auto_question)
     messages = exchange({"facts": process_line()})
     fields: dict[str, str] = {}
-    start = AutoStart(None, b"", "")
+    start = AutoStart(book=None, program=b"", path="")
     if group.rank == 0:
         start = _find_or_plan(build_question([str(message.get("facts", "")) for message in messages]))
         book = "" if start.answer is None else text_of(start.answer.book)
@@ -287,7 +287,9 @@ def _find_or_plan(text: str) -> AutoStart:
     folder = cache_folder("auto")
     path = None if folder is None else folder / kept_name(text)
     answer, why = (None, "") if path is None else read_kept(path)
-    start = AutoStart(None, b"", "" if path is None else str(path), None, answer, why)
+    start = AutoStart(
+        book=None, program=b"", path="" if path is None else str(path), planning=None, answer=answer, why=why
+    )
     if answer is None:
         try:
             start.planning = PlanningProcess(text, path)
@@ -320,7 +322,7 @@ def _await_answer(planning: PlanningProcess, text: str) -> Answer | None:
 
 def _ask_for_plans(start: AutoStart, serving: Serving, group: Processes) -> None:
     """Fill the row of the report, and have the group ask for plans unless it has them already."""
-    row = serving.ledger.row(AUTO, "", "nothing", start.why or "planning has not ended")
+    row = serving.ledger.row(AUTO, schedule="", served_by="nothing", why=start.why or "planning has not ended")
     if start.answer is not None:
         fill_row(row, start.answer, number=1)  # used from the first call on
     elif start.book is not None:

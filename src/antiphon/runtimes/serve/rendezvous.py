@@ -66,12 +66,21 @@ class Star:
         key = derive_key(self.secret.data, b"rendezvous")
         if rank:
             peer_connection = PeerConnection(
-                0, addresses, key, self.address_text, may_start_later=True, answer_timeout=ANSWER_TIMEOUT
+                to=0,
+                addresses=addresses,
+                key=key,
+                where=self.address_text,
+                may_start_later=True,
+                answer_timeout=ANSWER_TIMEOUT,
             )
-            self.connections = connect_all(this_process, [], b"", (), [peer_connection], self.deadline)
+            self.connections = connect_all(
+                this_process, listeners=[], key=b"", awaited=(), peer_connections=[peer_connection], end=self.deadline
+            )
         else:
             with self._open_listener(addresses[0]) as listener:
-                self.connections = connect_all(this_process, [listener], key, range(1, ranks), [], self.deadline)
+                self.connections = connect_all(
+                    this_process, [listener], key, range(1, ranks), peer_connections=[], end=self.deadline
+                )
         for connection in self.connections.values():
             # a length and its text are sent one after another: do not delay the text
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

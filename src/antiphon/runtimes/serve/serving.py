@@ -276,9 +276,9 @@ class Serving:
                 data = b"-" + str(error).encode()
         # two broadcasts: the length, then the book; "+" and "-" mark success and failure
         size = np.array([len(data)], np.int64)
-        self._broadcast_bytes(size, timeout, 1)
+        self._broadcast_bytes(size, timeout, stage=1)
         buffer = np.frombuffer(data, np.uint8).copy() if self.rank == 0 else np.zeros(int(size[0]), np.uint8)
-        self._broadcast_bytes(buffer, timeout, 2)
+        self._broadcast_bytes(buffer, timeout, stage=2)
         data = buffer.tobytes()
         if data[:1] == b"-":
             raise Invalid(data[1:].decode(errors="replace"))
@@ -289,7 +289,11 @@ class Serving:
     def _broadcast_bytes(self, buffer: Array, timeout: float, stage: int) -> None:
         self.head.stage(stage)
         self._run_plan(
-            self._open_program(self._broadcast_program).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout
+            self._open_program(self._broadcast_program).plan(self.rank, len(buffer), in_place=True),
+            source=None,
+            target=buffer,
+            op="sum",
+            timeout=timeout,
         )
 
     # ---- plans that a subprocess of process 0 makes while calls are served ----
@@ -322,8 +326,8 @@ class Serving:
     def _combine_over_processes(self, values: Array, op: str, timeout: float) -> None:
         """Combine values over all processes, in place, as a stage of the running call."""
         self.head.stage(3)
-        plan = self._open_program(self._sum_program).plan(self.rank, len(values), True)
-        self._run_plan(plan, None, values, op, timeout)
+        plan = self._open_program(self._sum_program).plan(self.rank, len(values), in_place=True)
+        self._run_plan(plan, source=None, target=values, op=op, timeout=timeout)
 
     def _prepare_for_book(self, book: Book) -> Iterator[None]:
         """Make plans by a book for calls like those whose plans are cached, and touch their memory.

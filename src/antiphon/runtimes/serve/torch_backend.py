@@ -86,7 +86,7 @@ class AntiphonGroup(QueuedGroup):
     ) -> Any:
         tensors, opts = (
             arguments.as_list(tensors, tensor),
-            arguments.options_of(c10d.AllreduceOptions, opts, None, op, timeout),
+            arguments.options_of(c10d.AllreduceOptions, opts, root=None, op=op, timeout=timeout),
         )
         arguments.require_tensors("allreduce", tensors)
         arguments.require_alike("allreduce", tensors)
@@ -122,7 +122,7 @@ class AntiphonGroup(QueuedGroup):
     ) -> Any:
         tensors, opts = (
             arguments.as_list(tensors, tensor),
-            arguments.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
+            arguments.options_of(c10d.BroadcastOptions, opts, root, op=None, timeout=timeout),
         )
         root_rank = self._root_rank("broadcast", opts)
         root_index = arguments.root_tensor_of("broadcast", opts, tensors)
@@ -208,7 +208,7 @@ class AntiphonGroup(QueuedGroup):
     ) -> Any:  # fmt: skip
         lists = input if input_tensors is None else input_tensors
         input_lists, outputs = arguments.lists_and_tensors(lists, output if output_tensors is None else output_tensors)
-        opts = arguments.options_of(c10d.ReduceScatterOptions, opts, None, op, timeout)
+        opts = arguments.options_of(c10d.ReduceScatterOptions, opts, root=None, op=op, timeout=timeout)
         arguments.require_same_count("reduce_scatter", input_lists, outputs)
         for inputs in input_lists:
             arguments.require_per_process("reduce_scatter", "input", inputs, self._size)
@@ -243,7 +243,7 @@ class AntiphonGroup(QueuedGroup):
     ) -> Any:  # fmt: skip
         tensors = input_tensor if input_tensors is None else input_tensors
         output_lists, inputs = arguments.lists_and_tensors(output_tensors, tensors)
-        opts = arguments.options_of(c10d.GatherOptions, opts, root, None, timeout)
+        opts = arguments.options_of(c10d.GatherOptions, opts, root, op=None, timeout=timeout)
         arguments.require_one_tensor("gather", inputs)
         root_rank = self._root_rank("gather", opts)
         arguments.require_lists_at_root("gather", "output", output_lists, root_rank == self._rank, self._size)
@@ -260,7 +260,7 @@ class AntiphonGroup(QueuedGroup):
     ) -> Any:  # fmt: skip
         tensors = output_tensor if output_tensors is None else output_tensors
         input_lists, outputs = arguments.lists_and_tensors(input_tensors, tensors)
-        opts = arguments.options_of(c10d.ScatterOptions, opts, root, None, timeout)
+        opts = arguments.options_of(c10d.ScatterOptions, opts, root, op=None, timeout=timeout)
         arguments.require_one_tensor("scatter", outputs)
         root_rank = self._root_rank("scatter", opts)
         arguments.require_lists_at_root("scatter", "input", input_lists, root_rank == self._rank, self._size)
@@ -300,7 +300,9 @@ class AntiphonGroup(QueuedGroup):
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         opts = arguments.options_of(c10d.BarrierOptions, opts, timeout=timeout)
         seconds = self._timeout_seconds(opts)
-        return self._submit_call("barrier", [], [], lambda: self.calls.barrier(seconds), seconds, opts)
+        return self._submit_call(
+            "barrier", inputs=[], results=[], do=lambda: self.calls.barrier(seconds), seconds=seconds, opts=opts
+        )
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait as gloo does; with a timeout of 0, fail unless all processes are here already."""

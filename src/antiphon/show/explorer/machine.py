@@ -74,7 +74,7 @@ def _level_json(graph: Graph, topology: Topology, kinds: list[str]) -> dict[str,
         # Edges of several speeds between two nodes share their links: the first of them gets all.
         forward = links_of.pop((edge.a, edge.b, edge.kind), [])
         backward = links_of.pop((edge.b, edge.a, edge.kind), [])
-        speed = f"{edge.speed()} each way" if edge.symmetric else f"{edge.speed()}, back {edge.speed(True)}"
+        speed = f"{edge.speed()} each way" if edge.symmetric else f"{edge.speed()}, back {edge.speed(back=True)}"
         bend = None if middle is None else [round(float(c), 1) for c in middle]
         edges.append(
             [edge.a, edge.b, kinds.index(edge.kind), speed, round(stroke[edge.bandwidth], 2), bend, forward, backward]

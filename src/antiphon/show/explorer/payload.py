@@ -148,7 +148,7 @@ def plans_page(
         bases += [r.rests_on for r in figures.ranges]
     topology = next(iter(plans.values())).topology
     names = ", ".join(dict.fromkeys(models))
-    return _page(topology, groups, f"times by model {names}, {join_bases(bases)}", [])
+    return _page(topology, groups, f"times by model {names}, {join_bases(bases)}", facts=[])
 
 
 def _library_baseline(figures: PlanFigures, kind: str) -> Baseline:
@@ -196,7 +196,7 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
     for point in frontier.points:
         name = f"({point.chunks}, {point.steps}, {point.rounds})"
         plan = Plan.of(frontier.topology, point.schedule, {"planner": name, **point.claims})
-        figures = price_plan(plan, sizes, nbytes, model, None, frontier.limits)
+        figures = price_plan(plan, sizes, nbytes, model, profile=None, limits=frontier.limits)
         plans.append(_plan_json(frontier.topology, plan.entries[0], figures.predictors[0], figures.ranges[0], rows))
         candidates += figures.candidates
         ranges += figures.ranges
@@ -209,10 +209,12 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
     if figures is None:
         raise Invalid("this frontier holds no points, only bounds; there is nothing to explore")
     kind = frontier.collective.kind
-    group = _group(frontier.topology, kind, candidates, ranges, figures.sizes, figures.limit, lambda size: None, "")
+    group = _group(
+        frontier.topology, kind, candidates, ranges, figures.sizes, figures.limit, lambda size: None, baseline_name=""
+    )
     count = plural(len(points), "point")
     group |= {"headline": f"{count} from the fewest steps to the least time on the links", "plans": plans, "shown": 0}
-    page = _page(frontier.topology, [group], f"times by model {figures.model}, {ranges[0].rests_on}", [])
+    page = _page(frontier.topology, [group], f"times by model {figures.model}, {ranges[0].rests_on}", facts=[])
     impossible = [f"no {i.collective} of {i.steps} steps has R/C below {i.ratio}" for i in frontier.impossible]
     page["points"] = {
         "title": "Latency against bandwidth", "axes": ["steps S", "R/C: time on the links"], "points": points,
@@ -268,7 +270,7 @@ def trace_page(traced: TracedMessages) -> dict[str, Any]:
     ranks = int(max(traced.src.max(), traced.dst.max())) + 1
     between_ranks = np.flatnonzero(traced.src != traced.dst)
     pairs, pair = np.unique(traced.src[between_ranks] * ranks + traced.dst[between_ranks], return_inverse=True)
-    link = LinkType("messages", Fraction(1), 0.0)
+    link = LinkType("messages", Fraction(1), latency=0.0)
     machine = build(traced.title, ranks, [(each // ranks, each % ranks, link) for each in pairs.tolist()])
     total = float(traced.landed.max())
     pack = pack_times(traced.step, traced.src, traced.dst, ticks(traced.start, total), ticks(traced.landed, total),

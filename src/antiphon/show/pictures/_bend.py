@@ -48,7 +48,9 @@ def control_point(a: int, b: int, centres: Floats, radii: Floats, side: float = 
     """
     is_obstacle = np.ones(len(centres), bool)
     is_obstacle[[a, b]] = False
-    return least_hidden_bend(centres[a], centres[b], centres[is_obstacle], radii[is_obstacle] + 4, side, _BENDS, 33)[1]
+    return least_hidden_bend(
+        centres[a], centres[b], centres[is_obstacle], radii[is_obstacle] + 4, side, _BENDS, samples=33
+    )[1]
 
 
 def curve_points(start: Floats, control: Floats, end: Floats, t: Floats) -> Floats:

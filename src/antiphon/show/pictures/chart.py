@@ -103,7 +103,10 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460) -> str
     if bound is not None:
         lines.append(
             _draw_line(
-                frame, list(bound.times.items()), f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None
+                frame,
+                list(bound.times.items()),
+                f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"',
+                candidate=None,
             )
         )
     size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'

@@ -197,13 +197,15 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
     inward_depth, outward_depth = _tree_depths(root, into), _tree_depths(root, out)
     if inward_depth is None or outward_depth is None or root < 0:
         steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
-        return DataTree(ANY, -1, tuple(sorted(steps, key=_arrow_order)))
+        return DataTree(ANY, root=-1, arrows=tuple(sorted(steps, key=_arrow_order)))
     # reduction and broadcast over the same links are drawn as one tree
     same = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
     kind = SAME_BOTH_WAYS if same else OUT if not into else IN if not out else IN_AND_OUT
-    arrows = [Arrow(src, dst, outward_depth[dst], False, via) for (src, dst), via in out.items()]
+    arrows = [Arrow(src, dst, outward_depth[dst], inwards=False, via=via) for (src, dst), via in out.items()]
     if not same:
-        arrows += [Arrow(child, parent, inward_depth[child], True, via) for (parent, child), via in into.items()]
+        arrows += [
+            Arrow(child, parent, inward_depth[child], inwards=True, via=via) for (parent, child), via in into.items()
+        ]
     return DataTree(kind, root, tuple(sorted(arrows, key=_arrow_order)))
 
 

@@ -80,7 +80,7 @@ def flip_drawing(drawing: Drawing) -> Drawing:
 
 def frame_drawing(drawing: Drawing, label: str) -> Drawing:
     """Return the drawing with a frame around it."""
-    drawing = drawing.moved(0, 8)
+    drawing = drawing.moved(dx=0, dy=8)
     drawing.height += 16
     drawing.frames.insert(0, (4, 4, drawing.width - 8, drawing.height - 8, label))
     return drawing
@@ -339,7 +339,7 @@ def place_around(graph: Graph, drawings: Sequence[Drawing]) -> Drawing:
         angle = (math.pi if count == 2 else -math.pi / 2) + 2 * math.pi * number / count
         x, y = radius * math.cos(angle), radius * math.sin(angle)
         placed.append(drawing.moved(x - drawing.width / 2, y - drawing.height / 2))
-    return _combine_drawings(graph, placed, {})
+    return _combine_drawings(graph, placed, switches={})
 
 
 def place_below_fabric(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:

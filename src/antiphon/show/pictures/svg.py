@@ -49,10 +49,10 @@ def topology_svg(topology: Topology) -> str:
             "keep some ranks with --only, or use --json"
         )
     colour, stroke = kind_colours(graph), stroke_widths(graph, topology.unit)
-    drawing = arrange(graph).moved(0, 34)
+    drawing = arrange(graph).moved(dx=0, dy=34)
     legend = _make_legend(graph, colour, stroke)
     width = max(drawing.width, 16 + max(_text_width(text) for text in (topology.name, *(t for t, _ in legend))))
-    drawing = drawing.moved((width - drawing.width) / 2, 0)
+    drawing = drawing.moved((width - drawing.width) / 2, dy=0)
     below = drawing.height + 40
     height = below + _ROW * len(legend) + 6
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
@@ -190,7 +190,7 @@ def _draw_nodes(graph: Graph, drawing: Drawing) -> list[str]:
         elif node.shape == STACK:
             shape = _draw_box(x + 4, y - 4, *node.half, "#e9e4d8", "") + _draw_box(x, y, *node.half, "#f4f1ea", title)
             span = f"{node.ranks[0]}-{node.ranks[-1]}" if len(node.ranks) > 1 else str(node.ranks[0])
-            shape += _draw_text((x, y - 3), node.label) + _draw_text((x, y + 13), span, "#5b6672", 11)
+            shape += _draw_text((x, y - 3), node.label) + _draw_text((x, y + 13), span, "#5b6672", size=11)
         else:
             shape = _draw_box(x, y, *node.half, "#dde6ee", title)
         shapes.append(shape + (_draw_text((x, y + 4.5), node.label) if node.shape != STACK and node.label else ""))

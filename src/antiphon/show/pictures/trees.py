@@ -198,9 +198,11 @@ def _make_panel_layout(graph: Graph) -> PanelLayout:
     if factor < 1:
         centres = (centres - centres.min(axis=0)) * factor + _MARGIN
         width, height = (float(v) for v in centres.max(axis=0) + _MARGIN)
-        drawing = Drawing({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], width, height)
+        drawing = Drawing(
+            {n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, frames=[], width=width, height=height
+        )
     radii = np.array([min(node.half) for node in graph.nodes])
-    without_links = PanelLayout(graph, drawing, centres, radii, ())
+    without_links = PanelLayout(graph, drawing, centres, radii, links=())
     pairs = sorted({(edge.a, edge.b) for edge in graph.edges})
     return replace(without_links, links=tuple(without_links.line(*pair) for pair in pairs))
 
@@ -290,7 +292,7 @@ def _draw_arrow(panel_layout: PanelLayout, line: DrawnArrow, colour: str) -> str
     shaft, point = line.curve, ""
     if panel_layout.graph.nodes[line.ends[1]].shape == RANK:
         shaft = trim_curve(*line.curve, (0.0, 7.0))
-        point = f'<polygon points="{arrow_head(line.curve[2], shaft[2], 10)}" fill="{colour}"/>'
+        point = f'<polygon points="{arrow_head(line.curve[2], shaft[2], size=10)}" fill="{colour}"/>'
     dash = ' stroke-dasharray="5 3"' if line.dashed else ""
     return (
         f'<path d="{curve_path(shaft)}" fill="none" stroke="{colour}" stroke-width="2.6"{dash}>'
