@@ -14,7 +14,7 @@ step() {
 }
 
 step topology show dgx1v
-step tune allreduce dgx1v --nbytes 1KB:1GB -o "$out/plan.json" --report "$out/report.html" --picture "$out/chart.svg"
+step tune allreduce dgx1v --nbytes 1KB:1GB -o "$out/plan.json" -o "$out/report.html" -o "$out/chart.svg"
 step verify "$out/plan.json"
 step run "$out/plan.json" --nbytes 16MiB --on local
 

@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = ("--option", "chunks=2", "--option", "steps=5", "--option", "rounds=5")
 COMMANDS = (
-    ("topology", "show", "dgx1v", "--picture", "machine.svg"),
+    ("topology", "show", "dgx1v", "-o", "machine.svg"),
     ("plan", "allreduce", "dgx1v", "--planner", "trees"),
     ("plan", "allgather", "ring:ranks=6", "--planner", "sccl", *OPTIONS),
     ("tune", "allreduce", "dgx1v", "--nbytes", "1KB:1GB"),

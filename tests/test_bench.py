@@ -96,7 +96,7 @@ def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[
     save_plans(table, {"allreduce": two_ranges(), "gather": gather()}, table=True)
     path = tmp_path / "all.csv"
     common = ["bench", str(table), "--on", "fake", "--nbytes", "8:8KiB:32"]
-    assert run([*common, "--csv", str(path)]) == 0
+    assert run([*common, "-o", str(path)]) == 0
     out = capfd.readouterr().out
     lines = [line for line in out.splitlines() if not line.startswith("#") and line]
     assert len(lines) == 6
@@ -443,8 +443,8 @@ def test_tune_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "use Antiphon's plans from 1KB to 64KB (2x over the library); elsewhere the library" in " ".join(out.split())
     assert set(plans_of(str(path))[0].entries[1].claims) > {"reference_seconds", "measured_on"}
     assert "sizes that were not measured are left to the library" in out
-    assert run([*common, "--on", "fake", "--report", "x.html"]) == 2
-    assert "--report" in capfd.readouterr().err
+    assert run([*common, "--on", "fake", "-o", "x.html"]) == 2
+    assert "-o x.html: cannot be combined with --on" in capfd.readouterr().err
     assert run([*common, "--on", "nowhere"]) == 2
     capfd.readouterr()
     assert run([*common, "--iterations", "8"]) == 2

@@ -80,7 +80,7 @@ def test_lost_data_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_the_engine_for_gpus_is_measured_on_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "added.csv"
-    line = f"fit memory --on threads --nbytes 2MiB --vectors 8 --repeat 3 --csv {path}"
+    line = f"fit memory --on threads --nbytes 2MiB --vectors 8 --repeat 3 -o {path}"
     assert run(line.split()) == 0
     assert "vectors of 2MiB" in capsys.readouterr().out
     # where others have the cores some may be left out

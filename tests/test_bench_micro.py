@@ -123,7 +123,7 @@ def test_throughput_is_that_of_the_busiest_link(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_command_on_a_real_runtime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "micro.csv"
-    line = f"bench micro --on local --nbytes 3KB --iterations 1 --warmup 0 --csv {path}"
+    line = f"bench micro --on local --nbytes 3KB --iterations 1 --warmup 0 -o {path}"
     assert run([*line.split(), "--pattern", "mimo", "--pattern", "fan-in-forward", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["pattern"] for row in rows] == ["mimo", "fan-in-forward 1", "fan-in-forward 2", "fan-in-forward 3"]

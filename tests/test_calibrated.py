@@ -259,7 +259,7 @@ def test_measured_beside_predicted_says_what_the_prediction_rests_on(
 ) -> None:
     """Above a table all that its lines rest on, in a file each line by itself."""
     line = "bench allreduce hgx-h100 --planner direct --on local -b 1KB -e 64KB -f 64 -n 1 -w 0"
-    assert run([*line.split(), "--csv", str(tmp_path / "rows.csv")]) == 0
+    assert run([*line.split(), "-o", str(tmp_path / "rows.csv")]) == 0
     with (tmp_path / "rows.csv").open() as file:
         told = list(dict.fromkeys(row["predicted_by"] for row in DictReader(file)))
     assert told == ["calls; calibrated by h100; several messages at once not calibrated"]

@@ -96,7 +96,8 @@ def test_topology_json_is_a_topology(capsys: Capture) -> None:
     Path("mine.json").write_text(json.dumps(first))
     assert answer(capsys, "topology", "show", "mine.json") == first
     assert answer(capsys, "bound", "allgather", "mine.json")["bandwidth"]["inverse"] == "7/6"
-    assert run(["topology", "show", "dgx1v", "--picture", "mine.svg"]) == 0
+    assert run(["topology", "show", "dgx1v", "-o", "mine.svg", "-o", "mine.json"]) == 0
+    assert antiphon.topology("mine.json") == antiphon.topology("dgx1v")
     assert Path("mine.svg").read_text().startswith("<svg")
 
 

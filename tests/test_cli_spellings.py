@@ -180,7 +180,8 @@ def test_the_command_line_has_at_most_170_parameters() -> None:
         for option in command.params:
             if not getattr(option, "hidden", False):
                 by_command += 1
-                parameters.add((option.opts[-1] if option.param_type_name == "option" else option.name, option.help))
+                name = option.opts[-1] if option.param_type_name == "option" else option.name
+                parameters.add((name, "" if name == "--output" else option.help))  # -o: the ending says what is written
         pending += [inner for inner in getattr(command, "commands", {}).values() if inner.name not in COMMANDS]
     assert 100 < len(parameters) <= 169
-    assert by_command <= 279
+    assert by_command <= 271

@@ -150,7 +150,7 @@ def test_the_command_writes_a_page_and_says_what_is_wrong(capsys: Capture) -> No
     assert "page.html" in capsys.readouterr().out
     assert Page(Path("page.html").read_text()).data["groups"][0]["plans"][0]["at"] == 65536
     assert "no such file" in complaint(capsys, "explore", "none.json").lower()
-    assert "name it page.html" in complaint(capsys, "explore", "plan.json", "-o", "page.txt")
+    assert "cannot write .txt; this command writes .html" in complaint(capsys, "explore", "plan.json", "-o", "page.txt")
     assert "from 1 byte" in complaint(capsys, "explore", "plan.json", "--nbytes", "0")
     assert "unknown collective" in complaint(capsys, "explore", "plan.json:broadcast")
     assert run(["export", "plan.json", "--to", "msccl-xml", "-o", "xml"]) == 0

@@ -390,12 +390,12 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.chdir(tmp_path)
     write_plan_times(made(seed=1), "times.csv")
     write_addition_times(sums(0.01), "sums.csv")
-    text = shown(capsys, "fit memory --from sums.csv -o memory.json --csv kept.csv --picture memory.svg")
+    text = shown(capsys, "fit memory --from sums.csv -o memory.json -o kept.csv -o memory.svg")
     assert "written: memory.json" in text
     assert "determined" in text
     assert Path("kept.csv").read_text() == Path("sums.csv").read_text()
     line = "fit genmodel times.csv --memory memory.json --known bandwidth=10Gbit/s --kind link -o all.json"
-    line += " --picture fit.svg"
+    line += " -o fit.svg"
     value = json.loads(shown(capsys, line + " --json"))
     assert value["parameters"]["beta"]["state"] == "determined"
     assert value["parameters"]["delta"]["state"] == "given"

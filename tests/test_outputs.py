@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon.cli import run
+from antiphon.cli import application, run
+from antiphon.cli.output import OUTPUTS
 from antiphon.core.files import check_folder, check_writable, write_bytes
 from antiphon.core.request import Request
 from antiphon.core.serialize import load_plan
@@ -65,20 +66,20 @@ PLAN = "plan allreduce ring:ranks=3 --planner noting"
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (f"{TUNE} --report adir", "adir: cannot be written: is a directory"),
         (f"{TUNE} -o adir", "adir: cannot be written: is a directory"),
         (f"{TUNE} -o none/plan.json", "there is no directory"),
         (f"{TUNE} -o afile/plan.json", "there is no directory"),
-        (f"{TUNE} --picture none/x.svg", "none/x.svg: cannot be written"),
-        (f"{TUNE} -o out.json --report out.json", "out.json: is given for both -o and --report"),
-        (f"{TUNE} -o adir/../out.json --picture out.json", "is given for both -o and --picture"),
+        (f"{TUNE} -o none/x.svg", "none/x.svg: cannot be written"),
+        (f"{TUNE} -o out.json -o out.json", "out.json: would be written twice; name two files"),
+        (f"{TUNE} -o adir/../out.json -o out.json", "would be written twice"),
+        (f"{TUNE} --sweep pieces=1,2 -o out.svg --heatmap out.svg", "would be written twice"),
         ("tune allreduce ring --vary ranks=2,3 --planner noting --no-nccl -o afile", "name a directory"),
         ("tune allreduce ring --vary ranks=2,3 --planner noting --no-nccl -o none/two", "there is no directory"),
         (f"{PLAN} -o adir", "is a directory"),
         (f"{PLAN} -o none/plan.json", "there is no directory"),
-        (f"{PLAN} --picture none/x.svg", "there is no directory"),
+        (f"{PLAN} -o none/x.svg", "there is no directory"),
         ("frontier allgather ring:ranks=3 --planner noting -o adir", "is a directory"),
-        ("topology show ring:ranks=3 --picture adir", "is a directory"),
+        ("topology show ring:ranks=3 -o adir", "is a directory"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_refused_before_planning(capsys: Capture, command: str, said: str) -> None:
@@ -89,7 +90,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_planning(capsys: Captur
 
 
 def test_the_planner_is_asked_where_all_is_well(capsys: Capture) -> None:
-    assert run([*TUNE.split(), "-o", "plan.json", "--report", "report.html"]) == 0
+    assert run([*TUNE.split(), "-o", "plan.json", "-o", "report.html"]) == 0
     assert planned()
     assert antiphon.verify(load_plan("plan.json"))
     assert sorted(path.name for path in Path().iterdir()) == ["adir", "afile", "plan.json", "report.html"]
@@ -101,7 +102,7 @@ def test_a_folder_without_permission(capsys: Capture) -> None:
     assert "Permission denied" in refused(capsys, f"{TUNE} -o adir/plan.json")
 
 
-@pytest.mark.parametrize("option", ["--picture", "--picture x.svg --picture"])
+@pytest.mark.parametrize("option", ["-o", "-o x.svg -o", "-o x.json -o"])
 def test_a_missing_package_is_told_before_planning(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
@@ -174,17 +175,25 @@ def _said(act: Callable[..., Any], *given: Any) -> str:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (f"{PLAN} -o plan.yaml", "-o plan.yaml: JSON is written, not .yaml; name it plan.json"),
-        (f"{PLAN} --picture x.pdf", "--picture x.pdf: name a file that ends in .svg or .png"),
-        (f"{TUNE} -o plan.yaml.gz", "JSON is written, not .yaml"),
-        (f"{TUNE} --picture x", "name a file that ends in .svg or .png"),
-        (f"{TUNE} --report x.pdf", "HTML is written, not .pdf; name it x.html"),
-        ("frontier allgather ring:ranks=3 --planner noting -o points.csv", "JSON is written"),
-        ("bench genmodel --on mpi -o rows.json", "CSV is written, not .json; name it rows.csv"),
+        (f"{PLAN} -o plan.yaml", "-o plan.yaml: cannot write .yaml; this command writes .json, .json.gz, .svg, .png"),
+        (f"{TUNE} -o plan.yaml.gz", "this command writes .json, .json.gz, .html, .htm, .svg, .png"),
+        (f"{TUNE} --sweep pieces=1,2 --heatmap x.png", "--heatmap x.png: cannot write .png; this option writes .svg"),
+        ("frontier allgather ring:ranks=3 --planner noting -o points.csv", "writes .json"),
+        ("bench genmodel --on mpi -o rows.json", "cannot write .json; this command writes .csv"),
     ],
 )
 def test_a_file_is_what_its_name_says(capsys: Capture, command: str, said: str) -> None:
     assert said in refused(capsys, command)
+
+
+def test_each_command_with_an_output_says_what_it_writes() -> None:
+    names = {
+        f"{command.name} {inner.name}" if inner is not command and not inner.hidden else command.name
+        for command in application().commands.values()
+        for inner in getattr(command, "commands", {"": command}).values()
+        if any("-o" in option.opts for option in inner.params)
+    }
+    assert names - {"export", "topology export", "table merge"} == OUTPUTS.keys()  # those write any name
 
 
 @pytest.mark.parametrize("name", ["plan", "plan.JSON", "plan.json.gz", ".plan", "2024.11", "plan.gz"])

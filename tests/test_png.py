@@ -62,10 +62,10 @@ def test_names_in_any_script_can_be_drawn() -> None:
 @needs_plot
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["topology", "show", "dgx1v", "--picture", "m.png", "--picture", "m.svg"]) == 0
+    assert run(["topology", "show", "dgx1v", "-o", "m.png", "-o", "m.svg"]) == 0
     assert "written: m.png" in capsys.readouterr().out
     assert Path("m.png").read_bytes() == png.png_of(Path("m.svg").read_text())
-    line = "tune all ring:ranks=3 --nbytes 1KB:4KB --planner ring --picture t.png --picture t.svg"
+    line = "tune all ring:ranks=3 --nbytes 1KB:4KB --planner ring -o t.png -o t.svg"
     assert run(line.split()) == 0
     assert "written: t.png" in capsys.readouterr().out
     assert Path("t.png").read_bytes() == png.png_of(Path("t.svg").read_text())
@@ -80,8 +80,8 @@ def test_without_the_extra_the_error_says_what_to_install(
     with pytest.raises(Missing, match=rf"{module}: pip install 'antiphon\[plot\]'"):
         png.check_png()
     for line in (
-        "topology show dgx1v --picture m.svg --picture m.png",
-        "tune allreduce dgx1v -o t.json --picture t.png",
+        "topology show dgx1v -o m.svg -o m.png",
+        "tune allreduce dgx1v -o t.json -o t.png",
     ):
         assert run(line.split()) == 2
         out, err = capsys.readouterr()

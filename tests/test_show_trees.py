@@ -263,17 +263,17 @@ def test_the_command_draws_what_it_plans(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wish = ["plan", "allgather", "dgx1v", "--planner", "trees", "--option", "pieces=1"]
-    assert run([*wish, "--picture", "t.svg", "--tree-root", "6"]) == 0
+    assert run([*wish, "-o", "t.svg", "--tree-root", "6"]) == 0
     assert "written: t.svg" in capsys.readouterr().out
     schedule, machine = made("allgather", "dgx1v", "trees", pieces=1)
     assert Path("t.svg").read_text() == trees_svg(schedule, machine, bound(machine, schedule.collective), 6)
 
 
 @pytest.mark.parametrize(("line", "told"), [
-    ("plan allgather dgx1v --tree-root 1", "--tree-root chooses which trees are drawn; give --picture, too"),
-    ("plan allgather dgx1v --all --picture t.svg", "--all keeps many; leave one of them out"),
-    ("plan allgather ring:ranks=129 --picture t.svg", "over 129 nodes is unreadable (at most 128)"),
-    ("plan broadcast dgx1v --planner relay --picture t.svg --tree-root 1", "none has rank 1 as its root"),
+    ("plan allgather dgx1v --tree-root 1", "--tree-root chooses which trees are drawn; give -o FILE.svg, too"),
+    ("plan allgather dgx1v --all -o t.svg", "--all keeps many; leave one of them out"),
+    ("plan allgather ring:ranks=129 -o t.svg", "over 129 nodes is unreadable (at most 128)"),
+    ("plan broadcast dgx1v --planner relay -o t.svg --tree-root 1", "none has rank 1 as its root"),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_refused(
     line: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -322,7 +322,7 @@ def test_what_was_found_before_an_interruption_is_kept(
     assert found.ranges[0].gap is None  # the bound was not reached
     assert found.plan.entries
     out, page = tmp_path / "plan.json", tmp_path / "page.html"
-    assert run(["tune", "allreduce", "ring:ranks=4", "-o", str(out), "--report", str(page)]) == 130
+    assert run(["tune", "allreduce", "ring:ranks=4", "-o", str(out), "-o", str(page)]) == 130
     assert "interrupted" in capsys.readouterr().err
     assert run(["verify", str(out)]) == 0
     assert "interrupted" in page.read_text()
@@ -433,7 +433,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(planning, "LOG_INTERVAL", 1e9)  # a log has one line, for the first result
     command = ["tune", "allreduce", "ring:ranks=4", "--nbytes", "1KB:64KB", "--planner", "relay", "--planner", "ring"]
-    assert run([*command, "-o", "plan.json", "--report", "r.html", "--picture", "c.svg", "--json"]) == 0
+    assert run([*command, "-o", "plan.json", "-o", "r.html", "-o", "c.svg", "--json"]) == 0
     out, err = capsys.readouterr()
     assert err.count("\n") == err.count("best so far for 64KB") == 1
     told = json.loads(out)

@@ -116,7 +116,7 @@ def test_the_text_the_report_and_the_json_say_how_many(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANTIPHON_CACHE", "off")
     arguments = ["tune", "broadcast", "torus:dims=4x4", "--planner", "sccl", "--planner", "ring", "--nbytes", "1KB:2KB"]
-    arguments += ["--no-nccl", "--report", "report.html", "-o", "plan.json"]
+    arguments += ["--no-nccl", "-o", "report.html", "-o", "plan.json"]
     assert run([*arguments, "--budget", "0.2s"]) == 0
     assert "stopped by their budget: 1 candidate (sccl); more time (--budget) may find better" in " ".join(
         capsys.readouterr().out.split()

@@ -36,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    epilog=epilog("tune allreduce dgx1v -o plan.json --report report.html"),
+    epilog=epilog("tune allreduce dgx1v -o plan.json -o report.html"),
 )
 
 _EMPTY_OPTION = re.compile("--[a-z][a-z-]*=")  # an option with an empty value

@@ -19,6 +19,7 @@ import typer
 
 from antiphon.api.machines import collective, topology
 from antiphon.cli.old_spellings import replaced_text
+from antiphon.cli.output import output_help
 from antiphon.core.collective import Collective, kind_named
 from antiphon.core.topology import Topology
 from antiphon.cost.lowering_costs import check_lowering
@@ -38,6 +39,11 @@ def old_option(option: str, new: str, *names: str) -> Any:
         return value
 
     return typer.Option(option, *names, hidden=True, callback=warn)
+
+
+def output_option(command: str) -> Any:
+    """Declare -o of a command that writes what `output.OUTPUTS` says."""
+    return typer.Option("-o", "--output", metavar="FILE", help=output_help(command))
 
 
 def check_order(context: typer.Context, topo: str) -> str:
@@ -88,13 +94,6 @@ ModelName = Annotated[
         help="cost model: see antiphon list models (default: calls on known GPUs, else alpha-beta)",
     ),
 ]  # fmt: skip
-Pictures = Annotated[
-    list[Path] | None,
-    typer.Option("--picture", metavar="FILE", help="draw a picture: .svg, or .png (needs antiphon[plot]); repeatable"),
-]
-Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the result (.json or .json.gz)")
-]
 Certificate = Annotated[
     Path | None,
     typer.Option("--certificate", metavar="FILE", help="write what is proved, with evidence that others can check"),
@@ -129,7 +128,6 @@ LabName = Annotated[str, typer.Option("--name", metavar="NAME", help="name of th
 Repeat = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="number of runs; the median time counts")]
 Dtype = Annotated[str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")]
 Op = Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")]
-Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write all measurements as CSV")]
 Library = Annotated[
     str,
     typer.Option(

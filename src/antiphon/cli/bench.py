@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import JsonOutput, StoppedEarly, check_outputs, dash, emit, written_lines
+from antiphon.cli.output import JsonOutput, StoppedEarly, dash, emit, sort_outputs, written_lines
 from antiphon.cli.planning import ThrottledLog, options_of, progress, say
 from antiphon.cli.run_text import choice_lines
 from antiphon.core.collective import kind_named
@@ -52,9 +52,7 @@ Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help=
 Dtypes = Annotated[
     str, typer.Option("-d", "--dtype", metavar="TYPES", help="data types: float32, bfloat16,int8, ... or all")
 ]
-Ops = Annotated[
-    str, typer.Option("-o", "--op", metavar="OPS", help="operators: sum, prod, min, max, avg; several, or all")
-]
+Ops = Annotated[str, typer.Option("--op", metavar="OPS", help="operators: sum, prod, min, max, avg; several, or all")]
 MiadOption = Annotated[bool, typer.Option("--miad", help="find the best number of pieces for each size by measuring")]
 FitFile = Annotated[
     Path | None,
@@ -69,7 +67,6 @@ MeasuredSizes = Annotated[
     list[str] | None, typer.Option("--nbytes", metavar="SIZE", help="a size or a range; repeatable")
 ]
 FitWarmup = Annotated[int, typer.Option("--warmup", metavar="N", help="number of warm-up runs")]
-CsvOut = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the measurements as CSV")]
 
 
 def bench_plans_command(
@@ -78,7 +75,7 @@ def bench_plans_command(
     planner: arg.PlannerName = "", option: arg.PlannerOption = None, ranks: arg.Ranks = "",
     collective: arg.WhichPlan = "", model: arg.ModelName = "", profile: arg.ProfileFile = None,
     miad: MiadOption = False,
-    csv: arg.Csv = None, fit: FitFile = None, seed: arg.Seed = 0,
+    output: Annotated[list[Path] | None, arg.output_option("bench")] = None, fit: FitFile = None, seed: arg.Seed = 0,
 ) -> None:  # fmt: skip
     """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
 
@@ -87,7 +84,7 @@ def bench_plans_command(
     """
     from antiphon.runtimes.measure.bench import check_names, decides
 
-    check_outputs({"--csv": csv, "--fit": fit})
+    out = sort_outputs("bench", output, {"--fit": fit})["measurements"]
     measured_profile = None if profile is None else as_profile(profile)
     sizes = parse_span(nbytes, "--nbytes").sizes(FACTOR)
     runtime, runtime_options = arg.split_runtime(on)
@@ -121,11 +118,12 @@ def bench_plans_command(
     # under mpiexec one process decides what is measured; the others only run it
     with decides(runtime, check, **runtime_options) as is_deciding:
         if is_deciding:
-            _measure(make_plans, sizes, options, csv, fit)
+            _measure(make_plans, sizes, options, out, fit)
 
 
 def _measure(
-    make_plans: Callable[[], list[Plan]], sizes: list[int], options: dict[str, Any], csv: Path | None, fit: Path | None,
+    make_plans: Callable[[], list[Plan]], sizes: list[int], options: dict[str, Any], out: Sequence[Path],
+    fit: Path | None,
 ) -> None:  # fmt: skip
     """Measure plans; print and write the rows, also if the measurement ends early. `make_plans` returns the plans."""
     from antiphon.runtimes.measure.bench import measure_plans
@@ -154,9 +152,9 @@ def _measure(
     if not rows:
         raise error or Invalid("nothing was measured")
     emit({"rows": rows}, bench_text(rows))
-    if csv is not None:
-        write_csv(rows, csv)
-    written = [] if csv is None else [f"# written: {csv}"]
+    for path in out:
+        write_csv(rows, path)
+    written = [f"# written: {path}" for path in out]
     if fit is not None:
         written.append(f"# written: {fit}, {write_fit(rows, fit)} of {len(rows)} rows")
     for line in written if not JsonOutput.requested else ():
@@ -190,7 +188,7 @@ def genmodel_command(
     ] = None,
     iterations: FitIterations = 20,
     warmup: FitWarmup = 3,
-    out: CsvOut = None,
+    output: Annotated[list[Path] | None, arg.output_option("bench genmodel")] = None,
 ) -> None:
     """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, as schedules that our
     engine runs. Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
@@ -199,7 +197,7 @@ def genmodel_command(
     from antiphon.cost.fit import write_plan_times
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
-    check_outputs({"-o": out}, forms={"-o": ".csv"})
+    out = sort_outputs("bench genmodel", output)["measurements"]
     runtime, runtime_options = arg.split_runtime(on)
     rows = bench_genmodel(
         ranks, parse_sizes(nbytes or ["256KiB:4MiB:4"], "--nbytes"), plans=plan or ("cps", "incast"),
@@ -207,14 +205,14 @@ def genmodel_command(
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return
-    if out is not None:
-        write_plan_times(rows, out)
+    for path in out:
+        write_plan_times(rows, path)
     value = [
         {"plan": r.plan.name, "ranks": r.ranks, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True} for r in rows
     ]
     cells = [[r.plan.name, str(r.ranks), format_size(r.nbytes), format_seconds(r.seconds)] for r in rows]
     lines = table(["plan", "ranks", "nbytes", "time"], cells)
-    emit({"rows": value}, "\n".join([*lines, "  every result was right", *written_lines(out)]))
+    emit({"rows": value}, "\n".join([*lines, "  every result was right", *written_lines(*out)]))
 
 
 def loggp_command(
@@ -237,7 +235,7 @@ def loggp_command(
     repeat: arg.Repeat = 7,
     iterations: FitIterations = 20,
     warmup: FitWarmup = 3,
-    out: CsvOut = None,
+    output: Annotated[list[Path] | None, arg.output_option("bench loggp")] = None,
 ) -> None:
     """Measure what `fit loggp` reads: parametrized round trips between two ranks, as schedules that our engine runs.
 
@@ -249,7 +247,7 @@ def loggp_command(
     from antiphon.runtimes.measure.bench_loggp import SIZES, bench_loggp
     from antiphon.show.fit import round_trips_text
 
-    check_outputs({"-o": out}, forms={"-o": ".csv"})
+    out = sort_outputs("bench loggp", output)["measurements"]
     runtime, runtime_options = arg.split_runtime(on)
     rows = bench_loggp(
         parse_sizes(nbytes, "--nbytes") if nbytes else SIZES, n=messages, repetitions=repeat,
@@ -258,13 +256,13 @@ def loggp_command(
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return
-    if out is not None:
-        write_round_trips(rows, out)
+    for path in out:
+        write_round_trips(rows, path)
     value = [
         {"kind": r.kind, "n": r.n, "delay": r.delay, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True}
         for r in rows
     ]
-    text = [round_trips_text(rows), "  all data arrived correctly", *written_lines(out)]
+    text = [round_trips_text(rows), "  all data arrived correctly", *written_lines(*out)]
     emit({"rows": value}, "\n".join(text))
 
 
@@ -290,7 +288,7 @@ def micro_command(
     profile: arg.ProfileFile = None,
     iterations: FitIterations = 20,
     warmup: FitWarmup = 5,
-    csv: arg.Csv = None,
+    output: Annotated[list[Path] | None, arg.output_option("bench micro")] = None,
 ) -> None:
     """Blink's micro-benchmarks: chains that forward, reduce and broadcast, fan-in, fan-out, MIMO and MCA.
 
@@ -301,7 +299,7 @@ def micro_command(
     from antiphon.runtimes.measure.bench_micro import bench_micro
     from antiphon.runtimes.measure.tables import write_csv
 
-    check_outputs({"--csv": csv}, forms={"--csv": ".csv"})
+    out = sort_outputs("bench micro", output)["measurements"]
     runtime, runtime_options = arg.split_runtime(on)
     rows = bench_micro(
         topo or None, parse_sizes(nbytes or ["1MB:16MB:4"], "--nbytes"), ranks=ranks, patterns=pattern or (),
@@ -311,9 +309,9 @@ def micro_command(
     )  # fmt: skip
     if rows is None:  # another of the processes reports
         return
-    if csv is not None:
-        write_csv(rows, csv)
-    emit({"rows": rows}, "\n".join([micro_text(rows), *written_lines(csv)]))
+    for path in out:
+        write_csv(rows, path)
+    emit({"rows": rows}, "\n".join([micro_text(rows), *written_lines(*out)]))
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
 

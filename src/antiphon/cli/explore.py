@@ -9,7 +9,7 @@ import typer
 
 from antiphon.api.exploring import explore
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import check_outputs, emit, origin_text, working, written_lines
+from antiphon.cli.output import emit, origin_text, sort_outputs, working, written_lines
 from antiphon.core.files import write_bytes
 from antiphon.errors import Invalid
 
@@ -26,9 +26,7 @@ def explore_command(
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
     model: arg.ModelName = "",
     profile: arg.ProfileFile = None,
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the page (.html)")] = Path(
-        "explorer.html"
-    ),
+    output: Annotated[list[Path], arg.output_option("explore")] = [Path("explorer.html")],  # noqa: B006
 ) -> None:
     """Write one HTML file to explore a result in a browser; it loads nothing.
 
@@ -36,7 +34,7 @@ def explore_command(
     times by size, and the cut that limits every plan; of a frontier its points, of a sweep its machines, of a trace its
     messages. One model predicts all times; those of TRACE stand beside them.
     """
-    check_outputs({"-o": out}, forms={"-o": ".html"})
+    out = sort_outputs("explore", output)["page"]
     if len(files) > 2:
         raise Invalid(f"{files[2]}: expected one file, or a plan and a trace of its run")
     path, collective = arg.split_plan(files[0])
@@ -46,5 +44,6 @@ def explore_command(
             path, collective=collective, nbytes=nbytes or None, model=model, profile=profile, trace=trace,
             origin=origin_text(),
         )  # fmt: skip
-    write_bytes(out, page.encode())
-    emit({"written": str(out), "bytes": len(page)}, "\n".join([*written_lines(out), "  open it in a browser"]))
+    for file in out:
+        write_bytes(file, page.encode())
+    emit({"written": str(out[0]), "bytes": len(page)}, "\n".join([*written_lines(*out), "  open it in a browser"]))

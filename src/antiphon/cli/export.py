@@ -9,8 +9,9 @@ import typer
 
 from antiphon.api.files import export
 from antiphon.cli.arguments import PlanFile, WhichPlan, split_plan
-from antiphon.cli.output import check_outputs, emit, working
+from antiphon.cli.output import emit, working
 from antiphon.cli.planning import options_of
+from antiphon.core.files import check_folder, check_writable
 from antiphon.errors import Invalid
 from antiphon.formats import find_format, names_file
 from antiphon.units import format_size, parse_size
@@ -38,9 +39,9 @@ def export_command(
         raise Invalid(f"format {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
     size = parse_size(nbytes, "--nbytes") if nbytes else None
     if names_file(to, out):  # the format writes one file, and -o names it
-        check_outputs({"-o": out}, forms={"-o": out.suffix})
+        check_writable(out)
     else:
-        check_outputs({"-o": out}, folder="-o", parents=True)
+        check_folder(out, parents=True)
     with working(f"writing {to}"):
         written = export(plan_file, to, out, nbytes=size, options=options, collective=collective)
     notes = list(getattr(written, "notes", ()))

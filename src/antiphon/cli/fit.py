@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api import fitting
-from antiphon.cli.arguments import Csv, Pictures, Repeat
-from antiphon.cli.output import check_outputs, emit, write_pictures, written_lines
+from antiphon.cli.arguments import Repeat, output_option
+from antiphon.cli.output import check_outputs, emit, sort_outputs, write_pictures, written_lines
 from antiphon.cli.planning import say
 from antiphon.cost.profile import Profile, as_profile, save_profile
 from antiphon.errors import Invalid, unknown
@@ -23,9 +23,6 @@ from antiphon.options import parse_options
 from antiphon.show.columns import paragraph
 from antiphon.units import exact, parse_bandwidth, parse_size
 
-ProfileOut = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the determined parameters as a profile")
-]
 KnownValues = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,9 +49,8 @@ def genmodel_command(
     links: Annotated[
         int, typer.Option("--links", min=1, metavar="N", help="links between two ranks (2: through one switch)")
     ] = 2,
-    out: ProfileOut = None,
+    output: Annotated[list[Path] | None, output_option("fit genmodel")] = None,
     name: Name = "",
-    pictures: Pictures = None,
 ) -> None:
     """Fit GenModel's alpha, beta, gamma, delta, epsilon and w_t to times of plans on one switch.
 
@@ -63,17 +59,18 @@ def genmodel_command(
     from antiphon.cost.fit import genmodel_profile, list_missing_figures
     from antiphon.show.fit import genmodel_svg, genmodel_text
 
-    check_outputs({"-o": out}, pictures)
+    files = sort_outputs("fit genmodel", output)
     known_texts = _parse_known(known_values, ("beta", "gamma", "delta", "bandwidth"))
     bandwidth = known_texts.pop("bandwidth", "")
     nominal = parse_bandwidth(bandwidth, "--known bandwidth") if bandwidth else None
     result = fitting.genmodel(measurements, **_known_parameters(known_texts, memory))
     title = name or measurements.name.partition(".")[0]
     missing = list_missing_figures(result, nominal)
+    out = files["profile"]
     profile, lines = _save(lambda: genmodel_profile(result, kind, links=links, bandwidth=nominal, name=title), out)
-    if out is not None and missing:
+    if out and missing:
         lines += paragraph(f"not in it: {', '.join(missing)}", "  ", "    ")
-    lines += write_pictures(lambda: genmodel_svg(result), pictures)
+    lines += write_pictures(lambda: genmodel_svg(result), files["picture"])
     value = {**result.as_json(), "profile": profile, "left_out": missing}
     emit(value, "\n".join([genmodel_text(result), *lines]))
 
@@ -85,7 +82,6 @@ def memory_command(
             "--from", metavar="CSV", help="fit these measurements (vectors,nbytes,seconds) instead of measuring"
         ),
     ] = None,
-    csv: Csv = None,
     vectors: Annotated[int, typer.Option("--vectors", metavar="N", help="add 2, 3, ... N vectors")] = 15,
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="size of a vector: larger than the caches")
@@ -97,9 +93,8 @@ def memory_command(
     on: Annotated[
         str, typer.Option("--on", metavar="WHERE", help="measure the GPU runtime instead: cuda, hip or threads")
     ] = "",
-    out: ProfileOut = None,
+    output: Annotated[list[Path] | None, output_option("fit memory")] = None,
     name: Name = "",
-    pictures: Pictures = None,
 ) -> None:
     """GenModel's gamma and delta: adds x vectors at once on this machine, for x = 2, 3, ...
 
@@ -109,19 +104,23 @@ def memory_command(
     from antiphon.runtimes.measure.bench_memory import bench_memory
     from antiphon.show.fit import memory_svg, memory_text
 
-    check_outputs({"-o": out, "--csv": csv}, pictures)
+    files = sort_outputs("fit memory", output)
     if source is not None:
         rows = read_addition_times(source)
     else:
         rows = bench_memory(
             vectors, parse_size(nbytes, "--nbytes"), repeat=repeat, threads=threads, on=on, progress=say
         )
-    if csv is not None:
-        write_addition_times(rows, csv)
+    for path in files["measurements"]:
+        write_addition_times(rows, path)
     result = fitting.memory(rows)
     title = name or (source.name.partition(".")[0] if source is not None else "memory")
-    profile, lines = _save(lambda: memory_profile(result, title), out)
-    lines = [*written_lines(csv), *lines, *write_pictures(lambda: memory_svg(result), pictures)]
+    profile, lines = _save(lambda: memory_profile(result, title), files["profile"])
+    lines = [
+        *written_lines(*files["measurements"]),
+        *lines,
+        *write_pictures(lambda: memory_svg(result), files["picture"]),
+    ]
     emit({**result.as_json(), "profile": profile}, "\n".join([memory_text(result), *lines]))
 
 
@@ -136,9 +135,8 @@ def loggp_command(
         typer.Option("--into", metavar="PROFILE", help="add these figures to this profile: a level, innermost first"),
     ] = None,
     known_values: KnownValues = None,
-    out: ProfileOut = None,
+    output: Annotated[list[Path] | None, output_option("fit loggp")] = None,
     name: Name = "",
-    pictures: Pictures = None,
 ) -> None:
     """Fit LogGP's L, o_s, o_r, g and G, per protocol regime, to parametrized round trips between two ranks.
 
@@ -147,24 +145,27 @@ def loggp_command(
     from antiphon.cost.fit import list_missing_loggp_figures, loggp_profile
     from antiphon.show.fit import loggp_svg, loggp_text
 
-    out = out or into
-    check_outputs({"-o": out}, pictures)
+    files = sort_outputs("fit loggp", output)
+    out = files["profile"]
+    if into is not None and not out:
+        check_outputs({"--into": into})
+        out = [into]
     base = as_profile(into) if into is not None else None
     gamma = _known_parameters(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)  # seconds per byte combined
     result = fitting.loggp(measurements)
     title = name or measurements.name.partition(".")[0]
     missing = list_missing_loggp_figures(result)
     profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=gamma, name=title), out)
-    if out is not None and missing:
+    if out and missing:
         lines += paragraph(f"in it, but not determined: {', '.join(missing)}", "  ", "    ")
-    lines += write_pictures(lambda: loggp_svg(result), pictures)
+    lines += write_pictures(lambda: loggp_svg(result), files["picture"])
     value = {**result.as_json(), "profile": profile, "left_out": missing}
     emit(value, "\n".join([loggp_text(result), *lines]))
 
 
 def lowering_command(
     measurements: Measurements,
-    out: ProfileOut = None,
+    output: Annotated[list[Path] | None, output_option("fit lowering")] = None,
     name: Name = "",
 ) -> None:
     """Fit the costs of lowerings, the methods to run a plan on GPUs: of a call, step and copy, and the bandwidth share.
@@ -173,7 +174,7 @@ def lowering_command(
     """
     from antiphon.show.fit import lowering_text
 
-    check_outputs({"-o": out})
+    out = sort_outputs("fit lowering", output)["profile"]
     result = fitting.lowering(measurements)
     profile, lines = _save(lambda: result.profile(name or measurements.name.partition(".")[0]), out)
     emit({**result.as_json(), "profile": profile}, "\n".join([lowering_text(result), *lines]))
@@ -213,17 +214,17 @@ def _seconds_per_byte(text: str, option: str) -> float:
     return float(seconds)
 
 
-def _save(make_profile: Callable[[], Profile], out: Path | None) -> tuple[dict[str, Any] | None, list[str]]:
-    """Write the profile to `out`, if there is one. Return it as JSON, and a line for the written file.
+def _save(make_profile: Callable[[], Profile], out: Sequence[Path]) -> tuple[dict[str, Any] | None, list[str]]:
+    """Write the profile to these files. Return it as JSON, and a line for each written file.
 
-    If the measurements determine too little for a profile, return (None, []), or raise Invalid if there is an `out`.
+    If the measurements determine too little for a profile, return (None, []), or raise Invalid if there is a file.
     """
     try:
         profile = make_profile()
     except Invalid:
-        if out is not None:
+        if out:
             raise
         return None, []
-    if out is not None:
-        save_profile(profile, out)
-    return profile.as_json(), written_lines(out)
+    for path in out:
+        save_profile(profile, path)
+    return profile.as_json(), written_lines(*out)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 from antiphon.api.plans import frontier
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import certificate_lines, check_outputs, emit, written_lines
+from antiphon.cli.output import certificate_lines, emit, sort_outputs, written_lines
 from antiphon.cli.planning import options_of, progress, say
 from antiphon.select import save_frontier
 from antiphon.show.frontier import frontier_text, point_line
 from antiphon.units import exact, parse_seconds
 
+FrontierOutputs = Annotated[list[Path] | None, arg.output_option("frontier")]
 # Collective that is searched as another one -> what C, S and R of the points in the progress lines refer to
 _SEARCH_NOTES = {
     "reduce": "a reduce is planned as a broadcast of the machine with all links turned, run backwards; C, S and R "
@@ -32,7 +36,7 @@ def frontier_command(
     effort: arg.Effort = None,
     option: arg.PlannerOption = None,
     seed: arg.Seed = 0,
-    out: arg.Output = None,
+    output: FrontierOutputs = None,
     certificate: arg.Certificate = None,
 ) -> None:
     """Find every point of the latency-bandwidth frontier; each point states what is proved about its optimality.
@@ -44,7 +48,7 @@ def frontier_command(
     memory=GIB the memory of the search.
     """
     target, machine = arg.request(coll, topo, root, only, ranks)
-    check_outputs({"-o": out, "--certificate": certificate})
+    out = sort_outputs("frontier", output, {"--certificate": certificate})["plan"]
     options = options_of(option)
     limits = {key: options.pop(key) for key in ("k", "steps", "memory") if key in options}
     if "memory" in limits:
@@ -59,9 +63,9 @@ def frontier_command(
         )  # fmt: skip
     if result.stopped is not None:
         say(f"stopped early: {result.stopped}; the best so far follows")
-    if out is not None:
-        result.save(out)
+    for path in out:
+        result.save(path)
     if certificate is not None:
         save_frontier(certificate, result)
-    written = written_lines(out) + certificate_lines(certificate)
+    written = written_lines(*out) + certificate_lines(certificate)
     emit(result.as_json(), "\n".join([frontier_text(result), *written]))

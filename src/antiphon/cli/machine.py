@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from antiphon.cli.output import (
     certificate_lines,
     check_outputs,
     emit,
+    sort_outputs,
     working,
     write_pictures,
     written_lines,
@@ -25,7 +26,7 @@ from antiphon.cli.output import (
 from antiphon.core.bounds import Bound, conditions_text
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
-from antiphon.core.files import one_line
+from antiphon.core.files import check_writable, one_line
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
@@ -71,14 +72,17 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
 def show_command(
     topo: arg.Topo,
     only: arg.Only = "",
-    pictures: arg.Pictures = None,
+    output: Annotated[list[Path] | None, arg.output_option("topology show")] = None,
 ) -> None:
-    """Show a machine: its ranks, links and shared limits; --json gives the file form, which TOPO takes again."""
-    check_outputs({}, pictures)
+    """Show a machine: its ranks, links and shared limits; --json prints the file form, which TOPO takes again."""
+    files = sort_outputs("topology show", output)
     machine, _ = arg.machine_and_group(topo, only)
-    picture_lines = write_pictures(lambda: topology_svg(machine), pictures)
+    for path in files["machine"]:
+        save_topology(path, machine)
+    output_lines = written_lines(*files["machine"])
+    output_lines += write_pictures(lambda: topology_svg(machine), files["picture"])
     text = dumps(machine).decode()
-    shown = add_picture("\n".join([topology_text(machine), *picture_lines]), lambda: link_map(machine))
+    shown = add_picture("\n".join([topology_text(machine), *output_lines]), lambda: link_map(machine))
     emit(json.loads(text) if JsonOutput.requested else None, shown)
 
 
@@ -93,7 +97,7 @@ def probe_command(
             "--from", metavar="NAME", help=f"whose it is: {', '.join(SOURCES)} (default: recognised by its contents)"
         ),
     ] = "",
-    out: arg.Output = None,
+    output: Annotated[list[Path] | None, arg.output_option("topology probe")] = None,
     profile: Annotated[
         Path | None, typer.Option("--profile", metavar="FILE", help="PICCL: write its figures for model loggp (.json)")
     ] = None,
@@ -113,7 +117,7 @@ def probe_command(
     Without FILE it looks at this machine: GPUs, NVLink and xGMI, PCIe, memories, caches and network cards, as far as
     this process may use them, and reports what it could not see. --from NAME without FILE asks that tool alone.
     """
-    check_outputs({"-o": out, "--profile": profile})
+    out = sort_outputs("topology probe", output, {"--profile": profile})["machine"]
     options: dict[str, object] = {
         key: value if UNITS.fullmatch(key) or key == "nvlink" else plain_value(value)
         for key, value in parse_options(option or (), "--option", "key=value").items()
@@ -140,10 +144,10 @@ def _parse_members(probed: Probed, only: str) -> list[int]:
     return ranks_named(probed, expand_hosts(only, "--only"), "--only")
 
 
-def _report_machine(probed: Probed, out: Path | None, profile: Path | None) -> None:
+def _report_machine(probed: Probed, out: Sequence[Path], profile: Path | None = None) -> None:
     """Print a machine that was read, with what was assumed of it, and write it."""
-    if out is not None:
-        save_topology(out, probed.machine)
+    for path in out:
+        save_topology(path, probed.machine)
     if profile is not None and probed.profile is not None:
         from antiphon.cost import save_profile
 
@@ -151,7 +155,7 @@ def _report_machine(probed: Probed, out: Path | None, profile: Path | None) -> N
     lines = [topology_text(probed.machine)]
     for note in probed.notes:
         lines += paragraph(one_line(note), "  note: ", " " * 8)
-    lines += written_lines(out, profile)
+    lines += written_lines(*out, profile)
     cards = [
         {"name": card.name, "bandwidth": plain(card.bandwidth) if card.bandwidth else None, "serves": list(card.nodes)}
         for card in probed.machine.cards
@@ -159,7 +163,7 @@ def _report_machine(probed: Probed, out: Path | None, profile: Path | None) -> N
     value = {
         "topology": probed.machine.name, "ranks": probed.machine.ranks, "switches": probed.machine.switches,
         "links": probed.machine.links, "names": list(probed.names), "cards": cards, "notes": list(probed.notes),
-        "written": [str(path) for path in (out, profile) if path is not None],
+        "written": [str(path) for path in (*out, profile) if path is not None],
     }  # fmt: skip
     emit(value, "\n".join(lines))
 
@@ -178,7 +182,7 @@ def join_command(
     nic: Annotated[
         str, typer.Option("--nic", metavar="SPEED", help="with --boxes: speed of each network card, e.g. 400Gbit/s")
     ] = "",
-    out: arg.Output = None,
+    output: Annotated[list[Path] | None, arg.output_option("topology join")] = None,
     only: Annotated[
         str,
         typer.Option("--only", metavar="HOSTS", help="keep only these hosts of the fabric, by number or node[01-04]"),
@@ -190,7 +194,7 @@ def join_command(
     Without FABRIC, --boxes 2 joins equal boxes by their own cards. In the environment of a Slurm job only its hosts
     are taken.
     """
-    check_outputs({"-o": out})
+    out = sort_outputs("topology join", output)["machine"]
     if bool(fabric) == (boxes is not None):
         raise Invalid("topology join: give either FABRIC, or --boxes N to join N boxes by their own network cards")
     if boxes is not None:
@@ -198,7 +202,7 @@ def join_command(
             raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
         with working("joining"):
             probed = joining.join_by_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
-        _report_machine(probed, out, None)
+        _report_machine(probed, out)
         return
     if rail or nic:
         raise Invalid(f"{'--rail' if rail else '--nic'}: is for --boxes; FABRIC has switches and speeds of its own")
@@ -209,7 +213,7 @@ def join_command(
         network = here.keep_allocated(network, os.environ)
     with working("joining"):
         probed = joining.join_box_and_fabric(joining.read_machine(box), network, name)
-    _report_machine(probed, out, None)
+    _report_machine(probed, out)
 
 
 def export_machine_command(
@@ -224,7 +228,7 @@ def export_machine_command(
     """Write a box as NCCL's topology XML (NCCL_TOPO_FILE), for virtual machines that hide their NVLinks or PCIe."""
     if to != "nccl-xml":
         raise unknown("format of machines", to, ["nccl-xml"])
-    check_outputs({"-o": out}, forms={"-o": out.suffix})
+    check_writable(out)
     options = parse_options(option or (), "--option", "key=value")
     files = call("format", to, nccl_xml, options, joining.read_machine(topo))
     rows = write_files(out.parent, {out.name: files["topo.xml"]})
@@ -265,22 +269,22 @@ def degrade_command(
         str, typer.Option("--left", metavar="LEFT", help="with --fraction: slow down to this instead: 0.5 or 10GB/s")
     ] = "",
     seed: arg.Seed = 0,
-    out: arg.Output = None,
+    output: Annotated[list[Path] | None, arg.output_option("topology degrade")] = None,
 ) -> None:  # fmt: skip
     """Remove or slow down links (in both directions), network cards or ranks: by name, or a random fraction of them.
 
     Prints what was lost, and the parts if the machine falls apart. `tune COLL broken.json --against TOPO` reports what
     that costs, `plan --repair OLD.json broken.json` repairs a plan.
     """
-    check_outputs({"-o": out})
+    out = sort_outputs("topology degrade", output)["machine"]
     machine = degrade(
         topo, drop_links=drop_links or None, slow=slow or None, fraction=fraction, seed=seed, of=of,
         drop_ranks=parse_ranks(drop_ranks, "--drop-ranks") if drop_ranks else None, drop_nics=drop_nics or None,
         remaining=remaining or None,
     )  # fmt: skip
-    if out is not None:
-        save_topology(out, machine)
-    text = [*_failure_lines(topology(topo), machine), topology_text(machine), *written_lines(out)]
+    for path in out:
+        save_topology(path, machine)
+    text = [*_failure_lines(topology(topo), machine), topology_text(machine), *written_lines(*out)]
     emit(json.loads(dumps(machine)) if JsonOutput.requested else None, "\n".join(text))
 
 

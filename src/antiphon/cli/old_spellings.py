@@ -31,6 +31,7 @@ COMMANDS = {
     "check": OldSpelling("verify PLAN --for RUNTIME --nbytes SIZE"),
     "compose": OldSpelling("plan --from A.json B.json"),
 }
+PICTURE_OPTIONS = ("--picture", "--svg", "--png")
 # What an option of a command is now. Of two words the second is a key: `--chunks 2` is `--option chunks=2`.
 OPTIONS = {
     ("predict", "--as"): "--library",
@@ -40,7 +41,10 @@ OPTIONS = {
     **{("frontier", f"--{key}"): f"--option {key}" for key in ("k", "steps", "memory")},
     **{("topology", f"--{key}"): f"--option {key}" for key in ("radix", "sysfs")},
     **{("fit", f"--{key}"): f"--known {key}" for key in ("beta", "gamma", "delta", "bandwidth")},
-    **{(name, form): "--picture" for name in ("topology", "plan", "tune", "fit") for form in ("--svg", "--png")},
+    **{(name, form): "-o" for name in ("topology", "plan", "tune", "sweep", "fit") for form in PICTURE_OPTIONS},
+    **{(name, "--csv"): "-o" for name in ("bench", "bench micro", "fit")},
+    ("tune", "--report"): "-o",
+    ("bench", "-o"): "--op",
 }
 # Options that are now options of a runtime, written behind --on
 RUNTIME_OPTIONS = {
@@ -54,6 +58,7 @@ RUNTIME_OPTIONS = {
 RUNTIME_COMMANDS = {"run": "local", "bench": "mpi", "tune": ""}
 # Options of nccl-tests for sizes, now --nbytes BEGIN:END:FACTOR: the position of each in that text
 SIZE_OPTIONS = {"-b": 0, "--begin": 0, "-e": 1, "--end": 1, "-f": 2, "--factor": 2}
+MEASUREMENTS = [["bench", name] for name in ("genmodel", "loggp", "micro")]  # commands without these
 DEFAULT_SIZES = ["1KB", "16MB", "4"]  # BEGIN, END, FACTOR
 
 
@@ -81,7 +86,8 @@ def respell(words: Sequence[str]) -> tuple[list[str], list[str]]:
         rest = _move_into_runtime(name, rest, warnings)
     if name in ("bench", "tune"):
         rest = _join_sizes(name, rest, warnings)
-    return [name, *_rename_options(name, rest, warnings), *program_words], warnings
+    command = " ".join([name, *rest[:1]]) if [name, *rest[:1]] in MEASUREMENTS else name
+    return [name, *_rename_options(command, rest, warnings), *program_words], warnings
 
 
 def replaced_text(old: str, new: str) -> str:
@@ -128,7 +134,7 @@ def _move_into_runtime(name: str, words: list[str], warnings: list[str]) -> list
 
 def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:
     """Rewrite `-b 8 -e 8MiB -f 8` as `--nbytes 8:8MiB:8`."""
-    if words[:1] in (["genmodel"], ["loggp"], ["micro"]):
+    if [name, *words[:1]] in MEASUREMENTS:
         return words
     options_of = SIZE_OPTIONS if name == "bench" else {"--factor": 2}
     words, options = _extract_options(words, options_of)
@@ -152,8 +158,10 @@ def _rename_options(name: str, words: list[str], warnings: list[str]) -> list[st
         option, equals, value = word.partition("=")
         new, _, key = OPTIONS.get((name, option), "").partition(" ")
         following = value if equals else "".join(words[i + 1 : i + 2])
-        # `plan --from RANK` drew the trees of a rank, `plan --from FILE...` composes plans.
-        if not new or (option == "--from" and not following.isdigit()):
+        # `plan --from RANK` drew the trees of a rank, `plan --from FILE...` composes plans; `bench -o OPERATOR` is
+        # nccl-tests' spelling, `bench -o FILE` writes a file.
+        is_old = {"--from": following.isdigit(), "-o": not set(following) & set("./")}.get(option, True)
+        if not new or not is_old:
             renamed.append(word)
             continue
         if not equals:

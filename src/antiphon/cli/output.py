@@ -18,10 +18,36 @@ from antiphon.errors import AntiphonError, Invalid
 from antiphon.show.pictures.png import check_png, png_of
 from antiphon.units import format_seconds
 
-# What an option writes, by suffix; options not listed write JSON. A path may add .gz, or have no suffix.
-_SUFFIXES = {"--heatmap": ".svg", "--report": ".html", "--csv": ".csv", "--fit": ".csv"}
-_PICTURE_SUFFIXES = (".svg", ".png")
-_JSON_SUFFIX = ".json"
+_Endings = tuple[str, ...]
+_JSON: _Endings = (".json", ".json.gz")
+_CSV: _Endings = (".csv",)
+_HTML: _Endings = (".html", ".htm")
+_PICTURE: _Endings = (".svg", ".png")
+# What a command writes with -o, by the ending of the name; a name without an ending gets the first. All may add .gz.
+OUTPUTS: Mapping[str, Mapping[str, _Endings]] = {
+    "topology show": {"machine": _JSON, "picture": _PICTURE},
+    "topology probe": {"machine": _JSON},
+    "topology join": {"machine": _JSON},
+    "topology degrade": {"machine": _JSON},
+    "plan": {"plan": _JSON, "picture": _PICTURE},
+    "compose": {"plan": _JSON},  # an old spelling
+    "frontier": {"plan": _JSON},
+    "tune": {"plans": _JSON, "report": _HTML, "picture": _PICTURE},
+    "sweep": {"rows": (".csv", ".parquet"), "picture": _PICTURE},
+    "explore": {"page": _HTML},
+    "bench": {"measurements": _CSV},
+    "bench genmodel": {"measurements": _CSV},
+    "bench loggp": {"measurements": _CSV},
+    "bench micro": {"measurements": _CSV},
+    "fit genmodel": {"profile": _JSON, "picture": _PICTURE},
+    "fit memory": {"profile": _JSON, "measurements": _CSV, "picture": _PICTURE},
+    "fit loggp": {"profile": _JSON, "picture": _PICTURE},
+    "fit lowering": {"profile": _JSON},
+    "trace merge": {"trace": _JSON},
+    "trace read": {"plan": _JSON},
+    "store get": {"plan": _JSON},
+}
+_ENDINGS = {"--heatmap": (".svg",), "--fit": _CSV}  # of other options that write a file; those not listed write JSON
 
 
 class StoppedEarly(AntiphonError):
@@ -83,66 +109,97 @@ def certificate_lines(path: Path | None) -> list[str]:
     return [f"  written: {path}; to check it:", f"    python {checker} {path}"]
 
 
-def check_outputs(
-    outputs: Mapping[str, Path | None], pictures: Sequence[Path] | None = None, *, folder: str = "",
-    parents: bool = False, forms: Mapping[str, str] = _SUFFIXES,
-) -> None:  # fmt: skip
-    """Check before long work that all outputs can be written.
+def output_help(command: str) -> str:
+    """Return the help of -o of a command: what it writes.
 
-    Each path must be writable, its suffix must fit what the option writes, and no two may be the same file. For a
-    PNG, the package that draws it must be installed.
+    >>> output_help("plan")
+    'write the plan (.json, .json.gz) or picture (.svg, .png); repeatable'
+    """
+    *kinds, last = (f"{kind} ({', '.join(endings)})" for kind, endings in OUTPUTS[command].items())
+    text = f"{', '.join(kinds)} or {last}; repeatable" if kinds else last
+    return f"write the {text}"
+
+
+def sort_outputs(
+    command: str,
+    paths: Sequence[Path] | None,
+    options: Mapping[str, Path | None] | None = None,
+    *,
+    folder: bool = False,
+) -> dict[str, list[Path]]:
+    """Return the paths of -o by what the command writes there; before that, check that it can write all of them.
 
     Parameters
     ----------
-    outputs
-        Path by option.
-    pictures
-        Paths of --picture.
+    command
+        A key of `OUTPUTS`.
+    paths
+        Paths of -o.
+    options
+        Path by further option, which are checked, too.
     folder
-        The option, if any, that names a directory for several files.
-    parents
-        Whether the directories above that one may be created, too.
-    forms
-        Suffix by option; options not listed write JSON.
+        Whether the first kind is several files, for which -o names a directory.
     """
-    option_of_path: dict[str, str] = {}
-    for option, path in [*outputs.items(), *(("--picture", picture) for picture in pictures or ())]:
-        if path is None:
-            continue
-        if option == folder:
-            check_folder(path, parents)
-        else:
-            check_writable(path)
-        first_option = option_of_path.setdefault(os.path.realpath(path), option)
-        if first_option != option and (path.is_file() or not path.exists()):
-            raise Invalid(f"{path}: is given for both {first_option} and {option}; name two files")
-    for option, path in outputs.items():
-        if path is not None and option != folder:
-            _check_suffix(path, option, forms.get(option, _JSON_SUFFIX))
-    for picture in pictures or ():
-        if picture.suffix.lower() not in _PICTURE_SUFFIXES:
-            raise Invalid(f"--picture {picture}: name a file that ends in {' or '.join(_PICTURE_SUFFIXES)}")
-    if any(picture.suffix.lower() == ".png" for picture in pictures or ()):
+    kinds = OUTPUTS[command]
+    first_kind = next(iter(kinds))
+    files: dict[str, list[Path]] = {kind: [] for kind in kinds}
+    for path in paths or ():
+        if not folder:
+            _check_ending("-o", path, [ending for endings in kinds.values() for ending in endings])
+        ending = _ending_of(path)
+        files[next((kind for kind, endings in kinds.items() if ending in endings), first_kind)].append(path)
+    folders = files[first_kind] if folder else []
+    for path in folders:
+        check_folder(path)
+    check_outputs(options or {}, [path for path in paths or () if path not in folders])
+    if any(_ending_of(path) == ".png" for path in files.get("picture", ())):
         check_png()
+    return files
 
 
-def _check_suffix(path: Path, option: str, form: str) -> None:
-    """Refuse a suffix other than that of the format (`form`), which would mislead. A name may have none."""
-    name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
-    suffix = Path(name).suffix
-    suffixes = (form, ".htm") if form == ".html" else (form,)
-    if re.fullmatch(r"\.[a-zA-Z]\w*", suffix) and suffix.lower() not in suffixes:
-        format_name = form[1:].upper()
-        raise Invalid(f"{option} {path}: {format_name} is written, not {suffix}; name it {Path(name).stem}{form}")
+def check_outputs(options: Mapping[str, Path | None], results: Sequence[Path] = ()) -> None:
+    """Check before long work that files can be written: each path is writable, has the right ending, and is named once.
+
+    Parameters
+    ----------
+    options
+        Path by option.
+    results
+        Paths of -o, whose endings are checked already.
+    """
+    paths = [*results, *(path for path in options.values() if path is not None)]
+    for path in paths:
+        check_writable(path)
+    files = [os.path.realpath(path) for path in paths if path.is_file() or not path.exists()]
+    for path in paths:
+        if files.count(os.path.realpath(path)) > 1:
+            raise Invalid(f"{path}: would be written twice; name two files")
+    for option, option_path in options.items():
+        if option_path is not None:
+            _check_ending(option, option_path, _ENDINGS.get(option, _JSON))
 
 
-def write_pictures(draw: Callable[[], str], pictures: Sequence[Path] | None) -> list[str]:
+def _ending_of(path: Path) -> str:
+    """Return the ending that names a format, in lower case and without .gz; "" if there is none, as in plan-1.5."""
+    suffix = Path(path.name[:-3] if path.name.lower().endswith(".gz") else path.name).suffix.lower()
+    return suffix if re.fullmatch(r"\.[a-z]\w*", suffix) else ""
+
+
+def _check_ending(option: str, path: Path, endings: Sequence[str]) -> None:
+    """Refuse an ending other than those of the formats that are written, which would mislead. A name may have none."""
+    ending = _ending_of(path)
+    subject = "command" if option == "-o" else "option"
+    if ending and ending not in endings:
+        raise Invalid(f"{option} {path}: cannot write {ending}; this {subject} writes {', '.join(endings)}")
+
+
+def write_pictures(draw: Callable[[], str], pictures: Sequence[Path]) -> list[str]:
     """Draw once, write the pictures requested, and return a line for each."""
     if not pictures:
         return []
     svg = draw()
     # All are made before the first is written: making one may fail.
-    contents = [png_of(svg) if path.suffix.lower() == ".png" else svg.encode() for path in pictures]
+    contents = [png_of(svg) if _ending_of(path) == ".png" else svg.encode() for path in pictures]
     for path, content in zip(pictures, contents, strict=True):
         write_bytes(path, content)
     return written_lines(*pictures)

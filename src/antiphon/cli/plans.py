@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from antiphon.api.machines import topology
 from antiphon.api.plans import compose, plan, repair
 from antiphon.api.running import run
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import check_outputs, emit, working, write_pictures
+from antiphon.cli.output import check_outputs, emit, sort_outputs, working, write_pictures
 from antiphon.cli.planning import ThrottledLog, options_of, progress
 from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.bounds import bound
@@ -29,6 +29,7 @@ from antiphon.show.text import labelled, plan_text
 from antiphon.show.words import options_text
 from antiphon.units import parse_seconds, parse_size, parse_sizes
 
+PlanOutputs = Annotated[list[Path] | None, arg.output_option("plan")]
 PlanNbytes = Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="message size to plan for, e.g. 64MiB")]
 ChoiceModel = Annotated[
     str, typer.Option("--model", metavar="NAME", help="cost model, for --nbytes (default: alpha-beta)")
@@ -36,7 +37,7 @@ ChoiceModel = Annotated[
 KeepAll = Annotated[bool, typer.Option("--all", help="keep all schedules: -o plan.json writes plan-1.json, ...")]
 TreeRoot = Annotated[
     int | None,
-    typer.Option("--tree-root", min=0, metavar="RANK", help="with --picture: draw the trees of this root only"),
+    typer.Option("--tree-root", min=0, metavar="RANK", help="with -o FILE.svg: draw the trees of this root only"),
 ]
 ComposedPlans = Annotated[
     list[Path] | None,
@@ -63,17 +64,16 @@ OptionalTopo = Annotated[
     ),
 ]
 # Parameters that may be combined with --from, and with --repair
-PARAMETERS_WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out")
-PARAMETERS_WITH_REPAIR = ("coll", "topo", "old", "nbytes", "budget", "seed", "out")
+PARAMETERS_WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "output")
+PARAMETERS_WITH_REPAIR = ("coll", "topo", "old", "nbytes", "budget", "seed", "output")
 
 
 def plan_command(
     context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: arg.PlannerName = "",
     option: arg.PlannerOption = None, root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "",
     groups: arg.Groups = "", mesh: arg.Mesh = "", along: arg.Along = "", nbytes: PlanNbytes = "",
-    model: ChoiceModel = "",
-    keep_all: KeepAll = False, deterministic: arg.Deterministic = False, budget: arg.Budget = "",
-    effort: arg.Effort = None, seed: arg.Seed = 0, out: arg.Output = None, pictures: arg.Pictures = None,
+    model: ChoiceModel = "", keep_all: KeepAll = False, deterministic: arg.Deterministic = False,
+    budget: arg.Budget = "", effort: arg.Effort = None, seed: arg.Seed = 0, output: PlanOutputs = None,
     tree_root: TreeRoot = None, composed: ComposedPlans = None, at_once: AtOnceOption = False, shares: Shares = "",
     old: RepairOption = "",
 ) -> None:  # fmt: skip
@@ -83,23 +83,24 @@ def plan_command(
     one nearest to the bandwidth bound. The default planner is ring, which may be far from the bound: `antiphon tune`
     tries all. --deterministic keeps only schedules that combine every element in one order; without --planner it
     compares several planners. The options chunks, steps and rounds ask planner sccl for one point; if there is no plan,
-    the bound that forbids it, or what was searched, is printed (exit code 1). --picture draws the trees along which the
+    the bound that forbids it, or what was searched, is printed (exit code 1). A picture shows the trees along which the
     data travel. --from composes plans for groups of ranks of one machine: reducescatters within boxes, allreduces among
     ranks that hold the same blocks, allgathers within boxes make an allreduce, verified as a whole. COLL and TOPO may
     then be left out, or state the result to check. --repair takes a plan for the intact machine and the degraded one as
     TOPO (topology degrade): what still works stays, the rest is planned anew.
     """
-    check_outputs({"-o": out}, pictures)
+    files = sort_outputs("plan", output)
+    out, pictures = files["plan"], files["picture"]
     if old:
-        _check_options(context, "--repair", PARAMETERS_WITH_REPAIR)
+        _check_options(context, "--repair", PARAMETERS_WITH_REPAIR, pictures)
         coll, topo = (coll, topo) if topo else ("", coll)
         _repair(coll, topo, old, nbytes, budget, seed, out)
         return
     if composed or at_once or shares:
         if not composed:
             raise Invalid("--at-once and --shares: are for composing; give the plans with --from A.json B.json")
-        _check_options(context, "--from", PARAMETERS_WITH_FROM)
-        compose_command(composed or [], at_once, shares, out, coll, topo)
+        _check_options(context, "--from", PARAMETERS_WITH_FROM, pictures)
+        compose_command(composed, at_once, shares, out, coll, topo)
         return
     if not topo:
         raise typer.BadParameter(f"Missing argument '{'TOPO' if coll else 'COLL TOPO'}'", context)
@@ -153,14 +154,14 @@ def plan_command(
     emit(figures, "\n".join([text, *picture_lines]))
 
 
-def _check_pictures(machine: Topology, pictures: list[Path] | None, tree_root: int | None, keep_all: bool) -> None:
+def _check_pictures(machine: Topology, pictures: list[Path], tree_root: int | None, keep_all: bool) -> None:
     """Check before long work that the pictures can be drawn."""
     if not pictures:
         if tree_root is not None:
-            raise Invalid("--tree-root chooses which trees are drawn; give --picture, too")
+            raise Invalid("--tree-root chooses which trees are drawn; give -o FILE.svg, too")
         return
     if keep_all:
-        raise Invalid("--picture draws one plan, --all keeps many; leave one of them out")
+        raise Invalid(f"-o {pictures[0]}: draws one plan, but --all keeps many; leave one of them out")
     check_drawable(machine)
 
 
@@ -176,19 +177,18 @@ def _refusal_json(options: dict[str, Any], error: AntiphonError) -> dict[str, An
     return {"feasible": None, "asked": point, "why": str(error), "searched": searched}
 
 
-def _plan_all(target: Collective, machine: Topology, out: Path | None, options: dict[str, Any]) -> None:
+def _plan_all(target: Collective, machine: Topology, out: Sequence[Path], options: dict[str, Any]) -> None:
     """Write every schedule at once into a file of its own: plan.json gives plan-1.json, plan-2.json, ..."""
     rows, texts = [], []
     stopped: str | None = None
-    name, dot, end = out.name.partition(".") if out is not None else ("", "", "")
     try:
         with working(f"planning {target.title} on {machine.name}"):
             for number, each_plan in enumerate(every_plan(target, machine, **options), start=1):
                 planner_options = dict(each_plan.entries[0].schedule.provenance.get("options", {}))
                 figures = {**figures_of(each_plan), "options": planner_options}
                 rows.append(figures)
-                file = out and out.with_name(f"{name}-{number}{dot}{end}")
-                texts.append(_save_and_describe(each_plan, figures, file))
+                files = [path.with_name(path.name.replace(".", f"-{number}.", 1)) for path in out]
+                texts.append(_save_and_describe(each_plan, figures, files))
     except (TimedOut, KeyboardInterrupt) as error:
         if not rows:
             raise
@@ -202,12 +202,12 @@ def _stopped_text(why: str) -> str:
     return "\n".join(paragraph(f"stopped:   {why}", rest=" " * 13))
 
 
-def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Path | None) -> str:
-    """Write a plan, if `out` names a file, and return its description."""
+def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Sequence[Path]) -> str:
+    """Write a plan to these files, and return its description."""
     from antiphon.core.serialize import save_plan
 
-    if out is not None:
-        save_plan(out, plan)
+    for path in out:
+        save_plan(path, plan)
     entry = plan.entries[0]
     provenance = entry.schedule.provenance
     lines = [plan_text(figures)]
@@ -220,11 +220,13 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Path | None) ->
     if entry.claims.get("order"):
         lines.append("  order:     every element is combined in one: the same bits at all sizes")
     lines.append("  verified:  every rank ends with exactly what it should")
-    return "\n".join([*lines, *([f"  written:   {out}"] if out is not None else [])])
+    return "\n".join([*lines, *(f"  written:   {path}" for path in out)])
 
 
-def _check_options(context: typer.Context, option: str, allowed: Collection[str]) -> None:
-    """Refuse options that `option` does not read; nothing is silently ignored."""
+def _check_options(context: typer.Context, option: str, allowed: Collection[str], pictures: Sequence[Path]) -> None:
+    """Refuse options that `option` does not read, and pictures; nothing is silently ignored."""
+    for picture in pictures:
+        raise Invalid(f"-o {picture}: cannot be combined with {option}; leave one of them out")
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
@@ -232,7 +234,7 @@ def _check_options(context: typer.Context, option: str, allowed: Collection[str]
 
 
 def _repair(
-    coll: str, topo: str, old: str, nbytes: str, budget: str, seed: int, out: Path | None
+    coll: str, topo: str, old: str, nbytes: str, budget: str, seed: int, out: Sequence[Path]
 ) -> None:  # fmt: skip
     """Repair a plan for a degraded machine, and print how much of it was kept."""
     if not topo:
@@ -259,12 +261,12 @@ def compose_command(
     files: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="plans for groups of ranks of one machine")],
     at_once: AtOnceOption = False,
     shares: Shares = "",
-    out: arg.Output = None,
+    output: Annotated[list[Path] | None, arg.output_option("compose")] = None,
     coll: Annotated[str, typer.Option("--collective", hidden=True)] = "",
     topo: Annotated[str, typer.Option("--topology", hidden=True)] = "",
 ) -> None:
     """Compose plans: one after the other, or at once. `coll`, `topo`: the collective and machine that must result."""
-    check_outputs({"-o": out})
+    out = sort_outputs("compose", output)["plan"]
     with working(f"putting {len(files)} plans together"):
         plan = compose(files, at_once=at_once, shares=shares.split(",") if shares else None)
     if coll and (kind_named(coll) or coll) != plan.collective.kind:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ import typer
 from antiphon.api import sweeping
 from antiphon.api.files import save
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import StoppedEarly, check_outputs, dash, emit, write_pictures, written_lines
+from antiphon.cli.output import StoppedEarly, dash, emit, sort_outputs, write_pictures, written_lines
 from antiphon.cli.progress import show_progress
 from antiphon.errors import Infeasible, NotFound
 from antiphon.select.store import Answer, Stored
@@ -40,29 +41,25 @@ def sweep_command(
         typer.Option("--engine", metavar="ENGINE", help="processes[:N], ray[:ADDRESS] or dask[:ADDRESS]"),
     ] = "processes",
     store: StoreOption = "",
-    out: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write all rows: .csv or .parquet")
-    ] = None,
-    pictures: arg.Pictures = None,
+    output: Annotated[list[Path] | None, arg.output_option("sweep")] = None,
 ) -> None:  # fmt: skip
     """Compare many machines: which fabric is the best for these collectives, and for the money?
 
     FILE has collectives, nbytes and [[machines]] with a topology each, whose `vary` makes every combination of options;
     also planners, model, profile, effort, budget and seed, as for tune (an example: docs/have/fabric.md). [[prices]]
     are lists by rank, switch and links of each kind; a machine's own `price` replaces the sum. What the store holds is
-    not planned again, so a sweep that was interrupted goes on. --picture draws time against price.
+    not planned again, so a sweep that was interrupted goes on. The picture shows time against price.
     """
-    suffix = ".parquet" if out is not None and out.suffix == ".parquet" else ".csv"
-    check_outputs({"-o": out}, pictures, forms={"-o": suffix})
+    files = sort_outputs("sweep", output)
     with show_progress() as progress:
         result = sweeping.run(file, store=store or None, engine=engine, progress=progress)
-    if out is not None:
-        result.save(out)
-    written = written_lines(out)
-    if pictures:
+    for path in files["rows"]:
+        result.save(path)
+    written = written_lines(*files["rows"])
+    if files["picture"]:
         from antiphon.show.pictures.pareto import pareto_svg
 
-        written += write_pictures(lambda: pareto_svg(result), pictures)
+        written += write_pictures(lambda: pareto_svg(result), files["picture"])
     emit(result.as_json(), "\n".join([*_sweep_lines(result), *written]))
     if not result.complete:
         raise StoppedEarly("interrupted; the same command goes on where it was")
@@ -95,15 +92,15 @@ def _sweep_lines(result: SweepResult) -> list[str]:
 
 
 def tune_with_store(
-    coll: str, topo: str, out: Path | None, store: str, group: list[int] | None, only: str, options: dict[str, Any],
+    coll: str, topo: str, out: Sequence[Path], store: str, group: list[int] | None, only: str, options: dict[str, Any],
 ) -> None:  # fmt: skip
     """Print the plan of the store, or tune and store it. `group`: the members; None: all ranks of the machine."""
     machine, members = arg.machine_and_group(topo, only, group)
     with show_progress() as progress:
         answer = sweeping.tune(coll, machine, store=store, ranks=members, progress=progress, **options)
-    if out is not None:
-        save(answer.plan, out)
-    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]))
+    for path in out:
+        save(answer.plan, path)
+    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(*out)]))
 
 
 def _answer_json(answer: Answer) -> dict[str, Any]:
@@ -156,9 +153,10 @@ def get_command(
         str, typer.Option("--nbytes", metavar="SIZES", help="sizes that were planned (default 1KB:1GB)")
     ] = "",
     model: arg.ModelName = "", planner: arg.PlannerNames = None, only: arg.Only = "", store: StoreOption = "",
-    out: arg.Output = None,
+    output: Annotated[list[Path] | None, arg.output_option("store get")] = None,
 ) -> None:  # fmt: skip
     """Get a plan from a store without planning; exit code 1 if it is not there."""
+    out = sort_outputs("store get", output)["plan"]
     coll, root, group = arg.split_collective(coll, root=None, ranks="")
     machine, members = arg.machine_and_group(topo, only, group)
     answer = sweeping.get(
@@ -168,9 +166,9 @@ def get_command(
     if answer is None:
         location = sweeping.as_store(store or None).location
         raise NotFound(f"{location} has no such plan; `antiphon tune {coll} {topo} --store {location}` makes it")
-    if out is not None:
-        save(answer.plan, out)
-    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(out)]))
+    for path in out:
+        save(answer.plan, path)
+    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(*out)]))
 
 
 def collect_command(max_bytes: MaxBytes = "", older: Older = None, store: StoreOption = "") -> None:

@@ -40,8 +40,8 @@ class CommandGroup(NamedTuple):
 GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
     "Machines": (
         CommandGroup("topology", "Show, probe, join, export or degrade machines.",
-              "Show, read and change machines.", "topology show dgx1v --picture machine.svg", (
-            Command("show", "machine:show_command", "Show a machine; --picture draws it.",
+              "Show, read and change machines.", "topology show dgx1v -o machine.svg", (
+            Command("show", "machine:show_command", "Show a machine, or draw it.",
                     "topology show ring:ranks=8,bandwidth=10GB/s"),
             Command("probe", "machine:probe_command", "Read this machine, or another from the output of a tool.",
                     "topology probe topo.txt --from nvidia-smi -o box.json"),
@@ -62,9 +62,9 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         Command("frontier", "frontier:frontier_command", "Compute the latency-bandwidth frontier, with proofs.",
                 "frontier allgather dgx1v --budget 60s -o plan.json"),
         Command("tune", "tuning:tune_command", "Find the best plan for every size.",
-                "tune allreduce dgx1v -o plan.json --report report.html"),
+                "tune allreduce dgx1v -o plan.json -o report.html"),
         Command("sweep", "sweeping:sweep_command", "Compare many machines, by speed and price.",
-                "sweep study.toml -o study.csv --picture study.svg"),
+                "sweep study.toml -o study.csv -o study.svg"),
         Command("verify", "verifying:verify_command", "Verify a plan, or check whether a runtime runs it (--for).",
                 "verify plan.json --proof"),
         Command("predict", "costs:predict_command", "Predict the time of a plan at each size, and its bottleneck.",
@@ -79,7 +79,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
                 "run plan.json --nbytes 64MiB --on local"),
         CommandGroup("bench", None, "Measure plans beside the library's own collectives.", None, (
             Command(PLANS, "bench:bench_plans_command", None,
-                    "bench allreduce full:ranks=4 --nbytes 8:8MiB:8 -o sum", {"cls": NamelessCommand, "hidden": True}),
+                    "bench allreduce full:ranks=4 --nbytes 8:8MiB:8", {"cls": NamelessCommand, "hidden": True}),
             Command("genmodel", "bench:genmodel_command", "Measure for `fit genmodel`.",
                     "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),
             Command("loggp", "bench:loggp_command", "Measure for `fit loggp`.",

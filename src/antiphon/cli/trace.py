@@ -9,8 +9,8 @@ import typer
 
 from antiphon.api.plans import verify
 from antiphon.api.traces import merge, read
-from antiphon.cli.arguments import Output
-from antiphon.cli.output import check_outputs, emit, working, written_lines
+from antiphon.cli import arguments as arg
+from antiphon.cli.output import emit, sort_outputs, working, written_lines
 from antiphon.cli.run_text import trace_text
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import save_plan
@@ -25,14 +25,16 @@ def merge_command(
     files: Annotated[
         list[Path], typer.Argument(metavar="TRACE...", help="traces written by `run` or `predict --trace`")
     ],
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write the result (.json or .json.gz)")],
+    output: Annotated[list[Path], arg.output_option("trace merge")],
 ) -> None:
     """Merge traces into one file, side by side, each starting at 0.
 
     What is alike in two of them, such as the ranks of a run and of its simulation, stands one below the other. Traces
     of other programs in Chrome's format may be among them.
     """
-    check_outputs({"-o": out})
+    out, *surplus = sort_outputs("trace merge", output)["trace"]
+    if surplus:
+        raise Invalid(f"-o {surplus[0]}: the traces are merged into one file; leave it out")
     with working("merging"):
         rows = merge(files, out)
     lines = table(["trace", "events", "title"], [[row["file"], str(row["events"]), row["title"]] for row in rows])
@@ -41,25 +43,26 @@ def merge_command(
 
 def read_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="files NAME.RANK.et, or their folder")],
-    out: Output = None,
+    output: Annotated[list[Path] | None, arg.output_option("trace read")] = None,
 ) -> None:
     """Read Chakra execution traces: those that `export --to chakra` wrote as their plan, which is proven again; all
     others as the collectives that each rank calls."""
-    check_outputs({"-o": out})
+    out = sort_outputs("trace read", output)["plan"]
     with working("reading"):
         recording = read(files)
         plan = recording.plan
         fault = None if plan is None else verify(plan).fault
     if fault is not None:
         raise Infeasible(f"the plan that these traces hold is wrong: {fault.message}")
-    if out is not None and plan is None:
+    if out and plan is None:
         raise Invalid("-o: these traces hold no plan of Antiphon; leave -o out")
-    if out is not None and plan is not None:
-        save_plan(out, plan)
+    if plan is not None:
+        for path in out:
+            save_plan(path, plan)
     rows = list(recording.collectives)
     lines = _collectives_text(rows) if plan is None else [_plan_text(plan)]
     target = None if plan is None else {"collective": plan.collective.kind, "topology": plan.topology.name}
-    emit({"plan": target, "collectives": rows}, "\n".join([*lines, *written_lines(out)]))
+    emit({"plan": target, "collectives": rows}, "\n".join([*lines, *written_lines(*out)]))
 
 
 def _plan_text(plan: Plan) -> str:

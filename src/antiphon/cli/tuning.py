@@ -18,7 +18,7 @@ from antiphon.api.search import Search
 from antiphon.api.tuning import report as report_page
 from antiphon.api.tuning import tune, tune_over
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import StoppedEarly, check_outputs, emit, origin_text, write_pictures, written_lines
+from antiphon.cli.output import StoppedEarly, emit, origin_text, sort_outputs, write_pictures, written_lines
 from antiphon.cli.progress import show_progress
 from antiphon.cli.sweeping import StoreOption, tune_with_store
 from antiphon.cli.tuning_text import tuning_text, tunings_text
@@ -51,7 +51,9 @@ Sweeps = Annotated[
 VaryOption = Annotated[
     str,
     typer.Option(
-        "--vary", metavar="KEY=VALUES", help="tune several machines: values of an option of TOPO, nodes=1,2,4"
+        "--vary",
+        metavar="KEY=VALUES",
+        help="tune several machines: values of an option of TOPO, nodes=1,2,4; -o is a folder",
     ),
 ]
 On = Annotated[
@@ -103,13 +105,7 @@ Explain = Annotated[
     typer.Option("--explain", help="also print how the figures were derived and which planners do not apply"),
 ]
 Workers = Annotated[int, typer.Option("--workers", min=0, metavar="N", help="number of processes (0: one per core)")]
-TuneOutput = Annotated[
-    Path | None,
-    typer.Option(
-        "-o", "--output", metavar="FILE", help="write the plans (.json or .json.gz); with --vary, a directory"
-    ),
-]
-Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="write a report with pictures (.html)")]
+TuneOutputs = Annotated[list[Path] | None, arg.output_option("tune")]
 Heatmap = Annotated[
     Path | None,
     typer.Option("--heatmap", metavar="FILE", help="draw a heat map of the values of --sweep by size (.svg)"),
@@ -123,7 +119,7 @@ def tune_command(
     budget: arg.Budget = "60s", effort: Effort = 5.0, root: arg.Root = None, only: arg.Only = "",
     ranks: arg.Ranks = "", groups: arg.Groups = "", mesh: arg.Mesh = "", along: arg.Along = "",
     against: AgainstOption = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
-    out: TuneOutput = None, report: Report = None, pictures: arg.Pictures = None, heatmap: Heatmap = None,
+    output: TuneOutputs = None, heatmap: Heatmap = None,
     deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
     library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "", store: StoreOption = "",
     failures: FailuresOption = "", counts: CountsOption = None, explain: Explain = False,
@@ -131,7 +127,7 @@ def tune_command(
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
     -o writes one collective as a plan with a schedule for each range of sizes, several collectives as a table.
-    --picture draws the times by size, --heatmap the effect of --sweep at each size. With --on mpi
+    A picture shows the times by size, --heatmap the effect of --sweep at each size. With --on mpi
     the best few and the classics are run, in turn with the library's own collective, and chosen by their times; with
     --library-only it is the library's own algorithms that are, for export --to openmpi-rules, mpich-rules or ucc.
     --on nccl, under mpiexec, srun or torchrun with a process per GPU, races the settings of NCCL or RCCL; --from-logs
@@ -147,10 +143,10 @@ def tune_command(
         {"--failures": failures, "--counts": counts} if on or from_logs or vary or store or plan else {},
         "tunes by a model; leave out --on, --from-logs, --vary, --store and --plan",
     )
-    files = {"-o": out, "--report": report, "--heatmap": heatmap}
     if heatmap is not None and not sweep:
         raise Invalid("--heatmap: draws the values of --sweep; give it one, such as --sweep pieces=1,4,16")
-    check_outputs(files, pictures, folder="-o" if vary else "")
+    files = sort_outputs("tune", output, {"--heatmap": heatmap}, folder=bool(vary))
+    out = files["plans"]
     search = Search(
         effort=effort, budget=parse_seconds(budget, "--budget", bare=True), seed=seed, workers=workers or None,
         deterministic=deterministic, sweep=read_sweep(sweep or ()), plans=plan or (), failures=failures,
@@ -160,7 +156,7 @@ def tune_command(
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
         "search": search,
     }  # fmt: skip
-    page_outputs = {"--report": report, "--picture": pictures, "--heatmap": heatmap}
+    page_outputs = {f"-o {path}": True for path in (*files["report"], *files["picture"])} | {"--heatmap": heatmap}
     if on:
         _refuse(
             {"--vary": vary, "--only": only, "--against": against, **page_outputs},
@@ -212,7 +208,7 @@ def tune_command(
     options |= {"nccl": nccl, "ranks": members, "against": intact_machine}
     with show_progress() as progress:
         tuning = tune(target, machine, progress=progress, **options)
-    written = _write_outputs(tuning, files, pictures)
+    written = _write_outputs(tuning, files, heatmap)
     emit(tuning.as_json(), _text_with_chart(tuning, explain, written))
     if not tuning.complete:
         raise StoppedEarly(INTERRUPTED)
@@ -234,7 +230,7 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
 
 
 def _tune_measured(
-    coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool
+    coll: str, topo: str, out: Sequence[Path], options: dict[str, Any], explain: bool
 ) -> None:  # fmt: skip
     """Measure, print and write the result. Under mpiexec or srun only the first process prints and writes."""
     from antiphon.cli.measured_text import library_text, library_use, measured_text, use_text
@@ -243,22 +239,22 @@ def _tune_measured(
         result = tune_measured(coll, topo, progress=progress, **options)
     if result is None:
         return
-    if out is not None:
-        result.save(out)
+    for path in out:
+        result.save(path)
     use, text = (library_use, library_text) if options["library_only"] else (use_text, measured_text)
-    written = [*written_lines(out), *(use(result, str(out)) if out is not None else [])]
+    written = [*written_lines(*out), *(use(result, str(out[0])) if out else [])]
     emit(result.as_json(), "\n".join([text(result, explain), *written]))
     if result.interrupted:
         raise StoppedEarly(INTERRUPTED)
 
 
 def _tune_family(
-    coll: str, topo: str, out: Path | None, options: dict[str, Any], explain: bool
+    coll: str, topo: str, out: Sequence[Path], options: dict[str, Any], explain: bool
 ) -> None:  # fmt: skip
     """Tune a family of machines (--vary): print one table, and write a file for each machine."""
     with show_progress() as progress:
         family = tune_over(coll, topo, progress=progress, **options)
-    written = written_lines(*family.save(out)) if out is not None else []
+    written = [line for path in out for line in written_lines(*family.save(path))]
     emit(family.as_json(), "\n".join([tunings_text(family, explain), *written]))
     if not family.complete:
         raise StoppedEarly(INTERRUPTED)
@@ -266,20 +262,19 @@ def _tune_family(
         raise Infeasible(f"no planner could plan {coll} on any of these machines; the reasons are listed above")
 
 
-def _write_outputs(tuning: Tuning, files: Mapping[str, Path | None], pictures: list[Path] | None) -> list[str]:
+def _write_outputs(tuning: Tuning, files: Mapping[str, list[Path]], heatmap: Path | None) -> list[str]:
     """Write the plans, the report and the pictures; return a line for each file."""
-    out, report, heatmap = files["-o"], files["--report"], files["--heatmap"]
     if not tuning.plans:
         return []
-    if out is not None:
-        tuning.save(out)
-    if report is not None:
-        write_bytes(report, report_page(tuning, origin=origin_text()).encode())
-    written = written_lines(out, report)
-    if heatmap is not None or pictures:
+    for path in files["plans"]:
+        tuning.save(path)
+    for path in files["report"]:
+        write_bytes(path, report_page(tuning, origin=origin_text()).encode())
+    written = written_lines(*files["plans"], *files["report"])
+    if heatmap is not None or files["picture"]:
         from antiphon.show.pictures.chart import chart_svg
         from antiphon.show.pictures.heatmap import heatmap_svg
 
-        written += write_pictures(lambda: heatmap_svg(tuning), [heatmap] if heatmap is not None else None)
-        written += write_pictures(lambda: chart_svg(tuning), pictures)
+        written += write_pictures(lambda: heatmap_svg(tuning), [heatmap] if heatmap is not None else [])
+        written += write_pictures(lambda: chart_svg(tuning), files["picture"])
     return written

@@ -55,7 +55,7 @@ def topology_text(topology: Topology) -> str:
         lines += ["", "unit links from row to column:", *matrix]
     else:
         lines += ["", "links by what they join (* stands for numbers):", *_links_by_places(topology)]
-        lines += ["", "(--json lists every link, --picture draws them)"]
+        lines += ["", "(--json lists every link, -o machine.svg draws them)"]
     if topology.limits:
         lines += ["", *_limits_table(topology)]
     if topology.abilities:

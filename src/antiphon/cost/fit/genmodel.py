@@ -223,7 +223,7 @@ class GenmodelFit:
         if self.relative_errors[0] > MAX_UNREPORTED_ERROR:
             yield (
                 f"the model misses these measurements by {self.relative_errors[0]:.0%} (root mean square): it does not "
-                "describe them, or they are noisy; --picture shows where"
+                "describe them, or they are noisy; -o fit.svg shows where"
             )
 
     def as_json(self) -> dict[str, Any]:

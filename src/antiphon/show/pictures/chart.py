@@ -2,7 +2,7 @@
 
 `chart` draws one collective of a tuning, predicted seconds on logarithmic axes. Each line is a candidate, with a style
 by its role: "best" if it is fastest at some size, "nccl" if it stands for what NCCL would do, else "other".
-`chart_svg`, which the command line writes with --picture, returns a file of all collectives, with legends.
+`chart_svg`, which `tune -o FILE.svg` writes, returns a file of all collectives, with legends.
 """
 
 from __future__ import annotations
