@@ -7,7 +7,7 @@ results/uneven.json and not done again unless asked for (--again, or --planners,
 what is kept.
 
 A machine is a name of the catalogue, the ranks that take part, and whether the others may relay: `ranks` leaves them as
-relays (allgather:ranks=0-4), `only` takes them away (--only 0-4).
+relays (allgather:ranks=0-4), `only` takes them away (TOPO:only=0-4).
 """
 
 from __future__ import annotations

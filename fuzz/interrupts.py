@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONS = ("--option", "chunks=2", "--option", "steps=5", "--option", "rounds=5")
+POINT = "sccl:chunks=2,steps=5,rounds=5"
 COMMANDS = (
     ("topology", "show", "dgx1v", "-o", "machine.svg"),
     ("plan", "allreduce", "dgx1v", "--planner", "trees"),
-    ("plan", "allgather", "ring:ranks=6", "--planner", "sccl", *OPTIONS),
+    ("plan", "allgather", "ring:ranks=6", "--planner", POINT),
     ("tune", "allreduce", "dgx1v", "--nbytes", "1KB:1GB"),
     ("frontier", "allgather", "ring:ranks=4"),
     ("bound", "allreduce", "dgx1v"),

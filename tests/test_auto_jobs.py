@@ -428,7 +428,7 @@ def in_lab() -> Any:
         env = {key: value for key, value in os.environ.items() if key not in TREES}
         env |= {**MIDST, "ANTIPHON_TABLE": "auto", **settings}
         name = f"auto-{os.getpid()}"
-        words = ["lab", "run", "dgx1v", "--only", "1,4,5,6", "--name", name, "--timeout", "120", "--", *command]
+        words = ["lab", "run", "dgx1v:only=1,4,5,6", "--name", name, "--timeout", "120", "--", *command]
         command = [sys.executable, "-m", "antiphon", *words]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1000, check=False)
         assert done.returncode == 0, done.stderr

@@ -165,7 +165,7 @@ def test_long_work_says_in_a_log_how_far_it_is(
 def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "times.csv"
     common = ["bench", "allreduce", "full:ranks=4", "--on", "fake", "--nbytes", "1KB:4KB", "--planner"]
-    assert run([*common, "ring", "--option", "directions=1", "--fit", str(path)]) == 0
+    assert run([*common, "ring:directions=1", "--fit", str(path)]) == 0
     assert [(one.plan.name, one.ranks, one.nbytes) for one in read_plan_times(path)] == [
         ("ring", 4, 1000),
         ("ring", 4, 4000),

@@ -107,7 +107,7 @@ def test_where_no_planner_was_named_the_command_that_tries_all_is(capsys: Captur
         assert run(arguments) == 0
         return capsys.readouterr().out
 
-    asked = ["broadcast:root=1", "star:ranks=4", "--only", "0-2", "--nbytes", "1MB", "--model", "alpha-beta"]
+    asked = ["broadcast:root=1", "star:ranks=4,only=0-2", "--nbytes", "1MB", "--model", "alpha-beta"]
     line = "  better:    to try all planners:"
     told = said("plan", *asked)
     assert "times the least time" in told
@@ -156,21 +156,21 @@ def test_a_plan_of_one_order_of_combining(capsys: Capture) -> None:
     assert not {"ring", "double-binary-tree"} & {one["planner"] for one in every}
     said = complaint(capsys, "plan", *machine, "--planner", "ring", code=1)
     assert "planner ring: it combines the parts of the data in different orders" in said
-    assert "name it, too" in complaint(capsys, "plan", *machine, "--option", "pieces=4")
+    assert "name it, too" in complaint(capsys, "plan", *machine, "--planner", ":pieces=4")
     assert answer(capsys, "plan", "allgather", "ring:ranks=4", "--deterministic", "--planner", "ring")["order"] == ""
-    some = ("dgx1v", "--only", "1,4,5,6", "--deterministic")
+    some = ("dgx1v:only=1,4,5,6", "--deterministic")
     assert answer(capsys, "plan", "allreduce", *some)["planner"] == "relay"  # goes where the classics do not
     assert "has a schedule for reducescatter" in complaint(capsys, "plan", "reducescatter", *some, code=1)
-    assert "cannot be reached" in complaint(capsys, "plan", "allreduce", "dgx1v", "--only", "1,4", "--deterministic")
+    assert "cannot be reached" in complaint(capsys, "plan", "allreduce", "dgx1v:only=1,4", "--deterministic")
 
 
 @pytest.mark.slow
 def test_an_allocation_without_a_ring_says_what_nccl_would_do(capsys: Capture) -> None:
-    assert run(["tune", "allreduce", "dgx1v", "--only", "1,4,5,6", "--nbytes", "1MB", "--planner", "relay"]) == 0
+    assert run(["tune", "allreduce", "dgx1v:only=1,4,5,6", "--nbytes", "1MB", "--planner", "relay"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "NCCL falls back to PCIe" in said
     assert "over what NCCL would do" not in said
-    assert run(["tune", "allreduce", "dgx1v", "--only", "1,4", "--nbytes", "1MB"]) == 1
+    assert run(["tune", "allreduce", "dgx1v:only=1,4", "--nbytes", "1MB"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("refused:") == 1
     assert "no links lead from rank 1 to rank 4" in said
@@ -185,15 +185,19 @@ def test_sizes_and_steps_are_said_well(capsys: Capture) -> None:
 
 
 def test_allocations_and_groups_keep_the_numbers(capsys: Capture) -> None:
-    answer(capsys, "plan", "broadcast:root=4", "dgx1v", "--only", "0,3,4,7", "-o", "four.json")
+    answer(capsys, "plan", "broadcast:root=4", "dgx1v:only=0,3,4,7", "-o", "four.json")
     plan = json.loads(Path("four.json").read_text())
     schedule = plan["entries"][0]["schedule"]
     assert set(schedule["src"]) | set(schedule["dst"]) == {0, 3, 4, 7}
     assert answer(capsys, "run", "four.json", "--nbytes", "1KB")["rows"][0]["correct"]
-    alone = answer(capsys, "bound", "allgather", "dgx1v", "--only", "0,1,2")["bandwidth"]
+    alone = answer(capsys, "bound", "allgather", "dgx1v:only=0,1,2")["bandwidth"]
+    assert answer(capsys, "bound", "allgather", "ring:only=0-3,ranks=8") == answer(
+        capsys, "bound", "allgather", "ring:ranks=8,only=0-3"
+    )
+    assert "expected ranks such as" in complaint(capsys, "bound", "allgather", "dgx1v:only=x")
     relayed = answer(capsys, "bound", "allgather:ranks=0,1,2", "dgx1v")["bandwidth"]
     assert eval(alone["inverse"]) > eval(relayed["inverse"])
-    assert "--only keeps" in complaint(capsys, "bound", "allgather:ranks=0,5", "dgx1v", "--only", "0-2")
+    assert "only= keeps" in complaint(capsys, "bound", "allgather:ranks=0,5", "dgx1v:only=0-2")
 
 
 def test_a_wrong_plan_is_named_and_exits_with_1(capsys: Capture) -> None:
@@ -431,7 +435,7 @@ def test_what_a_review_found(capsys: Capture) -> None:
     }  # fmt: skip
     Path("sw.json").write_text(json.dumps(machine))
     assert "no link or path through switches" in complaint(capsys, "plan", "allgather", "sw.json")
-    assert "exactly once" in complaint(capsys, "plan", "allreduce", "dgx1v", "--option", "order=5")
+    assert "exactly once" in complaint(capsys, "plan", "allreduce", "dgx1v", "--planner", "ring:order=5")
     a_plan(capsys)
     assert "--seed" in complaint(capsys, "run", "plan.json", "--nbytes", "64", "--seed", "-1")
     heavy = {"format": "antiphon-collective", "version": 1, "ranks": 8, "kind": "allreduce", "weights": [1000003]}
@@ -439,8 +443,8 @@ def test_what_a_review_found(capsys: Capture) -> None:
     assert answer(capsys, "plan", "heavy.json", "dgx1v")["bandwidth_gap"] == 1.5
     few = {**heavy, "members": [0, 1, 2], "weights": [1]}
     Path("few.json").write_text(json.dumps(few))
-    answer(capsys, "bound", "few.json", "dgx1v", "--only", "0-3")
-    assert "rank 2 takes part" in complaint(capsys, "bound", "few.json", "dgx1v", "--only", "0,1,3")
+    answer(capsys, "bound", "few.json", "dgx1v:only=0-3")
+    assert "rank 2 takes part" in complaint(capsys, "bound", "few.json", "dgx1v:only=0,1,3")
     assert run(["verify", "plan.json", "--topology", "full:ranks=8"]) == 0
     assert "another machine: not checked" in " ".join(capsys.readouterr().out.split())
     done = subprocess.run(

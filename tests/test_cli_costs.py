@@ -41,7 +41,7 @@ def test_predict_keys(capsys: Capture) -> None:
 
 
 def test_predict_by_the_range_that_the_size_falls_into(capsys: Capture) -> None:
-    assert run(["plan", "allreduce", "dgx1v", "--planner", "ring", "--option", "directions=1", "-o", "other.json"]) == 0
+    assert run(["plan", "allreduce", "dgx1v", "--planner", "ring:directions=1", "-o", "other.json"]) == 0
     capsys.readouterr()
     whole, other = (json.loads(Path(name).read_text()) for name in ("plan.json", "other.json"))
     whole["entries"][0]["to"] = 10_000

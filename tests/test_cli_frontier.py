@@ -57,7 +57,7 @@ def complaint(capsys: Capture, *arguments: str, code: int) -> str:
 
 
 def test_points_of_the_dgx1(capsys: Capture) -> None:
-    found = answer(capsys, "frontier", "allgather", MACHINE, "--option", "k=4", "-o", "plan.json")
+    found = answer(capsys, "frontier", "allgather", MACHINE, "--planner", "sccl:k=4", "-o", "plan.json")
     assert [(p["chunks"], p["steps"], p["rounds"], p["proof"]) for p in found["points"]] == [
         (2, 2, 3, "proved-optimal"), (6, 3, 7, "proved-optimal"),
     ]  # fmt: skip
@@ -116,7 +116,7 @@ def test_other_collectives(capsys: Capture, kind: str, points: list[tuple[int, i
 @pytest.mark.slow
 def test_an_allreduce_is_proved_by_the_broadcasts_and_reduces_that_it_contains(capsys: Capture) -> None:
     """Every point of the DGX-1 is optimal in any form; two halves are best only where they meet the machine's bound."""
-    found = answer(capsys, "frontier", "allreduce", MACHINE, "--option", "steps=6", "-o", "plan.json")
+    found = answer(capsys, "frontier", "allreduce", MACHINE, "--planner", "sccl:steps=6", "-o", "plan.json")
     assert [(p["chunks"], p["steps"], p["rounds"], p["proof"]) for p in found["points"]] == [
         (2, 2, 2, "proved-optimal"), (6, 3, 3, "proved-optimal"), (12, 4, 4, "proved-optimal"),
         (48, 6, 14, "proved-optimal"),
@@ -146,18 +146,18 @@ def test_what_is_proved_of_halves_is_not_said_of_the_whole(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_what_no_algorithm_can_do_is_told(capsys: Capture) -> None:
-    said = text(capsys, "frontier", "broadcast:root=1", MACHINE, "--option", "steps=3")
+    said = text(capsys, "frontier", "broadcast:root=1", MACHINE, "--planner", "sccl:steps=3")
     assert "no broadcast has S below 2: rank 1 is 2 steps from rank 4" in said
     assert "no broadcast with S = 2 has R/C below 1 " in said
     assert "no broadcast at all has R/C below 1/6: rank 1 can send out only 150 GB/s" in said
-    assert "--option steps=N lets it take more steps" in said
+    assert "option steps=N lets it take more steps" in said
 
 
 @pytest.mark.slow
 def test_groups_and_parts_of_machines(capsys: Capture) -> None:
-    here = answer(capsys, "frontier", "allgather", MACHINE, "--only", "0-3")
+    here = answer(capsys, "frontier", "allgather", f"{MACHINE}:only=0-3")
     assert here["points"][0]["steps"] == 1
-    group = answer(capsys, "frontier", "allgather:ranks=0,2,4", "line:ranks=5", "--option", "steps=4")
+    group = answer(capsys, "frontier", "allgather:ranks=0,2,4", "line:ranks=5", "--planner", "sccl:steps=4")
     assert [p["steps"] for p in group["points"]] == [4]
 
 
@@ -180,7 +180,7 @@ def test_in_python_the_same() -> None:
 
 @pytest.mark.slow
 def test_progress_is_on_stderr(capsys: Capture) -> None:
-    assert run(["frontier", "reducescatter", MACHINE, "--option", "steps=2"]) == 0
+    assert run(["frontier", "reducescatter", MACHINE, "--planner", "sccl:steps=2"]) == 0
     err = capsys.readouterr().err
     assert "planned as an allgather of the machine with all links turned" in err
     assert "trying C = 2, S = 2, R = 3; R/C >= 3/2 is proved" in err
@@ -191,13 +191,11 @@ def test_any_planner_has_a_frontier_of_its_own(capsys: Capture) -> None:
     found = answer(capsys, "frontier", "allgather", "ring:ranks=4", "--planner", "ring")
     (point,) = found["points"]
     assert (point["proof"], point["least_ratio"]) == ("proved-optimal", "3/2")  # by the bound alone
-    assert "no option k" in complaint(
-        capsys, "frontier", "allgather", MACHINE, "--planner", "ring", "--option", "k=4", code=2
-    )
+    assert "no option k" in complaint(capsys, "frontier", "allgather", MACHINE, "--planner", "ring:k=4", code=2)
 
 
 def test_points_without_a_certificate_say_so(capsys: Capture) -> None:
-    asked = ("frontier", "allgather", "mesh:dims=2x3", "--planner", "greedy", "--option", "parts=1")
+    asked = ("frontier", "allgather", "mesh:dims=2x3", "--planner", "greedy:parts=1")
     (point,) = answer(capsys, *asked)["points"]
     assert (point["ratio"], point["least_ratio"], point["proof"]) == ("3", None, "best-found-in-budget")
     assert point["meaning"] == "a better one may exist; no certificate bounds R/C of 3 steps"
@@ -210,9 +208,9 @@ def test_points_without_a_certificate_say_so(capsys: Capture) -> None:
 # ---- one point, or why there is none ----
 
 
-@pytest.mark.parametrize("how", [["--chunks", "6"], ["--option", "chunks=6"]])
+@pytest.mark.parametrize("how", [["--chunks", "6"], ["--option", "chunks=6"], ["--option=chunks=6"]])
 def test_a_point_that_cannot_be_says_which_bound_forbids_it(capsys: Capture, how: list[str]) -> None:
-    wish = ["plan", "allgather", MACHINE, "--planner", "sccl", "--option", "steps=2", "--option", "rounds=7", *how]
+    wish = ["plan", "allgather", MACHINE, "--planner", "sccl:steps=2,rounds=7", *how]
     said = text(capsys, *wish, code=1)
     assert "no algorithm with S = 2 and R/C below 3/2 exists" in said
     assert "the chunks of one part must pass 12 times, and a round has room for 8" in said
@@ -223,13 +221,12 @@ def test_a_point_that_cannot_be_says_which_bound_forbids_it(capsys: Capture, how
 
 
 def test_a_point_that_can_be_is_planned(capsys: Capture) -> None:
-    wish = f"plan allgather {MACHINE} --planner sccl --option steps=3 --option rounds=7 --option chunks=6".split()
+    wish = f"plan allgather {MACHINE} --planner sccl:steps=3,rounds=7,chunks=6".split()
     found = answer(capsys, *wish, "-o", "plan.json")
     assert (found["chunks"], found["steps"], found["rounds"]) == (6, 3, 7)
     assert (found["optimality"], found["proof"]) == ("proved-optimal", "bandwidth")
     assert "proof: proved-optimal: no algorithm of as many steps has a smaller R/C" in text(capsys, *wish)
-    again = ["--option", "steps=3"]
-    assert "given twice" in complaint(capsys, *wish, *again, code=2)
+    assert "given twice" in complaint(capsys, *wish[:-1], f"{wish[-1]},steps=3", code=2)
 
 
 def test_without_a_point_the_best_of_the_frontier(capsys: Capture) -> None:
@@ -238,12 +235,18 @@ def test_without_a_point_the_best_of_the_frontier(capsys: Capture) -> None:
 
 
 def test_fewer_steps_than_the_distance(capsys: Capture) -> None:
-    said = complaint(capsys, "frontier", "allgather", MACHINE, "--option", "steps=1", code=1)
+    said = complaint(capsys, "frontier", "allgather", MACHINE, "--planner", "sccl:steps=1", code=1)
     assert "has S = 1 or less: rank 5 is 2 steps from rank 0" in said
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--option", "k=-1"], ["--option", "steps=0"], ["--option", "memory=0"], ["-o", "nowhere/plan.json"]]
+    "wrong",
+    [
+        ["--planner", "sccl:k=-1"],
+        ["--planner", "sccl:steps=0"],
+        ["--planner", "sccl:memory=0"],
+        ["-o", "nowhere/plan.json"],
+    ],
 )
 def test_wrong_options(capsys: Capture, wrong: list[str]) -> None:
     complaint(capsys, "frontier", "allgather", MACHINE, *wrong, code=2)
@@ -324,9 +327,7 @@ def test_a_certificate_that_does_not_hold_is_a_fault(capsys: Capture, change: Ca
 
 @pytest.mark.slow
 def test_of_halves_the_point_is_checked_too(capsys: Capture) -> None:
-    plan = written(capsys, "plan", "allreduce", MACHINE, "--planner", "sccl", "--option", "steps=4",
-                   "--option", "rounds=6",
-                   "--option", "chunks=16")  # fmt: skip
+    plan = written(capsys, "plan", "allreduce", MACHINE, "--planner", "sccl:steps=4,rounds=6,chunks=16")  # fmt: skip
     assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
     rewrite(plan, _twice)
     assert "schedule is (16, 4, 6)" in answer(capsys, "verify", "plan.json", "--proof", code=1)["fault"]["message"]
@@ -334,9 +335,7 @@ def test_of_halves_the_point_is_checked_too(capsys: Capture) -> None:
 
 def test_what_an_engine_alone_says_is_called_that(capsys: Capture) -> None:
     """A claim that (3, 2, 5) does not exist, of which nothing but a search is told."""
-    plan = written(capsys, "plan", "gather", MACHINE, "--planner", "sccl", "--option", "steps=2",
-                   "--option", "rounds=3",
-                   "--option", "chunks=2")  # fmt: skip
+    plan = written(capsys, "plan", "gather", MACHINE, "--planner", "sccl:steps=2,rounds=3,chunks=2")  # fmt: skip
 
     def change(plan: dict[str, Any]) -> None:
         mine = certificate(plan)
@@ -357,7 +356,7 @@ def test_what_an_engine_alone_says_is_called_that(capsys: Capture) -> None:
 
 
 def test_a_label_without_a_certificate_is_not_believed(capsys: Capture) -> None:
-    plan = written(capsys, "frontier", "allgather", MACHINE, "--option", "steps=2")
+    plan = written(capsys, "frontier", "allgather", MACHINE, "--planner", "sccl:steps=2")
     rewrite(plan, lambda p: p["entries"][0]["schedule"]["provenance"].pop("certificate"))
     fault = answer(capsys, "verify", "plan.json", "--proof", code=1)["fault"]
     assert fault["message"].startswith("(2, 2, 3): certificate: the schedule is called 'proved-optimal', but the plan")
@@ -439,7 +438,7 @@ def test_a_process_apart_may_hang_or_die(
 
 def test_memory_is_limited(capsys: Capture, added: Callable[..., None]) -> None:
     added("eats")
-    wish = "frontier allgather ring:ranks=4 --planner eats --option memory=0.5 --budget 20s"
+    wish = "frontier allgather ring:ranks=4 --planner eats:memory=0.5 --budget 20s"
     found = answer(capsys, *wish.split())
     assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are used up")
 
@@ -448,7 +447,7 @@ def test_memory_is_limited(capsys: Capture, added: Callable[..., None]) -> None:
 @pytest.mark.parametrize("after", ["found", "trying"])
 def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
     """A broadcast of many steps: the first points come at once, the last would take very long."""
-    words = f"frontier broadcast {MACHINE} --option steps=60 -o plan.json"
+    words = f"frontier broadcast {MACHINE} --planner sccl:steps=60 -o plan.json"
     command = [sys.executable, "-m", "antiphon", *words.split()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert process.stderr is not None

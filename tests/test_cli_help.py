@@ -107,7 +107,7 @@ WIDE = [
 FIXED = [  # whose text is no wider than a usual terminal, however wide this one is
     "predict plan.json --nbytes 1MB --trace trace.json", "run plan.json --nbytes 1KB", "verify plan.json",
     "plan allreduce hypercube:ranks=16 -o other.json",
-    "tune all dgx1v --only 0,1,4 --planner ring --planner trees --nbytes 1KB:1MB",
+    "tune all dgx1v:only=0,1,4 --planner ring --planner trees --nbytes 1KB:1MB",
 ]  # fmt: skip
 
 

@@ -268,7 +268,7 @@ def test_a_file_or_a_folder(
     for line, file in (
         ("export plan.json --to cuda -o mine.cu", "mine.cu"),
         ("export plan.json --to hip -o deep/out", "deep/out/plan0.hip.cpp"),
-        ("export plan.json --to hip -o mine.hip.cpp --option op=max", "mine.hip.cpp"),
+        ("export plan.json --to hip:op=max -o mine.hip.cpp", "mine.hip.cpp"),
     ):  # fmt: skip
         assert run(line.split()) == 0, line
         assert "int main" in Path(file).read_text()
@@ -281,17 +281,17 @@ def test_the_order_of_arrival_by_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = "--planner permrecmult --option k=3 -o plan.json"
+    plan = "--planner permrecmult:k=3 -o plan.json"
     assert run(f"plan allgather full:ranks=9 {plan}".split()) == 0
     assert run(["export", "plan.json", "--to", "cuda", "-o", "plain.cu"]) == 0
-    assert run(["export", "plan.json", "--to", "cuda", "-o", "mine.cu", "--option", "arrival=yes"]) == 0
+    assert run(["export", "plan.json", "--to", "cuda:arrival=yes", "-o", "mine.cu"]) == 0
     assert "w.permute_listed" in Path("mine.cu").read_text()
     assert "w.permute_listed" not in Path("plain.cu").read_text().split("/* ======== The plan ")[-1]
     right(compiled(tmp_path, Path("mine.cu").read_text()), "-b 1 -e 9000 -f 99 -n 1 -w 1")
     capsys.readouterr()
     for line, said in (
-        ("export plan.json --to cuda -o no.cu --option arrival=perhaps", "option arrival"),
-        ("export ring.json --to cuda -o no.cu --option arrival=yes", "no order of arrival"),
+        ("export plan.json --to cuda:arrival=perhaps -o no.cu", "option arrival"),
+        ("export ring.json --to cuda:arrival=yes -o no.cu", "no order of arrival"),
     ):
         assert run(["plan", "allgather", "full:ranks=4", "--planner", "ring", "-o", "ring.json"]) == 0
         assert run(line.split()) != 0

@@ -50,7 +50,7 @@ def test_export(capsys: Capture, name: str, file: str) -> None:
     path = Path("deep/out") / file
     assert (out, err) == (f"written: {path} ({format_size(path.stat().st_size)})\n", "")
     first = path.read_bytes()
-    assert run([*line.split(), "--option", "order=rounds", "--json"]) == 0
+    assert run([*line.replace(name, f"{name}:order=rounds", 1).split(), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told == {"backend": name, "files": [{"file": str(path), "bytes": path.stat().st_size}], "notes": []}
     assert sorted(p.name for p in path.parent.iterdir()) == [file]
@@ -61,7 +61,7 @@ def test_export(capsys: Capture, name: str, file: str) -> None:
 
 
 def test_export_with_a_profile(capsys: Capture) -> None:
-    line = "export plan.json --to piccl-xml --nbytes 1MiB -o out --option profile=loggp-delta"
+    line = "export plan.json --to piccl-xml:profile=loggp-delta --nbytes 1MiB -o out"
     assert run(line.split()) == 0
     assert capsys.readouterr().out.count("written: ") == 3
     assert run(["topology", "probe", "out/topology.xml", "--from", "piccl-xml", "-o", "machine.json", "--json"]) == 0

@@ -40,8 +40,7 @@ DGX1 = "dgx1v_sccl"
 
 
 def wish(spec: str, chunks: int, steps: int, rounds: int, kind: str = "allreduce") -> list[str]:
-    figures = ["--option", f"chunks={chunks}", "--option", f"steps={steps}", "--option", f"rounds={rounds}"]
-    return ["plan", kind, spec, "--planner", "sccl", *figures]
+    return ["plan", kind, spec, "--planner", f"sccl:chunks={chunks},steps={steps},rounds={rounds}"]
 
 
 def test_an_algorithm_that_ends_before_it_must_is_called_by_its_own_steps() -> None:

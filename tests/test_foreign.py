@@ -125,25 +125,25 @@ def test_a_price_needs_a_machine(ring: Path, capsys: Capture) -> None:
 
 
 def test_a_file_for_some_gpus_of_a_box(tmp_path: Path, capsys: Capture) -> None:
-    """Its ranks are those of --only, in order; so what was exported costs there what was planned."""
+    """Its ranks are those of only=, in order; so what was exported costs there what was planned."""
     plan, files = tmp_path / "plan.json", tmp_path / "files"
-    box = ("--only", "0,1,4,5,6")
-    assert run(["plan", "allreduce", "dgx1v", *box, "--planner", "multi-ring", "-o", str(plan)]) == 0
+    box = "dgx1v:only=0,1,4,5,6"
+    assert run(["plan", "allreduce", box, "--planner", "multi-ring", "-o", str(plan)]) == 0
     for backend in ("msccl-xml", "mscclpp-json"):
         assert run(["export", str(plan), "--to", backend, "-o", str(files)]) == 0
     seconds = antiphon.predict(antiphon.load(plan, antiphon.Plan), "1MB")[0]["seconds"]
     for path in files.iterdir():
         if path.suffix != ".py":
-            on = (str(path), "--topology", "dgx1v")
+            on = (str(path), "--topology", box)
             capsys.readouterr()
-            assert told(capsys, "verify", *on, *box)[0] == 0
-            code, found = told(capsys, "predict", *on, *box, "--nbytes", "1MB")
+            assert told(capsys, "verify", *on)[0] == 0
+            code, found = told(capsys, "predict", *on, "--nbytes", "1MB")
             assert (code, found["rows"][0]["seconds"]) == (0, seconds)
-            assert run(["verify", *on]) == 2
-            assert "it is for 5 ranks, but dgx1v has 8; give --only" in capsys.readouterr().err
-            assert run(["verify", *on, "--only", "0,1,2,3,7"]) == 1
-    assert run(["verify", str(plan), *box]) == 2
-    assert "--only: selects ranks of --topology; give --topology, too" in capsys.readouterr().err
+            assert run(["verify", str(path), "--topology", "dgx1v"]) == 2
+            assert "it is for 5 ranks, but dgx1v has 8; give TOPO:only=RANKS" in capsys.readouterr().err
+            assert run(["verify", str(path), "--topology", "dgx1v:only=0,1,2,3,7"]) == 1
+    assert run(["verify", str(plan), "--only", "0,1,4"]) == 2
+    assert "--only: selects ranks of --topology; give --topology TOPO:only=RANKS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,9 @@ def test_the_checker_can_be_read_at_once() -> None:
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["frontier", "broadcast", "star:ranks=3", "--option", "steps=3", "--certificate", "f.json.gz"]) == 0
+    assert (
+        run(["frontier", "broadcast", "star:ranks=3", "--planner", "sccl:steps=3", "--certificate", "f.json.gz"]) == 0
+    )
     assert run(["bound", "allreduce", "mesh:dims=2x3", "--certificate", "b.json"]) == 0
     assert f"python {CHECKER} b.json".split() == capsys.readouterr().out.split()[-3:]
     for name in ("f.json.gz", "b.json"):

@@ -253,7 +253,7 @@ def test_a_group_that_needs_others_to_relay_has_no_page() -> None:
     plan = antiphon.plan(antiphon.collective("allreduce@every=2", "ring:ranks=4"), "ring:ranks=4")
     book = make_book([plan])
     assert book.pages == ()
-    assert "which is not in the group, would have to help; plan with --option links=alone" in book.omissions[0]
+    assert "which is not in the group, would have to help; plan with option links=alone" in book.omissions[0]
 
 
 # ---- bounds against a linear program over all trees ----

@@ -227,7 +227,7 @@ def test_a_label_that_is_too_good_is_contradicted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_refused(shape: str) -> None:
     plan = any_plan(Collective("allgather", 4), "ring:ranks=4")
-    with pytest.raises(Unsupported, match=r"no certificate.*--option chunks=6"):
+    with pytest.raises(Unsupported, match=r"no certificate.*options chunks=6"):
         antiphon.export(plan, shape)
     with pytest.raises(Invalid, match="together"):
         antiphon.export(plan, shape, options={"chunks": 2})
@@ -242,9 +242,8 @@ def test_what_is_refused(shape: str) -> None:
 @pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["frontier", "allgather", "ring:ranks=4", "--k", "1", "-o", "plan.json"]) == 0
+    assert run(["frontier", "allgather", "ring:ranks=4", "--planner", "sccl:k=1", "-o", "plan.json"]) == 0
     assert run(["export", "plan.json", "--to", "smtlib", "-o", "claims"]) == 0
-    options = ["--option", "chunks=2", "--option", "steps=2", "--option", "rounds=2"]
-    assert run(["export", "plan.json", "--to", "dimacs", "-o", "claims", *options]) == 0
+    assert run(["export", "plan.json", "--to", "dimacs:chunks=2,steps=2,rounds=2", "-o", "claims"]) == 0
     assert by_sat(Path("claims/asked-2-2-2.cnf")) is None
     assert all(by_z3(file) is file.name.startswith("sat") for file in Path("claims").glob("*.smt2"))

@@ -56,8 +56,8 @@ def test_the_command_runs_and_exports_by_a_lowering(
     for line, said in (
         ("run plan.json --nbytes 1KB --on threads:lowering=dma", "lowering 'dma' (known: copies, copies-pull,"),
         ("run plan.json --nbytes 1KB --on local:lowering=steps", "unknown option of runtime local 'lowering'"),
-        ("export plan.json --to cuda -o no.cu --option lowering=dma", "lowering 'dma' (known: copies, kernel, steps)"),
-        ("export plan.json --to hip -o no.cpp --option lowering=steps --option packets=yes", "packets need one kernel"),
+        ("export plan.json --to cuda:lowering=dma -o no.cu", "lowering 'dma' (known: copies, kernel, steps)"),
+        ("export plan.json --to hip:lowering=steps,packets=yes -o no.cpp", "packets need one kernel"),
         ("predict plan.json --nbytes 1KB --model lowering", "ring:ranks=3"),
         ("predict plan.json --nbytes 1KB --model lowering:kind=dma", "unknown kind of lowering 'dma'"),
     ):
@@ -65,7 +65,7 @@ def test_the_command_runs_and_exports_by_a_lowering(
         assert said in " ".join(capsys.readouterr().err.split()), line
     assert not Path("no.cu").exists()
     for lowering in ("steps", "copies"):
-        line = f"export plan.json --to cuda -o {lowering}.cu --option lowering={lowering} --option pull=yes"
+        line = f"export plan.json --to cuda:lowering={lowering},pull=yes -o {lowering}.cu"
         assert run(line.split()) == 0
         command = ["c++", "-x", "c++", "-std=c++17", "-O0", "-pthread", "-Wall", "-Wextra", "-Werror", f"{lowering}.cu"]
         subprocess.run([*command, "-o", lowering], check=True)

@@ -259,6 +259,6 @@ def test_the_command_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run(["export", str(plan), "--to", "mscclpp-json", "-o", str(tmp_path / "made")]) == 0
     assert run(["verify", str(tmp_path / "made" / "plan0.json")]) == 0
     assert b"glres" in (tmp_path / "made" / "plan0.json").read_bytes()
-    arguments = ["export", str(plan), "--to", "mscclpp-json", "--option", "alone=yes", "-o", str(tmp_path / "alone")]
+    arguments = ["export", str(plan), "--to", "mscclpp-json:alone=yes", "-o", str(tmp_path / "alone")]
     assert run(arguments) == 0
     assert b"glres" not in (tmp_path / "alone" / "plan0.json").read_bytes()

@@ -126,7 +126,7 @@ def test_rings_of_a_fragment(ranks: tuple[int, ...], gigabytes: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fragment_without_a_ring_has_figures(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """GPU 1 has a link to GPU 5 alone; NCCL runs a ring over PCIe, and sends over the links."""
-    command = f"predict {kind} dgx1v --only 1,4,5,6 --library nccl --nbytes 1GB"
+    command = f"predict {kind} dgx1v:only=1,4,5,6 --library nccl --nbytes 1GB"
     assert run(command.split()) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert ("PCIe at half a link" in text) == (kind not in TO_EACH)

@@ -194,7 +194,7 @@ def test_a_protocol_is_named_where_the_measurement_named_none() -> None:
     ].decode()
     assert NcclxReader(forced).choice("allreduce", 2**20, 16, 2) == ("ring", "ll128", 4, 0)
     unknown = measured("allreduce", "full:ranks=4", [(0, None, nccl("tree"))])
-    with pytest.raises(Unsupported, match=r"--option protocol=simple"):
+    with pytest.raises(Unsupported, match=r"option protocol=simple"):
         antiphon.export(unknown, "nccl-csv")
     assert " tree auto " in antiphon.export(unknown, "nccl-tuner")["nccl-tuner.txt"].decode()
 

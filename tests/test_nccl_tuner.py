@@ -322,7 +322,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "cache"))
     commands = (
         "tune allreduce ring:ranks=4 --planner ring --nbytes 1KB:1MB -o table.json",
-        "export table.json --to nccl-tuner -o tuner --option channels=2 --option unproven=yes",
+        "export table.json --to nccl-tuner:channels=2,unproven=yes -o tuner",
     )
     for line in commands:
         assert run(line.split()) == 0

@@ -203,13 +203,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     text = capsys.readouterr().out
     assert text.startswith("written: topo.xml (")
     assert "note: PCIe addresses are made up" in text
-    assert run("topology export topo.xml -o again.xml --option gdr=no --json".split()) == 0  # noqa: SIM905
+    assert run("topology export topo.xml -o again.xml --to nccl-xml:gdr=no --json".split()) == 0  # noqa: SIM905
     told = json.loads(capsys.readouterr().out)
     assert told["written"] == ["again.xml"]
     check_form(Path("again.xml").read_text(encoding="utf-8"))
     for line, said in (
         ("topology export hgx-h100 -o t.xml --to xml", "nccl-xml"),
-        ("topology export hgx-h100 -o t.xml --option color=red", "color"),
+        ("topology export hgx-h100 -o t.xml --to nccl-xml:color=red", "color"),
         ("export hgx-h100 --to nccl-topo -o out", "antiphon topology export BOX -o topo.xml"),
     ):
         assert run(line.split()) == 2

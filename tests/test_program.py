@@ -342,8 +342,8 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.chdir(tmp_path)
     assert run(["plan", "allreduce", "ring:ranks=4", "--planner", "ring", "-o", "plan.json"]) == 0
     capsys.readouterr()
-    line = ["export", "plan.json", "--to", "program", "-o", "out"]
-    assert run([*line, "--option", "text=true", "--option", "channels=2", "--json"]) == 0
+    line = ["export", "plan.json", "-o", "out", "--to"]
+    assert run([*line, "program:text=true,channels=2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     names = [Path(one["file"]).name for one in told["files"]]
     assert names == ["program0.bin", "program0.txt", "program0-in-place.txt"]
@@ -353,5 +353,5 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         prove(program)
     texts = [(tmp_path / "out" / name).read_text() for name in names[1:]]
     assert texts == ["".join(dump(p, rank) for rank in range(4)) for p in made]
-    assert run([*line, "--nbytes", "1KB"]) == 2
+    assert run([*line, "program", "--nbytes", "1KB"]) == 2
     assert "leave nbytes out" in capsys.readouterr().err

@@ -203,9 +203,7 @@ def test_a_runner_up_that_nccl_beats_is_not_written(broadcast: antiphon.Tuning) 
 def test_the_price_of_row_by_row_stands_beside_its_option() -> None:
     machine = replace(antiphon.topology("hgx-h100"), name="a box of nobody's")  # no figures of NCCL
     plan = antiphon.plan("reduce", machine, planner="nvls")
-    with pytest.raises(
-        Unsupported, match=r"--option alone=yes writes it row by row, which takes \d.* times as long at "
-    ):
+    with pytest.raises(Unsupported, match=r"option alone=yes writes it row by row, which takes \d.* times as long at "):
         antiphon.export(plan, "mscclpp-json")
     nccl = antiphon.plan("allreduce", "hgx-h100", planner="nvls")
     with pytest.raises(Unsupported, match="NCCL's own choice is as good as what can be written of it row by row") as e:
@@ -227,7 +225,7 @@ def test_no_rule_by_which_nccl_gets_slower(
     assert run("export table.json --to nccl-tuner -o tuner".split()) == 1  # noqa: SIM905
     assert "NCCL's own choice is as good: nothing to write (" in capsys.readouterr().err
     assert not Path("tuner").exists()
-    assert run("export table.json --to nccl-tuner -o tuner --option unproven=yes --json".split()) == 0  # noqa: SIM905
+    assert run("export table.json --to nccl-tuner:unproven=yes -o tuner --json".split()) == 0  # noqa: SIM905
     notes = json.loads(capsys.readouterr().out)["notes"]
     text = Path("tuner/nccl-tuner.txt").read_text()
     assert notes == [f"rules written: {text.count('allreduce')}"]

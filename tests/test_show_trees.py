@@ -262,7 +262,7 @@ def test_the_command_draws_what_it_plans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    wish = ["plan", "allgather", "dgx1v", "--planner", "trees", "--option", "pieces=1"]
+    wish = ["plan", "allgather", "dgx1v", "--planner", "trees:pieces=1"]
     assert run([*wish, "-o", "t.svg", "--tree-root", "6"]) == 0
     assert "written: t.svg" in capsys.readouterr().out
     schedule, machine = made("allgather", "dgx1v", "trees", pieces=1)

@@ -46,7 +46,7 @@ def test_tori_of_three_dimensions(spec: str, kind: str) -> None:
 @pytest.mark.slow
 def test_six_by_six_by_six(capsys: pytest.CaptureFixture[str]) -> None:
     """The shares of its exact packing have a denominator of fifty digits."""
-    assert run(["plan", "allgather", "torus:dims=6x6x6", "--planner", "trees", "--option", "pieces=1", "--json"]) == 0
+    assert run(["plan", "allgather", "torus:dims=6x6x6", "--planner", "trees:pieces=1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     rounding = told["found"]["rounding"]
     assert rounding["denominator"] <= 1024

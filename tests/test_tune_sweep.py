@@ -444,7 +444,6 @@ def test_the_command_names_what_is_wrong(told: Callable[..., tuple[int, str, str
         (("--sweep", "k"), "--sweep: expected an option and its values"),
         (("--sweep", "pieces=3:1"), "sweep of pieces: the range 3:1 is empty"),
         (("--vary", "ranks=4", "-o", here), "x.svg: is for one machine"),
-        (("--vary", "ranks=4", "--only", "0,1"), "--only: is for one machine"),
         (("--vary", "ranks=4", "-o", __file__), "is a file, but several files are written; name a directory"),
         (("--model", "alpha-beta:x=1"), "option"),
     ):

@@ -143,8 +143,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     out = tmp_path / "plan.json"
 
     def steps_of(kind: str, *told: str) -> int:
-        given = [part for option in told for part in ("--option", option)]
-        assert run(["plan", kind, "line:ranks=4", "--planner", "trees", *given, "-o", str(out)]) == 0
+        assert run(["plan", kind, "line:ranks=4", "--planner", f"trees:{','.join(told)}", "-o", str(out)]) == 0
         assert capsys.readouterr().err.count("\n") <= 1
         return load_plan(out).entries[0].schedule.steps
 

@@ -50,7 +50,7 @@ def check_log(
     from antiphon.select.log_check import check_runs
 
     machine = _inputs.machine(topology)
-    # keep() renumbers the ranks, as the log counts them; the name is that of an allocation (--only)
+    # keep() renumbers the ranks, as the log counts them; the name is that of an allocation (TOPO:only=RANKS)
     if only is not None:
         machine = keep(machine, only, name=keep_only(machine, only).name).topology
     return check_runs(_read(file, with_incomparable=True), machine, library)

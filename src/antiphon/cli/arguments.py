@@ -2,9 +2,10 @@
 
     COLL   allreduce, broadcast:root=2, allgather:ranks=0-3         split_collective
            allreduce@rows, allreduce@data + alltoall@expert         request
-    TOPO   dgx1v, ring:ranks=8, box.json, with --only RANKS         machine_and_group
+    TOPO   dgx1v, ring:ranks=8, box.json, dgx1v:only=0,1,4          machine_and_group
     PLAN   plan.json, or one plan of a table: table.json:allreduce  split_plan
     --on   mpi:mpiexec=srun,timeout=60s                             split_runtime
+    --planner, --to   sccl:chunks=6,steps=3                         split_options
 
 On the right are the functions of this file that parse such a text.
 """
@@ -24,7 +25,7 @@ from antiphon.core.collective import Collective, kind_named
 from antiphon.core.topology import Topology
 from antiphon.cost.lowering_costs import check_lowering
 from antiphon.errors import Invalid, quote, unknown, warn_unlikely
-from antiphon.options import parse_options, parse_yes
+from antiphon.options import parse_options, parse_yes, plain_value
 from antiphon.registry import find, table
 from antiphon.select.parse_request import is_file, names_groups
 from antiphon.units import parse_ranks, parse_seconds
@@ -54,18 +55,12 @@ def check_order(context: typer.Context, topo: str) -> str:
     return topo
 
 
-Topo = Annotated[
-    str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json", callback=check_order)
-]
+TOPO_HELP = "name, name:key=value,... or file.json; :only=0,1,4 keeps these ranks and removes the others"
+Topo = Annotated[str, typer.Argument(metavar="TOPO", help=TOPO_HELP, callback=check_order)]
 COLL_HELP = "allreduce, broadcast:root=2, allgather:ranks=0-3, allreduce@rows, ... or file.json"
 Coll = Annotated[str, typer.Argument(metavar="COLL", help=COLL_HELP)]
 Root = Annotated[int | None, old_option("--root", "COLL:root=RANK")]
-Only = Annotated[
-    str,
-    typer.Option(
-        "--only", metavar="RANKS", help="keep only these ranks of the machine, e.g. 0,1,4; the others are removed"
-    ),
-]
+Only = Annotated[str, old_option("--only", "TOPO:only=RANKS")]
 Ranks = Annotated[str, old_option("--ranks", "COLL:ranks=RANKS")]
 Groups = Annotated[
     str,
@@ -114,9 +109,6 @@ Budget = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="combine every element in one order: the same bits at all sizes")
 ]
-PlannerOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="option of the planner; repeatable")
-]
 Scale = Annotated[
     str,
     typer.Option(
@@ -143,7 +135,12 @@ On = Annotated[
         help="runtime and its options, such as mpi:mpiexec=srun,timeout=60s: see antiphon list runtimes",
     ),
 ]  # fmt: skip
-PlannerName = Annotated[str, typer.Option("--planner", metavar="NAME", help="planner: see antiphon list planners")]
+PlannerName = Annotated[
+    str,
+    typer.Option(
+        "--planner", metavar="NAME", help="planner and its options, such as sccl:k=2: see antiphon list planners"
+    ),
+]
 PlannerNames = Annotated[
     list[str] | None, typer.Option("--planner", metavar="NAME", help="use only this planner; repeatable")
 ]
@@ -227,21 +224,46 @@ def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
+def split_options(text: str, option: str) -> tuple[str, dict[str, Any]]:
+    """Split NAME:key=value,... of an option into the name and its options.
+
+    >>> split_options("compose:groups=3x4,inside=ring,direct", "--planner")
+    ('compose', {'groups': '3x4', 'inside': 'ring,direct'})
+    """
+    name, colon, tail = text.partition(":")
+    texts = re.split(r",(?=\w+=)", tail) if colon else ()  # a comma may be in a value, too
+    options = parse_options(texts, f"{option} {quote(text)}", f"{name or 'NAME'}:key=value")
+    return name, {key: plain_value(value) for key, value in options.items()}
+
+
+def split_machine(spec: str, only: str = "") -> tuple[str, list[int] | None]:
+    """Split TOPO:only=RANKS into the machine and the ranks to keep (None: all); `only`: value of the old --only.
+
+    >>> split_machine("ring:only=0-2,ranks=8")
+    ('ring:ranks=8', [0, 1, 2])
+    """
+    match = re.fullmatch(r"(.+?)([:,])only=([^=]*?)(?:,(\w+=.*))?", spec)
+    if match is not None:
+        name, separator, only, tail = match.groups()
+        spec = f"{name}{separator}{tail}" if tail else name
+    return spec, parse_ranks(only, "TOPO:only") if only else None
+
+
 def machine_and_group(spec: str, only: str, group: list[int] | None = None) -> tuple[Topology, list[int] | None]:
-    """Return the machine, reduced to the ranks of --only, and the participating ranks (None: all)."""
-    if not only:
-        return topology(spec), group
-    kept_ranks = parse_ranks(only, "--only")
+    """Return the machine, reduced to the ranks that only= keeps, and the participating ranks (None: all)."""
+    name, kept_ranks = split_machine(spec, only)
+    if kept_ranks is None:
+        return topology(name), group
     missing_ranks = sorted(set(group or ()) - set(kept_ranks))
     if missing_ranks:
-        raise Invalid(f"ranks: rank {missing_ranks[0]} is not among those that --only keeps")
-    return topology(spec, only=kept_ranks), group or kept_ranks
+        raise Invalid(f"ranks: rank {missing_ranks[0]} is not among those that only= keeps")
+    return topology(name, only=kept_ranks), group or kept_ranks
 
 
 def machine_or_none(spec: str, only: str) -> Topology | None:
-    """Return the machine of --topology and --only; None without these."""
+    """Return the machine of --topology; None without it."""
     if only and not spec:
-        raise Invalid("--only: selects ranks of --topology; give --topology, too")
+        raise Invalid("--only: selects ranks of --topology; give --topology TOPO:only=RANKS")
     return machine_and_group(spec, only)[0] if spec else None
 
 
@@ -253,10 +275,10 @@ def request(
     machine, group = machine_and_group(spec, only, members)
     if names_groups(coll):
         return collective(coll, machine, root=root, ranks=group, mesh=mesh), machine
-    if only and not members and is_file(coll):  # the file lists the participants, --only the ranks present
+    if group and not members and is_file(coll):  # the file lists the participants, only= the ranks present
         target = collective(coll, machine, root=root)
         missing_ranks = sorted(set(target.members) - set(group or ()))
         if missing_ranks:
-            raise Invalid(f"{coll}: rank {missing_ranks[0]} takes part, but is not among those that --only keeps")
+            raise Invalid(f"{coll}: rank {missing_ranks[0]} takes part, but is not among those that only= keeps")
         return target, machine
     return collective(coll, machine, root=root, ranks=group), machine

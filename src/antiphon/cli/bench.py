@@ -17,7 +17,7 @@ import typer
 
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import JsonOutput, StoppedEarly, dash, emit, sort_outputs, written_lines
-from antiphon.cli.planning import ThrottledLog, options_of, progress, say
+from antiphon.cli.planning import ThrottledLog, progress, say
 from antiphon.cli.run_text import choice_lines
 from antiphon.core.collective import kind_named
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
@@ -72,7 +72,7 @@ FitWarmup = Annotated[int, typer.Option("--warmup", metavar="N", help="number of
 def bench_plans_command(
     subject: Subject, topo: Machine = "", nbytes: Nbytes = "1KB:16MB:4", iterations: Iterations = 20,
     warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None, on: arg.On = "mpi",
-    planner: arg.PlannerName = "", option: arg.PlannerOption = None, ranks: arg.Ranks = "",
+    planner: arg.PlannerName = "", ranks: arg.Ranks = "",
     collective: arg.WhichPlan = "", model: arg.ModelName = "", profile: arg.ProfileFile = None,
     miad: MiadOption = False,
     output: Annotated[list[Path] | None, arg.output_option("bench")] = None, fit: FitFile = None, seed: arg.Seed = 0,
@@ -92,6 +92,7 @@ def bench_plans_command(
     if not topo:
         plan_file, collective = arg.split_plan(source, collective)
         source = str(plan_file)
+    planner, planner_options = arg.split_options(planner, "--planner")
     options: dict[str, Any] = {
         "on": runtime, "dtype": _parse_names(dtype, DATA_TYPES, data_type),
         "op": _parse_names(op, OPERATORS, combine_of),
@@ -103,7 +104,7 @@ def bench_plans_command(
         from antiphon.runtimes.measure.bench import plans_of
 
         candidates = plans_of(
-            source, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=options_of(option),
+            source, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=planner_options,
             root=root, ranks=members, model=model, profile=measured_profile,
         )  # fmt: skip
         kinds = [plan.collective.kind for plan in candidates]

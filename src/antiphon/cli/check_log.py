@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.benchmark_logs import check_log, compare_logs
-from antiphon.cli.arguments import Only
+from antiphon.cli.arguments import Only, split_machine
 from antiphon.cli.output import emit, working
 from antiphon.core.files import one_line
 from antiphon.errors import Invalid
 from antiphon.show.columns import natural_width, paragraph, table, time_column, width
-from antiphon.units import format_size, parse_ranks, size_family
+from antiphon.units import format_size, size_family
 
 
 def check_log_command(
@@ -47,7 +47,8 @@ def check_log_command(
     if file is None or not topo:
         raise Invalid("name a log and its machine (check-log FILE --topology hgx-h100), or --before A --after B")
     with working("checking the log"):
-        runs = check_log(file, topo, only=parse_ranks(only, "--only") if only else None, library=library)
+        name, kept_ranks = split_machine(topo, only)
+        runs = check_log(file, name, only=kept_ranks, library=library)
     emit({"runs": runs}, "\n".join(run_lines(runs)))
     if any(run["verdict"] in ("slow", "wrong") for run in runs):
         raise typer.Exit(1)

@@ -208,8 +208,8 @@ def predict_command(
             f"{quote(machine_of_library)}: a plan names its machine; COLL TOPO needs --library nccl (or rccl)"
         )
     if trace is not None or (topo and _is_piccl_schedule(plan_file)):
-        if only:
-            raise Invalid("--only: cannot be combined with --trace or a schedule of PICCL; leave it out")
+        if only or arg.split_machine(topo)[1]:
+            raise Invalid("TOPO:only=: cannot be combined with --trace or a schedule of PICCL; leave it out")
         _simulate(plan_file, nbytes, model, profile, collective, trace, topo)
         return
     if not nbytes:

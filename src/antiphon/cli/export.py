@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from antiphon.api.files import export
-from antiphon.cli.arguments import PlanFile, WhichPlan, split_plan
+from antiphon.cli.arguments import PlanFile, WhichPlan, split_options, split_plan
 from antiphon.cli.output import emit, working
-from antiphon.cli.planning import options_of
 from antiphon.core.files import check_folder, check_writable
 from antiphon.errors import Invalid
 from antiphon.formats import find_format, names_file
@@ -19,22 +18,22 @@ from antiphon.units import format_size, parse_size
 
 def export_command(
     file: PlanFile,
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="format: see antiphon list formats")],
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="NAME", help="format, with options msccl-xml:fused=no: see antiphon list formats"),
+    ],
     out: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="directory of the files; created if missing")
     ],
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="message size, for formats that need one, e.g. 64MiB")
     ] = "",
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="option of the format; repeatable")
-    ] = None,
     collective: WhichPlan = "",
 ) -> None:
     """Write a plan as files for another program: all files or none, and only if the plan is correct."""
     plan_file, collective = split_plan(file, collective)
+    to, options = split_options(to, "--to")
     entry = find_format(to)
-    options = options_of(option)
     if "nbytes" in entry.can.needs and not nbytes:
         raise Invalid(f"format {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
     size = parse_size(nbytes, "--nbytes") if nbytes else None

@@ -8,7 +8,7 @@ from typing import Annotated
 from antiphon.api.plans import frontier
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import certificate_lines, emit, sort_outputs, written_lines
-from antiphon.cli.planning import options_of, progress, say
+from antiphon.cli.planning import progress, say
 from antiphon.select import save_frontier
 from antiphon.show.frontier import frontier_text, point_line
 from antiphon.units import exact, parse_seconds
@@ -34,7 +34,6 @@ def frontier_command(
     ranks: arg.Ranks = "",
     budget: arg.Budget = "",
     effort: arg.Effort = None,
-    option: arg.PlannerOption = None,
     seed: arg.Seed = 0,
     output: FrontierOutputs = None,
     certificate: arg.Certificate = None,
@@ -44,15 +43,15 @@ def frontier_command(
     Progress goes to stderr. The search ends when its effort is spent, which is counted: results are the same on every
     machine. Ctrl-C and the end of the budget end it, too; the points until then are printed and written. -o writes one
     plan: for every size the fastest point (by the default model of predict). --certificate writes every point and every
-    impossibility with its proof. Options of planner sccl: k=N allows at most S + N rounds, steps=N limits the steps,
-    memory=GIB the memory of the search.
+    impossibility with its proof. Of planner sccl (--planner sccl:k=2), k=N allows at most S + N rounds, steps=N limits
+    the steps, memory=GIB the memory of the search.
     """
     target, machine = arg.request(coll, topo, root, only, ranks)
     out = sort_outputs("frontier", output, {"--certificate": certificate})["plan"]
-    options = options_of(option)
+    planner, options = arg.split_options(planner, "--planner")
     limits = {key: options.pop(key) for key in ("k", "steps", "memory") if key in options}
     if "memory" in limits:
-        limits["memory"] = float(exact(str(limits["memory"]), "--option memory"))
+        limits["memory"] = float(exact(str(limits["memory"]), "option memory"))
     seconds = parse_seconds(budget, "--budget", bare=True) if budget else None
     with progress(f"{target.kind} on {machine.name}: what as few steps as possible allow") as (tell, keep):
         if planner == "sccl" and target.kind in _SEARCH_NOTES:

@@ -99,7 +99,7 @@ def run_command(
         raise Missing(f"{command[0]}: no such program")
     machine_or_lab: Topology | str = target
     if target and (target not in lab_names() or only):
-        machine_or_lab = arg.machine_and_group(target, only)[0]  # reduced to the ranks of --only
+        machine_or_lab = arg.machine_and_group(target, only)[0]
     row = labs.command(
         machine_or_lab,
         command,

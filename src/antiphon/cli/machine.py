@@ -219,17 +219,16 @@ def join_command(
 def export_machine_command(
     topo: Annotated[str, typer.Argument(metavar="BOX", help="the box: a name, a file, or the output of a tool")],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="the file to write, such as topo.xml")],
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="format: see antiphon list formats")] = "nccl-xml",
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="gpus=, nics=, nic=, gdr= or cpu=: see docs; repeatable"),
-    ] = None,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="NAME", help="format and its options: nccl-xml:gdr=no (or gpus, nics, nic, cpu)"),
+    ] = "nccl-xml",
 ) -> None:
     """Write a box as NCCL's topology XML (NCCL_TOPO_FILE), for virtual machines that hide their NVLinks or PCIe."""
+    to, options = arg.split_options(to, "--to")
     if to != "nccl-xml":
         raise unknown("format of machines", to, ["nccl-xml"])
     check_writable(out)
-    options = parse_options(option or (), "--option", "key=value")
     files = call("format", to, nccl_xml, options, joining.read_machine(topo))
     rows = write_files(out.parent, {out.name: files["topo.xml"]})
     lines = [f"written: {out} ({format_size(rows[0][1])})"]

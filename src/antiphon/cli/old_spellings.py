@@ -8,7 +8,7 @@ To retire a spelling, delete its row here, and its command from `OLD_COMMANDS` o
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -32,13 +32,11 @@ COMMANDS = {
     "compose": OldSpelling("plan --from A.json B.json"),
 }
 PICTURE_OPTIONS = ("--picture", "--svg", "--png")
-# What an option of a command is now. Of two words the second is a key: `--chunks 2` is `--option chunks=2`.
+# What an option of a command is now. Of two words the second is a key: `--beta 0` is `--known beta=0`.
 OPTIONS = {
     ("predict", "--as"): "--library",
     ("replay", "--as"): "--library",
     ("plan", "--from"): "--tree-root",
-    **{("plan", f"--{key}"): f"--option {key}" for key in ("chunks", "steps", "rounds")},
-    **{("frontier", f"--{key}"): f"--option {key}" for key in ("k", "steps", "memory")},
     **{("topology", f"--{key}"): f"--option {key}" for key in ("radix", "sysfs")},
     **{("fit", f"--{key}"): f"--known {key}" for key in ("beta", "gamma", "delta", "bandwidth")},
     **{(name, form): "-o" for name in ("topology", "plan", "tune", "sweep", "fit") for form in PICTURE_OPTIONS},
@@ -46,16 +44,21 @@ OPTIONS = {
     ("tune", "--report"): "-o",
     ("bench", "-o"): "--op",
 }
-# Options that are now options of a runtime, written behind --on
-RUNTIME_OPTIONS = {
-    "--mpiexec": "mpiexec",
-    "--scale": "scale",
-    "--name": "name",
-    "--timeout": "timeout",
-    "--for": "timeout",
-}
-# Commands that had these options, each with its runtime if --on is missing ("": the command refuses the options)
-RUNTIME_COMMANDS = {"run": "local", "bench": "mpi", "tune": ""}
+# Options that are now options of what another option names, as in `--on mpi:mpiexec=srun`: their keys there. The values
+# of --option hold the key.
+RUNTIME_OPTIONS = {"--mpiexec": "mpiexec", "--scale": "scale", "--name": "name", "--timeout": "timeout"}
+OPTION = {"--option": ""}
+# Rows of command, that option, its value if it is missing (None: the command refuses the old options), their keys
+MOVED: tuple[tuple[str, str, str | None, dict[str, str]], ...] = (
+    ("run", "--on", "local", RUNTIME_OPTIONS),
+    ("bench", "--on", "mpi", RUNTIME_OPTIONS),
+    ("tune", "--on", None, {**RUNTIME_OPTIONS, "--for": "timeout"}),
+    ("plan", "--planner", "", {**OPTION, "--chunks": "chunks", "--steps": "steps", "--rounds": "rounds"}),
+    ("frontier", "--planner", "sccl", {**OPTION, "--k": "k", "--steps": "steps", "--memory": "memory"}),
+    ("bench", "--planner", "", OPTION),
+    ("export", "--to", None, OPTION),
+    ("topology export", "--to", "nccl-xml", OPTION),
+)
 # Options of nccl-tests for sizes, now --nbytes BEGIN:END:FACTOR: the position of each in that text
 SIZE_OPTIONS = {"-b": 0, "--begin": 0, "-e": 1, "--end": 1, "-f": 2, "--factor": 2}
 MEASUREMENTS = [["bench", name] for name in ("genmodel", "loggp", "micro")]  # commands without these
@@ -82,8 +85,9 @@ def respell(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if name == "lab" and rest == ["down", "--all"]:
         warnings.append(_warning("lab down --all", "lab down all"))
         rest = ["down", "all"]
-    if name in RUNTIME_COMMANDS:
-        rest = _move_into_runtime(name, rest, warnings)
+    for command, host, default, keys in MOVED:
+        if command in (name, f"{name} {''.join(rest[:1])}"):
+            rest = _move_options(command, rest, host, default, keys, warnings)
     if name in ("bench", "tune"):
         rest = _join_sizes(name, rest, warnings)
     command = " ".join([name, *rest[:1]]) if [name, *rest[:1]] in MEASUREMENTS else name
@@ -113,23 +117,25 @@ def _extract_options(words: Sequence[str], options: Container[str]) -> tuple[lis
     return remaining, extracted
 
 
-def _move_into_runtime(name: str, words: list[str], warnings: list[str]) -> list[str]:
-    """Rewrite `--on mpi --mpiexec srun` as `--on mpi:mpiexec=srun`."""
-    keys = {option: key for option, key in RUNTIME_OPTIONS.items() if option != "--for" or name == "tune"}
-    words, options = _extract_options(words, keys)
-    hybrid = "--hybrid" in words
-    if not options and not hybrid:
+def _move_options(
+    command: str, words: list[str], host: str, default: str | None, keys: Mapping[str, str], warnings: list[str]
+) -> list[str]:
+    """Rewrite `--on mpi --mpiexec srun` as `--on mpi:mpiexec=srun`; `host` is --on. The rest is as in `MOVED`."""
+    option_keys = {**keys, "--hybrid": "hybrid"} if host == "--on" else keys
+    with_values = ["--hybrid=yes" if word == "--hybrid" else word for word in words]
+    remaining, options = _extract_options(with_values, option_keys)
+    if not options:
         return words
-    words, on = _extract_options([word for word in words if word != "--hybrid"], ("--on",))
-    texts = [f"{keys[option]}={value}" for option, value in options] + ["hybrid=yes"] * hybrid
-    runtime = on[-1][1] if on else RUNTIME_COMMANDS[name]
-    if not runtime:
-        return [*words, *(word for option in options for word in option)]  # which the command refuses
-    warnings += [
-        _warning(f"{name} {option}", f"{name} --on {runtime}:{text.partition('=')[0]}=VALUE")
-        for option, text in zip([*(option for option, _ in options), "--hybrid"], texts, strict=False)
-    ]
-    return [*words, "--on", runtime + (":" if ":" not in runtime else ",") + ",".join(texts)]
+    remaining, hosts = _extract_options(remaining, (host,))
+    text = hosts[-1][1] if hosts else default
+    if text is None:
+        return words
+    for option, value in options:
+        item = value if option == "--option" else f"{option_keys[option]}={value}"
+        name, key = text.partition(":")[0] or "NAME", item.partition("=")[0]
+        warnings.append(_warning(f"{command} {option}", f"{command} {host} {name}:{key}=VALUE"))
+        text += f"{',' if ':' in text else ':'}{item}"
+    return [*remaining, host, text]
 
 
 def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:

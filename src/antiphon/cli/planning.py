@@ -11,19 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from antiphon.cli.output import working
-from antiphon.options import parse_options, plain_value
 
 Tell = Callable[[str], None]  # prints a line of progress
 LOG_INTERVAL = 5.0  # seconds between two lines in a log
-
-
-def options_of(texts: list[str] | None) -> dict[str, Any]:
-    """Parse --option key=value, each key once."""
-    options = parse_options(texts or (), "--option", "key=value")
-    return {key: plain_value(value) for key, value in options.items()}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from antiphon.api.plans import compose, plan, repair
 from antiphon.api.running import run
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, sort_outputs, working, write_pictures
-from antiphon.cli.planning import ThrottledLog, options_of, progress
+from antiphon.cli.planning import ThrottledLog, progress
 from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective, kind_named
@@ -59,9 +59,7 @@ RepairOption = Annotated[
 OptionalColl = Annotated[str, typer.Argument(metavar="COLL", help=arg.COLL_HELP, show_default=False)]
 OptionalTopo = Annotated[
     str,
-    typer.Argument(
-        metavar="TOPO", help="name, name:key=value,... or file.json", show_default=False, callback=arg.check_order
-    ),
+    typer.Argument(metavar="TOPO", help=arg.TOPO_HELP, show_default=False, callback=arg.check_order),
 ]
 # Parameters that may be combined with --from, and with --repair
 PARAMETERS_WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "output")
@@ -70,8 +68,8 @@ PARAMETERS_WITH_REPAIR = ("coll", "topo", "old", "nbytes", "budget", "seed", "ou
 
 def plan_command(
     context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: arg.PlannerName = "",
-    option: arg.PlannerOption = None, root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "",
-    groups: arg.Groups = "", mesh: arg.Mesh = "", along: arg.Along = "", nbytes: PlanNbytes = "",
+    root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "", groups: arg.Groups = "", mesh: arg.Mesh = "",
+    along: arg.Along = "", nbytes: PlanNbytes = "",
     model: ChoiceModel = "", keep_all: KeepAll = False, deterministic: arg.Deterministic = False,
     budget: arg.Budget = "", effort: arg.Effort = None, seed: arg.Seed = 0, output: PlanOutputs = None,
     tree_root: TreeRoot = None, composed: ComposedPlans = None, at_once: AtOnceOption = False, shares: Shares = "",
@@ -105,13 +103,14 @@ def plan_command(
     if not topo:
         raise typer.BadParameter(f"Missing argument '{'TOPO' if coll else 'COLL TOPO'}'", context)
     target, machine = arg.request(coll, topo, root, only, ranks, groups, mesh, along)
+    planner, planner_options = arg.split_options(planner, "--planner")
     _check_pictures(machine, pictures, tree_root, keep_all)
     if model and keep_all:
         raise Invalid("--all keeps all schedules, --model chooses one; leave one of them out")
     if model and not nbytes:
         raise Invalid("--model chooses the fastest for a size; give --nbytes, too")
     options: dict[str, Any] = {
-        "planner": planner, "seed": seed, "deterministic": deterministic, "options": options_of(option),
+        "planner": planner, "seed": seed, "deterministic": deterministic, "options": planner_options,
         "nbytes": parse_size(nbytes, "--nbytes") if nbytes else None,
         "budget": parse_seconds(budget, "--budget", bare=True) if budget else None, "effort": effort,
     }  # fmt: skip
@@ -138,12 +137,12 @@ def plan_command(
     is_best_possible = all(figures[gap] in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
     if not planner and not deterministic and not is_best_possible:
         flags = {
-            "--nbytes": nbytes, "--model": model, "--only": only, "--groups": groups, "--mesh": mesh, "--along": along
+            "--nbytes": nbytes, "--model": model, "--groups": groups, "--mesh": mesh, "--along": along
         }  # fmt: skip
         request = shlex.join(
             [
                 arg.join_collective(coll, root, ranks),
-                topo,
+                f"{topo}:only={only}" if only else topo,
                 *(word for flag, value in flags.items() if value for word in (flag, value)),
             ]
         )

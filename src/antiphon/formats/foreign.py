@@ -69,9 +69,7 @@ def plan_of(program: ForeignProgram, machine: Topology | None = None) -> Plan:
         return Plan.of(_machine_of_sends(head.name, schedule), schedule, {"planner": head.format})
     machine = _keep_linked(machine)
     if machine.ranks != head.ranks:
-        raise Invalid(
-            f"it is for {head.ranks} ranks, but {machine.name} has {machine.ranks}; give --only or another machine"
-        )
+        raise Invalid(f"it is for {head.ranks} ranks, but {machine.name} has {machine.ranks}; give TOPO:only=RANKS")
     try:
         return Plan.of(machine, with_routes(schedule, machine, head.format), {"planner": head.format})
     except Unsupported as error:  # it names the two ranks, and then what planners would do

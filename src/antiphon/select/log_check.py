@@ -48,7 +48,7 @@ def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> li
         ranks = " and ".join(map(str, sorted(counts)))
         raise Invalid(
             f"the log has {ranks} ranks, {topology.name} has {topology.ranks}: name the machine of the run, such as "
-            "cluster:box=hgx-h100,boxes=2, or keep its ranks by --only"
+            "cluster:box=hgx-h100,boxes=2, or keep its ranks by TOPO:only=RANKS"
         )
     return [_check_run(run, topology, request) for run in runs]
 

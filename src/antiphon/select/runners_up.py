@@ -153,6 +153,6 @@ def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
         ):
             return f"; {library.name.upper()}'s own choice is as good as what can be written of it row by row"
     return (
-        f"; --option alone=yes writes it row by row, which takes {unjoined_seconds / joined_seconds:.3g} times as long "
+        f"; option alone=yes writes it row by row, which takes {unjoined_seconds / joined_seconds:.3g} times as long "
         f"at {format_size(nbytes)} by the model"
     )

@@ -109,7 +109,7 @@ def _unfinished_lines(frontier: Frontier) -> list[str]:
     """Return a note if the search has ended before any point met the bound."""
     if frontier.stopped is not None or any(point.ratio == frontier.limits.inverse for point in frontier.points):
         return []
-    return paragraph("the search ended before the bound was met; --option steps=N lets it take more steps", rest="    ")
+    return paragraph("the search ended before the bound was met; option steps=N lets it take more steps", rest="    ")
 
 
 def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[str]) -> list[str]:

@@ -337,7 +337,9 @@ def among(program: Program, members: Sequence[int]) -> Program:
     outside = np.setdiff1d(np.arange(program.ranks), keep)
     pointers = {name: getattr(program, name) for name in ("base_ptr", "slot_ptr", "op_ptr", "finish_ptr")}
     if any(np.diff(ptr)[outside].any() for ptr in pointers.values()):
-        raise Unsupported("a rank that does not take part would have to help; plan on the machine without it (--only)")
+        raise Unsupported(
+            "a rank that does not take part would have to help; plan on the machine without it (TOPO:only=RANKS)"
+        )
     shortened: dict[str, Any] = {name: np.append(0, np.cumsum(np.diff(ptr)[keep])) for name, ptr in pointers.items()}
     collective = collective_among(program.collective, members)
     return replace(program, collective=collective, peer=number[program.peer], **shortened)

@@ -108,7 +108,7 @@ def check_ranks(head: Head, call: Call) -> Iterator[Finding]:
         yield Finding(
             "ignored",
             f"it is for {head.ranks} ranks, and the communicator has {call.ranks}",
-            f"plan for {call.ranks} ranks (`antiphon topology show` has --only for an allocation)",
+            f"plan for {call.ranks} ranks (`antiphon topology show` takes TOPO:only=RANKS)",
         )
 
 

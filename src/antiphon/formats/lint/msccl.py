@@ -100,7 +100,7 @@ def _check_fused(head: Head, call: Call) -> Iterator[Finding]:
             "refused",
             f"RCCL's kernels are built without fused steps ({', '.join(fused_verbs)}): the call ends in an error, "
             '"this version of MSCCL build doesn\'t support full Ops"',
-            "export with --option fused=no",
+            "export with option fused=no",
         )
 
 
@@ -112,7 +112,7 @@ def _check_thread_blocks(head: Head, call: Call) -> Iterator[Finding]:
             "refused",
             f"a rank has {thread_blocks} thread blocks, and RCCL takes {MAX_THREAD_BLOCKS}: with this file in the "
             "folder no communicator can be made",
-            "export with --option fused=no, with fewer instances, or a planner with fewer partners",
+            "export with option fused=no, with fewer instances, or a planner with fewer partners",
         )
 
 

@@ -136,7 +136,9 @@ def _with_relays(plan: Plan) -> Plan:
         return plan
     # In place, the result of a reducescatter is a part of its input; a custom collective cannot state that.
     if collective.kind == "reducescatter":
-        raise Unsupported(f"{BACK_END}: no reducescatter by relays outside of its ranks; plan without them (--only)")
+        raise Unsupported(
+            f"{BACK_END}: no reducescatter by relays outside of its ranks; plan without them (TOPO:only=RANKS)"
+        )
     relation = Collective("custom", collective.ranks, weights=collective.weights, custom=collective.relation)
     entries = [replace(entry, schedule=replace(entry.schedule, collective=relation)) for entry in plan.entries]
     return replace(plan, collective=relation, entries=tuple(entries))
@@ -210,7 +212,7 @@ class _Writer:
                 can_have_packets = (
                     collective.kind in PACKET_KINDS and packet_limit is not None and packet_limit < tuned_bytes
                 )
-                remedy = f" (--option packets={format_size(tuned_bytes)})" if can_have_packets else ""
+                remedy = f" (option packets={format_size(tuned_bytes)})" if can_have_packets else ""
                 notes.append(f"{label}: {slower_note}{remedy}")
             written = [variant for variant in variants if variant.head.packets or served is not None]
             # Calls usually have powers of two, which multiples of a power of two serve.

@@ -60,7 +60,7 @@ def list_claims(
     if not of_points and not (sums_suffice and any(certificates)):
         raise Unsupported(
             "the plan has no certificate of points, so it claims nothing of them (planner sccl makes such plans); "
-            "ask about a point, e.g. --option chunks=6 --option steps=3 --option rounds=7"
+            "ask about a point, e.g. options chunks=6,steps=3,rounds=7"
         )
     return [claim for certificate in of_points for claim in _claims_of(plan, certificate)]
 

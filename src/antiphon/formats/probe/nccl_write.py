@@ -81,17 +81,17 @@ def nccl_xml(
         raise Unsupported(f"{machine.name}: needs {count} XML elements; NCCL reads at most {MAX_ELEMENTS}")
     if not gpus or (cards and not nics):
         notes.append(
-            "PCIe addresses are made up, so NCCL will not find these devices in the file: pass --option "
+            "PCIe addresses are made up, so NCCL will not find these devices in the file: pass option "
             "gpus=ADDRESS,... (nvidia-smi --query-gpu=pci.bus_id --format=csv,noheader) and nics=ADDRESS,... (lspci)"
         )
     if cards and not writer.has_pcie:
         notes.append("assumed: GPUs share a PCIe switch with their network cards, half of them on each of two sockets")
-    rdma = "network cards access GPU memory (else --option gdr=no)" if direct else "no GPUDirect RDMA"
-    notes.append(f"assumed: {cpu} processors (--option cpu={', '.join(CPUS)}), {rdma}")
+    rdma = "network cards access GPU memory (else option gdr=no)" if direct else "no GPUDirect RDMA"
+    notes.append(f"assumed: {cpu} processors (option cpu={', '.join(CPUS)}), {rdma}")
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"
     # notes on cards name the option of `probe`, which is an option of this format here
-    return Files({"topo.xml": text}, [*(re.sub("--nic ?", "--option nic=", note) for note in card_notes), *notes])
+    return Files({"topo.xml": text}, [*(re.sub("--nic ?", "option nic=", note) for note in card_notes), *notes])
 
 
 def _parse_addresses(text: str, count: int, option: str, spare_addresses: Iterator[str]) -> list[str]:

@@ -79,7 +79,7 @@ def nccl_csv(
     elif table.name == "RCCL":
         notes.append(
             "the file takes the place of the table that RCCL ships (share/rccl/tuner/rccl_tuner_<arch>.csv): keep its "
-            "rules by --option merge=FILE"
+            "rules by option merge=FILE"
         )
     if table.name == "NCCL":
         notes.append(
@@ -148,7 +148,7 @@ def _best_protocol(item: RangeRule, table: RuleTable, nbytes: int) -> str:
             return option.protocol
     raise Unsupported(
         f"{item.kind} by {item.rule.algorithm}: this format needs a protocol, and the model has no figures here; name "
-        "one by --option protocol=simple, or export --to nccl-tuner"
+        "one by option protocol=simple, or export --to nccl-tuner"
     )
 
 

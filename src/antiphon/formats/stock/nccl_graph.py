@@ -71,7 +71,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
                 if partial:
                     continue
                 raise Unsupported(
-                    f"nccl-graph: {label}: {error}; NCCL takes rings, and trees that are chains (--option partial=yes "
+                    f"nccl-graph: {label}: {error}; NCCL takes rings, and trees that are chains (option partial=yes "
                     "leaves out what is neither)"
                 ) from None
             form = entry_orders[0].form

@@ -198,7 +198,7 @@ def choose_rules(
         name = library.name.upper() if library is not None else "NCCL"
         raise NotFound(
             f"{format_name}: {name}'s own choice is as good: nothing to write ({'; '.join(reasons)}); "
-            "--option unproven=yes writes lines to measure, each with what it costs by the model"
+            "option unproven=yes writes lines to measure, each with what it costs by the model"
         )
     title = f"# for {' '.join(machine.name.split())[:100]}"
     return RuleTable(library, title, machine.ranks, nodes, rules, unruled)

@@ -63,7 +63,7 @@ def refuse_subset(plan: Plan, format_name: str) -> None:
     if len(plan.collective.members) != plan.topology.ranks:
         raise Unsupported(
             f"{format_name}: the plan is for {len(plan.collective.members)} of {plan.topology.ranks} ranks; make one "
-            "for a machine of just these (--only)"
+            "for a machine of just these (TOPO:only=RANKS)"
         )
 
 

@@ -100,7 +100,7 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
     if not tokens:
         raise NotFound(
             f"ucc: UCC's own choice may be as good: nothing to write ({'; '.join(dict.fromkeys(reasons))}); {HOW}, or "
-            "write what the planners do by --option unproven=yes, to measure it"
+            "write what the planners do by option unproven=yes, to measure it"
         )
     return Files({FILE: f"UCC_TL_UCP_TUNE = {'#'.join(tokens)}\n"}, notes_of(len(tokens), "UCC", reasons))
 

@@ -216,7 +216,7 @@ def _choose_levels(
             return fans, seating
     raise Unsupported(
         f"planner hierarchical-ring: no factorisation of the {ranks} ranks makes rings of links or paths through "
-        f"switches on {topology.name}; use planner ring, multi-ring or relay, or give --option fanins=... (4x2, or 3+4 "
+        f"switches on {topology.name}; use planner ring, multi-ring or relay, or give option fanins=... (4x2, or 3+4 "
         "for unequal groups) and order=..."
     )
 

@@ -122,7 +122,7 @@ def _pipeline_plans(
 
 
 _NONE = (
-    "planner compose: neither places nor link bandwidths of {} show groups of ranks; give --option "
+    "planner compose: neither places nor link bandwidths of {} show groups of ranks; give option "
     "groups=4x2, or use planner trees or relay"
 )
 

@@ -144,7 +144,7 @@ def _plan_shared(request: Request, names: Sequence[str], best_rate: Fraction) ->
     if loads is None:
         raise Unsupported(
             f"planner groups: {len(collective.groups)} groups on {topology.links} links are too many for one linear "
-            "program; give --option links=alone"
+            "program; give option links=alone"
         )
     planner = GroupPlanner(request, names or BEST_AT_RATE)
     machines: dict[Any, Topology] = {}  # equal machines are planned once

@@ -274,7 +274,7 @@ def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
         listed = ", ".join(map(str, ranks[:8].tolist())) + (", ..." if len(ranks) > 8 else "")
         raise Unsupported(
             f"planner compose: ranks {listed} of {topology.name} are a group whose ranks "
-            "are not joined among themselves; give --option groups=... (4x2, 3+4), or use planner relay or trees"
+            "are not joined among themselves; give option groups=... (4x2, 3+4), or use planner relay or trees"
         )
     return machine, links
 

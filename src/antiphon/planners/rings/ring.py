@@ -106,7 +106,7 @@ def _find_cycle(topology: Topology, collective: Collective) -> list[int]:
         alternatives = suggest_planners(topology, collective, "relay", "compose", other="a machine with switches")
         raise Unsupported(
             f"planner ring: topology {topology.name} {how} through all ranks that take part; give one by "
-            f"--option order=..., {alternatives}"
+            f"option order=..., {alternatives}"
         )
     return list(collective.members)
 

@@ -113,7 +113,7 @@ def lay_out(topology: Topology, scale: str = "") -> Layout:
     nodes = tuple(np.unique(np.concatenate([topology.link_src, topology.link_dst])).tolist())
     if len(nodes) > MAX_NAMESPACES:
         raise Unsupported(f"{topology.name} has {len(nodes)} ranks and switches; a lab has {MAX_NAMESPACES} "
-                          "at most: choose a smaller machine, or an allocation by --only")  # fmt: skip
+                          "at most: choose a smaller machine, or an allocation by TOPO:only=RANKS")  # fmt: skip
     speed = _parse_scale(topology, scale)
     machine = _scale_machine(topology, speed)
     cables = _make_cables(machine)

@@ -176,7 +176,7 @@ def _unfit_reason(plan: Plan) -> str:
         used = np.union1d(entry.schedule.src, entry.schedule.dst)
         outside = np.setdiff1d(used, collective.members)
         if len(outside):
-            advice = "; plan with --option links=alone" if entry.claims.get("planner") == "groups" else ""
+            advice = "; plan with option links=alone" if entry.claims.get("planner") == "groups" else ""
             return f"rank {int(outside[0])}, which is not in the group, would have to help{advice}"
     return ""
 

@@ -46,7 +46,7 @@ def topology_svg(topology: Topology) -> str:
     if len(graph.nodes) > MAX_NODES:
         raise Unsupported(
             f"a picture of {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
-            "keep some ranks with --only, or use --json"
+            "keep some ranks with TOPO:only=RANKS, or use --json"
         )
     colour, stroke = kind_colours(graph), stroke_widths(graph, topology.unit)
     drawing = arrange(graph).moved(dx=0, dy=34)

@@ -102,7 +102,7 @@ def check_drawable(topology: Topology) -> None:
     if topology.nodes > MAX_NODES:
         raise Unsupported(
             f"a picture of trees over {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
-            "keep some of the ranks with --only"
+            "keep some of the ranks with TOPO:only=RANKS"
         )
 
 
