@@ -2,10 +2,11 @@
 
 A request goes to the selector that the program set, and where that gives nothing to a fallback, which compares the
 constraint, collective, place and size of every registered plan. The loader then accepts the size, or throws. Nothing
-of this looks at roots, operators or memory."""
+of this looks at roots, operators or memory. `load_rank`: what loader and executor want of each rank's part."""
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,7 +37,7 @@ class Plan:
 class Algorithm:
     Constraint = SimpleNamespace
 
-    def __init__(self, *, id: str, execution_plan: Plan, tags: Mapping[str, int], constraint: Any) -> None:
+    def __init__(self, *, id: str, execution_plan: Any, tags: Mapping[str, int], constraint: Any) -> None:
         self.id, self.plan, self.constraint = id, execution_plan, constraint
 
     def load(self, input_bytes: int, output_bytes: int) -> None:
@@ -49,6 +50,59 @@ class Algorithm:
         smallest = plan["min_message_size"]  # the loader reads it as an int, and compares it as a size
         if not (smallest + 2**31) % 2**32 - 2**31 == smallest <= size <= plan["max_message_size"]:
             raise ThrowError(f"{self.id}: not within the valid range")
+
+
+MOST = {"blocks": 108, "operations": 64, "channels": 16, "of one": 8, "places": 10, "semaphores": 16, "barriers": 16}
+
+
+def load_rank(file: Mapping[str, Any], rank: int) -> None:
+    """AssertionError where a rank's part names what is not there, goes beyond a buffer, or exceeds a fixed array."""
+    gpus: list[dict[str, Any]] = file["gpus"]
+    gpu, kinds = gpus[rank], {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}
+    assert gpu["id"] == rank
+    assert len(gpu["threadblocks"]) <= MOST["blocks"]
+    assert len(gpu["semaphores"]) <= MOST["semaphores"]
+    switches = [row["buffer_type"] for row in gpu["channels"] if "rank_groups" in row for _ in row["rank_groups"]]
+    peers = {kind: _peers(gpu, kind) for kind in ("memory", "port")}
+    assert all(0 <= peer < len(gpus) and peer != rank for ranks in peers.values() for peer in ranks)
+    there = {kind: sum(ranks.values()) for kind, ranks in peers.items()} | {"switch": len(switches)}
+    for number, block in enumerate(gpu["threadblocks"]):
+        assert block["id"] == number
+        channels: dict[str, list[int]] = {kind: [] for kind in there}
+        buffers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in there}
+        for row in block["channels"]:
+            channels[row["channel_type"]] += row["channel_ids"]
+        for row in block["remote_buffer_refs"]:
+            kind = row["access_channel_type"]
+            buffers[kind] += [gpu["remote_buffers"][i] for i in row["remote_buffer_ids"]]
+            assert all(kind in buffer["access_channel_types"] for buffer in buffers[kind])
+        assert all(i < there[kind] for kind, ids in channels.items() for i in ids)
+        assert all(len(ids) <= MOST["channels"] for ids in channels.values())
+        assert all(len(refs) <= MOST["channels"] for refs in buffers.values())
+        operations = [inner for outer in block["ops"] for inner in (outer, *outer.get("ops", ()))]
+        assert len(operations) <= MOST["operations"]
+        for operation in operations:
+            kind = operation.get("channel_type", "")
+            ids, semaphores = operation.get("channel_ids", []), operation.get("semaphore_ids", [])
+            assert len(ids) <= MOST["of one"]
+            assert all(i < len(channels[kind]) for i in ids)
+            assert all(i < len(gpu["semaphores"]) for i in semaphores)
+            assert operation.get("barrier_id", 0) < MOST["barriers"]
+            for places in (operation.get("src_buff", []), operation.get("dst_buff", [])):
+                assert len(places) <= MOST["places"]
+                for place in places:
+                    owner, buffer = gpu, place.get("type")
+                    if "buffer_id" in place:
+                        remote = buffers[kind][place["buffer_id"]]
+                        owner, buffer = gpus[remote["rank"]], remote["type"]
+                    elif "switch_channel_id" in place:
+                        buffer = switches[channels["switch"][place["switch_channel_id"]]]
+                    assert place["index"] + place["size"] <= owner[kinds[str(buffer)]]
+
+
+def _peers(gpu: Mapping[str, Any], kind: str) -> Counter[int]:
+    """By peer the number of channels of this type."""
+    return Counter(peer for row in gpu["channels"] if row["channel_type"] == kind for peer in row["connected_to"])
 
 
 @dataclass

@@ -169,6 +169,15 @@ def test_no_packets_beside_calls_that_do_not_wait_for_all() -> None:
     assert any("no packets: a rank may leave a broadcast" in note for note in files.notes)
 
 
+def test_packets_beside_a_broadcast_that_is_left_to_nccl() -> None:
+    broadcast = plan_of("broadcast")
+    served = Entry(0, None, broadcast.entries[0].schedule, {"use": "library", "served_by": "nccl"})
+    plans = {"allreduce": plan_of("allreduce"), "broadcast": Plan(broadcast.topology, broadcast.collective, (served,))}
+    files = antiphon.export(plans, "mscclpp-json", options={"packets": "64KiB"})
+    assert "allreduce-plan0-packets.json" in files
+    assert not any("no packets" in note or name.startswith("broadcast") for note in files.notes for name in files)
+
+
 def test_other_jobs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, space = job_of(plan_of("allgather"), tmp_path, monkeypatch)
     with pytest.raises(RuntimeError, match="for 4 ranks, not for 8"):

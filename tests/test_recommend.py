@@ -139,6 +139,22 @@ def test_a_runner_up_is_written_for_what_a_back_end_cannot_write(tmp_path: Path)
     assert note in [finding["why"] for finding in rows[0]["findings"]]
 
 
+def test_a_range_that_is_left_to_nccl_stops_no_runner_up() -> None:
+    """By plain data the trees of small calls are no faster than NCCL; nvls, behind them, cannot be written."""
+    tuning = antiphon.tune(
+        "reduce", "hgx-h100", nbytes="1MB", planners=["nvls", "binomial-tree"], model="alpha-beta", search=HERE
+    )
+    tree = antiphon.plan("reduce", "hgx-h100", planner="binomial-tree")
+    seconds = antiphon.predict(tree, 512, model="calls")[0]["seconds"]
+    claims = {"model": "calls", "at": 512, "seconds": seconds, "speedup": 1.01, "reference": "nccl"}
+    small = replace(tree.entries[0], stop=2**10, claims=claims)
+    entries = (small, replace(tuning.plan.entries[0], start=2**10))
+    files = antiphon.export(replace(tuning.plan, entries=entries), "mscclpp-json")
+    assert {name for name in files if name.startswith("plan")} == {"plan1.json", "plan1-in-place.json"}
+    assert "nvls cannot be written; binomial-tree" in files.notes[0]
+    assert files.notes[1].endswith("left to NCCL")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["dgx1v", "hgx-h100", TWO_BOXES, "cluster:box=hgx-h100,boxes=4", "mi300x"])
 def test_no_plan_is_written_by_a_slower_protocol_unsaid(spec: str, tmp_path: Path) -> None:

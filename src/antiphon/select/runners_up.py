@@ -27,7 +27,7 @@ from antiphon.cost import predict
 from antiphon.cost.nccl.accuracy import error_at, is_clearly_faster
 from antiphon.cost.nccl.library import find_library_model
 from antiphon.cost.nccl.place import count_nodes
-from antiphon.errors import AntiphonError, Unsupported
+from antiphon.errors import AntiphonError, NotFound, Unsupported
 from antiphon.formats import emit
 from antiphon.options import name_with_options
 from antiphon.registry import find
@@ -47,7 +47,7 @@ def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None)
     entries, notes = list[Entry](), list[str]()
     for entry in plan.entries:
         fault = None if entry.served_by in GPU_LIBRARIES else _emit_error(plan, entry, name, options)
-        if fault is None:
+        if not isinstance(fault, Unsupported):
             entries.append(entry)
             continue
         if not isinstance(entry.claims.get("runners_up"), list | tuple):
@@ -58,11 +58,11 @@ def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None)
     return replace(plan, entries=tuple(entries)), notes
 
 
-def _emit_error(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> Unsupported | None:
-    """Return why the format cannot express an entry; None if it can."""
+def _emit_error(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> AntiphonError | None:
+    """Return why the format cannot express an entry; NotFound: it leaves these sizes to the GPU library; else None."""
     try:
         emit(Plan(plan.topology, plan.collective, (replace(entry, start=0, stop=None),)), name, options=options)
-    except Unsupported as error:
+    except (Unsupported, NotFound) as error:
         return error
     return None
 

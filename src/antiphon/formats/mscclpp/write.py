@@ -101,11 +101,7 @@ def mscclpp_json(
     # largest call by packets; None: by the predicted times of each plan
     packet_limit = None if packets == "auto" else parse_size(packets, "packets")
     notes: list[str] = []
-    if packet_limit != 0 and len(plans) > 1 and "broadcast" in plans:
-        # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks.
-        packet_limit = 0
-        notes.append("no packets: a rank may leave a broadcast before others enter it; export without broadcast")
-    for kind, plan in plans.items():
+    for kind, plan in sorted(plans.items(), key=lambda item: item[0] != "broadcast"):
         try:
             # notes on ranges that tuning left to NCCL; NotFound if all are
             notes += refuse_served(plan, BACK_END)
@@ -119,6 +115,10 @@ def mscclpp_json(
                 f"{kind}: ranks outside of it relay; only programs that call the executor themselves reach this"
             )
         notes += writer.add(with_relays[kind], packet_limit, f"{kind}-" if len(plans) > 1 else "")
+        if kind == "broadcast" and writer.files and len(plans) > 1 and packet_limit != 0:
+            # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks.
+            packet_limit = 0
+            notes.append("no packets: a rank may leave a broadcast before others enter it; export without broadcast")
     if not writer.files:
         raise NotFound(f"{BACK_END}: nothing to write: {'; '.join(notes)}")
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
