@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from antiphon.cli.measured_text import measured_text
 from antiphon.core.collective import KINDS
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_plan_times
-from antiphon.errors import AntiphonError, Invalid
+from antiphon.errors import Invalid
 from antiphon.planners.rings.ring import ring
 from antiphon.registry import table
 from antiphon.runtimes.measure.bench import bench_plans, plans_of
@@ -81,12 +80,6 @@ def test_each_size_takes_its_own_schedule() -> None:
     assert first["correct"]
     assert first["predicted_seconds"] > 0
     json.dumps(rows)
-
-
-def test_sizes_that_are_the_same_rounded_are_measured_once() -> None:
-    rows = bench_plans(two_ranges(), ["9", "10", "11", "12", "0"], on="fake")
-    assert rows is not None
-    assert [row["nbytes"] for row in rows] == [8, 8, 12, 12, 0, 0]
 
 
 def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -188,30 +181,6 @@ def test_wrong_usage_is_told_in_a_line(arguments: str, said: str, capfd: pytest.
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("what", "machine", "more", "said"),
-    [
-        ("?", None, {}, "'?': no such file of a plan"),
-        ("allreduc", "full:ranks=4", {}, "did you mean 'allreduce'"),
-        ("allreduce", "ful:ranks=4", {}, "did you mean 'full'"),
-        ("allreduce", "full:ranks=4", {"planner": "rong"}, "did you mean 'ring'"),
-    ],
-)
-def test_names_are_looked_at_before_anything_is_compiled(
-    what: str, machine: str | None, more: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    def compiles(*given: Any) -> None:
-        raise AssertionError("compiles an engine for what is not there")
-
-    monkeypatch.setattr(fake_ground.Fake, "ready", compiles)
-    with pytest.raises(AntiphonError, match=re.escape(said)):
-        antiphon.measure.bench(what, machine, on="fake", **more)  # type: ignore[call-overload]
-    named = [word for key, value in more.items() for word in (f"--{key}", value)]
-    assert run(["bench", what, *([machine] if machine else []), *named, "--on", "fake"]) == 2
-    assert said in capfd.readouterr().err
-
-
 def test_a_wrong_element_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(fake_ground, "wrong", lambda wanted: 3 if wanted.in_place else 0)
     assert run(["bench", "allreduce", "full:ranks=4", "--on", "fake", "--planner", "ring", "-b", "8", "-e", "8"]) == 1
@@ -283,30 +252,6 @@ def by_steps(wanted: Wanted, library: float) -> tuple[float, float]:
     return ours, best * library
 
 
-def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch)
-    below, *entries, above = found.plan.entries
-    assert [entry.claims["planner"] for entry in entries] == ["direct", "halving-doubling", "ring"]
-    assert [entry.start for entry in entries] == [1000, 8000, 32_000]  # the middles of 4 and 16 KB, of 16 and 64 KB
-    greatest = 4_000_000
-    assert (below.start, below.stop, entries[-1].stop, above.stop) == (0, 1000, greatest + 1, None)
-    assert {one.claims["served_by"] for one in (below, above)} == {"library"}
-    assert not any({"seconds", "at", "measurements", "over_library"} & set(one.claims) for one in (below, above))
-    assert [entry.claims["measured"] for entry in found.plan.entries] == [False, True, True, True, False]
-    claims = entries[0].claims
-    assert claims["seconds"] == pytest.approx(0.6 * 4000 * 1e-9)
-    assert claims["reference_seconds"] == pytest.approx(2 * claims["seconds"])
-    assert [one["nbytes"] for one in claims["measurements"]] == [1000, 4000]
-    assert not any("served_by" in entry.claims for entry in entries)
-    assert found.complete
-    assert antiphon.verify(found.plan)
-    found.save(tmp_path / "table.json")
-    (read,) = plans_of(str(tmp_path / "table.json"))
-    assert read.entries[1].claims == claims
-    assert len(fake_ground.launches) == 1 + 3  # the winners raced the library again
-    assert all(row["tied"] == (row["over_best"] == 1) for row in found.rows[: fake_ground.launches[0]])
-
-
 @pytest.mark.parametrize("slow_launch", [1, 2, 3, 4])
 def test_a_plan_that_a_single_launch_favours_is_left_to_the_library(
     slow_launch: int, monkeypatch: pytest.MonkeyPatch
@@ -320,18 +265,6 @@ def test_a_plan_that_a_single_launch_favours_is_left_to_the_library(
     found = tuned(speed, monkeypatch, planners=("ring",), nbytes="16KB:64KB")
     assert [entry.claims.get("served_by") for entry in found.plan.entries] == ["library", "library", None, "library"]
     assert found.plan.entries[1].claims["over_library"] == pytest.approx(2.0)
-
-
-def test_where_the_library_is_as_fast_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tuned(lambda w: by_steps(w, 1.04 if w.nbytes > 50_000 else 1.06), monkeypatch)
-    entries = found.plan.entries[1:-1]
-    assert [entry.claims.get("served_by") for entry in entries] == [None, None, "library"]
-    assert entries[2].claims["planner"] == "ring"  # the best of ours is kept
-    from antiphon.runtimes.serve.book import make_book
-
-    pages = make_book([found.plan]).pages
-    assert [page.program for page in pages] == [-1, 0, 1, -1, -1]
-    assert [page.measured for page in pages] == [False, True, True, True, False]
 
 
 def test_between_a_size_of_ours_and_one_of_the_library_the_library_serves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,16 +331,6 @@ def test_what_was_not_measured_is_left_to_the_library(monkeypatch: pytest.Monkey
     (only,) = found.ranges
     assert (only["from"], only["to"], only["served_by"], only["measured"]) == (0, None, "library", False)
     assert "sizes that were not measured are left to the library" in measured_text(found)
-
-
-def test_one_size_measured_is_one_size_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its bytes in whole blocks are fewer than were asked for: 1001 bytes are 250 floats."""
-    found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch, nbytes="1001B")
-    assert [(one["from"], one["to"]) for one in found.ranges] == [(0, 1000), (1000, 1002), (1002, None)]
-    monkeypatch.setenv("COLUMNS", "140")
-    lines = [line.split() for line in measured_text(found).splitlines()]
-    assert ["0B", "1KB", "library", "-", "-", "-", "-", "-"] in lines
-    assert any(line[:2] == ["1KB", "1002B"] and line[3:5] == ["direct", "1001B"] for line in lines)
 
 
 def test_bits_are_the_same_also_where_nothing_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,22 +14,16 @@ from published import published
 from quick import in_turn
 
 import antiphon
-from antiphon.cli import run
-from antiphon.cli.tuning_text import tuning_text
-from antiphon.core.loads import claims
 from antiphon.core.reshape import degrade, keep
-from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build, hosts
 from antiphon.cost import Profile, predict, usual_model
-from antiphon.cost.nccl.accuracy import accuracy_note
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.library import library_here
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import Invalid, Unsupported
 from antiphon.select import Tuning, collective, plan, tune
 from antiphon.select.prices import ByLibrary
-from antiphon.select.replay import rests_on
 from antiphon.topologies import topology
 
 
@@ -56,21 +50,6 @@ def test_between_nodes_rings_do_not_wait_for_the_slowest_hop_at_every_step() -> 
     machine = "cluster:box=hgx-h100,boxes=2"
     barriers, path = seconds(machine, "ring", 1000), seconds(machine, "ring", 1000, "calls:by=critical-path")
     assert own(machine, 1000, "ring") * 0.9 < path < barriers
-
-
-@pytest.mark.parametrize(
-    ("machine", "told"), [("dgx-a100", ""), ("hgx-h100", "; several messages at once not calibrated")]
-)
-def test_the_same_data_to_several_at_once_takes_longer_than_to_one(machine: str, told: str) -> None:
-    """What MSCCL's leaderboard has of A100s; of others it is assumed, and the figure says so."""
-    rows = {
-        who: predict(plan("allreduce", machine, planner=who), 1024, model="calls")[0]
-        for who in ("ring", "direct", "colocated-ps", "recursive-doubling")
-    }
-    fan = {who: row["terms"]["fan"] for who, row in rows.items()}
-    assert fan["ring"] == fan["recursive-doubling"] == 0
-    assert fan["colocated-ps"] == 2 * fan["direct"] > 0  # all to all twice, and once
-    assert rows["direct"]["rests_on"] == rows["ring"]["rests_on"] + told
 
 
 def test_all_to_all_twice_is_what_msccl_took_for_it() -> None:
@@ -124,25 +103,6 @@ def test_what_goes_at_once_is_what_rows_say_one_by_one(planner: str) -> None:
         terms = calls(schedule, machine)(8).terms
         assert terms["messages"] == pytest.approx(messages * 5e-6)
         assert terms["fan"] == pytest.approx(fan * shipped_calls()["h100"].message)
-
-
-def test_loads_are_found_once_for_all_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the same on machines that differ in speeds: what is counted is the paths of all rows, looked for."""
-    asked = []
-
-    def counted(*args: Any) -> Any:
-        asked.append(args)
-        return resolve(*args)
-
-    monkeypatch.setattr("antiphon.core.loads.resolve", counted)
-    machine = topology("cluster:box=hgx-h100,boxes=2")
-    made = plan("allgather", machine, planner="kring").entries[0].schedule
-    for pieces in (1, 4):
-        schedule = replace(made, pieces=pieces, step=made.step.copy())
-        asked.clear()
-        calls(schedule, machine)(8)
-        claims(schedule, machine)
-        assert len(asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -239,25 +199,6 @@ def test_the_model_where_none_is_asked_for(machine: str, more: dict[str, Any], m
 # ---- every figure says what it rests on ----
 
 
-def test_predictions_of_plans_say_what_they_rest_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = antiphon.plan("allreduce", "hgx-h100", planner="ring")
-    path = tmp_path / "plan.json"
-    antiphon.save(plan, path)
-    told = {
-        model: antiphon.predict(plan, "1MB", model=model)[0]["rests_on"]
-        for model in ("alpha-beta", "calls", "calls:gpu=h100", "calls:gpu=b200")
-    }
-    assert told == {
-        "alpha-beta": "not calibrated", "calls": "calibrated by h100", "calls:gpu=h100": "calibrated by h100",
-        "calls:gpu=b200": "b200 not calibrated; GPUs taken for b200 as asked",
-    }  # fmt: skip
-    (row,) = antiphon.traces.simulate(plan, "1MB", profile=Profile(alpha={"nvlink": 1e-6}))
-    assert row["rests_on"] == "profile (unnamed)"
-    assert run(["predict", str(path), "--nbytes", "1MB"]) == 0
-    said = capsys.readouterr().out
-    assert "model: calls, calibrated by h100\n" in said
-
-
 @pytest.mark.parametrize(
     ("machine", "profile", "models", "told"),
     [
@@ -319,33 +260,6 @@ def test_a_trace_of_what_switches_reduce_is_by_another_model_and_the_figure_is_n
     assert "model critical-path" in (tmp_path / "trace.json").read_text()
 
 
-def test_what_calibrates_the_figures_is_said_in_short_and_explained() -> None:
-    found = tune("alltoall", "dgx-a100", nbytes=["1KB", "64MB"], model="calls", workers="none", planners="direct")
-    short = " ".join(tuning_text(found).split())
-    assert "in part calibrated by NCCL's times on A100, not by Antiphon's kernels" in short
-    assert found.rests_on("alltoall").endswith("sends not calibrated")
-    explained = " ".join(tuning_text(found, explain=True).split())
-    assert "calibrated by a100-ndv4" in explained
-    assert "median error of its times on machines held out of the fit: alltoall" in explained
-
-
-def test_how_near_the_figures_come_is_said_where_they_have_tables(tuned: Tuning) -> None:
-    assert accuracy_note(["allreduce"], 1)[2:] in " ".join(tuning_text(tuned, explain=True).split())
-
-
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ([], "no prices of ours"), (["not calibrated"], "not calibrated"), (["measured", "measured"], "measured"),
-        (["measured", "not calibrated"], "measured; partly not calibrated"),
-        (["not calibrated", "calibrated by h100", "calibrated by h100; sends not calibrated"],
-         "calibrated by h100; sends not calibrated; partly not calibrated"),
-    ],
-)  # fmt: skip
-def test_what_a_replay_rests_on(told: list[str], said: str) -> None:
-    assert rests_on(told) == said
-
-
 # ---- machines that are not all alike: nodes that differ, networks cut in two, switches of no host ----
 
 UNEVEN = keep(topology("cluster:box=hgx-h100,boxes=2"), range(12)).topology  # 8 ranks and 4
@@ -375,11 +289,6 @@ def test_a_group_takes_the_same_whatever_the_other_nodes_have(
         "allreduce", UNEVEN, nbytes="1MB", ranks=ranks, planners="ring", search=antiphon.Search(workers="none")
     )
     assert (found.model, found.ranges[0].speedup) == ("calls", pytest.approx(1, abs=0.1 if ranks[-1] < 8 else 0.7))
-
-
-def test_all_ranks_of_nodes_that_differ_are_priced_plainly() -> None:
-    (row,) = antiphon.predict(antiphon.plan("allreduce", UNEVEN, planner="ring"), "1MB")
-    assert (row["model"], row["rests_on"]) == ("alpha-beta", "not calibrated")
 
 
 def test_links_that_only_the_rest_of_the_machine_has_are_named() -> None:

@@ -13,7 +13,7 @@ from quick import examples, in_turn, some
 from small_plans import PORT, full, only, run_local, schedules, star
 
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.core.loads import claims, pipelined_steps, timeline
+from antiphon.core.loads import claims, pipelined_steps
 from antiphon.core.routes import switch_path
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -23,7 +23,7 @@ from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
 from antiphon.planners.rings.factors import joined_factors
 from antiphon.planners.rings.most_rings import most_rings
-from antiphon.planners.shared.groups import list_factorizations, nested_groups
+from antiphon.planners.shared.groups import list_factorizations
 from antiphon.planners.shared.routing import find_paths
 from antiphon.registry import table
 from antiphon.topologies import topology
@@ -148,34 +148,6 @@ def test_textbook_steps_and_bytes(row: tuple[str, str, str]) -> None:
         assert max(sent(schedule)) == most(P), P
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *((name, kind) for name, kind in CLAIMED if name in ("bruck", "pairwise", "recursive-doubling")),
-        *(("halving-doubling", kind) for kind in ("allgather", "reducescatter", "allreduce")),
-        *(("binomial-tree", kind) for kind in table("planner")["binomial-tree"].can.collectives),
-    ],
-)
-def test_one_partner_at_a_time(name: str, kind: str) -> None:
-    for P in (2, 5, 7, 8, 12, 16, 33):
-        schedule = only(name, star(P), kind)
-        messages = np.unique(np.stack([schedule.step, schedule.src, schedule.dst]), axis=1)
-        for ends in (1, 2):  # every rank sends to one at most, and receives from one at most
-            assert np.unique(messages[[0, ends]], axis=1, return_counts=True)[1].max() == 1
-
-
-@pytest.mark.parametrize("name", ["halving-doubling", "recursive-doubling"])
-def test_powers_of_two_gather_all_in_log2_steps(name: str) -> None:
-    for P in range(2, 34):
-        schedule = only(name, star(P), "allgather")
-        assert pipelined_steps(schedule) == sum(core(P))
-        if not core(P)[1]:
-            assert set(sent(schedule)) == {part(P)}
-        apart = [int(d) for d in np.abs(schedule.src - schedule.dst)[schedule.step == 0]]
-        if P in (8, 16, 32):  # recursive doubling begins with neighbours, halving-doubling far away
-            assert set(apart) == {1 if name == "recursive-doubling" else P // 2}
-
-
 @pytest.mark.parametrize("P", in_turn([2, 7, 12, 24, 32], 3))
 def test_hierarchical_servers_take_two_steps_a_level(P: int) -> None:
     plans = list(schedules("hierarchical-ps", star(P), Collective("allreduce", P)))
@@ -199,32 +171,6 @@ def test_hierarchical_rings(fans: list[int], P: int) -> None:
         assert set(sent(schedule)) == {2 * part(P)}
         chain = only("hierarchical-ring", star(P), "broadcast", fanins=told, directions=directions, pieces=10)
         assert pipelined_steps(chain) == hops + 9
-
-
-def test_hierarchical_rings_follow_the_places_and_the_links() -> None:
-    quads = only("hierarchical-ring", topology("dgx1v"), "allreduce")
-    assert quads.provenance["options"]["fanins"] == "4x2"
-    early = quads.step < 3
-    assert np.array_equal(quads.src[early] // 4, quads.dst[early] // 4)
-    pairs = [(4 * r + c, 4 * r + (c + 1) % 4) for r in range(3) for c in range(4)]
-    pairs += [(4 * r + c, 4 * ((r + 1) % 3) + c) for r in range(3) for c in range(4)]
-    torus = build("torus", 12, both_ways(pairs, PORT))  # nothing but its links tells that it is one
-    assert only("hierarchical-ring", torus, "allgather").provenance["options"]["fanins"] == "4x3"
-    mixed = [f"host{h}/gpu{g}" for g in range(3) for h in range(2)]  # ranks dealt out over the hosts
-    dealt = build("dealt", 6, both_ways([(i, 6) for i in range(6)], PORT), switches=1, places=[*mixed, "switch"])
-    options = only("hierarchical-ring", dealt, "allgather").provenance["options"]
-    assert (options["fanins"], options["order"]) == ("3x2", "0,2,4,1,3,5")
-
-
-def test_levels_that_places_show() -> None:
-    def groups(*places: str) -> tuple[list[int], list[int]]:
-        machine = build("placed", len(places), both_ways([(0, 1)], PORT), places=places)
-        return nested_groups(machine, range(len(places)))
-
-    assert groups("a/x", "a/y", "b/x", "b/y", "c/x", "c/y") == ([2, 3], [0, 1, 2, 3, 4, 5])
-    assert groups("r0/a/x", "r0/a/y", "r1/b/x", "r1/b/y") == ([2, 2], [0, 1, 2, 3])  # racks of one host each
-    assert groups("a/x", "a/y", "b/x") == ([3], [0, 1, 2])  # hosts of different size show no level
-    assert groups("rank0", "rank1") == ([2], [0, 1])
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 11, 16])
@@ -255,17 +201,6 @@ def test_nccl_on_the_dgx1_as_in_sccl_table_3(
     machine = topology(spec)
     told = claims(only("multi-ring", machine, kind, **options), machine)
     assert (told["chunks"], told["steps"], told["rounds"]) == figures
-
-
-def test_the_rings_of_the_dgx1_are_one_double_and_one_single_set() -> None:
-    machine = topology("dgx1v")
-    rings = only("multi-ring", machine, "allgather").provenance["found"]["rings"]
-    width = {
-        (int(a), int(b)): int(machine.bandwidth(i) / machine.unit)
-        for i, (a, b) in enumerate(zip(machine.link_src, machine.link_dst, strict=True))
-    }
-    kinds = sorted(tuple({width[pair] for pair in hops(ring)}) for ring in rings)
-    assert kinds == [(1,), (1,), (2,), (2,), (2,), (2,)]
 
 
 def hops(ring: str) -> list[tuple[int, int]]:
@@ -366,33 +301,6 @@ def test_as_many_rings_as_there_are(data: st.DataObject, size: int, alike: bool)
         assert len(cycles) == most
 
 
-def test_rings_over_switches_use_every_way_out_of_a_host() -> None:
-    """Two hosts of four ranks, each with its own port into the network and a fast switch inside."""
-    fast = LinkType("nvlink", Fraction(10**11))
-    links = both_ways([(i, 8 + i // 4) for i in range(8)], fast) + both_ways([(i, 10) for i in range(8)], PORT)
-    places = [f"host{i // 4}/gpu{i % 4}" for i in range(8)] + ["host0/switch", "host1/switch", "fabric"]
-    machine = build("two hosts", 8, links, switches=3, places=places)
-    schedule = only("multi-ring", machine, "allgather")
-    verify(schedule, machine).or_raise()
-    assert schedule.provenance["options"]["rings"] == 4
-    first = [ring.split(",") for ring in schedule.provenance["found"]["rings"]]
-    assert all(int(ring[3]) % 4 == int(ring[4]) % 4 for ring in first)  # out of host 0 and into host 1 on one rail
-    ports = {i for i in schedule.routes.links.tolist() if machine.types[machine.link_type[i]] == PORT}
-    assert len(ports) == 16  # every port, out and in
-    alone = only("multi-ring", machine, "allgather", rings=1)
-    assert timeline(alone, machine).total == 4 * timeline(schedule, machine).total
-
-
-def test_rings_refuse_clearly() -> None:
-    line = build("line", 3, both_ways([(0, 1), (1, 2)], PORT))
-    with pytest.raises(Unsupported, match="no cycle of direct links"):
-        only("multi-ring", line, "allgather")
-    with pytest.raises(Invalid, match="option rings"):
-        only("multi-ring", full(4), "allgather", rings=0)
-    with pytest.raises(Unsupported, match="no factorisation"):
-        only("hierarchical-ring", line, "allgather")
-
-
 # --- routes ---------------------------------------------------------------------------------------------------------
 
 
@@ -442,24 +350,7 @@ def test_routes_spread_over_the_spines() -> None:
         assert np.bincount(found.table.links).max() == 1
 
 
-def test_planes_of_switches_are_all_in_use() -> None:
-    planes = build("planes", 4, both_ways([(i, 4 + plane) for i in range(4) for plane in range(3)], PORT), switches=3)
-    for name, kind in (("binomial-tree", "broadcast"), ("ring", "allgather"), ("direct", "alltoall")):
-        schedule = only(name, planes, kind)
-        verify(schedule, planes).or_raise()
-        single = only(name, star(4), kind)
-        assert timeline(single, star(4)).total == 3 * timeline(schedule, planes).total
-        assert pipelined_steps(single) == pipelined_steps(schedule)
-
-
 # --- refusals and provenance ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "kind"), [pair for pair in CLAIMED if pair[0] not in ("ring", "multi-ring")])
-def test_what_nothing_joins_is_refused_by_name(name: str, kind: str) -> None:
-    line = build("line", 7, both_ways([(i, i + 1) for i in range(6)], PORT))
-    with pytest.raises(Unsupported, match=f"planner {name}: .*(no link or path|no factorisation).*use planner"):
-        list(schedules(name, line, Collective(kind, 7)))
 
 
 WIDE = ("allgather", "reducescatter", "allreduce")  # where rows are at least the square of ranks
@@ -497,26 +388,6 @@ def test_options_are_checked() -> None:
     ]:  # fmt: skip
         with pytest.raises(Invalid, match=says):
             list(schedules(name, star(6), Collective("allreduce", 6), **options))
-
-
-@pytest.mark.parametrize(("name", "kind"), in_turn(CLAIMED, 6))
-def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> None:
-    wanted = Collective(kind, 6)
-    for options in table("planner")[name].can.sweep:
-        for schedule in schedules(name, star(6), wanted, **options):
-            told = schedule.provenance
-            assert told["planner"] == name
-            assert only(name, star(6), wanted, **told["options"]).same_as(schedule)
-
-
-def test_the_order_of_ranks_can_be_given() -> None:
-    order = [3, 1, 4, 0, 5, 2]
-    for name, kind in CLAIMED:
-        if "order" in table("planner")[name].options:
-            for schedule in schedules(name, star(6), Collective(kind, 6), order=",".join(map(str, order))):
-                verify(schedule, star(6)).or_raise()
-    chain = only("ring", star(6), "broadcast", order=order, directions=1, pieces=1)
-    assert (chain.src[:2].tolist(), chain.dst[:2].tolist()) == ([0, 5], [5, 2])
 
 
 def test_shared_limits_count_when_rings_are_chosen() -> None:

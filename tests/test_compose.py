@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,17 +19,16 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
-from antiphon.core.reshape import degrade, relabel, reverse
+from antiphon.core.reshape import degrade
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Ability, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.compose.inside import GroupPlanner, usual_planners
 from antiphon.planners.compose.splits import parse_split
-from antiphon.planners.compose.stages import KINDS, StagePlanner, broadcast_variants, stage_collective
+from antiphon.planners.compose.stages import KINDS, stage_collective
 from antiphon.planners.shared import end_sizes
 from antiphon.planners.shared.end_sizes import Pipeline
-from antiphon.planners.shared.groups import reverse_parts
 from antiphon.planners.shared.pipelining import find_least
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
@@ -73,15 +72,6 @@ def test_groups_alike_are_planned_once_and_others_apart() -> None:
         )
         == 2
     )
-
-
-def test_a_box_keeps_to_the_links_that_nobody_else_needs() -> None:
-    machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
-    (box,) = GroupPlanner(Request(machine, Collective("allgather", 16)), usual_planners()).classify_groups(
-        np.arange(8)[None]
-    )
-    kinds = {machine.types[machine.link_type[link]].kind for link in box.links[0].tolist()}
-    assert kinds == {"nvlink"}
 
 
 def test_in_large_groups_planners_that_search_are_asked_where_no_other_has_a_plan(
@@ -191,72 +181,10 @@ def test_whole_levels_may_be_few(levels: int) -> None:
     assert sum(schedule.chunks.part(chunk) for chunk in schedule.chunk.tolist()) == {1: 14, 2: 16, 3: 24}[levels]
 
 
-def test_shares_of_unequal_dimensions_even_out_their_loads() -> None:
-    machine = antiphon.topology("torus:dims=4x8")
-    assert 1 <= rate(best("allgather", machine, best="rate"), machine) < 1.02
-
-
 @pytest.mark.parametrize("fabric", in_turn([pytest.param("switch", marks=pytest.mark.slow), "rail", "fat-tree"]))
 def test_clusters_are_at_the_bound_in_fine_pieces(fabric: str) -> None:
     machine = antiphon.topology(f"cluster:box=dgx-a100,boxes=2,fabric={fabric}")
     assert rate(best("allreduce", machine, best="rate"), machine) <= 1.01
-
-
-@pytest.mark.parametrize(("groups", "root"), in_turn([("3+4", 0), ("3+4", 5), ("2+1+3", 5), ("4x2", 6)], 3))
-@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
-def test_every_way_from_a_root_is_right_both_ways(kind: str, groups: str, root: int) -> None:
-    """Its group scatters, broadcasts, or deals out all to the others."""
-    size = {"3+4": 7, "2+1+3": 6, "4x2": 8}[groups]
-    machine, spread = antiphon.topology(f"star:ranks={size}"), wanted("broadcast", size, root)
-    inside = GroupPlanner(Request(machine if kind == "broadcast" else reverse(machine), spread), ("direct", "ring"))
-    split = parse_split(groups, range(size))
-    ways = list(broadcast_variants(spread, split, StagePlanner(spread, split, inside, "rate")))
-    assert len(ways) == 3
-    for one in ways:
-        way = one if kind == "broadcast" else replace(one, placements=tuple(reverse_parts(one.placements)))
-        assert not verify(way.schedule(wanted(kind, size, root)), machine).fault
-
-
-@pytest.mark.parametrize("kind", in_turn(["broadcast", "reduce"]))
-def test_all_leaves_the_root_once(kind: str) -> None:
-    """A plan of few steps with the rate of the bound; smaller parts at both ends bring it nearer for a size."""
-    machine = antiphon.topology("cluster:box=dgx-a100,boxes=3")
-    request = Request(machine, wanted(kind, 24, 9), nbytes=10**9)
-    (made,) = compose(request, inside="direct")
-    (equal,) = compose(request, inside="direct", ends=0)
-    assert not verify(made, machine).fault
-    assert rate(made, machine) == rate(equal, machine) == 1.0
-    assert made.provenance["options"]["ends"] == 2
-    price = [alpha_beta(one, machine)(10**9).seconds for one in (made, equal)]
-    assert price[0] <= 1.045 * 5e-3
-    assert price[0] < 0.995 * price[1]
-
-
-@pytest.mark.parametrize(
-    ("spec", "kind"),
-    in_turn(
-        [("cluster:box=dgx-a100,boxes=2", "broadcast"), ("torus:dims=3x4", "allgather"), ("star:ranks=9", "allreduce")],
-        3,
-    ),
-)
-def test_ends_are_told_as_they_are_laid(spec: str, kind: str) -> None:
-    """Times are those of the model, none is greater with more parts, and the middle keeps its pieces."""
-    machine = antiphon.topology(spec)
-    options = {"groups": "3x3"} if spec.startswith("star") else {}
-    (plain,) = compose(Request(machine, wanted(kind, machine.ranks), nbytes=10**8), pieces=1, ends=0, **options)
-    line = Pipeline(plain, machine)
-    for pieces in (1, 2, 7, 40):
-        times = []
-        for ends in (0, 1, 3):
-            made, sizes = line.to_schedule(line.best_sizes(pieces, ends))
-            assert not verify(made, machine).fault
-            assert int(np.max(made.pieces)) == (pieces if sizes.middle else 1)
-            seconds = alpha_beta(made, machine)
-            assert seconds(10**8).seconds == pytest.approx(sizes.seconds(10**8), rel=1e-9)
-            assert seconds(0).seconds == pytest.approx(sizes.latency, rel=1e-9)
-            times.append(sizes.time)
-        assert sorted(times, reverse=True) == times
-        assert times[2] < times[0] or pieces == 1 or spec.startswith("star")  # there no step waits
 
 
 def test_parts_at_the_ends_that_are_given_are_had_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,21 +219,6 @@ def test_the_number_that_takes_least_is_found_in_few_tries(dip: int) -> None:
     found = find_least(seconds, 2**18)
     assert len(tried) == len(set(tried)) < 40  # none is tried twice
     assert seconds(found) <= seconds(min(dip, 2**18)) * 1.005
-
-
-def test_wide_links_show_groups_where_no_places_do() -> None:
-    islands = [pair for low in (0, 4) for pair in combinations(range(low, low + 4), 2)]
-    across = [(rank, rank + 4) for rank in range(4)]
-    machine = build("islands", 8, [*both_ways(islands, FAST), *both_ways(across, SLOW)])
-    assert best("allgather", machine).provenance["options"]["groups"] == "2*4"
-
-
-def test_numbers_that_show_nothing_do_not_matter() -> None:
-    """Ranks of a cluster renumbered: places tell what is near."""
-    machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
-    order = np.random.default_rng(5).permutation(16)
-    mixed = relabel(machine, [*order, *range(16, machine.nodes)])
-    assert rate(best("allgather", mixed, best="rate"), mixed) <= 1.01
 
 
 @pytest.mark.parametrize(
@@ -424,12 +337,3 @@ def test_large_machines_are_near_the_bound() -> None:
         assert limit.bytes_per_second is not None
         seconds = alpha_beta(made, machine)(nbytes).seconds
         assert seconds * float(limit.bytes_per_second) / nbytes <= most
-
-
-def test_the_halves_of_a_broadcast_are_counted_and_only_made_where_none_met_the_bound() -> None:
-    for spec, planned in (("torus:dims=2x3", 3), ("full:ranks=2", 1)):
-        machine = antiphon.topology(spec)
-        target = Collective("broadcast", machine.ranks, roots=(0,))
-        made = GroupPlanner(Request(machine, target), ("trees", "relay", "direct"))
-        made.plans_for(machine, target)
-        assert made.tried == planned

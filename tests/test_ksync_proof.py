@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quick import examples, in_turn
+from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.ksync import cnf
@@ -64,17 +64,6 @@ def solved(clauses: Sequence[Sequence[int]]) -> bool:
 # ---- the points of the torus ----
 
 
-@pytest.mark.parametrize(("parts", "rounds"), in_turn(TORUS, 6))
-def test_torus_ordered(parts: int, rounds: int) -> None:
-    found = proved(parts, rounds, True)
-    text = json.dumps(found.as_json())
-    assert len(text) < 50_000
-    read = Refutation.of_json(json.loads(text))
-    assert read == found
-    assert (read.parts, read.steps, read.rounds, read.split) == (parts, 4, rounds, None)
-    check_refutation(torus(), read)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("parts", "rounds"), TORUS)
 def test_torus_plain(parts: int, rounds: int) -> None:
@@ -83,19 +72,8 @@ def test_torus_plain(parts: int, rounds: int) -> None:
     check_refutation(torus(), found)
 
 
-def test_torus_with_an_algorithm() -> None:
-    assert find_refutation(torus(), Question(8, 4, 7, ordered=True), Effort())[0] is None
-
-
 def test_effort_spent() -> None:
     assert find_refutation(torus(), Question(12, 4, 8), Effort(conflicts=50))[0] is None
-
-
-def test_too_few_steps() -> None:
-    found = find_refutation(torus(), Question(1, 3, 30), Effort())[0]
-    assert found is not None
-    assert len(found.proof) < 30
-    check_refutation(torus(), found)
 
 
 def test_given_split() -> None:
@@ -509,13 +487,3 @@ def test_clauses_agree_with_the_engine() -> None:
             solved(build_formula(instance, Question(parts, steps, rounds, None, bool(seed % 2))).clauses) == engine
         ), seed
     assert seen == {True, False}
-
-
-def test_path_that_loads_a_limit_twice() -> None:
-    """Through a switch under one limit of 1: a chunk takes two rounds."""
-    link = LinkType("link", Fraction(1))
-    where = build("hub", 2, [(0, 2, link), (2, 1, link)], switches=1, limits=[SharedLimit("bus", (0, 1), Fraction(1))])
-    instance = instance_of(where, Collective("broadcast", 2, roots=(0,)))
-    assert not solved(build_formula(instance, Question(1, 1, 1)).clauses)
-    assert solved(build_formula(instance, Question(1, 1, 2)).clauses)
-    assert not solved(build_formula(instance, Question(2, 1, 3)).clauses)

@@ -5,8 +5,6 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,18 +22,14 @@ from loggp_build import (
     hosts_of,
     placed,
     simulation,
-    topology_of,
 )
 from loggp_plain import Message
-from quick import examples, in_turn
+from quick import examples
 from small_plans import only
 
 from antiphon.core.collective import Collective
-from antiphon.core.messages import Messages, paths, seconds_per_byte
 from antiphon.core.schedule import Schedule, cut
-from antiphon.core.topology import Topology
-from antiphon.cost import Level, LogGP, Profile, load_profile, prepare, save_profile, simulate
-from antiphon.cost.figures import FIGURES
+from antiphon.cost import Level, LogGP, Profile, prepare
 from antiphon.cost.loggp.forms import kring, recmult
 from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.cost.loggp.run import Simulation
@@ -112,21 +106,6 @@ def test_the_gap_binds_as_the_form_says(fidelity: str) -> None:
         assert found > recmult(p, k, m, level, gap=False)
 
 
-@pytest.mark.parametrize(("kind", "planner"), [
-    ("allgather", "ring"), ("alltoall", "pairwise"), ("allgather", "recmult"), ("allgather", "bruck"),
-    ("broadcast", "binomial-tree"),
-])  # fmt: skip
-def test_the_fast_pass_is_the_simulation(kind: str, planner: str) -> None:
-    """Without a log and without limits one pass over messages by step gives what following every event gives."""
-    here = delta(3)
-    made = loggp(only(planner, here, kind), here, profile=Profile(loggp=figures(random.Random(5))), contention="off")
-    assert isinstance(made, Simulation)
-    for nbytes in (0, 1, 700, 123_457):
-        fast, slow = made.run(nbytes, record=False), made.run(nbytes)
-        assert fast.seconds == slow.seconds
-        assert np.isclose(slow.log.done[fast.last], slow.seconds, rtol=1e-12)
-
-
 def test_the_fast_pass_on_random_schedules() -> None:
     for seed in range(40):
         one = random_case(seed)
@@ -138,43 +117,11 @@ def test_the_fast_pass_on_random_schedules() -> None:
 
 # ---- what must hold ----
 
-REGULAR = [("allgather", "ring", {}), ("allreduce", "ring", {}), ("allgather", "kring", {"k": 4}),
-           ("allreduce", "kring", {"k": 2}), ("allgather", "recmult", {"k": 4}),
-           ("allreduce", "recmult", {"k": 2})]  # fmt: skip
-STEADY = [
-    *[(kind, "kring", k, delta(nodes)) for kind in ("allgather", "allreduce") for k in (2, 4) for nodes in (3, 4)],
-    *[(kind, "ring", None, hosts_of(12, per_host)) for kind in ("allgather", "allreduce") for per_host in (1, 12)],
-    *[(kind, "recmult", k, hosts_of(16, per_host)) for kind, k in (("allgather", 4), ("allreduce", 2))
-      for per_host in (1, 16)],
-]  # fmt: skip
-TWO_LEVELS = LogGP((Level("host", L=10, o_s=5, o_r=6, g=8, G=1, gamma=1),
-                    Level("", L=100, o_s=5, o_r=6, g=8, G=10, gamma=1)), packet=8)  # fmt: skip
-
 
 def slower(given_: LogGP, name: str, *factors: float) -> LogGP:
     scaled = [tuple(f * v for v in getattr(level, name)) for f, level in zip(factors, given_.levels, strict=True)]
     levels = (replace(level, **{name: values}) for level, values in zip(given_.levels, scaled, strict=True))
     return replace(given_, levels=tuple(levels))
-
-
-@pytest.mark.parametrize("fidelity", in_turn(FIDELITIES, 3))
-@pytest.mark.parametrize(("kind", "planner", "k", "here"), in_turn(STEADY, 3))
-def test_slower_figures_and_fewer_ports_take_longer(
-    kind: str, planner: str, k: int | None, here: Topology, fidelity: str
-) -> None:
-    """Where all ranks do the same at the same time. It is no law: see the anomalies."""
-    made = only(planner, here, kind, **({"k": k} if k else {}))
-
-    def seconds(given_: LogGP) -> float:
-        return loggp(made, here, profile=Profile(loggp=given_), fidelity=fidelity)(here.ranks * 21).seconds
-
-    at_first = seconds(TWO_LEVELS)
-    for name in FIGURES:
-        for factors in ((3, 1), (1, 3), (3, 3)):
-            assert seconds(slower(TWO_LEVELS, name, *factors)) >= at_first * (1 - 1e-12), (name, factors)
-    for name in ("device_radix", "node_radix"):
-        found = [seconds(replace(TWO_LEVELS, **{name: radix})) for radix in (1, 2, 3, 4, None)]
-        assert all(b <= a * (1 + 1e-12) for a, b in pairwise(found)), (name, found)
 
 
 ALIKE = LogGP((Level("host", L=10, o_s=5, o_r=6, g=8, G=1), Level("", L=100, o_s=5, o_r=6, g=8, G=10)), packet=4)
@@ -201,73 +148,10 @@ def test_a_known_anomaly_of_ports() -> None:
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
-def test_a_trace_shows_every_message(fidelity: str) -> None:
-    made = plan("allgather", delta(2), planner="kring")
-    row, trace = simulate(made, "1MB", model=f"loggp:fidelity={fidelity}", profile=DELTA, trace=True)
-    assert trace is not None
-    events = json.loads(trace)["traceEvents"]
-    sent, received = ([e for e in events if e.get("cat") == kind] for kind in ("send", "receive"))
-    rows = {(int(s), int(a), int(b)) for s, a, b in zip(*(getattr(made.at(10**6).schedule, c).tolist()
-            for c in ("step", "src", "dst")), strict=True)}  # fmt: skip
-    told = {(e["args"]["step"], e["args"]["src"], e["args"]["dst"]) for e in sent}
-    assert told == rows
-    assert len(sent) == len(received) == len(rows)
-    assert np.isclose(max(e["ts"] + e["dur"] for e in received), row["seconds"] * 1e6, atol=1e-3)
-    assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in sent)
-
-
-@pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_the_bottleneck_is_the_end_that_lacks_ports(fidelity: str) -> None:
     for kind, end in (("scatter", "rank 0: sends to more"), ("gather", "rank 0: receives from more")):
         made, model = plan(kind, delta(2), planner="direct"), f"loggp:fidelity={fidelity},device_radix=1"
         assert prepare(model, made.at(8).schedule, made.topology, profile=DELTA)(8).bottleneck.startswith(end)
-
-
-@pytest.mark.parametrize("order", ["rounds", "streams", "data"])
-@pytest.mark.parametrize("fidelity", FIDELITIES)
-def test_terms_are_the_seconds(order: str, fidelity: str) -> None:
-    here = delta(4)
-    for kind, planner, options in REGULAR:
-        made = loggp(only(planner, here, kind, **options), here, profile=DELTA, order=order, fidelity=fidelity)
-        for nbytes in (0, 100, 10**6):
-            found = made(nbytes)
-            assert np.isclose(sum(found.terms.values()), found.seconds, rtol=1e-9)
-            assert min(found.terms.values()) >= 0
-            assert found.bottleneck
-
-
-def test_without_figures_the_topology_has_them() -> None:
-    """Latency and bandwidth of the routes; never below what the busiest link takes."""
-    here = topology_of("star:ranks=4")
-    made = only("direct", here, "broadcast")
-    found = loggp(made, here)(10**9)
-    load = 3 * 10**9 / float(here.bandwidth(0))
-    assert found.seconds >= load * (1 - 1e-9)
-    wide = loggp(made, here, device_radix="none")(10**9)
-    assert np.isclose(wide.seconds, load)
-    assert "busiest link" in wide.terms
-    assert wide.note
-
-
-def test_levels_of_routes_are_those_of_the_messages_on_random_machines() -> None:
-    """Of every message the latency and the slowest link or limit; of all together the busiest one."""
-    for seed in range(40):
-        one = random_case(seed)
-        simulated = loggp(one.schedule, one.topology)
-        assert isinstance(simulated, Simulation)
-        work = simulated.work
-        assert isinstance(work.sent, Messages)
-        uses = paths(work.sent, one.topology)
-        slowness, load = seconds_per_byte(one.topology), np.zeros(uses.resources)
-        slowest = np.zeros(len(uses.messages))
-        np.maximum.at(slowest, uses.use_message, slowness[uses.use_resource])
-        np.add.at(load, uses.use_resource, uses.use_cost())
-        level = work.level[work.cost_class]
-        assert ((level < 0) == (uses.messages.src == uses.messages.dst)).all()
-        real = level >= 0
-        assert work.latency[level[real]].tolist() == uses.alpha[real].tolist()
-        assert work.per_byte[level[real]].tolist() == slowest[real].tolist()
-        assert np.isclose(work.capacity, load.max(initial=0), rtol=1e-12)
 
 
 WRONG = [
@@ -318,13 +202,6 @@ def test_wrong_wishes() -> None:
         simulate_graph(few, here, profile=Profile())
     with pytest.raises(Invalid, match="messages among 16 ranks"):
         simulate_graph(graph(16, [Message(0, 1, 1)]), here, profile=DELTA)
-
-
-def test_profiles_are_kept(tmp_path: Path) -> None:
-    for number in range(20):
-        one = Profile("some", loggp=figures(random.Random(number), whole=number % 2 == 0))
-        save_profile(one, tmp_path / "p.json")
-        assert load_profile(tmp_path / "p.json") == one
 
 
 # ---- small and great ----

@@ -12,7 +12,7 @@ from entries import loggp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
-from small_plans import PORT, only, run_local, schedules, star
+from small_plans import PORT, only, run_local, star
 
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.loads import pipelined_steps
@@ -20,11 +20,9 @@ from antiphon.core.schedule import Local, Schedule
 from antiphon.core.topology import Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.radix.lanes import divisor_near_root
-from antiphon.planners.radix.mixed import core_of, factors_up_to, power_below
+from antiphon.planners.radix.mixed import core_of, factors_up_to
 from antiphon.planners.radix.permrecmult import layout
 from antiphon.registry import table
-from antiphon.topologies import topology
 
 NAMES = ("kring", "recmult", "permrecmult")
 # what else than k there is to verify, by collective
@@ -92,23 +90,6 @@ def messages(schedule: Schedule) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
     return found
 
 
-@pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (64, 4), (64, 8), (12, 3), (12, 12), (7, 1), (10, 5), (8, 2)])
-def test_kring_takes_the_steps_of_a_ring(P: int, k: int) -> None:
-    schedule = only("kring", star(P), "allgather", k=k)
-    found, rows = messages(schedule)
-    assert schedule.steps == P - 1
-    assert set(rows.tolist()) == {1}
-    step, src, dst = found
-    between = src // k != dst // k
-    assert set(step[between].tolist()) == set(range(P // k - 1))  # p/k - 1 rounds between groups, then p - p/k
-    assert np.array_equal(dst[between], (src[between] + k) % P)
-    assert np.array_equal(dst[~between], src[~between] // k * k + (src[~between] + 1) % k)
-    for column in (src, dst):  # everyone sends one and receives one in every round
-        assert set(np.bincount(step * P + column).tolist()) == {1}
-    assert only("kring", star(P), "reducescatter", k=k).steps == P - 1
-    assert only("kring", star(P), "allreduce", k=k).steps == 2 * (P - 1)
-
-
 def test_kring_of_figure_2() -> None:
     """Nine devices, k = 3: what rank 4 receives, round by round."""
     schedule = only("kring", star(9), "allgather", k=3)
@@ -129,11 +110,6 @@ def test_kring_overlapped(P: int, k: int) -> None:
     assert np.bincount(step[~between] * P + src[~between]).max(initial=0) <= 1
 
 
-@pytest.mark.parametrize("k", [1, 8, 99])
-def test_kring_with_one_group_or_none_is_the_ring(k: int) -> None:
-    assert only("kring", star(8), "allgather", k=k).same_as(only("ring", star(8), "allgather", directions=1))
-
-
 def test_kring_broadcasts_along_leaders_first() -> None:
     wanted = Collective("broadcast", 11, roots=(5,))
     schedule = only("kring", star(11), wanted, groups="4+4+3", pieces=1)
@@ -143,30 +119,6 @@ def test_kring_broadcasts_along_leaders_first() -> None:
     assert set(leaders) <= set(zip(schedule.src[between].tolist(), schedule.dst[between].tolist(), strict=True))
     assert pipelined_steps(only("kring", star(11), wanted, groups="4+4+3")) == 5 + 31
     assert only("kring", star(11), Collective("reduce", 11), k=4, pieces=1).steps == 5
-
-
-@pytest.mark.parametrize(("P", "k"), [(16, 2), (64, 4), (64, 8), (81, 3), (125, 5), (9, 3), (7, 7)])
-def test_recursive_multiplying_takes_log_k_rounds(P: int, k: int) -> None:
-    rounds = power_below(P, k)
-    assert k**rounds == P
-    for name, kind in product(("recmult", "permrecmult"), ("allgather", "reducescatter", "allreduce")):
-        schedule = only(name, star(P), kind, k=k)
-        assert schedule.steps == rounds
-        (step, src, dst), rows = messages(schedule)
-        for column in (src, dst):
-            assert set(np.bincount(step * P + column).tolist()) == {k - 1}
-        if kind == "reducescatter":
-            step = rounds - 1 - step
-        near = name == "recmult"
-        away = (src - dst) % P
-        for r in range(1, rounds + 1):
-            distance = k ** (r - 1) if near else P // k**r
-            apart = {j * distance % P for j in range(1 - k, k) if j}
-            assert set(away[step == r - 1].tolist()) <= apart
-            size = 1 if kind == "allreduce" else k ** (r - 1)
-            assert set(rows[step == r - 1].tolist()) == {size}
-    assert only("recmult", star(P), "broadcast", k=k).steps == rounds
-    assert only("recmult", star(P), "allreduce", k=k, large=True).steps == 2 * rounds
 
 
 @pytest.mark.parametrize("kind", ["allgather", "allreduce"])
@@ -193,16 +145,6 @@ def test_those_who_fold_hang_on_neighbours_evenly(ranks: int, data: st.DataObjec
     assert sorted([*core.seat.tolist(), *core.extra.tolist()]) == list(range(ranks))
     assert core.count.max() - core.count.min() <= 1
     assert np.all((core.partner > core.extra) & (core.partner - core.extra < core.count.max()))
-
-
-def test_folding_costs_two_rounds() -> None:
-    for P, k in ((14, 4), (23, 4), (11, 3), (29, 7)):
-        core = power_below(P, k)
-        for name, kind in product(("recmult", "permrecmult"), ("allgather", "reducescatter", "allreduce")):
-            assert only(name, star(P), kind, k=k).steps == core + 2
-        assert only("permrecmult", star(P), "allgather", k=k, by="exchange").steps == core + 2  # they exchange once
-        levels = math.ceil(math.log(P, k))
-        assert only("recmult", star(P), "broadcast", k=k).steps == levels  # a tree needs no folding
 
 
 # --- what is a run of memory ----------------------------------------------------------------------------------------
@@ -309,51 +251,7 @@ def test_large_allreduces_send_runs_of_the_vector(name: str, P: int, k: int) -> 
             assert is_run(np.sort(schedule.chunks.offset[parts]) // schedule.chunks.share[0])
 
 
-@pytest.mark.parametrize(("P", "k"), [(9, 3), (16, 4), (12, 4), (64, 8)])
-def test_recursive_multiplying_needs_no_permutation(P: int, k: int) -> None:
-    schedule = only("recmult", star(P), "allgather", k=k)
-    assert all(is_run(blocks) for _, _, _, blocks in parcels(schedule))
-    assert schedule.local == ()
-
-
 # --- groups ---------------------------------------------------------------------------------------------------------
-
-
-def hosted(*hosts: int) -> Topology:
-    """A machine of hosts with so many ranks each."""
-    places = [f"host{h}/gpu{i}" for h, many in enumerate(hosts) for i in range(many)]
-    ranks = len(places)
-    links = both_ways([(i, ranks) for i in range(ranks)], PORT)
-    return build("hosts", ranks, links, switches=1, places=[*places, "switch"])
-
-
-def test_groups_are_hosts_unless_told_otherwise() -> None:
-    def groups(machine: Topology, **options: Any) -> str:
-        schedule = only("kring", machine, "allgather", **options)
-        assert verify(schedule, machine).ok
-        return schedule.provenance["found"]["groups"]
-
-    assert groups(topology("delta:nodes=3")) == "3*4"
-    assert groups(topology("cluster:box=dgx1v,boxes=2")) == "2*8"
-    assert groups(topology("dgx1v")) == "2*4"  # one host: its quads
-    assert groups(hosted(3, 5, 2)) == "3+5+2"
-    assert groups(hosted(3, 5, 2), k=4) == "2*4+2"
-    assert groups(hosted(3, 5, 2), groups=[1, 9]) == "1+9"
-    assert groups(hosted(2, 2), order="0,2,1,3") == "4*1"  # no two of a host side by side
-    assert groups(hosted(2, 2), order="1,0,3,2") == "2*2"
-    assert (groups(star(12)), groups(star(7)), groups(star(16)), groups(star(8))) == ("3*4", "7", "4*4", "2*4")
-    assert divisor_near_root(36) == 6
-
-
-def test_ranks_dealt_out_over_hosts_are_brought_together() -> None:
-    places = [f"host{i % 3}/gpu{i // 3}" for i in range(9)]
-    machine = build("dealt", 9, both_ways([(i, 9) for i in range(9)], PORT), switches=1, places=[*places, "switch"])
-    for name, options in (("kring", {}), ("kring", {"k": 3}), ("permrecmult", {"k": 3})):
-        schedule = only(name, machine, "allgather", **options)
-        assert schedule.provenance["options"]["order"] == "0,3,6,1,4,7,2,5,8"
-        last = schedule.step == schedule.steps - 1
-        assert np.array_equal(schedule.src[last] % 3, schedule.dst[last] % 3)
-        assert verify(schedule, machine).ok
 
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5).filter(lambda s: sum(s) > 1), overlap=st.booleans())
@@ -399,20 +297,6 @@ def test_options_are_checked(name: str, options: dict[str, Any], says: str) -> N
 def test_the_redundant_exchange_does_not_run_backwards() -> None:
     with pytest.raises(Invalid, match="use exchange-minimal"):
         only("permrecmult", star(6), "reducescatter", by="exchange")
-
-
-@pytest.mark.parametrize(("name", "kind"), in_turn(in_turn(PLANNED, 3), 6))
-def test_the_options_told_give_the_same_schedule_again(name: str, kind: str) -> None:
-    machine, wanted = hosted(4, 3, 4), Collective(kind, 11)
-    tried = [*table("planner")[name].can.sweep, {"k": 3}, {"pieces": 3}, {"order": "10,9,8,7,6,5,4,3,2,1,0"}]
-    tried += [{"groups": "5+6"}] if name == "kring" else [{"radices": "2x5"}, {"k": 3, "fold": True}]
-    for options in [*tried, *WAYS.get((name, kind), [])]:
-        for schedule in schedules(name, machine, wanted, **options):
-            told = schedule.provenance
-            assert told["planner"] == name
-            again = only(name, machine, wanted, **told["options"])
-            assert again.same_as(schedule)
-            assert again.provenance == told
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -29,8 +29,7 @@ from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.registry import Entry, PlannerCapabilities
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
-from antiphon.select.ledger import AT_WORK
-from antiphon.select.ranges import Key, choose_winners, merge_runs, worth_keeping
+from antiphon.select.ranges import Key, choose_winners, worth_keeping
 from antiphon.select.schedule_cache import fingerprint
 from antiphon.select.task import Done, Priced
 from antiphon.topologies import topology
@@ -62,14 +61,6 @@ def test_sizes_are_the_ends_of_the_range_and_the_powers_of_two_in_it() -> None:
     for wrong in ("0:1KB", "2KB:1KB", "1:2:1", "1KB:", "0", "", 1.5, None, True, [], ["1KB", 2.5], np.ones(2)):
         with pytest.raises(Invalid):
             sizes_of(wrong)  # type: ignore[arg-type]
-
-
-def test_ranges_are_few_where_candidates_tie() -> None:
-    times = {(0, 0): [1.0, 2.0, 4.0], (1, 0): [1.0, 2.0, 3.0], (2, 0): [2.0, 2.0, 3.0]}
-    assert merge_runs(choose_winners(times)) == [((1, 0), 0, 2)]
-    times[0, 0][2] = 1.0
-    assert merge_runs(choose_winners(times)) == [((0, 0), 0, 2)]
-    assert merge_runs(choose_winners({(0, 0): [1.0, 3.0], (1, 0): [2.0, 1.0]})) == [((0, 0), 0, 0), ((1, 0), 1, 1)]
 
 
 @given(st.lists(st.lists(st.sampled_from([1.0, 1.0 + 1e-12, 2.0, 3.0]), min_size=3, max_size=3), min_size=1))
@@ -160,17 +151,6 @@ def test_the_split_of_blink_is_for_a_size_too() -> None:
         return {fingerprint(one) for one in found}
 
     assert made(nbytes=10**8, also=(None,)) == made(nbytes=10**8) | made()
-
-
-def test_planners_of_others_are_asked_for_a_size_and_for_any(added: Callable[..., None]) -> None:
-    """With a size this one yields what combines in several orders, or nothing where the size is small."""
-    added("picks")
-    asked = {"planners": ["picks"], "nccl": False, "nbytes": "1MB"}
-    assert {c.figures["steps"] for c in quick("allreduce", "full:ranks=4", **asked).candidates} == {1, 2, 6}
-    same = quick("allreduce", "full:ranks=4", deterministic=True, **asked)
-    assert [c.status for c in same.candidates if c.figures.get("steps")] == ["ok"]
-    small = quick("allreduce", "full:ranks=4", **{**asked, "nbytes": "1KB"})
-    assert [(c.status, c.figures["steps"]) for c in small.candidates] == [("ok", 1)]
 
 
 def test_gap_and_speedup_are_what_their_definitions_say() -> None:
@@ -285,15 +265,6 @@ def test_a_worker_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPa
     assert found.plan.entries
 
 
-def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
-    sweep: tuple[dict[str, Any], ...] = ({}, {"pieces": 2}, {"pieces": 3}, {"unknown": 1})
-    can = PlannerCapabilities(("broadcast",), sweep=sweep)
-    added(swept=Entry("antiphon.planners.rings.ring:ring", "", can))
-    found = quick("broadcast", planners=["swept"])
-    rows = [(dict(c.options), c.status) for c in found.candidates if c.planner == "swept"]
-    assert rows == [({}, "ok"), ({"pieces": 2}, "ok"), ({"pieces": 3}, "ok"), ({"unknown": 1}, "refused")]
-
-
 def interrupted_after_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as a candidate is done that found something."""
     real = tuner.run_tasks
@@ -343,22 +314,6 @@ def test_what_takes_least_comes_first_and_the_best_so_far_is_told() -> None:
     assert f"(best so far for 1MB: {best[1]}, " in told[-1]
     assert re.search(r" times the bound; at 1KB [0-9.]+ times\)$", told[-1])
     assert "bound" not in told[0]  # it is not known yet
-
-
-def test_planners_plan_for_the_greatest_size_and_for_some_far_below() -> None:
-    """10^8 is not 16 times below 10^9, and gets no plan of its own; what several numbers of pieces come to is there."""
-    given = {"planners": "trees", "workers": "none", "nccl": False}
-
-    def pieces(*sizes: int) -> set[int]:
-        found = tune("broadcast", "mesh:dims=2x3", nbytes=[*sizes], **given)
-        assert all(size in c.seconds for c in found.candidates for size in sizes)
-        return {c.options["pieces"] for c in found.candidates}
-
-    usual = {1, 4, 16, 64, 256, 1024}
-    (most,), (less,), (least,) = (pieces(size) - usual for size in (10**9, 10**8, 10**7))
-    assert len({most, less, least}) == 3
-    assert pieces(10**9, 10**8, 10**7) == {*usual, most, least}
-    assert pieces(1000, 10**9) == {*usual, most}
 
 
 # ---- allocations and machines that lost links ----
@@ -473,19 +428,3 @@ def test_what_an_entry_says_of_its_effort_is_checked(added: Callable[..., None],
     machine = topology("torus:dims=2x2")
     with pytest.raises(AntiphonError, match=r"planner odd: .*its entry"):  # compose reads it likewise
         list(compose(Request(machine, Collective("allgather", 4)), groups="2x2", inside="odd"))
-
-
-def test_usual_options_of_all_come_before_others_of_one() -> None:
-    heard: list[str] = []
-    tune(
-        "allreduce", "star:ranks=4", nbytes="1MB", planners=["ring", "halving-doubling"], workers="none", nccl=False,
-        progress=lambda done, total, what: heard.append(what),
-    )  # fmt: skip
-    ended = [line.split()[1] for line in heard if not line.startswith(AT_WORK)]
-    assert ended == ["halving-doubling", "ring", *["halving-doubling"] * 2, *["ring"] * 4, "bounds"]
-
-
-def test_an_entry_that_does_not_say_has_the_usual_effort() -> None:
-    entry = stubborn_planners.entry("anything")
-    assert registry.effort_of_planner("mute", entry) == 10.0
-    assert registry.effort_of_planner("ring", registry.find("planner", "ring")) == 6.0

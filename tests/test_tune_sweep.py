@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +19,10 @@ import antiphon
 from antiphon import registry
 from antiphon.cli import run
 from antiphon.core.verify import verify
-from antiphon.cost import Prediction
 from antiphon.errors import Invalid
 from antiphon.registry import Entry, ModelCapabilities, PlannerCapabilities
-from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, task, tune, tune_over
+from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, tune, tune_over
 from antiphon.select import settings as settings_of
-from antiphon.select.family import replace_option
 from antiphon.select.sweep import MAX_VALUES, list_combinations, resolve_sweep, values_of
 from antiphon.show.pictures import heatmap
 from antiphon.show.pictures.heatmap import heatmap_svg
@@ -108,93 +105,10 @@ def test_a_sweep_that_nobody_can_do_is_told_before_any_work() -> None:
 # ---- sweeps ----
 
 
-def test_a_sweep_replaces_what_the_planner_declares_and_leaves_the_others() -> None:
-    found = quick(
-        {"pieces": [3, 5]}, planners=["ring", "direct", "halving-doubling"], kind="allreduce", spec="full:ranks=4"
-    )
-    tried = {name: [c.options for c in found.candidates if c.planner == name] for name in ("ring", "direct")}
-    assert tried == {"ring": [{"pieces": 3}, {"pieces": 5}], "direct": [{}]}
-    assert found.sweep == {"pieces": (3, 5)}
-    declared = quick(planners=["ring"], kind="allreduce", spec="full:ranks=4")
-    expected = [{}, {"undivided": True}, {"directions": 1}, *({"pieces": 4**i} for i in (1, 2, 3))]
-    assert [c.options for c in declared.candidates] == expected
-    assert (declared.sweep, declared.gains) == ({}, ())
-
-
-def test_several_options_are_swept_as_a_product() -> None:
-    found = quick({"pieces": "1,4", "directions": "1:2"})
-    assert [tuple(c.options.values()) for c in found.candidates] == [(1, 1), (1, 2), (4, 1), (4, 2)]
-    assert all(verify(entry.schedule, found.topology).ok for entry in found.plan.entries)
-    (gain,) = found.gains
-    assert gain.first == (("pieces", 1), ("directions", 1))
-
-
 def test_factors_are_of_the_ranks_that_take_part() -> None:
     found = tune("broadcast", "ring:ranks=8", ranks=[0, 1, 2, 3, 4, 5], planners="relay", sweep={"pieces": "factors"},
                  workers="none", nbytes="1KB", nccl=False)  # fmt: skip
     assert found.sweep == {"pieces": (2, 3, 6)}
-
-
-def test_values_that_give_the_same_are_priced_once_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared: list[Any] = []
-    honest = task.as_cut
-
-    def counted(*given: Any) -> Any:
-        prepared.append(given)
-        return honest(*given)
-
-    monkeypatch.setattr(task, "as_cut", counted)
-    monkeypatch.setattr(pool, "warm_up", lambda context: None)
-    found = quick({"rings": "1:4"}, "allgather", planners="multi-ring")
-    told = [(c.options, c.also) for c in found.candidates]
-    assert told == [({"rings": 1}, ()), ({"rings": 2}, ({"rings": 3}, {"rings": 4}))]
-    assert len(prepared) == 2
-    assert found.candidates[1].as_json()["also"] == [{"rings": 3}, {"rings": 4}]
-    rows = settings_of(found.of("allgather"), found.sweep, found.sizes)["multi-ring"]
-    assert [dict(setting)["rings"] for setting in rows] == [1, 2, 3, 4]
-    assert rows[("rings", 2),] == rows[("rings", 4),] != rows[("rings", 1),]
-
-
-def test_without_nccl_nothing_is_priced_to_compare_with() -> None:
-    assert {c.planner for c in quick(kind="allreduce").candidates} == {"ring"}
-    compared = quick(kind="allreduce", nccl=True)
-    assert {c.planner for c in compared.candidates} == {"ring", "multi-ring", "double-binary-tree"}
-    assert all(r.speedup is not None for r in compared.ranges)
-    found = quick(kind="allreduce")
-    assert all(r.speedup is None for r in found.ranges)
-    assert (found.baselines, found.no_speedup, found.notes) == ({}, {}, [])
-
-
-def test_gains_say_what_choosing_is_worth(swept: Tuning) -> None:
-    by_planner = {gain.planner: gain for gain in swept.gains}
-    assert list(by_planner) == ["ring", "binomial-tree", "relay"]
-    for planner, gain in by_planner.items():
-        times = settings_of(swept.of("broadcast"), swept.sweep, swept.sizes)[planner]
-        assert gain.first == (("pieces", 1),)
-        ratios = {}
-        for i, size in enumerate(swept.sizes):
-            best = min(mine[i] for mine in times.values())
-            ratios[size] = times[gain.first][i] / best
-            setting = [setting for low, _, setting in gain.best if low <= size][-1]
-            assert times[setting][i] <= best * (1 + 1e-9)
-        assert gain.most == pytest.approx(max(ratios.values())) == pytest.approx(ratios[gain.at])
-        assert gain.mean == pytest.approx(float(np.exp(np.mean(np.log(list(ratios.values()))))))
-    assert by_planner["ring"].most > 2
-    told = json.loads(json.dumps(swept.as_json(), allow_nan=False))
-    assert told["sweep"] == {"pieces": [1, 2, 4, 16]}
-    assert told["gains"][0]["first"] == {"pieces": 1}
-    assert {"collective", "planner", "first", "mean", "most", "at", "best", "rests_on"} == set(told["gains"][0])
-    assert {"from", "to", "options"} == set(told["gains"][0]["best"][0])
-
-
-def test_settings_are_in_the_order_of_the_sweep_whatever_the_workers() -> None:
-    order = [4, 1, 2]
-    for workers in ("none", 1):
-        found = quick({"pieces": order}, workers=workers, nbytes="1KB:1MB")
-        assert [
-            dict(s)["pieces"] for s in settings_of(found.of("broadcast"), found.sweep, found.sizes)["ring"]
-        ] == order
-        assert found.gains[0].first == (("pieces", 4),)
 
 
 def test_an_interrupted_sweep_keeps_what_it_has() -> None:
@@ -213,29 +127,6 @@ def test_an_interrupted_sweep_keeps_what_it_has() -> None:
 # ---- models with options ----
 
 
-def test_a_model_with_options_is_told_as_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Any] = []
-
-    def priced(schedule: Any, topology: Any, *, profile: Any = None, factor: int = 1) -> Any:
-        heard.append(factor)
-        return lambda nbytes: Prediction(factor * 1e-6 * schedule.steps, {"all": 1.0}, "all")
-
-    monkeypatch.setitem(sys.modules, "its_model", types.SimpleNamespace(priced=priced))
-    whole = {**registry.table("model"), "its": Entry("its_model:priced", "mine", ModelCapabilities())}
-    old = registry.table
-    monkeypatch.setattr(registry, "table", lambda kind: whole if kind == "model" else old(kind))
-    found = quick(model="its:factor=3", nbytes="1KB")
-    assert set(heard) == {3}
-    assert found.model == "its:factor=3" == found.plan.entries[0].claims["model"]
-    assert found.ranges[0].seconds == pytest.approx(3e-6 * found.plan.entries[0].schedule.steps)
-    with pytest.raises(Invalid, match=r"unknown option of model its 'fact'; did you mean 'factor'\?"):
-        quick(model="its:fact=3")
-    with pytest.raises(
-        Invalid, match=r"model critical-path takes no options, got 'x'|unknown option of model critical-path"
-    ):
-        quick(model="critical-path:x=1")
-
-
 def test_the_first_call_of_a_model_is_no_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes longer than a candidate may, here and in a worker."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
@@ -250,31 +141,6 @@ def test_the_first_call_of_a_model_is_no_candidates_fault(monkeypatch: pytest.Mo
 
 
 # ---- the heat map ----
-
-
-def test_the_heat_map_shows_every_value_at_every_size(swept: Tuning) -> None:
-    root = ElementTree.fromstring(heatmap_svg(swept))
-    panels = heatmap.panels(swept, "broadcast")
-    assert [panel.planner for panel in panels] == ["ring", "binomial-tree", "relay"]
-    cells = [r for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
-    assert len(cells) == sum(len(panel.rows) for panel in panels) * len(swept.sizes)
-    levels = iter(int(cell.get("class", "").removeprefix("hm-")) for cell in cells)
-    for panel in panels:
-        drawn = [[next(levels) for _ in swept.sizes] for _ in panel.rows]
-        for size in range(len(swept.sizes)):
-            column = [seconds[size] for seconds in panel.seconds]
-            assert column[panel.best[size]] == min(column)
-            assert drawn[panel.best[size]][size] == 0
-            for row, seconds in enumerate(column):
-                limit = heatmap.LEVELS[drawn[row][size]][0]
-                assert seconds <= min(column) * limit * (1 + 1e-6)
-    wins = np.array([panel.wins for panel in panels])
-    assert wins.any(axis=0).all()  # at every size somebody is the fastest
-    words = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"ring", "binomial-tree", "relay", "pieces", "size (nbytes)", "16"} <= set(words)
-    dots = [c for c in root.iter(f"{SVG}circle") if c.find(f"{SVG}title") is not None]
-    assert len(dots) == 3 * len(swept.sizes)
-    assert all("the best" in str(c.find(f"{SVG}title").text) for c in dots)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -324,18 +190,6 @@ def test_the_heat_map_follows_a_dark_screen_and_is_refused_without_a_sweep(swept
 def over(**options: Any) -> Tunings:
     given = {"nbytes": "1KB:1MB", "planners": ["ring"], "workers": "none", "nccl": False, **options}
     return tune_over("allgather", given.pop("topology", "ring:ranks=4"), **given)
-
-
-@pytest.mark.parametrize(
-    ("spec", "value", "found"),
-    [
-        ("delta:nodes=16", 2, "delta:nodes=2"), ("delta", 2, "delta:nodes=2"),
-        ("x:bandwidth=1GB/s,nodes=3", 4, "x:bandwidth=1GB/s,nodes=4"), ("x:nodes_more=1", 4, "x:nodes_more=1,nodes=4"),
-        ("x:nodes=1,b=2", "2x2", "x:nodes=2x2,b=2"),
-    ],
-)  # fmt: skip
-def test_an_option_of_the_machine_is_replaced(spec: str, value: Any, found: str) -> None:
-    assert replace_option(spec, "nodes", value) == found
 
 
 def test_each_size_of_the_machine_is_tuned_as_if_alone(tmp_path: Path) -> None:

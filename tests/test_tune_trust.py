@@ -1,7 +1,6 @@
 """What tuning tells can be trusted: speedups, times at the ends of a range, the latency bound, refusals, losses."""
 
 import json
-import os
 import random
 import sys
 import types
@@ -17,15 +16,13 @@ import pytest
 from entries import multi_ring
 from generate import Case, cases
 from hypothesis import given
-from quick import in_turn
 
 import antiphon
 from antiphon.core import loads
 from antiphon.core.bounds import bound
-from antiphon.core.bounds import latency_seconds as module
 from antiphon.core.bounds.latency_seconds import quickest_need
 from antiphon.core.bounds.needs import needs_of
-from antiphon.core.collective import KINDS, Collective
+from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, only
 from antiphon.core.routes import resolve
@@ -240,43 +237,6 @@ def test_the_latency_bound_is_the_quickest_way_and_no_model_beats_it(random: Cas
         assert ready(1).seconds >= found.seconds * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("kind", in_turn(KINDS, 8))
-def test_across_switches_the_latency_bound_is_that_of_the_farthest_two(kind: str) -> None:
-    machine = topology("cluster:box=dgx-a100,boxes=2")
-    found = quick(kind, "cluster:box=dgx-a100,boxes=2", nbytes="1KB", planners=["direct", "relay", "bruck"])
-    wanted = collective(kind, machine)
-    limit = found.limits[kind]
-    ends = [([a], b) for a in range(machine.ranks) for b in range(machine.ranks)]
-    assert limit.latency == pytest.approx(farthest(machine, [(a, b) for a, b in ends if a != [b]]))
-    assert limit.latency > 3 * bound(machine, wanted).latency_steps * min(t.latency for t in machine.types)
-    assert limit.because[-1].startswith("latency: rank ")
-    for c in found.candidates:
-        assert all((limit.gap(size, seconds) or 1) >= 1 - 1e-9 for size, seconds in c.seconds.items())
-
-
-def test_a_latency_bound_of_few_searches_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = topology("cluster:box=dgx-a100,boxes=2")
-    for kind in ("allreduce", "broadcast", "gather"):
-        wanted = collective(kind, machine)
-        args = (machine, needs_of(wanted), bound(machine, wanted).latency_witness)
-        whole = quickest_need(*args)
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "MOST_WORK", 1)
-            some = quickest_need(*args)
-        assert whole is not None
-        assert some is not None
-        assert 0 < some.seconds <= whole.seconds
-
-
-def test_links_without_latency_count_as_links() -> None:
-    kinds = [LinkType("nvlink", Fraction(10**9), 0.0), LinkType("ib", Fraction(10**9), 3e-6)]
-    machine = build("mixed", 3, [*both_ways([(0, 1)], kinds[0]), *both_ways([(1, 2)], kinds[1])])
-    wanted = collective("broadcast", machine)
-    found = quickest_need(machine, needs_of(wanted), bound(machine, wanted).latency_witness)
-    assert found is not None
-    assert (found.seconds, found.src, found.dst) == (3e-6, 0, 2)
-
-
 # ---- what the model refuses ----
 
 
@@ -333,20 +293,6 @@ def test_a_slower_link_is_named() -> None:
     said = "links slower than those of dgx1v, or gone: rank 0 and rank 4: 10 GB/s left of 50 GB/s"
     assert found.notes == [said]
     assert quick(planners=["ring"], nbytes="1KB").as_json()["lost_links"] is None
-
-
-def test_links_that_are_gone_and_only_the_first_ten() -> None:
-    whole = topology("full:ranks=8")
-    everyone = frozenset(range(8))
-    gone = compare_links(whole, degrade(whole, pairs=[(2, 5)], remove=True), everyone)
-    assert [(x.name, x.after) for x in gone.links] == [("rank 2 and rank 5", 0)]
-    assert "rank 2 and rank 5: gone, was" in gone.describe()
-    all_slow = compare_links(whole, degrade(whole, kind=whole.types[0].kind, slower=2), everyone)
-    assert (all_slow.total, len(all_slow.links)) == (28, 10)
-    assert all_slow.describe().endswith("; and 18 more")
-    there = int(np.flatnonzero((whole.link_src == 6) & (whole.link_dst == 1))[0])
-    (one,) = compare_links(whole, degrade(whole, links=[there], remove=True), everyone).links
-    assert (one.name, one.src, one.dst, one.both_ways) == ("rank 6 to rank 1", 6, 1, False)
 
 
 def test_what_hangs_on_ranks_left_out_is_no_loss() -> None:
@@ -421,20 +367,6 @@ def test_predict_refuses_what_is_no_size() -> None:
     for bad in (3, "nowhere.json", {"alpha": {}}):
         with pytest.raises(Invalid):
             antiphon.predict(plan, 1, profile=bad)
-
-
-def test_no_workers_given_is_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def noted(context: Context, tasks: Any, workers: int, *rest: Any) -> None:
-        asked.append(workers)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tuner, "run_tasks", noted)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(7)), raising=False)
-    for workers in (None, 0, 1, 3, "none"):
-        assert not quick(workers=workers).complete
-    assert asked == [7, 7, 1, 3, 0]
 
 
 def test_short_words_for_what_was_found() -> None:
