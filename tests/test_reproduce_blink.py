@@ -113,18 +113,18 @@ def test_a_wide_link_holds_several_rings() -> None:
 def test_rates_of_allocations() -> None:
     for name, gpus, broadcast, tau in OPTIMA:
         machine = allocation(antiphon.topology(name), map(int, gpus)).machine
-        assert rates.rate_bound(machine, "broadcast")[0] == broadcast
-        assert rates.rate_bound(machine, "allreduce")[0] == Fraction(tau)
+        assert rates.rate_bound(machine, "broadcast").rate == broadcast
+        assert rates.rate_bound(machine, "allreduce").rate == Fraction(tau)
 
 
 def test_why_names_the_gpus() -> None:
     one = allocation(antiphon.topology("dgx1v"), (0, 2, 6))
-    assert rates.explain_bound(rates.rate_bound(one.machine, "broadcast")[1], one.gpus) in (
+    assert rates.explain_bound(rates.rate_bound(one.machine, "broadcast").proof, one.gpus) in (
         "cut 0 | 2,6",
         "cut 0,2 | 6",
     )
     one = allocation(antiphon.topology("dgx1v"), (0, 2, 3))
-    assert rates.explain_bound(rates.rate_bound(one.machine, "allreduce")[1], one.gpus) == "parts 0 | 2 | 3"
+    assert rates.explain_bound(rates.rate_bound(one.machine, "allreduce").proof, one.gpus) == "parts 0 | 2 | 3"
 
 
 def test_ring_rates() -> None:

@@ -320,10 +320,11 @@ class Writing:
         self._need_open()
         if not isinstance(key, tuple) or len(key) not in (2, 3):
             raise self._make_error(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(key)}")
-        buffer = self._arguments.buffer(key[1])
+        ranks, buffer_name, *index_or_none = key
+        buffer = self._arguments.buffer(buffer_name)
         chunks: dict[Place, int] = {}
-        for rank in self._arguments.ranks(key[0]):
-            for index in self._arguments.indices(key[2:], rank, buffer):
+        for rank in self._arguments.ranks(ranks):
+            for index in self._arguments.indices(tuple(index_or_none), rank, buffer):
                 place = Place(rank, buffer, index)
                 chunks[place] = self._chunk_at(place)
         return Places(self, list(chunks), list(chunks.values()))

@@ -158,7 +158,8 @@ def check_plain(value: object, label: str) -> None:
         raise Invalid(f"{label}: expected an object, got {quote(value)}")
     fault = _not_plain(value, depth=0)
     if fault is not None:
-        raise Invalid(f"{label}: {fault[1]}" if fault[0] is None else f"{label}{fault[0]}: {fault[1]}")
+        path, problem = fault
+        raise Invalid(f"{label}{path or ''}: {problem}")
 
 
 def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:

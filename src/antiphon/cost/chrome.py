@@ -54,10 +54,10 @@ class TraceWriter:
     ) -> None:
         """Add an interval to a line, (pid, tid). Marked intervals are red."""
         # whole nanoseconds, so that intervals that touch still touch after the viewer has rounded
-        begin, end = (round(moment * 1000) for moment in when)
+        (pid, tid), (begin, end) = line, (round(moment * 1000) for moment in when)
         mark = MARK if marked else {}
         self.events.append(
-            {"name": name, "cat": kind, "ph": "X", "pid": line[0], "tid": line[1], "ts": begin / 1000,
+            {"name": name, "cat": kind, "ph": "X", "pid": pid, "tid": tid, "ts": begin / 1000,
              "dur": (end - begin) / 1000, "args": args, **mark}
         )  # fmt: skip
 
@@ -73,7 +73,8 @@ class TraceWriter:
 
     def counter(self, name: str, line: tuple[int, int], ts: float, values: Mapping[str, float]) -> None:
         """Add a value of a counter at a time."""
-        self.events.append({"name": name, "ph": "C", "pid": line[0], "tid": line[1], "ts": ts, "args": values})
+        pid, tid = line
+        self.events.append({"name": name, "ph": "C", "pid": pid, "tid": tid, "ts": ts, "args": values})
 
     def encode(self) -> bytes:
         """Return the trace as JSON."""

@@ -113,7 +113,8 @@ class Places:
         number = number_rows(rank, buffers_of_places, shift)
         first_row = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
         first_row[number] = np.arange(len(number))
-        inputs, outputs = np.split(number, [len(ends[0].pair)])
+        input_ends, _ = ends
+        inputs, outputs = np.split(number, [len(input_ends.pair)])
         return Places(rank[first_row], buffers_of_places[first_row], shift[first_row], inputs, outputs)
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from antiphon.core.bounds import Bound, Cut, Partition, bound
 from antiphon.core.collective import ROOTED, Collective
@@ -30,10 +31,17 @@ def collective_from_rank_0(kind: str, ranks: int) -> Collective:
     return Collective(kind, ranks, members=(), roots=(0,) if kind in ROOTED else ())
 
 
-def rate_bound(machine: Topology, kind: str) -> tuple[Fraction, Bound]:
-    """Return an upper bound on the rate of any schedule, in links, with its proof."""
+class RateBound(NamedTuple):
+    """An upper bound on the rate of any schedule, in links, with its proof."""
+
+    rate: Fraction
+    proof: Bound
+
+
+def rate_bound(machine: Topology, kind: str) -> RateBound:
+    """Return the bound on the rate for a collective from rank 0."""
     limit = bound(machine, collective_from_rank_0(kind, machine.ranks))
-    return (limit.bytes_per_second or Fraction(0)) / machine.unit, limit
+    return RateBound((limit.bytes_per_second or Fraction(0)) / machine.unit, limit)
 
 
 def explain_bound(limit: Bound, gpus: Sequence[int]) -> str:
@@ -74,7 +82,7 @@ def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
 
 def speedup(machine: Topology, kind: str) -> Fraction:
     """Return the speedup of packed trees over rings in theory."""
-    return rate_bound(machine, kind)[0] / ring_rate(kind, len(pack_rings(machine).cycles), machine.ranks)
+    return rate_bound(machine, kind).rate / ring_rate(kind, len(pack_rings(machine).cycles), machine.ranks)
 
 
 def summarize(values: Sequence[Fraction]) -> dict[str, float]:

@@ -79,8 +79,7 @@ def count_knees() -> Counter[Fraction]:
     A network of that rate is where the curve has its knee: the bottleneck of faster networks is NVLink.
     """
     box = topology("dgx1v")
-    # [0]: the rate; [1] is its proof
     smaller, larger = (
-        [rate_bound(job.machine, "allreduce")[0] for job in unique_allocations(box, [len(gpus)])] for gpus in GPUS
+        [rate_bound(job.machine, "allreduce").rate for job in unique_allocations(box, [len(gpus)])] for gpus in GPUS
     )  # fmt: skip
     return Counter(min(a, b) for a in smaller for b in larger)

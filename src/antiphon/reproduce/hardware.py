@@ -208,7 +208,7 @@ def _allreduce_loss_row(boxes: Sequence[Allocation], link: float) -> Iterator[Ro
     """
     machines = [allocation.machine for allocation in boxes if len(allocation.gpus) in (3, 4)]
     losses = [
-        float(rate_bound(machine, "broadcast")[0] - rate_bound(machine, "allreduce")[0]) * link / 1e9
+        float(rate_bound(machine, "broadcast").rate - rate_bound(machine, "allreduce").rate) * link / 1e9
         for machine in machines
     ]
     mean = math.fsum(losses) / len(losses)
@@ -223,7 +223,7 @@ def _allreduce_loss_row(boxes: Sequence[Allocation], link: float) -> Iterator[Ro
 def _allreduce_over_broadcast_row() -> Row:
     """Compare the rates of an allreduce and a broadcast on 8 GPUs: the paper says that one is half the other."""
     machine = topology("dgx1v")
-    blink = float(rate_bound(machine, "allreduce")[0] / rate_bound(machine, "broadcast")[0])
+    blink = float(rate_bound(machine, "allreduce").rate / rate_bound(machine, "broadcast").rate)
     count = len(pack_rings(machine).cycles)
     nccl = float(ring_rate("allreduce", count, machine.ranks) / ring_rate("broadcast", count, machine.ranks))
     exact = is_near(blink, published=0.5) and is_near(nccl, published=0.5)

@@ -324,7 +324,7 @@ def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -
             f"{quote(prediction.bottleneck)}; plan anew"
         )
     if "gap_model" in entry.claims:
-        model_name, options = model.partition(":")[0], model_of(model)[1]
+        model_name, (_, options) = model.partition(":")[0], model_of(model)
         lower_bound = model_bound(model_name, options, proofs)
         if not _is_gap_right(entry, None if lower_bound is None else lower_bound(nbytes), prediction.seconds):
             raise Invalid(

@@ -58,11 +58,11 @@ def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
         if not is_left:
             run = list(group)
             start, stop = run[0][0], run[-1][1]
-            ends = format_ends(start, stop)
+            first, last = format_ends(start, stop)
             if stop is None:
-                spans.append(f"from {ends[0]} on")
+                spans.append(f"from {first} on")
             else:
-                spans.append(f"from {ends[0]} to {ends[1]}" if stop > start + 1 else f"at {ends[0]}")
+                spans.append(f"from {first} to {last}" if stop > start + 1 else f"at {first}")
     return " and ".join(spans)
 
 

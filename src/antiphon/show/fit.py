@@ -224,10 +224,8 @@ def _estimates_table(parameters: Iterable[Estimate], combinations: Sequence[Esti
 
 def _errors_text(relative_errors: tuple[float, float]) -> list[str]:
     """Return the relative errors of the fit, root mean square and greatest, as text."""
-    return paragraph(
-        f"the fit misses the measurements by {relative_errors[0]:.2%} on average (rms), "
-        f"{relative_errors[1]:.2%} at most"
-    )
+    rms, greatest = relative_errors
+    return paragraph(f"the fit misses the measurements by {rms:.2%} on average (rms), {greatest:.2%} at most")
 
 
 def _notes_text(notes: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ def machine_table(result: SweepResult, limit: int) -> tuple[list[str], list[list
     The time is over that of the fastest machine.
     """
     machines, prices = result.machines(), list(result.request.prices)
-    short = short_names(machines)[1]
+    _, short = short_names(machines)
     planned = [m for m in machines if m.relative_time is not None][:limit]
     return ["machine", "ranks", "time", "worst gap", *prices], [_row(m, short[m.machine], prices) for m in planned]
 

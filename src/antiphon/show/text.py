@@ -154,7 +154,8 @@ def _link_matrix(topology: Topology) -> list[str]:
         ]
         for a in range(topology.nodes)
     ]
-    return [line for row in fitted_rows(["", *names, "place"], rows, ["place"])[0] for line in row]
+    fitted, _ = fitted_rows(["", *names, "place"], rows, ["place"])
+    return [line for row in fitted for line in row]
 
 
 def plan_text(claims: Mapping[str, Any]) -> str:

@@ -265,7 +265,8 @@ def recheck(topology: Topology, collective: Collective, stated: Bound) -> None:
 
 def proved_rate(topology: Topology, collective: Collective, witness: Witness) -> Fraction | None:
     """Return the greatest nbytes per second that this witness leaves possible; raise Invalid if it proves nothing."""
-    return _rates_of_time(topology, collective, proved_time(topology, collective, witness))[1]
+    _, rate = _rates_of_time(topology, collective, proved_time(topology, collective, witness))
+    return rate
 
 
 def _rates_of_time(topology: Topology, collective: Collective, time: Fraction) -> tuple[Fraction, Fraction | None]:

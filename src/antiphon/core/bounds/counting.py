@@ -44,17 +44,17 @@ def _cheapest_cover(topology: Topology, multiplicity: NDArray[Any]) -> tuple[tup
     of the limits over links that cross).
     """
     capacity, limit_numbers = link_capacities(topology), _limits_over(topology, multiplicity)
-    cover = _apply_limits(topology, capacity, multiplicity, limit_numbers)
+    cover, total = _apply_limits(topology, capacity, multiplicity, limit_numbers)
     limited_links = [link for number in limit_numbers for link in topology.limits[number].links]
-    if cover[0] and len(limited_links) > len(set(limited_links)):
+    if cover and len(limited_links) > len(set(limited_links)):
         remaining = multiplicity.astype(np.int64)
         saved = {number: _saving_of_limit(topology, capacity, remaining, number)[1] for number in limit_numbers}
-        cover = min(
-            cover,
+        cover, total = min(
+            (cover, total),
             _apply_limits(topology, capacity, multiplicity, sorted(limit_numbers, key=saved.__getitem__, reverse=True)),
             key=itemgetter(1),
         )
-    return tuple(sorted(cover[0])), cover[1] * topology.resources.scale
+    return tuple(sorted(cover)), total * topology.resources.scale
 
 
 def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:

@@ -206,7 +206,8 @@ class JointSearch(BandwidthSearch):
         for group, scale in zip(self.collective.groups, group_scales(self.collective), strict=True):
             own = keep(self.topology, group.members)
             links = np.array(own.links, np.int64)
-            of_group = np.unique(resources.with_limits(links)[1])
+            _, resources_of_links = resources.with_limits(links)
+            of_group = np.unique(resources_of_links)
             # Each member must reach member 0 and be reached from it on these links.
             every_link = np.ones(own.topology.links, bool)
             reached = [reachable_nodes(own.topology, [0], every_link, back) for back in (False, True)]

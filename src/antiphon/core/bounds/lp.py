@@ -172,7 +172,8 @@ class BoundProgram:
 
     def _node_number(self, end: tuple[str, int]) -> int:
         """Return the node of an end: ("node", its number) or ("set", the number of a set of holders)."""
-        return end[1] if end[0] == "node" else self._set_node[end[1]]
+        kind, number = end
+        return number if kind == "node" else self._set_node[number]
 
     def _switch_balance(self) -> Any:
         """Return the equations of loads at switches that only forward: in minus out is 0."""

@@ -41,7 +41,8 @@ class Flows:
         """Return the value of a maximum flow from source to sink."""
         if sum(capacity) < EXACT_DOUBLES:
             return int(self._build_graph().maxflow_value(source, sink, list(capacity)))
-        return self.cut(capacity, source, sink)[0]
+        value, _ = self.cut(capacity, source, sink)
+        return value
 
     def cut(self, capacity: Sequence[int], source: int, sink: int) -> tuple[int, list[bool]]:
         """Return the capacity of a minimum cut, and for every node whether it is on the source's side.

@@ -52,9 +52,9 @@ def weakest_partition(
     # Each assignment of relays gives a valid partition; the weakest of them is the best bound.
     for groups in _assign_relays(network, list(members), sorted(non_members & linked), max_assignments):
         groups[0] += sorted(non_members - linked)  # without links: nothing crosses, in whichever part they are
-        candidate = _Strength(network, groups).find_weakest()
-        if best is None or candidate[1] < best[1]:
-            best = candidate
+        parts, rate = _Strength(network, groups).find_weakest()
+        if best is None or rate < best[1]:
+            best = parts, rate
     assert best is not None
     return best
 

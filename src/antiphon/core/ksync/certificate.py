@@ -85,7 +85,7 @@ def certified_instance(topology: Topology, collective: Collective, about: str) -
     if about == AS_PLANNED:
         return instance_of(topology, collective)
     if about == REVERSED:
-        return instance_of(reverse(topology), dual_of(collective)[0])
+        return instance_of(reverse(topology), dual_of(collective).collective)
     if about == COMPOSED and collective.kind == "allreduce":
         allgather = Collective("allgather", collective.ranks, collective.members)
         return instance_of(topology, allgather)

@@ -177,11 +177,11 @@ def _wait_for_versions(messages: Messages) -> Waits:
     reads_final = table.final[table.read]
     done_columns = _conditions_by_message(rows, table.write, len(messages), len(table))
     # The next version of the same cell is read + 1; nothing overwrites a final version.
-    left_columns = _conditions_by_message(rows[~reads_final], table.read[~reads_final] + 1, len(messages), len(table))
+    left_ptr, left = _conditions_by_message(rows[~reads_final], table.read[~reads_final] + 1, len(messages), len(table))
     need_columns = _conditions_by_message(rows[reads_written], table.read[reads_written], len(messages), len(table))
     return Waits(
         *done_columns,
-        *(left_columns if len(left_columns[1]) else (NONE, NONE)),
+        *((left_ptr, left) if len(left) else (NONE, NONE)),
         *need_columns,
         _previous_versions(table),
     )
@@ -217,12 +217,14 @@ def _join_waits(first: Waits, second: Waits, messages: int) -> Waits:
     columns: dict[str, Ints] = {}
     for event in ("done", "left", "need"):
         first_pairs, second_pairs = first.pairs(event), second.pairs(event)
-        pair = _conditions_by_message(
+        ptr, conditions = _conditions_by_message(
             np.concatenate([first_pairs[0], second_pairs[0]]),
             as_int32(np.concatenate([first_pairs[1], second_pairs[1] + len(first)])),
             messages,
             len(first) + len(second),
         )
-        columns[f"{event}_ptr"], columns[event] = pair if event != "left" or len(pair[1]) else (NONE, NONE)
+        columns[f"{event}_ptr"], columns[event] = (
+            (ptr, conditions) if event != "left" or len(conditions) else (NONE, NONE)
+        )
     second_before = np.where(second.before >= 0, second.before + np.int32(len(first)), np.int32(-1))
     return Waits(before=np.concatenate([first.before, second_before]), **columns)

@@ -66,14 +66,14 @@ def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Long
     A size or length is `units` + numerator / denominator, in units of weight. `size`: units and numerator of every
     slot. `written`: slot, units and numerator of every written part.
     """
-    written_slot, units, numerators = written
+    (size_units, size_numerators), (written_slot, units, numerators) = size, written
     # The last of each slot in this order is the largest part written into it.
     order = np.lexsort((numerators, units, written_slot))
     is_largest = np.append(written_slot[order][1:] != written_slot[order][:-1], True)[: len(order)]
     max_units, max_numerators = np.full(len(slot), -1, np.int64), np.zeros(len(slot), np.int64)
     max_units[written_slot[order][is_largest]] = units[order][is_largest]
     max_numerators[written_slot[order][is_largest]] = numerators[order][is_largest]
-    return np.asarray((size[0] > max_units) | ((size[0] == max_units) & (size[1] > max_numerators)))
+    return np.asarray((size_units > max_units) | ((size_units == max_units) & (size_numerators > max_numerators)))
 
 
 # ---- form ----
@@ -277,9 +277,9 @@ def _refuse_slots(program: Program) -> None:
     size_class = program.slot_class[slot]
     units, numerators = program.class_whole[size_class], program.class_part[size_class]
     # A part must lie within its slot, which begins at `origin` and has the size of its class.
-    part_end = span(program, origin, end[rows])
+    end_units, end_numerators = span(program, origin, end[rows])
     outside = _lies_before(program, begin[rows], origin)
-    outside |= (part_end[0] > units) | ((part_end[0] == units) & (part_end[1] > numerators))
+    outside |= (end_units > units) | ((end_units == units) & (end_numerators > numerators))
     outside |= program.class_pieces[size_class] != program.pieces[op]
     # Pieces of a slot are addressed from its origin, so a part in pieces must begin there.
     outside |= (program.pieces[op] > 1) & _lies_before(program, origin, begin[rows])
@@ -289,8 +289,9 @@ def _refuse_slots(program: Program) -> None:
     # The reverse: no slot may be larger than needed, which would let a file claim memory.
     writing = writes(program)[rows]
     sizes = program.class_whole[program.slot_class], program.class_part[program.slot_class]
-    written_size = span(program, begin[rows], end[rows])
-    is_large = oversized(program.slot_class, sizes, (slot[writing], written_size[0][writing], written_size[1][writing]))
+    length_units, length_numerators = span(program, begin[rows], end[rows])
+    written = slot[writing], length_units[writing], length_numerators[writing]
+    is_large = oversized(program.slot_class, sizes, written)
     if is_large.any():
         slot_row = int(np.argmax(is_large))
         rank = int(np.searchsorted(program.slot_ptr, slot_row, side="right")) - 1

@@ -278,9 +278,10 @@ def split_groups(schedule: Schedule) -> list[Schedule]:
             block[own] - np.int32(blocks.start), schedule.chunks.offset[own], schedule.chunks.share[own],
             schedule.chunks.denominator,
         )  # fmt: skip
+        _, step = unique_inverse(schedule.step[rows].astype(np.int64), schedule.steps or 1)
         by_collective.setdefault(group, schedule.take(
             rows, collective=group, chunks=chunks, chunk=new_chunk[schedule.chunk[rows]],
-            step=as_int32(unique_inverse(schedule.step[rows].astype(np.int64), schedule.steps or 1)[1]),
+            step=as_int32(step),
             pieces=pieces[own] if pieces.ndim else schedule.pieces, provenance={},
         ))  # fmt: skip
     return list(by_collective.values())

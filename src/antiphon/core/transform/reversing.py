@@ -14,6 +14,7 @@ transfers, which would break it.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,17 +27,24 @@ from antiphon.core.transform.tidying import clean, initial_with_data, plain_copi
 from antiphon.errors import Unsupported
 
 
-def dual(collective: Collective) -> tuple[Collective, Longs]:
-    """Return the collective of the backward run, and for each block its number there. O(blocks).
+class DualCollective(NamedTuple):
+    """The collective of the backward run, and for each block its number there."""
+
+    collective: Collective
+    block: Longs
+
+
+def dual(collective: Collective) -> DualCollective:
+    """Return the collective of the backward run. O(blocks).
 
     An alltoall has blocks (to, from), which change places:
 
-    >>> dual(Collective("alltoall", 3))[1].reshape(3, 3).tolist()
+    >>> dual(Collective("alltoall", 3)).block.reshape(3, 3).tolist()
     [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
     """
     blocks = np.arange(collective.blocks)
     if collective.kind == "custom":
-        return _dual_custom(collective), blocks
+        return DualCollective(_dual_custom(collective), blocks)
     if collective.kind not in DUAL:
         raise Unsupported(
             f"{collective.kind} has no inverse of its own; invert its parts (reducescatter, allgather) and compose"
@@ -52,7 +60,7 @@ def dual(collective: Collective) -> tuple[Collective, Longs]:
     weights = np.empty(collective.blocks, np.int64)
     weights[blocks] = collective.weights
     kind = DUAL[collective.kind]
-    return Collective(kind, collective.ranks, collective.members, collective.roots, weights), blocks
+    return DualCollective(Collective(kind, collective.ranks, collective.members, collective.roots, weights), blocks)
 
 
 def _dual_custom(collective: Collective) -> Collective:

@@ -135,7 +135,8 @@ def _single_contributions(schedule: Schedule, history: Versions) -> tuple[Longs,
     initial, entries = initial[is_single], entries[position[is_single]]
     ids = int(relation.pre_id.max(initial=0)) + 1
     key = history.chunk[initial] * ids + relation.pre_id[entries]
-    return initial, -1 - unique_inverse(key, len(schedule.chunks) * ids)[1]
+    _, number = unique_inverse(key, len(schedule.chunks) * ids)
+    return initial, -1 - number
 
 
 def _identify_values(schedule: Schedule, history: Versions) -> tuple[Longs, Bools]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache
+from typing import NamedTuple
 
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import CallFigures
@@ -35,10 +36,15 @@ _MODELS = (
 EC2 = "ec2:instance="  # begin of names of Amazon's machines
 
 
-def generation_of(
-    machine: Topology, place: Place, catalogue: Mapping[str, CallFigures]
-) -> tuple[CallFigures, str] | None:
-    """Return the figures of the machine's GPUs, and a remark if they are not known to be its own; None if unknown."""
+class DetectedGpu(NamedTuple):
+    """Figures of a machine's GPUs, and a remark if they are not known to be its own, else ""."""
+
+    figures: CallFigures
+    remark: str
+
+
+def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, CallFigures]) -> DetectedGpu | None:
+    """Return the GPUs of a machine; None if unknown."""
     calls = gpu_of(machine.name, catalogue)
     if calls is not None:
         box, changes = _catalogue_box(machine.name), machine.name.removeprefix(_catalogue_spec(machine.name))
@@ -46,14 +52,15 @@ def generation_of(
             return None
         name = box_of(machine.name)
         is_own = name in calls.measured or not calls.calibrated_by
-        return calls, "" if is_own else f"GPUs of {name} taken for {calls.name}"
+        return DetectedGpu(calls, "" if is_own else f"GPUs of {name} taken for {calls.name}")
     model = _PROBED.fullmatch(machine.name)
     generation = model and generation_named(model["model"], catalogue)
     if not model or not generation or generation not in catalogue:
         return None
     slowed = DEGRADED in machine.name
     fits = any(_matches_box(place, box, slowed=slowed) for box in catalogue[generation].boxes)
-    return (catalogue[generation], f"GPUs taken for {generation} by their name, {model['model']}") if fits else None
+    remark = f"GPUs taken for {generation} by their name, {model['model']}"
+    return DetectedGpu(catalogue[generation], remark) if fits else None
 
 
 def generation_named(model: str, catalogue: Mapping[str, CallFigures]) -> str | None:

@@ -392,7 +392,7 @@ def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[CallF
     detected = generation_of(machine, place, catalogue)
     if requested:
         chosen = by_name(requested, catalogue, "gpu", boxes=True)
-        is_own = detected is not None and chosen is detected[0] and not detected[1]
+        is_own = detected is not None and chosen is detected.figures and not detected.remark
         return chosen, "" if is_own else f"GPUs taken for {chosen.name} as asked"
     if detected is None:
         named = ", ".join(name for name, calls in catalogue.items() if calls.boxes)

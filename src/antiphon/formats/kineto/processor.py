@@ -194,9 +194,8 @@ def _list_argument(event: Event, key: str) -> Sequence[Any]:
 def _tensor_bytes(event: Event) -> int:
     """Return the bytes of the first tensor of an event; of unknown types with 4 bytes per element."""
     types = _list_argument(event, "Input type")
-    return count_sent_received("allreduce", _list_argument(event, "Input Dims"))[0] * (
-        (bytes_of(types[0]) if types else None) or 4
-    )
+    sent, _ = count_sent_received("allreduce", _list_argument(event, "Input Dims"))
+    return sent * ((bytes_of(types[0]) if types else None) or 4)
 
 
 # ---- when calls ran ----
@@ -256,7 +255,8 @@ def _find_own_executions(thread_log: _Thread) -> None:
         if not all(isinstance(ns, int) and 0 <= ns < 2**60 for ns in nanoseconds_ago):
             raise Invalid(f"{_DONE_EVENT} at {event['ts']} us: does not show when its call was")
         begun, end = (max(event["ts"] - ns / 1000, call.called) for ns in nanoseconds_ago if ns is not None)
-        call.execution_start, call.execution_end, call.thread = begun, max(begun, end), _call_key(event)[0]
+        call.thread, _ = _call_key(event)
+        call.execution_start, call.execution_end = begun, max(begun, end)
 
 
 # ---- which collective ----

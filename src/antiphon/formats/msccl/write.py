@@ -153,10 +153,10 @@ Body = tuple[str, list[bytes]]  # attributes of the head, and the text of each r
 
 def _file_text(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tuple[bool, bool]) -> bytes:
     """Return a whole file. `places`: whether it serves calls in place, and out of place."""
-    head, ranks = body
+    (head, ranks), (in_place, out_of_place), (min_bytes, max_bytes) = body, places, sizes
     text = (
-        f'<algo name="{title}" proto="{proto}" {head} inplace="{places[0]:d}" outofplace="{places[1]:d}" '
-        f'minBytes="{sizes[0]}" maxBytes="{sizes[1]}">\n'
+        f'<algo name="{title}" proto="{proto}" {head} inplace="{in_place:d}" outofplace="{out_of_place:d}" '
+        f'minBytes="{min_bytes}" maxBytes="{max_bytes}">\n'
     )
     return b"".join([text.encode(), *ranks, b"</algo>\n"])
 

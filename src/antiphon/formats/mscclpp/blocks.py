@@ -485,7 +485,8 @@ def gpus_of(
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{BACK_END}: lets switches work for ranks of one host only; {ADVICE}")
     ends = [Ends(rank, far, names, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
-    return _fit_blocks(ends, blocks, OneSided(program, layout, switched).split_streams, chunk_bytes)[1]
+    _, gpus = _fit_blocks(ends, blocks, OneSided(program, layout, switched).split_streams, chunk_bytes)
+    return gpus
 
 
 def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[BufferLayout, list[Gpu]]:

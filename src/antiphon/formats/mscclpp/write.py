@@ -251,7 +251,8 @@ class _Writer:
         """Return notes on files that are slower than the choice, and the sizes that plain data serves; None: none."""
         notes, tuned_bytes = list[str](), prediction.tuned_bytes
         if 0 < tuned_bytes <= largest_by_packets:
-            notes.append(prediction.compare(LL, tuned_bytes, tuned_bytes, may_leave=False)[0])
+            note, _ = prediction.compare(LL, tuned_bytes, tuned_bytes, may_leave=False)
+            notes.append(note)
         smallest = min((head.sizes.smallest for _, head, _ in variants if not head.packets), default=None)
         served: tuple[int, int | None] | None = None
         if smallest is not None:
@@ -498,9 +499,9 @@ class _Head:
         )
         blocks = ",\n".join(self._block_text(number, block) for number, block in enumerate(gpu.blocks))
         semaphores = ",".join(['{"init_value":0}'] * gpu.chaining.semaphores)
-        scratch = int(self.layout.sizes[rank, SCRATCH])
+        (input_chunks, output_chunks), scratch = chunks, int(self.layout.sizes[rank, SCRATCH])
         return (
-            f'{{"id":{rank},"input_chunks":{chunks[0]},"output_chunks":{chunks[1]},"scratch_chunks":{scratch},'
+            f'{{"id":{rank},"input_chunks":{input_chunks},"output_chunks":{output_chunks},"scratch_chunks":{scratch},'
             f'"threadblocks":[\n{blocks}],"channels":[{channels}],"remote_buffers":[{buffers}],'
             f'"semaphores":[{semaphores}]}}'
         )

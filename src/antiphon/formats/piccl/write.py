@@ -128,7 +128,7 @@ def _write_batch(
     `rows`: their rows of the schedule, by transfer. `waiting`: the columns transfer and 2 * t, for the transfer t that
     must be done before it, or 2 * t + 1 if the last byte of t must have left.
     """
-    lines, (low, high) = Lines(), span
+    lines, (low, high), (waiter, condition) = Lines(), span, waiting
     number = np.arange(low, high)
     at = (number - low) * PARTS
     step = messages.step[low:high]
@@ -136,14 +136,14 @@ def _write_batch(
     lines.add(at[begins_step] + STEP, "\n    <!-- step %d -->\n", step[begins_step])
     ends = (messages.src[low:high], messages.dst[low:high])
     lines.add(at + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, sizes[low:high], *ends)
-    done = (waiting[1] & 1) == 0
-    owner, awaited = waiting[0][done], waiting[1][done] >> 1
+    done = (condition & 1) == 0
+    owner, awaited = waiter[done], condition[done] >> 1
     is_free = np.ones(len(number), np.bool_)  # waits for no transfer
     is_free[owner - low] = False
     lines.add(at[is_free] + DEPS, "-1")
     lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~run_starts(owner)).astype(np.int64), awaited)
     lines.add(at + MIDDLE, '" step="%d"', step)
-    owner, awaited = waiting[0][~done], waiting[1][~done] >> 1
+    owner, awaited = waiter[~done], condition[~done] >> 1
     places, kind = (owner - low) * PARTS + LEFT, (~run_starts(owner)).astype(np.int64)
     lines.mixed(places, (' left="%d', ",%d"), kind, awaited)
     lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')

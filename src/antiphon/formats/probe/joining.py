@@ -165,8 +165,8 @@ def _sold_as(machine: Topology) -> str:
     if sold_with_cards(machine.name):
         return machine.name
     with suppress(Unsupported):
-        figures = generation_of(machine, place_of(machine), shipped_calls())
-        boxes = [name for name in figures[0].boxes if sold_with_cards(name)] if figures is not None else []
+        gpu = generation_of(machine, place_of(machine), shipped_calls())
+        boxes = [name for name in gpu.figures.boxes if sold_with_cards(name)] if gpu is not None else []
         return next((name for name in boxes if topology(name).ranks == machine.ranks), "")
     return ""
 

@@ -223,10 +223,12 @@ def _direct_pairs(output: _SmiOutput, gpus: list[str]) -> set[tuple[int, int]]:
     }
     lowest = min(weight_of.values(), default=0)
     speeds = output.tables["speed"]
+    bandwidths = {pair: _parse_bandwidths(speeds.get(pair, "")) for pair in pairs}
     return {
-        (rank[a], rank[b]) for a, b in pairs
-        if weight_of.get((a, b), lowest) == lowest and _parse_bandwidths(speeds.get((a, b), ""))[1] != 0
-    }  # fmt: skip
+        (rank[a], rank[b])
+        for (a, b), (_, total) in bandwidths.items()
+        if weight_of.get((a, b), lowest) == lowest and total != 0
+    }
 
 
 def _parse_bandwidths(text: str) -> tuple[int, int | None]:

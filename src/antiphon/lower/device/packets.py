@@ -172,7 +172,8 @@ def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Ste
 
 
 def _places_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
-    return first[0] == second[0] and first[1] < second[2] and second[1] < first[2]
+    (rank, begin, end), (other_rank, other_begin, other_end) = first, second
+    return rank == other_rank and begin < other_end and other_begin < end
 
 
 def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:

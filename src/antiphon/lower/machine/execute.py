@@ -330,7 +330,8 @@ class _Simulation:
         return Fault("input", f"{writer_text}: {self.code.places.describe(cell)} is written over, and is no result")
 
     def _instruction_at(self, position: tuple[int, int]) -> Instruction:
-        return self.code.blocks[position[0]].instructions[position[1]]
+        block, index = position
+        return self.code.blocks[block].instructions[index]
 
     def _first_written(self, cells: set[int]) -> tuple[int, tuple[int, int] | None]:
         """Return the cell that got its present value first, and the (block, index) of the instruction that wrote it.

@@ -227,8 +227,10 @@ def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direc
     With DIRECT: every pair of ranks within every group. False if there would be far too many transfers.
     """
     size = len(seating)
-    if groups.subgroups and size * len(groups.subgroups) * len(find_stretches(groups.subgroups)[0]) > MAX_TRANSFERS:
-        return False
+    if groups.subgroups:
+        edges, _ = find_stretches(groups.subgroups)
+        if size * len(groups.subgroups) * len(edges) > MAX_TRANSFERS:
+            return False
     rank, src, dst = np.array(seating, np.int32), [], []
     for exchange in list_exchanges(groups, Spans.side_by_side(np.array([size * units_per_seat(groups)]))):
         for distance in range(1, exchange.width) if direction == DIRECT else (1, -1):

@@ -101,7 +101,7 @@ def _plan_collective(topology: Topology, collective: Collective, nbytes: int, pi
         return _plan_allreduce(topology, collective, nbytes, pieces)
     # where switches multicast or reduce, only the reversed machine has the abilities that the dual needs
     machine, opposite = (reverse(topology), None) if topology.abilities else machine_for_dual(topology)
-    spread = _plan_spread(machine, dual(collective)[0], nbytes, pieces)
+    spread = _plan_spread(machine, dual(collective).collective, nbytes, pieces)
     return spread._replace(schedule=invert(spread.schedule, opposite))
 
 

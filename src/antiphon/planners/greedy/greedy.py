@@ -92,7 +92,7 @@ def _plan_collective(
     if collective.kind not in COMBINING:
         yield from _plan_spreading(topology, collective, request, part_count, pace)
         return
-    dual_collective, _ = dual(collective)
+    dual_collective = dual(collective).collective
     for schedule, runs in _plan_spreading(reverse(topology), dual_collective, request, part_count, pace):
         yield replace(invert(schedule), collective=collective), runs
 

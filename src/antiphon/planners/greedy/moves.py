@@ -31,7 +31,8 @@ class Moving:
     def run(self, pace: Pace) -> Run:
         """Run until all chunks have arrived. O(steps * chunks under way)."""
         begin, end = self.routes.ptr[:-1].copy(), self.routes.ptr[1:]
-        load = np.bincount(self._loads_of(self.routes.hop)[0], minlength=len(self.rate)).astype(np.float64)
+        loaded, _ = self._loads_of(self.routes.hop)
+        load = np.bincount(loaded, minlength=len(self.rate)).astype(np.float64)
         steps: list[Longs] = []
         hops: list[Longs] = []
         chunks: list[Longs] = []
@@ -52,7 +53,8 @@ class Moving:
                 continue
             chunk, hop = order[has_room], hop[has_room]
             begin[chunk] += 1
-            load -= np.bincount(self._loads_of(hop)[0], minlength=len(load))
+            loaded, _ = self._loads_of(hop)
+            load -= np.bincount(loaded, minlength=len(load))
             steps.append(np.full(len(chunk), number))
             hops.append(hop)
             chunks.append(chunk)

@@ -74,7 +74,8 @@ def groups_by_place(topology: Topology, collective: Collective, order: Order) ->
 
 def seats_by_place(topology: Topology, collective: Collective) -> list[int]:
     """Return the members in an order in which neighbours by place are adjacent."""
-    return groups_from_places(topology, collective.members)[1]
+    _, seating = groups_from_places(topology, collective.members)
+    return seating
 
 
 def divisor_near_root(ranks: int) -> int:

@@ -180,7 +180,7 @@ def _plan_reversed(
     topology: Topology, collective: Collective, make: Callable[[Topology, Collective], Schedule]
 ) -> Schedule:
     """Plan the dual spreading collective on the reversed topology, and run it backwards."""
-    return invert(make(reverse(topology), dual(collective)[0]))
+    return invert(make(reverse(topology), dual(collective).collective))
 
 
 def _plan_spread(reach: Reach, collective: Collective) -> Schedule:
@@ -323,8 +323,11 @@ def _plan_several(topology: Topology, collective: Collective, max_trees: int) ->
         return None if trees is None else (reduce_and_spread(collective, map(Pair.of_tree, trees)), len(trees))
     if collective.kind in SPREADING:
         return _spread_several(topology, collective, max_trees)
-    dual_plan = _spread_several(reverse(topology), dual(collective)[0], max_trees)
-    return (invert(dual_plan[0]), dual_plan[1]) if dual_plan is not None else None
+    dual_plan = _spread_several(reverse(topology), dual(collective).collective, max_trees)
+    if dual_plan is None:
+        return None
+    dual_schedule, tree_count = dual_plan
+    return invert(dual_schedule), tree_count
 
 
 def _spread_several(topology: Topology, collective: Collective, max_trees: int) -> tuple[Schedule, int] | None:

@@ -88,7 +88,7 @@ def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | N
     two_sides = bipartite_sides(edges, ranks)
     if two_sides is None:
         return None
-    side, source, sink = two_sides[0], ranks, ranks + 1
+    (side, _), source, sink = two_sides, ranks, ranks + 1
     # flow from source > side 0 > side 1 > sink: capacity `degree` at every rank, 1 per edge
     from_side_0 = [(a, b) if side[a] == 0 else (b, a) for a, b in edges]
     rows = [*(a for a, _ in from_side_0), *(source if side[rank] == 0 else rank for rank in range(ranks))]

@@ -179,7 +179,8 @@ def _step_variants(uneven: UnevenStarts) -> Iterator[PipelinedSchedule]:
         steps = uneven.least_steps + extra_steps
         best = _best_sizes(uneven, steps, PIPELINING.usual_bytes)
         if best is not None:
-            yield PipelinedSchedule(uneven.to_schedule(best[1]), {"steps": steps})
+            _, sizes = best
+            yield PipelinedSchedule(uneven.to_schedule(sizes), {"steps": steps})
 
 
 def _fastest_variant(
@@ -248,7 +249,8 @@ def _in_steps(prepared: PipelinePlans, options: PipelineOptions, nbytes: int | N
     best = _best_sizes(prepared.uneven, steps, PIPELINING.usual_bytes if nbytes is None else nbytes)
     if best is None:
         raise Unsupported(f"planner {options.planner}: too large for uneven parts in {steps} steps; use pieces instead")
-    return prepared.uneven.to_schedule(best[1])
+    _, sizes = best
+    return prepared.uneven.to_schedule(sizes)
 
 
 def _in_time(timer: HopTimer | None, steps: int, options: PipelineOptions) -> Schedule:
@@ -352,8 +354,9 @@ def _fastest_uneven(
         result = _best_sizes(uneven, steps, nbytes)
         if result is None:
             continue
-        no_gains = 0 if all(result[0] < time for time, _ in results.values()) else no_gains + 1
-        results[steps] = result
+        seconds, sizes = result
+        no_gains = 0 if all(seconds < other for other, _ in results.values()) else no_gains + 1
+        results[steps] = seconds, sizes
         if few_steps and no_gains == PIPELINING.patience:
             break
     best = min(results, key=lambda steps: results[steps][0], default=None)

@@ -146,7 +146,7 @@ def collective_among(collective: Collective, kind: str, root: int | None = None)
 
 def plan_backwards(collective: Collective, plan_dual: PlanFunction) -> Schedule:
     """Plan the dual collective (a broadcast for a reduce) with `plan_dual`, and return that plan run backwards."""
-    dual_collective, _ = dual(collective)
+    dual_collective = dual(collective).collective
     return invert(plan_dual(dual_collective))
 
 

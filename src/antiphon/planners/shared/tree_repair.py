@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -199,7 +200,7 @@ class _Trees:
         self.load = np.zeros(len(self.capacity))
         is_small = forest.hop.size <= LIMITS.max_tries
         self.steepness = LIMITS.steepness if is_small else LIMITS.coarse_steepness
-        depth = max((int(_tops_and_depths(parents)[1].max()) for parents in self.parent), default=0)
+        depth = max((int(_tops_and_depths(parents).depth.max()) for parents in self.parent), default=0)
         self.max_depth = depth + max(2, depth // 8)  # deeper trees take longer to fill
         tree, rank = np.nonzero(self.hop >= 0)
         np.add.at(self.load, hops.resources[self.hop[tree, rank]], share[tree][:, None])
@@ -218,7 +219,7 @@ class _Trees:
 
     def joined(self, tree: int) -> Bools:
         """Return which ranks the tree joins to its root."""
-        return np.asarray(_tops_and_depths(self.parent[tree])[0] == self.root[tree])
+        return np.asarray(_tops_and_depths(self.parent[tree]).top == self.root[tree])
 
     def prices(self, share: float) -> Floats:
         """Return the price of a share on every resource: how much it raises an exponential of the relative load."""
@@ -513,7 +514,7 @@ def _set_steps(trees: _Trees, forest: _Forest, kept_hops: Bools) -> Longs:
         if not changed[tree] and key not in done:
             continue
         parent, tree_step, root = trees.parent[tree].tolist(), step[tree].tolist(), int(trees.root[tree])
-        order = np.argsort(_tops_and_depths(trees.parent[tree])[1], kind="stable").tolist()
+        order = np.argsort(_tops_and_depths(trees.parent[tree]).depth, kind="stable").tolist()
         if forest.up[tree]:
             ready = [0] * len(tree_step)
             for rank in reversed(order):
@@ -537,14 +538,21 @@ def _set_steps(trees: _Trees, forest: _Forest, kept_hops: Bools) -> Longs:
     return step
 
 
-def _tops_and_depths(parent: Ints) -> tuple[Longs, Longs]:
+class _Positions(NamedTuple):
+    """For every rank the top of its tree or branch, and how many hops it is from there."""
+
+    top: Longs
+    depth: Longs
+
+
+def _tops_and_depths(parent: Ints) -> _Positions:
     """Return for every rank the top of its tree or branch, and how far it is from there. O(ranks log depth)."""
     top = np.where(parent < 0, np.arange(len(parent)), parent)
     depth = (parent >= 0).astype(np.int64)
     while not np.array_equal(next_top := top[top], top):
         depth += depth[top]
         top = next_top
-    return top, depth
+    return _Positions(top, depth)
 
 
 def _to_schedule(

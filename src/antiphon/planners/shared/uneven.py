@@ -191,7 +191,8 @@ class UnevenStarts:
         """Return, by step, whether the class must not start there, since it would use a slow path in a quiet step."""
         slow = chunk_class.latency > self.quickest
         starts = np.arange(steps - chunk_class.steps + 1)[:, None] + np.flatnonzero(slow)
-        return np.asarray(((starts < quiet[0]) | (starts >= steps - quiet[1])).any(axis=1))
+        quiet_at_start, quiet_at_end = quiet
+        return np.asarray(((starts < quiet_at_start) | (starts >= steps - quiet_at_end)).any(axis=1))
 
     def _latency_seconds(self, counts: NDArray[np.int64], steps: int) -> float:
         """Return the latency of all steps: in each, that of the slowest path in use."""

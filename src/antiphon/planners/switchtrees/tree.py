@@ -229,8 +229,9 @@ def _make_direction(figures: Sequence[tuple[float, float, float, int]], links: S
 
 def _split_link(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
     """Return preorder and parents, as `_preorder`, from an extra switch in the middle of the link between two nodes."""
-    order, parent = _preorder(graph, root[0])
-    second_half = {root[1]}
+    first, second = root
+    order, parent = _preorder(graph, first)
+    second_half = {second}
     for node in order:
         if parent[node] in second_half:
             second_half.add(node)

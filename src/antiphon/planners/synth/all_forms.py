@@ -184,8 +184,10 @@ class AllForms:
         ratio, broadcast = tightest
         proved: Proved = broadcast.problem.translate_proof(broadcast.search.prove_least(steps))
         about, evidence = broadcast.about, proved.dual.as_json()
-        if Fraction(rounds, chunks) > ratio and self.prove_sends(steps)[0] > ratio:
-            about, (ratio, evidence) = SUMS, self.prove_sends(steps)
+        if Fraction(rounds, chunks) > ratio:
+            sends_ratio, sends_evidence = self.prove_sends(steps)
+            if sends_ratio > ratio:
+                about, ratio, evidence = SUMS, sends_ratio, sends_evidence
         proof = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND
         return {
             "format": FORMAT, "about": about, "proof": proof, "k": USUAL_K,
@@ -243,10 +245,12 @@ class AllForms:
                 tightest = self.tightest_broadcast(steps)
                 if tightest is None:
                     continue
-                lowest = max(tightest[0], floor, self.least_sends.get(steps, (floor, {}))[0])
+                (tightest_ratio, _), (sends_ratio, _) = tightest, self.least_sends.get(steps, (floor, {}))
+                lowest = max(tightest_ratio, floor, sends_ratio)
                 known_ratio = min((ratio for s, ratio in best.items() if s <= steps), default=None)
                 if turn and (known_ratio is None or known_ratio > lowest):
-                    lowest = max(lowest, self.prove_sends(steps)[0])
+                    sends_ratio, _ = self.prove_sends(steps)
+                    lowest = max(lowest, sends_ratio)
                 if known_ratio is not None and known_ratio <= lowest:
                     continue
                 for point in self._search_steps(turn, steps, lowest, known_ratio, limits):

@@ -86,7 +86,8 @@ def decide_candidate(
         return forbidden
     task = Task(search.instance, parts, steps, rounds)
     if search.cache is None:
-        return _ask_engines(search, task, tell, memory, turns)[0]
+        decided, _ = _ask_engines(search, task, tell, memory, turns)
+        return decided
     question = search.cache_question(parts, steps, rounds)
     cached = search.cache.get(question)
     if cached is None:

@@ -62,7 +62,7 @@ def conversion_for(topology: Topology, collective: Collective) -> Conversion:
     if collective.kind == "allreduce":
         return Conversion(topology, Collective("allgather", collective.ranks, collective.members), COMPOSED)
     try:
-        return Conversion(reverse(topology), dual(collective)[0], REVERSED)
+        return Conversion(reverse(topology), dual(collective).collective, REVERSED)
     except Unsupported as error:
         sums = sums_of(collective)
         if sums is not None:

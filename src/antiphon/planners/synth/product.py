@@ -280,31 +280,34 @@ def _plan_lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, 
 
     B goes along the second factor in batches, each as large as can arrive before the first factor's links would idle.
     """
-    first_gather, second_gather = gathers
+    (first_gather, second_gather), (first_size, second_size) = gathers, sizes
     first = _append_gather(first_gather, [(0, j) for j in range(a + b)])
     # by this round every rank has A of the other ranks of its copy of the first factor
     a_arrived = first[-1][1]
     second: list[Segment] = []
-    batch_unit = math.lcm(second_gather.chunks, first_gather.chunks // math.gcd(first_gather.chunks, sizes[1] - 1))
+    batch_unit = math.lcm(second_gather.chunks, first_gather.chunks // math.gcd(first_gather.chunks, second_size - 1))
     sent = a
     while sent < a + b:
         rounds_left = first[-1][1] - (second[-1][1] if second else 0)
         size = min(max(int(rounds_left / second_gather.ratio) // batch_unit, 1) * batch_unit, a + b - sent)
         batch = range(sent, sent + size)
         second += _append_gather(second_gather, [(0, j) for j in batch], second)
-        first += _append_gather(first_gather, [(h, j) for h in range(1, sizes[1]) for j in batch], first, second[-1][1])
+        first += _append_gather(
+            first_gather, [(h, j) for h in range(1, second_size) for j in batch], first, second[-1][1]
+        )
         sent += size
     second += _append_gather(second_gather, [(0, j) for j in range(a)], second)
-    second += _append_gather(second_gather, [(g, j) for g in range(1, sizes[0]) for j in range(a)], second, a_arrived)
+    second += _append_gather(second_gather, [(g, j) for g in range(1, first_size) for j in range(a)], second, a_arrived)
     return first, second
 
 
 def _balance_shares(sizes: tuple[int, int], gathers: tuple[Gather, Gather]) -> tuple[int, int] | None:
     """Return the numbers of chunks of A and B for which the links of both factors finish together; None if too many."""
-    (m, n), (rho, sigma) = sizes, (gathers[0].ratio, gathers[1].ratio)
+    (m, n), (first_gather, second_gather) = sizes, gathers
+    rho, sigma = first_gather.ratio, second_gather.ratio
     balanced = (sigma * m - rho) / (rho * (n - 1) + sigma * (m - 1))  # rho (1 + (n-1) b) = sigma (1 + (m-1) (1-b))
     b = min(max(balanced, Fraction(0)), Fraction(1))
-    c, d = gathers[0].chunks, gathers[1].chunks
+    c, d = first_gather.chunks, second_gather.chunks
     for chunks in range(b.denominator, MOST_CHUNKS + 1, b.denominator):
         of_b = int(chunks * b)
         of_a = chunks - of_b

@@ -104,7 +104,8 @@ def solve_sums(
     `instance`: any on the same machine, for its arcs and capacities. O(orbits * steps * arcs / |K| * inputs)
     variables with one slot.
     """
-    encoding = SumEncoding(instance, target, point[0], point[1], shape)
+    steps, rounds = point
+    encoding = SumEncoding(instance, target, steps, rounds, shape)
     spent = 0
     for solver in ("minisat", "cadical"):
         remaining = None if effort_left is None else effort_left - spent

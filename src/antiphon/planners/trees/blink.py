@@ -185,7 +185,7 @@ def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOpti
         return spread_trees(collective, trees=()), 0, "nothing to move"
     # Combining collectives: plan the dual on the reversed machine, then run it backwards.
     if collective.kind in RUN_BACKWARDS:
-        schedule, count, method = _plan_unpiped(reverse(topology), dual(collective)[0], options)
+        schedule, count, method = _plan_unpiped(reverse(topology), dual(collective).collective, options)
         return replace(invert(schedule), collective=collective), count, method
     servers = ranks_by_host(topology, collective.members)
     if collective.kind == "allreduce":
@@ -276,7 +276,8 @@ def _broadcast_rate(subset: LinkSubset, members: Sequence[int]) -> Fraction:
     """Return the greatest rate at which the first member could broadcast to all over these links; 0 if it cannot."""
     if not subset.links:
         return Fraction(0)
-    return tightest_cut(network_of(subset.topology), {(members[0],): 1}, members[1:])[1]
+    _, rate = tightest_cut(network_of(subset.topology), {(members[0],): 1}, members[1:])
+    return rate
 
 
 def pack_subset(subset: LinkSubset, collective: Collective, options: BlinkOptions) -> TreeSet:

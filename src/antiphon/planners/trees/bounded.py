@@ -207,9 +207,10 @@ def _reaches_goal(grower: PricedTreeGrower, loads: Sequence[Floats], goal: float
     """Return whether trees with these loads reach the goal already; False on smaller machines, where stage 2 is
     quick.
     """
-    return len(grower.position) > BOUNDED.large_ranks and _solve_rates(grower, loads)[0].sum() >= goal * (
-        1 - BOUNDED.min_gain
-    )
+    if len(grower.position) <= BOUNDED.large_ranks:
+        return False
+    rates, _ = _solve_rates(grower, loads)
+    return bool(rates.sum() >= goal * (1 - BOUNDED.min_gain))
 
 
 def _load_prices(row_loads: Floats, capacity: Floats) -> Floats:

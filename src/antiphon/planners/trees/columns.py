@@ -38,6 +38,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import attrgetter, itemgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,7 +277,7 @@ def prove_bound(generation: ColumnGeneration, point: Point, value: Fraction) -> 
         prices = whole_prices(point.price, generation.price_scale) if prices is None else prices
         priced = generation.price_all(prices, hops=None)
         assert priced is not None
-        bound = generation.master.dual_bound(prices, priced[0])
+        bound = generation.master.dual_bound(prices, priced.costs)
         best = bound if best is None else min(best, bound)
         if best <= value:
             break
@@ -378,6 +379,13 @@ class TreeGroup:
     inward: bool = False
 
 
+class PricedColumns(NamedTuple):
+    """By group the cost of its cheapest tree, and the tree as a column of the program."""
+
+    costs: list[int]
+    columns: list[Column]
+
+
 class ColumnGeneration:
     """Column generation for one packing problem; `master` is its linear program over the columns so far.
 
@@ -430,9 +438,7 @@ class ColumnGeneration:
         parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], priced_hops.far, restarts)
         return None if parents is None else (priced_hops.tree_price(cost, parents), parents)
 
-    def price_all(
-        self, prices: Sequence[int], hops: int | None, restarts: int = 0
-    ) -> tuple[list[int], list[Column]] | None:
+    def price_all(self, prices: Sequence[int], hops: int | None, restarts: int = 0) -> PricedColumns | None:
         """Return every group's cheapest cost and tree at integral prices of rows; None if a group has no tree.
 
         `hops`: maximum depth. `restarts`: of the heuristic for trees of limited depth.
@@ -444,9 +450,10 @@ class ColumnGeneration:
             cheapest_tree = self.price_tree(number, priced_hops, hops, restarts)
             if cheapest_tree is None:
                 return None
-            costs.append(cheapest_tree[0] * self.images)
-            columns.append(self.make_column(number, priced_hops, cheapest_tree[1]))
-        return costs, columns
+            cost, parents = cheapest_tree
+            costs.append(cost * self.images)
+            columns.append(self.make_column(number, priced_hops, parents))
+        return PricedColumns(costs, columns)
 
     def add_first_columns(self, hops: int | None) -> bool:
         """Add initial columns at prices that grow with load (multiplicative weights); False if some root has no
@@ -460,7 +467,7 @@ class ColumnGeneration:
             priced = self.price_all(whole_prices(load_prices, 2**20), hops)
             if priced is None:
                 return False
-            for column in priced[1]:
+            for column in priced.columns:
                 self.master.add_column(column)
                 load[list(column.rows)] += column.times
         return True
@@ -500,7 +507,7 @@ class ColumnGeneration:
                 bound, improved = self._price_round(point, price, hops, self.restarts)
                 doubtful, added = bound < target, added or improved
             if hops is not None and self.restarts and not added:
-                added = self._price_round(point, point.price, hops, 4 * self.restarts)[1]  # a last, longer attempt
+                _, added = self._price_round(point, point.price, hops, 4 * self.restarts)  # a last, longer attempt
             doubts += doubtful
             met = best is not None and point.value >= float(best / master.rate_scale) * (1 - TINY)
             if not added or doubts >= _MOST_DOUBTS or met:
@@ -518,8 +525,8 @@ class ColumnGeneration:
         priced = self.price_all(ints, hops, restarts)
         assert priced is not None, "the first columns reached all sinks"
         # weak duality: (sum of capacity * price) / (cost of the cheapest trees) bounds every packing
-        bound = self.master.dual_bound(ints, priced[0])
-        fresh = [self.master.add_column(column) for column in priced[1] if self._is_improving(point, column)]
+        bound = self.master.dual_bound(ints, priced.costs)
+        fresh = [self.master.add_column(column) for column in priced.columns if self._is_improving(point, column)]
         return bound, any(fresh)
 
     def _is_improving(self, point: Point, column: Column) -> bool:

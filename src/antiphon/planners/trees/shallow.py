@@ -129,7 +129,7 @@ def shallow(
     if collective.kind == "allreduce":
         plans = _plan_allreduce(request, depth, pieces is None)
     else:
-        broadcast = dual(collective)[0] if reversed_plan else collective
+        broadcast = dual(collective).collective if reversed_plan else collective
         check_reach(machine, [collective.roots[0]], collective.members, reversed_plan)
         plans = _choose_forests(machine, broadcast, max_rate or Fraction(0), depth, request.seed, pieces is None)
     forests = plans.forests

@@ -94,7 +94,10 @@ def serves_all_sinks(
 ) -> bool:
     """Return whether every sink can receive all of the supply, by the tightest cut."""
     supplies: dict[tuple[int, ...], int] = {(root,): amount for root, amount in supply.items()}
-    return bool(arc_paths) and tightest_cut(link_graph.to_network(arc_paths), supplies, sinks)[1] >= 1
+    if not arc_paths:
+        return False
+    _, rate = tightest_cut(link_graph.to_network(arc_paths), supplies, sinks)
+    return rate >= 1
 
 
 def _port_capacities(arc_paths: ArcPaths, switch: int) -> tuple[dict[int, int], dict[int, int]]:

@@ -341,7 +341,7 @@ def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
     if task.collective.kind in SPREADING:
         return _plan_spreading(task)
     machine, links = machine_for_dual(task.topology)
-    plan = _plan_spreading(replace(task, topology=machine, collective=dual(task.collective)[0]), back=True)
+    plan = _plan_spreading(replace(task, topology=machine, collective=dual(task.collective).collective), back=True)
     return replace(plan, schedule=replace(invert(plan.schedule, links), collective=task.collective))
 
 
@@ -578,7 +578,8 @@ def pack_trees(
             )
     forests = pack_forests(topology, demand, members)
     if forests is not None:
-        return ForestPacking(tuple(forests[1]), forests[0], "Edmonds' forests, switches split off", optimal=True)
+        exact_rate, exact_trees = forests
+        return ForestPacking(tuple(exact_trees), exact_rate, "Edmonds' forests, switches split off", optimal=True)
     # the size of the LP over trees grows with ranks times roots, that of the LP over cuts only with ranks and links
     if len(demand) * len(members) > LP_FIRST_PAIRS and len(members) == topology.ranks:
         in_parts = pack_by_cuts(topology, demand, (False,))

@@ -72,7 +72,8 @@ def _find_answer(question: str, cache_file: Path | None) -> Answer:
         except Invalid as error:
             notes.append(f"planned anew: {error}")
     if cached is not None:
-        return _make_answer(probed, ALIKE, cached[0], cached[1], notes)
+        cached_plans, cached_gain = cached
+        return _make_answer(probed, ALIKE, cached_plans, cached_gain, notes)
     plans, gain = _plan_within_budget(probed, notes)
     # `_plan_within_budget` notes that planning was stopped; incomplete plans are not for other jobs
     if folder is not None and not any("was stopped" in note for note in notes):

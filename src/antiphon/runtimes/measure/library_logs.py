@@ -154,7 +154,8 @@ def _sweep(
         runs, _ = _read_folder(folder)
         # without their second runs, so that a sweep that is continued finds the same contenders
         first = [(file, run) for file, run in runs if run.kind == kind and not _RUN_AGAIN.search(file)]
-        return _find_contenders(_compare(first, machine)[0])
+        compared, _ = _compare(first, machine)
+        return _find_contenders(compared)
 
     if kind not in SUPPORTED["ring"]:
         raise Invalid(

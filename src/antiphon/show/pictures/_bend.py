@@ -48,9 +48,10 @@ def control_point(a: int, b: int, centres: Floats, radii: Floats, side: float = 
     """
     is_obstacle = np.ones(len(centres), bool)
     is_obstacle[[a, b]] = False
-    return least_hidden_bend(
+    _, control = least_hidden_bend(
         centres[a], centres[b], centres[is_obstacle], radii[is_obstacle] + 4, side, _BENDS, samples=33
-    )[1]
+    )
+    return control
 
 
 def curve_points(start: Floats, control: Floats, end: Floats, t: Floats) -> Floats:
@@ -61,10 +62,10 @@ def curve_points(start: Floats, control: Floats, end: Floats, t: Floats) -> Floa
 
 def trim_curve(start: Floats, control: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:
     """Return the part of the curve that is farther than `gaps` pixels from its start and its end."""
-    samples = np.linspace(0, 1, 257)[:, None]
+    samples, (start_gap, end_gap) = np.linspace(0, 1, 257)[:, None], gaps
     curve = curve_points(start, control, end, samples)
     inside = np.flatnonzero(
-        (np.linalg.norm(curve - start, axis=1) >= gaps[0]) & (np.linalg.norm(curve - end, axis=1) >= gaps[1])
+        (np.linalg.norm(curve - start, axis=1) >= start_gap) & (np.linalg.norm(curve - end, axis=1) >= end_gap)
     )
     if len(inside) < 2:
         return start, control, end
