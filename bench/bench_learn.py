@@ -35,7 +35,7 @@ import numpy as np
 import antiphon
 from antiphon.core.plan import Plan
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.measure.policies import Recording, compare_policies
+from antiphon.runtimes.measure.policies import CallRecording, compare_policies
 from antiphon.runtimes.serve.book import read_table
 from antiphon.units import parse_size
 
@@ -116,14 +116,14 @@ def read_calls(output: str) -> Calls:
     return phases
 
 
-def measure_phases(lab: Lab, nbytes: int, calls: int, recordings: list[Recording]) -> dict[str, Any]:
+def measure_phases(lab: Lab, nbytes: int, calls: int, recordings: list[CallRecording]) -> dict[str, Any]:
     per_phase = calls // PHASES
     candidates = lab.list_candidates()
     names = [name_of(candidate) for candidate in candidates]
     recorded = [lab.record(candidate, nbytes, ROUNDS) for candidate in candidates]
     columns = [list(phase) for phase in zip(*recorded, strict=True)]
     rounds = np.concatenate([np.array(phase).T for phase in columns])
-    recordings.append(Recording("allreduce", nbytes, tuple(names), rounds))
+    recordings.append(CallRecording("allreduce", nbytes, tuple(names), rounds))
     learned, report = lab.run(per_phase, nbytes)
     row: dict[str, Any] = {"nbytes": nbytes, "calls": calls, "candidates": names, "phases": []}
     for phase, own in zip(columns, learned, strict=True):
@@ -176,14 +176,14 @@ def name_of(candidate: tuple[int, int]) -> str:
     return "the library" if not program else f"plan {program}" if slices == 4 else f"plan {program} x{slices / 4:g}"
 
 
-def replay(recordings: Sequence[Recording], calls: int) -> list[dict[str, Any]]:
+def replay(recordings: Sequence[CallRecording], calls: int) -> list[dict[str, Any]]:
     """Return what policies would have taken on calls drawn from the recorded ones of each phase."""
     draw, rows = np.random.default_rng(1), []
     for recording in recordings:
         each = len(recording.seconds) // PHASES
         number = [phase * each + draw.integers(each, size=calls // PHASES) for phase in range(PHASES)]
         longer = recording.seconds[np.concatenate(number)]
-        drawn = Recording(recording.collective, recording.nbytes, recording.names, longer)
+        drawn = CallRecording(recording.collective, recording.nbytes, recording.names, longer)
         rows += compare_policies([drawn], ["fixed", "trial", "bandit"])["rows"]
     return rows
 
@@ -196,7 +196,7 @@ def main() -> None:
     if calls < 2 * PHASES * SEARCH:
         sys.exit(f"expected at least {2 * PHASES * SEARCH} calls, got {calls}")
     _common.print_machine()
-    rows, sliced, recordings = [], [], list[Recording]()
+    rows, sliced, recordings = [], [], list[CallRecording]()
     with tempfile.TemporaryDirectory() as name:
         for machine, planner in MACHINES.items() if runtime == "mpich" else [("dgx1v", "")]:
             lab = Lab(Path(name), machine, planner, runtime)

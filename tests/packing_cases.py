@@ -10,8 +10,8 @@ from tables import listed
 
 import antiphon
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.tree_schedules import Tree
-from antiphon.planners.trees.direct_links import Arc, Directed, Edge, Undirected
+from antiphon.planners.shared.tree_schedules import SpanningTree
+from antiphon.planners.trees.direct_links import Directed, DirectLink, LinkPair, Undirected
 from antiphon.reproduce.blink_allocations import unique_allocations
 
 Plain = tuple[int, int, int]  # a, b, capacity
@@ -35,12 +35,16 @@ def connected(vertices: int, edges: Sequence[Plain]) -> bool:
 
 def two_way(vertices: int, edges: Sequence[Plain]) -> Undirected:
     return Undirected(
-        tuple(range(vertices)), Fraction(1), tuple(Edge(a, b, c, 2 * i, 2 * i + 1) for i, (a, b, c) in enumerate(edges))
+        tuple(range(vertices)),
+        Fraction(1),
+        tuple(LinkPair(a, b, c, 2 * i, 2 * i + 1) for i, (a, b, c) in enumerate(edges)),
     )
 
 
 def one_way(vertices: int, arcs: Sequence[Plain]) -> Directed:
-    return Directed(tuple(range(vertices)), Fraction(1), tuple(Arc(a, b, c, (i,)) for i, (a, b, c) in enumerate(arcs)))
+    return Directed(
+        tuple(range(vertices)), Fraction(1), tuple(DirectLink(a, b, c, (i,)) for i, (a, b, c) in enumerate(arcs))
+    )
 
 
 def random_edges(seed: int, most_vertices: int = 6, most_more: int = 8) -> tuple[int, list[Plain]]:
@@ -112,7 +116,7 @@ def arborescences(vertices: int, arcs: Sequence[Plain], root: int) -> list[tuple
     ]
 
 
-def overloaded(trees: Iterable[Tree], topology: Topology) -> list[str]:
+def overloaded(trees: Iterable[SpanningTree], topology: Topology) -> list[str]:
     """Links and shared limits that carry more than they can: empty for a packing. O(hops)."""
     load = [Fraction(0)] * topology.links
     for tree in trees:
@@ -128,7 +132,7 @@ def overloaded(trees: Iterable[Tree], topology: Topology) -> list[str]:
     return wrong
 
 
-def check_trees(trees: Iterable[Tree], topology: Topology, sinks: Iterable[int]) -> None:
+def check_trees(trees: Iterable[SpanningTree], topology: Topology, sinks: Iterable[int]) -> None:
     """Each reaches all sinks, every rank once and by way of switches, both ways where links back are named; all fit."""
     trees = list(trees)
     for tree in trees:

@@ -82,7 +82,7 @@ def check_budgets() -> None:
     import time
 
     from antiphon.errors import TimedOut
-    from antiphon.isolate import Sent, Stopped, Terms, as_done, run_in_child, stream_job
+    from antiphon.isolate import PoolTerms, Sent, Stopped, as_done, run_in_child, stream_job
 
     def spin(seconds: float, send: Callable[[str], None]) -> str:
         try:
@@ -94,7 +94,7 @@ def check_budgets() -> None:
         return "done"
 
     def ends(seconds: float, budget: float, grace: float) -> list[Any]:
-        terms = Terms[float](spin, seconds=lambda job: budget, grace=grace)
+        terms = PoolTerms[float](spin, seconds=lambda job: budget, grace=grace)
         events = [event for _, event in as_done([seconds], terms)]
         return [event.value if isinstance(event, Sent) else event.result for event in events]
 
@@ -105,7 +105,7 @@ def check_budgets() -> None:
     (end,) = ends(60, 0.05, 0)
     assert isinstance(end, Stopped)
     assert run_in_child(lambda: 7, seconds=5) == 7
-    assert list(stream_job(1, Terms[int](lambda job, send: send(job)))) == [1]
+    assert list(stream_job(1, PoolTerms[int](lambda job, send: send(job)))) == [1]
     print("budgets hold")
 
 

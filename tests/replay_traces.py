@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.cost.replay.job import Job
+from antiphon.cost.replay.job import RecordedJob
 from antiphon.formats.jobs import read_recording
 
 MAIN, WORKER = 100, 101
 HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
 
-def read_job(given: Sequence[Path]) -> Job:
+def read_job(given: Sequence[Path]) -> RecordedJob:
     """The job of which these are the traces."""
     return read_recording(given)
 

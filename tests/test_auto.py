@@ -25,11 +25,11 @@ from antiphon.runtimes.auto.allocation import find_allocation
 from antiphon.runtimes.auto.answering import answer_question
 from antiphon.runtimes.auto.planning import book_of, plan_collectives
 from antiphon.runtimes.serve import auto_question
-from antiphon.runtimes.serve.auto_question import Answer, build_question, decode_answer, kept_name, read_kept
+from antiphon.runtimes.serve.auto_question import AutoAnswer, build_question, decode_answer, kept_name, read_kept
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
 from antiphon.runtimes.serve.group_book import default_book
-from antiphon.runtimes.serve.ledger import Row
+from antiphon.runtimes.serve.ledger import LedgerRow
 
 DGX = antiphon.topology("dgx1v")
 PART = (1, 4, 5, 6)
@@ -262,8 +262,8 @@ def test_a_wrong_schedule_in_a_kept_file_is_found(tmp_path: Path) -> None:
 # ---- an answer, and the file that keeps it ----
 
 
-def small_answer(name: str = "machine") -> Answer:
-    return Answer("planned", name, "twice", "a note", encode_book(default_book("allreduce", 4)))
+def small_answer(name: str = "machine") -> AutoAnswer:
+    return AutoAnswer("planned", name, "twice", "a note", encode_book(default_book("allreduce", 4)))
 
 
 def test_an_answer_is_the_same_when_it_is_read(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ class Later:
     def __init__(self, looks: int, fails: bool) -> None:
         self.looks, self.fails, self.ended = looks, fails, 0
 
-    def poll(self) -> Answer | None:
+    def poll(self) -> AutoAnswer | None:
         self.looks -= 1
         if self.looks >= 0:
             return None
@@ -372,7 +372,7 @@ def switches(calls: Sequence[tuple[str, int]], looks: int, fails: bool, readers:
     every = All(ranks)
     apart: Any = Later(looks, fails)
     turns = [
-        Turns(rank == 0, apart if rank == 0 else None, str(path) if reads else "", Row("auto", "", ""), 1.0)
+        Turns(rank == 0, apart if rank == 0 else None, str(path) if reads else "", LedgerRow("auto", "", ""), 1.0)
         for rank, reads in enumerate(readers)
     ]
     found: list[tuple[int, Book | None]] = [(0, None)] * ranks
@@ -440,7 +440,7 @@ def test_small_calls_to_or_from_a_root_do_not_ask_at_first(tmp_path: Path) -> No
 
 
 def test_many_calls_ask_seldom() -> None:
-    turns = Turns(False, None, "", Row("auto", "", ""), 1.0)
+    turns = Turns(False, None, "", LedgerRow("auto", "", ""), 1.0)
     count = 0
     for number in range(1, 100_001):
         if turns.due(number, "allreduce", 8):

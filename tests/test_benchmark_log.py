@@ -8,7 +8,7 @@ import re
 import pytest
 
 from antiphon.errors import Invalid
-from antiphon.formats.benchmark_log import Run, read_points, read_runs
+from antiphon.formats.benchmark_log import BenchmarkRun, read_points, read_runs
 
 POINTS = [(1 << 10, 2.05e-5), (1 << 20, 4.12e-5), (1 << 30, 4.21e-3)]
 HEAD = """# nccl-tests version 2.17.6 nccl-headers=22804 nccl-library=22804
@@ -271,4 +271,4 @@ def test_runs_of_other_programs_do_not_count() -> None:
 def test_garbled_rows_are_left_out() -> None:
     (run,) = read_runs(LOG.replace(" 1048576 ", " 9948576 "))
     assert (run.garbled, [nbytes for nbytes, _ in rounded(run.points())]) == (1, [1 << 10, 1 << 30])
-    assert Run().spread() is None
+    assert BenchmarkRun().spread() is None

@@ -28,7 +28,7 @@ from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.device.statements import statements
 from antiphon.lower.device.table import Table, tables, tables_of
 from antiphon.lower.lowering import lower
-from antiphon.runtimes.device.call_choices import Choice, list_choices
+from antiphon.runtimes.device.call_choices import CallChoice, list_choices
 from antiphon.runtimes.device.functions import threads
 from antiphon.runtimes.device.group import CALLS, WAYS, Group
 from antiphon.runtimes.engine.build import DEVICE
@@ -297,9 +297,9 @@ def test_the_runtime_threads_tells_rows_like_all_others() -> None:
 
 def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what is about as fast as the best the fewest blocks; trying leaves nothing behind in the data of the case."""
-    tried: list[Choice] = []
+    tried: list[CallChoice] = []
 
-    def slowly(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+    def slowly(call: Callable[[CallChoice], None], some: Iterator[CallChoice]) -> list[tuple[CallChoice, float]]:
         for one in some:
             call(one)
             tried.append(one)

@@ -14,7 +14,7 @@ from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.errors import AntiphonError, Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.registry import table
-from antiphon.runtimes.device.call_choices import Choice
+from antiphon.runtimes.device.call_choices import CallChoice
 from antiphon.runtimes.device.functions import threads
 from antiphon.runtimes.device.group import CALLS, WAYS, DevicePlan, Group
 from antiphon.runtimes.measure.device import Cuda, Threads
@@ -178,9 +178,9 @@ def test_what_lies_in_packets_is_not_divided() -> None:
 
 def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried and timed; larger data is not even tried."""
-    tried: list[Choice] = []
+    tried: list[CallChoice] = []
 
-    def fake_times(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+    def fake_times(call: Callable[[CallChoice], None], some: Iterator[CallChoice]) -> list[tuple[CallChoice, float]]:
         found = []
         for one in some:
             call(one)
@@ -212,9 +212,9 @@ def test_a_runtime_takes_the_order_of_arrival_where_that_is_faster(monkeypatch: 
     """Where there is one; and by copies, too, which are few then."""
     monkeypatch.setattr(Threads, "tables", Cuda.tables)
     monkeypatch.setattr(Threads, "choices", Cuda.choices)
-    tried: list[Choice] = []
+    tried: list[CallChoice] = []
 
-    def fake_times(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+    def fake_times(call: Callable[[CallChoice], None], some: Iterator[CallChoice]) -> list[tuple[CallChoice, float]]:
         for one in some:
             call(one)
             tried.append(one)

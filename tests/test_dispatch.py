@@ -16,7 +16,7 @@ from antiphon.core.verify import verify
 from antiphon.cost import prepare
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.dispatch import dispatch as planner
-from antiphon.planners.dispatch.network import Timeline
+from antiphon.planners.dispatch.network import BusyTimeline
 from antiphon.planners.table import TABLE
 from antiphon.topologies import topology
 
@@ -74,7 +74,7 @@ def test_on_random_machines_plans_are_valid_and_take_the_time_by_which_they_were
 
 
 def test_turns_are_the_first_free_ones() -> None:
-    rng, timeline, busy = random.Random(1), Timeline(1), set[int]()
+    rng, timeline, busy = random.Random(1), BusyTimeline(1), set[int]()
     for _ in range(200):
         ready, length = rng.randrange(400), rng.randrange(1, 6)
         begin = timeline.find_turn(0, ready, length)

@@ -17,7 +17,7 @@ from quick import in_turn
 import antiphon
 from antiphon.cli import run
 from antiphon.errors import Invalid
-from antiphon.formats.lint.form import Call, Head
+from antiphon.formats.lint.form import ApplicationCall, Head
 from antiphon.formats.lint.msccl import MSCCL, RCCL
 
 Capture = pytest.CaptureFixture[str]
@@ -186,10 +186,10 @@ HEAD = Head(
     "msccl-xml", "a.xml", "allreduce", 8, in_place=True, out_of_place=False, min_bytes=1024, max_bytes=2**20, chunks=8,
     channels=2, protocol="LL", verbs=frozenset({"s", "r", "re"}),
 )  # fmt: skip
-CALL = Call(65536, 4, "float32", "sum", 8, in_place=True)
+CALL = ApplicationCall(65536, 4, "float32", "sum", 8, in_place=True)
 
 
-def outcomes(head: Head, call: Call, runtime: Any = MSCCL) -> dict[str, str]:
+def outcomes(head: Head, call: ApplicationCall, runtime: Any = MSCCL) -> dict[str, str]:
     found: dict[str, str] = {}
     for finding in runtime.check(head, call):
         found[finding.outcome] = found.get(finding.outcome, "") + finding.why

@@ -25,7 +25,7 @@ from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.formats.points.dimacs import dimacs
-from antiphon.reproduce.sccl_plans import Family
+from antiphon.reproduce.sccl_plans import PointFamily
 from antiphon.reproduce.sccl_tables import DGX1, Z52, rows_of_kind
 from antiphon.select import Frontier, check_frontier, frontier, make_point
 from antiphon.select.frontier_file import frontier_json
@@ -283,7 +283,7 @@ def test_published_points_are_accepted(table: Any) -> None:
         collective = Collective(kind, machine.ranks)
         limits, notes = bound(machine, collective), list[str]()
         points = [
-            make_point(Family(machine, collective).make(*row.point).schedule, machine, limits, notes)
+            make_point(PointFamily(machine, collective).make(*row.point).schedule, machine, limits, notes)
             for row in rows_of_kind(table, kind, machine.ranks)
         ]
         assert not notes

@@ -22,7 +22,7 @@ from antiphon.cost.genmodel import forms as genmodel_forms
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.switchtrees.assign import Owned, deal_blocks
 from antiphon.planners.switchtrees.choose import choose_plans
-from antiphon.planners.switchtrees.cost import Cost
+from antiphon.planners.switchtrees.cost import PartCost
 from antiphon.planners.switchtrees.graph import read_tree
 from antiphon.planners.switchtrees.tree import candidate_roots, root_tree
 from antiphon.planners.switchtrees.types import fans_of
@@ -206,7 +206,7 @@ def test_never_slower_than_colocated_ps(here: Topology, profile: Profile | None,
     given_profile = as_profile(known)
     graph = read_tree(here, range(here.ranks))
     tree = root_tree(graph, next(iter(candidate_roots(graph, here))), given_profile.on(here), given_profile)
-    flat = Cost(tree, given_profile, nbytes, "allreduce").price_flat(0)
+    flat = PartCost(tree, given_profile, nbytes, "allreduce").price_flat(0)
     assert seconds(planned(here, nbytes=nbytes, profile=known)) <= flat * (1 + 1e-9)
     # and that estimate of co-located PS is what GenModel says of it
     made = next(colocated_ps(Request(here, Collective("allreduce", here.ranks))))
@@ -394,7 +394,7 @@ def test_the_best_of_all_factorisations_is_found(count: int, nbytes: int) -> Non
     profile = Profile(incast={here.types[0].kind: Incast(3e-11, 4)}, gamma=1e-10, delta=4e-11)
     graph = read_tree(here, range(count))
     tree = root_tree(graph, next(iter(candidate_roots(graph, here))), here, profile)
-    cost = Cost(tree, profile, nbytes, "allreduce")
+    cost = PartCost(tree, profile, nbytes, "allreduce")
     tier = next(t for t in cost.list_tiers(0) if t.epsilon)
     every = list(_factorisations(count))
     assert len(every) == {8: 4, 12: 8, 24: 20, 30: 13}[count]
@@ -434,13 +434,13 @@ def test_switches_that_are_alike_are_decided_once(monkeypatch: pytest.MonkeyPatc
     here, asked = topology("tree:fanouts=64x4"), []
     graph = read_tree(here, range(256))
     tree = root_tree(graph, next(iter(candidate_roots(graph, here))), here, Profile())
-    before = Cost.best_type
+    before = PartCost.best_type
 
-    def counted(self: Cost, node: int, *rest: object) -> object:
+    def counted(self: PartCost, node: int, *rest: object) -> object:
         asked.append(node)
         return before(self, node, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Cost, "best_type", counted)
-    choices = choose_plans(tree, Cost(tree, Profile(), 10**6, "allreduce"), "never")
+    monkeypatch.setattr(PartCost, "best_type", counted)
+    choices = choose_plans(tree, PartCost(tree, Profile(), 10**6, "allreduce"), "never")
     assert sum(choice is not None for choice in choices) == 65
     assert len(asked) == 2

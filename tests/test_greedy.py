@@ -23,7 +23,7 @@ from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.greedy.bits import add_chunks, draw_chunks
 from antiphon.planners.greedy.hops import hops_of
-from antiphon.planners.greedy.search import Search
+from antiphon.planners.greedy.search import GreedySearch
 from antiphon.planners.greedy.tasks import task_of
 from antiphon.topologies import topology
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_faster_is_not_tried() -> None:
     machine = topology("mesh:dims=6x6")
     tried = []
     for nbytes in (GB, 10**6):
-        search = Search(machine, Collective("allgather", 36), 0, 0.1)
+        search = GreedySearch(machine, Collective("allgather", 36), 0, 0.1)
         found = search.find_fastest(nbytes, None, None)
         assert found.seconds(nbytes) == min(made.seconds(nbytes) for made in search.cached_runs.values())
         assert all(0 < made.least_load <= made.load * (1 + 1e-9) for made in search.cached_runs.values())
@@ -130,7 +130,7 @@ def test_a_seed_has_one_answer_and_effort_is_counted() -> None:
     assert not first.same_as(other)
     runs = []
     for effort in (1e-6, 0.1):
-        search = Search(machine, wanted, 0, effort)
+        search = GreedySearch(machine, wanted, 0, effort)
         search.find_fastest(GB, None, None)
         runs.append(len(search.cached_runs))
     assert runs[0] == 1 < runs[1]

@@ -10,12 +10,12 @@ from entries import greedy, relay
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.errors import Unsupported
-from antiphon.planners.greedy.search import Search
+from antiphon.planners.greedy.search import GreedySearch
 from antiphon.planners.shared.reach import Reach
 from antiphon.registry import find, table
 from antiphon.topologies import topology
 
-search_module = sys.modules[Search.__module__]
+search_module = sys.modules[GreedySearch.__module__]
 
 
 def named(planner: str, spec: str, kind: str) -> set[str]:

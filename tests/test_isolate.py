@@ -12,7 +12,17 @@ from quick import in_turn
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
-from antiphon.isolate import Lost, Starved, Stopped, Terms, can_fork, in_order, run_in_child, stream_job, usual_workers
+from antiphon.isolate import (
+    Lost,
+    PoolTerms,
+    Starved,
+    Stopped,
+    can_fork,
+    in_order,
+    run_in_child,
+    stream_job,
+    usual_workers,
+)
 from antiphon.planners.synth import linear
 from antiphon.planners.synth.search import SearchState
 from antiphon.select import collective
@@ -22,8 +32,8 @@ LONG = 120.0  # seconds, for what would go on for ever if it went wrong
 Work = Callable[[int, Callable[[str], None]], Any]
 
 
-def terms(work: Work, workers: int = 2, **more: Any) -> Terms[int]:
-    return Terms(work, **{"seconds": lambda job: LONG, "workers": workers, **more})
+def terms(work: Work, workers: int = 2, **more: Any) -> PoolTerms[int]:
+    return PoolTerms(work, **{"seconds": lambda job: LONG, "workers": workers, **more})
 
 
 KILLED = "its process was ended by signal SIGKILL, as computers end what takes too much memory"
@@ -214,7 +224,7 @@ class PressesCtrlC:
 @pytest.mark.parametrize("own_program", [False, True])
 def test_a_message_that_ctrl_c_meets_is_read_whole(own_program: bool) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    messages = stream_job(0, Terms(_says_before_and_after_ctrl_c, grace=LONG), own_program=own_program)
+    messages = stream_job(0, PoolTerms(_says_before_and_after_ctrl_c, grace=LONG), own_program=own_program)
     heard: list[Any] = []
     try:
         with pytest.raises(KeyboardInterrupt):

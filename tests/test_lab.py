@@ -544,7 +544,7 @@ def test_a_link_is_cut_and_mended(
     lab.lab_up(antiphon.topology("ring:ranks=3"), name=name)
     try:
         assert lab.lab_cut(name, ["1-0"]) == {"name": name, "dead": ["0-1"], "reachable": True}
-        lab.lab_command(name, command, cuts=[lab.Cut("1-2", 1.0)])
+        lab.lab_command(name, command, cuts=[lab.LinkCut("1-2", 1.0)])
         said = capfd.readouterr().out.splitlines()
         assert (said[0], said[2]) == ("0-1", "1-2")
         assert "dev r2" in said[1]

@@ -16,12 +16,12 @@ from antiphon.cli import run
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.functions import Functions, TransportFailed
-from antiphon.runtimes.engine.learned import Line, write_learned
-from antiphon.runtimes.engine.learner import Arm, Candidate, Learner
+from antiphon.runtimes.engine.learned import LearnedLine, write_learned
+from antiphon.runtimes.engine.learner import Arm, CallCandidate, Learner
 from antiphon.runtimes.measure.policies import read_recordings
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-Times = Callable[[int, Candidate], float]  # seconds of a call by a candidate
+Times = Callable[[int, CallCandidate], float]  # seconds of a call by a candidate
 
 
 class Group:
@@ -32,7 +32,7 @@ class Group:
         self.draw, self.noise, self.calls, self.exchanges = random.Random(seed), noise, 0, 0
         self.learners = [Learner(functions, **options) for _ in range(ranks)]
 
-    def call(self, times: Times) -> Candidate:
+    def call(self, times: Times) -> CallCandidate:
         reports = [learner.report() for learner in self.learners]
         if reports[0] is not None:
             self.exchanges += 1
@@ -51,7 +51,7 @@ class Group:
 
 
 def base_times(library_ms: float, *plan_ms: float) -> Times:
-    def times(call: int, candidate: Candidate) -> float:
+    def times(call: int, candidate: CallCandidate) -> float:
         off = abs(np.log2(candidate.slices / 8)) if candidate.program else 0
         return 1e-3 * (library_ms, *plan_ms)[candidate.program] * (1 + 0.08 * off)
 
@@ -61,9 +61,9 @@ def base_times(library_ms: float, *plan_ms: float) -> Times:
 def test_ten_thousand_calls_with_drawn_delays() -> None:
     """Which candidate is the fastest changes every 400 calls; all eight processes always take the same (`call`)."""
     draw = random.Random(5)
-    drawn: dict[tuple[int, Candidate], float] = {}
+    drawn: dict[tuple[int, CallCandidate], float] = {}
 
-    def times(call: int, candidate: Candidate) -> float:
+    def times(call: int, candidate: CallCandidate) -> float:
         return drawn.setdefault((call // 400, candidate), draw.uniform(1e-3, 3e-3))
 
     group = Group(8, 1, programs=5)
@@ -87,7 +87,7 @@ def test_three_phases(seed: int, busy_library: int) -> None:
     late = 0  # calls, 60 after the beginning of a phase, that take 15 % more than the best
     for call in range(2000):
         times = busy if 667 <= call < 1333 else quiet
-        each = np.array([times(call, Candidate(program, 8 if program else 4)) for program in range(4)])
+        each = np.array([times(call, CallCandidate(program, 8 if program else 4)) for program in range(4)])
         taken = times(call, group.call(times))
         spent, least, fixed = spent + taken, least + each.min(), fixed + each
         late += call % 667 > 60 and taken > 1.15 * each.min()
@@ -110,13 +110,13 @@ def regret_of_job(job: str, seed: int, calls: int) -> float:
     """The time of three phases, as a share of that of the best candidates, beyond it."""
     group, spent, least = Group(1, seed, programs=5), 0.0, 0.0
 
-    def times(call: int, candidate: Candidate) -> float:
+    def times(call: int, candidate: CallCandidate) -> float:
         off = abs(np.log2(candidate.slices / 8)) if candidate.program else 0.0
         return float(1e-3 * JOBS[job][calls <= 3 * call < 2 * calls][candidate.program] * (1 + 0.1 * off))
 
     for call in range(calls):
         spent += times(call, group.call(times))
-        least += min(times(call, Candidate(program, 8)) for program in range(5))
+        least += min(times(call, CallCandidate(program, 8)) for program in range(5))
     return spent / least - 1
 
 
@@ -129,7 +129,7 @@ def test_regret_of_short_and_long_jobs(job: str) -> None:
     assert max(short) <= 0.13
 
 
-def run_phases(plans: list[list[float]], calls: int) -> tuple[Group, list[list[Candidate]]]:
+def run_phases(plans: list[list[float]], calls: int) -> tuple[Group, list[list[CallCandidate]]]:
     """The candidates taken in phases, with two plans and these milliseconds in each; the library takes 90 ms."""
     group = Group(3, 2, programs=3, sliced=False)
     taken = [
@@ -145,7 +145,7 @@ def test_conditions_that_come_back_need_no_search() -> None:
     whys = [choice.why for choice in group.learners[0].choices()][2:]
     assert whys.count("conditions are as before") >= 6  # the others follow from a probe just after a change
     for phase, candidates in enumerate(taken[2:]):
-        assert candidates[40:].count(Candidate(1 + phase % 2)) >= 0.8 * 160
+        assert candidates[40:].count(CallCandidate(1 + phase % 2)) >= 0.8 * 160
     assert group.learners[0].choices() == group.learners[2].choices()
 
 
@@ -154,7 +154,7 @@ def test_conditions_that_only_seem_to_come_back() -> None:
     group, taken = run_phases([[10, 14], [20, 16.5], [40, 14]], 200)
     whys = [choice.why for choice in group.learners[0].choices()]
     assert whys == ["first search", "calls took longer", "conditions are as before", "calls took longer"]
-    assert taken[2][80:].count(Candidate(2)) >= 0.95 * 120  # the others are probes
+    assert taken[2][80:].count(CallCandidate(2)) >= 0.95 * 120  # the others are probes
 
 
 def test_settled_calls_exchange_rarely_and_lose_little() -> None:
@@ -182,7 +182,7 @@ def test_exchanges_of_settled_calls_cost_little(seconds: float, exchange: float)
 
 def test_only_the_first_call_of_a_block_waits_for_all() -> None:
     """Calls after a pause find idle links, so that they are faster than those of a job, which follow each other."""
-    learner, aligned, before = Learner(Functions(library("threads")), 4), [], Candidate(1)
+    learner, aligned, before = Learner(Functions(library("threads")), 4), [], CallCandidate(1)
     while not learner.choices():
         if (own := learner.report()) is not None:
             learner.update(own.copy())
@@ -222,7 +222,7 @@ def test_slices_double_then_decrease_by_steps() -> None:
     """The best number is three times the planned one: doubled, then from twice as much again down by quarters."""
     group = Group(2, 0, noise=0.0, programs=2)
 
-    def times(call: int, candidate: Candidate) -> float:
+    def times(call: int, candidate: CallCandidate) -> float:
         return 9.0 if not candidate.program else 1 + abs(candidate.slices - 12) / 24
 
     taken = [group.call(times) for _ in range(600)]
@@ -233,7 +233,7 @@ def test_slices_double_then_decrease_by_steps() -> None:
 
 
 def test_a_candidate_that_cannot_run_is_not_taken_again() -> None:
-    group, refused = Group(3, 0, programs=3), Candidate(1, 4)
+    group, refused = Group(3, 0, programs=3), CallCandidate(1, 4)
     times, seen = base_times(4, 1, 3), 0
     for _ in range(400):
         if group.call(times) == refused:
@@ -246,16 +246,16 @@ def test_a_candidate_that_cannot_run_is_not_taken_again() -> None:
 def test_what_was_learned_before_is_used_at_once() -> None:
     group = Group(2, 0, programs=3)
     for learner in group.learners:
-        learner.recall(Arm(Candidate(0), False, 9, 0.004, 0.004, 0.005))
-        learner.recall(Arm(Candidate(2, 8), True, 9, 0.002, 0.002, 0.003))
-    assert group.call(base_times(4, 4, 2)) == Candidate(2, 8)
+        learner.recall(Arm(CallCandidate(0), False, 9, 0.004, 0.004, 0.005))
+        learner.recall(Arm(CallCandidate(2, 8), True, 9, 0.002, 0.002, 0.003))
+    assert group.call(base_times(4, 4, 2)) == CallCandidate(2, 8)
     assert group.learners[0].choices()[0].why == "learned before"
 
 
 def test_processes_that_disagree_stop() -> None:
     learners = Group(2, 0, programs=3).learners
     for number, learner in enumerate(learners):
-        learner.recall(Arm(Candidate(1 + number), True, 9, 0.002, 0.002, 0.003))
+        learner.recall(Arm(CallCandidate(1 + number), True, 9, 0.002, 0.002, 0.003))
     reports = [learner.report() for learner in learners]
     while reports[0] is None:
         for learner in learners:
@@ -285,8 +285,10 @@ def test_what_other_jobs_have_learned_saves_the_search(tmp_path: Path, monkeypat
     file = write_calls(tmp_path / "calls.csv", 200)
     with pytest.raises(Invalid, match="set ANTIPHON_LEARNED"):
         antiphon.replay.policies(file, ["prior"])
-    calls = [Line("allreduce", 8, -1, nbytes, "1", 8, 9, 9e-3, 9e-3, 9e-3, 1, "ring") for nbytes in (900_000, 2**21)]
-    other = Line("allreduce", 8, -1, 2**21, "1", 8, 9, 1e-9, 1e-9, 1e-9, 1, "tree")
+    calls = [
+        LearnedLine("allreduce", 8, -1, nbytes, "1", 8, 9, 9e-3, 9e-3, 9e-3, 1, "ring") for nbytes in (900_000, 2**21)
+    ]
+    other = LearnedLine("allreduce", 8, -1, 2**21, "1", 8, 9, 1e-9, 1e-9, 1e-9, 1, "tree")
     (tmp_path / "learned.txt").write_text(write_learned([*calls, other]))
     monkeypatch.setenv("ANTIPHON_LEARNED", str(tmp_path / "learned.txt"))
     (row,) = antiphon.replay.policies(file, ["bandit", "prior"])["rows"]

@@ -13,7 +13,7 @@ from antiphon.registry import Entry, RuntimeCapabilities, table
 from antiphon.runtimes.measure import library_choose
 from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, group_cases
 from antiphon.runtimes.measure.choose import MeasuredTuning
-from antiphon.runtimes.measure.library import MPICH, OPEN_MPI, Candidate, Library, candidates
+from antiphon.runtimes.measure.library import MPICH, OPEN_MPI, Library, LibraryCandidate, candidates
 from antiphon.runtimes.measure.library_choose import tune_library
 from antiphon.runtimes.measure.loop import measured_row
 from antiphon.runtimes.measure.race import Race
@@ -228,7 +228,7 @@ def test_candidates_of_mpich() -> None:
     assert told("allgather", 6) == []  # one is left, so there is no choice
     assert told("gather", 4) == []
     one = candidates(MPICH_HERE, "allreduce", 4, 1000)[1]
-    assert one == Candidate(
+    assert one == LibraryCandidate(
         "recexch", {"k": 4, "single_phase_recv": 0},
         {**MPICH_HERE.always, "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": 7,
          "MPIR_CVAR_ALLREDUCE_RECEXCH_KVAL": 4, "MPIR_CVAR_ALLREDUCE_RECEXCH_SINGLE_PHASE_RECV": 0},

@@ -18,7 +18,7 @@ from small_plans import run_local
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.verify import verify
-from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, Code, Instruction, Places
+from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, CellPlaces, Code, Instruction
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.to_schedule import code_to_schedule
 from antiphon.topologies import topology
@@ -108,7 +108,7 @@ def _after(code: Code, state: Any) -> Iterator[Any]:
 def allgather(n: int, in_place: bool, slots: int = 2) -> Code:
     """Around a ring: a block copies and sends, another receives, and one sends on what has come."""
     wanted = Collective("allgather", n)
-    places = Places.of(wanted, in_place, 1, [0] * n)
+    places = CellPlaces.of(wanted, in_place, 1, [0] * n)
     ways = [(rank, (rank + 1) % n, 0) for rank in range(n)]
     own, out = places.first[:, INPUT].tolist(), places.first[:, OUTPUT].tolist()
     blocks = []
@@ -129,7 +129,7 @@ def allgather(n: int, in_place: bool, slots: int = 2) -> Code:
 def allreduce(slots: int = 2) -> Code:
     """Two ranks, two chunks: each combines one in its scratch, and both exchange the results."""
     wanted = Collective("allreduce", 2)
-    places = Places.of(wanted, False, 2, [1, 1])
+    places = CellPlaces.of(wanted, False, 2, [1, 1])
     own, out, room = (places.first[:, kind].tolist() for kind in (INPUT, OUTPUT, SCRATCH))
     blocks = []
     for rank in range(2):
@@ -159,7 +159,7 @@ def allreduce(slots: int = 2) -> Code:
 def puts() -> Code:
     """An allgather of two ranks by puts: each says that it has begun, puts, and says that it has put."""
     wanted = Collective("allgather", 2)
-    places = Places.of(wanted, False, 1, [0, 0])
+    places = CellPlaces.of(wanted, False, 1, [0, 0])
     own, out = places.first[:, INPUT].tolist(), places.first[:, OUTPUT].tolist()
     blocks = []
     for rank in range(2):

@@ -19,10 +19,10 @@ from antiphon.core.program import Program
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats.msccl import write
 from antiphon.formats.msccl.code import codes_of
-from antiphon.formats.msccl.read import Algorithm, read_msccl
+from antiphon.formats.msccl.read import AlgorithmFile, read_msccl
 from antiphon.formats.msccl.write import bytes_of, xml_of
-from antiphon.lower.blocks.blocks import Row, compile_to_blocks, separate_reductions
-from antiphon.lower.blocks.place import Limits
+from antiphon.lower.blocks.blocks import NumberedStep, compile_to_blocks, separate_reductions
+from antiphon.lower.blocks.place import RuntimeLimits
 from antiphon.lower.machine.judge import judge
 from antiphon.planners.table import TABLE
 
@@ -50,7 +50,7 @@ def fault_of(data: bytes, **how: int) -> str | None:
     return None
 
 
-def right(program: Program, **options: object) -> Algorithm:
+def right(program: Program, **options: object) -> AlgorithmFile:
     """Written, read back and judged."""
     data = xml_of(program, **options)  # type: ignore[arg-type]
     assert fault_of(data) is None
@@ -124,7 +124,7 @@ def test_what_only_passes_through_is_stored_nowhere() -> None:
 
 
 def test_blocks_that_are_too_long_go_on_in_others() -> None:
-    short = Limits(steps=5)
+    short = RuntimeLimits(steps=5)
     program = cases.program("allreduce", "ring", "ring:ranks=6")
     made = compile_to_blocks(program, short)
     assert max(len(block.rows) for rank in made.ranks for block in rank) <= 5
@@ -142,10 +142,10 @@ def test_rings_of_blocks_with_many_chunks_do_not_wait_for_each_other() -> None:
 
 def test_more_reductions_than_the_executor_makes_one() -> None:
     """It has room for sixteen in one step, with the count of the last: a flag ends what must not be one."""
-    rows = [Row("re", (2, at), (1, 0), 2, None, False) for at in range(20)]
+    rows = [NumberedStep("re", (2, at), (1, 0), 2, None, False) for at in range(20)]
     separate_reductions(rows)
     assert [at for at, row in enumerate(rows) if row.flag] == [15]
-    rows = [Row("re", (2, at), (1, 0), 2 - at // 2, None, False) for at in range(4)]
+    rows = [NumberedStep("re", (2, at), (1, 0), 2 - at // 2, None, False) for at in range(4)]
     separate_reductions(rows)
     assert [at for at, row in enumerate(rows) if row.flag] == [1]
     right(cases.program("allreduce", "direct", "full:ranks=20", True))
@@ -205,19 +205,19 @@ def test_options_that_make_no_sense(options: dict[str, object], message: str) ->
 def test_what_cannot_be_written_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     program = cases.program("allreduce", "ring", "ring:ranks=8")
     with pytest.raises(Unsupported, match="more than 1 channels with blocks of 5 steps"):
-        compile_to_blocks(program, Limits(steps=5, channels=1))
+        compile_to_blocks(program, RuntimeLimits(steps=5, channels=1))
     with pytest.raises(Unsupported, match="to cut a unit into 16 of them makes 16 in a buffer, of at most 15"):
-        compile_to_blocks(program, Limits(chunks=15))
+        compile_to_blocks(program, RuntimeLimits(chunks=15))
     many = cases.program("allreduce", "direct", "full:ranks=9")
     with pytest.raises(Unsupported, match=r"rank 0 waits for 7 thread blocks .* only for the first 3 of a rank"):
-        compile_to_blocks(many, Limits(waited=3))
+        compile_to_blocks(many, RuntimeLimits(waited=3))
     seven = {planner: cases.program("reducescatter", planner, "full:ranks=7") for planner in ("pairwise", *FEWER)}
     with pytest.raises(Unsupported, match=r"with fewer partners \(recmult, halving-doubling, ring\)"):
-        compile_to_blocks(seven["pairwise"], Limits(waited=4))
+        compile_to_blocks(seven["pairwise"], RuntimeLimits(waited=4))
     for planner in FEWER:
-        compile_to_blocks(seven[planner], Limits(waited=4))
+        compile_to_blocks(seven[planner], RuntimeLimits(waited=4))
     with pytest.raises(Unsupported, match="rank 0 needs more than 9 thread blocks"):
-        compile_to_blocks(many, Limits(blocks=9))
+        compile_to_blocks(many, RuntimeLimits(blocks=9))
     monkeypatch.setattr(write, "NODES", 20)
     with pytest.raises(Unsupported, match="holds 20; take a planner with fewer steps"):
         xml_of(many)

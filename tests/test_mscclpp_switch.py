@@ -22,7 +22,7 @@ from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.foreign import reader_of
-from antiphon.formats.lint.form import Call
+from antiphon.formats.lint.form import ApplicationCall
 from antiphon.formats.lint.mscclpp import MSCCLPP
 from antiphon.formats.mscclpp import groups
 from antiphon.formats.mscclpp.read import plan_of
@@ -248,7 +248,7 @@ def test_types_that_switches_do_not_add_are_refused() -> None:
     assert reader is not None
     head = reader(data, "plan0.json").head
     for dtype, refused in (("bfloat16", False), ("float8_e4m3fn", True)):
-        found = MSCCLPP.check(head, Call(4096, 2, dtype, "sum", 4, False))
+        found = MSCCLPP.check(head, ApplicationCall(4096, 2, dtype, "sum", 4, False))
         assert any("switches add" in one.why for one in found) == refused
         assert any("memory that is allocated for them" in one.why for one in found)
 

@@ -24,7 +24,7 @@ from antiphon.core.symmetry import link_map
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import find_rotations
-from antiphon.planners.trees.columns import InAndOut, Packing, pack_allreduce_lp, pack_lp, pack_orbits
+from antiphon.planners.trees.columns import InAndOut, TreePacking, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.pricing import cheapest_tree
 
 GIGA = 10**9
@@ -48,7 +48,7 @@ def odd_machine(rng: random.Random) -> Topology:
     return build("odd", ranks, links, switches=switches, limits=limits)
 
 
-def check(topology: Topology, packing: Packing, demand: dict[int, int], sinks: Sequence[int]) -> None:
+def check(topology: Topology, packing: TreePacking, demand: dict[int, int], sinks: Sequence[int]) -> None:
     """Feasible, complete, and as fast as it says."""
     check_trees(packing.trees, topology, sinks)
     for root, weight in demand.items():

@@ -12,7 +12,7 @@ from quick import examples, in_turn
 import antiphon
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees import forest, splitting
 from antiphon.planners.trees.forest import pack_forests
 
@@ -62,7 +62,9 @@ def brute_rate(topology: Topology, demand: dict[int, int], sinks: list[int]) -> 
     return best
 
 
-def check(topology: Topology, demand: dict[int, int], sinks: list[int], rate: Fraction, trees: list[Tree]) -> None:
+def check(
+    topology: Topology, demand: dict[int, int], sinks: list[int], rate: Fraction, trees: list[SpanningTree]
+) -> None:
     for root, weight in demand.items():
         assert sum((tree.rate for tree in trees if tree.root == root), Fraction(0)) == weight * rate
     check_trees(trees, topology, sinks)

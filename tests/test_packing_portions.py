@@ -19,7 +19,7 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, reverse
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees import portions
 from antiphon.planners.trees.columns import pack_allreduce_lp, pack_lp
 from antiphon.planners.trees.portions import ROUNDED_DENOMINATOR, Portioned, at_full_rate, pack_by_cuts
@@ -33,7 +33,7 @@ def machines(seed: int) -> Topology:
     return random_machine(rng, rng.randint(2, 6))
 
 
-def weights(trees: Sequence[Tree], ranks: int) -> list[Fraction]:
+def weights(trees: Sequence[SpanningTree], ranks: int) -> list[Fraction]:
     return [sum((tree.rate for tree in trees if tree.root == rank), Fraction(0)) for rank in range(ranks)]
 
 

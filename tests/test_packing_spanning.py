@@ -24,7 +24,7 @@ from packing_cases import (
 from quick import crossed, in_turn
 
 import antiphon
-from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.reshape import only
 from antiphon.core.topology import LinkType, SharedLimit, both_ways, build
 from antiphon.errors import Invalid, Unsupported
@@ -81,7 +81,7 @@ def test_flows_of_any_size() -> None:
     tail, head = [0, 0, 2, 3, 2, 3], [2, 3, 3, 2, 1, 1]
     for unit in (1, 10**9, 10**15 + 7, 10**40 + 1):
         capacity = [5 * unit, 3 * unit, unit + 1, 2 * unit, 2 * unit, 7 * unit]
-        flows = Flows(4, tail, head)
+        flows = MaxFlows(4, tail, head)
         flow = flows.arc_flows(capacity, 0, 1).tolist()
         assert all(0 <= x <= c for x, c in zip(flow, capacity, strict=True))
         for v in (2, 3):
@@ -96,7 +96,7 @@ def test_cuts_of_any_size_are_those_of_small_numbers() -> None:
     for unit in [10**17 + 3, 10**40 + 1] * 30:
         nodes = rng.randint(2, 9)
         tail = [rng.randrange(nodes) for _ in range(rng.randint(1, 25))]
-        flows = Flows(nodes, tail, [(a + rng.randrange(1, nodes)) % nodes for a in tail])
+        flows = MaxFlows(nodes, tail, [(a + rng.randrange(1, nodes)) % nodes for a in tail])
         capacity = [rng.randint(1, 5) for _ in tail]
         source, sink = rng.sample(range(nodes), 2)
         small, large = flows.smallest_cut(capacity, source, sink), [c * unit for c in capacity]

@@ -19,7 +19,7 @@ from antiphon.cost.nccl.library import library, library_here
 from antiphon.cost.nccl.model import calls
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import NotFound, Unsupported
-from antiphon.formats.stock.nccl_tuner import Rule, rule_of
+from antiphon.formats.stock.nccl_tuner import TunerRule, rule_of
 from antiphon.runtimes.serve.book import make_book
 from antiphon.select.prices import ByPlans
 from antiphon.units import format_size
@@ -253,8 +253,8 @@ def test_what_each_rule_would_cost() -> None:
     ring = antiphon.plan("allreduce", "hgx-h100", planner="ring").entries[0]
     nccl = library("nccl", antiphon.topology("hgx-h100"))
     rule = rule_of(ring, nccl, "auto", unproven=True)
-    assert rule == Rule("ring", "by the model ring is no faster than NCCL's own choice, up to 38% slower (128KiB)")
-    assert rule_of(ring, nccl, "auto", unproven=False) == Rule("", rule.reason)
+    assert rule == TunerRule("ring", "by the model ring is no faster than NCCL's own choice, up to 38% slower (128KiB)")
+    assert rule_of(ring, nccl, "auto", unproven=False) == TunerRule("", rule.reason)
     assert "slower (" in rule_of(Entry(0, 65536, ring.schedule, ring.claims), nccl, "simple", unproven=True).reason
 
 

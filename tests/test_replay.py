@@ -14,7 +14,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.cost import Profile
 from antiphon.cost.replay import buckets, cores
-from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Item, Job, ProcessGroup
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, ProcessGroup, RecordedCollective, RecordedJob, TimelineItem
 from antiphon.cost.replay.steps import replay_job
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import COLLECTIVE, COMPUTE, attribute, head, node
@@ -25,19 +25,20 @@ from antiphon.select.together import compare_together, find_call_sets
 MS = 1e-3
 
 
-def two_ranks(more: float = 2 * MS) -> Job:
+def two_ranks(more: float = 2 * MS) -> RecordedJob:
     """As in the description of a job: rank 1 calls so much later."""
 
-    def items(work: float) -> list[Item]:
+    def items(work: float) -> list[TimelineItem]:
         return [
-            Item(WORK, work), Item(CALL, call=0, recorded_at=work), Item(WORK, 4 * MS, recorded_at=work),
-            Item(WAIT, call=0, recorded_at=18 * MS), Item(WORK, 1 * MS, recorded_at=18 * MS),
-            Item(STEP, recorded_at=19 * MS),
+            TimelineItem(WORK, work), TimelineItem(CALL, call=0, recorded_at=work),
+            TimelineItem(WORK, 4 * MS, recorded_at=work), TimelineItem(WAIT, call=0, recorded_at=18 * MS),
+            TimelineItem(WORK, 1 * MS, recorded_at=18 * MS),
+            TimelineItem(STEP, recorded_at=19 * MS),
         ]  # fmt: skip
 
-    call = Collective("allreduce", 10**6, 0, 6 * MS, 12 * MS)
+    call = RecordedCollective("allreduce", 10**6, 0, 6 * MS, 12 * MS)
     ranks = {0: items(10 * MS), 1: items(10 * MS + more)}
-    return Job([ProcessGroup("0", 2, (0, 1))], [call], ranks, {0: [[0]], 1: [[0]]}, [19 * MS])
+    return RecordedJob([ProcessGroup("0", 2, (0, 1))], [call], ranks, {0: [[0]], 1: [[0]]}, [19 * MS])
 
 
 # ---- the graph ----
@@ -52,16 +53,24 @@ def test_the_example_of_the_description() -> None:
 
 
 def test_a_collective_waits_for_those_before_it_on_its_lane() -> None:
-    items = [Item(WORK, 1 * MS), Item(CALL, call=0), Item(CALL, call=1), Item(WAIT, call=1), Item(STEP)]
-    calls = [Collective("allreduce", 8, 0, 3 * MS), Collective("allreduce", 8, 0, 5 * MS)]
-    job = Job([ProcessGroup("0", 1, (0,))], calls, {0: items}, {0: [[0], [1]]}, [1.0])
+    items = [
+        TimelineItem(WORK, 1 * MS),
+        TimelineItem(CALL, call=0),
+        TimelineItem(CALL, call=1),
+        TimelineItem(WAIT, call=1),
+        TimelineItem(STEP),
+    ]
+    calls = [RecordedCollective("allreduce", 8, 0, 3 * MS), RecordedCollective("allreduce", 8, 0, 5 * MS)]
+    job = RecordedJob([ProcessGroup("0", 1, (0,))], calls, {0: items}, {0: [[0], [1]]}, [1.0])
     assert replay_job(job, [3 * MS, 5 * MS]).step == pytest.approx(6 * MS)  # two lanes, as recorded
     assert replay_job(job, [3 * MS, 5 * MS], serial=True).step == pytest.approx(9 * MS)
 
 
 def test_who_waits_for_what_is_never_called_is_named() -> None:
     job = two_ranks()
-    broken = Job(job.groups, job.calls, {0: [item for item in job.ranks[0] if item.kind != CALL]}, {0: []}, job.steps)
+    broken = RecordedJob(
+        job.groups, job.calls, {0: [item for item in job.ranks[0] if item.kind != CALL]}, {0: []}, job.steps
+    )
     for way in (lambda: replay_job(broken, [0.0]), lambda: cores.replay_job(broken, [0.0], 2)):
         with pytest.raises(Invalid, match="rank 0: waits for a collective that another rank"):
             way()
@@ -79,12 +88,13 @@ def test_shared_cores_slow_down_what_runs_at_the_same_time() -> None:
 
 def test_what_was_recorded_on_shared_cores_is_made_again() -> None:
     """Of a run on two cores what it would take alone; on two cores that is the run again."""
-    first = [Item(WORK, 8 * MS, recorded_at=0.0), Item(CALL, call=0, recorded_at=8 * MS),
-             Item(WAIT, call=0, recorded_at=8 * MS), Item(WORK, 2 * MS, recorded_at=10 * MS),
-             Item(STEP, recorded_at=12 * MS)]  # fmt: skip
+    first = [TimelineItem(WORK, 8 * MS, recorded_at=0.0), TimelineItem(CALL, call=0, recorded_at=8 * MS),
+             TimelineItem(WAIT, call=0, recorded_at=8 * MS), TimelineItem(WORK, 2 * MS, recorded_at=10 * MS),
+             TimelineItem(STEP, recorded_at=12 * MS)]  # fmt: skip
     ranks = {rank: list(first) for rank in range(4)}  # on two cores: all at half speed
-    job = Job([ProcessGroup("0", 4, (0, 1, 2, 3))], [Collective("allreduce", 8, 0, 2 * MS, 8 * MS)], ranks,
-              {rank: [[0]] for rank in ranks}, [12 * MS])  # fmt: skip
+    job = RecordedJob([ProcessGroup("0", 4, (0, 1, 2, 3))],
+                      [RecordedCollective("allreduce", 8, 0, 2 * MS, 8 * MS)], ranks,
+                      {rank: [[0]] for rank in ranks}, [12 * MS])  # fmt: skip
     alone = cores.remove_slowdown(job, 2)
     assert [item.seconds for item in alone.ranks[3] if item.kind == WORK] == pytest.approx([4 * MS, 1 * MS])
     assert alone.calls[0].seconds == pytest.approx(1 * MS)
@@ -444,21 +454,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 # ---- groups at the same time ----
 
 
-def pairs_at_once(nbytes: int = 10**8) -> Job:
+def pairs_at_once(nbytes: int = 10**8) -> RecordedJob:
     """Two steps in which eight pairs, a rank of each of two boxes, allreduce at the same time; one pair once more."""
     groups = [ProcessGroup(f"pair{i}", 2, (i, i + 8)) for i in range(8)]
     calls = [
-        Collective("allreduce", nbytes, group, 3 * MS, at * MS)
+        RecordedCollective("allreduce", nbytes, group, 3 * MS, at * MS)
         for start in (0, 20) for group, at in [*((g, start + 0.1 * g) for g in range(8)), (0, start + 10)]
     ]  # fmt: skip
     lanes: dict[int, list[list[int]]] = {rank: [[]] for rank in range(16)}
-    items: dict[int, list[Item]] = {rank: [] for rank in range(16)}
+    items: dict[int, list[TimelineItem]] = {rank: [] for rank in range(16)}
     for number, call in enumerate(calls):
         for rank in groups[call.group].members:
             lanes[rank][0].append(number)
-            items[rank] += [Item(CALL, call=number), Item(WAIT, call=number)]
-            items[rank] += [Item(STEP)] if number in (8, 17) or (call.group and number < 18) else []
-    return Job(groups, calls, items, lanes, [20 * MS, 20 * MS])
+            items[rank] += [TimelineItem(CALL, call=number), TimelineItem(WAIT, call=number)]
+            items[rank] += [TimelineItem(STEP)] if number in (8, 17) or (call.group and number < 18) else []
+    return RecordedJob(groups, calls, items, lanes, [20 * MS, 20 * MS])
 
 
 def test_calls_at_the_same_time_are_sets_that_repeat() -> None:

@@ -11,7 +11,7 @@ import pytest
 from replay_traces import read_job
 
 import antiphon
-from antiphon.cost.replay.job import CALL, WAIT, Job
+from antiphon.cost.replay.job import CALL, WAIT, RecordedJob
 from antiphon.cost.replay.steps import replay_job
 
 RECORD = Path(__file__).parents[1] / "bench" / "record_job.py"
@@ -25,7 +25,7 @@ WIDE, LAYERS = 32, 4
 LAYER = 4 * (WIDE * WIDE + WIDE)  # bytes of one layer's parameters
 
 
-def recorded(kind: str, folder: Path) -> tuple[Job, Job]:
+def recorded(kind: str, folder: Path) -> tuple[RecordedJob, RecordedJob]:
     """Of two processes, as torchrun starts them: by gloo, and by ours."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(RECORD),
@@ -39,7 +39,7 @@ def recorded(kind: str, folder: Path) -> tuple[Job, Job]:
     return gloo, ours
 
 
-def called(job: Job, rank: int, step: int) -> list[tuple[str, int]]:
+def called(job: RecordedJob, rank: int, step: int) -> list[tuple[str, int]]:
     """What a rank calls in a step, in its order."""
     many = len(job.steps)
     calls = [job.calls[item.call] for item in job.ranks[rank] if item.kind == CALL]

@@ -15,7 +15,7 @@ from antiphon.cli import run
 from antiphon.errors import Infeasible, Invalid
 from antiphon.reproduce import names, reproduce, sccl, sccl_plans
 from antiphon.reproduce.sccl_optimality import standings_of
-from antiphon.reproduce.sccl_plans import Family, Synthesized, make_family
+from antiphon.reproduce.sccl_plans import PointFamily, Synthesized, make_family
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, Published, rows_of_kind
 from antiphon.reproduce.table import TABLE
 from antiphon.topologies import topology
@@ -102,11 +102,11 @@ def published(*rows: tuple[int, int, int, str]) -> tuple[Published, ...]:
     return tuple(Published(c, s, r, 1.0, label) for c, s, r, label in rows)
 
 
-def square() -> Family:
+def square() -> PointFamily:
     return make_family(topology("ring:ranks=4"), "allgather")
 
 
-def rows_of(group: Family, *rows: tuple[int, int, int, str]) -> list[dict[str, Any]]:
+def rows_of(group: PointFamily, *rows: tuple[int, int, int, str]) -> list[dict[str, Any]]:
     return list(sccl.family_rows(group, published(*rows)))
 
 
@@ -148,10 +148,10 @@ def test_better_ones_are_looked_for() -> None:
 
 def made_otherwise(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Whatever a family makes from now on is so."""
-    make, frontier = Family.make, Family.frontier
-    monkeypatch.setattr(Family, "make", lambda *given, **named: replace(make(*given, **named), **changes))
+    make, frontier = PointFamily.make, PointFamily.frontier
+    monkeypatch.setattr(PointFamily, "make", lambda *given, **named: replace(make(*given, **named), **changes))
     monkeypatch.setattr(
-        Family, "frontier", lambda *given, **named: [replace(one, **changes) for one in frontier(*given, **named)]
+        PointFamily, "frontier", lambda *given, **named: [replace(one, **changes) for one in frontier(*given, **named)]
     )
 
 
@@ -170,12 +170,12 @@ def test_without_duals_nothing_is_optimal(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_point_more_costly_than_asked_is_not_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = Family.make
+    make = PointFamily.make
 
-    def slower(self: Family, *point: int) -> Synthesized:
+    def slower(self: PointFamily, *point: int) -> Synthesized:
         return replace(make(self, *point), rounds=point[2] + 1)
 
-    monkeypatch.setattr(Family, "make", slower)
+    monkeypatch.setattr(PointFamily, "make", slower)
     (row,) = rows_of(square(), (2, 2, 3, ""))
     assert not row["ok"]
     assert row["deviation"] == "ours is (2, 2, 4)"

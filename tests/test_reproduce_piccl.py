@@ -70,7 +70,7 @@ def by_best(best: Sequence[int]) -> Times:
         (PERMUTED, (8, 8, 4, 8, 4), False), (PERMUTED, (8, 4, 4, 4, 4), False), (PERMUTED, (8, 8, 2, 4, 4), False),
     ],
 )  # fmt: skip
-def test_the_best_k_of_another_kind_is_seen(family: making.Family, best: Sequence[int], ok: bool) -> None:
+def test_the_best_k_of_another_kind_is_seen(family: making.PaperAlgorithm, best: Sequence[int], ok: bool) -> None:
     assert piccl.check_best_k(family, by_best(best), SIZES)["ok"] is ok
 
 
@@ -122,7 +122,7 @@ def test_too_little_captured_is_not_reproduced() -> None:
 
 @pytest.mark.parametrize("kind", choosing.KINDS)
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.planner.__name__)
-def test_the_formulas_are_the_simulation_without_contention(kind: str, family: making.Family) -> None:
+def test_the_formulas_are_the_simulation_without_contention(kind: str, family: making.PaperAlgorithm) -> None:
     """Where a round has partners on one level only."""
     plans = making.plan_family(family, kind, making.delta_machine(4), (1, 4) if family is KRING else (4,))
     sizes = (2**10, 2**16, 2**20)

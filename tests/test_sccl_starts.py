@@ -15,7 +15,7 @@ from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, Unsupported
 from antiphon.planners.synth import all_forms, starts, work
 from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
-from antiphon.planners.synth.improve import Packing
+from antiphon.planners.synth.improve import ChangingAlgorithm
 from antiphon.planners.synth.starts import quick_schedules, to_moves
 from antiphon.planners.synth.task import Move, schedule_of
 from antiphon.select import collective
@@ -33,7 +33,7 @@ def improved(spec: str, kind: str, seed: int) -> list[tuple[Move, ...]]:
     found = to_moves(instance, start)
     assert found is not None
     parts, moves = found
-    packing = Packing(instance, moves, EffortBudget(), seed)
+    packing = ChangingAlgorithm(instance, moves, EffortBudget(), seed)
     algorithms = [packing.moves()]
     for depth in (0, 1, 2):
         before = sum(packing.rounds)
@@ -96,7 +96,7 @@ def test_improving_ends_when_its_effort_is_spent() -> None:
     instance = instance_of(machine, Collective("allgather", 16))
     found = next(m for _, s in quick_schedules(machine, instance.collective, EffortBudget())
                  if (m := to_moves(instance, s)) is not None)  # fmt: skip
-    packing = Packing(instance, found[1], EffortBudget(effort=UNIT // 1000))
+    packing = ChangingAlgorithm(instance, found[1], EffortBudget(effort=UNIT // 1000))
     with pytest.raises(EffortSpent):
         packing.shave_all(0, 3)
     assert verify(schedule_of(instance, found[0], packing.moves()), machine).fault is None

@@ -12,7 +12,7 @@ from quick import in_turn
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Unsupported
 from antiphon.registry import table
-from antiphon.show.pictures.graph import RANK, STACK, Graph, fold_nodes, graph_of
+from antiphon.show.pictures.graph import RANK, STACK, DrawnGraph, fold_nodes, graph_of
 from antiphon.show.pictures.layout import Drawing, arrange
 from antiphon.show.pictures.svg import MAX_NODES, topology_svg
 from antiphon.show.text import topology_text
@@ -31,7 +31,7 @@ MORE = [
 ]  # fmt: skip
 
 
-def drawn(spec: str) -> tuple[Graph, Drawing]:
+def drawn(spec: str) -> tuple[DrawnGraph, Drawing]:
     """The graph that is drawn for a machine, and where its nodes are."""
     graph = graph_of(topology(spec))
     graph = fold_nodes(graph, 64 if graph.is_tree(range(len(graph.nodes))) else MAX_NODES)

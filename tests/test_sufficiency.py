@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.cost import prepare
-from antiphon.isolate import Ended, Lost, Terms, as_done, can_fork
+from antiphon.isolate import Ended, Lost, PoolTerms, as_done, can_fork
 from antiphon.registry import find
 from antiphon.select import plan, tune
 from antiphon.select.limits import Limit
@@ -80,7 +80,7 @@ def wait_or_speak(job: str, say) -> None:  # type: ignore[no-untyped-def]
 
 def test_work_that_is_not_wanted_any_more_is_ended() -> None:
     spoken: set[str] = set()
-    terms: Terms[str] = Terms(wait_or_speak, workers=2)
+    terms: PoolTerms[str] = PoolTerms(wait_or_speak, workers=2)
     for job, event in as_done(["long", "short", "never"], terms, lambda job: job == "short" or not spoken):
         if not isinstance(event, Ended):
             spoken.add(event.value)
@@ -100,7 +100,7 @@ def test_forked_workers_print_nothing_are_replaced_and_end(capfd: pytest.Capture
         return job * job
 
     results, pids = {}, set()
-    for job, event in as_done(range(8), Terms(work, workers=2, fork=True)):
+    for job, event in as_done(range(8), PoolTerms(work, workers=2, fork=True)):
         if isinstance(event, Ended):
             results[job] = event.result
         else:

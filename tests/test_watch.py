@@ -27,7 +27,7 @@ from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.functions import Functions
 from antiphon.runtimes.engine.native import Engine
 from antiphon.runtimes.engine.watched import count_calls, read_watched
-from antiphon.runtimes.serve.ledger import Ledger, watch_calls
+from antiphon.runtimes.serve.ledger import CallLedger, watch_calls
 
 __all__ = ["folder"]
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -41,15 +41,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     Functions(library("threads")).ap_watch_close()
 
 
-def ledgers(ranks: int) -> list[Ledger]:
+def ledgers(ranks: int) -> list[CallLedger]:
     """Of processes of a group, all in this one."""
-    engine, made = Engine(library("threads")), [Ledger() for _ in range(ranks)]
+    engine, made = Engine(library("threads")), [CallLedger() for _ in range(ranks)]
     for rank, ledger in enumerate(made):
         watch_calls(engine, ledger, range(ranks), rank)
     return made
 
 
-def count(ledger: Ledger, nbytes: int, seconds: float, schedule: str = "ring", kind: str = "allreduce") -> None:
+def count(ledger: CallLedger, nbytes: int, seconds: float, schedule: str = "ring", kind: str = "allreduce") -> None:
     ledger.count(ledger.row(kind, schedule, "antiphon"), nbytes, seconds)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from antiphon.api._kinds import MachineLike, Path
-    from antiphon.formats.benchmark_log import Run
+    from antiphon.formats.benchmark_log import BenchmarkRun
 
 
 @public
@@ -81,7 +81,7 @@ def compare_logs(before: Path, after: Path) -> dict[str, Any]:
     return compare_runs(_read(before), _read(after))
 
 
-def _read(file: Any, with_incomparable: bool = False) -> list[Run]:
+def _read(file: Any, with_incomparable: bool = False) -> list[BenchmarkRun]:
     """Return the runs in a log. `with_incomparable`: also those of no collective, or an unnamed one."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.formats.benchmark_log import read_runs

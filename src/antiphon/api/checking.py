@@ -67,7 +67,7 @@ def check(
     from antiphon.formats import find_format, refuse_chooser
     from antiphon.formats.checked import check_file, check_plan, format_options, note_several_files
     from antiphon.formats.foreign import reader_of
-    from antiphon.formats.lint.form import Call, Finding
+    from antiphon.formats.lint.form import ApplicationCall, Finding
     from antiphon.formats.lint.table import RUNTIMES
     from antiphon.select.runners_up import replace_unwritable
 
@@ -82,7 +82,7 @@ def check(
     element = data_type(dtype)
     combine_of(op)
     rules = RUNTIMES[runtime]
-    call = Call(size(nbytes, "nbytes"), element.itemsize, element.name, op, count, in_place, root)
+    call = ApplicationCall(size(nbytes, "nbytes"), element.itemsize, element.name, op, count, in_place, root)
     if _inputs.is_path(plan):
         name = name_of(_inputs.path(plan, "plan"))
         with reading(name):

@@ -115,12 +115,12 @@ def _read_json(name: str, data: bytes) -> Any:
     from antiphon.core.files import reading
     from antiphon.core.jsontext import decode
     from antiphon.core.serialize import loads
-    from antiphon.core.serialize.schemas import Head
+    from antiphon.core.serialize.schemas import FileHead
     from antiphon.cost import PROFILE, load_profile
     from antiphon.select import TABLE, load_plans
 
     with reading(name):
-        head = decode(data, Head).format
+        head = decode(data, FileHead).format
     if head == TABLE:
         return load_plans(name)
     return load_profile(name) if head == PROFILE else loads(data, name)

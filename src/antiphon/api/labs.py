@@ -13,7 +13,7 @@ from antiphon.units import parse_seconds
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import MachineLike, Path, PlanLike, Row, Seconds, Sizes
-    from antiphon.runtimes.lab.lab import Cut
+    from antiphon.runtimes.lab.lab import LinkCut
 
 
 @public
@@ -147,15 +147,15 @@ def command(
     )
 
 
-def _cut_at(link: str, at: float | str) -> Cut:
+def _cut_at(link: str, at: float | str) -> LinkCut:
     """Return when a link is cut: seconds after the start, or at "call=5" after four calls."""
-    from antiphon.runtimes.lab.lab import Cut
+    from antiphon.runtimes.lab.lab import LinkCut
 
     if not isinstance(at, str):
-        return Cut(link, seconds=float(at))
+        return LinkCut(link, seconds=float(at))
     if re.fullmatch(r"call=[1-9]\d{0,8}", at):
-        return Cut(link, calls=int(at.removeprefix("call=")) - 1)
-    return Cut(link, seconds=parse_seconds(at, "cuts", bare=True))
+        return LinkCut(link, calls=int(at.removeprefix("call=")) - 1)
+    return LinkCut(link, seconds=parse_seconds(at, "cuts", bare=True))
 
 
 @public

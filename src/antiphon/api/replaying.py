@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from antiphon.api._kinds import MachineLike, Path, PlanLike, ProfileLike, Row
     from antiphon.core.plan import Plan
     from antiphon.core.topology import Topology
-    from antiphon.runtimes.engine.learned import Line
+    from antiphon.runtimes.engine.learned import LearnedLine
 
 
 MAX_SIZES = 64  # of one collective, for which plans are tuned; other sizes use the plan of the next smaller one
@@ -76,7 +76,7 @@ def replay(  # noqa: PLR0913
     """
     from antiphon.formats.jobs import read_recording
     from antiphon.select.prices import ByLibrary, ByMeasurements, ByPlans
-    from antiphon.select.replay import Prices
+    from antiphon.select.replay import PriceSource
     from antiphon.select.replay import replay as run
 
     traces = [files] if _inputs.is_path(files) else files
@@ -101,7 +101,7 @@ def replay(  # noqa: PLR0913
             raise Invalid(f"table: its plans are for {plan.topology.name}, not for {machine and machine.name}")
     by_library = None if machine is None else ByLibrary(machine, library)
     if measured is not None:
-        ours: Prices = ByMeasurements(*_read_measured(measured))
+        ours: PriceSource = ByMeasurements(*_read_measured(measured))
     elif machine is None:
         raise Invalid("topology: name the machine that the job ran on, or pass a table or measured times")
     else:
@@ -137,7 +137,7 @@ def policies(file: Path, names: Sequence[str] = ("fixed", "trial", "bandit")) ->
 
 
 @public
-def learned(files: Path | Sequence[Path]) -> list[Line]:
+def learned(files: Path | Sequence[Path]) -> list[LearnedLine]:
     """Read files of what jobs have learned (ANTIPHON_LEARNED), several of them merged.
 
     Parameters

@@ -17,32 +17,32 @@ MAX_LINES_NAMED = 3  # in one error
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of a user's file; `caller`: the line of the block that led there, where that is another."""
 
     file: str
     number: int
-    caller: Line | None = None
+    caller: SourceLine | None = None
 
     def __str__(self) -> str:
         text = f"{_shorten_path(self.file)}:{self.number}"
         return text if self.caller is None else f"{text} (called at {self.caller})"
 
 
-def current_line(with_function: CodeType | None = None) -> Line:
+def current_line(with_function: CodeType | None = None) -> SourceLine:
     """Return the innermost line outside this package.
 
     `with_function`: the code of the function that holds the `with` block. If it called a helper function, which is the
     innermost one, the line of the call is included.
     """
     frame = _leave_package(sys._getframe(1))
-    line, calling_frame = Line(frame.f_code.co_filename, frame.f_lineno), frame
+    line, calling_frame = SourceLine(frame.f_code.co_filename, frame.f_lineno), frame
     while with_function is not None and calling_frame.f_code is not with_function:
         if calling_frame.f_back is None:
             return line
         calling_frame = calling_frame.f_back
-    caller = Line(calling_frame.f_code.co_filename, calling_frame.f_lineno)
-    return line if with_function is None or caller == line else Line(line.file, line.number, caller)
+    caller = SourceLine(calling_frame.f_code.co_filename, calling_frame.f_lineno)
+    return line if with_function is None or caller == line else SourceLine(line.file, line.number, caller)
 
 
 def current_code() -> CodeType:
@@ -50,7 +50,7 @@ def current_code() -> CodeType:
     return _leave_package(sys._getframe(1)).f_code
 
 
-def lines_text(lines: Iterable[Line]) -> str:
+def lines_text(lines: Iterable[SourceLine]) -> str:
     """Return the lines for use in a sentence: each once, in order, at most MAX_LINES_NAMED."""
     names = list(dict.fromkeys(map(str, lines)))
     return ", ".join(names[:MAX_LINES_NAMED]) + (", ..." if len(names) > MAX_LINES_NAMED else "")

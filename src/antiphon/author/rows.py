@@ -1,9 +1,9 @@
 """Convert the transfers of a hand-written schedule to a `Schedule`: assign scratch slots and choose routes.
 
-`Row` is a transfer of one chunk with its step and the user's line. `StepRows` collects the rows of one step and reports
-conflicts: two writers of one place, unless all of them reduce the same chunk into it. `schedule_of` makes the schedule:
-scratch of each rank becomes numbered slots, and where several paths lead from rank to rank the widest of the shortest
-is the route. `explain_fault` translates a fault that verification reports into the user's lines.
+`WrittenRow` is a transfer of one chunk with its step and the user's line. `StepRows` collects the rows of one step and
+reports conflicts: two writers of one place, unless all of them reduce the same chunk into it. `schedule_of` makes the
+schedule: scratch of each rank becomes numbered slots, and where several paths lead from rank to rank the widest of the
+shortest is the route. `explain_fault` translates a fault that verification reports into the user's lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.author.layout import Layout, Place
-from antiphon.author.lines import Line, lines_text
+from antiphon.author.lines import SourceLine, lines_text
 from antiphon.author.timing import Move, PlaceKey
 from antiphon.core.collective import Collective
 from antiphon.core.routes import NO_ROUTES, Routes
@@ -27,14 +27,14 @@ from antiphon.planners.shared.routing import find_paths
 
 
 @dataclass(slots=True)
-class Row:
+class WrittenRow:
     """A transfer of one chunk between two places, and the line that made it."""
 
     move: Move
     chunk: int
     src: Place
     dst: Place
-    line: Line
+    line: SourceLine
     via: tuple[int, ...] | None  # links that the user named; None: choose them
     joint: int  # number of the row's joint; -1: none
     step: int = -1  # -1: not assigned yet
@@ -47,10 +47,10 @@ class StepRows:
     number: int  # of this group of rows, from 1
     step: int | None  # None: the earliest step that all rows allow, known once the group is complete
     until_next_step: bool  # the group lasts until the next `w.step()`, not for a `with` block
-    rows: list[Row] = field(default_factory=list)
-    writers: dict[PlaceKey, Row] = field(default_factory=dict)  # a row per place that is written
+    rows: list[WrittenRow] = field(default_factory=list)
+    writers: dict[PlaceKey, WrittenRow] = field(default_factory=dict)  # a row per place that is written
 
-    def find_conflict(self, rows: Iterable[Row]) -> str:
+    def find_conflict(self, rows: Iterable[WrittenRow]) -> str:
         """Return why these rows cannot be in this step, "" if they can.
 
         Several rows may write one place only if all of them reduce the same chunk into it.
@@ -61,14 +61,14 @@ class StepRows:
                 return f"{other.line} writes {row.dst} in this step, too"
         return ""
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[WrittenRow]) -> None:
         """Add rows that do not clash."""
         self.rows += rows
         self.writers.update((row.move.dst, row) for row in rows)
 
 
 def schedule_of(
-    rows: Sequence[Row], layout: Layout, collective: Collective, topology: Topology, **attributes: Any
+    rows: Sequence[WrittenRow], layout: Layout, collective: Collective, topology: Topology, **attributes: Any
 ) -> Schedule:
     """Return the schedule of these rows, in their order. `attributes`: further ones of `Schedule`."""
     slots = _assign_slots(rows, layout)
@@ -85,7 +85,7 @@ def schedule_of(
     )  # fmt: skip
 
 
-def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, PlaceKey], int]:
+def _assign_slots(rows: Sequence[WrittenRow], layout: Layout) -> Mapping[tuple[int, PlaceKey], int]:
     """Return the slot of every (chunk, place).
 
     Inputs and outputs are slot 0. Scratch places of one rank and chunk get the slots from 1 on, by name and index; from
@@ -105,7 +105,7 @@ def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Pla
     return slots
 
 
-def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[Any, Any], Routes]:
+def _find_routes(rows: Sequence[WrittenRow], topology: Topology) -> tuple[np.ndarray[Any, Any], Routes]:
     """Return the route of every row: the links that the user named, else the widest of the shortest paths; -1 if there
     is only one path, or none.
     """
@@ -126,7 +126,7 @@ def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[An
     return np.array(route, np.int32), Routes.of(table) if table else NO_ROUTES
 
 
-def explain_fault(fault: Fault, rows: Sequence[Row], layout: Layout, block: Line) -> str:
+def explain_fault(fault: Fault, rows: Sequence[WrittenRow], layout: Layout, block: SourceLine) -> str:
     """Return the message for a fault of verification, with the user's lines.
 
     The lines are that of a faulty transfer, or those that write a wrong result last, or else that of the block.

@@ -24,8 +24,8 @@ from typing import Self, SupportsIndex
 
 from antiphon.author.arguments import Arguments, Index, Ranks
 from antiphon.author.layout import INPUT, OUTPUT, SCRATCH, Layout, Place
-from antiphon.author.lines import Line, current_code, current_line
-from antiphon.author.rows import Row, StepRows, explain_fault, schedule_of
+from antiphon.author.lines import SourceLine, current_code, current_line
+from antiphon.author.rows import StepRows, WrittenRow, explain_fault, schedule_of
 from antiphon.author.timing import Clock, Move, PlaceKey
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
@@ -162,14 +162,14 @@ class Writing:
         self._layout = Layout(collective, chunks)
         self._arguments = Arguments(self._layout, collective.ranks, topology.links, self._make_error)
         self._clock = Clock()
-        self._rows: list[Row] = []
+        self._rows: list[WrittenRow] = []
         self._scratch_chunks: dict[PlaceKey, int] = {}  # the chunk at each place of scratch
         self._with_function: CodeType | None = None  # code of the user's function that holds the block, for lines
-        self._line = Line(file="", number=0)
+        self._line = SourceLine(file="", number=0)
         self._open = self._ended = False
         self._step_rows: StepRows | None = None  # the rows of the step that is being written as a whole
         # The line of a w.together() or w.joint() whose `with` has not begun yet
-        self._pending_group: Line | None = None
+        self._pending_group: SourceLine | None = None
         self._step_groups = self._joints = 0  # the numbers of groups and joints used so far
         self._joint = -1  # number of the joint that is being written, -1: none
 
@@ -303,7 +303,7 @@ class Writing:
         if step_rows.step is not None:
             self._clock.floor = max(self._clock.end, step_rows.step)
 
-    def _place_rows(self, rows: list[Row], step: int | None = None) -> None:
+    def _place_rows(self, rows: list[WrittenRow], step: int | None = None) -> None:
         """Assign rows their step, and note which chunk each place of scratch then holds."""
         row_step = self._clock.schedule_moves([row.move for row in rows], step)
         for row in rows:
@@ -351,7 +351,7 @@ class Writing:
         for (src, chunk), dst in zip(pairs * len(ranks), targets, strict=True):
             move = self._make_move(src, dst, copy)
             if move is not None:
-                new_rows.append(Row(move, chunk, src, dst, line, links, self._joint))
+                new_rows.append(WrittenRow(move, chunk, src, dst, line, links, self._joint))
         if self._step_rows is None:
             for row in new_rows:
                 self._place_rows([row])

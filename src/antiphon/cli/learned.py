@@ -12,7 +12,7 @@ from antiphon.api.replaying import learned
 from antiphon.cli.output import dash, emit, written_lines
 from antiphon.core.files import check_writable, write_bytes
 from antiphon.errors import Invalid
-from antiphon.runtimes.engine.learned import Line, diff_learned, read_learned, write_learned
+from antiphon.runtimes.engine.learned import LearnedLine, diff_learned, read_learned, write_learned
 from antiphon.show.columns import table
 from antiphon.units import format_seconds, format_size
 
@@ -60,7 +60,7 @@ def diff_learned_command(files: LearnedFiles) -> None:
     emit({"rows": rows}, "\n".join([f"{changed} of {len(rows)} choices differ", *table(head, cells)]))
 
 
-def learned_text(lines: Sequence[Line]) -> str:
+def learned_text(lines: Sequence[LearnedLine]) -> str:
     """Return a table of candidates, with the median, least and greatest time of each; those in use are marked."""
     head = ["", "collective", "ranks", "root", "nbytes", "candidate", "takes", "least", "most", "samples"]
     cells = []

@@ -43,7 +43,7 @@ ASSUMED = "steps, copies and pull assumed from its launch, hops and copy engines
 
 
 @dataclass(frozen=True)
-class Work:
+class LoweringWork:
     """What a lowering pays for in a schedule: its steps (launches) and copies, and the seconds per byte of the busiest
     links at their nominal bandwidth, summed over the steps."""
 
@@ -59,7 +59,7 @@ class Work:
         }  # fmt: skip
 
 
-def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> Work:
+def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> LoweringWork:
     """Count what a lowering pays for. `barriers`: the schedule, prepared by the model. O(rows log rows)."""
     kind = lowering.removesuffix(PULL)
     steps = float(barriers.latencies.length.sum())  # one latency per step, further steps of pieces included
@@ -71,7 +71,7 @@ def count_work(schedule: Schedule, barriers: Barriers, lowering: str) -> Work:
     if kind == COPIES:
         steps += len(distinct(combining_steps)) * repeats
     copies = _most_messages(schedule, lowering != kind) * repeats if kind == COPIES else 0.0
-    return Work(steps, copies, float(barriers.timeline.total))
+    return LoweringWork(steps, copies, float(barriers.timeline.total))
 
 
 def _most_messages(schedule: Schedule, pull: bool = False) -> float:
@@ -154,7 +154,7 @@ class _Lowered:
     """A prepared schedule: costs and work by lowering. `gpu`: the GPUs, for their ramp; None: unknown."""
 
     costs: Mapping[str, LoweringCosts]
-    work: Mapping[str, Work]
+    work: Mapping[str, LoweringWork]
     barriers: Barriers
     gpu: CallFigures | None
     basis: str

@@ -30,7 +30,7 @@ import msgspec
 
 from antiphon.core.files import name_of, read_bytes, reading, within, write_bytes
 from antiphon.core.jsontext import check_keys, decode, layout
-from antiphon.core.serialize.schemas import Head
+from antiphon.core.serialize.schemas import FileHead
 from antiphon.core.topology import LinkType, Topology
 from antiphon.cost.figures import LogGP, LogGPRow
 from antiphon.cost.lowering_costs import LoweringCosts, LoweringRow, check_lowering
@@ -185,7 +185,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         data = read_bytes(path)
         if data.count(b":") > MAX_FIELDS:
             raise Invalid(f"has more than {MAX_FIELDS} fields; a profile has some dozens")
-        head = decode(data, Head)
+        head = decode(data, FileHead)
         if head.format != FORMAT:
             raise Invalid(f'"format" is {quote(head.format)}; a profile begins with "format": "{FORMAT}", "version": 1')
         if head.version != VERSION or type(head.version) is not int:

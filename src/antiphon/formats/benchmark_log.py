@@ -1,7 +1,8 @@
 """Read logs of nccl-tests, rccl-tests and the OSU benchmarks, as people paste them.
 
-Input: the text of a terminal, a batch job or a forum thread. Result: a list of `Run`, one for each time a benchmark was
-started, with its collective, its rows, and what the log says of the job (ranks, hosts, GPUs, versions, variables).
+Input: the text of a terminal, a batch job or a forum thread. Result: a list of `BenchmarkRun`, one for each time a
+benchmark was started, with its collective, its rows, and what the log says of the job (ranks, hosts, GPUs, versions,
+variables).
 
 Nothing is expected at a fixed place. A row of nccl-tests is recognized by size, count and data type side by side,
 wherever in the line they stand, so prompts, time stamps, `[1,0]<stdout>:` of mpirun and `0:` of srun need no rules.
@@ -71,7 +72,7 @@ _EXPORT, _UNSET = re.compile(r"\bexport\s"), re.compile(r"\bunset\s+((?:\w+\s*)+
 _PROCESSES = re.compile(r"(?:^|\s)(?:-np|-n|--np|--ntasks)[ =]([0-9]{1,6})\b")
 # What nccl-tests prints when a call fails, with the place in its source and the error
 _FAILURE = re.compile(r"\bTest (?:NCCL|RCCL|CUDA|HIP) failure (?:\S+ )?(.{1,120})")
-# What the library itself logs under NCCL_DEBUG=INFO, by the name that `Run.signs` gives it
+# What the library itself logs under NCCL_DEBUG=INFO, by the name that `BenchmarkRun.signs` gives it
 _SIGNS = {
     "sockets": re.compile(r"\bvia NET/Socket|Using network Socket|Initialized NET plugin Socket"),
     "host memory": re.compile(r"\bvia SHM\b"),
@@ -84,14 +85,14 @@ _SIGNS = {
 class LogRow:
     """One size of a run."""
 
-    nbytes: int  # as the program prints it; `Run.points` converts OSU's sizes
+    nbytes: int  # as the program prints it; `BenchmarkRun.points` converts OSU's sizes
     seconds: float  # out of place; in place if the row has no other time
     in_place: float | None = None  # seconds in place, if the row has both times
     wrong: bool = False  # whether the program reported wrong elements
 
 
 @dataclass
-class Run:
+class BenchmarkRun:
     """A benchmark that was started once. A text is "" and a number is 0 if the log does not have it."""
 
     kind: str = ""  # the collective
@@ -143,7 +144,7 @@ class Run:
         return median(deviations) if len(deviations) > 2 else None
 
 
-def read_runs(text: str, with_incomparable: bool = False) -> list[Run]:
+def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
     """Return the runs of a log in their order. Invalid if there is none, or if a collective is not named.
 
     Programs that measure no collective (sendrecv_perf) are left out. `with_incomparable`: return them, and also runs
@@ -212,7 +213,7 @@ class _Reader:
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
-        self.run = Run()
+        self.run = BenchmarkRun()
         self.last_kind = ""  # the collective that a program or a title named last, maybe for an earlier run
         self.devices: dict[int, tuple[str, str]] = {}  # host and process by rank
         self.bus_factor = (0.0, 0.0)  # busbw / algbw, and algbw, of the row of greatest algbw: it is rounded least
@@ -223,7 +224,7 @@ class _Reader:
         self.exported: dict[str, str] = {}  # variables of all later runs
         self.next_variables: dict[str, str] = {}  # variables that stand behind the rows of this run: of the next one
 
-    def read(self) -> Iterator[Run]:
+    def read(self) -> Iterator[BenchmarkRun]:
         """Yield each run once the next one begins."""
         at = 0
         while at < len(self.lines):
@@ -327,7 +328,7 @@ class _Reader:
                 self.bus_factor = (values.busbw / values.algbw, values.algbw)
         return at + used
 
-    def _finish(self) -> Run:
+    def _finish(self) -> BenchmarkRun:
         """Complete the current run, and begin the next."""
         run, (factor, algbw), (op, root) = self.run, self.bus_factor, self.op_and_root
         if run.program != OSU and run.rows:
@@ -344,7 +345,7 @@ class _Reader:
         # The summary says that the run failed: wrong are the marked rows; if none is marked, it may be any of them.
         if self.has_failed:
             run.rows = [replace(row, wrong=row.wrong or not any(r.wrong for r in run.rows)) for row in run.rows]
-        self.run, self.devices, self.bus_factor, self.op_and_root = Run(), {}, (0.0, 0.0), ("", "")
+        self.run, self.devices, self.bus_factor, self.op_and_root = BenchmarkRun(), {}, (0.0, 0.0), ("", "")
         self.has_failed = self.has_command = False
         self.run.environment = {**self.exported, **self.next_variables}
         self.next_variables = {}

@@ -14,13 +14,13 @@ from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, NotFound, Unsupported
 from antiphon.formats.foreign import check_correct, reader_of
 from antiphon.formats.foreign_program import Wrong
-from antiphon.formats.lint.form import WILL_NOT, Call, Finding, Runtime
+from antiphon.formats.lint.form import WILL_NOT, ApplicationCall, Finding, RuntimeRules
 from antiphon.registry import find
 
 Row = dict[str, Any]
 
 
-def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
+def check_plan(plan: Plan, runtime: RuntimeRules, call: ApplicationCall) -> list[Row]:
     """Return a row of `check_file` per file that the plan is exported to, or one row without a file if it cannot be."""
     writer = find("backend", runtime.format)
     try:
@@ -38,12 +38,12 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
     ]
 
 
-def format_options(runtime: Runtime) -> dict[str, Any]:
+def format_options(runtime: RuntimeRules) -> dict[str, Any]:
     """Return the options with which plans are exported to the runtime's format."""
     return {key: runtime.options[key] for key in find("backend", runtime.format).options if key in runtime.options}
 
 
-def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:
+def check_file(data: bytes, name: str, runtime: RuntimeRules, call: ApplicationCall) -> Row:
     """Return what the runtime does with a file for a call: file, runs, findings."""
     reader = reader_of(data)
     if reader is None:

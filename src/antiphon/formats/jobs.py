@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.core.files import name_of, read_bytes, reading
-from antiphon.cost.replay.job import Job
+from antiphon.cost.replay.job import RecordedJob
 from antiphon.cost.replay.recorded import RankTrace, join
 from antiphon.errors import Invalid
 from antiphon.formats.nccl_profile import (
@@ -28,7 +28,7 @@ Profile = dict[int, list[Call]]  # the calls of each rank in a file of NCCL's ex
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 
 
-def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
+def read_recording(files: Sequence[str | os.PathLike[str]]) -> RecordedJob:
     """Return the job of these traces: a file for each rank, or the folder that they are in. Invalid names the file."""
     paths = _list_paths(files)
     if all(path.name.endswith(_CHAKRA) for path in paths):

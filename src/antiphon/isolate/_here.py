@@ -26,7 +26,7 @@ from typing import Any
 from antiphon.errors import TimedOut
 from antiphon.isolate._child import Send, outcome_of
 from antiphon.isolate._meter import TICK
-from antiphon.isolate._process import ISOLATES, Ended, Job, Sent, Stopped, Terms, result_of, stopped_error
+from antiphon.isolate._process import ISOLATES, Ended, Job, PoolTerms, Sent, Stopped, result_of, stopped_error
 
 
 class _AskedToEnd(TimedOut):
@@ -41,7 +41,7 @@ class _KilledError(BaseException):
 
 
 def run_here(
-    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool]
+    jobs: Iterable[Job], terms: PoolTerms[Job], is_needed: Callable[[Job], bool]
 ) -> Generator[tuple[Job, Sent | Ended], None, None]:
     """Yield (job, Sent) and (job, Ended) for one needed job after another, as `as_done` (_pool) does with processes."""
     if terms.prepare is not None:
@@ -66,7 +66,7 @@ def run_here(
         yield job, Ended(stopped_error(seconds) if overrun and not isinstance(result, Stopped) else result)
 
 
-def _work(terms: Terms[Job], interrupts: list[KeyboardInterrupt], job: Job, send: Send) -> Any:
+def _work(terms: PoolTerms[Job], interrupts: list[KeyboardInterrupt], job: Job, send: Send) -> Any:
     """Do the work on a job; add Ctrl-C to `interrupts`, so that `run_here` can raise it for the whole program."""
     try:
         return terms.work(job, send)

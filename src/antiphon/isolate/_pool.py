@@ -23,7 +23,18 @@ from typing import Any
 from antiphon.errors import AntiphonError, TimedOut
 from antiphon.isolate._here import run_here
 from antiphon.isolate._meter import TICK
-from antiphon.isolate._process import ISOLATES, STOP_INTERVAL, Ended, Job, Lost, Process, Sent, Stopped, Terms, can_fork
+from antiphon.isolate._process import (
+    ISOLATES,
+    STOP_INTERVAL,
+    Ended,
+    Job,
+    Lost,
+    PoolTerms,
+    Process,
+    Sent,
+    Stopped,
+    can_fork,
+)
 
 MAX_WORKERS = 4  # more processes compete for caches and memory
 MAX_AHEAD = 3  # `in_order`: jobs per worker that may be begun before their results are consumed
@@ -104,7 +115,7 @@ def _seconds_until_check(processes: Sequence[Process[Any]]) -> float:
 
 
 def as_done(
-    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool] = lambda job: True
+    jobs: Iterable[Job], terms: PoolTerms[Job], is_needed: Callable[[Job], bool] = lambda job: True
 ) -> Generator[tuple[Job, Sent | Ended], None, None]:
     """Yield (job, Sent) for intermediate results and (job, Ended) for the end of each job, as they come.
 
@@ -181,7 +192,7 @@ def _collect_last_results(
 
 
 def in_order(
-    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool] = lambda job: True,
+    jobs: Iterable[Job], terms: PoolTerms[Job], is_needed: Callable[[Job], bool] = lambda job: True,
     on_message: Callable[[Any], None] = lambda value: None,
 ) -> Generator[tuple[Job, Any], None, None]:  # fmt: skip
     """Yield (job, result) for every needed job, in order: what `work` returned, Stopped or Lost. AntiphonErrors are
@@ -241,7 +252,7 @@ def in_order(
 
 
 def _in_order_here(
-    jobs: Iterable[Job], terms: Terms[Job], is_needed: Callable[[Job], bool], on_message: Callable[[Any], None]
+    jobs: Iterable[Job], terms: PoolTerms[Job], is_needed: Callable[[Job], bool], on_message: Callable[[Any], None]
 ) -> Generator[tuple[Job, Any], None, None]:
     """Do the same in this process."""
     for job, event in run_here(jobs, terms, is_needed):
@@ -253,7 +264,7 @@ def _in_order_here(
             yield job, event.result
 
 
-def stream_job(job: Job, terms: Terms[Job], *, own_program: bool = False) -> Generator[Any, None, None]:
+def stream_job(job: Job, terms: PoolTerms[Job], *, own_program: bool = False) -> Generator[Any, None, None]:
     """Yield the intermediate results of one job; then raise its AntiphonError, Stopped or Lost, if it ended so.
 
     It runs in a process forked from this one, or with `own_program` in a program of its own, which costs a tenth of a
@@ -268,7 +279,7 @@ def stream_job(job: Job, terms: Terms[Job], *, own_program: bool = False) -> Gen
                 raise event.result
 
 
-def _fork_job(job: Job, terms: Terms[Job]) -> Generator[tuple[Job, Sent | Ended], None, None]:
+def _fork_job(job: Job, terms: PoolTerms[Job]) -> Generator[tuple[Job, Sent | Ended], None, None]:
     """Do the same as `as_done` for one job, in a process forked from this one."""
     process, listener = Process(terms, job), _Listener()
     try:
@@ -287,7 +298,7 @@ def run_in_child(
     function: Callable[..., Any], *args: Any, seconds: float | None = None, memory: int | None = None
 ) -> Any:
     """Return `function(*args)`, computed in a forked process. Raises its AntiphonError, Stopped or Lost."""
-    terms = Terms[int](lambda job, send: function(*args), seconds=lambda job: seconds, memory=memory)
+    terms = PoolTerms[int](lambda job, send: function(*args), seconds=lambda job: seconds, memory=memory)
     ((_, result),) = in_order([0], terms)
     if isinstance(result, Stopped | Lost):
         raise result

@@ -78,7 +78,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Terms(Generic[Job]):
+class PoolTerms(Generic[Job]):
     """Options of a pool of processes."""
 
     work: Callable[[Job, Send], Any]  # work(job, send) runs in the child; send(value) returns an intermediate result
@@ -103,7 +103,7 @@ class Process(Generic[Job]):
     With `job` it is forked for that job; without, it is a worker that runs one job after another.
     """
 
-    def __init__(self, terms: Terms[Job], *job: Job) -> None:
+    def __init__(self, terms: PoolTerms[Job], *job: Job) -> None:
         self.terms, self.is_worker = terms, not job
         self.ready = not self.is_worker
         self.running, self.result = True, None  # the result is set by the pool

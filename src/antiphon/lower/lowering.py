@@ -41,7 +41,7 @@ from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, BufferLayout, Progr
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.lower.moves import Folds, Moves, Slots, Stretches, assign_stretches, folds, moves
+from antiphon.lower.moves import DataMoves, Folds, ScratchStretches, Slots, assign_stretches, folds, moves
 from antiphon.lower.rows import Prepared, find_positions, prepare
 
 
@@ -90,7 +90,7 @@ class OperationTable:
 
 
 def assemble_program(
-    prepared: Prepared, movement: Moves, slots: Slots, table: OperationTable, channels: int
+    prepared: Prepared, movement: DataMoves, slots: Slots, table: OperationTable, channels: int
 ) -> Program:
     """Build the program: operations by rank, then time, and receives before sends before folds. One sort."""
     schedule, line, places = prepared.schedule, prepared.line, prepared.places
@@ -197,7 +197,7 @@ def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None =
 
 
 def _add_transfers(
-    prepared: Prepared, movement: Moves, folding: Folds, copies: _InputCopies, table: OperationTable
+    prepared: Prepared, movement: DataMoves, folding: Folds, copies: _InputCopies, table: OperationTable
 ) -> _Accesses:
     """Add sends, receives, copies and folds; return writers and readers. O(n log n).
 
@@ -247,7 +247,9 @@ def _add_transfers(
     return _Accesses(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
 
 
-def _mark_joints(prepared: Prepared, movement: Moves, joint: Ints, accesses: _Accesses, table: OperationTable) -> None:
+def _mark_joints(
+    prepared: Prepared, movement: DataMoves, joint: Ints, accesses: _Accesses, table: OperationTable
+) -> None:
     """Record the joint of each send and receive that has one. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
     joints = joint[rows].astype(np.int64)
@@ -261,7 +263,7 @@ def _mark_joints(prepared: Prepared, movement: Moves, joint: Ints, accesses: _Ac
 
 
 def _add_messages(
-    prepared: Prepared, movement: Moves, table: OperationTable, target: Longs, source: Longs
+    prepared: Prepared, movement: DataMoves, table: OperationTable, target: Longs, source: Longs
 ) -> tuple[Longs, Longs]:
     """Add sends, receives and their parts; return the receive and the send of each row, -1 inside a rank. O(rows).
 
@@ -292,7 +294,7 @@ def _add_messages(
     return operation_of_row[0], operation_of_row[1]
 
 
-def _add_folds(prepared: Prepared, movement: Moves, folding: Folds, table: OperationTable) -> Longs:
+def _add_folds(prepared: Prepared, movement: DataMoves, folding: Folds, table: OperationTable) -> Longs:
     """Add the folds, with their result as first part and then their operands. Return the fold of each group.
     O(operands).
 
@@ -379,7 +381,7 @@ def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
     return copies
 
 
-def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Accesses, table: OperationTable) -> None:
+def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Accesses, table: OperationTable) -> None:
     """For an alltoall in place: once the old content of a place has been read, copy the received data there.
 
     O(n log n). Among two ranks, operations 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy the
@@ -433,7 +435,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: Moves, accesses: _Access
 
 
 def _order_versions(
-    prepared: Prepared, movement: Moves, folding: Folds, accesses: _Accesses, table: OperationTable
+    prepared: Prepared, movement: DataMoves, folding: Folds, accesses: _Accesses, table: OperationTable
 ) -> None:
     """Add the waits that keep the order of reads and writes of a place. O(uses).
 
@@ -469,7 +471,7 @@ def _order_versions(
 
 
 def _order_stretches(
-    prepared: Prepared, movement: Moves, accesses: _Accesses, table: OperationTable, lag: int
+    prepared: Prepared, movement: DataMoves, accesses: _Accesses, table: OperationTable, lag: int
 ) -> Slots:
     """Assign stretches to slots; writers into a reused slot wait for all users of its old content. O(n log n)."""
     schedule, line = prepared.schedule, prepared.line
@@ -493,7 +495,7 @@ def _order_stretches(
     np.maximum.at(end, stretch, when[user])
     rank = schedule.dst[movement.head].astype(np.int64)
     first_use = 2 * prepared.time[movement.head]
-    stretches = Stretches(rank, line.begin[head], line.end[tail], line.pieces[head], first_use, last_use=end)
+    stretches = ScratchStretches(rank, line.begin[head], line.end[tail], line.pieces[head], first_use, last_use=end)
     slots = assign_stretches(line, schedule.collective.ranks, stretches, lag)
     successor = np.full(len(head), -1, np.int64)  # per stretch the stretch that has its slot next
     reusing = np.flatnonzero(slots.before >= 0)

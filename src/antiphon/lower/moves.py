@@ -2,7 +2,7 @@
 
 Input is the first stage (rows.py): the places of all values. All blocks stand one behind the other on a *line*; the
 borders of chunks are *points* on it, at units + numerators / denominator, in units of weight. A *place* is a rank, a
-user's buffer, and the shift from positions on the line to positions in the buffer. Output is `Moves`, `Folds` and
+user's buffer, and the shift from positions on the line to positions in the buffer. Output is `DataMoves`, `Folds` and
 `Slots`, which lowering.py converts to operations.
 
 - A *row* of the schedule (a transfer) goes straight to the place of its value, or into a *stretch* of scratch (buffer
@@ -45,7 +45,7 @@ class Slots:
     class_pieces: Longs  # per class
 
 
-class Stretches(NamedTuple):
+class ScratchStretches(NamedTuple):
     """Stretches of scratch to be assigned.
 
     Times count half steps: data of step t move at 2 * t, folds follow at 2 * t + 1.
@@ -59,7 +59,7 @@ class Stretches(NamedTuple):
     last_use: Longs  # time
 
 
-def assign_stretches(line: DataLine, ranks: int, stretches: Stretches, lag: int) -> Slots:
+def assign_stretches(line: DataLine, ranks: int, stretches: ScratchStretches, lag: int) -> Slots:
     """Assign every stretch a slot of its class. O(n log n).
 
     The stretch that begins next takes the slot that has been free for longest. A slot is free `lag` steps after its
@@ -71,7 +71,8 @@ def assign_stretches(line: DataLine, ranks: int, stretches: Stretches, lag: int)
 
     >>> from antiphon.core.example import star
     >>> point, same = np.zeros(3, np.int64), np.ones(3, np.int64)
-    >>> stretches = Stretches(point, point, same, same, first_use=np.array([0, 1, 3]), last_use=np.array([2, 5, 4]))
+    >>> first_use, last_use = np.array([0, 1, 3]), np.array([2, 5, 4])
+    >>> stretches = ScratchStretches(point, point, same, same, first_use=first_use, last_use=last_use)
     >>> slots = assign_stretches(DataLine.of(star()), ranks=1, stretches=stretches, lag=0)
     >>> slots.slot.tolist(), slots.before.tolist(), slots.ptr.tolist()
     ([0, 1, 0], [-1, -1, 0], [0, 2])
@@ -155,7 +156,7 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
 
 
 @dataclass(frozen=True, eq=False)
-class Moves:
+class DataMoves:
     """Where the data of rows go. Neighbouring rows of one message share a stretch."""
 
     folded: Bools  # per group: a fold makes its version
@@ -171,7 +172,7 @@ class Moves:
     base: Longs  # per version
 
 
-def moves(prepared: Prepared, staged: bool = False) -> Moves:
+def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
     """Decide for every row whether it goes straight to its place or into scratch. O(n log n).
 
     `staged`: every row from rank to rank goes into scratch. The arrays of `Values` used here are, per version: `place`
@@ -244,7 +245,7 @@ def moves(prepared: Prepared, staged: bool = False) -> Moves:
     first = operands[run_starts(values.owner[operands])]
     base[values.version[values.owner[first]]] = len(prepared.places) + stretch[values.row[first]]
     messages_sent = int(message[-1]) + 1 if len(message) else 0
-    return Moves(folded, crossing, message, joined, messages_sent, inner, stretch, waiting, head, tail, base)
+    return DataMoves(folded, crossing, message, joined, messages_sent, inner, stretch, waiting, head, tail, base)
 
 
 def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
@@ -287,7 +288,7 @@ class Folds:
     base: Longs  # per operand of `Values`
 
 
-def folds(prepared: Prepared, movement: Moves) -> Folds:
+def folds(prepared: Prepared, movement: DataMoves) -> Folds:
     """Return the folds and where their operands lie. O(n log n).
 
     In `core.example.star` there is one fold of three operands: the input of rank 0 (place 0) and stretches 1 and 0,

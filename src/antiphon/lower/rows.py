@@ -81,7 +81,7 @@ class DataLine:
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class BufferPlaces:
     """Places in users' buffers."""
 
     rank: Longs  # per place
@@ -91,7 +91,7 @@ class Places:
     outputs: Longs  # per output of the schedule its place
 
     @staticmethod
-    def of(schedule: Schedule, line: DataLine, ends: tuple[Ends, Ends], in_place: bool) -> Places:
+    def of(schedule: Schedule, line: DataLine, ends: tuple[Ends, Ends], in_place: bool) -> BufferPlaces:
         """Return the places of all inputs and outputs. O(n log n).
 
         An allgather among two: ranks 0 and 1 each have an input (0) and an output (1).
@@ -115,7 +115,7 @@ class Places:
         first_row[number] = np.arange(len(number))
         input_ends, _ = ends
         inputs, outputs = np.split(number, [len(input_ends.pair)])
-        return Places(rank[first_row], buffers_of_places[first_row], shift[first_row], inputs, outputs)
+        return BufferPlaces(rank[first_row], buffers_of_places[first_row], shift[first_row], inputs, outputs)
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -146,7 +146,7 @@ class Prepared:
     schedule: Schedule
     in_place: bool
     line: DataLine
-    places: Places
+    places: BufferPlaces
     analysis: Analysis
     values: Values
     time: Longs  # per row: the number of its step among the steps in use
@@ -171,7 +171,7 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     """
     analysis, order, line = analyse(schedule), versions(schedule), DataLine.of(schedule)
     ends = analysis.inputs, analysis.outputs
-    places = Places.of(schedule, line, ends, in_place)
+    places = BufferPlaces.of(schedule, line, ends, in_place)
     steps, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     ranks, slots = schedule.collective.ranks, schedule.slots
     keys = [(end.chunk * ranks + end.rank) * slots for end in ends]
@@ -205,7 +205,7 @@ def _place_values(
     order: Versions,
     steps: Longs,
     keys: list[Longs],
-    places: Places,
+    places: BufferPlaces,
     delayed: Bools,
 ) -> Values:
     """Return groups with their operands and versions with their places. O(n log n).

@@ -34,7 +34,7 @@ UNLIMITED_GBITS = 10_000  # Gbit/s: a network that limits nothing
 
 
 @dataclass(frozen=True)
-class Point:
+class NetworkPoint:
     """The result for one network."""
 
     network: Fraction  # bandwidth between the servers, in bytes per second
@@ -43,7 +43,7 @@ class Point:
     limit: str  # the bottleneck: "network" or "NVLink"
 
 
-def network_point(gigabits: Fraction | int, link: Fraction = MEASURED_NVLINK) -> Point:
+def network_point(gigabits: Fraction | int, link: Fraction = MEASURED_NVLINK) -> NetworkPoint:
     """Return the point of a network: planned by `blink` in three phases, verified, and predicted by alpha-beta.
 
     `link`: bytes per second of an NVLink.
@@ -55,7 +55,7 @@ def network_point(gigabits: Fraction | int, link: Fraction = MEASURED_NVLINK) ->
     predicted = alpha_beta(schedule, machine)(NBYTES)
     network = gigabits * GIGABIT_BYTES
     rate = throughput(schedule, machine) or Fraction(0)
-    return Point(network, NBYTES / predicted.seconds, rate, "network" if rate == network else "NVLink")
+    return NetworkPoint(network, NBYTES / predicted.seconds, rate, "network" if rate == network else "NVLink")
 
 
 def build_servers(gigabits: Fraction | int, link: Fraction) -> Topology:

@@ -23,7 +23,7 @@ from antiphon.reproduce.piccl_plans import (
     PACKETS,
     PERMUTED,
     RECMULT,
-    Family,
+    PaperAlgorithm,
     Plans,
     Times,
     delta_machine,
@@ -166,7 +166,7 @@ def figure8() -> Iterator[Row]:
     yield from _check_families(times, sizes)
 
 
-def check_best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
+def check_best_k(family: PaperAlgorithm, times: Times, sizes: Sequence[int]) -> Row:
     """Check the claims about the best k of a family; they are in `claims` below."""
     best = fastest_k(times if family is KRING else {k: times[k] for k in MULTIPLYING_KS})
     small = [k for size, k in zip(sizes, best, strict=True) if size <= SMALL]
@@ -217,7 +217,7 @@ def compare_4_and_8(times: Times, sizes: Sequence[int]) -> Row:
     )  # fmt: skip
 
 
-def check_decline(family: Family, times: Times, sizes: Sequence[int]) -> Row:
+def check_decline(family: PaperAlgorithm, times: Times, sizes: Sequence[int]) -> Row:
     """Check the claim that for large k the speedup at the largest size is well below its maximum over sizes.
 
     Large is from 8 for k-ring, without 64, with which k-ring is the ring itself; else 64, the number of ranks.

@@ -48,7 +48,7 @@ Times = Mapping[int, Sequence[float]]  # k -> seconds for every size
 
 
 @dataclass(frozen=True)
-class Family:
+class PaperAlgorithm:
     """One of the paper's algorithms. `plain`: the k with which it is the algorithm without a parameter, such as the
     ring.
     """
@@ -58,9 +58,9 @@ class Family:
     plain: int
 
 
-KRING = Family("k-ring", kring, plain=1)
-RECMULT = Family("recursive multiplying", recmult, plain=2)
-PERMUTED = Family("permuted recursive multiplying", permrecmult, plain=2)
+KRING = PaperAlgorithm("k-ring", kring, plain=1)
+RECMULT = PaperAlgorithm("recursive multiplying", recmult, plain=2)
+PERMUTED = PaperAlgorithm("permuted recursive multiplying", permrecmult, plain=2)
 FAMILIES = (KRING, RECMULT, PERMUTED)
 
 
@@ -72,7 +72,7 @@ class Plans:
     is listed.
     """
 
-    family: Family
+    family: PaperAlgorithm
     kind: str
     machine: Topology
     by_k: Mapping[int, Schedule]
@@ -125,7 +125,7 @@ def delta_machine(nodes: int) -> Topology:
     return topology(f"delta:nodes={nodes}")
 
 
-def plan_family(family: Family, kind: str, machine: Topology, ks: Sequence[int] = ()) -> Plans:
+def plan_family(family: PaperAlgorithm, kind: str, machine: Topology, ks: Sequence[int] = ()) -> Plans:
     """Return verified schedules for these k; by default for all factors of the number of ranks."""
     ranks = machine.ranks
     candidates = ks or [family.plain, *(k for k in range(2, ranks + 1) if ranks % k == 0 and k != family.plain)]

@@ -26,7 +26,7 @@ from antiphon.reproduce.piccl_plans import (
     PACKETS,
     PROFILE,
     TIE_TOLERANCE,
-    Family,
+    PaperAlgorithm,
     Plans,
     Times,
     delta_machine,
@@ -74,7 +74,7 @@ class Bar:
     """
 
     kind: str  # of collective
-    family: Family
+    family: PaperAlgorithm
     nodes: int
     reference: Times
     by_method: Mapping[str, Times]
@@ -93,7 +93,7 @@ class Bar:
         return self.mean_speedup(fastest_k(self.by_method[method])) / self.mean_speedup(self.best())
 
 
-def compute_bar(kind: str, family: Family, nodes: int, sizes: Sequence[int] = SIZES) -> Bar:
+def compute_bar(kind: str, family: PaperAlgorithm, nodes: int, sizes: Sequence[int] = SIZES) -> Bar:
     """Plan a family for every k, and time the plans by the reference and by all methods."""
     plans = plan_family(family, kind, delta_machine(nodes))
     by_model = {model: plans.times(sizes, model) for model in dict.fromkeys(METHODS.values())}

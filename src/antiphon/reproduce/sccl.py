@@ -4,8 +4,8 @@ A point (C, S, R) is a schedule with C chunks of each rank's input, S steps and 
 Tables 4 and 5 list synthesized points on a DGX-1 and a Gigabyte Z52, and the paper calls some of them latency- or
 bandwidth-optimal. Each point is synthesized again by the planner `sccl`, verified, and its optimality proved or refuted
 (sccl_optimality). Reducescatter, reduce and scatter are duals: the same schedules run backwards, printed together with
-allgather, broadcast and gather. A `Family` is a machine with a collective and a root; a `Standing` says which bounds a
-point attains and whether it is Pareto-optimal. Each function below yields rows for `antiphon reproduce`.
+allgather, broadcast and gather. A `PointFamily` is a machine with a collective and a root; a `Standing` says which
+bounds a point attains and whether it is Pareto-optimal. Each function below yields rows for `antiphon reproduce`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Missing
 from antiphon.reproduce.sccl_optimality import K, Point, Standing, standings_of
-from antiphon.reproduce.sccl_plans import Family, Synthesized, cpu_seconds, make_family, roots_of
+from antiphon.reproduce.sccl_plans import PointFamily, Synthesized, cpu_seconds, make_family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, rows_of_kind
 from antiphon.select import plan
 from antiphon.topologies import topology
@@ -70,7 +70,7 @@ def _table_rows(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Ro
             yield from family_rows(make_family(machine, kind, root), rows_of_kind(published, kind, machine.ranks))
 
 
-def family_rows(family: Family, published: Rows) -> Iterator[Row]:
+def family_rows(family: PointFamily, published: Rows) -> Iterator[Row]:
     """Yield a row per published point of a family. Each is synthesized and compared with all others of the family."""
     synthesized: list[Synthesized] = []
     missing: dict[int, str] = {}  # by index of the published row, why it could not be synthesized
@@ -93,7 +93,7 @@ def family_rows(family: Family, published: Rows) -> Iterator[Row]:
             yield result
 
 
-def _find_better_forms(family: Family, algorithms: list[Synthesized], max_steps: int) -> list[Synthesized]:
+def _find_better_forms(family: PointFamily, algorithms: list[Synthesized], max_steps: int) -> list[Synthesized]:
     """Search allreduces with at most these steps that need not be a reducescatter followed by an allgather.
 
     Return [] if `algorithms` has such an allreduce (one not `composed` of two halves), or one that meets the bound.
@@ -103,7 +103,7 @@ def _find_better_forms(family: Family, algorithms: list[Synthesized], max_steps:
     return family.frontier(k=None, steps=max_steps)  # None: any number of rounds
 
 
-def _describe_best_form(family: Family, algorithms: list[Synthesized], max_steps: int) -> str:
+def _describe_best_form(family: PointFamily, algorithms: list[Synthesized], max_steps: int) -> str:
     """Return in words the point with the least R/C in at most these steps, and its gap to the lower bound."""
     best = min((a for a in algorithms if a.steps <= max_steps), key=lambda a: (a.ratio, a.steps, a.chunks))
     ratio_bound = family.limits().inverse
@@ -113,7 +113,7 @@ def _describe_best_form(family: Family, algorithms: list[Synthesized], max_steps
     return f"best of any form: {best.point}, {gap}"
 
 
-def _result_row(family: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
+def _result_row(family: PointFamily, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
     """Return the row of a point that was synthesized. A point with `trusted` claims is not ok: only a solver backs it.
 
     `standing.pareto` is None if it is undecided whether the point is Pareto-optimal.
@@ -142,7 +142,7 @@ def _result_row(family: Family, published: Published, algorithm: Synthesized, st
 
 
 def _check_label(
-    family: Family, printed: str, algorithm: Synthesized, standing: Standing
+    family: PointFamily, printed: str, algorithm: Synthesized, standing: Standing
 ) -> tuple[str | None, str | None]:
     """Check which optimum the paper's label says that a point has.
 
@@ -160,7 +160,7 @@ def _check_label(
     return f"{quickest.point}, with every input sent everywhere, takes {quickest.steps} steps", None
 
 
-def _missing_row(family: Family, published: Published, why: str) -> Row:
+def _missing_row(family: PointFamily, published: Published, why: str) -> Row:
     """Return the row of a point that could not be synthesized."""
     return {
         "name": f"{family.name} {published.point}",
@@ -178,7 +178,7 @@ def frontiers() -> Iterator[Row]:
                 yield _frontier_row(make_family(machine, kind, root), rows_of_kind(table, kind, machine.ranks))
 
 
-def _frontier_row(family: Family, rows: Rows) -> Row:
+def _frontier_row(family: PointFamily, rows: Rows) -> Row:
     """Compare the frontier of schedules with R <= S + K with the published points that no other published one beats."""
     max_steps = max(MAX_STEPS, family.limits().latency_steps)
     printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from antiphon.core.bounds import Bound
 from antiphon.errors import Infeasible, NotFound, TimedOut
-from antiphon.reproduce.sccl_plans import Family, Synthesized
+from antiphon.reproduce.sccl_plans import PointFamily, Synthesized
 
 Point = tuple[int, int, int]  # chunks, steps, rounds
 K = 4  # SCCL's k: a search along the frontier is among schedules with R <= S + K
@@ -45,7 +45,7 @@ class Standing:
         return f"dominated by {self.better}" if self.better is not None else "undecided"
 
 
-def standings_of(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
+def standings_of(family: PointFamily, rows: Sequence[Synthesized]) -> list[Standing]:
     """Return the standing of each row. If neither another row nor the bounds decide, search for better algorithms."""
     limits = family.limits()
     candidates: list[Synthesized] = list(rows)
@@ -58,12 +58,12 @@ def standings_of(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
     return standings
 
 
-def _search_frontier(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
+def _search_frontier(family: PointFamily, undecided: Sequence[Synthesized]) -> list[Synthesized]:
     """Return the frontier up to the greatest number of steps of an undecided algorithm."""
     return family.frontier(K, max(algorithm.steps for algorithm in undecided))
 
 
-def _search_fewer_steps(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
+def _search_fewer_steps(family: PointFamily, undecided: Sequence[Synthesized]) -> list[Synthesized]:
     """Return algorithms with the same R / C in fewer steps, if there are any: the bounds do not exclude them."""
     algorithms = []
     for algorithm in undecided:

@@ -1,7 +1,7 @@
 """Synthesize SCCL's points by the planner `sccl`: each verified, and its certificate rechecked.
 
-A `Family` is a machine, a collective and a root. `make` returns the schedule of one point (C, S, R), `frontier` all
-points that no other beats. A certificate proves that the search missed nothing; `ratio_bound` follows from it.
+A `PointFamily` is a machine, a collective and a root. `make` returns the schedule of one point (C, S, R), `frontier`
+all points that no other beats. A certificate proves that the search missed nothing; `ratio_bound` follows from it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Synthesized:
 
 
 @dataclass(frozen=True)
-class Family:
+class PointFamily:
     """A machine, a collective and a root: points of one family can be compared with each other."""
 
     topology: Topology
@@ -125,9 +125,9 @@ class Family:
         )  # fmt: skip
 
 
-def make_family(topology: Topology, kind: str, root: int | None = None) -> Family:
+def make_family(topology: Topology, kind: str, root: int | None = None) -> PointFamily:
     """Return the family of a collective; `root`: None if the collective has none."""
-    return Family(topology, Collective(kind, topology.ranks, members=(), roots=() if root is None else (root,)))
+    return PointFamily(topology, Collective(kind, topology.ranks, members=(), roots=() if root is None else (root,)))
 
 
 def roots_of(topology: Topology, kind: str) -> list[int | None]:

@@ -16,14 +16,14 @@ PICCL = "Liu et al., Parameterized Algorithms and Parameter Selection for Fast G
 
 
 @dataclass(frozen=True)
-class Source:
+class PaperSource:
     """The place in a paper that holds the numbers to reproduce, such as "..., Table 3"."""
 
     source: str
 
 
-def _make_entry(module: str, function: str, about: str, where: str) -> Entry[Source]:
-    return Entry(f"antiphon.reproduce.{module}:{function}", about, Source(where))
+def _make_entry(module: str, function: str, about: str, where: str) -> Entry[PaperSource]:
+    return Entry(f"antiphon.reproduce.{module}:{function}", about, PaperSource(where))
 
 
 TABLE = {

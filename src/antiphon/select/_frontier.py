@@ -37,7 +37,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare, usual_model
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
-from antiphon.isolate import GRACE, Lost, Send, Starved, Stopped, Terms, stream_job
+from antiphon.isolate import GRACE, Lost, PoolTerms, Send, Starved, Stopped, stream_job
 from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.figures import measure
@@ -314,7 +314,7 @@ _Progress = tuple[FrontierPoint, Bound, Sequence[str]]  # a point, the bounds, a
 def _find_in_child(task: _Task, memory: float | None, own_program: bool) -> Iterator[_Progress]:
     """Yield the points that a child process finds. Raises TimedOut or Lost if it is stopped or dies."""
     planner, entry, options, request = task
-    terms = Terms[_Task](
+    terms = PoolTerms[_Task](
         _send_points, seconds=lambda job: request.budget, memory=None if memory is None else int(memory * GIB),
         grace=GRACE,
     )  # fmt: skip

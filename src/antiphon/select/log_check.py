@@ -5,9 +5,9 @@ bound divided by the measured time is the share "of the wire". The verdict and i
 cost/nccl/diagnosis.py. If the model has no figures of the GPUs, there is only the bound, and the verdict "cannot tell".
 
 `compare_runs` compares logs from before and after an upgrade. A size has changed if its times differ by more than the
-noise. The noise is three times the median deviation of sizes that a log has several times (`Run.spread`), and at least
-5 %. Example: the time in place is 10 % below that out of place in most rows, and 12 or 8 % below in others. The median
-deviation is 2 %, so the noise is 6 %: 20 us before and 22 us after count as slower, 20 us and 21 us do not.
+noise. The noise is three times the median deviation of sizes that a log has several times (`BenchmarkRun.spread`), and
+at least 5 %. Example: the time in place is 10 % below that out of place in most rows, and 12 or 8 % below in others.
+The median deviation is 2 %, so the noise is 6 %: 20 us before and 22 us after count as slower, 20 us and 21 us do not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon.cost.nccl.library import LibraryModel, doubt_gpus, library, librar
 from antiphon.cost.nccl.place import count_cards
 from antiphon.cost.nccl.proven import bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.benchmark_log import NAME_IT, OSU, Run, is_collective
+from antiphon.formats.benchmark_log import NAME_IT, OSU, BenchmarkRun, is_collective
 from antiphon.units import format_seconds, format_size
 
 NORMAL, SLOW, FAST, WRONG, UNKNOWN = "normal", "slow", "fast", "wrong", "cannot tell"
@@ -37,7 +37,7 @@ MIN_BANDWIDTH_BYTES = 2**24  # a log whose largest size is smaller shows nothing
 IMPOSSIBLE = 0.95  # a time below this fraction of the lower bound: the log must be of another machine
 
 
-def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> list[dict[str, Any]]:
+def check_runs(runs: Sequence[BenchmarkRun], topology: Topology, request: str = "") -> list[dict[str, Any]]:
     """Return a row per run: its verdict, the likely causes, and a row per size.
 
     `request`: the library with its options; "": the library whose figures for this machine are known. Raises Invalid if
@@ -53,7 +53,7 @@ def check_runs(runs: Sequence[Run], topology: Topology, request: str = "") -> li
     return [_check_run(run, topology, request) for run in runs]
 
 
-def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
+def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str, Any]:
     """Return the row of one run."""
     copied_fields = ("program", "version", "library", "gpu", "environment", "signs")
     result: dict[str, Any] = {"collective": run.kind, "ranks": run.ranks or topology.ranks}
@@ -103,7 +103,7 @@ def _check_run(run: Run, topology: Topology, request: str) -> dict[str, Any]:
     return result
 
 
-def _find_library(run: Run, topology: Topology, request: str) -> tuple[LibraryModel | None, str]:
+def _find_library(run: BenchmarkRun, topology: Topology, request: str) -> tuple[LibraryModel | None, str]:
     """Return the library model that a run is compared with, or None and the reason."""
     if run.kind not in KINDS:
         return None, f"no model of {run.kind}"
@@ -122,7 +122,7 @@ def _find_library(run: Run, topology: Topology, request: str) -> tuple[LibraryMo
         return None, str(error)
 
 
-def _notes(run: Run, library_model: LibraryModel | None) -> list[str]:
+def _notes(run: BenchmarkRun, library_model: LibraryModel | None) -> list[str]:
     """Return remarks on a run: rows left out, and signs that the log is of another machine or library."""
     notes = [f"the program failed after these sizes: {run.failure}"] if run.failure else []
     if run.garbled:
@@ -134,7 +134,7 @@ def _notes(run: Run, library_model: LibraryModel | None) -> list[str]:
 
 
 def _size_row(
-    run: Run,
+    run: BenchmarkRun,
     topology: Topology,
     nbytes: int,
     seconds: float,
@@ -209,7 +209,7 @@ def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: st
 # ---- logs before and after an upgrade ----
 
 
-def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
+def compare_runs(before: Sequence[BenchmarkRun], after: Sequence[BenchmarkRun]) -> dict[str, Any]:
     """Return which sizes changed by more than the noise. Invalid if the logs have no size in common."""
     comparisons, notes = [], _garbled_notes(before, "before") + _garbled_notes(after, "after")
     for kind in dict.fromkeys(run.kind for run in (*before, *after)):
@@ -230,7 +230,7 @@ def compare_runs(before: Sequence[Run], after: Sequence[Run]) -> dict[str, Any]:
     return {"verdict": verdict, "collectives": comparisons, "notes": notes}
 
 
-def _garbled_notes(runs: Sequence[Run], which: str) -> list[str]:
+def _garbled_notes(runs: Sequence[BenchmarkRun], which: str) -> list[str]:
     """Return a note if rows of a log are not compared. `which`: "before" or "after"."""
     garbled = sum(run.garbled for run in runs)
     if not garbled:
@@ -238,7 +238,7 @@ def _garbled_notes(runs: Sequence[Run], which: str) -> list[str]:
     return [f"{garbled} rows of the log {which} are garbled and left out (their algbw contradicts their time)"]
 
 
-def _median_times(runs: Sequence[Run]) -> dict[int, float]:
+def _median_times(runs: Sequence[BenchmarkRun]) -> dict[int, float]:
     """Return the median seconds by size."""
     times: dict[int, list[float]] = {}
     for run in runs:
@@ -248,7 +248,7 @@ def _median_times(runs: Sequence[Run]) -> dict[int, float]:
 
 
 def _compare_kind(
-    kind: str, runs: Sequence[Sequence[Run]], sizes: Sequence[int], times: Sequence[Mapping[int, float]]
+    kind: str, runs: Sequence[Sequence[BenchmarkRun]], sizes: Sequence[int], times: Sequence[Mapping[int, float]]
 ) -> dict[str, Any]:
     """Return the comparison of one collective at these sizes."""
     spreads = [spread for side in runs for run in side if (spread := run.spread()) is not None]

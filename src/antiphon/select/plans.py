@@ -35,7 +35,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge, run_together
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
-from antiphon.isolate import GRACE, Lost, Send, Stopped, Terms, stream_job
+from antiphon.isolate import GRACE, Lost, PoolTerms, Send, Stopped, stream_job
 from antiphon.registry import find, refuse_unless_able
 from antiphon.select.figures import SEVERAL_ORDERS, SeveralOrders, figures_verified, measure, order_claim
 from antiphon.select.libraries import CLASSICS
@@ -222,7 +222,7 @@ def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_SortKey, Plan], Non
     """Yield what `_rank_plans` yields, from a child process; raise TimedOut when the budget stops it."""
     request, stage, any_plan = task.request, PLANNING, False
     subject = f"planner {task.planner}" if task.planner else "deterministic planners"
-    terms = Terms[_PlanTask](_rank_in_process, seconds=lambda task: task.request.budget, grace=GRACE)
+    terms = PoolTerms[_PlanTask](_rank_in_process, seconds=lambda task: task.request.budget, grace=GRACE)
     try:
         with closing(stream_job(replace(task, request=replace(request, tell=silent)), terms)) as messages:
             for message in messages:

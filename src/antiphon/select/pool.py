@@ -37,10 +37,10 @@ from antiphon.isolate import (
     ISOLATES,
     Ended,
     Lost,
+    PoolTerms,
     Send,
     Starved,
     Stopped,
-    Terms,
     as_done,
     can_fork,
     can_interrupt,
@@ -189,7 +189,7 @@ def _run_in_workers(
             last_watch = time.monotonic()
             report(AtWork(tuple((task.index, seconds) for task, seconds in tasks)))
 
-    terms = Terms[Task](
+    terms = PoolTerms[Task](
         partial(_run_in_worker, context, cache), workers, partial(limit_of, context), grace=GRACE,
         prepare=partial(warm_up, context), watch=watch, fork=True, update=update,
     )  # fmt: skip

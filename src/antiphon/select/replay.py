@@ -32,8 +32,8 @@ from typing import Any, Protocol
 
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED
 from antiphon.cost.replay import buckets, cores
-from antiphon.cost.replay.job import WORK, Job, ProcessGroup
-from antiphon.cost.replay.steps import Outcome, replay_job
+from antiphon.cost.replay.job import WORK, ProcessGroup, RecordedJob
+from antiphon.cost.replay.steps import ReplayOutcome, replay_job
 from antiphon.select.prices import ByPlans, Price
 from antiphon.select.together import compare_together
 
@@ -42,7 +42,7 @@ MAX_MOVES = 2**23
 MAX_CLASSES = 24
 
 
-class Prices(Protocol):
+class PriceSource(Protocol):
     """A source of prices of collectives."""
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
@@ -57,17 +57,17 @@ class CallClass:
     nbytes: int
     group: int
     bucket: bool  # whether they reduce buckets of gradients of DDP
-    calls: Sequence[int]  # their positions in `Job.calls`
+    calls: Sequence[int]  # their positions in `RecordedJob.calls`
 
 
 @dataclass
 class Replay:
     """The result of `replay`; users get `as_json()`."""
 
-    job: Job
+    job: RecordedJob
     cores: int | None  # that the ranks share
-    as_recorded: Outcome  # with the recorded times
-    ours: Outcome  # with our prices
+    as_recorded: ReplayOutcome  # with the recorded times
+    ours: ReplayOutcome  # with our prices
     free: float  # seconds of a step without communication
     rows: list[dict[str, Any]]  # one per class
     bucket_sizes: dict[str, Any] | None  # step times by bucket size, of `_compare_buckets`
@@ -119,7 +119,7 @@ def rests_on(bases: Sequence[str]) -> str:
 
 
 def replay(
-    job: Job, ours: Prices, library: Prices | None = None, *, cores_of_host: int | None = None,
+    job: RecordedJob, ours: PriceSource, library: PriceSource | None = None, *, cores_of_host: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Replay:  # fmt: skip
     """Replay the job with our prices, and with those of one class at a time.
@@ -131,7 +131,7 @@ def replay(
     undisturbed_job = job if cores_of_host is None else cores.remove_slowdown(job, cores_of_host)
 
     # serial: collectives of a group run one after another, as in our runtimes; else in lanes as recorded
-    def run(variant: Job, seconds: Sequence[float], serial: bool) -> Outcome:
+    def run(variant: RecordedJob, seconds: Sequence[float], serial: bool) -> ReplayOutcome:
         if cores_of_host is None:
             return replay_job(variant, seconds, serial=serial)
         return cores.replay_job(variant, seconds, cores_of_host, serial=serial)
@@ -185,7 +185,7 @@ def _price_or_recorded(price: Price | None, recorded: float) -> float:
     return recorded if price is None else price.seconds
 
 
-def _classify_calls(job: Job) -> list[CallClass]:
+def _classify_calls(job: RecordedJob) -> list[CallClass]:
     """Return the classes of calls; first the one that takes longest in total."""
     calls_of: dict[tuple[str, int, int, bool], list[int]] = {}
     for number, call in enumerate(job.calls):
@@ -195,8 +195,8 @@ def _classify_calls(job: Job) -> list[CallClass]:
 
 
 def _class_rows(
-    job: Job, classes: Sequence[CallClass], as_recorded: Outcome, prices: dict[tuple[str, int, int], Price | None],
-    library: Prices | None,
+    job: RecordedJob, classes: Sequence[CallClass], as_recorded: ReplayOutcome, prices: dict[tuple[str, int, int], Price
+    | None], library: PriceSource | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return a row per class of collectives: per step its exposed and hidden time, and prices."""
     steps = len(as_recorded.steps)
@@ -219,7 +219,10 @@ def _class_rows(
 
 
 def _compare_buckets(
-    job: Job, ours: Prices, run: Callable[[Job, Sequence[float], bool], Outcome], notes: list[str]
+    job: RecordedJob,
+    ours: PriceSource,
+    run: Callable[[RecordedJob, Sequence[float], bool], ReplayOutcome],
+    notes: list[str],
 ) -> dict[str, Any] | None:
     """Return the time of a step by our plans with DDP buckets of other sizes; None without DDP, or without our
     prices.

@@ -84,7 +84,7 @@ class Question:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SizeFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The figures of one size."""
 
     nbytes: int
@@ -103,7 +103,7 @@ class Answer:
     """The plan for a question, and the figures of every size."""
 
     plan: Plan
-    rows: tuple[Row, ...]
+    rows: tuple[SizeFigures, ...]
     model: str
     stored: bool = False  # it came from the store
 
@@ -112,7 +112,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     machine: str
     model: str
-    rows: list[Row]
+    rows: list[SizeFigures]
     plan: msgspec.Raw
 
 
@@ -333,7 +333,7 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
     plan, kind = tuning.plan, question.collective.kind
     limit = tuning.limits.get(kind)
     rows = tuple(
-        Row(
+        SizeFigures(
             row["nbytes"], str(plan.at(row["nbytes"]).claims.get("planner", "")), row["seconds"],
             None if limit is None else limit.times.get(row["nbytes"]),
             None if tuning.library is None else tuning.baseline(kind, row["nbytes"]),
@@ -381,7 +381,7 @@ def _decode(data: bytes) -> _File:
     return file
 
 
-def _check_times(plan: Plan, rows: tuple[Row, ...], model: str, profile: Profile | None) -> None:
+def _check_times(plan: Plan, rows: tuple[SizeFigures, ...], model: str, profile: Profile | None) -> None:
     """Check that the times in an entry are those that its model predicts, and that none beats the bound beside it."""
     predictions = predict(plan, [row.nbytes for row in rows], model=model, profile=profile)
     for row, prediction in zip(rows, predictions, strict=True):

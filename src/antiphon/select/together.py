@@ -18,7 +18,7 @@ from antiphon.core.collective import Collective, joint
 from antiphon.core.plan import Plan
 from antiphon.core.transform import run_together
 from antiphon.cost import predict
-from antiphon.cost.replay.job import Job
+from antiphon.cost.replay.job import RecordedJob
 from antiphon.errors import AntiphonError
 from antiphon.select.plans import plan
 from antiphon.select.prices import ByPlans, Call, members_of
@@ -29,7 +29,7 @@ MAX_GROUPS_TOGETHER = 64  # calls in a set
 CallSet = frozenset[Call]
 
 
-def find_call_sets(job: Job) -> dict[CallSet, int]:
+def find_call_sets(job: RecordedJob) -> dict[CallSet, int]:
     """Return the sets of calls in different groups that run at the same time and how often; the longest first."""
     order = sorted(range(len(job.calls)), key=lambda call: job.calls[call].start)
     count: dict[CallSet, int] = defaultdict(int)
@@ -53,7 +53,7 @@ def find_call_sets(job: Job) -> dict[CallSet, int]:
     return {calls: math.ceil(count[calls] / len(calls)) for calls in sets}
 
 
-def compare_together(job: Job, prices: ByPlans) -> tuple[list[dict[str, Any]], list[str]]:
+def compare_together(job: RecordedJob, prices: ByPlans) -> tuple[list[dict[str, Any]], list[str]]:
     """Return a row per set of calls with the seconds of plans apart and of a joint plan; and why some have none."""
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -76,7 +76,7 @@ def compare_together(job: Job, prices: ByPlans) -> tuple[list[dict[str, Any]], l
     return rows, list(dict.fromkeys(notes))
 
 
-def _price_set(job: Job, calls: list[Call], prices: ByPlans) -> dict[str, Any] | None:
+def _price_set(job: RecordedJob, calls: list[Call], prices: ByPlans) -> dict[str, Any] | None:
     """Return the seconds of the plans of calls that share the links, and of a joint plan; None without these plans."""
     machine, plans = prices.machine, []
     for kind, nbytes, group in calls:

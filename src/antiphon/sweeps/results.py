@@ -25,7 +25,7 @@ from typing import Any
 from antiphon.core.display import Explorable
 from antiphon.core.files import read_bytes, reading, write_bytes
 from antiphon.errors import AntiphonError, Invalid, Missing
-from antiphon.select.store import Answer, Question, Row, Store
+from antiphon.select.store import Answer, Question, SizeFigures, Store
 from antiphon.sweeps.engines import Result, run_jobs
 from antiphon.sweeps.request import Cell, SweepRequest
 
@@ -52,7 +52,7 @@ class SweepResult(Explorable):
     """The table of a sweep: the figures of every cell, in the order of its file."""
 
     request: SweepRequest
-    answers: tuple[tuple[Row, ...] | str, ...]  # by cell: its figures, a row per size, or why it has none
+    answers: tuple[tuple[SizeFigures, ...] | str, ...]  # by cell: its figures, a row per size, or why it has none
     planned: int  # questions that this run planned; the others were in the store, or refused
     complete: bool = True  # False: interrupted
 
@@ -79,7 +79,7 @@ class SweepResult(Explorable):
     def machines(self) -> list[MachineResult]:
         """Return the machines, the fastest first; those without all plans last."""
         best: dict[tuple[str, int], float] = {}  # seconds on the fastest machine, by collective and size
-        answers_of: dict[str, list[tuple[Cell, tuple[Row, ...] | str]]] = {}
+        answers_of: dict[str, list[tuple[Cell, tuple[SizeFigures, ...] | str]]] = {}
         for cell, answer in zip(self.request.cells, self.answers, strict=True):
             answers_of.setdefault(cell.machine, []).append((cell, answer))
             for row in () if isinstance(answer, str) else answer:
@@ -90,7 +90,10 @@ class SweepResult(Explorable):
         return [_with_fronts(result, results) for result in results]
 
     def _summary(
-        self, machine: str, answers: list[tuple[Cell, tuple[Row, ...] | str]], best: Mapping[tuple[str, int], float]
+        self,
+        machine: str,
+        answers: list[tuple[Cell, tuple[SizeFigures, ...] | str]],
+        best: Mapping[tuple[str, int], float],
     ) -> MachineResult:
         """Summarize the answers of a machine. `best`: seconds on the fastest machine, by collective and size."""
         logs, gaps, refused = [], [], ""
@@ -145,7 +148,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
             raise Invalid(f"is no result of `antiphon sweep -o`; its columns are {', '.join(COLUMNS)}, prices, refused")
         prices: dict[str, dict[str, float | None]] = {label: {} for label in head[len(COLUMNS) : -1]}
         ranks: dict[str, int] = {}
-        answers: dict[tuple[str, str], list[Row] | str] = {}
+        answers: dict[tuple[str, str], list[SizeFigures] | str] = {}
         for number, row in enumerate(table, start=2):
             try:
                 machine, key = row["machine"], (row["machine"], row["collective"])
@@ -169,14 +172,14 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
     return SweepResult(request, tuple(a if isinstance(a, str) else tuple(a) for a in answers.values()), planned=0)
 
 
-def _read_row(row: Mapping[str, str]) -> Row:
+def _read_row(row: Mapping[str, str]) -> SizeFigures:
     """Return the figures of a line."""
     seconds = float(row["seconds"])
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError("seconds must be a number above 0")
     least_seconds = seconds / float(row["gap"]) if row["gap"] else None
     library = float(row["library_seconds"]) if row["library_seconds"] else None
-    return Row(int(row["nbytes"]), row["planner"], seconds, least_seconds, library)
+    return SizeFigures(int(row["nbytes"]), row["planner"], seconds, least_seconds, library)
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
@@ -212,7 +215,7 @@ def run_sweep(
     request: SweepRequest, *, store: Store | None = None, engine: str = "processes", progress: Progress | None = None
 ) -> SweepResult:
     """Plan every cell, and return the table. After Ctrl-C it has the cells planned so far, which the store keeps."""
-    figures: dict[int, tuple[Row, ...] | str] = {i: c.refused for i, c in enumerate(request.cells) if c.refused}
+    figures: dict[int, tuple[SizeFigures, ...] | str] = {i: c.refused for i, c in enumerate(request.cells) if c.refused}
     cells_of: dict[str, list[int]] = {}  # cells with the same question, by its address in the store
     for i, cell in enumerate(request.cells):
         if cell.question is not None:
@@ -249,7 +252,7 @@ def shared_prefix(names: list[str]) -> str:
     return prefix[: max(prefix.rfind(","), prefix.rfind(":")) + 1] if len(names) > 1 else ""
 
 
-def _figures(result: Result) -> tuple[Row, ...] | str:
+def _figures(result: Result) -> tuple[SizeFigures, ...] | str:
     return str(result) if isinstance(result, AntiphonError) else result.rows
 
 

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.master import Column, Master, Point
+from antiphon.core.bounds.master import Column, Master, MasterPoint
 from antiphon.core.bounds.packing import packed_time
 from antiphon.core.bounds.witness import Packing, Tree
 from antiphon.core.collective import Collective
@@ -120,7 +120,7 @@ class _TreeRates:
             prices = np.maximum(point.price, 0.0)
         return None
 
-    def _exact_packing(self, point: Point) -> Packing | None:
+    def _exact_packing(self, point: MasterPoint) -> Packing | None:
         """Return the trees with a rate above 0, at exact rates: full links and the weights of blocks determine them."""
         exact = self.master.solve_exactly(point)
         if exact is None:

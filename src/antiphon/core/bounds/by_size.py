@@ -37,7 +37,7 @@ import numpy as np
 
 from antiphon.core.bounds.abilities import abilities_of
 from antiphon.core.bounds.latency_seconds import Quickest
-from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.routed_search import RoutedSearch
@@ -428,7 +428,7 @@ def _levels_between_cuts(topology: Topology, src: int, dst: int) -> Iterator[Lon
     ends = topology.link_src.tolist(), topology.link_dst.tolist()
     capacity = link_capacities(topology).tolist()
     near, far = (
-        Flows(topology.nodes, tail, head).smallest_cut(capacity, begin, end)[: topology.ranks]
+        MaxFlows(topology.nodes, tail, head).smallest_cut(capacity, begin, end)[: topology.ranks]
         for (tail, head), begin, end in ((ends, src, dst), (ends[::-1], dst, src))
     )
     levels = steps_from(topology, np.flatnonzero(near).tolist())

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.network import Network
 
 Supply = Mapping[tuple[int, ...], int]  # ranks that hold replicas of the same data -> weight of these data
@@ -65,7 +65,7 @@ class _CutSearch:
         self.source = n + len(groups)
         self.served = np.zeros(n, bool)
         self.best: tuple[Fraction, Side] | None = None
-        self._flows: Flows | None = None
+        self._flows: MaxFlows | None = None
         self._capacities: list[int] = []  # of all arcs, scaled to whole numbers, in the order of `_flow_graph`
 
     def find_cut(self) -> tuple[Side, Fraction]:
@@ -127,14 +127,14 @@ class _CutSearch:
         self._links = np.array(links, dtype)
         self._feed = np.array(to_nodes, dtype)
 
-    def _flow_graph(self) -> Flows:
+    def _flow_graph(self) -> MaxFlows:
         """Build the flow network on first use. Arcs: links, source to nodes, source to groups, groups to holders."""
         if self._flows is None:
             n = self.network.nodes
             group_arcs = [(n + i, h) for i, (_, holders) in enumerate(self.groups) for h in holders]
             tail = self.network.tail.tolist() + [self.source] * (n + len(self.groups)) + [a for a, _ in group_arcs]
             head = self.network.head.tolist() + list(range(n + len(self.groups))) + [b for _, b in group_arcs]
-            self._flows = Flows(self.source + 1, tail, head)
+            self._flows = MaxFlows(self.source + 1, tail, head)
         return self._flows
 
     def _next_sink(self) -> int | None:

@@ -51,7 +51,7 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class MasterPoint:
     """An optimum in floats: rates `x` of the columns, amounts `t`, and the dual variables of rows and groups."""
 
     value: float
@@ -88,7 +88,7 @@ class Master:
         self.columns.append(column)
         return True
 
-    def solve_floats(self) -> Point:
+    def solve_floats(self) -> MasterPoint:
         """Return an optimum over the columns so far, by HiGHS; every group must have a column."""
         from scipy.optimize import linprog
         from scipy.sparse import csc_array
@@ -113,9 +113,9 @@ class Master:
         if solution.status != 0:
             raise ArithmeticError(f"HiGHS gave up on {len(self.capacity)} rows, {count} columns: {solution.message}")
         price = -solution.ineqlin.marginals * self._row_scale
-        return Point(-solution.fun, solution.x[:count], solution.x[count:], price, solution.eqlin.marginals)
+        return MasterPoint(-solution.fun, solution.x[:count], solution.x[count:], price, solution.eqlin.marginals)
 
-    def solve_exactly(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
+    def solve_exactly(self, point: MasterPoint) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
         """Return, as exact fractions, the rates by column and every t_j of `point`; None if that fails.
 
         Unknowns: the rates of the columns used, and the t_j. Equations: the full rows and the groups. The solution is
@@ -159,7 +159,7 @@ class Master:
             (Fraction(v, c * common) for v, c in zip(load, self.capacity, strict=True) if v), default=Fraction(0)
         )
 
-    def round_solution(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
+    def round_solution(self, point: MasterPoint) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
         """Return rational rates, and every t_j, near a float optimum: rounded, then scaled to fit all rows."""
         largest_amount = Fraction(float(point.t.max(initial=0.0))).limit_denominator(_RATE_DENOMINATOR) or Fraction(
             1, _RATE_DENOMINATOR

@@ -3,7 +3,7 @@
 igraph computes in doubles, which are exact for integers as long as no sum exceeds 2^53. Above that, capacities are
 scaled: first the flow of their high bits, then, with 20 bits more at a time, augmenting flows in the residual graph.
 
->>> flows = Flows(3, [0, 0, 1], [1, 2, 2])
+>>> flows = MaxFlows(3, [0, 0, 1], [1, 2, 2])
 >>> flows.arc_flows([3, 1, 2], 0, 2).tolist()  # 0 -> 1 -> 2 carries 2, 0 -> 2 carries 1
 [2, 1, 2]
 >>> flows.cut([3 * 10**17, 10**17, 2 * 10**17], 0, 2)
@@ -23,7 +23,7 @@ from antiphon.core.columns import Bools, reached_nodes
 EXACT_DOUBLES = 2**53  # doubles hold whole numbers below this exactly
 
 
-class Flows:
+class MaxFlows:
     """Maximum flows on fixed arcs whose capacities change from call to call."""
 
     def __init__(self, nodes: int, tail: Sequence[int], head: Sequence[int]) -> None:

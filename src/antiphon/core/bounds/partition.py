@@ -25,7 +25,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.network import Network
 
 Groups = list[list[int]]  # groups of ranks that stay in one part: a member and the relays assigned to it
@@ -52,9 +52,9 @@ def weakest_partition(
     # Each assignment of relays gives a valid partition; the weakest of them is the best bound.
     for groups in _assign_relays(network, list(members), sorted(non_members & linked), max_assignments):
         groups[0] += sorted(non_members - linked)  # without links: nothing crosses, in whichever part they are
-        parts, rate = _Strength(network, groups).find_weakest()
+        merged, rate = _Strength(network, groups).find_weakest()
         if best is None or rate < best[1]:
-            best = parts, rate
+            best = merged, rate
     assert best is not None
     return best
 
@@ -117,7 +117,7 @@ class _Strength:
         tail = network.tail.tolist() + [a for a, _ in ties] + [self.source] * len(groups) + self.first_nodes
         head = network.head.tolist() + [b for _, b in ties] + self.first_nodes + [self.sink] * len(groups)
         self.tie_count = len(ties)
-        self.flows = Flows(n + 2, tail, head)
+        self.flows = MaxFlows(n + 2, tail, head)
         self.capacities = [int(c) for c in network.capacity.tolist()]
         self.infinite = sum(self.capacities) + 1
 

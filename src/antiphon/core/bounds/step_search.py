@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.steps import StepCut, StepCuts, Switches, is_symmetry, pair_images
@@ -81,7 +81,7 @@ def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Swit
     heads[: topology.ranks] = np.where(far, sink, -1)
     tail, head = tails[topology.link_src], heads[topology.link_dst]
     usable = (tail >= 0) & (head >= 0)
-    flows = Flows(topology.nodes + 2, tail[usable].tolist(), head[usable].tolist())
+    flows = MaxFlows(topology.nodes + 2, tail[usable].tolist(), head[usable].tolist())
     value, side = flows.cut(link_capacities(topology)[usable].tolist(), source, sink)
     return value, tuple(switch for switch in range(topology.ranks, topology.nodes) if side[switch])
 
@@ -220,7 +220,7 @@ class TimedNetwork:
         # Arcs: those given in every step, data that stay at a rank, the source to the ranks, the ranks to the drain.
         self.tail = np.concatenate([tails.ravel(), waiting, np.full(ranks, self.source), last])
         self.head = np.concatenate([heads.ravel(), waiting + nodes, np.arange(ranks), np.full(len(last), self.drain)])
-        self.flows = Flows(self.drain + 1, self.tail.tolist(), self.head.tolist())
+        self.flows = MaxFlows(self.drain + 1, self.tail.tolist(), self.head.tolist())
 
     def find_violated(self, widths: Floats) -> list[Condition]:
         """Return conditions that these widths (what each arc carries in each step) violate; none if all data can reach

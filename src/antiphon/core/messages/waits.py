@@ -177,11 +177,13 @@ def _wait_for_versions(messages: Messages) -> Waits:
     reads_final = table.final[table.read]
     done_columns = _conditions_by_message(rows, table.write, len(messages), len(table))
     # The next version of the same cell is read + 1; nothing overwrites a final version.
-    left_ptr, left = _conditions_by_message(rows[~reads_final], table.read[~reads_final] + 1, len(messages), len(table))
+    left_ptr, left_conditions = _conditions_by_message(
+        rows[~reads_final], table.read[~reads_final] + 1, len(messages), len(table)
+    )
     need_columns = _conditions_by_message(rows[reads_written], table.read[reads_written], len(messages), len(table))
     return Waits(
         *done_columns,
-        *((left_ptr, left) if len(left) else (NONE, NONE)),
+        *((left_ptr, left_conditions) if len(left_conditions) else (NONE, NONE)),
         *need_columns,
         _previous_versions(table),
     )

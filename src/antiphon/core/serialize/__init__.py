@@ -31,7 +31,7 @@ from antiphon.core.serialize.schemas import (
     TOPOLOGY,
     VERSION,
     CollectiveRow,
-    Head,
+    FileHead,
     PlanRow,
     TopologyRow,
 )
@@ -78,7 +78,7 @@ def loads(data: bytes, name: str = "input", *, outer: bytes = b"", warn: bool = 
 def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, str]:
     """Return the value, and a warning about the first unlikely value of its topology ("" for none)."""
     with reading(name):
-        head = decode(data, Head)
+        head = decode(data, FileHead)
         if not isinstance(head.format, str):
             likely = _likely_format(data)
             raise Invalid(f'has no "format"; the first keys are for example "format": "{likely}", "version": 1')

@@ -17,30 +17,30 @@ MAX_FILE_ENTRIES = 2**11  # entries of a plan, one per range of sizes
 Exact = int | str  # an exact number: an integer, or a fraction as text
 
 
-class Head(msgspec.Struct):
+class FileHead(msgspec.Struct):
     """The keys that every file has; the rest is skipped."""
 
     format: Any = None
     version: Any = None
 
 
-class Row(msgspec.Struct, forbid_unknown_fields=True):
+class FileObject(msgspec.Struct, forbid_unknown_fields=True):
     """The common base of all objects in a file."""
 
 
-class TypeRow(Row):
+class TypeRow(FileObject):
     kind: str
     bandwidth: Exact
     latency: int | float | str = 0
 
 
-class LimitRow(Row):
+class LimitRow(FileObject):
     name: str
     links: list[int]
     bandwidth: Exact
 
 
-class AbilityRow(Row):
+class AbilityRow(FileObject):
     switches: list[int]
     multicast: bool = False
     reduce: bool = False
@@ -51,13 +51,13 @@ class AbilityRow(Row):
     types: list[str] = []
 
 
-class CardRow(Row):
+class CardRow(FileObject):
     name: str
     serves: list[int]  # nodes
     bandwidth: Exact | None = None
 
 
-class TopologyRow(Row, kw_only=True):
+class TopologyRow(FileObject, kw_only=True):
     format: str = TOPOLOGY
     version: int = VERSION
     name: str
@@ -72,18 +72,18 @@ class TopologyRow(Row, kw_only=True):
     cards: list[CardRow] = []
 
 
-class WantedRow(Row):
+class WantedRow(FileObject):
     rank: int
     ids: list[int]
 
 
-class BlockRow(Row, kw_only=True):
+class BlockRow(FileObject, kw_only=True):
     weight: int = 1
     pre: list[int | tuple[int, int]]  # ranks, or (rank, id of its contribution)
     post: list[int | WantedRow]  # ranks that want all contributions, or those listed
 
 
-class GroupRow(Row, kw_only=True):
+class GroupRow(FileObject, kw_only=True):
     kind: str
     members: list[int]
     roots: list[int] | None = None
@@ -91,7 +91,7 @@ class GroupRow(Row, kw_only=True):
     size: int = 1  # of its buffer, relative to those of the other groups
 
 
-class CollectiveRow(Row, kw_only=True):
+class CollectiveRow(FileObject, kw_only=True):
     format: str = COLLECTIVE
     version: int = VERSION
     kind: str = "custom"
@@ -105,19 +105,19 @@ class CollectiveRow(Row, kw_only=True):
     groups: list[GroupRow] | None = None  # of a joint collective, instead of blocks
 
 
-class ChunksRow(Row):
+class ChunksRow(FileObject):
     block: list[int]
     offset: list[int]
     share: list[int]
     denominator: int
 
 
-class LocalRow(Row):
+class LocalRow(FileObject):
     kind: str
     share: Exact
 
 
-class ScheduleRow(Row):
+class ScheduleRow(FileObject):
     chunks: ChunksRow
     step: msgspec.Raw  # each column a list of whole numbers, read one after another; those with a default may be null
     chunk: msgspec.Raw
@@ -134,14 +134,14 @@ class ScheduleRow(Row):
     provenance: dict[str, Any] = {}
 
 
-class EntryRow(Row, kw_only=True):
+class EntryRow(FileObject, kw_only=True):
     start: int = msgspec.field(default=0, name="from")
     stop: int | None = msgspec.field(default=None, name="to")
     schedule: ScheduleRow
     claims: dict[str, Any] = {}
 
 
-class PlanRow(Row, kw_only=True):
+class PlanRow(FileObject, kw_only=True):
     format: str = PLAN
     version: int = VERSION
     topology: TopologyRow

@@ -32,7 +32,7 @@ from antiphon.errors import Invalid, Unsupported
 MOST_PAIRS = 2**25  # rows (stretch, rank) of a relation
 
 
-class Rows(NamedTuple):
+class RelationRows(NamedTuple):
     """Rows of a relation, one array per column. `content`: an id in pre rows, the number of a set in post rows."""
 
     stretch: Longs
@@ -41,12 +41,12 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Stretches:
+class RelationStretches:
     """A relation on stretches of the line."""
 
     edges: Longs  # where the stretches begin, and the end of the last one
-    pre: Rows  # (stretch, rank, id), sorted
-    post: Rows  # (stretch, rank, set), sorted
+    pre: RelationRows  # (stretch, rank, id), sorted
+    post: RelationRows  # (stretch, rank, set), sorted
     ids: tuple[tuple[int, ...], ...]  # per set its ids, each once
     name: str  # of the schedule, for messages
 
@@ -57,7 +57,7 @@ class Stretches:
         return "all of the data" if high - low == 1 else f"the part from {low} to {high} of the data"
 
 
-def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) -> Stretches:
+def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) -> RelationStretches:
     """Return a collective's relation on the stretches between edges. `spans`: per block, as owner, where it lies."""
     relation = collective.relation
     # `edges` contains every border of `spans`, so both searches hit exactly.
@@ -76,7 +76,7 @@ def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) 
         return stretch[concat_ranges(ptr[block], count)], np.repeat(np.arange(len(block)), count)
 
     pre_stretch, row = repeat_rows(relation.pre_block.astype(np.int64))
-    pre = Rows(pre_stretch, relation.pre_rank[row].astype(np.int64), relation.pre_id[row].astype(np.int64))
+    pre = RelationRows(pre_stretch, relation.pre_rank[row].astype(np.int64), relation.pre_id[row].astype(np.int64))
     # Composition takes sets, not multisets: one holder per contribution, each wanted at most once.
     if len(distinct((relation.pre_block.astype(np.int64) << 32) | relation.pre_id)) < len(relation.pre_id) or any(
         len(set(want)) < len(want) for want in relation.wants
@@ -93,17 +93,17 @@ def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) 
         block_ids = relation.pre_id[pre_ptr[block] : pre_ptr[block + 1]].tolist()
         ids.append(tuple(sorted(block_ids if want == 0 else relation.wants[want - 1])))
     post_stretch, row = repeat_rows(relation.post_block.astype(np.int64))
-    post = Rows(post_stretch, relation.post_rank[row].astype(np.int64), number[row])
-    return Stretches(edges, _sort_rows(pre), _sort_rows(post), tuple(ids), name)
+    post = RelationRows(post_stretch, relation.post_rank[row].astype(np.int64), number[row])
+    return RelationStretches(edges, _sort_rows(pre), _sort_rows(post), tuple(ids), name)
 
 
-def _sort_rows(rows: Rows) -> Rows:
+def _sort_rows(rows: RelationRows) -> RelationRows:
     """Sort rows by their columns, the first column first."""
     order = np.lexsort(rows[::-1])
-    return Rows(*(column[order] for column in rows))
+    return RelationRows(*(column[order] for column in rows))
 
 
-def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
+def relation_after(first: RelationStretches, second: RelationStretches, used: Longs) -> RelationStretches:
     """Return the relation of `second` run after `first`; ranks not in `used` keep the outputs of `first`.
 
     A loop over sets of contributions, otherwise O(n log n).
@@ -148,15 +148,15 @@ def relation_after(first: Stretches, second: Stretches, used: Longs) -> Stretche
         keys[index] = sets.setdefault(tuple(union), len(sets))
     # Stage 3: ranks that the second schedule does not touch keep their results.
     is_kept = ~np.isin(first.post.rank, used)
-    post = Rows(
+    post = RelationRows(
         np.concatenate([first.post.stretch[is_kept], second.post.stretch]),
         np.concatenate([first.post.rank[is_kept], second.post.rank]),
         np.concatenate([kept_set[first.post.content[is_kept]], keys[number]]),
     )
-    return Stretches(first.edges, first.pre, _sort_rows(post), tuple(sets), f"{first.name}, {second.name}")
+    return RelationStretches(first.edges, first.pre, _sort_rows(post), tuple(sets), f"{first.name}, {second.name}")
 
 
-def _holders_text(first: Stretches, stretch: int) -> str:
+def _holders_text(first: RelationStretches, stretch: int) -> str:
     """Describe the ranks that have a stretch after the first schedule."""
     ranks = first.post.rank[first.post.stretch == stretch].tolist()
     listed = ", ".join(map(str, ranks[:8]))
@@ -164,19 +164,19 @@ def _holders_text(first: Stretches, stretch: int) -> str:
     return f"it leaves that at {holders}{', ...' if len(ranks) > 8 else ''}"
 
 
-def join_relations(stretches: Sequence[Stretches]) -> Stretches:
+def join_relations(stretches: Sequence[RelationStretches]) -> RelationStretches:
     """Join relations that hold at the same time, among different ranks or for different stretches."""
     shift = np.cumsum([0, *(len(member.ids) for member in stretches)])
-    pre = Rows(*(np.concatenate(column) for column in zip(*(member.pre for member in stretches), strict=True)))
+    pre = RelationRows(*(np.concatenate(column) for column in zip(*(member.pre for member in stretches), strict=True)))
     # Sets are numbered through all members.
     shifted = [member.post._replace(content=member.post.content + shift[n]) for n, member in enumerate(stretches)]
-    post = Rows(*(np.concatenate(column) for column in zip(*shifted, strict=True)))
+    post = RelationRows(*(np.concatenate(column) for column in zip(*shifted, strict=True)))
     ids = tuple(ids for member in stretches for ids in member.ids)
     name = " beside ".join(member.name for member in stretches[:3]) + (" and more" if len(stretches) > 3 else "")
-    return Stretches(stretches[0].edges, _sort_rows(pre), _sort_rows(post), ids, name)
+    return RelationStretches(stretches[0].edges, _sort_rows(pre), _sort_rows(post), ids, name)
 
 
-def name_collective(stretches: Stretches, ranks: int) -> tuple[Collective, Spans]:
+def name_collective(stretches: RelationStretches, ranks: int) -> tuple[Collective, Spans]:
     """Return the collective of a relation, and the spans of each of its blocks.
 
     Reductions are recognised only if every contribution's id is the rank that has it.
@@ -195,7 +195,7 @@ def name_collective(stretches: Stretches, ranks: int) -> tuple[Collective, Spans
     return collective, Spans.of(block[order], stretches.edges[:-1][order], stretches.edges[1:][order], blocks)
 
 
-def _recognize_kind(stretches: Stretches, members: Longs) -> tuple[str, list[int], Longs, int] | None:
+def _recognize_kind(stretches: RelationStretches, members: Longs) -> tuple[str, list[int], Longs, int] | None:
     """Return kind, roots, the block of every stretch and the number of blocks; None if it is no named collective."""
     pre, post, count = stretches.pre, stretches.post, len(stretches.edges) - 1
     pre_ptr, post_ptr = pointers(pre.stretch, count), pointers(post.stretch, count)
@@ -239,7 +239,7 @@ def _block_per_root(
     return rooted, roots.tolist(), np.searchsorted(roots, root), len(roots)
 
 
-def _custom_relation(stretches: Stretches) -> Relation:
+def _custom_relation(stretches: RelationStretches) -> Relation:
     """Return the custom relation; sets that are all contributions of their stretch are not listed."""
     begin = pointers(stretches.pre.stretch, len(stretches.edges) - 1)
     size = np.array([len(ids) for ids in stretches.ids])

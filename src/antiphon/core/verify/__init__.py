@@ -140,7 +140,7 @@ def _check_batch(schedule: Schedule, batch: ChunkRows) -> Fault | None:
     return _check_outcome(schedule, batch, outcome)
 
 
-def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.Outcome) -> Fault | None:
+def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.WalkOutcome) -> Fault | None:
     """Check that every cell required at the end holds exactly its contributions: by count if that decides, else by
     exact sets."""
     collective = schedule.collective

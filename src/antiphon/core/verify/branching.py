@@ -108,7 +108,7 @@ class Abilities:
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
+class JointForest:
     """The links of all joints as a forest of vertices (see the module). Vertices are sorted by joint."""
 
     joint: Longs  # per vertex
@@ -120,7 +120,7 @@ class Tree:
     parent: Longs  # per vertex, the vertex from which that search came; -1 for roots
 
     @staticmethod
-    def of(joints: JointRows, topology: Topology, resolved: Resolved) -> Tree:
+    def of(joints: JointRows, topology: Topology, resolved: Resolved) -> JointForest:
         """Build the forest from the paths of the rows."""
         route = resolved.route[joints.row]
         begin, hops = resolved.table.ptr[route], np.diff(resolved.table.ptr)[route]
@@ -136,7 +136,7 @@ class Tree:
         vertices, vertex = unique_inverse(key, max(len(joints), 1) * width)
         tail, head = vertex[: len(link)], vertex[len(link) :]
         order, parent = _search_trees(vertices // width, tail, head)
-        return Tree(vertices // width, vertices % width, link, tail, head, order, parent)
+        return JointForest(vertices // width, vertices % width, link, tail, head, order, parent)
 
     @cached_property
     def edges(self) -> Longs:
@@ -186,7 +186,7 @@ def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]
     return order[1:].astype(np.int64), np.where((parent == count) | (parent < 0), -1, parent)
 
 
-def shape_faults(joints: JointRows, tree: Tree, topology: Topology) -> dict[int, str]:
+def shape_faults(joints: JointRows, tree: JointForest, topology: Topology) -> dict[int, str]:
     """Return {first row in the schedule: reason} for the joints whose paths do not form a proper tree.
 
     Faults: the paths are no tree, take parallel links, or leave or reach a rank by several links.
@@ -212,7 +212,7 @@ def shape_faults(joints: JointRows, tree: Tree, topology: Topology) -> dict[int,
     return reasons
 
 
-def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> dict[int, str]:
+def branch_faults(joints: JointRows, tree: JointForest, topology: Topology, abilities: Abilities) -> dict[int, str]:
     """Return {first row in the schedule: reason} for the joints that need an ability that a switch lacks.
 
     `tree`: of joints that `shape_faults` passed.
@@ -237,7 +237,9 @@ def branch_faults(joints: JointRows, tree: Tree, topology: Topology, abilities: 
     return reasons
 
 
-def _no_way_back(joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities) -> list[tuple[int, int]]:
+def _no_way_back(
+    joints: JointRows, tree: JointForest, topology: Topology, abilities: Abilities
+) -> list[tuple[int, int]]:
     """Return (joint, switch) pairs in which a switch with the ability `own` lacks a link that a rank's own data need.
 
     - In a multicast, the copy that the source keeps comes back from the switch: by a link from switch to source.
@@ -262,7 +264,7 @@ def _no_way_back(joints: JointRows, tree: Tree, topology: Topology, abilities: A
     return [(j, max(a, b)) for j, a, b in zip(joint, src, dst, strict=True) if (b, a) not in existing_links]
 
 
-def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
+def _no_hub(joints: JointRows, tree: JointForest, abilities: Abilities) -> Longs:
     """Return the joints with several sources and destinations that have no hub.
 
     Consider a vertex p, its parent q and the links between them. If the hub is q or on the side of q, p must send to q
@@ -298,7 +300,7 @@ def _no_hub(joints: JointRows, tree: Tree, abilities: Abilities) -> Longs:
     return np.flatnonzero(needs_hub & (np.bincount(tree.joint[can_be_hub], minlength=len(joints)) == 0))
 
 
-def _sum_upward(tree: Tree, values: Longs) -> Longs:
+def _sum_upward(tree: JointForest, values: Longs) -> Longs:
     """Return for each vertex the sum of `values` on its path to the root, both included: log2(path length) rounds."""
     total, ancestor = values.copy(), tree.parent.copy()
     # Pointer jumping: after k rounds every vertex has the sum over itself and its 2^k - 1 nearest ancestors.
@@ -308,7 +310,7 @@ def _sum_upward(tree: Tree, values: Longs) -> Longs:
     return total
 
 
-def _count_in_subtrees(tree: Tree, marks: Bools) -> Longs:
+def _count_in_subtrees(tree: JointForest, marks: Bools) -> Longs:
     """Count, for every vertex, the marked vertices in its subtree, itself included."""
     depth = _sum_upward(tree, (tree.parent >= 0).astype(np.int64))
     total = marks.astype(np.int64)

@@ -18,7 +18,7 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.routes import Resolved
 from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.verify.branching import Abilities, JointRows, Tree, branch_faults, shape_faults
+from antiphon.core.verify.branching import Abilities, JointForest, JointRows, branch_faults, shape_faults
 from antiphon.core.verify.report import Fault, row_fault
 
 
@@ -32,12 +32,12 @@ def find_joint_fault(
     joints = _collect_joints(schedule)
     faults = _find_disagreements(schedule, joints)
     joints = joints.only(_joints_without(joints, faults))
-    tree = Tree.of(joints, topology, resolved)
+    tree = JointForest.of(joints, topology, resolved)
     tree_faults = shape_faults(joints, tree, topology)
     faults |= tree_faults
     if tree_faults:
         joints = joints.only(_joints_without(joints, tree_faults))
-        tree = Tree.of(joints, topology, resolved)
+        tree = JointForest.of(joints, topology, resolved)
     # Check with the operator and type; if only these are the reason, the fault names them, not "cannot combine".
     abilities = Abilities.of(topology, op, dtype)
     ability_faults = branch_faults(joints, tree, topology, abilities)
@@ -122,7 +122,7 @@ def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]
 
 
 def _find_overloads(
-    schedule: Schedule, joints: JointRows, tree: Tree, topology: Topology, abilities: Abilities
+    schedule: Schedule, joints: JointRows, tree: JointForest, topology: Topology, abilities: Abilities
 ) -> dict[int, str]:
     """Return joints that exceed the number that a switch serves in one step (`at_once`), by first row.
 

@@ -22,7 +22,7 @@ MAX_COUNT = 2**40  # counts stop growing here, far above any number of contribut
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class WalkOutcome:
     """The result of a walk through the steps of a batch."""
 
     faulty: dict[int, tuple[int, str]]  # chunk of the batch -> (index of its first faulty row, "empty" or "race")
@@ -117,16 +117,16 @@ class _Walk:
             self.shared[np.resize(owners, len(values))[reused]] = True
 
 
-def walk_steps(batch: ChunkRows) -> Outcome:
+def walk_steps(batch: ChunkRows) -> WalkOutcome:
     """Process the batch's steps once. Linear in rows; a step costs about 20 NumPy calls.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.verify.layout import Demand, split_batches
     >>> [batch] = split_batches(star(), Demand.of(star().collective))
     >>> walk_steps(batch)  # every cell has three contributions at the end
-    Outcome(faulty={}, count=array([3, 3, 3]), shared=array([False]))
+    WalkOutcome(faulty={}, count=array([3, 3, 3]), shared=array([False]))
     """
     state = _Walk(batch)
     for rows, src, dst in batch.steps():
         state.step(rows, src, dst)
-    return Outcome(state.faulty, state.count, state.shared)
+    return WalkOutcome(state.faulty, state.count, state.shared)

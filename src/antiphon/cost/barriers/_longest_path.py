@@ -65,7 +65,7 @@ class PathTime:
 
 
 @dataclass(eq=False)
-class Flow:
+class SortedSchedule:
     """A sorted schedule prepared for any size.
 
     Results are cached as path times. If two sizes have the same critical path, so do all sizes between them.
@@ -141,7 +141,7 @@ class Flow:
         of this link in this step.
 
         >>> from antiphon.core.example import machine, star
-        >>> rows, row_ptr, message_steps, row_steps, use_steps, queue_place = Flow(star(), machine())._order
+        >>> rows, row_ptr, message_steps, row_steps, use_steps, queue_place = SortedSchedule(star(), machine())._order
         >>> rows.tolist(), row_ptr.tolist(), message_steps.tolist(), queue_place.tolist()  # four messages of a row each
         ([1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 2, 4], [0, 0, 0, 0])
         """
@@ -244,7 +244,7 @@ class Flow:
 class _Walk:
     """The critical path, traced backwards through links and cells."""
 
-    flow: Flow
+    flow: SortedSchedule
     alpha: list[float] = field(default_factory=list)  # latencies on the path, in seconds
     uses: list[int] = field(default_factory=list)  # turns on the path
     passed: list[int] = field(default_factory=list)  # messages on the path, latest first

@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
-from antiphon.cost.barriers._longest_path import Flow
+from antiphon.cost.barriers._longest_path import SortedSchedule
 from antiphon.cost.prediction import Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
@@ -41,4 +41,4 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
         note = f"an upper bound: {rows} transfers with all pieces, more than {max_rows}, so steps count as barriers"
         barriers = Barriers(schedule, profiled_topology)
         return TracedPredictor(barriers.predictor(note), barriers)
-    return Flow(expand(schedule).sorted(), profiled_topology)
+    return SortedSchedule(expand(schedule).sorted(), profiled_topology)

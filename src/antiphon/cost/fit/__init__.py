@@ -41,7 +41,7 @@ from antiphon.cost.fit.lowering import (
     write_lowering_times,
 )
 from antiphon.cost.fit.memory import MemoryFit, fit_memory
-from antiphon.cost.fit.plans import LEVELS, NAMES, Plan, plan_of
+from antiphon.cost.fit.plans import LEVELS, NAMES, NamedAlgorithm, plan_of
 from antiphon.cost.fit.tables import (
     AdditionTime,
     PlanTime,
@@ -68,7 +68,7 @@ __all__ = [
     "LoweringFit",
     "LoweringTime",
     "MemoryFit",
-    "Plan",
+    "NamedAlgorithm",
     "PlanTime",
     "Regime",
     "RoundTrip",

@@ -30,9 +30,9 @@ from antiphon.cost.fit.linear import (  # fmt: skip
     UNSEEN,
     WEAK,
     Estimate,
+    FitSolution,
     Floats,
     Models,
-    Solution,
     Weights,
     are_independent,
     constant_weights,
@@ -66,7 +66,7 @@ class GenmodelFit:
 
     measured: Sequence[PlanTime]
     models: Models  # the fits tried, one per threshold w_t
-    plain: Solution  # the fit of alpha, beta and gamma alone
+    plain: FitSolution  # the fit of alpha, beta and gamma alone
     can_show_incast: bool  # some measured plan has more than one sender to one receiver
     known: Mapping[str, float] = field(default_factory=dict)  # parameters that the user knows
 
@@ -270,11 +270,11 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
     counts_per_row = [derive_factors(row.plan, row.ranks) for row in measured]
     sizes = np.array([float(row.nbytes) for row in measured])
     max_senders = max(senders for c in counts_per_row for senders, _ in c.receptions)
-    solutions: dict[int | None, Solution] = {}
+    solutions: dict[int | None, FitSolution] = {}
     # w_t is an integer in a max(), so it is not linear: solve one linear problem per candidate.
     for w_t in (None, *range(1, max_senders)):
         incast_factor = np.array([0.0 if w_t is None else c.epsilon(w_t) for c in counts_per_row]) * sizes / seconds
-        solutions[w_t] = Solution(np.column_stack([columns, incast_factor]), target)
+        solutions[w_t] = FitSolution(np.column_stack([columns, incast_factor]), target)
     without_incast = solutions[None]
     best = _best_threshold(solutions)
     # Degrees of freedom: rows less determined combinations, less one for the threshold itself.
@@ -287,7 +287,7 @@ def fit_genmodel(measured: Sequence[PlanTime], known: Mapping[str, float] | None
     if best is not None and not _incast_improves_fit(without_incast, solutions[best], degrees_of_freedom):
         best, degrees_of_freedom = None, len(measured) - without_incast.rank
     names = (*free, INCAST)
-    plain = Solution(np.array([table[name] / seconds for name in free if name != "delta"]).T, target)
+    plain = FitSolution(np.array([table[name] / seconds for name in free if name != "delta"]).T, target)
     return GenmodelFit(
         measured, Models(names, known_values, solutions, best, degrees_of_freedom), plain, max_senders > 1, known_values
     )
@@ -317,7 +317,7 @@ def _check_known_seconds(
             )
 
 
-def _best_threshold(solutions: Mapping[int | None, Solution]) -> int | None:
+def _best_threshold(solutions: Mapping[int | None, FitSolution]) -> int | None:
     """Return the threshold that fits best; of thresholds that fit equally well, up to rounding, the smallest."""
     thresholds = [key for key in solutions if key is not None]
     min_squares = min((solutions[key].squares for key in thresholds), default=0.0)
@@ -325,7 +325,7 @@ def _best_threshold(solutions: Mapping[int | None, Solution]) -> int | None:
     return next((key for key in thresholds if solutions[key].squares <= limit), None)
 
 
-def _incast_improves_fit(without_incast: Solution, best: Solution, degrees_of_freedom: int) -> bool:
+def _incast_improves_fit(without_incast: FitSolution, best: FitSolution, degrees_of_freedom: int) -> bool:
     """Return whether the threshold and its slope, two more parameters, improve the fit beyond chance (F-test)."""
     from scipy.special import fdtri
 

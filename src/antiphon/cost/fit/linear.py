@@ -92,7 +92,7 @@ def constant_weights(weights: Mapping[str, float]) -> Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class FitSolution:
     """The non-negative least-squares solution of matrix @ values = target, and the combinations that it determines.
 
     matrix[measurement, unknown] and target[measurement] are divided by the measured time, so `target` is 1 minus
@@ -198,13 +198,13 @@ class Models:
 
     names: tuple[str, ...]  # the unknowns
     known_values: Mapping[str, float]  # parameters that the user knows, which are not fitted
-    solutions: Mapping[int | None, Solution]  # by threshold; None: the model without incast
+    solutions: Mapping[int | None, FitSolution]  # by threshold; None: the model without incast
     # threshold of the model with the least squares; None (no incast) if incast improves the fit only by chance
     best: int | None
     degrees_of_freedom: int
 
     @property
-    def solution(self) -> Solution:
+    def solution(self) -> FitSolution:
         return self.solutions[self.best]
 
     @cached_property
@@ -293,7 +293,7 @@ class Models:
         return max(minimum, min(middle - half_width, value)), max(middle + half_width, value)
 
 
-def echelon_basis(solution: Solution) -> list[Floats]:
+def echelon_basis(solution: FitSolution) -> list[Floats]:
     """Return a basis of all determined combinations, each beginning with a 1 where the others have 0. O(k^3)."""
     rows = solution.basis / solution.scale
     pivots = 0  # the first rows, so many, begin with a 1 in a column where all other rows have 0

@@ -23,8 +23,8 @@ from antiphon.cost.fit.linear import (
     UNDETERMINED,
     WEAK,
     Estimate,
+    FitSolution,
     Models,
-    Solution,
     constant_weights,
     round_portably,
     rounded_error,
@@ -154,7 +154,7 @@ def fit_lowering(measured: Sequence[LoweringTime]) -> LoweringFit:
         rows = np.array([[1.0, *_numbers(row)] for row in measured if row.lowering == lowering])
         columns = [column for column in range(len(NAMES)) if rows[:, column].any()]  # costs that any plan pays
         # Each row is divided by its measured time, so that residuals are relative errors.
-        solution = Solution(rows[:, columns] / rows[:, -1:], np.ones(len(rows)))
+        solution = FitSolution(rows[:, columns] / rows[:, -1:], np.ones(len(rows)))
         degrees_of_freedom = len(rows) - solution.rank
         if degrees_of_freedom < 1:
             raise Invalid(

@@ -18,9 +18,9 @@ import numpy as np
 from antiphon.cost.fit.linear import (
     UNDETERMINED,
     Estimate,
+    FitSolution,
     Floats,
     Models,
-    Solution,
     constant_weights,
     echelon_basis,
     round_portably,
@@ -107,7 +107,7 @@ def fit_memory(measured: Sequence[AdditionTime]) -> MemoryFit:
     vectors = np.array([row.vectors for row in measured])
     # Each row is divided by its measured time, so the target is 1 and residuals are relative errors.
     matrix = np.column_stack([(vectors - 1) * sizes / seconds, (vectors + 1) * sizes / seconds])
-    solution = Solution(matrix, np.ones(len(measured)))
+    solution = FitSolution(matrix, np.ones(len(measured)))
     degrees_of_freedom = len(measured) - solution.rank
     if degrees_of_freedom < 1:
         raise Invalid(f"{len(measured)} measurements are too few for gamma and delta: 3 at least, better many more")

@@ -33,14 +33,14 @@ LEVELS = "6x2"  # hierarchical co-located parameter servers, by their fan-ins
 
 
 @dataclass(frozen=True)
-class Plan:
+class NamedAlgorithm:
     """An algorithm by its name: a key of NAMES, or fan-ins such as 6x2 (hierarchical parameter servers)."""
 
     name: str
     collective: str = ALLREDUCE
 
 
-class Step(NamedTuple):
+class EqualSteps(NamedTuple):
     """Equal steps, as the busiest rank sees them."""
 
     times: int  # number of these steps
@@ -63,9 +63,9 @@ class ParameterFactors(NamedTuple):
         return math.fsum(share * max(senders - w_t, 0) for senders, share in self.receptions)
 
 
-def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
+def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> NamedAlgorithm:
     """Return a plan by its CSV name; raise Invalid or Unsupported if it does not exist for that many ranks."""
-    plan = Plan(name.lower(), collective.lower())
+    plan = NamedAlgorithm(name.lower(), collective.lower())
     if plan.collective not in COLLECTIVES:
         raise unknown("collective", collective, COLLECTIVES)
     derive_factors(plan, ranks)
@@ -73,7 +73,7 @@ def plan_of(name: str, ranks: int, collective: str = ALLREDUCE) -> Plan:
 
 
 @cache
-def derive_factors(plan: Plan, ranks: int) -> ParameterFactors:
+def derive_factors(plan: NamedAlgorithm, ranks: int) -> ParameterFactors:
     """Return the factors of a plan. O(steps), that is O(log ranks)."""
     steps = _plan_steps(plan, ranks)
     combined = [step for step in steps if step.fanin]
@@ -86,44 +86,47 @@ def derive_factors(plan: Plan, ranks: int) -> ParameterFactors:
     )
 
 
-def _plan_steps(plan: Plan, n: int) -> list[Step]:
+def _plan_steps(plan: NamedAlgorithm, n: int) -> list[EqualSteps]:
     """Return the steps of a plan on n ranks; an allreduce is its reducing steps, then the same without combining."""
     if plan.name == "incast":
         if plan.collective != ALLREDUCE:
             raise Invalid("plan incast: is no collective; leave the column collective empty")
-        return [Step(times=1, part=1.0, senders=n - 1, fanin=0)]
+        return [EqualSteps(times=1, part=1.0, senders=n - 1, fanin=0)]
     if plan.name == "reduce-broadcast":
         if plan.collective != ALLREDUCE:
             raise Unsupported(f"plan reduce-broadcast: is an allreduce, not a {plan.collective}; use cps")
-        return [Step(times=1, part=n - 1.0, senders=n - 1, fanin=n), Step(times=1, part=n - 1.0, senders=1, fanin=0)]
+        return [
+            EqualSteps(times=1, part=n - 1.0, senders=n - 1, fanin=n),
+            EqualSteps(times=1, part=n - 1.0, senders=1, fanin=0),
+        ]
     reduction = _reducing_steps(plan, n)
     gathering = [step._replace(fanin=0) for step in reduction]
     return {"reducescatter": reduction, "allgather": gathering, ALLREDUCE: reduction + gathering}[plan.collective]
 
 
-def _reducing_steps(plan: Plan, n: int) -> list[Step]:
+def _reducing_steps(plan: NamedAlgorithm, n: int) -> list[EqualSteps]:
     """Return the steps of the reducescatter; those of the allgather are the same without combining."""
     if plan.name == "ring":
-        return [Step(n - 1, 1 / n, senders=1, fanin=2)]
+        return [EqualSteps(n - 1, 1 / n, senders=1, fanin=2)]
     if plan.name == "rhd":
         return _halving_steps(plan, n)
     fanins = (n,) if plan.name == "cps" else _parse_fanins(plan.name, n)
     steps, size = [], 1.0
     for f in fanins:
         size /= f
-        steps.append(Step(times=1, part=(f - 1) * size, senders=f - 1, fanin=f))
+        steps.append(EqualSteps(times=1, part=(f - 1) * size, senders=f - 1, fanin=f))
     return steps
 
 
-def _halving_steps(plan: Plan, n: int) -> list[Step]:
+def _halving_steps(plan: NamedAlgorithm, n: int) -> list[EqualSteps]:
     """Return the steps of recursive halving; ranks beyond the greatest power of two first send to a neighbour."""
     levels = n.bit_length() - 1
-    steps = [Step(times=1, part=2.0**-k, senders=1, fanin=2) for k in range(1, levels + 1)]
+    steps = [EqualSteps(times=1, part=2.0**-k, senders=1, fanin=2) for k in range(1, levels + 1)]
     if n == 1 << levels:
         return steps
     if plan.collective != ALLREDUCE:
         raise Unsupported(f"plan rhd: no {plan.collective} on {n} ranks, which is no power of two; use ring")
-    return [Step(times=1, part=1.0, senders=1, fanin=2), *steps]
+    return [EqualSteps(times=1, part=1.0, senders=1, fanin=2), *steps]
 
 
 def _parse_fanins(name: str, n: int) -> tuple[int, ...]:

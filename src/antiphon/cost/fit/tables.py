@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from antiphon.core.files import name_of, read_bytes, within, write_bytes
-from antiphon.cost.fit.plans import ALLREDUCE, Plan, plan_of
+from antiphon.cost.fit.plans import ALLREDUCE, NamedAlgorithm, plan_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import parse_seconds, parse_size
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 class PlanTime:
     """The measured time of a plan (a named algorithm)."""
 
-    plan: Plan
+    plan: NamedAlgorithm
     ranks: int
     nbytes: (
         int  # of the call; for the plan `incast`, in which everyone sends to everyone, those that each rank receives

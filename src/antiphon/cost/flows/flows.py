@@ -26,7 +26,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import expand_separately
 from antiphon.cost.busy import Log, Utilisation
 from antiphon.cost.flows._path import Walk
-from antiphon.cost.flows.run import Moments, Run
+from antiphon.cost.flows.run import FlowSimulation, Moments
 from antiphon.cost.flows.tables import FlowTables, prepare_tables
 from antiphon.cost.pieces import limit_pieces
 from antiphon.cost.prediction import Prediction, Predictor
@@ -100,18 +100,18 @@ class Flows:
 
     def run(self, nbytes: int) -> Moments:
         """Simulate one size; return when every message and every version is complete."""
-        return Run(self.tables, nbytes).run_events()
+        return FlowSimulation(self.tables, nbytes).run_events()
 
     def utilisation(self, nbytes: int) -> Utilisation:
         """Return how busy every link and limit is over time."""
         log = Log()
-        Run(self.tables, nbytes, log).run_events()
+        FlowSimulation(self.tables, nbytes, log).run_events()
         return log.utilisation(self.topology)
 
     def events(self, nbytes: int) -> FlowEvents:
         """Return when every message is in transit. It uses each link of its route for as long as its bytes move."""
         log, message_of_use = Log(), self.tables.paths.use_message  # a use: one message on one link or limit
-        moments = Run(self.tables, nbytes, log).run_events()
+        moments = FlowSimulation(self.tables, nbytes, log).run_events()
         use_begin, use_end = moments.begin[message_of_use], moments.sent[message_of_use]
         load = log.utilisation(self.topology)
         return FlowEvents(self.tables.paths, moments.ready, moments.sent, use_begin, use_end, load)

@@ -28,7 +28,7 @@ MIN_SEARCHED_FLOWS = 32  # up to this many flows, all are recomputed without sea
 REACH = 6  # rounds of the search for affected flows before all are recomputed
 
 
-class Network:
+class FlowsInTransit:
     """Flows in transit: their rates, remaining bytes, and the times at which they end if nothing changes.
 
     Arrays are per message, or per resource (link or limit) with a last element for "none", which pads the rows of
@@ -165,7 +165,7 @@ class Network:
         >>> from antiphon.core.example import machine, star
         >>> from antiphon.cost.flows.tables import prepare_tables
         >>> from antiphon.cost.profile import Profile
-        >>> network = Network(prepare_tables(star(), machine(), Profile()), 1000)
+        >>> network = FlowsInTransit(prepare_tables(star(), machine(), Profile()), 1000)
         >>> network.fill_rates(np.array([0, 1]))
         (array([1.e+09, 1.e+09]), array([3, 1]))
         """

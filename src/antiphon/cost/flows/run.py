@@ -20,7 +20,7 @@ from itertools import count
 import numpy as np
 
 from antiphon.core.columns import Floats, Ints, Longs, order_of, run_starts
-from antiphon.cost.flows.rates import Network
+from antiphon.cost.flows.rates import FlowsInTransit
 from antiphon.cost.flows.tables import FlowTables, Watch
 
 SAME_MOMENT = 1 + 1e-12  # events closer than this factor are simultaneous; else rounding would split symmetric events
@@ -51,13 +51,13 @@ class Moments:
         return max(float(self.sent.max(initial=0.0)), float(self.written_at.max(initial=0.0)))
 
 
-class Run:
+class FlowSimulation:
     """The simulation of one size. A moment costs O(changes) and the rates that may change with them."""
 
     def __init__(self, tables: FlowTables, nbytes: float, watch: Watch | None = None) -> None:
         self.tables, self.nbytes = tables, nbytes
         message_count, versions = len(tables.messages), len(tables.versions)
-        self.network = Network(tables, nbytes, watch)
+        self.network = FlowsInTransit(tables, nbytes, watch)
         # counters, see FlowTables
         self.reads, self.waits, self.gates = tables.reads.copy(), tables.waits.copy(), tables.gates.copy()
         self.ready, self.begin, self.sent = np.zeros(message_count), np.zeros(message_count), np.zeros(message_count)
@@ -81,7 +81,7 @@ class Run:
         >>> from antiphon.core.example import machine, star
         >>> from antiphon.cost.flows.tables import prepare_tables
         >>> from antiphon.cost.profile import Profile
-        >>> moments = Run(prepare_tables(star().sorted(), machine(), Profile()), 1000).run_events()
+        >>> moments = FlowSimulation(prepare_tables(star().sorted(), machine(), Profile()), 1000).run_events()
         >>> [(seconds * 1e6).round(3).tolist() for seconds in (moments.begin, moments.sent, moments.written_at)]
         [[1.0, 1.0, 3.0, 3.0], [2.0, 2.0, 4.0, 4.0], [0.0, 2.0, 0.0, 4.0, 0.0, 4.0]]
         """

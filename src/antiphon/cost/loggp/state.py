@@ -26,6 +26,7 @@ ROUNDING = 1e-12  # relative to the time so far: times closer than this are equa
 GRAINS = 1e15
 
 
+# numba's cache files name these classes: with another name here, the files of an older installation cannot be read.
 class Graph(NamedTuple):
     """Dependencies between messages: `antiphon.core.messages.Waits`, and the same indexed by condition.
 

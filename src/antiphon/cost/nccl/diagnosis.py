@@ -90,7 +90,7 @@ CHECKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Fault:
+class MachineFault:
     """A degraded machine.
 
     `degrees`: number of values chosen to fit; `call_seconds`: further seconds of each call; `setting`: the variable
@@ -129,7 +129,7 @@ class Fault:
 class Cause:
     """A fault that explains the log: its misfit, the evidence in the log, and its seconds by size."""
 
-    fault: Fault
+    fault: MachineFault
     misfit: float
     evidence: tuple[str, ...]
     seconds: Mapping[int, float]
@@ -246,10 +246,10 @@ def _lists_all_cards(sign: str, cards: int) -> bool:
     return name == "NCCL_IB_HCA" and (value.startswith("^") or len(value.strip("=,").split(",")) >= cards)
 
 
-def list_faults(library: LibraryModel, cards: int) -> Iterator[Fault]:
+def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
     """Yield the degraded machines; faults with a degree once per degree."""
     place, costs, every = library.place, library.costs, tuple(library.algorithms)
-    healthy = Fault(name="", text="", place=place, costs=costs, algorithms=every)
+    healthy = MachineFault(name="", text="", place=place, costs=costs, algorithms=every)
     # without the algorithms whose switches reduce
     unaided = tuple(a for a in every if a not in (NVLS, NVLS_TREE))
     if place.in_switches and costs.gpu.nvls is not None:
@@ -268,7 +268,7 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[Fault]:
         yield from _list_faults_between(healthy, cards)
 
 
-def _list_faults_within(healthy: Fault, unaided: Sequence[str]) -> Iterator[Fault]:
+def _list_faults_within(healthy: MachineFault, unaided: Sequence[str]) -> Iterator[MachineFault]:
     """Yield slower links within nodes, and PCIe or the host's memory in their place."""
     place = healthy.place
     links = "/".join(sorted({kind for kind, _ in place.inner})) or "links"
@@ -284,7 +284,7 @@ def _list_faults_within(healthy: Fault, unaided: Sequence[str]) -> Iterator[Faul
             yield replace(healthy, name="pcie", text=text, place=slower, algorithms=unaided, degrees=2)
 
 
-def _list_faults_between(healthy: Fault, cards: int) -> Iterator[Fault]:
+def _list_faults_between(healthy: MachineFault, cards: int) -> Iterator[MachineFault]:
     """Yield missing network cards, and a network that is slow in bandwidth and at every hop."""
     place, network = healthy.place, healthy.costs.network
     assert network is not None

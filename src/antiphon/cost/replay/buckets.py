@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Item, Job
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Gradient, RecordedCollective, RecordedJob, TimelineItem
 
 MAX_BUCKETS = 4096  # per step; select/replay.py leaves out bucket sizes that give more, as their replay takes too long
 
 
-def has_buckets(job: Job) -> bool:
+def has_buckets(job: RecordedJob) -> bool:
     """Return whether the job ran DDP."""
     return any(call.bucket for call in job.calls)
 
 
-def last_step(job: Job) -> Job:
+def last_step(job: RecordedJob) -> RecordedJob:
     """Return a job of the last step only; each rank begins where its previous step ended. O(items)."""
     ranks = {}
     for rank, items in job.ranks.items():
@@ -40,7 +40,7 @@ def last_step(job: Job) -> Job:
             for i in items if i.kind == WORK or i.call < 0 or i.call in complete_calls
         ]  # fmt: skip
         ranks[rank] = [
-            Item(WORK, seconds=0.0, recorded_at=step_items[0].recorded_at if step_items else 0.0),
+            TimelineItem(WORK, seconds=0.0, recorded_at=step_items[0].recorded_at if step_items else 0.0),
             *step_items,
         ]
     lanes = {
@@ -51,7 +51,7 @@ def last_step(job: Job) -> Job:
     return replace(job, ranks=ranks, calls=calls, lanes=lanes, steps=job.steps[-1:])
 
 
-def ready_gradients(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
+def ready_gradients(step: RecordedJob, recorded: Sequence[Gradient]) -> tuple[list[Gradient], bool]:
     """Return the gradients in the order in which they are ready, and whether the trace records all of them.
 
     `recorded`: those of the trace. If they are not all, each bucket's bytes are spread evenly over the work since the
@@ -74,7 +74,7 @@ def ready_gradients(step: Job, recorded: Sequence[Gradient]) -> tuple[list[Gradi
     return gradients, False
 
 
-def rebucket(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
+def rebucket(step: RecordedJob, gradients: Sequence[Gradient], min_bytes: int) -> RecordedJob:
     """Return the step with buckets of at least `min_bytes` bytes. O(items)."""
     sizes: list[tuple[float, int]] = []
     total = 0
@@ -87,7 +87,8 @@ def rebucket(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
     other_calls = [number for number, call in enumerate(step.calls) if not call.bucket]
     new_number = {call: position for position, call in enumerate(other_calls)}
     buckets = [
-        Collective(old_buckets[0].kind, nbytes, old_buckets[0].group, seconds=0.0, bucket=True) for _, nbytes in sizes
+        RecordedCollective(old_buckets[0].kind, nbytes, old_buckets[0].group, seconds=0.0, bucket=True)
+        for _, nbytes in sizes
     ]
     ranks = {
         rank: _rebucket_line(
@@ -99,15 +100,18 @@ def rebucket(step: Job, gradients: Sequence[Gradient], min_bytes: int) -> Job:
 
 
 def _rebucket_line(
-    step: Job, items: Sequence[Item], new_number: dict[int, int], bucket_calls: Sequence[tuple[float, int]]
-) -> list[Item]:
+    step: RecordedJob,
+    items: Sequence[TimelineItem],
+    new_number: dict[int, int],
+    bucket_calls: Sequence[tuple[float, int]],
+) -> list[TimelineItem]:
     """Return a rank's timeline with the new buckets. Each is called once its gradients are ready; the rank waits for
     all of them where it waited for the first old bucket.
 
     `new_number`: the new number of each call that is no bucket. `bucket_calls`: the work after which each new bucket is
     called, and its number.
     """
-    new_items: list[Item] = []
+    new_items: list[TimelineItem] = []
     pending, work_done, waited = list(bucket_calls), 0.0, False
     for item in items:
         if item.kind == WORK:
@@ -117,16 +121,16 @@ def _rebucket_line(
                 at, call = pending.pop(0)
                 done = max(at - work_done, 0.0)
                 new_items += [
-                    Item(WORK, 0.0 if replaced else done, call_number, item.recorded_at),
-                    Item(CALL, call=call),
+                    TimelineItem(WORK, 0.0 if replaced else done, call_number, item.recorded_at),
+                    TimelineItem(CALL, call=call),
                 ]
                 work_done, remaining = work_done + done, remaining - done
-            new_items.append(Item(WORK, 0.0 if replaced else remaining, call_number, item.recorded_at))
+            new_items.append(TimelineItem(WORK, 0.0 if replaced else remaining, call_number, item.recorded_at))
             work_done += remaining
         elif item.call >= 0 and step.calls[item.call].bucket:
             if item.kind == WAIT and not waited:
-                new_items += [Item(CALL, call=call) for _, call in pending]
-                new_items += [Item(WAIT, call=call) for _, call in bucket_calls]
+                new_items += [TimelineItem(CALL, call=call) for _, call in pending]
+                new_items += [TimelineItem(WAIT, call=call) for _, call in bucket_calls]
                 pending, waited = [], True
         else:
             new_items.append(item if item.call < 0 else replace(item, call=new_number[item.call]))

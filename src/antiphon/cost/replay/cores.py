@@ -15,15 +15,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
-from antiphon.cost.replay.steps import CollectiveStates, Outcome, RankLine, begin_times, list_kept_times, make_outcome
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, RecordedJob, TimelineItem
+from antiphon.cost.replay.steps import (
+    CollectiveStates,
+    RankLine,
+    ReplayOutcome,
+    begin_times,
+    list_kept_times,
+    make_outcome,
+)
 from antiphon.errors import Invalid, Unsupported
 
 MAX_WORK = 2**21  # items times ranks
 _ZERO_SECONDS = 1e-12  # at most this much counts as zero
 
 
-def remove_slowdown(job: Job, cores: int) -> Job:
+def remove_slowdown(job: RecordedJob, cores: int) -> RecordedJob:
     """Convert recorded durations to those with a core for each thread. O(n log n).
 
     Example: two activities begin at 0 s and share a core. One ends at 2 s, the other at 3 s. Then times are 0, 0, 2, 3;
@@ -57,7 +64,7 @@ def remove_slowdown(job: Job, cores: int) -> Job:
     return replace(job, ranks=ranks, calls=calls)
 
 
-def replay_job(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = False) -> Outcome:
+def replay_job(job: RecordedJob, seconds: Sequence[float], cores: int, *, serial: bool = False) -> ReplayOutcome:
     """Replay like `steps.replay_job`, on this number of shared cores.
 
     `seconds` and the job's work are durations with a core for each thread. O(items times simultaneous activities).
@@ -108,7 +115,7 @@ def _advance_rank(
     if not line.position:
         line.ends[0] = now
     while line.position < len(line.items):
-        item: Item = line.items[line.position]
+        item: TimelineItem = line.items[line.position]
         if item.kind == WAIT and calls.ends[item.call] is None:
             calls.waiting_ranks[item.call].append(rank)
             blocked[rank] = now

@@ -32,7 +32,7 @@ MAX_SIZES = 2**10  # different (kind, size, group) of collectives
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class TimelineItem:
     """One item of a rank's timeline."""
 
     kind: int  # WORK, CALL, WAIT or STEP
@@ -42,7 +42,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class RecordedCollective:
     """One call of a collective in a process group."""
 
     kind: str  # "allreduce", ...
@@ -75,12 +75,12 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Job:
+class RecordedJob:
     """A recorded job."""
 
     groups: Sequence[ProcessGroup]
-    calls: Sequence[Collective]  # items refer to them by position
-    ranks: Mapping[int, Sequence[Item]]  # per rank its timeline
+    calls: Sequence[RecordedCollective]  # items refer to them by position
+    ranks: Mapping[int, Sequence[TimelineItem]]  # per rank its timeline
     lanes: Mapping[int, Sequence[Sequence[int]]]  # per rank and lane the numbers of the collectives in order
     steps: Sequence[float]  # recorded seconds of each training step, of the slowest rank
     notes: Sequence[str] = ()  # caveats about the figures

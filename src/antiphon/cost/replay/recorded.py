@@ -1,4 +1,4 @@
-"""Join the traces of all ranks into a recorded job (`Job`). Each trace, of any file format, is a `RankTrace`.
+"""Join the traces of all ranks into a recorded job (`RecordedJob`). Each trace, of any file format, is a `RankTrace`.
 
 Readers of trace formats produce one `RankTrace` per rank. `join` matches the collectives of the ranks (the k-th call of
 a process group in a training step is the same collective at every rank). It aligns the clocks of hosts by the ends of
@@ -14,7 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Item, Job, ProcessGroup
+from antiphon.cost.replay.job import (
+    CALL,
+    STEP,
+    WAIT,
+    WORK,
+    Gradient,
+    ProcessGroup,
+    RecordedCollective,
+    RecordedJob,
+    TimelineItem,
+)
 from antiphon.errors import Invalid, quote
 
 Span = tuple[float, float]  # begin and end, in seconds
@@ -54,7 +64,7 @@ class RankTrace:
     processor: bool = False  # whether it computed on a CPU and not on a GPU
 
 
-def join(traces: Sequence[RankTrace]) -> Job:
+def join(traces: Sequence[RankTrace]) -> RecordedJob:
     """Join the traces of ranks into a job; raise Invalid if they do not call the same collectives. O(n log n)."""
     by_rank = {trace.rank: trace for trace in sorted(traces, key=lambda trace: trace.rank)}
     if not by_rank:
@@ -86,7 +96,7 @@ def join(traces: Sequence[RankTrace]) -> Job:
             f"traces of {len(by_rank)} of {size} ranks: what these waited for the others counts as communication"
         )
     first = next(iter(by_rank.values()))
-    job = Job(
+    job = RecordedJob(
         groups,
         calls,
         ranks,
@@ -164,7 +174,7 @@ def _clock_offsets(by_rank: Mapping[int, RankTrace], collectives: Sequence[Mappi
 def _build_collective(
     members: Mapping[int, int], possible_begins: Mapping[int, Sequence[float]], by_rank: Mapping[int, RankTrace],
     group_numbers: Mapping[str, int], clock_ahead: Mapping[int, float],
-) -> Collective:  # fmt: skip
+) -> RecordedCollective:  # fmt: skip
     """Return a collective. It lasts from when all its ranks had called it and had a free lane, until its last end.
 
     `members`: per rank the position in its calls. `possible_begins`: per rank when each of its calls could have begun.
@@ -173,7 +183,7 @@ def _build_collective(
     end = max(by_rank[rank].calls[number].end - clock_ahead[rank] for rank, number in members.items())
     rank, number = next(iter(members.items()))
     call = by_rank[rank].calls[number]
-    return Collective(
+    return RecordedCollective(
         call.kind, call.nbytes, group_numbers[call.group], max(end - start, 0.0), min(start, end), call.bucket
     )
 
@@ -198,8 +208,8 @@ def _list_lanes(trace: RankTrace, collective_of_call: Sequence[int]) -> list[lis
 
 
 def _build_line(
-    trace: RankTrace, collective_of_call: Sequence[int], clock_ahead: float, calls: Sequence[Collective]
-) -> list[Item]:
+    trace: RankTrace, collective_of_call: Sequence[int], clock_ahead: float, calls: Sequence[RecordedCollective]
+) -> list[TimelineItem]:
     """Return the items of a rank, from the beginning of its first step to the end of its last."""
     waits = {call for _, _, call in trace.waits}
     marks: list[tuple[float, int, int, float]] = []  # begin, kind, call or step, end
@@ -216,7 +226,7 @@ def _build_line(
     now, items, enclosing_call = trace.steps[0][0], [], -1
     for begin, kind, collective, end in sorted(marks):
         if begin > now:
-            items.append(Item(WORK, begin - now, enclosing_call, recorded_at=now - clock_ahead))
+            items.append(TimelineItem(WORK, begin - now, enclosing_call, recorded_at=now - clock_ahead))
             now = begin
         enclosing_call = (
             -1
@@ -229,14 +239,14 @@ def _build_line(
             continue
         position = -1 if kind == STEP else collective_of_call[collective]
         earlier_by = calls[position].end - (trace.calls[collective].end - clock_ahead) if kind == WAIT else 0.0
-        items.append(Item(kind, max(earlier_by, 0.0), position, now - clock_ahead))
+        items.append(TimelineItem(kind, max(earlier_by, 0.0), position, now - clock_ahead))
         now = max(now, end)
     if items and items[0].kind != WORK:
-        items.insert(0, Item(WORK, seconds=0.0, recorded_at=trace.steps[0][0] - clock_ahead))
+        items.insert(0, TimelineItem(WORK, seconds=0.0, recorded_at=trace.steps[0][0] - clock_ahead))
     return items
 
 
-def _last_gradients(trace: RankTrace, items: Sequence[Item], clock_ahead: float) -> list[Gradient]:
+def _last_gradients(trace: RankTrace, items: Sequence[TimelineItem], clock_ahead: float) -> list[Gradient]:
     """Return the gradients of the last step, each with the work that the rank had done in the step by then."""
     if not trace.gradients or len(trace.gradients) > MAX_GRADIENTS:
         return []

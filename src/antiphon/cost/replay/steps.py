@@ -1,8 +1,8 @@
 """Replay a recorded job with other times for its collectives: compute when everything happens.
 
-Input: a `Job` (job.py) and seconds for every collective. Output: the time of each training step, and how long ranks
-waited for each collective. Ranks advance through their items until they wait for a collective; when a collective ends,
-the ranks that wait for it go on. So times are those of longest paths through the graph of dependencies.
+Input: a `RecordedJob` (job.py) and seconds for every collective. Output: the time of each training step, and how long
+ranks waited for each collective. Ranks advance through their items until they wait for a collective; when a collective
+ends, the ranks that wait for it go on. So times are those of longest paths through the graph of dependencies.
 
 Example: in job.py's example with 2 ms instead of 6 ms for `grads`, it runs from 12 to 14 ms, no rank waits for it, and
 the step takes 17 ms.
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, RecordedJob, TimelineItem
 from antiphon.errors import Invalid
 
 
 @dataclass
-class Outcome:
+class ReplayOutcome:
     """The result of a replay, in seconds."""
 
     steps: list[float]  # per training step its duration, of the slowest rank
@@ -36,19 +36,19 @@ class Outcome:
 class RankLine:
     """How far a rank has advanced in its timeline."""
 
-    def __init__(self, items: Sequence[Item], begin: float) -> None:
+    def __init__(self, items: Sequence[TimelineItem], begin: float) -> None:
         self.items, self.position, self.now = items, 0, begin  # position: of the next item; now: in seconds
         self.ends = [begin]  # when the rank began, and when each of its steps ended
 
 
-def begin_times(job: Job) -> dict[int, float]:
+def begin_times(job: RecordedJob) -> dict[int, float]:
     """Return when each rank began, as recorded, relative to the first."""
     first = {rank: items[0].recorded_at if items else 0.0 for rank, items in job.ranks.items()}
     earliest = min(first.values())
     return {rank: at - earliest for rank, at in first.items()}
 
 
-def replay_job(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outcome:
+def replay_job(job: RecordedJob, seconds: Sequence[float], *, serial: bool = False) -> ReplayOutcome:
     """Replay with `seconds` for every collective. One that keeps its recorded time ends at each rank as recorded.
 
     `serial`: collectives of a group run one after another, as in our runtimes, independently of the recorded lanes.
@@ -91,14 +91,14 @@ def replay_job(job: Job, seconds: Sequence[float], *, serial: bool = False) -> O
     return make_outcome(job, [line.ends for line in lines.values()], waited, calls)
 
 
-def list_kept_times(job: Job, seconds: Sequence[float]) -> list[bool]:
+def list_kept_times(job: RecordedJob, seconds: Sequence[float]) -> list[bool]:
     """Return for every collective whether its time in the replay is the recorded one."""
     return [now == call.seconds for now, call in zip(seconds, job.calls, strict=True)]
 
 
 def make_outcome(
-    job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: CollectiveStates
-) -> Outcome:
+    job: RecordedJob, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: CollectiveStates
+) -> ReplayOutcome:
     """Return the result.
 
     `ends`: per rank when it began and when each step ended. `waited`: per collective the waits, summed over ranks.
@@ -106,13 +106,13 @@ def make_outcome(
     step_count = min(len(rank_ends) for rank_ends in ends) - 1
     steps = [max(rank_ends[k + 1] - rank_ends[k] for rank_ends in ends) for k in range(step_count)]
     mean_waits = [total / max(len(callers), 1) for total, callers in zip(waited, calls.callers, strict=True)]
-    return Outcome(steps, mean_waits, [end or 0.0 for end in calls.ends])
+    return ReplayOutcome(steps, mean_waits, [end or 0.0 for end in calls.ends])
 
 
 class CollectiveStates:
     """The state of all collectives. Each begins when all its ranks have called it and its lanes are free."""
 
-    def __init__(self, job: Job, serial: bool) -> None:
+    def __init__(self, job: RecordedJob, serial: bool) -> None:
         self.callers = job.callers
         # all per collective: ranks and earlier collectives that it still needs before it can begin
         self.missing = [len(ranks) for ranks in self.callers]
@@ -138,7 +138,7 @@ class CollectiveStates:
         return woken, [after for after in self.successors[call] if self.meet_dependency(after, now)]
 
 
-def _list_lanes(job: Job, serial: bool) -> list[list[int]]:
+def _list_lanes(job: RecordedJob, serial: bool) -> list[list[int]]:
     """List the collectives of each lane in order. `serial`: a lane for each rank and process group, not as recorded."""
     if not serial:
         return [list(lane) for lanes in job.lanes.values() for lane in lanes]

@@ -1,8 +1,9 @@
 """The data types of lint: the call to check, findings with outcome and remedy, and a runtime as a list of rules.
 
-`antiphon lint FILE --runtime rccl-6` reads a file's header (`Head`), takes the call of the command line (`Call`), and
-has the `Runtime` apply its rules. A rule is a function that yields findings: it compares header and call as the runtime
-does, and says what would happen and what to do instead. Rules that several runtimes share are at the end.
+`antiphon lint FILE --runtime rccl-6` reads a file's header (`Head`), takes the call of the command line
+(`ApplicationCall`), and has the `RuntimeRules` apply its rules. A rule is a function that yields findings: it compares
+header and call as the runtime does, and says what would happen and what to do instead. Rules that several runtimes
+share are at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Call:
+class ApplicationCall:
     """A call of the collective, as an application makes it."""
 
     nbytes: int  # as nccl-tests defines it: the largest buffer of a rank
@@ -66,11 +67,11 @@ class Finding:
         return {"outcome": self.outcome, "why": self.why, "instead": self.instead}
 
 
-Rule = Callable[[Head, Call], Iterator[Finding]]
+Rule = Callable[[Head, ApplicationCall], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
-class Runtime:
+class RuntimeRules:
     """A runtime as the list of rules by which it accepts or rejects a file for a call."""
 
     name: str
@@ -79,7 +80,7 @@ class Runtime:
     rules: tuple[Rule, ...]  # in the order in which the runtime decides
     options: Mapping[str, str] = field(default_factory=dict)  # options that `antiphon export` needs for this runtime
 
-    def check(self, head: Head, call: Call) -> list[Finding]:
+    def check(self, head: Head, call: ApplicationCall) -> list[Finding]:
         """Return the findings of all rules, then the notes of the file."""
         if head.format != self.format:
             raise Invalid(
@@ -91,7 +92,7 @@ class Runtime:
         return findings + [Finding("note", note) for note in head.notes]
 
 
-def check_sizes(head: Head, call: Call) -> Iterator[Finding]:
+def check_sizes(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a size outside of the file's range. `antiphon export` writes one file for every range of a plan."""
     if call.nbytes < head.min_bytes or (head.max_bytes is not None and call.nbytes > head.max_bytes):
         end = "without end" if head.max_bytes is None else f"to {format_size(head.max_bytes)}"
@@ -102,7 +103,7 @@ def check_sizes(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def check_ranks(head: Head, call: Call) -> Iterator[Finding]:
+def check_ranks(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a communicator with another number of ranks than the file."""
     if call.ranks != head.ranks:
         yield Finding(
@@ -112,7 +113,7 @@ def check_ranks(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def check_in_place(head: Head, call: Call) -> Iterator[Finding]:
+def check_in_place(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a call in place (or out of place) that the file does not serve; a note if the call may be either."""
     is_served = {True: head.in_place, False: head.out_of_place}
     for in_place, name in ((True, "in place"), (False, "out of place")):

@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.formats.lint.form import Call, Finding, Head, Runtime, check_in_place, check_ranks, check_sizes
+from antiphon.formats.lint.form import (
+    ApplicationCall,
+    Finding,
+    Head,
+    RuntimeRules,
+    check_in_place,
+    check_ranks,
+    check_sizes,
+)
 from antiphon.units import format_size
 
 OPERATORS = ("sum", "prod", "max", "min")
@@ -24,21 +32,21 @@ MAX_GPU_MEMORY = 288 * 10**9  # bytes of the largest GPUs
 NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
 
 
-def _executor_call(head: Head, call: Call) -> Call:
+def _executor_call(head: Head, call: ApplicationCall) -> ApplicationCall:
     """Return the call with the bytes that the executor sees: for gather and scatter those of one rank's block."""
     if head.kind in ("gather", "scatter"):
-        return Call(
+        return ApplicationCall(
             call.nbytes // max(call.ranks, 1), call.itemsize, call.dtype, call.op, call.ranks, call.in_place, call.root
         )
     return call
 
 
-def _check_size(head: Head, call: Call) -> Iterator[Finding]:
+def _check_size(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a size outside of the file's range."""
     yield from check_sizes(head, _executor_call(head, call))
 
 
-def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
+def _check_divisible(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a count that chunks do not divide: the runtime leaves it to the library without a message."""
     executor_call = _executor_call(head, call)
     count = executor_call.nbytes // executor_call.itemsize
@@ -53,7 +61,7 @@ def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
+def _check_operator(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report an operator that the runtime leaves to the library."""
     if head.kind in ("allreduce", "reduce", "reducescatter") and call.op not in OPERATORS:
         yield Finding(
@@ -62,13 +70,13 @@ def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _check_type(head: Head, call: Call) -> Iterator[Finding]:
+def _check_type(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a type that NCCL does not have."""
     if call.dtype not in NCCL_TYPES:
         yield Finding("refused", f"NCCL has no type {call.dtype}", f"use one of {', '.join(NCCL_TYPES)}")
 
 
-def _check_root(head: Head, call: Call) -> Iterator[Finding]:
+def _check_root(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a root that is not the file's: the executor runs the file for any root of the call."""
     if head.kind not in ROOTED:
         return
@@ -85,14 +93,14 @@ def _check_root(head: Head, call: Call) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _check_channels(head: Head, call: Call) -> Iterator[Finding]:
+def _check_channels(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report more channels than NCCL has."""
     if head.channels > MAX_CHANNELS:
         reason = f"it has {head.channels} channels; NCCL has at most {MAX_CHANNELS}"
         yield Finding("refused", reason, "export with fewer instances")
 
 
-def _check_fused(head: Head, call: Call) -> Iterator[Finding]:
+def _check_fused(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report fused operations, without which RCCL's kernels are compiled: it refuses the file at the call."""
     fused_verbs = [verb for verb in FUSED_OPERATIONS if verb in head.verbs]
     if fused_verbs:
@@ -104,7 +112,7 @@ def _check_fused(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _check_thread_blocks(head: Head, call: Call) -> Iterator[Finding]:
+def _check_thread_blocks(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report too many thread blocks: RCCL loads files when it creates a communicator, which then fails."""
     thread_blocks = head.extra.get("blocks", 0)
     if thread_blocks > MAX_THREAD_BLOCKS:
@@ -116,7 +124,7 @@ def _check_thread_blocks(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _note_machine(head: Head, call: Call) -> Iterator[Finding]:
+def _note_machine(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Remark that RCCL reads files on some machines only."""
     yield Finding(
         "note",
@@ -125,7 +133,7 @@ def _note_machine(head: Head, call: Call) -> Iterator[Finding]:
     )
 
 
-def _check_resident(head: Head, call: Call) -> Iterator[Finding]:
+def _check_resident(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report more thread blocks than multiprocessors: each occupies one until the end, and they wait for each other."""
     thread_blocks = head.extra.get("blocks", 0)
     if thread_blocks > MULTIPROCESSORS:
@@ -137,7 +145,7 @@ def _check_resident(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _check_scratch(head: Head, call: Call) -> Iterator[Finding]:
+def _check_scratch(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report scratch that is too large: the executor allocates what the file declares, even if operations use less."""
     declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
     # Scratch has chunks of the same size as the buffer.
@@ -153,7 +161,7 @@ def _check_scratch(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _note_process(head: Head, call: Call) -> Iterator[Finding]:
+def _note_process(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Remark that each GPU needs a process of its own."""
     yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
 
@@ -169,13 +177,13 @@ COMMON = (
     _check_scratch,
 )
 
-MSCCL = Runtime(
+MSCCL = RuntimeRules(
     "msccl",
     "MSCCL's executor (NCCL 2.23), as of its last release",
     "msccl-xml",
     (*COMMON, _check_channels, _check_resident, _note_process),
 )
-RCCL = Runtime(
+RCCL = RuntimeRules(
     "rccl-6",
     "RCCL of ROCm 6, which has MSCCL's executor in it",
     "msccl-xml",

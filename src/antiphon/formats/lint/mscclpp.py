@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.formats.lint.form import Call, Finding, Head, Runtime, check_in_place, check_ranks, check_sizes
+from antiphon.formats.lint.form import (
+    ApplicationCall,
+    Finding,
+    Head,
+    RuntimeRules,
+    check_in_place,
+    check_ranks,
+    check_sizes,
+)
 from antiphon.units import format_size
 
 TYPES = ("float16", "float32", "bfloat16", "int32", "uint32", "float8_e4m3fn", "float8_e5m2")
@@ -20,13 +28,13 @@ SELECTED_KINDS = ("allreduce", "allgather", "reducescatter", "broadcast")
 REDUCING_KINDS = ("allreduce", "reduce", "reducescatter")
 
 
-def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
+def _check_operator(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report operators other than sum: the executor is handed the operator and does not look at it."""
     if head.kind in REDUCING_KINDS and call.op != "sum":
         yield Finding("wrong", f"it adds, even for operator {call.op}", "use sum")
 
 
-def _check_collective(head: Head, call: Call) -> Iterator[Finding]:
+def _check_collective(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a collective that the NCCL interface never asks plans for."""
     if head.kind not in SELECTED_KINDS:
         yield Finding(
@@ -36,7 +44,7 @@ def _check_collective(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _check_root(head: Head, call: Call) -> Iterator[Finding]:
+def _check_root(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report another root than the plan's: register.py then leaves the call to the library."""
     if head.root is not None and call.root not in (None, head.root):
         yield Finding(
@@ -46,13 +54,13 @@ def _check_root(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _check_type(head: Head, call: Call) -> Iterator[Finding]:
+def _check_type(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a type that the executor does not have."""
     if call.dtype not in TYPES:
         yield Finding("refused", f"the executor has no type {call.dtype}", f"use one of {', '.join(TYPES)}")
 
 
-def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
+def _check_switches(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report types that switches cannot add, and note that they reach only certain allocations."""
     if "glres" in head.verbs and call.dtype in TYPES and call.dtype not in SWITCH_TYPES:
         yield Finding(
@@ -69,7 +77,7 @@ def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
+def _check_divisible(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report an indivisible size: the call ends in an error, as the selector chose the plan without checking it."""
     align = head.extra.get("alignment", 16)  # bytes of each chunk must be a multiple of this
     if call.nbytes == 0 or call.nbytes % (align * head.chunks):
@@ -81,14 +89,14 @@ def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _note_registration(head: Head, call: Call) -> Iterator[Finding]:
+def _note_registration(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Remark that programs must register the plan."""
     yield Finding(
         "note", "plans are found only by programs that registered them", "import register.py, which export writes"
     )
 
 
-MSCCLPP = Runtime(
+MSCCLPP = RuntimeRules(
     "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
     (_check_collective, check_ranks, _check_root, _check_operator, _check_type, _check_switches, check_sizes,
      _check_divisible, check_in_place, _note_registration),

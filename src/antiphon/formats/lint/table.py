@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from antiphon.formats.lint.form import Runtime
+from antiphon.formats.lint.form import RuntimeRules
 from antiphon.formats.lint.msccl import MSCCL, RCCL
 from antiphon.formats.lint.mscclpp import MSCCLPP
 
-RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (MSCCL, RCCL, MSCCLPP)}
+RUNTIMES: dict[str, RuntimeRules] = {runtime.name: runtime for runtime in (MSCCL, RCCL, MSCCLPP)}
 
 # Libraries that cannot run schedules -> the back end that writes which of their own algorithms they shall use
 CHOOSERS = {

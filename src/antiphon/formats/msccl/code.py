@@ -1,6 +1,6 @@
 """Translate an MSCCL algorithm, as MSCCL's executor runs it, into a code for the abstract machine to check.
 
-Input: an `Algorithm` as `read` returns it (GPUs, their thread blocks, steps). Output: a `Code` (lower/machine): per
+Input: an `AlgorithmFile` as `read` returns it (GPUs, their thread blocks, steps). Output: a `Code` (lower/machine): per
 thread block the instructions with the cells that they read and write, the connection that they send to or receive from,
 and the instructions of other blocks that they wait for. The abstract machine runs it in every order that the runtime
 may take. `codes_of` yields the code for calls out of place and in place.
@@ -39,13 +39,13 @@ from antiphon.formats.msccl.read import (
     SENDS,
     SLOTS,
     WRITES,
-    Algorithm,
-    Gpu,
-    Step,
-    ThreadBlock,
+    AlgorithmFile,
+    FileBlock,
+    FileRank,
+    FileStep,
     read_msccl,
 )
-from antiphon.lower.machine.code import Block, Code, Instruction, Places
+from antiphon.lower.machine.code import Block, CellPlaces, Code, Instruction
 from antiphon.lower.without_gc import without_gc
 
 MOST_AWAITED = 127  # largest number of a thread block that others may wait for
@@ -59,13 +59,13 @@ class ExecutedStep:
     """A step as the executor runs it: the last of the file's steps fused in it; the offsets that it reads, and its
     dependencies as (block, step). `counter`: the value of the block's counter that it publishes."""
 
-    step: Step
+    step: FileStep
     sources: list[int]
     after: list[tuple[int, int]]
     counter: int = -1
 
 
-def codes_of(algorithm: Algorithm, root: int | None = None) -> Iterator[Code]:
+def codes_of(algorithm: AlgorithmFile, root: int | None = None) -> Iterator[Code]:
     """Yield the code out of place, and in place, as far as the file supports them."""
     for in_place, is_included in ((False, algorithm.out_of_place), (True, algorithm.in_place)):
         if is_included:
@@ -73,7 +73,7 @@ def codes_of(algorithm: Algorithm, root: int | None = None) -> Iterator[Code]:
 
 
 @without_gc()
-def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *, root: int | None = None) -> Code:
+def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = None, *, root: int | None = None) -> Code:
     """Return the code of an algorithm. `protocol`: replaces the file's. `root`: of a rooted collective whose file
     neither states nor implies it.
 
@@ -88,7 +88,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
         if grain % algorithm.ranks:
             raise Invalid(f"nchunksperloop is {grain}, which the {algorithm.ranks} ranks do not divide")
         grain //= algorithm.ranks
-    places = Places.of(collective, in_place, grain, named_scratch(algorithm))
+    places = CellPlaces.of(collective, in_place, grain, named_scratch(algorithm))
     connections: dict[tuple[int, int, int], int] = {}
     _find_connections(algorithm, connections)
     # number of the first code block of each rank, as blocks are numbered through all ranks
@@ -127,7 +127,7 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     )
 
 
-def _chunks_together(algorithm: Algorithm, protocol: str) -> int:
+def _chunks_together(algorithm: AlgorithmFile, protocol: str) -> int:
     """Return the number of chunks that fit in one message at the largest size of the file, so that they are never
     split."""
     _, max_bytes = algorithm.sizes
@@ -137,7 +137,7 @@ def _chunks_together(algorithm: Algorithm, protocol: str) -> int:
 # ---- the collective ----
 
 
-def _collective_of(algorithm: Algorithm, root: int | None) -> Collective:
+def _collective_of(algorithm: AlgorithmFile, root: int | None) -> Collective:
     """Return the collective that the file is for, with its root if it has one."""
     kind = algorithm.collective
     if kind not in ("broadcast", "reduce", "gather", "scatter"):
@@ -147,7 +147,7 @@ def _collective_of(algorithm: Algorithm, root: int | None) -> Collective:
     return Collective(kind, algorithm.ranks, roots=(root,))
 
 
-def _find_root(algorithm: Algorithm) -> int:
+def _find_root(algorithm: AlgorithmFile) -> int:
     """Return the only rank that can be the root: with more chunks, or the one that never receives, or never sends."""
     # gather and scatter: the root has the large buffer; else it is the rank that only sends or only receives
     kind, gpus = algorithm.collective, algorithm.gpus
@@ -164,7 +164,7 @@ def _find_root(algorithm: Algorithm) -> int:
     return candidates[0] if candidates else 0
 
 
-def _refuse_unused_chunks(algorithm: Algorithm) -> None:
+def _refuse_unused_chunks(algorithm: AlgorithmFile) -> None:
     """Refuse files that declare far more chunks than their steps can move, before memory is allocated for them.
 
     All but one rank's share of the chunks must be read and written, also in place, by steps of at most MOST_COUNT."""
@@ -179,7 +179,7 @@ def _refuse_unused_chunks(algorithm: Algorithm) -> None:
         raise Invalid(f"its scratch has {sum(named_scratch(algorithm))} chunks, far more than its steps can touch")
 
 
-def named_scratch(algorithm: Algorithm) -> list[int]:
+def named_scratch(algorithm: AlgorithmFile) -> list[int]:
     """Return per rank the declared chunks of scratch, up to the last that a step names."""
     scratch_chunks = []
     for gpu in algorithm.gpus:
@@ -193,7 +193,7 @@ def named_scratch(algorithm: Algorithm) -> list[int]:
     return scratch_chunks
 
 
-def _find_connections(algorithm: Algorithm, connections: dict[tuple[int, int, int], int]) -> None:
+def _find_connections(algorithm: AlgorithmFile, connections: dict[tuple[int, int, int], int]) -> None:
     """Number the connections (sender, receiver, channel) of all blocks.
 
     Invalid if two blocks of a rank share one: each would count its messages for itself.
@@ -227,12 +227,12 @@ def _find_connections(algorithm: Algorithm, connections: dict[tuple[int, int, in
 # ---- steps as the executor runs them ----
 
 
-def _step_text(gpu: Gpu, block: ThreadBlock, step: Step) -> str:
+def _step_text(gpu: FileRank, block: FileBlock, step: FileStep) -> str:
     """Return the place of a step, for messages."""
     return f"rank {gpu.rank}, tb {block.number}, step {step.number} ({step.verb})"
 
 
-def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[ExecutedStep]:
+def _executed_steps(gpu: FileRank, block: FileBlock) -> list[ExecutedStep]:
     executed_steps: list[ExecutedStep] = []
     pending: list[tuple[int, int]] = []
     open_to: tuple[str, int, str] | None = None  # (buffer, offset, source buffer) of a reduction open to another
@@ -279,7 +279,8 @@ def _executed_steps(gpu: Gpu, block: ThreadBlock) -> list[ExecutedStep]:
 
 
 def _find_awaited(
-    gpu: Gpu, block: ThreadBlock, waiting: ExecutedStep, other: int, step: int, published: list[list[tuple[int, int]]]
+    gpu: FileRank, block: FileBlock, waiting: ExecutedStep, other: int, step: int,
+    published: list[list[tuple[int, int]]],
 ) -> int:  # fmt: skip
     """Return the instruction of the other block that ends this wait."""
     waiting_text = _step_text(gpu, block, waiting.step)
@@ -309,11 +310,11 @@ def _find_awaited(
 class _CellFinder:
     """The cells of the abstract machine that the steps of a block name by buffer letter and offset."""
 
-    gpu: Gpu
-    block: ThreadBlock
-    places: Places
+    gpu: FileRank
+    block: FileBlock
+    places: CellPlaces
 
-    def cell(self, step: Step, letter: str, at: int, declared: bool) -> int:
+    def cell(self, step: FileStep, letter: str, at: int, declared: bool) -> int:
         """Return the first cell of offset `at`; Invalid if outside of the buffer.
 
         `declared`: Invalid, too, unless it is below the file's i_chunks, o_chunks or s_chunks.
@@ -359,7 +360,7 @@ def _make_instruction(
     return Instruction(step.number, verb, step.count, tuple(read), write, pop, push, wait)
 
 
-_StepPlace = tuple[Gpu, ThreadBlock, Step]
+_StepPlace = tuple[FileRank, FileBlock, FileStep]
 
 
 @dataclass(eq=False)
@@ -369,7 +370,7 @@ class _Messages:
     sends: dict[tuple[int, int, int], list[_StepPlace]] = field(default_factory=dict)
     receives: dict[tuple[int, int, int], list[_StepPlace]] = field(default_factory=dict)
 
-    def add(self, gpu: Gpu, block: ThreadBlock, executed: ExecutedStep) -> None:
+    def add(self, gpu: FileRank, block: FileBlock, executed: ExecutedStep) -> None:
         step = executed.step
         if not step.count:
             return

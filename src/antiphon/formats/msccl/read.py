@@ -10,8 +10,8 @@ A file is an algorithm (<algo>) with a <gpu> per rank, its thread blocks (<tb>) 
 A thread block sends to one rank and receives from one. Its step sends (s), receives (r, with a copy rcs, with a
 reduction rrs, rrc, rrcs), copies (cpy), reduces locally (re) or only waits (nop): `cnt` chunks from `srcoff` of the
 input, output or scratch (i, o, s) to `dstoff`. It waits for step `deps` of thread block `depid`; hasdep=1: others wait
-for it. nchunksperloop is the number of chunks of the call's buffer. `read_msccl` returns all this as an `Algorithm`, of
-which code.py makes a schedule.
+for it. nchunksperloop is the number of chunks of the call's buffer. `read_msccl` returns all this as an
+`AlgorithmFile`, of which code.py makes a schedule.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SUSPECT = re.compile(rb"<[^<>'\n\r]*+['\n\r]")  # some tag must have such text,
 
 
 @dataclass(slots=True)
-class Step:
+class FileStep:
     """A step as in the file; offsets may be -1. `after`, `after_step`: depid and deps, -1 for none; `flag`: hasdep."""
 
     number: int
@@ -65,27 +65,27 @@ class Step:
 
 
 @dataclass(slots=True)
-class ThreadBlock:
+class FileBlock:
     """A thread block. `send`, `recv`: the ranks that it sends to and receives from, -1 for none."""
 
     number: int
     send: int
     recv: int
     channel: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[FileStep] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Gpu:
+class FileRank:
     """A rank. `sizes`: declared chunks of input, output and scratch. `blocks`: in the order of their numbers."""
 
     rank: int
     sizes: tuple[int, int, int]
-    blocks: list[ThreadBlock] = field(default_factory=list)
+    blocks: list[FileBlock] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Algorithm:
+class AlgorithmFile:
     """A file. `chunks`: nchunksperloop. `sizes`: least and most bytes, 0 for no end. `root`: -1 if the file names none.
     `notes`: what a runtime refuses or does silently, though nothing is wrong with the algorithm."""
 
@@ -99,12 +99,12 @@ class Algorithm:
     in_place: bool
     out_of_place: bool
     sizes: tuple[int, int]
-    gpus: list[Gpu] = field(default_factory=list)
+    gpus: list[FileRank] = field(default_factory=list)
     notes: tuple[str, ...] = ()
 
 
 @without_gc()
-def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
+def read_msccl(source: str | os.PathLike[str] | bytes) -> AlgorithmFile:
     """Return the algorithm of a file, or of its contents; Invalid, with line and element, if it is none.
 
     Only its form is checked here; `code.code_of` derives what it does. Commonly omitted attributes, and anything that
@@ -129,10 +129,10 @@ class _Reader:
     """Builds the algorithm from elements in the order of the file (the interface of `xml.Reader`)."""
 
     def __init__(self) -> None:
-        self.algorithm: Algorithm | None = None
+        self.algorithm: AlgorithmFile | None = None
         self.notes: list[str] = []
-        self.gpu: Gpu | None = None
-        self.block: ThreadBlock | None = None
+        self.gpu: FileRank | None = None
+        self.block: FileBlock | None = None
         self.open: list[str] = []  # names of the open elements, the innermost last
         self.words: dict[str, str] = {}  # buffer letters read before
         self.numbers: dict[str, int] = {}  # numbers read before, by their texts
@@ -156,7 +156,7 @@ class _Reader:
     def end(self, name: str) -> None:
         self.open.pop()
 
-    def finish(self) -> Algorithm:
+    def finish(self) -> AlgorithmFile:
         """Return the complete algorithm with blocks and ranks in order."""
         algorithm = self.algorithm
         if algorithm is None:
@@ -194,7 +194,7 @@ class _Reader:
         channels = element.whole("nchannels", 1, MOST_CHANNELS)
         if channels > 32:
             self.notes.append(f"it needs {channels} channels; MSCCL's executor has 32, RCCL {MOST_CHANNELS}")
-        self.algorithm = Algorithm(
+        self.algorithm = AlgorithmFile(
             element.text("name"), protocol, kind, ranks, channels, element.whole("nchunksperloop", 1, 2**31 - 1),
             element.whole("root", 0, ranks - 1, missing=-1), in_place, out_of_place, (min_bytes, max_bytes),
         )  # fmt: skip
@@ -203,7 +203,7 @@ class _Reader:
         assert self.algorithm is not None
         rank = element.whole("id", 0, self.algorithm.ranks - 1)
         sizes = element.whole("i_chunks", 0), element.whole("o_chunks", 0), element.whole("s_chunks", 0)
-        self.gpu = Gpu(rank, sizes)
+        self.gpu = FileRank(rank, sizes)
         self.algorithm.gpus.append(self.gpu)
         if len(self.algorithm.gpus) > self.algorithm.ranks:
             raise Invalid(f"line {element.line}: more than ngpus={self.algorithm.ranks} gpus")
@@ -214,7 +214,7 @@ class _Reader:
         last = self.algorithm.ranks - 1
         channel = element.whole("chan", 0, MOST_CHANNELS)
         send, recv = element.whole("send", -1, last), element.whole("recv", -1, last)
-        self.block = ThreadBlock(element.whole("id", 0, 1023), send, recv, channel)
+        self.block = FileBlock(element.whole("id", 0, 1023), send, recv, channel)
         self.gpu.blocks.append(self.block)
         element.name = f"rank {self.gpu.rank}, tb {self.block.number}"
         if self.gpu.rank in (send, recv):
@@ -246,14 +246,14 @@ class _Reader:
         count = element.whole("cnt", 0 if verb != "nop" else -(2**31), MOST_COUNT if verb != "nop" else 2**31 - 1)
         src, dst = (self._buffer_letter(element, key) for key in ("srcbuf", "dstbuf"))
         self.block.steps.append(
-            Step(
+            FileStep(
                 number, VERBS[verb], src, element.whole("srcoff", -(2**31)), dst, element.whole("dstoff", -(2**31)),
                 count, element.whole("depid", -(2**31)), element.whole("deps", -(2**31)), bool(element.whole("hasdep",
                 0, 1)),
             )
         )  # fmt: skip
 
-    def _common_step(self, attributes: Attributes, number: int) -> Step | None:
+    def _common_step(self, attributes: Attributes, number: int) -> FileStep | None:
         """Return a common step whose numbers were all read before, fast; None for the caller to check any other."""
         numbers, words = self.numbers, self.words
         try:
@@ -265,7 +265,7 @@ class _Reader:
             return None
         if verb == "nop" or s != number or number >= MOST_STEPS or not 0 <= count <= MOST_COUNT or flag not in (0, 1):
             return None
-        return Step(number, verb, src, source, dst, target, count, block, step, flag == 1)
+        return FileStep(number, verb, src, source, dst, target, count, block, step, flag == 1)
 
     def _buffer_letter(self, element: _Element, key: str) -> str:
         text = element.text(key)

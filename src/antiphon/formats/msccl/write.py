@@ -31,10 +31,10 @@ from antiphon.formats.files import Files
 from antiphon.formats.msccl.read import KINDS, LETTERS, NODES, SLOTS
 from antiphon.formats.predicted_times import PredictedTimes
 from antiphon.formats.served import refuse_served
-from antiphon.lower.blocks.blocks import Blocks, NumberedBlock, Place, Row, compile_to_blocks
-from antiphon.lower.blocks.place import Limits
+from antiphon.lower.blocks.blocks import Blocks, NumberedBlock, NumberedStep, Place, compile_to_blocks
+from antiphon.lower.blocks.place import RuntimeLimits
 from antiphon.lower.lowering import lower
-from antiphon.lower.machine.code import Places
+from antiphon.lower.machine.code import CellPlaces
 from antiphon.lower.without_gc import without_gc
 from antiphon.options import parse_yes
 from antiphon.units import format_size
@@ -165,9 +165,9 @@ def _file_text(title: str, proto: str, sizes: tuple[int, int], body: Body, place
 def _write_body(program: Program, proto: str, instances: int, fused: bool) -> Body:
     """Return the text that is the same for every name and size: attributes of the head, and each rank."""
     refuse_collective(program)
-    defaults = Limits()
+    defaults = RuntimeLimits()
     # instances share the executor's limits
-    limits = Limits(
+    limits = RuntimeLimits(
         channels=defaults.channels // instances, blocks=(defaults.blocks if fused else MAX_RCCL_BLOCKS) // instances,
         waited=defaults.waited // instances, chunks=defaults.chunks // instances, slots=SLOTS[proto],
         fused_receives=fused,
@@ -206,7 +206,7 @@ class _ChunkOffsets:
         self.unit, self.instances = numbered_blocks.unit, instances
         self.scratch = numbered_blocks.sizes[rank][SCRATCH]
         scratch = [sizes[SCRATCH] for sizes in numbered_blocks.sizes]
-        places = Places.of(program.collective, program.in_place, numbered_blocks.unit, scratch)
+        places = CellPlaces.of(program.collective, program.in_place, numbered_blocks.unit, scratch)
         begin = int(places.begin[rank])
         self.first = [int(cell) - begin for cell in places.first[rank]]
         self.sizes = [int(size) for size in places.size[rank]]
@@ -264,7 +264,7 @@ def _block_lines(
     yield "    </tb>\n"
 
 
-def _step_line(step: int, row: Row, offsets: _ChunkOffsets, instance: int, awaited: int) -> str:
+def _step_line(step: int, row: NumberedStep, offsets: _ChunkOffsets, instance: int, awaited: int) -> str:
     src, dst = offsets.find(row.src, row.count, instance), offsets.find(row.dst, row.count, instance)
     if row.src is None or row.dst is None:  # an unused place is written as the other one
         src, dst = (dst, dst) if row.src is None else (src, src)

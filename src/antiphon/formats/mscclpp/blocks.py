@@ -30,7 +30,7 @@ from functools import cache
 from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
-from antiphon.formats.mscclpp.gpu import BlockText, BufferKey, Chaining, Gpu, SwitchGroup
+from antiphon.formats.mscclpp.gpu import BlockText, BufferKey, Chaining, GpuText, SwitchGroup
 from antiphon.formats.mscclpp.groups import DATA, MEET, can_be_divided, cut_steps, divide_steps, find_unit
 from antiphon.formats.mscclpp.shape import (
     KINDS,
@@ -58,7 +58,7 @@ from antiphon.lower.onesided.form import (
     WAIT,
     Move,
     Place,
-    Step,
+    StreamStep,
 )
 from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
 from antiphon.lower.onesided.packets import ByPackets
@@ -98,7 +98,7 @@ class Ends:
 
 
 @dataclass
-class Group:
+class ThreadBlockGroup:
     """A group of `size` thread blocks.
 
     `barriers`: none if it does not meet; else of the group, of its first cut, of the group after that, ...
@@ -116,8 +116,8 @@ class Group:
 
 
 def gpu_of(
-    ends: Ends, streams: Iterable[list[Step]], max_crowd: int = 2, group: int = 1, divided: Collection[int] = ()
-) -> Gpu:
+    ends: Ends, streams: Iterable[list[StreamStep]], max_crowd: int = 2, group: int = 1, divided: Collection[int] = ()
+) -> GpuText:
     """Return the thread blocks of a rank, at most `max_crowd` at a barrier, `group` for each stream.
 
     Its channels are numbered by peer, then by lane, as on the peer's side. `divided`: the numbers of the divided
@@ -144,7 +144,7 @@ def gpu_of(
             channels[channel_type].append(peer)
     # 2. Blocks: cut each lane into thread blocks that respect the executor's limits.
     moving_streams = sum(map(_moves_data, steps_of_lane[::group]))
-    gpu = Gpu(
+    gpu = GpuText(
         blocks=[],
         channels=channels,
         buffers=[],
@@ -159,7 +159,7 @@ def gpu_of(
             continue
         has_ports = any(ends.channel_type(peer) == PORT for peer in channels_of_lane[first_lane])
         meets = group > 1 and (has_ports or first_lane // group in divided)
-        of_lanes = Group(group, [gpu.chaining.add_barrier()] if meets else [])
+        of_lanes = ThreadBlockGroup(group, [gpu.chaining.add_barrier()] if meets else [])
         for member in range(group):
             steps, channel_of_peer = steps_of_lane[first_lane + member], channels_of_lane[first_lane + member]
             if has_ports and group == 1:
@@ -169,13 +169,13 @@ def gpu_of(
     return gpu
 
 
-def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
+def _defer_to_ports(ends: Ends, steps: list[StreamStep]) -> list[StreamStep]:
     """Move puts through ports into the signal that follows: the proxy thread performs both in order.
 
     The rank continues when the data has left. Steps to which this was applied before stay the same.
     """
     pending: dict[int, list[Move]] = {}
-    deferred_steps: list[Step] = []
+    deferred_steps: list[StreamStep] = []
     for step in steps:
         far = [move for move in step.moves if ends.far(ends.rank, move.peer) and step.kind != PACK]
         for move in far:
@@ -194,8 +194,8 @@ class _LaneWriter:
     """Writes one lane into thread blocks. `channel`: by peer, its channel in this lane."""
 
     def __init__(
-        self, ends: Ends, channel: dict[int, int], buffers: dict[BufferKey, int], chaining: Chaining, group: Group,
-        member: int,
+        self, ends: Ends, channel: dict[int, int], buffers: dict[BufferKey, int], chaining: Chaining, group:
+        ThreadBlockGroup, member: int,
     ) -> None:  # fmt: skip
         self.ends, self.channel, self.buffers, self.chaining = ends, channel, buffers, chaining
         self.group, self.member = group, member
@@ -208,7 +208,7 @@ class _LaneWriter:
         self.crowd: list[BlockText] = []  # at the last barrier
         self.room = MOST_OPERATIONS - self._count_chain_operations()  # operations that the last block may have
 
-    def blocks(self, steps: list[Step]) -> list[BlockText]:
+    def blocks(self, steps: list[StreamStep]) -> list[BlockText]:
         for number, step in enumerate(steps):
             if number in self.group.cuts:
                 self._cut()
@@ -233,7 +233,7 @@ class _LaneWriter:
         self.block_texts.append(BlockText([text]))
         self.move_ids = {}
 
-    def _write_step(self, step: Step) -> None:
+    def _write_step(self, step: StreamStep) -> None:
         if step.kind == SYNC:
             self._write_sync()
         elif step.kind == MEET:
@@ -252,7 +252,7 @@ class _LaneWriter:
     def _meet(self) -> None:
         self._append_operations([self.group.barrier_text(2 * len(self.block_texts) - 2)])
 
-    def _signal_or_wait(self, step: Step) -> None:
+    def _signal_or_wait(self, step: StreamStep) -> None:
         """Write a signal or wait, with the puts that were deferred to it."""
         put_peers = {move.peer for move in step.moves}  # their signal goes with the put
         channel_types = {peer: self.ends.channel_type(peer) for peer in step.peers}
@@ -308,7 +308,7 @@ class _LaneWriter:
                     [f'{{"name":"{COPY_TO_PACKETS}","src_buff":[{source}],"dst_buff":[{target}]{self.share_text}}}']
                 )
 
-    def _write_fold(self, step: Step) -> None:
+    def _write_fold(self, step: StreamStep) -> None:
         source = ",".join([self._local_text(place, step.size) for place in step.operands])
         into = self._local_text(step.into, step.size)
         # ADD folds packets: names of such reductions end in pkt, as in recspkt: r, e(duce), c(opy), s(end)
@@ -333,7 +333,7 @@ class _LaneWriter:
                 f'"channel_type":"memory","reduce_op":"sum"{self.share_text}}}'
             )
 
-    def _write_switch(self, step: Step) -> None:
+    def _write_switch(self, step: StreamStep) -> None:
         places = [step.into, *step.operands] if step.kind == SWITCH_STEP else [step.into]
         ids = [self.ends.switch_groups.index((step.peers, self.buffer_names[place[0]])) for place in places]
         block = self._find_block(count=1, channel_type=SWITCH, channels=ids, buffers=())
@@ -475,7 +475,7 @@ def name_buffers(program: Program) -> tuple[str, ...]:
 
 def gpus_of(
     program: Program, layout: BufferLayout, switched: Switched, blocks: int, far: Far, chunk_bytes: int = 0
-) -> list[Gpu]:
+) -> list[GpuText]:
     """Return the text of all ranks, for data with signals.
 
     `layout`: addresses of data; `chunk_bytes`: see `_fit_blocks`.
@@ -489,7 +489,7 @@ def gpus_of(
     return gpus
 
 
-def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[BufferLayout, list[Gpu]]:
+def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[BufferLayout, list[GpuText]]:
     """Return addresses and the text of all ranks, for data in packets."""
     packets = ByPackets(program, chunked(program, MOST_CHUNKS, BACK_END), far)
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
@@ -502,7 +502,7 @@ def gpus_by_packets(program: Program, blocks: int, far: Far) -> tuple[BufferLayo
 @without_gc()
 def _fit_blocks(
     ends: list[Ends], blocks: int, deal_into: Callable[[int], StreamSteps], chunk_bytes: int
-) -> tuple[BufferLayout, list[Gpu]]:
+) -> tuple[BufferLayout, list[GpuText]]:
     """Return addresses and thread blocks, by the first layout that the executor can load:
 
     1. groups that share streams, where these are few. `chunk_bytes`: the size of the largest chunk; 0: no groups.
@@ -522,7 +522,7 @@ def _fit_blocks(
             continue
         streams, steps_of, layout = deal_into(max_streams)
         more_streams_help = streams >= max_streams
-        gpus: list[Gpu] = []
+        gpus: list[GpuText] = []
         try:
             for rank_ends in ends:
                 steps = steps_of(rank_ends.rank)
@@ -542,19 +542,19 @@ def _fit_blocks(
 # ---- groups ----
 
 
-def _moves_data(steps: list[Step]) -> bool:
+def _moves_data(steps: list[StreamStep]) -> bool:
     return any(step.kind in DATA for step in steps)
 
 
 def _fit_groups(
     ends: list[Ends], blocks: int, deal_into: Callable[[int], StreamSteps], chunk_bytes: int
-) -> tuple[BufferLayout, list[Gpu]] | None:
+) -> tuple[BufferLayout, list[GpuText]] | None:
     """Return addresses and thread blocks in groups; None if groups do not help or fit.
 
     With switches, most ranks have only signals in a stream, and its blocks there are idle. Groups that meet need
     barriers. So fewer streams with larger groups are tried until nearly all blocks (three quarters) move data.
     """
-    best: tuple[BufferLayout, list[Gpu]] | None = None
+    best: tuple[BufferLayout, list[GpuText]] | None = None
     max_streams, most_moving = blocks, 0  # of all ranks, thread blocks that move data at once
     while max_streams and 4 * most_moving <= 3 * blocks * len(ends):
         streams, steps_of, layout = deal_into(max_streams)

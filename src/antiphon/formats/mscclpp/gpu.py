@@ -58,7 +58,7 @@ class Chaining:
 
 
 @dataclass
-class Gpu:
+class GpuText:
     """A rank. `channels[type]`: the peer of each channel of this type. `moving_streams`: those that move data, each in
     `group` thread blocks at once."""
 

@@ -19,35 +19,48 @@ import math
 from collections.abc import Iterable
 
 from antiphon.formats.mscclpp.shape import MOST_CHANNELS, MOST_OF_ONE
-from antiphon.lower.onesided.form import ADD, FOLD, PACK, PUT, SIGNAL, SPREAD, SYNC, UNPACK, WAIT, Move, Place, Step
+from antiphon.lower.onesided.form import (
+    ADD,
+    FOLD,
+    PACK,
+    PUT,
+    SIGNAL,
+    SPREAD,
+    SYNC,
+    UNPACK,
+    WAIT,
+    Move,
+    Place,
+    StreamStep,
+)
 from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
 
 MEET = -1  # a step of these files: the group meets at its barrier
 DATA = frozenset((PUT, PACK, FOLD, ADD, UNPACK, SWITCH_STEP, SPREAD))  # steps that move data
 
 
-def _find_peers(steps: list[Step]) -> list[int]:
+def _find_peers(steps: list[StreamStep]) -> list[int]:
     return sorted({peer for step in steps if step.kind in (SIGNAL, WAIT) for peer in step.peers})
 
 
-def can_be_divided(steps_of_rank: list[list[Step]]) -> bool:
+def can_be_divided(steps_of_rank: list[list[StreamStep]]) -> bool:
     """Return whether the blocks of a stream's group should share its signals: no rank puts, and some rank has more
     partners than a block has channels."""
     has_puts = any(step.moves for steps in steps_of_rank for step in steps)
     return not has_puts and max(len(_find_peers(steps)) for steps in steps_of_rank) > MOST_CHANNELS
 
 
-def divide_steps(steps: list[Step], member: int, group: int) -> list[Step]:
+def divide_steps(steps: list[StreamStep], member: int, group: int) -> list[StreamStep]:
     """Return the steps of one block (`member`) of a `group` of blocks: it signals and waits for its own partners alone.
 
     All blocks meet between a wait and the steps that need it, and between steps that move data and their signal."""
     peers = _find_peers(steps)
     share = -(-len(peers) // group)
-    member_peers, divided, previous_kind = {*peers[member * share : (member + 1) * share]}, list[Step](), SIGNAL
+    member_peers, divided, previous_kind = {*peers[member * share : (member + 1) * share]}, list[StreamStep](), SIGNAL
     for step in steps:
         if step.kind != SYNC:
             if previous_kind != step.kind and (previous_kind == WAIT or step.kind == SIGNAL):
-                divided.append(Step(MEET))
+                divided.append(StreamStep(MEET))
             previous_kind = step.kind
         if step.kind not in (SIGNAL, WAIT):
             divided.append(step)
@@ -56,7 +69,7 @@ def divide_steps(steps: list[Step], member: int, group: int) -> list[Step]:
     return divided
 
 
-def find_unit(streams: Iterable[list[Step]]) -> int:
+def find_unit(streams: Iterable[list[StreamStep]]) -> int:
     """Return the largest size, in chunks, that divides all operations of blocks, and where they begin."""
     numbers = [0]
     for steps in streams:
@@ -68,9 +81,9 @@ def find_unit(streams: Iterable[list[Step]]) -> int:
     return math.gcd(*numbers) or 1
 
 
-def cut_steps(steps: list[Step], unit: int) -> list[Step]:
+def cut_steps(steps: list[StreamStep], unit: int) -> list[StreamStep]:
     """Return the same steps, each on `unit` chunks at once."""
-    cut: list[Step] = []
+    cut: list[StreamStep] = []
     for step in steps:
         if step.kind in (PUT, PACK):
             moves = [_shift_move(move, at, unit) for move in step.moves for at in range(0, move.size, unit)]

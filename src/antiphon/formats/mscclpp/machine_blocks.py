@@ -67,7 +67,7 @@ class Threads:
 
 
 @dataclass(slots=True)
-class Item:
+class BlockItem:
     """An operation on data, or signals and waits of `threads`. It waits for the packets `flags` and writes `marks`."""
 
     instruction: Instruction
@@ -142,7 +142,7 @@ class BlockBuilder:
         self.machine, self.rank, self.name = machine, rank, name
         self.main = machine.block(rank, name)
         self.beside: list[int] = []  # blocks of the machine for threads and data that `main` does not order
-        self.open: list[Item] = []  # items since the last sync
+        self.open: list[BlockItem] = []  # items since the last sync
         self.unsynced: list[Spot] = []  # the next sync must wait for these
 
     def sync(self, number: int, verb: str, *, always: bool = False) -> None:
@@ -208,7 +208,7 @@ def record_packets(machine: Machine, spot: Spot, flags: Sequence[Cells], marks: 
 class _SeparateThreads:
     """Adds the operations between two syncs, with a block of the machine for each thread and each operation on data."""
 
-    def __init__(self, builder: BlockBuilder, items: list[Item]) -> None:
+    def __init__(self, builder: BlockBuilder, items: list[BlockItem]) -> None:
         self.builder, self.machine, self.items = builder, builder.machine, items
         self.fence = self.machine.last(builder.main)
         self.machine.fences.update(self.fence)
@@ -229,7 +229,7 @@ class _SeparateThreads:
         # thread 0 is the main block itself
         self.builder.unsynced += [spot for thread, spot in self.last_spot.items() if thread]
 
-    def _add_data(self, item: Item) -> None:
+    def _add_data(self, item: BlockItem) -> None:
         """Add an operation on data; each thread does a part when it comes to it.
 
         The first thread may do so before any thread has waited; the last comes after all earlier waits.
@@ -251,7 +251,7 @@ class _SeparateThreads:
         self.flags += item.flags
         self.last_data = [spot]
 
-    def _add_task(self, item: Item, thread: int, task: ThreadTask) -> None:
+    def _add_task(self, item: BlockItem, thread: int, task: ThreadTask) -> None:
         if thread not in self.block:
             self.block[thread] = self._new_block()
         block = self.block[thread]
@@ -267,7 +267,7 @@ class _SeparateThreads:
         return self.builder.extra_block(self.used - 1)
 
 
-def _is_in_line(items: list[Item]) -> bool:
+def _is_in_line(items: list[BlockItem]) -> bool:
     """Return whether the operations can follow each other in one block: no thread can break an order that matters."""
     # one pass: operations on data since the last sync; whether any thread has waited; whether several threads have
     data: list[Instruction] = []

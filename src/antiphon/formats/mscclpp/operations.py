@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.machine_blocks import Item, Machine, Threads, ThreadTask
+from antiphon.formats.mscclpp.machine_blocks import BlockItem, Machine, Threads, ThreadTask
 from antiphon.formats.mscclpp.shape import KINDS, MEMORY, PORT, Buffer, Inner
 from antiphon.formats.mscclpp.wiring import Names, Wiring
 from antiphon.lower.machine.code import Instruction
@@ -60,7 +60,7 @@ class Reader:
             self._read_switch_store: "gstore",
             self._read_switch_packets: "gstorepkt",
         }
-        self.readers: dict[str, Callable[[Inner], Sequence[Item | None]]] = {
+        self.readers: dict[str, Callable[[Inner], Sequence[BlockItem | None]]] = {
             name: reader for reader, group in names_of.items() for name in group.split()
         }
 
@@ -68,7 +68,7 @@ class Reader:
         """Return the current operation, for errors."""
         return f"{self.names.where}, step {self.number} ({self.name[:24]})"
 
-    def items(self, number: int, operation: Inner, window: Window, within: str = "") -> Sequence[Item | None]:
+    def items(self, number: int, operation: Inner, window: Window, within: str = "") -> Sequence[BlockItem | None]:
         """Return the items of an operation (None: all threads meet), which is part of an operation `within`, if any."""
         self.number, self.window, self.name = number, window, within or operation.name
         self.verb = f"{operation.name} in pipeline" if window.cells else operation.name
@@ -88,13 +88,13 @@ class Reader:
             raise Invalid(f"{self}: does nothing on channels of type {quote(operation.channel_type)}; memory or port")
         return operation.channel_type
 
-    def _read_signal(self, operation: Inner) -> list[Item]:
+    def _read_signal(self, operation: Inner) -> list[BlockItem]:
         kind, name = self._channel_type(operation), operation.name
         if not operation.channel_ids:
             return []
         if kind == PORT:
             threads = Threads([self._port_task(at, is_wait=name.endswith("wait")) for at in operation.channel_ids])
-            return [Item(self._bare_instruction(), threads)]
+            return [BlockItem(self._bare_instruction(), threads)]
         key = name, tuple(operation.channel_ids)
         cached_threads = self.threads_of.get(key)
         if cached_threads is None:
@@ -102,7 +102,9 @@ class Reader:
                 self._memory_tasks(operation.channel_ids, is_wait=name.endswith("wait"))
             )
         return (
-            [Item(self._bare_instruction(loose=name.startswith("rlx")), cached_threads)] if cached_threads.tasks else []
+            [BlockItem(self._bare_instruction(loose=name.startswith("rlx")), cached_threads)]
+            if cached_threads.tasks
+            else []
         )
 
     def _memory_tasks(self, ids: list[int], *, is_wait: bool) -> list[ThreadTask]:
@@ -123,11 +125,11 @@ class Reader:
         release = (semaphore,) if semaphore >= 0 else ()
         return ThreadTask(port=self._proxy_of(channel), later=replace(self._bare_instruction(), release=release))
 
-    def _read_semaphores(self, operation: Inner) -> list[Item]:
+    def _read_semaphores(self, operation: Inner) -> list[BlockItem]:
         numbers = [self.wiring.local[self.rank][number] for number in operation.semaphore_ids or ()]
         is_wait = operation.name == "sem_acquire"
         tasks = [ThreadTask(acquire=(s,)) if is_wait else ThreadTask(release=(s,)) for s in numbers]
-        return [Item(self._bare_instruction(), Threads(tasks))] if tasks else []
+        return [BlockItem(self._bare_instruction(), Threads(tasks))] if tasks else []
 
     def _proxy_of(self, channel: int) -> int:
         """Return the block of the machine for the proxy of a port channel; add it if necessary."""
@@ -135,13 +137,13 @@ class Reader:
             self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", detached=True)
         return self.ports[channel]
 
-    def _read_flush(self, operation: Inner) -> list[Item]:
+    def _read_flush(self, operation: Inner) -> list[BlockItem]:
         count = len(operation.dst_buff or ())
         if count > len(operation.channel_ids or ()):
             raise Invalid(f"{self}: flushes {count} channels, one for each destination, and names fewer")
         channels = [self.names.channel(self, PORT, at) for at in (operation.channel_ids or ())[:count]]
         tasks = [ThreadTask(port=self._proxy_of(channel), flush=True) for channel in channels]
-        return [Item(self._bare_instruction(), Threads(tasks))] if tasks else []
+        return [BlockItem(self._bare_instruction(), Threads(tasks))] if tasks else []
 
     # ---- places ----
 
@@ -206,7 +208,7 @@ class Reader:
     def _make_data(
         self, count: int, read: Sequence[int], write: Sequence[int], flags: Sequence[int] = (),
         marks: Sequence[int] = (),
-    ) -> list[Item]:  # fmt: skip
+    ) -> list[BlockItem]:  # fmt: skip
         """Return the item that reads and writes `count` cells from these first cells on; none if `count` is 0."""
         if not count:
             return []
@@ -214,7 +216,7 @@ class Reader:
         # Calls alternate between the halves of a double scratch buffer, so packets may arrive before a rank has begun.
         instruction.ahead = bool(marks) and self.wiring.file.use_double_scratch_buffer
         return [
-            Item(
+            BlockItem(
                 instruction,
                 threads=None,
                 flags=[(cell, count) for cell in flags],
@@ -224,7 +226,7 @@ class Reader:
 
     # ---- data ----
 
-    def _read_put(self, operation: Inner) -> list[Item]:
+    def _read_put(self, operation: Inner) -> list[BlockItem]:
         if operation.channel_type == PORT:
             return self._read_port_put(operation)
         if operation.channel_type != MEMORY:
@@ -238,7 +240,7 @@ class Reader:
             items += self._make_data(count, (read,), (self._remote_cell(target, target.size, skip),))
         return items
 
-    def _read_port_put(self, operation: Inner) -> list[Item]:
+    def _read_port_put(self, operation: Inner) -> list[BlockItem]:
         targets = self._target_buffers(operation)
         sources, ids = self._source_buffers(operation, len(targets)), operation.channel_ids or []
         if len(ids) < len(targets):
@@ -253,7 +255,7 @@ class Reader:
                 (self._remote_cell(target, target.size, skip, PORT),), release=tuple(s for s in release if s >= 0),
             )  # fmt: skip
             tasks.append(ThreadTask(port=self._proxy_of(channel), later=later, flush=operation.name == "pwsf"))
-        return [Item(self._bare_instruction(), Threads(tasks))]
+        return [BlockItem(self._bare_instruction(), Threads(tasks))]
 
     def _port_to(self, target: Buffer, channel_id: int) -> int:
         """Return the channel of a port that leads to the rank of a destination."""
@@ -263,7 +265,7 @@ class Reader:
             raise Invalid(f"{self}: its channel leads to rank {peer}, its destination is another's")
         return channel
 
-    def _read_get(self, operation: Inner) -> list[Item]:
+    def _read_get(self, operation: Inner) -> list[BlockItem]:
         sources = self._source_buffers(operation)
         targets, items = self._target_buffers(operation, len(sources)), []
         for source, target in zip(sources, targets, strict=False):
@@ -278,11 +280,11 @@ class Reader:
             )
         return items
 
-    def _read_copy(self, operation: Inner) -> list[Item]:
+    def _read_copy(self, operation: Inner) -> list[BlockItem]:
         source, target, size, skip, count = self._first_ends(operation)
         return self._make_data(count, [self._local_cell(source, size, skip)], [self._local_cell(target, size, skip)])
 
-    def _read_reduce(self, operation: Inner) -> list[Item]:
+    def _read_reduce(self, operation: Inner) -> list[BlockItem]:
         """Translate reductions: rre, rres read all but the first source from other ranks; res, rres write so."""
         sources, targets = self._source_buffers(operation), self._target_buffers(operation)
         size = sources[0].size
@@ -309,10 +311,10 @@ class Reader:
         if self.window.cells:
             raise Unsupported(f"{self}: packets know nothing of pipelines")
 
-    def _read_put_packets(self, operation: Inner) -> list[Item]:
+    def _read_put_packets(self, operation: Inner) -> list[BlockItem]:
         self._refuse_pipelined(operation)
         targets = self._target_buffers(operation)
-        sources, items = self._source_buffers(operation, len(targets)), list[Item]()
+        sources, items = self._source_buffers(operation, len(targets)), list[BlockItem]()
         if operation.channel_type == PORT:
             return self._port_packets(operation, sources[: len(targets)])
         for source, target in zip(sources, targets, strict=False):
@@ -322,7 +324,7 @@ class Reader:
             items += self._make_data(count, (read,), (mark,), marks=(mark,))
         return items
 
-    def _port_packets(self, operation: Inner, sources: Sequence[Buffer]) -> list[Item]:
+    def _port_packets(self, operation: Inner, sources: Sequence[Buffer]) -> list[BlockItem]:
         """Translate packets that ports send from scratch: thread i sends those of source i."""
         targets, ids, tasks = operation.dst_buff or [], operation.channel_ids or [], []
         if len(ids) < len(targets):
@@ -334,9 +336,9 @@ class Reader:
             later = Instruction(self.number, self.verb, count, (self._packet_cell(source, source.size, skip),), (mark,))
             later.ahead = self.wiring.file.use_double_scratch_buffer
             tasks.append(ThreadTask(port=self._proxy_of(channel), later=later, marks=((mark, count),)))
-        return [Item(self._bare_instruction(), Threads(tasks))]
+        return [BlockItem(self._bare_instruction(), Threads(tasks))]
 
-    def _read_pass_packets(self, operation: Inner) -> Sequence[Item | None]:
+    def _read_pass_packets(self, operation: Inner) -> Sequence[BlockItem | None]:
         self._refuse_pipelined(operation)
         source, _, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
@@ -346,19 +348,19 @@ class Reader:
         marks = [self._packet_cell(place, size, skip, far=MEMORY) for place in self._target_buffers(operation)]
         return self._make_data(count, [flag], marks, flags=[flag], marks=marks)
 
-    def _read_unpack(self, operation: Inner) -> list[Item]:
+    def _read_unpack(self, operation: Inner) -> list[BlockItem]:
         self._refuse_pipelined(operation)
         source, target, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)
         return self._make_data(count, (flag,), (self._local_cell(target, size, skip),), flags=(flag,))
 
-    def _read_pack(self, operation: Inner) -> list[Item]:
+    def _read_pack(self, operation: Inner) -> list[BlockItem]:
         self._refuse_pipelined(operation)
         source, target, size, skip, count = self._first_ends(operation)
         mark = self._packet_cell(target, size, skip)
         return self._make_data(count, [self._local_cell(source, size, skip)], [mark], marks=[mark])
 
-    def _read_reduce_packets(self, operation: Inner) -> list[Item]:
+    def _read_reduce_packets(self, operation: Inner) -> list[BlockItem]:
         """Translate reductions of packets. The first source and the first destination are data, the others packets.
 
         With a "c" in the name ("copy") the second destination is on this rank; with an "s" ("send") all destinations
@@ -389,15 +391,15 @@ class Reader:
         skip = self._scratch_offset(kind, skip)
         return [self.wiring.cells(self, self.rank, rank, kind, place.index, size) + skip for rank in ranks]
 
-    def _read_switch_reduce(self, operation: Inner) -> list[Item]:
+    def _read_switch_reduce(self, operation: Inner) -> list[BlockItem]:
         source, target, size, skip, count = self._first_ends(operation)
         return self._make_data(count, self._group_cells(source, size, skip), self._group_cells(target, size, skip))
 
-    def _read_switch_store(self, operation: Inner) -> list[Item]:
+    def _read_switch_store(self, operation: Inner) -> list[BlockItem]:
         source, target, size, skip, count = self._first_ends(operation)
         return self._make_data(count, [self._local_cell(source, size, skip)], self._group_cells(target, size, skip))
 
-    def _read_switch_packets(self, operation: Inner) -> list[Item]:
+    def _read_switch_packets(self, operation: Inner) -> list[BlockItem]:
         self._refuse_pipelined(operation)
         source, target, size, skip, count = self._first_ends(operation)
         flag = self._packet_cell(source, size, skip)

@@ -42,11 +42,11 @@ from antiphon.formats.mscclpp.blocks import (
     gpu_of,
     name_buffers,
 )
-from antiphon.formats.mscclpp.gpu import Gpu
+from antiphon.formats.mscclpp.gpu import GpuText
 from antiphon.formats.mscclpp.groups import cut_steps, find_unit
 from antiphon.formats.mscclpp.shape import MOST_BLOCKS
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
-from antiphon.lower.onesided.form import FOLD, PUT, SYNC, Move, Place, Step
+from antiphon.lower.onesided.form import FOLD, PUT, SYNC, Move, Place, StreamStep
 from antiphon.lower.onesided.steps import OneSided
 from antiphon.lower.without_gc import without_gc
 
@@ -64,7 +64,7 @@ class Staged:
     """
 
     layout: BufferLayout
-    gpus: list[Gpu]
+    gpus: list[GpuText]
     unit: int
 
 
@@ -118,7 +118,7 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
     raise Unsupported(f"{BACK_END}: cannot stage data through scratch: {reason}")
 
 
-def _split_folds(steps: list[Step]) -> Iterator[Step]:
+def _split_folds(steps: list[StreamStep]) -> Iterator[StreamStep]:
     """Yield the same steps, divided: each sum has at most one operand in scratch, the first, and results are put by
     a separate step."""
     for step in steps:
@@ -131,11 +131,11 @@ def _split_folds(steps: list[Step]) -> Iterator[Step]:
         operands = [place for place in step.operands if place[0] != SCRATCH]
         yield step._replace(operands=(*staged[:1], *operands), moves=())
         for place in staged[1:]:
-            yield Step(SYNC)
+            yield StreamStep(SYNC)
             yield step._replace(operands=(place, step.into), moves=())
         if step.moves:
-            yield Step(SYNC)
-            yield Step(PUT, moves=step.moves)
+            yield StreamStep(SYNC)
+            yield StreamStep(PUT, moves=step.moves)
 
 
 class _Copies:
@@ -144,7 +144,7 @@ class _Copies:
     def __init__(self, ends: Ends, end: int) -> None:
         self.ends, self.end = ends, end
 
-    def stage_puts(self, steps: Iterator[Step]) -> Iterator[Step]:
+    def stage_puts(self, steps: Iterator[StreamStep]) -> Iterator[StreamStep]:
         """Yield the same steps; what ports send is copied to scratch first."""
         for step in steps:
             moves = step.moves if step.kind == PUT else ()
@@ -153,12 +153,14 @@ class _Copies:
             for source, size in dict.fromkeys((move.source, move.size) for move in far):
                 copied[source, size] = place = (SCRATCH, self.end)
                 self.end += size
-                yield Step(FOLD, into=place, operands=(source,), size=size)
+                yield StreamStep(FOLD, into=place, operands=(source,), size=size)
             staged = [m._replace(source=copied[m.source, m.size]) if m in far else m for m in moves]
             yield step._replace(moves=tuple(staged)) if far else step
 
 
-def _loop(ends: Ends, streams: list[list[Step]], chunks_per_step: list[int], splits: int, begin: int, unit: int) -> Gpu:
+def _loop(
+    ends: Ends, streams: list[list[StreamStep]], chunks_per_step: list[int], splits: int, begin: int, unit: int
+) -> GpuText:
     """Return the blocks of a rank: `splits` for each stream, each a loop over its chunks. `begin`: the first slot."""
     shifted = [
         [_take_part(step, chunks, splits, split, begin) for step in steps]
@@ -176,7 +178,7 @@ def _loop(ends: Ends, streams: list[list[Step]], chunks_per_step: list[int], spl
     return gpu
 
 
-def _take_part(step: Step, chunks: int, splits: int, split: int, begin: int) -> Step:
+def _take_part(step: StreamStep, chunks: int, splits: int, split: int, begin: int) -> StreamStep:
     """Return a step on `chunks` chunks as a step on split number `split` of them, of `splits`."""
 
     def shift(place: Place) -> Place:

@@ -25,7 +25,7 @@ from antiphon.formats.mscclpp.shape import (
     Gpu,
     ThreadBlock,
 )
-from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Places
+from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, CellPlaces
 
 MOST_WIDTH = 2**10  # cells of a chunk
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
@@ -83,14 +83,14 @@ class Wiring:
 
     # ---- cells ----
 
-    def _make_places(self, grain: int, nbytes: int) -> Places:
+    def _make_places(self, grain: int, nbytes: int) -> CellPlaces:
         file, copies = self.file, 2 if self.packets else 1
         # packets are modelled in cells of their own, behind those of plain data
         scratch_cells = [gpu.scratch_chunks * self.scratch * copies for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
         if sum(scratch_cells) + declared > max(MOST_CELLS, nbytes):
             raise Invalid(f"{sum(scratch_cells) + declared} chunks, but only {nbytes} bytes of operations on them")
-        places = Places.of(self.collective, file.inplace, grain * self.width, scratch_cells)
+        places = CellPlaces.of(self.collective, file.inplace, grain * self.width, scratch_cells)
         if file.inplace:  # a rank without input, or without output, passes the other buffer twice
             for side, other in ((INPUT, OUTPUT), (OUTPUT, INPUT)):
                 lacking = places.size[:, side] == 0

@@ -31,7 +31,7 @@ from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import BACK_END, MIN_SHARE, MOST_CHUNKS, Far, gpus_by_packets, gpus_of
-from antiphon.formats.mscclpp.gpu import BlockText, Gpu
+from antiphon.formats.mscclpp.gpu import BlockText, GpuText
 from antiphon.formats.mscclpp.registration import PlanRow, registration_text
 from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, MOST_SMALLEST, SWITCH
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
@@ -150,7 +150,7 @@ class _Variant(NamedTuple):
 
     in_place: bool
     head: _Head
-    gpus: list[Gpu]
+    gpus: list[GpuText]
 
 
 @dataclass
@@ -379,7 +379,7 @@ def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, 
 
 def _by_packets(
     schedule: Schedule, in_place: bool, blocks: int, far: Far
-) -> tuple[Program, BufferLayout, list[Gpu]] | None:
+) -> tuple[Program, BufferLayout, list[GpuText]] | None:
     """Return the plan that uses packets, in scratch without reuse; None if the schedule cannot use packets."""
     if schedule.joint is not None:
         return None
@@ -435,7 +435,7 @@ class _Head:
         return self.sizes.largest * self.alignment // self.sizes.multiple
 
     @without_gc()
-    def text(self, gpus: list[Gpu]) -> bytes:
+    def text(self, gpus: list[GpuText]) -> bytes:
         """Return the whole text of the plan.
 
         The name has a checksum of the text after it: the executor tells plans apart by their names alone. Plans that
@@ -481,7 +481,7 @@ class _Head:
         start = max(start, self.slot * max(counts))
         return _Sizes(start, largest if stop is None else min(largest, stop - 1), multiple)
 
-    def _gpu_text(self, rank: int, gpu: Gpu, chunks: tuple[int, int]) -> str:
+    def _gpu_text(self, rank: int, gpu: GpuText, chunks: tuple[int, int]) -> str:
         channels = ",".join(
             f'{{"channel_type":"{kind}","connected_to":{_json_list(peers)}}}'
             for kind, peers in gpu.channels.items()

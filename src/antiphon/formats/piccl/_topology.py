@@ -39,7 +39,7 @@ _MIN_G = Fraction(1, 10**15)  # seconds per byte; replaces G = 0, as a link need
 
 
 @dataclass(eq=False)
-class Group:
+class FileGroup:
     """A group of the file."""
 
     level: int  # 0: a host
@@ -48,7 +48,7 @@ class Group:
     ports: int | None  # network ports of a host, all its cards together; None if not stated
     line: int  # of the file, for messages
     nodes: array[int] = field(default_factory=lambda: array("q"))  # ranks directly in it
-    groups: list[Group] = field(default_factory=list)  # groups directly in it
+    groups: list[FileGroup] = field(default_factory=list)  # groups directly in it
 
     def hosts(self) -> int:
         """Return the number of groups of level 0 in it."""
@@ -91,9 +91,9 @@ class _Reader:
     def __init__(self) -> None:
         self.depth = self.nodes = self.levels = 0
         self.head: Attributes = {}
-        self.groups: list[Group] = []
-        self.top_groups: list[Group] = []
-        self.open_groups: list[Group] = []
+        self.groups: list[FileGroup] = []
+        self.top_groups: list[FileGroup] = []
+        self.open_groups: list[FileGroup] = []
         self.open_node: int | None = None  # line of the <node> that is not yet closed
         self.ids, self.lines = array("q"), array("q")  # of nodes: their numbers, and the lines they stand in
         self.group_lines: dict[tuple[int, int], int] = {}  # level and id of a group: its line
@@ -147,7 +147,7 @@ class _Reader:
         ports = read_integer(attributes, "ports", where) if level == 0 and "ports" in attributes else None
         if ports is not None and not 1 <= ports <= MAX_RADIX:
             raise Invalid(f"{where}: ports is {ports}; expected 1 to {MAX_RADIX}")
-        group = Group(level, number, file, ports, line)
+        group = FileGroup(level, number, file, ports, line)
         (self.open_groups[-1].groups if self.open_groups else self.top_groups).append(group)
         self.groups.append(group)
         self.open_groups.append(group)
@@ -195,7 +195,7 @@ class _Reader:
             )
 
 
-def _read_all_figures(path: Path, groups: Sequence[Group]) -> dict[str, Level]:
+def _read_all_figures(path: Path, groups: Sequence[FileGroup]) -> dict[str, Level]:
     """Return the LogGP parameters of every parameter file, by its name in the topology; each file is read once."""
     figures: dict[str, Level] = {}
     for group in groups:
@@ -274,7 +274,7 @@ def _build_machine(
     kinds: dict[tuple[int, int, str, str], int] = {}
     types: list[LinkType] = []
 
-    def add_link(inner: int, outer: Group, group: Group | None) -> None:
+    def add_link(inner: int, outer: FileGroup, group: FileGroup | None) -> None:
         """Link node `inner` (a rank, or the switch of `group`) to the switch of the group around it, both ways."""
         loggp_level = figures[outer.file]
         ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1

@@ -47,7 +47,7 @@ BRIDGE, SWITCH, GPU, NIC = "bridge", "switch", "gpu", "nic"
 
 
 @dataclass
-class Device:
+class PcieDevice:
     """A device of the PCIe tree."""
 
     kind: str  # BRIDGE, SWITCH, GPU or NIC
@@ -63,7 +63,7 @@ class Box:
 
     name: str
     model: str = ""  # product name of its GPUs; "" if unknown
-    devices: list[Device] = field(default_factory=list)  # of the PCIe tree; others refer to them by index
+    devices: list[PcieDevice] = field(default_factory=list)  # of the PCIe tree; others refer to them by index
     gpus: list[int] = field(default_factory=list)  # rank -> its device
     # (rank, rank) -> NVLinks or xGMI links together
     bonds: dict[tuple[int, int], Fraction] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Box:
     addresses: dict[int, str] = field(default_factory=dict)  # rank -> its PCI address, if known
     notes: list[str] = field(default_factory=list)  # assumptions and omissions, for the user
 
-    def add(self, device: Device) -> int:
+    def add(self, device: PcieDevice) -> int:
         if len(self.devices) >= MAX_DEVICES:
             raise Invalid(f"has more than {MAX_DEVICES} devices; a box has some hundred at most")
         device.depth = self.devices[device.parent].depth + 1 if device.parent >= 0 else 0

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from antiphon.errors import AntiphonError, Invalid, Missing, unknown
 from antiphon.formats.probe import nvidia
-from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, build_box
+from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, PcieDevice, build_box
 from antiphon.formats.probe.cores import Core, model_cores
 from antiphon.formats.probe.probed import Probed, ranks_named
 from antiphon.formats.probe.slurm import expand_hosts
@@ -187,13 +187,13 @@ class _LinuxDevices:
         chain = [name for name in real.parts if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", name)]
         numa = read_text(path / "numa_node") or "-1"
         if numa not in self.bridges:
-            self.bridges[numa] = self.box.add(Device(BRIDGE, name=f"numa {numa}"))
+            self.bridges[numa] = self.box.add(PcieDevice(BRIDGE, name=f"numa {numa}"))
         device = self.bridges[numa]
         for number, address in enumerate(chain or [path.name]):
             is_last = number == len(chain) - 1 or not chain
             folder = real if is_last else Path(*real.parts[: real.parts.index(address) + 1])
             if address not in self.devices:
-                self.devices[address] = self.box.add(Device(SWITCH, device, _slot_speed(folder), address))
+                self.devices[address] = self.box.add(PcieDevice(SWITCH, device, _slot_speed(folder), address))
             device = self.devices[address]
         self.box.devices[device].kind = kind
         return device
@@ -215,7 +215,7 @@ class _LinuxDevices:
                 speed = speed_of(path)
                 if speed is None:
                     self.notes.append(f"network card {name}: its speed is unknown (no link?)")
-                self.box.nic_speeds[self.box.add(Device(NIC, device, speed=None, name=name))] = speed
+                self.box.nic_speeds[self.box.add(PcieDevice(NIC, device, speed=None, name=name))] = speed
             used |= {self.box.devices[device].parent for device in self.box.nic_speeds}
         if not self.box.nic_speeds:
             self.notes.append("no network card on PCIe")

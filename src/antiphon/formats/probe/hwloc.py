@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from antiphon.errors import Invalid
-from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, build_box
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, PcieDevice, build_box
 from antiphon.formats.probe.cores import MAX_CORES, Core, model_cores
 from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import GpuType, device_name, gpu_type_by_name, nearest_pcie_speed
@@ -197,13 +197,13 @@ class _Reader:
         parent = next((outer.device for outer in reversed(self.open_elements) if outer.device >= 0), -1)
         if kind == "Bridge" and attributes.get("bridge_type", "0-1").startswith("0"):
             if element.memories not in self.bridges:
-                self.bridges[element.memories] = self.box.add(Device(BRIDGE, name=element.memories[:20]))
+                self.bridges[element.memories] = self.box.add(PcieDevice(BRIDGE, name=element.memories[:20]))
             element.device = self.bridges[element.memories]
             return
         if parent < 0:
             parent = self.bridges.setdefault(element.memories, -1)
             if parent < 0:
-                parent = self.bridges[element.memories] = self.box.add(Device(BRIDGE, name=element.memories[:20]))
+                parent = self.bridges[element.memories] = self.box.add(PcieDevice(BRIDGE, name=element.memories[:20]))
         speed_text = attributes.get("pci_link_speed", "")
         speed = (
             nearest_pcie_speed(float(speed_text) * GB)
@@ -211,7 +211,7 @@ class _Reader:
             else None
         )
         # SWITCH until `_make_box` sets the kind of GPUs and cards, when all their names are known.
-        element.device = self.box.add(Device(SWITCH, parent, speed, attributes.get("pci_busid", "")[:20]))
+        element.device = self.box.add(PcieDevice(SWITCH, parent, speed, attributes.get("pci_busid", "")[:20]))
         if kind == "PCIDev":
             identity = re.match(
                 r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", attributes.get("pci_type", "").lower()
@@ -273,7 +273,7 @@ def _make_box(reader: _Reader, gpus: list[_PciDevice], name: str) -> Box:
             box.devices[pci_device.device].kind = NIC
             label = next((word for word in pci_device.names if _CARD.match(word)), box.devices[pci_device.device].name)
             port = box.add(
-                Device(NIC, pci_device.device, speed=None, name=label)
+                PcieDevice(NIC, pci_device.device, speed=None, name=label)
             )  # the card's network port, below the card
             box.nic_speeds[port] = None  # the file has no bandwidth of networks
     for matrix, (keys, values) in reader.matrices.items():

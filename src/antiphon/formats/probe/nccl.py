@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, Device, build_box
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, PcieDevice, build_box
 from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import (
     GpuType,
@@ -101,11 +101,11 @@ class _Reader:
     def _begin_element(self, name: str, attributes: Attributes, line: int) -> int:
         if name == "cpu":
             self.hosts.add(attributes.get("host_hash", "")[:40])
-            return self.box.add(Device(BRIDGE, name=f"numa {attributes.get('numaid', '?')[:8]}"))
+            return self.box.add(PcieDevice(BRIDGE, name=f"numa {attributes.get('numaid', '?')[:8]}"))
         if name == "pci":
             speed = pcie_speed(attributes.get("link_speed", ""), attributes.get("link_width", ""))
             bus = attributes.get("busid", "")[:40].lower()
-            device = self.box.add(Device(SWITCH, self._innermost_device(), speed, bus))
+            device = self.box.add(PcieDevice(SWITCH, self._innermost_device(), speed, bus))
             self.pci_elements.append((device, bus, attributes.get("class", "")[:10]))
             self.boards[device] = device_name(attributes.get("vendor", ""), attributes.get("device", ""))
             return device
@@ -126,7 +126,7 @@ class _Reader:
     def _add_gpu(self, attributes: Attributes) -> None:
         device = self._innermost_device()
         if device < 0:
-            device = self.box.add(Device(GPU))
+            device = self.box.add(PcieDevice(GPU))
         self.box.devices[device].kind = GPU
         if len(self.gpus) >= MAX_GPUS:
             raise Invalid(f"has more than {MAX_GPUS} GPUs")
@@ -146,7 +146,7 @@ class _Reader:
         speed = Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and 0 < len(mbit) < 10 and int(mbit) else None
         if speed and speed > _FASTEST:
             speed /= 1000  # Slingshot's plugin writes kbit/s
-        self.box.nic_speeds[self.box.add(Device(NIC, parent_index, speed=None, name=name))] = speed
+        self.box.nic_speeds[self.box.add(PcieDevice(NIC, parent_index, speed=None, name=name))] = speed
 
     # ---- graphs ----
 

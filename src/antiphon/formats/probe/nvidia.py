@@ -22,7 +22,7 @@ from antiphon.formats.probe.box import (
     NIC,
     SWITCH,
     Box,
-    Device,
+    PcieDevice,
     build_box,
     find_group,
     join_groups,
@@ -291,11 +291,11 @@ def _add_tree(box: Box, output: _SmiOutput, gpus: list[str]) -> None:
         for level, kind in ((_SOCKET, BRIDGE), (_SWITCHES, SWITCH), (_ONE_SWITCH, SWITCH)):
             first = find_group(groups[level], index_of[peer])
             if shows_paths and (level, first) not in device_of:
-                device_of[level, first] = box.add(Device(kind, parent))
+                device_of[level, first] = box.add(PcieDevice(kind, parent))
             parent = device_of.get((level, first), -1)
         kind = GPU if peer.startswith("GPU") else NIC
         name = output.aliases.get(peer, peer)
-        device = box.add(Device(kind, parent, output.pcie_speeds.get(peer), name))
+        device = box.add(PcieDevice(kind, parent, output.pcie_speeds.get(peer), name))
         if kind == GPU:
             box.gpus.append(device)
         else:

@@ -20,7 +20,7 @@ import msgspec
 from antiphon.core.files import read_bytes
 from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid
-from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, build_box, pcie_generation
+from antiphon.formats.probe.box import BRIDGE, GPU, Box, PcieDevice, build_box, pcie_generation
 from antiphon.formats.probe.lines import read_lines, read_sample
 from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import (
@@ -205,8 +205,8 @@ def _make_box(output: _SmiOutput, name: str, pcie_gen: object) -> Box:
     for gpu in gpus:
         numa = output.numa.get(gpu, "0")
         if numa not in bridge_of_numa:
-            bridge_of_numa[numa] = box.add(Device(BRIDGE, name=f"numa {numa[:8]}"))
-        box.gpus.append(box.add(Device(GPU, bridge_of_numa[numa], name=gpu)))
+            bridge_of_numa[numa] = box.add(PcieDevice(BRIDGE, name=f"numa {numa[:8]}"))
+        box.gpus.append(box.add(PcieDevice(GPU, bridge_of_numa[numa], name=gpu)))
     if not output.numa and len(gpus) > 1:
         box.notes.append("no NUMA nodes are listed: all GPUs are assumed to be on one")
     _add_bonds(box, output, gpus, direct, gpu_type)

@@ -21,7 +21,7 @@ Hops = list[tuple[int, int]]  # (sender, receiver)
 
 
 @dataclass(frozen=True)
-class Order:
+class CircleOrder:
     """The ranks of a ring or chain in order.
 
     `form`: RING, which is written from rank 0, or CHAIN, which is written from the end where reductions arrive.
@@ -34,7 +34,7 @@ class Order:
     rows: tuple[int, ...]
 
 
-def find_orders(schedule: Schedule) -> list[Order]:
+def find_orders(schedule: Schedule) -> list[CircleOrder]:
     """Return the rings and chains, with the share of the data that follows each. O(rows log rows).
 
     In a ring a chunk may begin at any rank; an allreduce reduces and then copies it in the same direction. In a chain
@@ -44,7 +44,7 @@ def find_orders(schedule: Schedule) -> list[Order]:
     >>> from antiphon.core.example import of_rows
     >>> chain = [(0, 0, 2, 1, 1), (1, 0, 1, 0, 1), (2, 0, 0, 1, 0), (3, 0, 1, 2, 0)]
     >>> find_orders(of_rows("allreduce", 3, chain))
-    [Order(form='chain', ranks=(0, 1, 2), share=Fraction(1, 1), rows=(0, 1, 2, 3))]
+    [CircleOrder(form='chain', ranks=(0, 1, 2), share=Fraction(1, 1), rows=(0, 1, 2, 3))]
     """
     by_order: dict[tuple[str, tuple[int, ...]], tuple[Fraction, list[int]]] = {}
     weights, total = schedule.chunks.weights(schedule.collective)
@@ -58,7 +58,7 @@ def find_orders(schedule: Schedule) -> list[Order]:
             raise Unsupported(f"chunk {chunk} goes along no ring and no chain of all ranks")
         share, rows_before = by_order.get(key, (Fraction(0), []))
         by_order[key] = share + Fraction(int(weights[chunk]), int(total)), [*rows_before, *rows.tolist()]
-    return [Order(form, ranks, share, tuple(rows)) for (form, ranks), (share, rows) in sorted(by_order.items())]
+    return [CircleOrder(form, ranks, share, tuple(rows)) for (form, ranks), (share, rows) in sorted(by_order.items())]
 
 
 def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...]] | None:

@@ -24,7 +24,7 @@ RULE_FORMATS = {
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class MeasuredAlgorithm:
     """An algorithm of the library, with the parameters that it was measured with."""
 
     name: str
@@ -58,12 +58,12 @@ def library_claim(entry: Entry) -> Mapping[str, Any] | None:
     return checked
 
 
-def algorithm_of(entry: Entry) -> Algorithm | None:
+def algorithm_of(entry: Entry) -> MeasuredAlgorithm | None:
     """Return the library's best algorithm for the range, or None if its own choice is best."""
     claim = library_claim(entry)
     if claim is None or claim["algorithm"] == DEFAULT:
         return None
-    return Algorithm(claim["algorithm"], tuple(sorted(claim.get("parameters", {}).items())))
+    return MeasuredAlgorithm(claim["algorithm"], tuple(sorted(claim.get("parameters", {}).items())))
 
 
 def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
     return library_claims[0]
 
 
-def required_parameter(algorithm: Algorithm, key: str) -> int:
+def required_parameter(algorithm: MeasuredAlgorithm, key: str) -> int:
     """Return a parameter; raise Invalid if the algorithm lacks it."""
     for name, value in algorithm.parameters:
         if name == key:

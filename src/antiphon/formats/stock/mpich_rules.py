@@ -15,7 +15,7 @@ from typing import NamedTuple
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import MAX_PARAMETER, NO_RULE_REASON, Algorithm, algorithm_of, library_of
+from antiphon.formats.stock.measured import MAX_PARAMETER, NO_RULE_REASON, MeasuredAlgorithm, algorithm_of, library_of
 from antiphon.formats.stock.mpich_trees import (
     CH4,
     MPIR,
@@ -31,7 +31,7 @@ from antiphon.formats.stock.ranges import Range, merge_ranges, notes_of, refuse_
 FILES = {MPIR: "mpich-mpir.json", CH4: "mpich-ch4.json"}
 
 
-class Collective(NamedTuple):
+class MpichCollective(NamedTuple):
     """A collective as MPICH's selection files name it."""
 
     name: str
@@ -40,12 +40,12 @@ class Collective(NamedTuple):
 
 
 COLLECTIVES = {
-    "allgather": Collective("allgather", "total_msg_size"),
-    "allreduce": Collective("allreduce", "avg_msg_size"),
-    "alltoall": Collective("alltoall", "avg_msg_size", of_block=True),
-    "broadcast": Collective("bcast", "avg_msg_size"),
-    "reduce": Collective("reduce", "avg_msg_size"),
-    "reducescatter": Collective("reduce_scatter_block", "total_msg_size"),
+    "allgather": MpichCollective("allgather", "total_msg_size"),
+    "allreduce": MpichCollective("allreduce", "avg_msg_size"),
+    "alltoall": MpichCollective("alltoall", "avg_msg_size", of_block=True),
+    "broadcast": MpichCollective("bcast", "avg_msg_size"),
+    "reduce": MpichCollective("reduce", "avg_msg_size"),
+    "reducescatter": MpichCollective("reduce_scatter_block", "total_msg_size"),
 }
 # What a call must be for an algorithm to be right for it; other calls go as without rules.
 COMMUTES, BUILT_IN, ENOUGH_ELEMENTS, PARENT = "is_commutative", "is_op_built_in", "count", "comm_hierarchy"
@@ -59,7 +59,7 @@ NEEDS: Mapping[tuple[str, str], tuple[str, ...]] = {
 }  # fmt: skip
 # What a rule must name beside numbers: the library's own choice, by which it was measured.
 TREES = {("allreduce", "tree"): "knomial_1", ("broadcast", "tree"): "kary", ("broadcast", "pipelined_tree"): "kary"}
-Branch = Callable[[Algorithm | None, Tree], Tree]
+Branch = Callable[[MeasuredAlgorithm | None, Tree], Tree]
 
 
 def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
@@ -100,13 +100,13 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
     )
 
 
-def _leaf_name(kind: str, algorithm: Algorithm) -> str:
+def _leaf_name(kind: str, algorithm: MeasuredAlgorithm) -> str:
     where = "allcomm" if algorithm.name == "nb" else "intra"
     return f"algorithm=MPIR_{COLLECTIVES[kind].name.capitalize()}_{where}_{algorithm.name}"
 
 
 def _with_rules(
-    trees: Tree, level: str, kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], path: str
+    trees: Tree, level: str, kind: str, count: int, size_ranges: Sequence[Range[MeasuredAlgorithm]], path: str
 ) -> Tree:  # fmt: skip
     """Return the tree of a level with the rules for one collective; a collective that CH4 lacks is left to MPIR."""
     key = f"collective={COLLECTIVES[kind].name}"
@@ -121,7 +121,7 @@ def _with_rules(
     return {**trees, key: {"comm_type=intra": replace_for_count(own, count, rewrite), **inter_trees}}
 
 
-def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own: Tree, branch: Branch) -> Tree:
+def _by_size(kind: str, count: int, size_ranges: Sequence[Range[MeasuredAlgorithm]], own: Tree, branch: Branch) -> Tree:
     """Return one branch for each range of sizes."""
     size_rule = COLLECTIVES[kind]
     branches: Tree = {}
@@ -146,7 +146,7 @@ def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own
 def _mpir_branch(kind: str) -> Branch:
     """Return what makes a branch of MPIR's tree: the algorithm where its needs are met, elsewhere the library's own."""
 
-    def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
+    def branch(algorithm: MeasuredAlgorithm | None, own: Tree) -> Tree:
         if algorithm is None:
             return own
         tree = TREES.get((kind, algorithm.name))
@@ -179,7 +179,7 @@ def _branch_on_need(need: str, rule_tree: Tree, own: Tree) -> Tree:
 def _to_mpir(leaf: str) -> Branch:
     """Return what makes a branch of CH4's tree: where there is a rule nothing fits, so that MPIR's tree decides."""
 
-    def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
+    def branch(algorithm: MeasuredAlgorithm | None, own: Tree) -> Tree:
         return own if algorithm is None else {"comm_type=inter": {leaf: {}}}
 
     return branch

@@ -17,7 +17,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.stock.circles import CHAIN, RING, Order, find_orders
+from antiphon.formats.stock.circles import CHAIN, RING, CircleOrder, find_orders
 from antiphon.formats.stock.ranges import first_plan, planner_of, refuse_subset
 
 FILE = "nccl-graph.xml"
@@ -56,7 +56,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
             f"nccl-graph: {machine.name} has {len(set(hosts(machine)))} hosts; a graph file says the orders within one "
             "(plan for one of them)"
         )
-    by_form: dict[str, tuple[str, Schedule, list[Order]]] = {}  # of the first entry with rings, and with chains
+    by_form: dict[str, tuple[str, Schedule, list[CircleOrder]]] = {}  # of the first entry with rings, and with chains
     library_ranges = 0
     for kind, plan in plans.items():
         refuse_subset(plan, "nccl-graph")
@@ -92,7 +92,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
     return Files({FILE: "\n".join([*lines, "</graphs>"]) + "\n"}, [*notes, UNPROVEN])
 
 
-def _orders_of(schedule: Schedule) -> list[Order]:
+def _orders_of(schedule: Schedule) -> list[CircleOrder]:
     """Return the rings, or the chains, of a schedule; raise Unsupported if it has both, or neither."""
     if schedule.joint is not None:
         raise Unsupported("lets switches multicast or combine")
@@ -103,7 +103,7 @@ def _orders_of(schedule: Schedule) -> list[Order]:
 
 
 def _graph_lines(
-    machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], copies: int, link: str
+    machine: Topology, schedule: Schedule, entry_orders: Sequence[CircleOrder], copies: int, link: str
 ) -> list[str]:
     """Return the XML of one graph: `copies` channels, or more in proportion to its share, for each order."""
     number, pattern = GRAPHS[entry_orders[0].form]
@@ -131,7 +131,7 @@ def _graph_lines(
 
 
 def _channel_speed(
-    machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], counts: Sequence[int]
+    machine: Topology, schedule: Schedule, entry_orders: Sequence[CircleOrder], counts: Sequence[int]
 ) -> tuple[str, bool]:
     """Return the GB/s of every channel when all are in use, and whether all links used are NVLinks."""
     resolved = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)

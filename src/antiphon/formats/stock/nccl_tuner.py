@@ -70,7 +70,7 @@ MODELLED = {"collnet-direct": "collnet"}
 MIN_MODELLED, MAX_MODELLED = 1024, 2**30  # bytes between which the model is evaluated
 
 
-class Rule(NamedTuple):
+class TunerRule(NamedTuple):
     """NCCL's algorithm for a range of sizes, or the reason why NCCL chooses by itself."""
 
     algorithm: str  # "": NCCL chooses by itself
@@ -92,7 +92,7 @@ class RangeRule(NamedTuple):
     kind: str  # of collective
     start: int
     stop: int | None
-    rule: Rule
+    rule: TunerRule
 
     def __str__(self) -> str:
         return f"{self.kind} {self.start} {'-' if self.stop is None else self.stop - 1}"
@@ -183,7 +183,7 @@ def choose_rules(
             rule = size_range.value
             assert rule is not None
             if rule.algorithm == "pat" and not rule.reason.startswith(MEASURED) and nodes < machine.ranks:
-                rule = Rule(algorithm="", reason=NEEDS_ONE_PER_NODE)
+                rule = TunerRule(algorithm="", reason=NEEDS_ONE_PER_NODE)
             rule = rule._replace(
                 protocol=protocol if rule.protocol == "auto" else rule.protocol, channels=rule.channels or channels
             )
@@ -212,24 +212,24 @@ def _library_on(machine: Topology) -> LibraryModel | None:
         return None
 
 
-def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven: bool) -> Rule:
+def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven: bool) -> TunerRule:
     """Return NCCL's algorithm as measured; else the one that does as this entry does, if it gains by NCCL's model."""
     claim = library_claim(entry)
     if claim is not None and claim["name"] in ("NCCL", "RCCL"):
         return _measured_rule(entry)
     family, kind = _BY_PLANNER.get(planner_of(entry), ""), entry.schedule.collective.kind
     if entry.served_by == LIBRARY and entry.claims.get("measured") is False:
-        return Rule(algorithm="", reason="nothing was measured")
+        return TunerRule(algorithm="", reason="nothing was measured")
     if entry.served_by == LIBRARY or (entry.served_by and not unproven):
-        return Rule(algorithm="", reason="our plan is not clearly faster")
+        return TunerRule(algorithm="", reason="our plan is not clearly faster")
     if not family or kind not in SUPPORTED[family]:
-        return Rule(algorithm="", reason=NO_ALGORITHM)
+        return TunerRule(algorithm="", reason=NO_ALGORITHM)
     name = library.name.upper() if library is not None else "NCCL"
     gains = {} if library is None else _gains_by_size(library, kind, family, protocol, entry)
     if library is None or not gains:
         reason = f"the model has no figures of {name}'s {family} here"
     elif all(is_clearly_faster(gain, library.error_at(kind, nbytes)) for nbytes, gain in gains.items()):
-        return Rule(family, reason="", protocol=protocol)
+        return TunerRule(family, reason="", protocol=protocol)
     else:
         worst = min(gains, key=lambda nbytes: gains[nbytes])
         slower = 1 / gains[worst] - 1
@@ -238,14 +238,14 @@ def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven:
         else:
             reason = f"by the model {family} is no faster than {name}'s own choice"
         reason += f", up to {slower:.0%} slower ({format_size(worst)})" if slower >= MIN_SPEEDUP - 1 else ""
-    return Rule(family, reason, protocol) if unproven else Rule(algorithm="", reason=reason)
+    return TunerRule(family, reason, protocol) if unproven else TunerRule(algorithm="", reason=reason)
 
 
-def _measured_rule(entry: Entry) -> Rule:
+def _measured_rule(entry: Entry) -> TunerRule:
     """Return the library's settings ("ring simple", channels, chunk) that were measured to beat its own choice."""
     algorithm, kind = algorithm_of(entry), entry.schedule.collective.kind
     if algorithm is None:
-        return Rule(algorithm="", reason="its own choice was measured to be as good")
+        return TunerRule(algorithm="", reason="its own choice was measured to be as good")
     name, _, protocol = algorithm.name.partition(" ")
     parameters = dict(algorithm.parameters)
     channels, chunk = parameters.pop("channels", 0), parameters.pop("chunk", 0)
@@ -256,14 +256,14 @@ def _measured_rule(entry: Entry) -> Rule:
             f"{', '.join(PROTOCOLS)}, channels up to {MAX_CHANNELS} and chunk up to {MAX_CHUNK} bytes"
         )
     if kind not in SUPPORTED["ring"]:
-        return Rule(algorithm="", reason=f"no tuner chooses for {kind}")
+        return TunerRule(algorithm="", reason=f"no tuner chooses for {kind}")
     rows = entry.claims.get("measurements")
     ratios = (
         [row.get("library_over_default") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     )
     gains = sorted(1 / ratio for ratio in ratios if isinstance(ratio, int | float) and ratio > 0)
     spread = " to ".join(dict.fromkeys(f"{gain:.3g}x" for gain in (gains[0], gains[-1]))) if gains else ""
-    return Rule(
+    return TunerRule(
         name, f"{MEASURED}: {spread} over the default" if gains else MEASURED, protocol or "auto", channels, chunk
     )
 

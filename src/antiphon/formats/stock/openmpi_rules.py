@@ -15,7 +15,13 @@ from collections.abc import Mapping
 from antiphon.core.plan import Plan
 from antiphon.errors import Unsupported
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import NO_RULE_REASON, Algorithm, algorithm_of, library_of, required_parameter
+from antiphon.formats.stock.measured import (
+    NO_RULE_REASON,
+    MeasuredAlgorithm,
+    algorithm_of,
+    library_of,
+    required_parameter,
+)
 from antiphon.formats.stock.ranges import Range, merge_ranges, notes_of, refuse_subset
 
 FILE = "openmpi-rules.conf"
@@ -61,7 +67,7 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     )
 
 
-def _rule_line(size_range: Range[Algorithm]) -> str:
+def _rule_line(size_range: Range[MeasuredAlgorithm]) -> str:
     """Return a line: first bytes of the range, algorithm, fan-out, bytes of a segment (0: the algorithm's default)."""
     if size_range.value is None:
         return f"{size_range.start} 0 0 0 # its own choice"

@@ -60,7 +60,7 @@ _BY_NAME = {
 }
 
 
-class Rule(NamedTuple):
+class UccRule(NamedTuple):
     """UCC's algorithm for a range of sizes; "": UCC chooses by itself, for this reason."""
 
     algorithm: str
@@ -105,14 +105,14 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
     return Files({FILE: f"UCC_TL_UCP_TUNE = {'#'.join(tokens)}\n"}, notes_of(len(tokens), "UCC", reasons))
 
 
-def _rule_of(entry: Entry, unproven: bool) -> Rule:
+def _rule_of(entry: Entry, unproven: bool) -> UccRule:
     """Return UCC's name of the algorithm that was measured to be best; if `unproven`, else that of the planner's."""
     claim, kind = library_claim(entry), entry.schedule.collective.kind
     if claim is not None and claim["algorithm"] == DEFAULT:
-        return Rule(algorithm="", reason="the MPI's own choice was measured to be as good")
+        return UccRule(algorithm="", reason="the MPI's own choice was measured to be as good")
     if claim is None and entry.served_by:
-        return Rule(algorithm="", reason="the table leaves these sizes to the library")
+        return UccRule(algorithm="", reason="the table leaves these sizes to the library")
     name = _BY_NAME.get((kind, claim["algorithm"] if claim is not None else planner_of(entry)), "")
     if name and claim is None and not unproven:
-        return Rule(algorithm="", reason="no algorithm of a library was measured")
-    return Rule(name, "" if name else NO_ALGORITHM)
+        return UccRule(algorithm="", reason="no algorithm of a library was measured")
+    return UccRule(name, "" if name else NO_ALGORITHM)

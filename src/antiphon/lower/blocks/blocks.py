@@ -35,13 +35,13 @@ from antiphon.lower.blocks.operations import (
     RECEIVES,
     SENDS,
     Block,
+    BlockStep,
     ProgramValues,
-    Step,
     dissolve_blocks,
     first_cells_of,
     read_values,
 )
-from antiphon.lower.blocks.place import Full, Limits, place_steps
+from antiphon.lower.blocks.place import Full, RuntimeLimits, place_steps
 from antiphon.lower.blocks.segments import Turn, assign_tracks, cut_segments, dissolve_segments, tracks_by_channel
 from antiphon.lower.without_gc import without_gc
 
@@ -115,7 +115,7 @@ Place = tuple[int, int]  # a buffer and the chunk in it
 
 
 @dataclass(slots=True)
-class Row:
+class NumberedStep:
     """A step as a file has it."""
 
     verb: str  # see the opening of this file
@@ -133,7 +133,7 @@ class NumberedBlock:
     channel: int
     send: int  # the rank that it sends to, -1: none
     recv: int  # the rank that it receives from, -1: none
-    rows: list[Row] = field(default_factory=list)
+    rows: list[NumberedStep] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,11 @@ class Blocks:
 
 
 def number_blocks(
-    program: Program, layout: BufferLayout, values: ProgramValues, blocks_of_rank: list[list[Block]], limits: Limits
+    program: Program,
+    layout: BufferLayout,
+    values: ProgramValues,
+    blocks_of_rank: list[list[Block]],
+    limits: RuntimeLimits,
 ) -> Blocks:
     """Number blocks, steps and scratch of all ranks. Linear in steps and cells."""
     ranks, sizes = [], []
@@ -196,7 +200,7 @@ def _number_scratch(rank_blocks: list[Block], first: int, size: int) -> list[int
     return numbers
 
 
-def _number_rank(rank: int, rank_blocks: list[Block], cells: _Cells, limits: Limits) -> list[NumberedBlock]:
+def _number_rank(rank: int, rank_blocks: list[Block], cells: _Cells, limits: RuntimeLimits) -> list[NumberedBlock]:
     """Return the numbered blocks of a rank. Waits beyond the first of a step become steps of their own (nop)."""
     awaited = {awaited_step.block for block in rank_blocks for step in block.steps for awaited_step in step.waits}
     if len(awaited) > limits.waited:
@@ -208,7 +212,7 @@ def _number_rank(rank: int, rank_blocks: list[Block], cells: _Cells, limits: Lim
     # Blocks that others wait for come first: only the first `limits.waited` numbers can be waited for.
     rank_blocks = sorted(rank_blocks, key=lambda block: block not in awaited)
     number_of = {block: number for number, block in enumerate(rank_blocks)}
-    row_of: dict[Step, int] = {}  # row of a step in its block
+    row_of: dict[BlockStep, int] = {}  # row of a step in its block
     for block in rank_blocks:
         row = 0
         for step in block.steps:
@@ -224,18 +228,18 @@ def _number_rank(rank: int, rank_blocks: list[Block], cells: _Cells, limits: Lim
         for step in block.steps:
             after = [(number_of[awaited_step.block], row_of[awaited_step]) for awaited_step in step.waits]
             numbered_block.rows += [
-                Row("nop", src=None, dst=None, count=0, after=awaited, flag=False) for awaited in after[:-1]
+                NumberedStep("nop", src=None, dst=None, count=0, after=awaited, flag=False) for awaited in after[:-1]
             ]
             src, dst = cells.place_of(step.src), cells.place_of(step.dst)
             numbered_block.rows.append(
-                Row(step.verb, src, dst, step.count, after[-1] if after else None, flag=step in flags)
+                NumberedStep(step.verb, src, dst, step.count, after[-1] if after else None, flag=step in flags)
             )
         separate_reductions(numbered_block.rows)
         numbered_blocks.append(numbered_block)
     return numbered_blocks
 
 
-def separate_reductions(rows: list[Row]) -> None:
+def separate_reductions(rows: list[NumberedStep]) -> None:
     """Set flags that separate local reductions which the runtime must not fuse.
 
     The runtime fuses successive reductions that have one destination, up to FUSED_REDUCTIONS or up to a reduction with
@@ -261,7 +265,7 @@ MAX_FORWARDING_ATTEMPTS = 3  # placements, on the same tracks, with blocks that 
 
 @without_gc()  # millions of objects; the dissolve_* functions break their cycles
 def compile_to_blocks(
-    program: Program, limits: Limits | None = None, *, split_blocks: bool = False, format_name: str = "blocks"
+    program: Program, limits: RuntimeLimits | None = None, *, split_blocks: bool = False, format_name: str = "blocks"
 ) -> Blocks:
     """Compile a program to thread blocks within the limits of a runtime.
 
@@ -269,7 +273,7 @@ def compile_to_blocks(
     returns the attempt with fewer thread blocks. If channels do not suffice, no thread block forwards. `split_blocks`:
     no step crosses the end of a block of the collective. Raises Unsupported in the name of `format_name`.
     """
-    limits = limits or Limits()
+    limits = limits or RuntimeLimits()
     layout = chunked(program, limits.chunks, format_name)  # its addresses, counted in chunks
     best: tuple[int, ProgramValues, list[list[Block]]] | None = None
     # Try many tracks, then one, then no forwarding; keep the attempt with the fewest blocks. Forwarding takes a runtime
@@ -301,7 +305,7 @@ def compile_to_blocks(
 
 
 def _place_blocks(
-    program: Program, layout: BufferLayout, limits: Limits, split_blocks: bool, track_limit: int
+    program: Program, layout: BufferLayout, limits: RuntimeLimits, split_blocks: bool, track_limit: int
 ) -> tuple[tuple[ProgramValues, list[list[Block]]], int]:  # fmt: skip
     """Place thread blocks on up to `track_limit` tracks.
 

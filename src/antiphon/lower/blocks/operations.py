@@ -7,7 +7,7 @@ cells crosses from one buffer into the next. The value that an operation writes 
 of all ranks are numbered, those of an operation one after the other; -1 stands for a user's input. `read_values`
 returns the operations with the versions that they read, so that later stages know which operation reads which value.
 
-Types of later stages: a `Block` is a thread block with its steps (instructions, MSCCL's word). A `Step` moves a
+Types of later stages: a `Block` is a thread block with its steps (instructions, MSCCL's word). A `BlockStep` moves a
 `Segment` of a message, or does part of a fold.
 
 Example: rank 0 receives two chunks (versions 0 and 1), folds the first with its input into version 2, and sends
@@ -35,7 +35,7 @@ class Block:
     channel: int  # one of the parallel connections between two ranks
     send: int  # the rank that it sends to; -1: none
     recv: int  # the rank that it receives from; -1: none
-    steps: list[Step] = field(default_factory=list)
+    steps: list[BlockStep] = field(default_factory=list)
     # Of other blocks, the index of the last step that is surely done before this block's next step.
     done_before: dict[Block, int] = field(default_factory=dict)
     load: int = 0  # steps that it has in MSCCL's file, or that are reserved for it
@@ -43,7 +43,7 @@ class Block:
 
 
 @dataclass(eq=False, slots=True)
-class Step:
+class BlockStep:
     """A step (instruction) of a thread block."""
 
     verb: str  # as in MSCCL: r receive, s send, cpy copy, re reduce, rcs receive and copy and send, ...
@@ -52,7 +52,7 @@ class Step:
     count: int  # chunks
     block: Block
     index: int = -1  # in the block
-    waits: list[Step] = field(default_factory=list)
+    waits: list[BlockStep] = field(default_factory=list)
     done_before: dict[Block, int] = field(default_factory=dict)  # `done_before` of its block when it was appended
 
 
@@ -85,10 +85,10 @@ class Operation:
     segments: Sequence[Segment] = ()  # of a send and of its receive
     direct_operands: Sequence[DirectOperand] = ()  # of a receive: the parts of its message that are folded on arrival
     fold_stretches: Sequence[FoldStretch] = ()  # of a fold: the stretches that are folded on arrival
-    done: Sequence[Step] = ()  # the steps that it ends with, at most one of each block
+    done: Sequence[BlockStep] = ()  # the steps that it ends with, at most one of each block
     # By block, the last step that reads cells of messages that are folded into this operation on arrival. The operation
     # does not wait for it, but the next writer of these cells does (place.py).
-    behind: dict[Block, Step] | None = None
+    behind: dict[Block, BlockStep] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -129,7 +129,7 @@ class Segment:
     child: Segment | None = None  # the segment that forwards its data; the inverse of `parent`
     only_forwarded: bool = False  # the data of its parent are read by this segment alone, so they need not be stored
     track: int = 0  # forwarding chains of equal number are put on the same channels (segments.py)
-    step: Step | None = None  # the step that receives it
+    step: BlockStep | None = None  # the step that receives it
 
 
 # ---- operations and versions ----

@@ -29,12 +29,12 @@ from typing import NamedTuple
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
-from antiphon.lower.blocks.operations import Block, Operation, ProgramValues, Segment, Step
+from antiphon.lower.blocks.operations import Block, BlockStep, Operation, ProgramValues, Segment
 from antiphon.lower.blocks.segments import Track, waits_through_joins
 
 
 @dataclass(frozen=True)
-class Limits:
+class RuntimeLimits:
     """Limits of a runtime, per rank unless stated otherwise. The defaults are those of MSCCL's executor."""
 
     steps: int = 64  # of a block
@@ -52,17 +52,17 @@ class Limits:
 # ---- what a step waits for ----
 
 
-Awaited = dict[Block, Step]
+Awaited = dict[Block, BlockStep]
 
 
-class Needs(NamedTuple):
+class StepNeeds(NamedTuple):
     """The steps that a step waits for, and whether one of them does not exist yet."""
 
     awaited: Awaited
     has_unplaced: bool
 
 
-def add_awaited(needs: Awaited, step: Step) -> None:
+def add_awaited(needs: Awaited, step: BlockStep) -> None:
     """Add a step to wait for; of each block only the last one counts."""
     latest_step = needs.get(step.block)
     if latest_step is None or latest_step.index < step.index:
@@ -105,12 +105,12 @@ def inherit_behind(operation: Operation) -> None:
         }
 
 
-def _is_implied(end: Step, step: Step) -> bool:
+def _is_implied(end: BlockStep, step: BlockStep) -> bool:
     """Return whether `step` is surely done when `end` is."""
     return (end.block is step.block and step.index <= end.index) or end.done_before.get(step.block, -1) >= step.index
 
 
-def last_steps(steps: list[Step]) -> list[Step]:
+def last_steps(steps: list[BlockStep]) -> list[BlockStep]:
     """Return of every block the last of these steps."""
     if len(steps) == 1:
         return steps
@@ -120,7 +120,7 @@ def last_steps(steps: list[Step]) -> list[Step]:
     return list(latest_steps.values())
 
 
-def missing_steps(block: Block, needs: Awaited) -> list[Step]:
+def missing_steps(block: Block, needs: Awaited) -> list[BlockStep]:
     """Return the needed steps that the block has not waited for yet and that no other needed step implies."""
     done_before = block.done_before
     missing = [
@@ -145,7 +145,7 @@ class Full(Exception):
     """More channels are needed than there are."""
 
 
-def place_steps(values: ProgramValues, tracks: list[Track], limits: Limits) -> list[list[Block]]:
+def place_steps(values: ProgramValues, tracks: list[Track], limits: RuntimeLimits) -> list[list[Block]]:
     """Return the blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
     return _Placement(values, tracks, limits).place_all()
 
@@ -153,7 +153,7 @@ def place_steps(values: ProgramValues, tracks: list[Track], limits: Limits) -> l
 class _Placement:
     """The state of the walk."""
 
-    def __init__(self, values: ProgramValues, tracks: list[Track], limits: Limits) -> None:
+    def __init__(self, values: ProgramValues, tracks: list[Track], limits: RuntimeLimits) -> None:
         self.values, self.tracks, self.limits = values, tracks, limits
         self.blocks: list[list[Block]] = [[] for _ in values.ranks]
         # (rank, channel, peer, whether it sends to the peer) -> block
@@ -218,7 +218,7 @@ class _Placement:
         fold.done = last_steps(steps)
         inherit_behind(fold)
 
-    def _place_local_fold(self, fold: Operation) -> Step:
+    def _place_local_fold(self, fold: Operation) -> BlockStep:
         """Place a fold of stored operands, in steps of at most `limits.count` chunks."""
         (result, length), *operands = fold.spans
         order = sorted(range(len(operands)), key=lambda number: operands[number][0] != result)
@@ -226,7 +226,7 @@ class _Placement:
             raise AssertionError("a fold of nothing but its result")
         # An operand that arrives late delays only the step that reads it, not the whole fold.
         first_waits, later_waits = self._split_waits(fold, order)
-        step: Step | None = None
+        step: BlockStep | None = None
         # A step moves at most limits.count chunks.
         for low in range(0, length, self.limits.count):
             count = min(self.limits.count, length - low)
@@ -283,18 +283,18 @@ class _Placement:
 
     def _place_local(
         self, rank: int, verb: str, src: int, dst: int, count: int, awaited: Awaited, preferred: Block | None
-    ) -> Step:  # fmt: skip
+    ) -> BlockStep:  # fmt: skip
         """Place a step without a message: in block `preferred` if there is room, else in a block without messages."""
-        if preferred is not None and self._has_room(preferred, Needs(awaited, has_unplaced=False)):
+        if preferred is not None and self._has_room(preferred, StepNeeds(awaited, has_unplaced=False)):
             block = preferred
         else:
             block = self._local_block(rank, awaited)
-        return self._append_step(Step(verb, src, dst, count, block), awaited)
+        return self._append_step(BlockStep(verb, src, dst, count, block), awaited)
 
     def _local_block(self, rank: int, awaited: Awaited) -> Block:
         """Return a block of this rank without messages that has room for a step with these waits."""
         block = self.local_blocks[rank]
-        if block is None or not self._has_room(block, Needs(awaited, has_unplaced=False)):
+        if block is None or not self._has_room(block, StepNeeds(awaited, has_unplaced=False)):
             block = self._new_block(rank, channel=0, send=-1, recv=-1)
             self.local_blocks[rank] = block
         return block
@@ -308,13 +308,13 @@ class _Placement:
         if step is None:
             awaited = latest_steps_of(send.waits)
             incoming = self._receive_needs(segment)
-            sender, receiver = self._find_blocks(segment, Needs(awaited, has_unplaced=False), incoming)
-            step = self._append_step(Step("s", segment.src, dst=-1, count=segment.count, block=sender), awaited)
+            sender, receiver = self._find_blocks(segment, StepNeeds(awaited, has_unplaced=False), incoming)
+            step = self._append_step(BlockStep("s", segment.src, dst=-1, count=segment.count, block=sender), awaited)
             sender.last_send = step.index
             self._reserve_receive(segment, receiver, incoming)
         send.done = last_steps([*send.done, step]) if send.done else [step]
 
-    def _forward_in_receive(self, segment: Segment) -> Step | None:
+    def _forward_in_receive(self, segment: Segment) -> BlockStep | None:
         """Let the step that receives the segment's parent also send the segment; return that step.
 
         None if the order of sends or the waits do not allow it.
@@ -347,7 +347,7 @@ class _Placement:
         block.last_send = step.index
         return step
 
-    def _reserve_receive(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
+    def _reserve_receive(self, segment: Segment, receiver: Block, incoming: StepNeeds) -> None:
         """Reserve the receive of a segment in a block.
 
         It is placed at once if the block only receives, has no other receive reserved, and all steps that it waits for
@@ -361,20 +361,20 @@ class _Placement:
         if receiver.send < 0 and self.reserved_count[receiver] == 1 and not incoming.has_unplaced:
             self._place_receive(segment)
 
-    def _receive_needs(self, segment: Segment) -> Needs:
+    def _receive_needs(self, segment: Segment) -> StepNeeds:
         """Return the steps that the receive of a segment waits for, as far as they exist."""
         stretch, receive = segment.fold_stretch, segment.receive
         if stretch is None:
-            return Needs(steps_before_write(receive.waits), has_unplaced=False)
+            return StepNeeds(steps_before_write(receive.waits), has_unplaced=False)
         if stretch.chain[0] is segment:
             awaited = steps_before_write(waits_through_joins(stretch.fold))
             for member in stretch.chain:
                 if member.dst == stretch.cell:
                     for step in steps_before_write(member.receive.waits).values():
                         add_awaited(awaited, step)
-            return Needs(awaited, has_unplaced=False)
+            return StepNeeds(awaited, has_unplaced=False)
         last = stretch.chain[stretch.chain.index(segment) - 1].step
-        return Needs({} if last is None else {last.block: last}, last is None)
+        return StepNeeds({} if last is None else {last.block: last}, last is None)
 
     def _place_receive(self, segment: Segment) -> None:
         """Place the receive of a segment, in the block that was chosen when it was sent."""
@@ -384,7 +384,7 @@ class _Placement:
         stretch = segment.fold_stretch
         if stretch is None:
             segment.step = self._append_step(
-                Step("r", src=-1, dst=segment.dst, count=segment.count, block=block), awaited
+                BlockStep("r", src=-1, dst=segment.dst, count=segment.count, block=block), awaited
             )
             return
         if segment.receive.waits and segment.dst != stretch.cell:
@@ -399,11 +399,11 @@ class _Placement:
             assert last is not None
             add_awaited(awaited, last)
             verb, src = "rrc", stretch.cell
-        segment.step = self._append_step(Step(verb, src, stretch.cell, segment.count, block), awaited)
+        segment.step = self._append_step(BlockStep(verb, src, stretch.cell, segment.count, block), awaited)
 
     # ---- blocks ----
 
-    def _find_blocks(self, segment: Segment, outgoing: Needs, incoming: Needs) -> tuple[Block, Block]:
+    def _find_blocks(self, segment: Segment, outgoing: StepNeeds, incoming: StepNeeds) -> tuple[Block, Block]:
         """Return the blocks at both ends, on the first channel of the segment's track that has room at both."""
         source, target, track = segment.send.rank, segment.receive.rank, segment.track
         full = self.full_channels[source, target, track]
@@ -426,7 +426,7 @@ class _Placement:
             raise Full
         return channel
 
-    def _fits_channel(self, rank: int, channel: int, track: int, peer: int, sending: bool, needs: Needs) -> bool:
+    def _fits_channel(self, rank: int, channel: int, track: int, peer: int, sending: bool, needs: StepNeeds) -> bool:
         """Return whether a channel has room at this rank for a step with this peer."""
         block = self.block_of_peer.get((rank, channel, peer, sending))
         if block is not None:
@@ -465,7 +465,7 @@ class _Placement:
         self.blocks[rank].append(Block(rank, channel, send, recv))
         return self.blocks[rank][-1]
 
-    def _step_cost(self, block: Block, needs: Needs) -> int:
+    def _step_cost(self, block: Block, needs: StepNeeds) -> int:
         """Return the number of steps in the file of one step of this block with these waits.
 
         A step in the file waits for one other step, so further waits take steps without work.
@@ -476,10 +476,10 @@ class _Placement:
         count = len(missing_steps(block, needs.awaited)) + needs.has_unplaced
         return max(1, min(count, self.limits.together))
 
-    def _has_room(self, block: Block, needs: Needs) -> bool:
+    def _has_room(self, block: Block, needs: StepNeeds) -> bool:
         return block.load + self._step_cost(block, needs) <= self.limits.steps
 
-    def _append_step(self, step: Step, awaited_steps: Awaited) -> Step:
+    def _append_step(self, step: BlockStep, awaited_steps: Awaited) -> BlockStep:
         """Append a step to its block; all steps that it waits for exist already."""
         block = step.block
         missing = missing_steps(block, awaited_steps)
@@ -487,7 +487,7 @@ class _Placement:
         # Too many waits for one step: gather them by empty steps first.
         while len(missing) > together:
             gathered = {awaited.block: awaited for awaited in missing[:together]}
-            empty_step = Step("cpy", src=-1, dst=-1, count=0, block=self._local_block(block.rank, gathered))
+            empty_step = BlockStep("cpy", src=-1, dst=-1, count=0, block=self._local_block(block.rank, gathered))
             self._append_step(empty_step, gathered)
             missing = [*missing[together:], empty_step]
         if missing:

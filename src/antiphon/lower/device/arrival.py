@@ -19,7 +19,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.program.kinds import OUTPUT
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Unsupported
-from antiphon.lower.onesided.form import FOLD, SYNC, Move, Place, Step, join_neighbours
+from antiphon.lower.onesided.form import FOLD, SYNC, Move, Place, StreamStep, join_neighbours
 from antiphon.planners.radix.permrecmult import layout
 from antiphon.planners.shared.rows import Seats
 
@@ -79,13 +79,15 @@ class Arranged:
     def __init__(self, places: Longs, block: int) -> None:
         self.places, self.block = places, block
 
-    def steps(self, rank: int, steps: Sequence[Step], in_place: bool) -> list[Step]:
+    def steps(self, rank: int, steps: Sequence[StreamStep], in_place: bool) -> list[StreamStep]:
         """Return the changed steps. In place, the rank's own block first moves to the beginning of its buffer."""
-        own = Step(FOLD, peers=(), moves=(), into=(OUTPUT, 0), operands=((OUTPUT, rank * self.block),), size=self.block)
-        first_steps = [own, Step(SYNC)] if in_place and rank else []
+        own = StreamStep(
+            FOLD, peers=(), moves=(), into=(OUTPUT, 0), operands=((OUTPUT, rank * self.block),), size=self.block
+        )
+        first_steps = [own, StreamStep(SYNC)] if in_place and rank else []
         return [*first_steps, *(arranged for step in steps for arranged in self._arrange_step(rank, step))]
 
-    def _arrange_step(self, rank: int, step: Step) -> list[Step]:
+    def _arrange_step(self, rank: int, step: StreamStep) -> list[StreamStep]:
         """Return a step with its output places changed, as several steps if it is cut."""
         moves = tuple(
             join_neighbours(

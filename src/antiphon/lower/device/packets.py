@@ -26,7 +26,7 @@ from antiphon.core.program import Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.lower.device.atoms import Atoms
 from antiphon.lower.onesided import packets as onesided_packets
-from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Step, Streams
+from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Streams, StreamStep
 from antiphon.lower.onesided.steps import RankSteps
 
 PACKED = 2**18  # bytes of a call above which packets are not tried: they take twice the space of their data
@@ -60,7 +60,7 @@ def receives_all(program: Program) -> bool:
 
 def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
     """Convert steps (without switches) to packets. Linear in steps, but for forwarding (MAX_FORWARDED_STEPS)."""
-    boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[Step]]]()
+    boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[StreamStep]]]()
     for ranks in streams:
         # Per connection the messages in order, each with the slots of its packets.
         sent: dict[tuple[int, int], list[list[_Arrival]]] = defaultdict(list)
@@ -92,7 +92,7 @@ class _Sender:
     sent: dict[tuple[int, int], list[list[_Arrival]]]
     pending: dict[int, list[_Arrival]] = field(default_factory=lambda: defaultdict(list))
 
-    def steps(self, steps: Sequence[Step]) -> list[Step]:
+    def steps(self, steps: Sequence[StreamStep]) -> list[StreamStep]:
         """Return the steps with packets for puts."""
         new_steps = []
         for step in steps:
@@ -123,9 +123,11 @@ class _Sender:
         return move._replace(target=(PACKETS, slot))
 
 
-def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int], list[list[_Arrival]]]) -> list[Step]:
+def _insert_unpacks(
+    rank: int, steps: Sequence[StreamStep], sent: dict[tuple[int, int], list[list[_Arrival]]]
+) -> list[StreamStep]:
     """Replace each wait for a signal by unpacking the data that came with it."""
-    all_steps, signal_counts = list[Step](), Counter[int]()
+    all_steps, signal_counts = list[StreamStep](), Counter[int]()
     for step in steps:
         if step.kind != WAIT:
             all_steps.append(step)
@@ -133,20 +135,20 @@ def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int]
         for peer in step.peers:
             # The n-th wait for a peer takes the packets of its n-th message.
             for slot, target, size in sent[peer, rank][signal_counts[peer]]:
-                all_steps.append(Step(FOLD, into=target, operands=((PACKETS, slot),), size=size))
+                all_steps.append(StreamStep(FOLD, into=target, operands=((PACKETS, slot),), size=size))
             signal_counts[peer] += 1
     return all_steps
 
 
-def _shorten_steps(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
+def _shorten_steps(rank: int, steps: list[StreamStep], addresses: Atoms) -> list[StreamStep]:
     return _add_as_packets(rank, _forward_results(rank, steps, addresses), addresses)
 
 
-def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
+def _forward_results(rank: int, steps: list[StreamStep], addresses: Atoms) -> list[StreamStep]:
     """Move puts of an unchanged result into the step that computes it."""
     if len(steps) > MAX_FORWARDED_STEPS:
         return steps
-    new_steps, step_of_result = list[Step](), dict[tuple[Place, int], int]()
+    new_steps, step_of_result = list[StreamStep](), dict[tuple[Place, int], int]()
     for step in steps:
         if step.kind == PUT:
             remaining = []
@@ -176,7 +178,7 @@ def _places_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -
     return rank == other_rank and begin < other_end and other_begin < end
 
 
-def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
+def _add_as_packets(rank: int, steps: list[StreamStep], addresses: Atoms) -> list[StreamStep]:
     """Let a fold add packets directly where it alone reads them from scratch."""
     scratch_size = 1 + max((place[1] + size for step in steps for place, size in _places_touched(step)), default=0)
     # Difference arrays over atoms of scratch: how often each is read, and written.
@@ -206,7 +208,7 @@ def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step
     ]
 
 
-def _places_read(step: Step) -> Iterator[tuple[Place, int]]:
+def _places_read(step: StreamStep) -> Iterator[tuple[Place, int]]:
     for move in step.moves if step.kind == PUT else ():
         yield move.source, move.size
     for place in step.operands if step.kind == FOLD else ():
@@ -214,13 +216,13 @@ def _places_read(step: Step) -> Iterator[tuple[Place, int]]:
             yield place, step.size
 
 
-def _places_touched(step: Step) -> Iterator[tuple[Place, int]]:
+def _places_touched(step: StreamStep) -> Iterator[tuple[Place, int]]:
     yield from _places_read(step)
     if step.kind == FOLD:
         yield step.into, step.size
 
 
-def _insert_syncs(rank: int, steps: Sequence[Step], addresses: Atoms) -> list[Step]:
+def _insert_syncs(rank: int, steps: Sequence[StreamStep], addresses: Atoms) -> list[StreamStep]:
     """Insert syncs for data; threads wait for packets themselves."""
     rank_steps = RankSteps(rank, addresses.access_range)
     for step in steps:

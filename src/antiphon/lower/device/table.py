@@ -28,7 +28,20 @@ from antiphon.lower.device.arrival import Arranged, arrivals, cycles
 from antiphon.lower.device.atoms import Atoms, atoms
 from antiphon.lower.device.packets import Boxes, Opening, by_packets, receives_all
 from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
-from antiphon.lower.onesided.form import FOLD, GET, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
+from antiphon.lower.onesided.form import (
+    FOLD,
+    GET,
+    PACKETS,
+    PUT,
+    SIGNAL,
+    SPREAD,
+    SWITCH,
+    SYNC,
+    WAIT,
+    Move,
+    Place,
+    StreamStep,
+)
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import Switched, find_switched
 
@@ -126,7 +139,7 @@ class _Finish:
     """Which stream divides which stretch (run of atoms) of an output for an average: the one that writes it last."""
 
     def __init__(
-        self, program: Program, addresses: Atoms, streams_of_steps: Sequence[Sequence[Sequence[Step]]]
+        self, program: Program, addresses: Atoms, streams_of_steps: Sequence[Sequence[Sequence[StreamStep]]]
     ) -> None:
         self.program, self.addresses = program, addresses
         # by rank: stream, begin and end of each write to the output, in atoms
@@ -152,7 +165,7 @@ class _Finish:
         return by_stream
 
 
-def _stretches_written(rank: int, step: Step) -> list[tuple[int, Place, int]]:
+def _stretches_written(rank: int, step: StreamStep) -> list[tuple[int, Place, int]]:
     """Return the stretches that a step of a rank writes: rank, place and size."""
     out = [(rank if step.kind == GET else move.peer, move.target, move.size) for move in step.moves]
     if step.kind == FOLD:
@@ -196,7 +209,7 @@ class _Writer:
         self.signal_counts: dict[tuple[int, int], int] = {}
 
     def table(
-        self, streams: Sequence[Sequence[Step]], finish: dict[int, list[tuple[int, int, int]]],
+        self, streams: Sequence[Sequence[StreamStep]], finish: dict[int, list[tuple[int, int, int]]],
         orders: Sequence[Sequence[int]] = (),
     ) -> Table:  # fmt: skip
         """Return the table. `finish`: of `_Finish.of`; `orders`: cycles of output blocks to be permuted at the end."""
@@ -293,7 +306,7 @@ class _Writer:
         region = self.regions.setdefault(key, len(self.regions))
         return (rank, region, *divmod(line, self.addresses.count), size)
 
-    def _append_step(self, step: Step) -> None:
+    def _append_step(self, step: StreamStep) -> None:
         """Append a step with its arguments."""
         encode = self._encode_argument
         if step.kind in (SIGNAL, WAIT):

@@ -32,7 +32,7 @@ INPUT, OUTPUT, SCRATCH = range(3)
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class CellPlaces:
     """Where buffers lie among the cells of all ranks. In place the input and the output of a rank share cells."""
 
     first: Longs  # by (rank, kind of buffer): its first cell
@@ -41,14 +41,14 @@ class Places:
     cells_per_chunk: tuple[int, int, int] = (1, 1, 1)  # by kind of buffer: cells of a chunk of the file
 
     @staticmethod
-    def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> Places:
+    def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> CellPlaces:
         """Return the places for a collective.
 
         `grain`: cells per weight 1 of a block. `scratch`: cells of scratch of each rank.
 
         In place, the input of an allgather is a part of the output:
 
-        >>> places = Places.of(Collective("allgather", 2), in_place=True, grain=3, scratch=[0, 1])
+        >>> places = CellPlaces.of(Collective("allgather", 2), in_place=True, grain=3, scratch=[0, 1])
         >>> places.first.tolist(), places.begin.tolist()
         ([[0, 0, 6], [9, 6, 12]], [0, 6, 13])
         """
@@ -62,7 +62,7 @@ class Places:
             for kind, side in enumerate((input_side, output_side)):
                 ranks, row = np.unique(side.rank, return_index=True)
                 buffer_begin[kind][ranks] += side.start[row] * grain
-        return Places(np.stack(buffer_begin, axis=1), np.stack([*size, scratch_cells], axis=1), begin)
+        return CellPlaces(np.stack(buffer_begin, axis=1), np.stack([*size, scratch_cells], axis=1), begin)
 
     def owner(self, cell: Longs) -> Longs:
         """Return the rank of each cell."""
@@ -131,7 +131,7 @@ class Code:
     collective: Collective
     in_place: bool
     grain: int  # cells per weight 1 of a block of the collective
-    places: Places
+    places: CellPlaces
     blocks: list[Block]
     connections: list[tuple[int, int, int]] = field(default_factory=list)  # (from, to, channel)
     slots: int = 0  # of a connection; 0: no limit

@@ -27,7 +27,7 @@ COUNT_SHIFT = 2 * SUM_BITS  # the bits above hold the number of contributions
 
 
 @dataclass(frozen=True)
-class Fault:
+class CodeFault:
     """A fault of a code.
 
     Kinds: "hang" (an instruction never begins), "race" (accesses that nothing orders, see judge.py), "wrong" (a result
@@ -43,7 +43,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Case:
+class CodeCase:
     """The initial and the required final values of cells, as indices into `values`."""
 
     values: list[int]  # values[0] stands for an empty cell
@@ -53,7 +53,7 @@ class Case:
     input_count: int  # how many of `cells` are user inputs
 
     @staticmethod
-    def of(code: Code, random: Random) -> Case:
+    def of(code: Code, random: Random) -> CodeCase:
         """Draw random contributions for a code, and compute initial and required values."""
         grain, relation = code.grain, code.collective.relation
         # Every contribution gets `grain` random values, one per cell (per weight 1 of its block); index 0 means empty.
@@ -105,7 +105,7 @@ class Case:
         is_no_result[results] = False
         inputs = inputs[is_no_result[inputs]]
         required = np.concatenate([initial[inputs], result_values])
-        return Case(values, initial, np.concatenate([inputs, results]), required, len(inputs))
+        return CodeCase(values, initial, np.concatenate([inputs, results]), required, len(inputs))
 
 
 def _draw_contribution(random_bits: int) -> int:
@@ -122,16 +122,16 @@ def cells_of_side(code: Code, side: Side, kind: int) -> list[tuple[int, int, int
 
 
 @dataclass
-class Run:
+class Execution:
     """The result of a run. `order`: instructions in the order of their execution, numbered over all blocks."""
 
-    fault: Fault | None
+    fault: CodeFault | None
     order: list[int]
 
 
 def execute(
     code: Code, seed: int | None = 0, *, delayed: tuple[int, int] | None = None, until: tuple[int, int] | None = None
-) -> Run:
+) -> Execution:
     """Execute the code once, in an order drawn by `seed` (None: the blocks take turns).
 
     `seed` also selects the number of instructions that a block may execute at once. Instruction `delayed`, a pair
@@ -139,7 +139,9 @@ def execute(
     """
     random = Random(seed or 0)
     longest = 1 if seed is None or delayed is not None else (1, 64, 4)[seed % 3]
-    return _Simulation(code, Case.of(code, random), random if seed is not None else None).run(longest, delayed, until)
+    return _Simulation(code, CodeCase.of(code, random), random if seed is not None else None).run(
+        longest, delayed, until
+    )
 
 
 Sleepers = dict[int, list[int]]
@@ -149,7 +151,7 @@ _NOTHING: list[int] = []
 class _Simulation:
     """The state of a run: cells, queues, semaphores, and the position of every block."""
 
-    def __init__(self, code: Code, case: Case, random: Random | None) -> None:
+    def __init__(self, code: Code, case: CodeCase, random: Random | None) -> None:
         self.code, self.case, self.random = code, case, random
         self.cells = [case.values[at] for at in case.initial.tolist()]
         self.blocks = [block.instructions for block in code.blocks]
@@ -163,9 +165,9 @@ class _Simulation:
         self.awaiting_message: Sleepers = {}  # until the queue is no longer empty
         self.awaiting_room: Sleepers = {}  # until the queue is no longer full
         self.order: list[int] = []
-        self.fault: Fault | None = None
+        self.fault: CodeFault | None = None
 
-    def run(self, longest: int, delayed: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
+    def run(self, longest: int, delayed: tuple[int, int] | None, until: tuple[int, int] | None) -> Execution:
         """Draw blocks that can proceed; a block that cannot sleeps on its first missing condition.
 
         A block that is drawn executes up to `longest` instructions.
@@ -193,7 +195,7 @@ class _Simulation:
             # `until` is done: release the held blocks.
             if delayed is not None and until == (block, self.at[block] - 1):
                 ready, held, delayed = ready + held, [], None
-        return Run(self.fault or self._find_hang() or self._find_wrong(), self.order)
+        return Execution(self.fault or self._find_hang() or self._find_wrong(), self.order)
 
     def _advance_block(self, block: int, turns: int, ready: list[int]) -> bool:
         """Execute up to `turns` instructions of a block; return whether it can proceed.
@@ -273,10 +275,10 @@ class _Simulation:
 
     def _record_fault(self, kind: str, block: int, index: int, message: str) -> bool:
         """Record the fault of an instruction; return False, as the block cannot proceed."""
-        self.fault = Fault(kind, f"{self.code.describe(block, index)}: {message}")
+        self.fault = CodeFault(kind, f"{self.code.describe(block, index)}: {message}")
         return False
 
-    def _find_hang(self) -> Fault | None:
+    def _find_hang(self) -> CodeFault | None:
         """Return a hang: a sleeping block and its missing condition; if possible one that waits for no stuck block."""
         waits_of = {
             block: (condition, number)
@@ -304,9 +306,9 @@ class _Simulation:
             ),
         }[kind]()
         others_text = f"; {len(stuck_blocks) - 1} more blocks are stuck" if len(stuck_blocks) > 1 else ""
-        return Fault("hang", f"{self.code.describe(block, self.at[block])}: never done: {reason}{others_text}")
+        return CodeFault("hang", f"{self.code.describe(block, self.at[block])}: never done: {reason}{others_text}")
 
-    def _find_wrong(self) -> Fault | None:
+    def _find_wrong(self) -> CodeFault | None:
         """Return a fault if a message was never taken, a result is wrong, or an input was overwritten."""
         for number, queue in enumerate(self.queues):
             if queue:
@@ -314,7 +316,7 @@ class _Simulation:
                 puts = [row for row in self.code.positions(self.order) if self._instruction_at(row).push == number]
                 message = f"rank {target} never takes this message on channel {channel}"
                 message += f"; {len(queue)} of rank {source} are left"
-                return Fault("left", f"{self.code.describe(*puts[-len(queue)])}: {message}")
+                return CodeFault("left", f"{self.code.describe(*puts[-len(queue)])}: {message}")
         case, values = self.case, self.case.values
         required = {cell: values[at] for cell, at in zip(case.cells.tolist(), case.required.tolist(), strict=True)}
         wrong = {cell for cell, value in required.items() if self.cells[cell] != value}
@@ -326,8 +328,8 @@ class _Simulation:
         )
         if cell in case.cells[case.input_count :]:
             message_end = f"ends with {self._content_text(cell, required[cell])}"
-            return Fault("wrong", f"{writer_text}: {self.code.places.describe(cell)} {message_end}")
-        return Fault("input", f"{writer_text}: {self.code.places.describe(cell)} is written over, and is no result")
+            return CodeFault("wrong", f"{writer_text}: {self.code.places.describe(cell)} {message_end}")
+        return CodeFault("input", f"{writer_text}: {self.code.places.describe(cell)} is written over, and is no result")
 
     def _instruction_at(self, position: tuple[int, int]) -> Instruction:
         block, index = position

@@ -26,7 +26,7 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Longs, run_starts
 from antiphon.lower.machine.code import Code, split_into_messages, with_delays
-from antiphon.lower.machine.execute import Fault, execute
+from antiphon.lower.machine.execute import CodeFault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order
 from antiphon.lower.without_gc import without_gc
 
@@ -36,7 +36,7 @@ Spot = tuple[int, int]  # an instruction: its block and its index there
 
 
 @without_gc()
-def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
+def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> CodeFault | None:
     """Return the first fault of a code, or None if it is right.
 
     The code runs in `orders` random orders with undivided messages, and once with messages split as for large chunks.
@@ -69,7 +69,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
     return None
 
 
-def _find_chunkwise(code: Code, seed: int) -> Fault | None:
+def _find_chunkwise(code: Code, seed: int) -> CodeFault | None:
     """Return the fault of a run with messages split as far as possible."""
     if not any(
         instruction.count > code.message_chunks and (instruction.pop >= 0 or instruction.push >= 0)
@@ -83,7 +83,7 @@ def _find_chunkwise(code: Code, seed: int) -> Fault | None:
     messages_text = (
         "each is a message of its own" if code.message_chunks == 1 else f"a message holds {code.message_chunks} of them"
     )
-    return Fault(fault.kind, f"{fault.what}, where chunks are so large that {messages_text}")
+    return CodeFault(fault.kind, f"{fault.what}, where chunks are so large that {messages_text}")
 
 
 def _ends_with_delays(happens_before: Order) -> bool:
@@ -104,7 +104,7 @@ def _ends_with_delays(happens_before: Order) -> bool:
     return int(connected_components(graph, connection="strong", return_labels=False)) == rows
 
 
-def _find_race(happens_before: Order, seed: int, wrong: Fault | None = None) -> Fault | None:
+def _find_race(happens_before: Order, seed: int, wrong: CodeFault | None = None) -> CodeFault | None:
     """Return the first race.
 
     A race is an unordered pair of accesses whose other order gives another result. `wrong`: the fault with which this
@@ -125,19 +125,19 @@ def _find_race(happens_before: Order, seed: int, wrong: Fault | None = None) -> 
         message = f"{code.describe(*later)} does not wait for {code.describe(*earlier)}, and both touch"
         message += f" {code.places.describe(int(cell[at]))}"
         if number >= MOST_TRIED or _loses_addition(code, first_spot, second_spot, int(cell[at])):
-            return Fault("race", message)
+            return CodeFault("race", message)
         run = execute(code, seed, delayed=first_spot, until=second_spot)
         if (wrong is None) != (run.fault is None):
             failure = wrong or run.fault
             assert failure is not None
-            return Fault("race", f"{message}: where it comes first, {failure.what}")
+            return CodeFault("race", f"{message}: where it comes first, {failure.what}")
     if wrong is not None:
         return None
     if code.inorder:
         rows = np.array([_row_pair(flat, *pair) for pair in code.inorder], np.int64)
         for at in np.flatnonzero(happens_before.unordered(rows[:, 0], rows[:, 1])).tolist():
             first_spot, second_spot = code.inorder[at]
-            return Fault(
+            return CodeFault(
                 "race",
                 f"{code.describe(*second_spot)} does not wait for {code.describe(*first_spot)}, and both ask one proxy",
             )
@@ -150,7 +150,7 @@ def _find_race(happens_before: Order, seed: int, wrong: Fault | None = None) -> 
                 f"{code.describe(*second_spot)}: knows only by a relaxed signal that {code.describe(*first_spot)} is "
             )
             message += "done, and may not yet"
-            return Fault("race", f"{message} see what that writes to {code.places.describe(int(cell[at]))}")
+            return CodeFault("race", f"{message} see what that writes to {code.places.describe(int(cell[at]))}")
     if not code.independent_ranks:
         return None
     return _find_outside_access(code, accesses, happens_before) or _find_unbalanced(code)
@@ -175,7 +175,7 @@ def _spot_of(flat: Flat, row: int) -> Spot:
     return block, row - int(flat.ptr[block])
 
 
-def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) -> Fault | None:
+def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) -> CodeFault | None:
     """Return a fault if a rank accesses cells of another rank that may not have begun, or may have ended.
 
     A *line* is thread blocks of a rank that run one after the other. Of a line, only the first and the last row that
@@ -199,10 +199,12 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     rows, ranks, group = rows[order], ranks[order], group[order]
     is_first = run_starts(group)  # of the rows of a line that access one rank
     for row, rank in _find_unknown(happens_before, rank_of, rows[is_first], ranks[is_first], before=True):
-        return Fault("race", f"{code.describe(*_spot_of(flat, row))} does not know whether rank {rank} has begun")
+        return CodeFault("race", f"{code.describe(*_spot_of(flat, row))} does not know whether rank {rank} has begun")
     is_last = np.append(is_first[1:], True)[: len(is_first)]
     for row, rank in _find_unknown(happens_before, rank_of, rows[is_last], ranks[is_last], before=False):
-        return Fault("race", f"rank {rank} may end before {code.describe(*_spot_of(flat, row))} is done with its data")
+        return CodeFault(
+            "race", f"rank {rank} may end before {code.describe(*_spot_of(flat, row))} is done with its data"
+        )
     if not len(ahead_keys):
         return None
     ends = _line_ends(line, place)
@@ -218,11 +220,11 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
         row, rank = int(rows[at]), int(ranks[at])
         if not heard_at_end[int(writers[at])] >> rank & 1:
             message = "its rank ends without having heard of that, and may be two calls ahead"
-            return Fault("race", f"{code.describe(*_spot_of(flat, row))} writes at rank {rank}: {message}")
+            return CodeFault("race", f"{code.describe(*_spot_of(flat, row))} writes at rank {rank}: {message}")
     return None
 
 
-def _find_unbalanced(code: Code) -> Fault | None:
+def _find_unbalanced(code: Code) -> CodeFault | None:
     """Return a fault if a semaphore does not end at its start value."""
     balance = [0] * len(code.start)
     last_use: dict[tuple[int, bool], tuple[int, int]] = {}
@@ -240,7 +242,7 @@ def _find_unbalanced(code: Code) -> Fault | None:
                 if surplus > 0
                 else f"takes {-surplus} more of {name} than is given"
             )
-            return Fault(
+            return CodeFault(
                 "left", f"{code.describe(*last_use[semaphore, surplus > 0])}: {message}; the next call would find it so"
             )
     return None

@@ -1,10 +1,10 @@
 """The form of programs with one-sided access: steps of a rank that put data into other ranks' memory, signal and wait.
 
-A *step* in this folder is one instruction of a rank (`Step`), not a step of the schedule. A *stream* is a sequence of
-steps of a rank, executed by many threads together; streams run at the same time. Between any two ranks a stream has one
-*channel*: either side can signal the other, and wait for as many signals. Threads do not wait for each other except at
-a `SYNC`: a step may use data that an earlier step writes, or has waited for, only after a sync. `Moves` has the data
-that each message of a program moves.
+A *step* in this folder is one instruction of a rank (`StreamStep`), not a step of the schedule. A *stream* is a
+sequence of steps of a rank, executed by many threads together; streams run at the same time. Between any two ranks a
+stream has one *channel*: either side can signal the other, and wait for as many signals. Threads do not wait for each
+other except at a `SYNC`: a step may use data that an earlier step writes, or has waited for, only after a sync.
+`CutMoves` has the data that each message of a program moves.
 
 Example: rank 0 sends a chunk to rank 1. Rank 0 has the steps put (its input to rank 1's scratch), sync, signal to 1;
 rank 1 has wait for 0, sync, and then a fold that reads its scratch.
@@ -41,7 +41,7 @@ class Move(NamedTuple):
     size: int
 
 
-class Step(NamedTuple):
+class StreamStep(NamedTuple):
     """One instruction of a rank in a stream.
 
     - signal, wait: to or for each of `peers`.
@@ -62,13 +62,13 @@ class Step(NamedTuple):
     size: int = 0  # chunks
 
 
-Streams = list[list[list[Step]]]  # by stream, then by rank
+Streams = list[list[list[StreamStep]]]  # by stream, then by rank
 
 
 # ---- what messages move ----
 
 
-class Moves:
+class CutMoves:
     """The moves of each message, cut where a part of either side ends; neighbours on both sides are joined.
 
     `message`: per move the number of its message. `columns`: five arrays, per move the buffer and chunk of its source,

@@ -49,10 +49,10 @@ from antiphon.lower.onesided.form import (
     PACK,
     PACKETS,
     UNPACK,
+    CutMoves,
     Move,
-    Moves,
     Place,
-    Step,
+    StreamStep,
 )
 from antiphon.lower.onesided.steps import Fold, RankSteps, StreamSteps, join_folds, operand_batches
 from antiphon.lower.onesided.streams import streams
@@ -79,7 +79,7 @@ class ByPackets:
         self, program: Program, layout: BufferLayout, far: Callable[[int, int], bool] = lambda a, b: False
     ) -> None:
         self.program, self.layout, self.far = program, layout, far
-        self.moves = Moves(program, layout)
+        self.moves = CutMoves(program, layout)
         folds = np.flatnonzero(program.kind == PROGRAM_FOLD)
         self.folds = folds[layout.length[program.part_ptr[folds]] > 0]
 
@@ -100,8 +100,8 @@ class ByPackets:
         sizes = self.layout.sizes.copy()
         sizes[:, SCRATCH] = places.sizes()
 
-        def steps(rank: int) -> list[list[Step]]:
-            by_stream: list[list[Step]] = [[] for _ in range(count)]
+        def steps(rank: int) -> list[list[StreamStep]]:
+            by_stream: list[list[StreamStep]] = [[] for _ in range(count)]
             for index, turns in groupby(work.turns(rank), lambda rank_turn: rank_turn.number // times):
                 by_stream[index] = _StepWriter(rank).steps(turns)
             return by_stream
@@ -358,7 +358,7 @@ class _StepWriter:
         self.written = RankSteps(rank)
         self.pending: list[Fold] = []  # folds of the previous turn, whose results this turn's puts may send
 
-    def steps(self, turns: Iterable[_Turn]) -> list[Step]:
+    def steps(self, turns: Iterable[_Turn]) -> list[StreamStep]:
         """Return the steps for these turns."""
         for turn in turns:
             # Folds of the previous turn are delayed to here, so that they can send their results themselves.
@@ -367,7 +367,7 @@ class _StepWriter:
                 if moves:
                     self.written.put(PACK, moves)
             # The proxy forwards packets once they are there, so no sync stands before this step.
-            self.written.steps += [Step(PACK, peers=(), moves=(move,)) for move in turn.forwarded]
+            self.written.steps += [StreamStep(PACK, peers=(), moves=(move,)) for move in turn.forwarded]
             for packets, into, size in turn.unpacked:
                 self._write_unpack(packets, into, size)
             self.pending = join_folds(turn.folds) if turn.folds else []
@@ -420,7 +420,7 @@ class _StepWriter:
     ) -> None:
         """Write a step. Its threads wait for packets themselves, so only plain data needs a sync."""
         read = [place for place in operands if place[0] != PACKETS]
-        self.written.combine(Step(kind, peers=(), moves=along, into=into, operands=operands, size=size), read)
+        self.written.combine(StreamStep(kind, peers=(), moves=along, into=into, operands=operands, size=size), read)
 
 
 def _as_list(column: Longs) -> list[int]:

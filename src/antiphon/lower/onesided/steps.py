@@ -1,8 +1,8 @@
 """Compile a program to steps with one-sided access (form.py) for every rank and stream, without deadlocks.
 
-A `Step` is one instruction of a rank (form.py). The work of a rank at one time of the program (a step of the schedule)
-is a *turn*. In each turn a rank first signals which ranks may write into its places (a *credit*), then waits for
-credits of others, puts its data, signals, and waits for puts into its places; then it folds (copies or reduces).
+A `StreamStep` is one instruction of a rank (form.py). The work of a rank at one time of the program (a step of the
+schedule) is a *turn*. In each turn a rank first signals which ranks may write into its places (a *credit*), then waits
+for credits of others, puts its data, signals, and waits for puts into its places; then it folds (copies or reduces).
 Operations of switches come before its puts, once all ranks concerned have given their credit. Every wait is for the
 same turn of other ranks or an earlier turn, and credits and puts wait only for earlier turns: so among the ranks that
 are furthest behind one can always proceed.
@@ -42,11 +42,11 @@ from antiphon.lower.onesided.form import (
     SWITCH,
     SYNC,
     WAIT,
+    CutMoves,
     Move,
-    Moves,
     Place,
-    Step,
     Streams,
+    StreamStep,
     join_neighbours,
 )
 from antiphon.lower.onesided.streams import find_credits, streams
@@ -54,7 +54,7 @@ from antiphon.lower.onesided.switched import Switched
 
 # ---- the steps of a rank, with syncs ----
 
-_SYNC = Step(SYNC)
+_SYNC = StreamStep(SYNC)
 RangeOf = Callable[[int, Place, int], tuple[int, int, int]]  # rank, place and size -> buffer, begin and end
 
 
@@ -62,7 +62,7 @@ class StreamSteps(NamedTuple):
     """The steps of a program, made rank by rank."""
 
     stream_count: int
-    steps_of: Callable[[int], list[list[Step]]]  # rank -> its steps in each stream
+    steps_of: Callable[[int], list[list[StreamStep]]]  # rank -> its steps in each stream
     layout: BufferLayout  # the addresses, with scratch for all steps
 
 
@@ -77,7 +77,7 @@ class RankSteps:
 
     rank: int
     range_of: RangeOf = plain_range
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StreamStep] = field(default_factory=list)
     single_accesses: dict[Place, bool] = field(default_factory=dict)  # chunks accessed since the sync: was it a write?
     long_accesses: list[tuple[int, int, int, bool]] = field(default_factory=list)  # buffer, begin, end, was it a write?
     has_waited: bool = False  # for a signal since the last sync
@@ -91,7 +91,9 @@ class RankSteps:
         self.steps.append(_SYNC)
         self.single_accesses, self.long_accesses, self.has_waited = {}, [], False
 
-    def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
+    def touch(
+        self, step: StreamStep, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()
+    ) -> None:
         """Append a step that reads and writes places and sizes, after a sync if it conflicts with pending accesses."""
         range_of, rank = self.range_of, self.rank
         accesses = [(*range_of(rank, place, size), False) for place, size in reads]
@@ -105,7 +107,7 @@ class RankSteps:
             else:
                 self.long_accesses.append((buffer, begin, end, is_write))
 
-    def touch_chunks(self, step: Step, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
+    def touch_chunks(self, step: StreamStep, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
         """Do the same as `touch` for accesses of single chunks, which nearly all are."""
         if self.long_accesses or self.range_of is not plain_range:
             self.touch(step, [(place, 1) for place in reads], [(place, 1) for place in writes])
@@ -126,7 +128,7 @@ class RankSteps:
         for place in writes:
             chunks[place] = True
 
-    def combine(self, step: Step, reads: Sequence[Place]) -> None:
+    def combine(self, step: StreamStep, reads: Sequence[Place]) -> None:
         """Append a step that reads these places and writes its result at `into`."""
         if step.size == 1:
             self.touch_chunks(step, reads, (step.into,))
@@ -136,13 +138,13 @@ class RankSteps:
     def put(self, kind: int, moves: list[Move]) -> None:
         """Append puts (or packs) of these moves: each step from one buffer, with as many moves as a step can have."""
         if len(moves) == 1 and moves[0].size == 1:  # the usual case
-            self.touch_chunks(Step(kind, peers=(), moves=tuple(moves)), (moves[0].source,))
+            self.touch_chunks(StreamStep(kind, peers=(), moves=tuple(moves)), (moves[0].source,))
             return
         for buffer in sorted({move.source[0] for move in moves}):
             from_buffer = [move for move in moves if move.source[0] == buffer]
             for low in range(0, len(from_buffer), MOST_PEERS):
                 batch = tuple(from_buffer[low : low + MOST_PEERS])
-                self.touch(Step(kind, peers=(), moves=batch), [(move.source, move.size) for move in batch])
+                self.touch(StreamStep(kind, peers=(), moves=batch), [(move.source, move.size) for move in batch])
 
     def _has_conflict(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
         """Return whether an access conflicts with one since the last sync: same place, at least one a write."""
@@ -230,7 +232,7 @@ class OneSided:
     ) -> None:  # fmt: skip
         self.program, self.layout, self.range_of, self.max_operands = program, layout, range_of, max_operands
         self.switched = switched or Switched.none(program)
-        self.moves = Moves(program, layout)
+        self.moves = CutMoves(program, layout)
         send, receive = program.pairs
         self.receive = receive.tolist()
         credit = find_credits(program, farther=not self.switched.switches)
@@ -262,7 +264,7 @@ class _Turn:
     credits: list[int] = field(default_factory=list)  # ranks that it gives a credit
     after: set[int] = field(default_factory=set)  # folds that must be done before these credits
     folds: list[Fold] = field(default_factory=list)
-    switches: list[Step] = field(default_factory=list)
+    switches: list[StreamStep] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -322,7 +324,7 @@ class _PutWork:
         by_rank = np.argsort(ends, kind="stable")
         self.of_rank, self.rank_ptr = (by_rank // 2).tolist(), pointers(ends, program.ranks)
 
-    def steps(self, rank: int) -> list[list[Step]]:
+    def steps(self, rank: int) -> list[list[StreamStep]]:
         """Return the steps of a rank in each stream."""
         turns_by_stream = [_RankTurns() for _ in range(self.count)]
         self._deal_messages(rank, turns_by_stream)
@@ -331,7 +333,7 @@ class _PutWork:
         for number, switch in zip(self.stream[switched.requests].tolist(), switched.switches, strict=True):
             if switch.rank == rank:
                 kind = SWITCH if switch.combines else SPREAD
-                step = Step(
+                step = StreamStep(
                     kind, switch.ranks, moves=(), into=switch.target, operands=(switch.source,), size=switch.size
                 )
                 turns_by_stream[number].turns[switch.step].switches.append(step)
@@ -444,7 +446,7 @@ class _RankWriter:
         self.writer = RankSteps(rank, range_of)
         self.pending: list[Fold] = []  # folds not written yet: the next puts of their results can be part of them
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StreamStep]:
         """Return the steps of all turns: signals, waits, puts and folds."""
         self._signal_or_wait(SIGNAL, self.begun)
         for number in sorted(self.turns):
@@ -475,7 +477,7 @@ class _RankWriter:
         if kind == SIGNAL and (self.writer.has_accesses or self.writer.has_waited):
             self.writer.sync()
         for low in range(0, len(peers), MOST_PEERS):
-            self.writer.steps.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
+            self.writer.steps.append(StreamStep(kind, tuple(peers[low : low + MOST_PEERS])))
         self.writer.has_waited |= kind == WAIT
 
     def _write_folds(self, moves: list[Move]) -> list[Move]:
@@ -494,19 +496,20 @@ class _RankWriter:
         """Write a fold, in several steps if it has more operands than a step supports; the last has the moves."""
         if len(operands) <= self.max_operands:
             self.writer.combine(
-                Step(FOLD, peers=(), moves=fold_moves, into=into, operands=operands, size=count), operands
+                StreamStep(FOLD, peers=(), moves=fold_moves, into=into, operands=operands, size=count), operands
             )
             return
         for batch, is_last in operand_batches(operands, into, self.max_operands):
             self.writer.combine(
-                Step(FOLD, peers=(), moves=fold_moves if is_last else (), into=into, operands=batch, size=count), batch
+                StreamStep(FOLD, peers=(), moves=fold_moves if is_last else (), into=into, operands=batch, size=count),
+                batch,
             )
 
 
 class _GetWriter(_RankWriter):
     """Writes the steps of a rank in one stream if receivers get instead of senders putting."""
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StreamStep]:
         """Return the steps of all turns, with gets."""
         for number in sorted(self.turns):
             turn = self.turns[number]
@@ -516,7 +519,9 @@ class _GetWriter(_RankWriter):
             for low in range(0, len(turn.moves), MOST_PEERS):
                 batch = tuple(turn.moves[low : low + MOST_PEERS])
                 self.writer.touch(
-                    Step(GET, peers=(), moves=batch), reads=[], writes=[(move.target, move.size) for move in batch]
+                    StreamStep(GET, peers=(), moves=batch),
+                    reads=[],
+                    writes=[(move.target, move.size) for move in batch],
                 )
             self._signal_or_wait(SIGNAL, turn.awaited)
             self._signal_or_wait(WAIT, turn.to)

@@ -32,8 +32,8 @@ from antiphon.core.transform import Placement, Spans, assemble_parts, merge
 from antiphon.errors import Unsupported
 from antiphon.options import Option
 from antiphon.planners.shared.groups import (
-    Exchange,
     Groups,
+    SeatExchange,
     SizePath,
     delay_after,
     find_stretches,
@@ -153,7 +153,7 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
     return assemble_parts(placements, collective_among(collective, kind), result_spans)
 
 
-def _chain_exchanges(gathers: Sequence[Exchange], seats: Seats, direction: str) -> list[Placement]:
+def _chain_exchanges(gathers: Sequence[SeatExchange], seats: Seats, direction: str) -> list[Placement]:
     """Plan every exchange; each starts as soon as the exchange that brings its data is done."""
     end_step: dict[SizePath, int] = {(): 0}  # by path of an exchange
     placements = []

@@ -41,7 +41,7 @@ from antiphon.cost.profile import as_profile
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 from antiphon.options import Option
 from antiphon.planners.compose.inside import GroupPlanner, usual_planners
-from antiphon.planners.compose.rotate import Mark, Plan, share_data
+from antiphon.planners.compose.rotate import Mark, RotatedPlan, share_data
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import fans_of, find_splits, parse_split, rotate_levels
 from antiphon.planners.compose.stages import AIMS, StagedPlan, stage_collective
@@ -257,9 +257,9 @@ class _BuiltPlan:
         return replace(schedule, provenance=provenance)
 
 
-def _rank_splits(search: _Search, aim: str) -> list[Plan]:
+def _rank_splits(search: _Search, aim: str) -> list[RotatedPlan]:
     """Return the plans of all splits that look best for this aim, by estimate."""
-    examined: list[tuple[tuple[Fraction | int, ...], int, Plan]] = []
+    examined: list[tuple[tuple[Fraction | int, ...], int, RotatedPlan]] = []
     for number, split in enumerate(search.splits):
         # the first split is always examined, so that there is a plan; later aims see the same splits
         if number and search.spent:
@@ -275,7 +275,7 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
             search.first_error = search.first_error or str(error)
             continue
         for undivided, staged in staged_plans:
-            plan = Plan.of_one(staged)
+            plan = RotatedPlan.of_one(staged)
             examined.append((AIMS[aim](plan), number, plan))
             # rotations of the levels balance their loads; with a root they cannot, and for few steps parts gain little
             if search.turn is not False and (aim != "steps" or undivided > 1) and not search.request.collective.roots:
@@ -289,7 +289,7 @@ def _rank_splits(search: _Search, aim: str) -> list[Plan]:
     return [plan for _, _, plan in sorted(examined, key=lambda entry: entry[:2])[:count]]
 
 
-def _for_size(ranked: Sequence[tuple[str, Plan]], search: _Search) -> Sequence[tuple[str, Plan]]:
+def _for_size(ranked: Sequence[tuple[str, RotatedPlan]], search: _Search) -> Sequence[tuple[str, RotatedPlan]]:
     """For a size and very many ranks, keep only the plan with the best estimate: building one takes a minute."""
     nbytes = search.request.nbytes
     if nbytes is None or not search.large or not ranked:
@@ -297,7 +297,7 @@ def _for_size(ranked: Sequence[tuple[str, Plan]], search: _Search) -> Sequence[t
     return [min(ranked, key=lambda entry: entry[1].seconds(nbytes))]
 
 
-def _best_of(search: _Search, aim: str, ranked: Sequence[Plan]) -> list[_BuiltPlan]:
+def _best_of(search: _Search, aim: str, ranked: Sequence[RotatedPlan]) -> list[_BuiltPlan]:
     """Build these plans and compute their times; return the best for an aim, or [] if none can be built."""
     plans: list[_BuiltPlan] = []
     for plan in ranked:
@@ -310,7 +310,7 @@ def _best_of(search: _Search, aim: str, ranked: Sequence[Plan]) -> list[_BuiltPl
     return [min(plans, key=AIMS[aim])]
 
 
-def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str, undivided: int) -> Plan | None:
+def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str, undivided: int) -> RotatedPlan | None:
     """Return the plan in which every cyclic order of the levels carries a share of the data; None if that gains
     nothing.
     """
@@ -327,7 +327,7 @@ def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str, undivide
         return None
 
 
-def _build_plan(search: _Search, plan: Plan, aim: str) -> _BuiltPlan:
+def _build_plan(search: _Search, plan: RotatedPlan, aim: str) -> _BuiltPlan:
     """Build the plan, in the best of its route variants. Plans with equal marks are built once."""
     request = search.request
     if plan.mark not in search.built:
@@ -338,7 +338,7 @@ def _build_plan(search: _Search, plan: Plan, aim: str) -> _BuiltPlan:
     return replace(min(search.built[plan.mark], key=AIMS[aim]), aim=aim)
 
 
-def _compute_times(schedule: Schedule, topology: Topology, plan: Plan, aim: str) -> _BuiltPlan:
+def _compute_times(schedule: Schedule, topology: Topology, plan: RotatedPlan, aim: str) -> _BuiltPlan:
     rate, unpipelined = throughput(schedule, topology), timeline(schedule, topology).total
     first = plan.staged_plans[0]
     return _BuiltPlan(

@@ -28,7 +28,7 @@ SHARE_DENOMINATOR = 60  # shares are rounded to multiples of 1 / 60, which many 
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class RotatedPlan:
     """A collective by one staged plan, or by several at once, each with its share of the data.
 
     `unpipelined`, `pipelined`: estimated seconds per byte, unpipelined and with many slices. The estimate assumes that
@@ -41,9 +41,9 @@ class Plan:
     pipelined: Fraction
 
     @staticmethod
-    def of_one(staged: StagedPlan) -> Plan:
+    def of_one(staged: StagedPlan) -> RotatedPlan:
         """Return the plan that uses one order of levels for all data."""
-        return Plan((staged,), (Fraction(1),), staged.cost.unpipelined, staged.cost.pipelined)
+        return RotatedPlan((staged,), (Fraction(1),), staged.cost.unpipelined, staged.cost.pipelined)
 
     @property
     def steps(self) -> int:
@@ -67,7 +67,7 @@ class Plan:
         return self.steps * latency + pipelined * nbytes + 2 * math.sqrt(fill * latency)
 
 
-def share_data(staged_plans: Sequence[StagedPlan]) -> Plan | None:
+def share_data(staged_plans: Sequence[StagedPlan]) -> RotatedPlan | None:
     """Return the plan whose shares minimize the load of the fullest level; None if a single order is best.
 
     The outermost level of plan i is level i of the first plan, and so on cyclically.
@@ -86,7 +86,7 @@ def share_data(staged_plans: Sequence[StagedPlan]) -> Plan | None:
     )
     unpipelined = sum((max(phase) for phase in phases), Fraction(0))
     pipelined = max(sum((loads[i][j] * shares[i] for i in range(count)), Fraction(0)) for j in range(count))
-    return Plan(tuple(staged for staged, _ in used), tuple(share for _, share in used), unpipelined, pipelined)
+    return RotatedPlan(tuple(staged for staged, _ in used), tuple(share for _, share in used), unpipelined, pipelined)
 
 
 def _balance_shares(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from antiphon.core.columns import Longs
 from antiphon.core.transform import Spans
-from antiphon.planners.shared.groups import Exchange, Groups, list_exchanges, units_per_seat
+from antiphon.planners.shared.groups import Groups, SeatExchange, list_exchanges, units_per_seat
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,7 @@ class Split:
     groups: Groups
 
     @cached_property
-    def exchanges(self) -> list[Exchange]:
+    def exchanges(self) -> list[SeatExchange]:
         """Return the exchanges of an allgather, listed once: plans for several aims have them in common."""
         line = len(self.seating) * units_per_seat(self.groups)
         return list_exchanges(self.groups, Spans.side_by_side(np.array([line])))

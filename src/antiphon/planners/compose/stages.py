@@ -41,8 +41,8 @@ from antiphon.planners.compose.inside import GroupPlanner
 from antiphon.planners.compose.split import Split
 from antiphon.planners.shared.groups import (
     MOST_WHOLE,
-    Exchange,
     Groups,
+    SeatExchange,
     delay_after,
     find_stretches,
     reverse_parts,
@@ -59,7 +59,7 @@ def small_message_time(steps: int, unpipelined: Fraction) -> Fraction:
     return steps * STEP_SECONDS + unpipelined * SMALL_BYTES
 
 
-class Cost(Protocol):
+class StageCost(Protocol):
     """Steps, and seconds per byte unpipelined (`unpipelined`) and in the limit of many slices (`pipelined`)."""
 
     @property
@@ -70,7 +70,7 @@ class Cost(Protocol):
     def pipelined(self) -> Fraction: ...
 
 
-AIMS: dict[str, Callable[[Cost], tuple[Fraction | int, ...]]] = {
+AIMS: dict[str, Callable[[StageCost], tuple[Fraction | int, ...]]] = {
     "steps": lambda cost: (small_message_time(cost.steps, cost.unpipelined), cost.pipelined),
     "time": attrgetter("unpipelined", "steps", "pipelined"),
     "rate": attrgetter("pipelined", "unpipelined", "steps"),
@@ -216,7 +216,7 @@ class StagePlanner:
             planners.append(plan.planner)
         return Stage(level, tuple(placements), unpipelined, pipelined, tuple(planners))
 
-    def plan_exchange(self, exchange: Exchange, line: int) -> Stage:
+    def plan_exchange(self, exchange: SeatExchange, line: int) -> Stage:
         """Plan one exchange of an allgather (shared/groups) as a stage."""
         target = Collective("allgather", exchange.width, weights=np.array(exchange.sizes))
         return self.plan_stage(len(exchange.path) - 1, exchange.seats, exchange.where, target, line)
@@ -228,7 +228,7 @@ def _buffer_bytes(collective: Collective, length: int) -> Fraction:
 
 
 def _stage_exchanges(
-    plans: StagePlanner, exchange_list: Sequence[Exchange], line: int
+    plans: StagePlanner, exchange_list: Sequence[SeatExchange], line: int
 ) -> tuple[list[Stage], list[Placement]]:
     """Plan all exchanges; each starts as soon as the one that brings its data is done."""
     stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}

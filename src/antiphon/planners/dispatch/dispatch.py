@@ -38,9 +38,9 @@ from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import add_on_arrival, compose, dual, invert
 from antiphon.errors import Infeasible, Unsupported
-from antiphon.planners.dispatch.list_scheduling import Message, Run, list_messages, order_messages
-from antiphon.planners.dispatch.network import Network
-from antiphon.planners.dispatch.timed_trees import BUSY, Item, TimedTreeGrower, Tree
+from antiphon.planners.dispatch.list_scheduling import Message, MessageTimes, list_messages, order_messages
+from antiphon.planners.dispatch.network import ArcNetwork
+from antiphon.planners.dispatch.timed_trees import BUSY, Delivery, TimedTree, TimedTreeGrower
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest, machine_for_dual
 
@@ -79,7 +79,7 @@ class _Round:
     """The messages of a round, and when each is sent."""
 
     messages: Sequence[Message]
-    run: Run
+    run: MessageTimes
 
 
 def dispatch(request: Request, *, pieces: PiecesOrBest = None) -> Iterator[Schedule]:
@@ -126,7 +126,7 @@ def _plan_allreduce(topology: Topology, collective: Collective, nbytes: int, pie
 
 def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _TimedSchedule:
     """Return the fastest schedule over several numbers of pieces."""
-    network, best, best_count, patience = Network(topology), None, 1, LIMITS.patience
+    network, best, best_count, patience = ArcNetwork(topology), None, 1, LIMITS.patience
     block_bytes: Floats = collective.weights.astype(np.float64) * (nbytes / collective.buffer_weight)
     for piece_count in LIMITS.pieces if pieces is None else (pieces,):
         items = _list_items(network, collective, block_bytes / piece_count, piece_count)
@@ -152,7 +152,7 @@ def _plan_spread(topology: Topology, collective: Collective, nbytes: int, pieces
     return _TimedSchedule(_to_schedule(collective, best, best_count), best_count, best.run.finish)
 
 
-def _list_items(network: Network, collective: Collective, piece_bytes: Floats, piece_count: int) -> list[Item]:
+def _list_items(network: ArcNetwork, collective: Collective, piece_bytes: Floats, piece_count: int) -> list[Delivery]:
     """Return the pieces that somebody wants; `piece_bytes`: by block."""
     relation = collective.relation
     source = dict(zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True))
@@ -161,14 +161,16 @@ def _list_items(network: Network, collective: Collective, piece_bytes: Floats, p
         receivers[block].add(rank)
     turns = {size: network.turns(size) for size in set(piece_bytes.tolist())}
     return [
-        Item(number * collective.blocks + block, rank, frozenset(receivers[block] - {rank}), turns[piece_bytes[block]])
+        Delivery(
+            number * collective.blocks + block, rank, frozenset(receivers[block] - {rank}), turns[piece_bytes[block]]
+        )
         for number in range(piece_count)
         for block, rank in source.items()
         if receivers[block] - {rank}
     ]
 
 
-def _search(network: Network, items: Sequence[Item]) -> _Round:
+def _search(network: ArcNetwork, items: Sequence[Delivery]) -> _Round:
     """Return the fastest plan of several rounds."""
     best = _plan_round(network, items, deadline=None, previous=None)
     # no piece arrives earlier than alone on an idle machine
@@ -191,7 +193,9 @@ def _search(network: Network, items: Sequence[Item]) -> _Round:
     return best
 
 
-def _plan_round(network: Network, items: Sequence[Item], deadline: int | None, previous: _Round | None) -> _Round:
+def _plan_round(
+    network: ArcNetwork, items: Sequence[Delivery], deadline: int | None, previous: _Round | None
+) -> _Round:
     """Grow the trees of all items in this order, then order their messages.
 
     Resources that are busy in the `previous` round cost more.
@@ -206,7 +210,7 @@ def _plan_round(network: Network, items: Sequence[Item], deadline: int | None, p
     return _Round(messages, order_messages(messages, len(network.pace)))
 
 
-def _grow(grower: TimedTreeGrower, item: Item, deadline: int | None) -> Tree:
+def _grow(grower: TimedTreeGrower, item: Delivery, deadline: int | None) -> TimedTree:
     tree = grower.grow(item, deadline)
     if tree is None:
         raise Infeasible(

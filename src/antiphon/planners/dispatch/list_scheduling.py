@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from antiphon.planners.dispatch.network import Arc
-from antiphon.planners.dispatch.timed_trees import Tree
+from antiphon.planners.dispatch.timed_trees import TimedTree
 from antiphon.planners.shared.reach import Path
 
 FORWARD_RUNS = 4  # the first one, and three improvements by a backward run each
@@ -39,7 +39,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Run:
+class MessageTimes:
     """When messages start and end, in femtoseconds, and the order in which they are sent."""
 
     finish: int
@@ -48,7 +48,7 @@ class Run:
     order: list[int]
 
 
-def list_messages(trees: Sequence[Tree], ranks: int) -> list[Message]:
+def list_messages(trees: Sequence[TimedTree], ranks: int) -> list[Message]:
     """Return the messages of trees; those of a tree follow the messages that they wait for."""
     messages: list[Message] = []
     for tree in trees:
@@ -74,12 +74,12 @@ def list_messages(trees: Sequence[Tree], ranks: int) -> list[Message]:
     return messages
 
 
-def _add_turns(message: Message, tree: Tree, arc: Arc) -> None:
+def _add_turns(message: Message, tree: TimedTree, arc: Arc) -> None:
     for resource in arc.resources:
         message.turns[resource] = message.turns.get(resource, 0) + tree.item.turns[resource]
 
 
-def order_messages(messages: Sequence[Message], resources: int) -> Run:
+def order_messages(messages: Sequence[Message], resources: int) -> MessageTimes:
     """Return the best run of all messages."""
     remaining = [0] * len(messages)  # femtoseconds from the start of a message to the end of its longest path
     for number in range(len(messages) - 1, -1, -1):
@@ -97,7 +97,7 @@ def order_messages(messages: Sequence[Message], resources: int) -> Run:
     return best
 
 
-def _run(messages: Sequence[Message], resources: int, priority: Sequence[int], backwards: bool = False) -> Run:
+def _run(messages: Sequence[Message], resources: int, priority: Sequence[int], backwards: bool = False) -> MessageTimes:
     """Send every message as soon as its data are there and its first resource is free.
 
     Of several messages, the one with the least `priority` is sent first.
@@ -136,4 +136,4 @@ def _run(messages: Sequence[Message], resources: int, priority: Sequence[int], b
             missing[follower] -= 1
             if not missing[follower]:
                 heapq.heappush(events, (ready[follower], 0, follower))
-    return Run(max(ends, default=0), starts, ends, order)
+    return MessageTimes(max(ends, default=0), starts, ends, order)

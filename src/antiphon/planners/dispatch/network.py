@@ -36,7 +36,7 @@ class Arc:
     latency: int  # femtoseconds
 
 
-class Network:
+class ArcNetwork:
     """Nodes and arcs of a machine.
 
     `out[u]`, `into[v]`: arcs by tail and by head. Of the paths between two nodes there is one per first link.
@@ -91,7 +91,7 @@ def _just_multicasts(topology: Topology, node: int) -> bool:
     return ability.multicast and not ability.own and not ability.at_once
 
 
-class Timeline:
+class BusyTimeline:
     """The busy intervals of every resource in femtoseconds, ascending; intervals that touch are merged."""
 
     def __init__(self, resources: int) -> None:

@@ -19,13 +19,13 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from antiphon.planners.dispatch.network import Arc, Network, Timeline
+from antiphon.planners.dispatch.network import Arc, ArcNetwork, BusyTimeline
 
 BUSY = 4.0  # a resource that is busy all the time costs 1 + BUSY times as much as an idle one
 
 
 @dataclass(frozen=True)
-class Item:
+class Delivery:
     """A chunk with its sender and receivers."""
 
     chunk: int
@@ -52,10 +52,10 @@ class _Visit:
 
 
 @dataclass
-class Tree:
+class TimedTree:
     """The tree of an item. `arcs`: by node, the arc that leads to it, parents first."""
 
-    item: Item
+    item: Delivery
     arcs: dict[int, Arc] = field(default_factory=dict)
     finish: int = 0  # the last arrival, in femtoseconds
 
@@ -63,11 +63,11 @@ class Tree:
 class TimedTreeGrower:
     """Grows the trees of all items. `price`: by resource, the cost of occupying it for a femtosecond."""
 
-    def __init__(self, network: Network, price: Sequence[float]) -> None:
+    def __init__(self, network: ArcNetwork, price: Sequence[float]) -> None:
         self.network, self.price = network, price
-        self.timeline = Timeline(len(network.pace))
+        self.timeline = BusyTimeline(len(network.pace))
 
-    def grow(self, item: Item, deadline: int | None) -> Tree | None:
+    def grow(self, item: Delivery, deadline: int | None) -> TimedTree | None:
         """Return the booked tree of an item; None if a rank is out of reach. `deadline` None: the earliest tree."""
         visits, arcs = self._find_earliest(item)
         if not item.receivers <= arcs.keys():
@@ -91,7 +91,7 @@ class TimedTreeGrower:
             return _Visit(end + latency, end + latency, latency=0)
         return _Visit(ready, end, latency)
 
-    def _find_earliest(self, item: Item) -> tuple[dict[int, _Visit], dict[int, Arc]]:
+    def _find_earliest(self, item: Delivery) -> tuple[dict[int, _Visit], dict[int, Arc]]:
         """Return the earliest visits of nodes, and the arcs that lead there (Dijkstra)."""
         visits, arcs = {item.source: _Visit(ready=0, end=0, latency=0)}, {}
         heap, done, missing = [(0, item.source)], set(), set(item.receivers)
@@ -109,7 +109,7 @@ class TimedTreeGrower:
                         heapq.heappush(heap, (visit.arrival, arc.head))
         return visits, {node: arc for node, arc in arcs.items() if node in done}
 
-    def _cheapen(self, item: Item, visits: dict[int, _Visit], arcs: dict[int, Arc], deadline: int) -> None:
+    def _cheapen(self, item: Delivery, visits: dict[int, _Visit], arcs: dict[int, Arc], deadline: int) -> None:
         """Move nodes to arcs of less cost while everything requested arrives by the deadline."""
 
         def cost_of(arc: Arc) -> float:
@@ -140,9 +140,9 @@ class TimedTreeGrower:
                     visits.update(new_visits)
                     break
 
-    def _book(self, item: Item, visits: dict[int, _Visit], arcs: dict[int, Arc]) -> Tree:
+    def _book(self, item: Delivery, visits: dict[int, _Visit], arcs: dict[int, Arc]) -> TimedTree:
         """Book the turns of a tree, parents first, and return it."""
-        tree, booked_visits = Tree(item), {item.source: _Visit(ready=0, end=0, latency=0)}
+        tree, booked_visits = TimedTree(item), {item.source: _Visit(ready=0, end=0, latency=0)}
         todo = sorted(arcs, key=lambda node: (visits[node].arrival, node), reverse=True)
         while todo:
             node = todo.pop()
@@ -155,7 +155,7 @@ class TimedTreeGrower:
         return tree
 
 
-def _prune(arcs: dict[int, Arc], item: Item) -> None:
+def _prune(arcs: dict[int, Arc], item: Delivery) -> None:
     """Drop the nodes below which nothing is wanted."""
     needed = {item.source}
     for rank in item.receivers:

@@ -1,7 +1,7 @@
 """List what flows must carry: for each sender how much goes to whom, or for each receiver how much comes from whom.
 
-Input: a collective that only moves data (scatter, gather, alltoall). Output of `demands_of`: a `Demand` per sender or
-per receiver, whichever are fewer; and symmetries of the machine, so that only one rank per orbit needs a demand.
+Input: a collective that only moves data (scatter, gather, alltoall). Output of `demands_of`: a `RootDemand` per sender
+or per receiver, whichever are fewer; and symmetries of the machine, so that only one rank per orbit needs a demand.
 
 Example: a scatter from 0 to 1, 2, 3 is one demand: root 0 sends weight 1 each to 1, 2 and 3. A gather is one demand of
 the receiver. An alltoall on a ring of 4 has four roots, but by rotations only root 0 is listed.
@@ -25,7 +25,7 @@ MAX_BLOCKS = 2**22  # of the collective: as many as an alltoall among 2048 ranks
 
 
 @dataclass(frozen=True)
-class Demand:
+class RootDemand:
     """The data that one rank, the root, sends or receives."""
 
     root: int
@@ -43,7 +43,7 @@ class Demands:
     `blocks`: by (sender or holders, receiver), the blocks between them, those of weight 0 included.
     """
 
-    demands: tuple[Demand, ...]
+    demands: tuple[RootDemand, ...]
     group: Symmetries
     blocks: dict[tuple[tuple[int, ...], int], list[int]] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ def demands_of(topology: Topology, collective: Collective, seed: int = 0) -> Dem
         ends_of_root.setdefault(root, []).append((end, weight))
     group = _find_group(topology, collective, needs, seed)
     representatives = {int(group[:, root].min()) for root in ends_of_root}
-    demands = tuple(Demand(root, out, tuple(ends_of_root[root])) for root in sorted(representatives))
+    demands = tuple(RootDemand(root, out, tuple(ends_of_root[root])) for root in sorted(representatives))
     return Demands(demands, group, blocks)
 
 

@@ -1,8 +1,8 @@
 """The linear program of flows: how much of each demand goes over each link.
 
-Input: a machine and its demands. A `Demand` is the data that one rank, the root, sends or receives. Each of its ends is
-another rank, or a set of ranks that hold the same data, of which any may send. Output: a `Flow`. Two linear programs
-share variables and constraints:
+Input: a machine and its demands. A `RootDemand` is the data that one rank, the root, sends or receives. Each of its
+ends is another rank, or a set of ranks that hold the same data, of which any may send. Output: a `Flow`. Two linear
+programs share variables and constraints:
 
     variables    amount of each demand on each link
     constraints  flow conservation at every node but the demand's root: what enters also leaves, or ends there
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
-from antiphon.planners.flows.demands import Demand, Demands
+from antiphon.planners.flows.demands import Demands, RootDemand
 from antiphon.planners.shared.orbits import orbit_rows
 
 Floats = NDArray[np.float64]
@@ -78,7 +78,7 @@ class FlowProblem:
         """Number of variables."""
         return self.links * len(self.demands)
 
-    def ends_of(self, demand: Demand) -> tuple[Longs, Longs]:
+    def ends_of(self, demand: RootDemand) -> tuple[Longs, Longs]:
         """Return the tails and heads of all links for a flow that leads away from the root.
 
         For a root that receives, all links are reversed. The extra links lead from holders to the node of their set.

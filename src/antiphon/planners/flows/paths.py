@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
-from antiphon.planners.flows.demands import Demand
+from antiphon.planners.flows.demands import RootDemand
 from antiphon.planners.flows.linear_program import Floats, Flow, FlowProblem
 
 NOISE = 1e-7  # amounts below this fraction of an end's weight are solver noise
@@ -75,7 +75,7 @@ def paths_of(problem: FlowProblem, flow: Flow) -> list[Path]:
 class _FlowDecomposition:
     """One demand's flow, decomposed from its ends back to its root."""
 
-    def __init__(self, problem: FlowProblem, demand: Demand, amounts: Floats) -> None:
+    def __init__(self, problem: FlowProblem, demand: RootDemand, amounts: Floats) -> None:
         self.problem, self.demand, self.topology = problem, demand, problem.topology
         tail, head = problem.ends_of(demand)
         self.tail = tail.tolist()

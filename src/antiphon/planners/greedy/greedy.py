@@ -39,8 +39,8 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Unsupported
 from antiphon.options import Option
 from antiphon.planners.greedy.hops import Hops
-from antiphon.planners.greedy.search import GREEDY, PACES, PricedRun, Search
-from antiphon.planners.greedy.spread import Run, Task
+from antiphon.planners.greedy.search import GREEDY, PACES, GreedySearch, PricedRun
+from antiphon.planners.greedy.spread import SimulatedTransfers, SpreadTask
 from antiphon.planners.shared.reach import suggest_planners
 
 MAX_RANKS_WITH_BOUND = 256  # on more ranks no lower bound is computed and stated in the plan
@@ -101,7 +101,7 @@ def _plan_spreading(
     topology: Topology, collective: Collective, request: Request, part_count: int | None, pace: float | None
 ) -> Iterator[tuple[Schedule, list[PricedRun]]]:
     """Plan a collective that only copies: simulate it, and yield the schedule of each run with the run."""
-    search = Search(topology, collective, request.seed, request.effort)
+    search = GreedySearch(topology, collective, request.seed, request.effort)
     if search.count_rows(part_count or 1) > GREEDY.max_rows:
         raise Unsupported(
             f"planner greedy: {collective.kind} on {topology.ranks} ranks needs over {GREEDY.max_rows} transfers; "
@@ -112,7 +112,7 @@ def _plan_spreading(
         yield _run_to_schedule(collective, search.hops, task, run), [run]
 
 
-def _choose_runs(search: Search, request: Request, part_count: int | None, pace: float | None) -> list[PricedRun]:
+def _choose_runs(search: GreedySearch, request: Request, part_count: int | None, pace: float | None) -> list[PricedRun]:
     """Return the run to use for each requested size; for no size (None), one run per pace."""
     runs: list[PricedRun] = []
     for nbytes in request.sizes:
@@ -131,7 +131,7 @@ def _choose_runs(search: Search, request: Request, part_count: int | None, pace:
     return runs
 
 
-def _run_to_schedule(collective: Collective, hops: Hops, task: Task, result: PricedRun) -> Schedule:
+def _run_to_schedule(collective: Collective, hops: Hops, task: SpreadTask, result: PricedRun) -> Schedule:
     """Return the schedule of a run; hops become routes where ends do not determine them."""
     # Only a restricted simulation without fixed routes gives chunks to ranks that may turn out not to need them.
     run = result.run if task.allowed is None or task.routes is not None else _drop_useless_rows(result.run, hops, task)
@@ -151,7 +151,7 @@ def _are_pairs_distinct(hops: Hops) -> bool:
     return len(np.unique(pair, axis=0)) == len(pair)
 
 
-def _drop_useless_rows(run: Run, hops: Hops, task: Task) -> Run:
+def _drop_useless_rows(run: SimulatedTransfers, hops: Hops, task: SpreadTask) -> SimulatedTransfers:
     """Remove transfers to ranks that neither need the chunk nor forward it."""
     lacking = task.want & ~task.have
     needed = np.zeros((task.ranks, task.chunks), np.bool_)
@@ -167,4 +167,4 @@ def _drop_useless_rows(run: Run, hops: Hops, task: Task) -> Run:
         is_used[needed_rows] = True
         needed[hops.src[run.hop[needed_rows]], run.chunk[needed_rows]] = True
     used_rows: Longs = np.flatnonzero(is_used)
-    return Run(run.step[used_rows], run.hop[used_rows], run.chunk[used_rows], run.stuck)
+    return SimulatedTransfers(run.step[used_rows], run.hop[used_rows], run.chunk[used_rows], run.stuck)

@@ -21,7 +21,7 @@ from antiphon.planners.greedy.hops import Hops
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class IslandLevel:
     """The islands for one kind of hops: `label` has the island of each rank.
 
     `strict`: whether the links into islands are the bottleneck, so that no chunk should enter twice. `gate`: the links
@@ -58,9 +58,9 @@ class Level:
         return float((count[is_waiting] / entry_rate[is_waiting]).max(initial=0.0))
 
 
-def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
+def levels_of(hops: Hops, ranks: int) -> tuple[IslandLevel, ...]:
     """Return a level for every kind of hops. O(hops)."""
-    levels: list[Level] = []
+    levels: list[IslandLevel] = []
     time_inside = 0.0  # the most time that spreading data within an island takes
     for kind in range(len(hops.width)):
         islands, label = _join_ranks(hops, kind, ranks)
@@ -69,7 +69,7 @@ def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
         entry_capacity = np.bincount(np.repeat(np.arange(islands), np.diff(ptr)), hops.capacity[gate], islands)
         has_entry = entry_capacity > 0
         entry_time = float((foreign_ranks[has_entry] / entry_capacity[has_entry]).max(initial=0.0))
-        levels.append(Level(label, islands, islands < ranks and entry_time >= time_inside, ptr, gate))
+        levels.append(IslandLevel(label, islands, islands < ranks and entry_time >= time_inside, ptr, gate))
         time_inside = max(time_inside, _spread_time(hops, kind, ranks))
     return tuple(levels)
 
@@ -88,7 +88,7 @@ def _join_ranks(hops: Hops, kind: int, ranks: int) -> tuple[int, Longs]:
 
 
 def _find_gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
-    """Return the links over which hops from outside enter each island, as `ptr` and `gate` of a `Level`."""
+    """Return the links over which hops from outside enter each island, as `ptr` and `gate` of an `IslandLevel`."""
     entering = np.flatnonzero(label[hops.src] != label[hops.dst])
     last_link = hops.routes.links[hops.routes.ptr[entering + 1] - 1].astype(np.int64)
     # island and link in one number, so that each pair counts once

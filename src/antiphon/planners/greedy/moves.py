@@ -17,7 +17,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats, Longs, concat_ranges, index_in_run
 from antiphon.planners.greedy.chunk_routes import ChunkRoutes
 from antiphon.planners.greedy.hops import Hops
-from antiphon.planners.greedy.spread import Pace, Run
+from antiphon.planners.greedy.spread import Pace, SimulatedTransfers
 
 
 class Moving:
@@ -28,7 +28,7 @@ class Moving:
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot
 
-    def run(self, pace: Pace) -> Run:
+    def run(self, pace: Pace) -> SimulatedTransfers:
         """Run until all chunks have arrived. O(steps * chunks under way)."""
         begin, end = self.routes.ptr[:-1].copy(), self.routes.ptr[1:]
         loaded, _ = self._loads_of(self.routes.hop)
@@ -61,7 +61,7 @@ class Moving:
             elapsed, min_length, number = elapsed + length, 1.0, number + 1
         empty = np.zeros(0, np.int64)
         step, hop_numbers, chunk_numbers = (np.concatenate([empty, *columns]) for columns in (steps, hops, chunks))
-        return Run(step, hop_numbers, chunk_numbers, work=work)
+        return SimulatedTransfers(step, hop_numbers, chunk_numbers, work=work)
 
     def _loads_of(self, hop: Longs) -> tuple[Longs, Longs]:
         """Return the resources that these hops load, and for each entry the index of its hop."""

@@ -26,9 +26,9 @@ from antiphon.core.stairs import add_equal_keys
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.greedy.hops import Hops, hops_of
-from antiphon.planners.greedy.islands import Level, levels_of
+from antiphon.planners.greedy.islands import IslandLevel, levels_of
 from antiphon.planners.greedy.moves import Moving
-from antiphon.planners.greedy.spread import PASSES, Pace, Run, Spreading, Task, work_of
+from antiphon.planners.greedy.spread import PASSES, Pace, SimulatedTransfers, Spreading, SpreadTask, work_of
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 from antiphon.planners.shared.reach import suggest_planners
 
@@ -64,7 +64,7 @@ class PricedRun:
     """A run of the simulation with its parameters and its cost: `latency` + `load` * nbytes seconds."""
 
     chunks: Chunks
-    run: Run
+    run: SimulatedTransfers
     part_count: int
     pace: float
     seed: int
@@ -83,7 +83,7 @@ class PricedRun:
         return saved > (1 - GREEDY.max_ratio) * self.seconds(nbytes)
 
 
-class Search:
+class GreedySearch:
     """All runs for one collective on one machine."""
 
     def __init__(self, topology: Topology, collective: Collective, seed: int, effort: float | None) -> None:
@@ -91,7 +91,7 @@ class Search:
         self.hops = hops_of(topology)
         self.levels = levels_of(self.hops, topology.ranks)
         self.remaining_effort = GREEDY.effort * (effort or 1.0)
-        self.tasks: dict[int, tuple[Chunks, Task]] = {}
+        self.tasks: dict[int, tuple[Chunks, SpreadTask]] = {}
         self.cached_runs: dict[tuple[int, float, int], PricedRun] = {}
         alpha = np.array([kind.latency for kind in topology.types])[topology.link_type]
         ptr = self.hops.routes.ptr
@@ -99,7 +99,7 @@ class Search:
         self.latency: Floats = sums[ptr[1:]] - sums[ptr[:-1]]
         self.hop_resources = _resources_of_hops(topology, self.hops)
 
-    def task_for(self, part_count: int) -> tuple[Chunks, Task]:
+    def task_for(self, part_count: int) -> tuple[Chunks, SpreadTask]:
         """Return chunks and simulation task for this number of parts, computed once."""
         if part_count not in self.tasks:
             chunks = chunks_of(self.collective, part_count)
@@ -131,7 +131,7 @@ class Search:
             )
         return self.cached_runs[key]
 
-    def _check_effort(self, task: Task, slot: float) -> None:
+    def _check_effort(self, task: SpreadTask, slot: float) -> None:
         """Raise Unsupported if a run would take too long, estimated as one chunk per hop at a time."""
         slots = max(
             (level.least_slots(task.want & ~task.have, self.hops.capacity / slot) for level in self.levels), default=0.0
@@ -147,7 +147,7 @@ class Search:
                 )
             )
 
-    def _price_run(self, chunks: Chunks, run: Run) -> tuple[float, float]:
+    def _price_run(self, chunks: Chunks, run: SimulatedTransfers) -> tuple[float, float]:
         """Return latency and load of a run, with steps as barriers as in model alpha-beta."""
         steps, hops = int(run.step.max(initial=-1)) + 1, len(self.hops)
         weights, scale = chunks.weights(self.collective)
@@ -171,7 +171,7 @@ class Search:
         )
         return float(step_latency.sum()), float(step_load.sum()) / scale
 
-    def _least_load(self, chunks: Chunks, task: Task) -> float:
+    def _least_load(self, chunks: Chunks, task: SpreadTask) -> float:
         """Return a lower bound on the load: all chunks that an island needs and lacks must enter it."""
         # islands of each kind must bring in what they need and lack, over the links into them
         missing_sets = [level.island_sets(task.want) & ~level.island_sets(task.have) for level in self.levels]
@@ -276,7 +276,7 @@ def _resources_of_hops(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
     return pointers(owner[order], len(hops)), resource[order]
 
 
-def _slot_capacity(hops: Hops, levels: tuple[Level, ...], least_slots: list[float]) -> float:
+def _slot_capacity(hops: Hops, levels: tuple[IslandLevel, ...], least_slots: list[float]) -> float:
     """Return the capacity of a link that carries one chunk per slot, the unit of time of a simulation.
 
     It is that of the narrowest hops that matter at the bottleneck: the level with the largest of `least_slots`.
@@ -293,7 +293,7 @@ def _slot_capacity(hops: Hops, levels: tuple[Level, ...], least_slots: list[floa
     return float(min(hops.width[kind] for kind in [bottleneck, *wide_kinds]))
 
 
-def _entry_fraction(hops: Hops, level: Level, kind: int) -> float:
+def _entry_fraction(hops: Hops, level: IslandLevel, kind: int) -> float:
     """Return which fraction of the capacity into islands belongs to hops of this kind."""
     cross = level.label[hops.src] != level.label[hops.dst]
     last = hops.routes.links[hops.routes.ptr[1:] - 1].astype(np.int64)

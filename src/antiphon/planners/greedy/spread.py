@@ -31,7 +31,7 @@ from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.planners.greedy.bits import Words, add_chunks, contains_chunks, draw_chunks, locate_bits, remove_chunks
 from antiphon.planners.greedy.chunk_routes import ChunkRoutes
 from antiphon.planners.greedy.hops import Batch, Hops
-from antiphon.planners.greedy.islands import Level
+from antiphon.planners.greedy.islands import IslandLevel
 
 ROOM_DIVISOR = 2  # a hop takes this fraction (1/2) of its remaining room at once
 MAX_CHUNKS_AT_ONCE = 4096  # chunks that a batch takes at once, unless it has more hops
@@ -59,7 +59,7 @@ class Pace:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class SpreadTask:
     """Which rank has and which needs each chunk; all chunks count as equal in size. Sets are rows of bits, per rank."""
 
     ranks: int
@@ -77,7 +77,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SimulatedTransfers:
     """The transfers of a simulation, as columns."""
 
     step: Longs
@@ -95,7 +95,7 @@ def work_of(hops: int, words: int, per_hop: int = 1) -> int:
 class Spreading:
     """One run of the simulation."""
 
-    def __init__(self, hops: Hops, task: Task, levels: tuple[Level, ...], slot: float, seed: int) -> None:
+    def __init__(self, hops: Hops, task: SpreadTask, levels: tuple[IslandLevel, ...], slot: float, seed: int) -> None:
         """`slot`: the capacity of a link that carries one chunk per slot."""
         self.hops, self.task, self.levels = hops, task, levels
         self.rng = np.random.default_rng(seed)
@@ -116,7 +116,7 @@ class Spreading:
         widest = max((len(batch.hop) for batches in hops.batches for batch in batches), default=0)
         self.sets = np.empty((2, widest, task.have.shape[1]), np.uint64)  # buffers, reused
 
-    def run(self, pace: Pace) -> Run:
+    def run(self, pace: Pace) -> SimulatedTransfers:
         """Run until no rank lacks anything, or nothing more can be brought.
 
         O(chunks brought * chunks / 64), and some columns for every batch and step.
@@ -149,7 +149,7 @@ class Spreading:
                 break
         hop = np.concatenate([NOTHING, *(hop for hop, _ in self.rows)])
         chunk = np.concatenate([NOTHING, *(chunk for _, chunk in self.rows)])
-        return Run(np.concatenate([NOTHING, *step]), hop, chunk, np.flatnonzero(self.missing), self.work)
+        return SimulatedTransfers(np.concatenate([NOTHING, *step]), hop, chunk, np.flatnonzero(self.missing), self.work)
 
     def _slots_left(self) -> float:
         """Return the least number of slots that are still needed."""

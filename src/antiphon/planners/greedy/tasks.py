@@ -29,7 +29,7 @@ from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.greedy.bits import Words
 from antiphon.planners.greedy.chunk_routes import chunk_routes
 from antiphon.planners.greedy.hops import Hops
-from antiphon.planners.greedy.spread import Task
+from antiphon.planners.greedy.spread import SpreadTask
 from antiphon.planners.shared.reach import Reach, suggest_planners
 
 MOST_BITS = 2**30  # chunks times ranks
@@ -61,7 +61,7 @@ def chunks_of(collective: Collective, part_count: int) -> Chunks:
     return Chunks(block.astype(np.int32), offset, share, denominator)
 
 
-def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chunks) -> Task:
+def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chunks) -> SpreadTask:
     """Return the task. Raises Unsupported if data must be combined, Infeasible if something is unreachable."""
     if collective.combining or (collective.custom is not None and needs_of(collective).joined):
         raise Unsupported("planner greedy: it moves and copies data, but custom collectives that combine need relay")
@@ -91,7 +91,9 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
         # ends at its source
         destination = np.where(lacking.any(axis=0), lacking.argmax(axis=0), source)
         routes = chunk_routes(hops, parent, source[block], destination[block])
-    return Task(ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), allowed_chunks, routes)
+    return SpreadTask(
+        ranks, len(chunks), packed_bits(have[:, block]), packed_bits(want[:, block]), allowed_chunks, routes
+    )
 
 
 def relation_sources(collective: Collective) -> Longs:

@@ -21,7 +21,7 @@ import numpy as np
 from antiphon.core.portable import exp
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.reach import Hop, Path, Reach
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 
 ROUNDS = 16  # trees grown per source
 MAX_HOPS = 2**18  # hops examined in total; if there are more, each source has one tree
@@ -33,7 +33,7 @@ Hops = tuple[tuple[int, Hop], ...]  # a tree: every rank but the source with the
 
 def pack_trees(
     reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool
-) -> list[Tree] | None:
+) -> list[SpanningTree] | None:
     """Grow trees from every source to all members, at most `max_trees` different ones per source. None if a
     member is out of reach, or if more than MAX_HOPS hops would be examined. The rate of a tree is the number of shares
     that it carries.
@@ -63,7 +63,7 @@ def pack_trees(
         if rate > best * _MIN_GAIN:
             best, best_rounds = rate, number
     return [
-        Tree(source, Fraction(count), hops)
+        SpanningTree(source, Fraction(count), hops)
         for source in sources
         for hops, count in Counter(tree[source] for tree in rounds_of_trees[:best_rounds]).items()
     ]

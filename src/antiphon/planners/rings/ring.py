@@ -33,7 +33,7 @@ from antiphon.planners.rings.circles import (
 )
 from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.shared.reach import suggest_planners
-from antiphon.planners.shared.routing import Paths, find_paths, narrowest_link
+from antiphon.planners.shared.routing import PairPaths, find_paths, narrowest_link
 from antiphon.planners.shared.rows import ChainPieces, Directions, finish_schedule, parse_order
 
 MOST_UNDIVIDED_RANKS = 64  # every rank sends P / 2 whole vectors: with more ranks, too much data
@@ -111,13 +111,13 @@ def _find_cycle(topology: Topology, collective: Collective) -> list[int]:
     return list(collective.members)
 
 
-def _route_cycle(topology: Topology, cycle: Sequence[int]) -> Paths:
+def _route_cycle(topology: Topology, cycle: Sequence[int]) -> PairPaths:
     """Return the path from every rank of the cycle to the next."""
     ranks = np.array(cycle, np.int32)
     return find_paths(topology, ranks, np.roll(ranks, -1))
 
 
-def _chunks_per_block(topology: Topology, paths: Sequence[Paths]) -> int:
+def _chunks_per_block(topology: Topology, paths: Sequence[PairPaths]) -> int:
     """Return the number of chunks to split a block into: the width of the narrowest hop in unit links.
 
     So a round, in which a unit link carries one chunk, fills that hop. 1 if the width is not a small whole number.

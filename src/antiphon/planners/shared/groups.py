@@ -187,7 +187,7 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class SeatExchange:
     """Exchanges of one level with equal sizes: an allgather among the seats of each row of `seats`.
 
     The i-th seat of row g begins with the data of owner g * width + i of `where`, and ends with those of all seats of
@@ -210,7 +210,7 @@ class Exchange:
         return len(self.sizes)
 
 
-def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
+def list_exchanges(groups: Groups, line: Spans) -> list[SeatExchange]:
     """Return the exchanges of an allgather, the outermost level first. O(seats^2) spans at most; a loop over groups.
 
     `line`: all data. If it has one owner, every seat holds an equal fraction of it, in order. Otherwise it has an owner
@@ -223,7 +223,7 @@ def list_exchanges(groups: Groups, line: Spans) -> list[Exchange]:
     ((1, 1),) [[0, 2], [1, 3]] [0, 2, 1, 3] [1, 3, 2, 4]
     ((1, 1), (1, 1)) [[0, 1], [2, 3]] [0, 2, 1, 3, 0, 2, 1, 3] [1, 3, 2, 4, 1, 3, 2, 4]
     """
-    exchanges_of: dict[SizePath, list[Exchange]] = {}
+    exchanges_of: dict[SizePath, list[SeatExchange]] = {}
     for exchange in (
         _exchanges_within(groups, first=0, path=(), contents=line) if len(line) == 1 else _exchanges_among(groups, line)
     ):
@@ -280,7 +280,7 @@ def _nesting_depth(groups: Groups) -> int:
     return 1 + max((_nesting_depth(subgroup) for subgroup in groups.subgroups), default=0)
 
 
-def _stack_exchanges(exchanges: Sequence[Exchange]) -> Exchange:
+def _stack_exchanges(exchanges: Sequence[SeatExchange]) -> SeatExchange:
     """Return one exchange with the rows of all these, whose paths are equal."""
     if len(exchanges) == 1:
         return exchanges[0]
@@ -288,10 +288,10 @@ def _stack_exchanges(exchanges: Sequence[Exchange]) -> Exchange:
     offsets = np.cumsum([0, *(len(s.begin) for s in spans[:-1])])
     ptr = np.concatenate([[0], *(s.ptr[1:] + b for s, b in zip(spans, offsets, strict=True))])
     where = Spans(ptr, np.concatenate([s.begin for s in spans]), np.concatenate([s.end for s in spans]))
-    return Exchange(exchanges[0].path, np.concatenate([exchange.seats for exchange in exchanges]), where)
+    return SeatExchange(exchanges[0].path, np.concatenate([exchange.seats for exchange in exchanges]), where)
 
 
-def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Spans) -> Iterator[Exchange]:
+def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Spans) -> Iterator[SeatExchange]:
     """Yield the exchanges inside a group from seat `first` on, level by level. O(spans).
 
     `contents`: an owner per content; of each, every rank of the group has an equal part, in order. (After an exchange
@@ -316,7 +316,7 @@ def _exchanges_within(groups: Groups, first: int, path: SizePath, contents: Span
     yield from _exchange_stretches(groups, first, (*path, _smallest_ratio(sizes)), stretches, contents_count)
 
 
-def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
+def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[SeatExchange]:
     """Yield the exchanges among the outermost groups, then those inside.
 
     `shares`: owner j is group j and has the data of that group, which need not be in proportion to its size.
@@ -333,7 +333,7 @@ def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
 
 def _exchange_stretches(
     groups: Groups, first: int, path: SizePath, stretches: Spans, contents_count: int
-) -> Iterator[Exchange]:
+) -> Iterator[SeatExchange]:
     """Yield the exchange of all stretches among the subgroups, then the exchanges inside the subgroups.
 
     `stretches`: an owner per stretch, subgroup and content, in this order of nesting: the data that are exchanged.
@@ -342,7 +342,7 @@ def _exchange_stretches(
     sizes, starts = np.array([subgroup.size for subgroup in subgroups]), np.array(groups.part_starts())
     edges, scale = find_stretches(subgroups)
     q, k = len(edges) - 1, len(subgroups)
-    yield Exchange(
+    yield SeatExchange(
         path,
         first + starts + edges[:-1, None] * sizes // scale,
         stretches.grouped(np.arange(q * k + 1) * contents_count),

@@ -54,7 +54,7 @@ FAR = 2**30  # distance where no path leads to the target
 
 
 @dataclass(frozen=True, eq=False)
-class Paths:
+class PairPaths:
     """One path per pair of ranks: pair i takes `table[i]`.
 
     `only_link[i]`: whether the path is the only direct link, so that the schedule need not name it.
@@ -68,7 +68,7 @@ class Paths:
     unreachable: Longs
 
 
-def find_paths(topology: Topology, src: Ints, dst: Ints, stripe: int = 0) -> Paths:
+def find_paths(topology: Topology, src: Ints, dst: Ints, stripe: int = 0) -> PairPaths:
     """Return a path for every pair of source and destination.
 
     `stripe`: number of the stripe of the data, from 0; each stripe leaves the source by another of the equal links.
@@ -101,7 +101,7 @@ def find_paths(topology: Topology, src: Ints, dst: Ints, stripe: int = 0) -> Pat
         inside = links >= 0
         position = ptr[rows][:, None] + np.arange(links.shape[1])
         flat[position[inside]] = links[inside]
-    return Paths(Routes(ptr, flat), link_count == 1, equal_links_out, np.flatnonzero(hops == 0))
+    return PairPaths(Routes(ptr, flat), link_count == 1, equal_links_out, np.flatnonzero(hops == 0))
 
 
 def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
@@ -141,7 +141,7 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     return striped[0] if count == 1 else merge(striped)
 
 
-def _with_routes(schedule: Schedule, by_pair: Paths, pair: Longs, within_rank: Bools) -> Schedule:
+def _with_routes(schedule: Schedule, by_pair: PairPaths, pair: Longs, within_rank: Bools) -> Schedule:
     """Return the schedule with the routes of one stripe, `by_pair`. `pair`: by row, the number of its pair. O(rows).
 
     Rows over the only direct link, and rows within a rank (`within_rank`, by pair), get no route.
@@ -159,7 +159,7 @@ def are_joined(topology: Topology, src: Ints, dst: Ints) -> bool:
     return not len(find_paths(topology, src, dst).unreachable)
 
 
-def narrowest_link(topology: Topology, paths_of_pairs: Paths) -> int:
+def narrowest_link(topology: Topology, paths_of_pairs: PairPaths) -> int:
     """Return the link of least bandwidth on any of these paths."""
     return int(paths_of_pairs.table.links[np.argmin(_width_rank(topology)[paths_of_pairs.table.links])])
 

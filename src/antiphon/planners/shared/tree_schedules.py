@@ -1,7 +1,7 @@
 """Schedules of packed trees: every tree carries its share of the data.
 
-Input: trees with rates (`Tree`). Output: a schedule with one chunk per tree and block of its root. The chunk's size is
-the tree's share of its root's total rate; a hop of depth d becomes a transfer in step d - 1.
+Input: trees with rates (`SpanningTree`). Output: a schedule with one chunk per tree and block of its root. The chunk's
+size is the tree's share of its root's total rate; a hop of depth d becomes a transfer in step d - 1.
 
     `spread_trees`       broadcast or allgather: down the trees
     `reduce_and_spread`  allreduce: up to a root and down again (`Pair`)
@@ -32,7 +32,7 @@ Item = TypeVar("Item", bound="Rated")
 
 
 @dataclass(frozen=True)
-class Tree:
+class SpanningTree:
     """A spanning tree along which data flow from the root down, at `rate` bytes per second.
 
     `hops`: every rank but the root with the hop that leads to it, ascending by rank; relaying ranks are included. If
@@ -49,7 +49,7 @@ class Tree:
         return max((hop.depth for _, hop in self.hops), default=0)
 
 
-def spread_trees(collective: Collective, trees: Iterable[Tree]) -> Schedule:
+def spread_trees(collective: Collective, trees: Iterable[SpanningTree]) -> Schedule:
     """Return a schedule that sends every block from its source, along that rank's trees, to all ranks that want it.
 
     Branches that lead to no rank that wants the block are pruned, so this serves a scatter, too. O(rows).
@@ -91,14 +91,14 @@ class Pair:
     down: tuple[Leg, ...]
 
     @staticmethod
-    def of_tree(tree: Tree) -> Pair:
+    def of_tree(tree: SpanningTree) -> Pair:
         """Return both directions of an undirected tree whose hops have links back, its root moved to the middle."""
         hops = reroot_at_center(tree).items()
         up = tuple((rank, hop.parent, hop.back, hop.depth) for rank, hop in hops)
         return Pair(tree.rate, up, tuple((rank, hop.parent, hop.path, hop.depth) for rank, hop in hops))
 
     @staticmethod
-    def of_two_trees(rate: Fraction, into: Tree, out: Tree) -> Pair:
+    def of_two_trees(rate: Fraction, into: SpanningTree, out: SpanningTree) -> Pair:
         """Return the pair of two trees with one root; `into` is a tree out of the root on the reversed machine."""
         up = tuple((rank, hop.parent, hop.path[::-1], hop.depth) for rank, hop in into.hops)
         return Pair(rate, up, tuple((rank, hop.parent, hop.path, hop.depth) for rank, hop in out.hops))
@@ -196,7 +196,7 @@ def hops_of_parents(
     return tuple((rank, Hop(parents[rank], path_of(parents[rank], rank), depth[rank])) for rank in sorted(parents))
 
 
-def reroot_at_center(tree: Tree) -> dict[int, Hop]:
+def reroot_at_center(tree: SpanningTree) -> dict[int, Hop]:
     """Return the hops of the same undirected tree with the middle of a longest path as root, which makes it shallowest.
 
     O(ranks).
@@ -212,15 +212,15 @@ def reroot_at_center(tree: Tree) -> dict[int, Hop]:
     return reroot_tree(tree.hops, longest_path[len(longest_path) // 2])
 
 
-def trees_by_root(trees: Iterable[Tree]) -> dict[int, list[Tree]]:
+def trees_by_root(trees: Iterable[SpanningTree]) -> dict[int, list[SpanningTree]]:
     """Return the trees of every root, in the given order."""
-    by_root: dict[int, list[Tree]] = defaultdict(list)
+    by_root: dict[int, list[SpanningTree]] = defaultdict(list)
     for tree in trees:
         by_root[tree.root].append(tree)
     return by_root
 
 
-def count_trees_per_root(trees: Iterable[Tree]) -> int:
+def count_trees_per_root(trees: Iterable[SpanningTree]) -> int:
     """Return the most trees that one root has."""
     return max(Counter(tree.root for tree in trees).values(), default=0)
 

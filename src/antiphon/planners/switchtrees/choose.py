@@ -1,7 +1,7 @@
 """Choose how each switch combines the data of its children: Algorithm 2 of GenTree (Xiong et al. 2024), leaves first.
 
-Input: the rooted tree, and `Cost`, which predicts times for one message size. Output of `choose_plans`: a `Choice` per
-switch. For each switch, given when its children are done, these are compared:
+Input: the rooted tree, and `PartCost`, which predicts times for one message size. Output of `choose_plans`: a
+`SwitchChoice` per switch. For each switch, given when its children are done, these are compared:
 
     in place     the plan types of types.py among its children; ACPS if these have different numbers of servers
     rearranged   the same after gathering each child's partial sums on fewer servers ("data rearrangement")
@@ -22,15 +22,15 @@ from math import ceil
 import numpy as np
 
 from antiphon.planners.switchtrees.assign import representatives
-from antiphon.planners.switchtrees.cost import SLACK, Cost, ServerMask
-from antiphon.planners.switchtrees.tree import Tree
+from antiphon.planners.switchtrees.cost import SLACK, PartCost, ServerMask
+from antiphon.planners.switchtrees.tree import RootedTree
 from antiphon.planners.switchtrees.types import ACPS, CPS
 
 NEVER, AUTO, ALWAYS = "never", "auto", "always"  # option `rearrange`
 
 
 @dataclass(frozen=True)
-class Choice:
+class SwitchChoice:
     """What happens at a switch after its children are done."""
 
     kind: str  # plan type; "" with a single child
@@ -41,15 +41,15 @@ class Choice:
     owned: tuple[float, ...] = ()  # by child, fraction of the blocks owned there, if not in proportion to its servers
 
 
-def choose_plans(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -> list[Choice | None]:
+def choose_plans(tree: RootedTree, cost: PartCost, rearrange: str, gathers: bool = True) -> list[SwitchChoice | None]:
     """Return a choice per node, None for servers. Isomorphic subtrees are decided once.
 
     `rearrange`: the planner's option. `gathers`: whether partial sums may be gathered on fewer servers. By this
     prediction the result is never slower than co-located parameter servers among all. O(kinds of switches * (nodes
     below + divisors^2)).
     """
-    decided: dict[tuple[int, bool], Choice] = {}  # by shape of the subtree, and whether it is the whole tree
-    choices: list[Choice | None] = [None] * len(tree.parent)
+    decided: dict[tuple[int, bool], SwitchChoice] = {}  # by shape of the subtree, and whether it is the whole tree
+    choices: list[SwitchChoice | None] = [None] * len(tree.parent)
     for node in range(len(tree.parent) - 1, -1, -1):
         if not tree.children[node]:
             continue
@@ -62,12 +62,12 @@ def choose_plans(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -
 
 
 def _choose_plan(
-    tree: Tree, cost: Cost, node: int, below_choices: list[Choice | None], rearrange: str, gathers: bool
-) -> Choice:
+    tree: RootedTree, cost: PartCost, node: int, below_choices: list[SwitchChoice | None], rearrange: str, gathers: bool
+) -> SwitchChoice:
     """Return the choice at a switch, from the choices below it."""
     child_seconds = _finish_times(tree, node, below_choices)
     if len(child_seconds) == 1:
-        return Choice(kind="", seconds=child_seconds[0])
+        return SwitchChoice(kind="", seconds=child_seconds[0])
     options = list(_plans_with_gathering(tree, cost, node, child_seconds, gathers)) if rearrange != NEVER else []
     gathering = [choice for choice in options if choice.holder_counts]
     if rearrange == ALWAYS and gathering:
@@ -81,22 +81,24 @@ def _choose_plan(
     if any(tree.children[child] for child in tree.children[node]):
         flat = cost.price_flat(node)
         if flat < best.seconds * SLACK:
-            return Choice(CPS, flat, flat=True)
+            return SwitchChoice(CPS, flat, flat=True)
     return best
 
 
-def _finish_times(tree: Tree, node: int, choices: list[Choice | None]) -> list[float]:
+def _finish_times(tree: RootedTree, node: int, choices: list[SwitchChoice | None]) -> list[float]:
     """Return when each child is done, in seconds."""
     done = (choices[child] for child in tree.children[node])
     return [choice.seconds if choice is not None else 0.0 for choice in done]
 
 
-def _child_sizes(tree: Tree, node: int) -> list[int]:
+def _child_sizes(tree: RootedTree, node: int) -> list[int]:
     """Return the number of servers of each child."""
     return [int(tree.high[child] - tree.low[child]) for child in tree.children[node]]
 
 
-def _plan_in_place(tree: Tree, cost: Cost, node: int, child_seconds: list[float]) -> tuple[Choice, float]:
+def _plan_in_place(
+    tree: RootedTree, cost: PartCost, node: int, child_seconds: list[float]
+) -> tuple[SwitchChoice, float]:
     """Return the best plan without rearrangement, and the seconds that rearrangement must beat.
 
     Any plan type if the children have equally many servers, otherwise ACPS.
@@ -104,15 +106,15 @@ def _plan_in_place(tree: Tree, cost: Cost, node: int, child_seconds: list[float]
     sizes = _child_sizes(tree, node)
     if len(set(sizes)) == 1:
         kind, seconds, target = cost.best_type(node, len(sizes), sizes[0])
-        return Choice(kind, max(child_seconds) + seconds), max(child_seconds) + target
+        return SwitchChoice(kind, max(child_seconds) + seconds), max(child_seconds) + target
     total = sum(sizes)
     seconds = max(child_seconds) + cost.price_direct(node, sizes, [size / total for size in sizes])
-    return Choice(ACPS, seconds), seconds
+    return SwitchChoice(ACPS, seconds), seconds
 
 
 def _plans_with_gathering(
-    tree: Tree, cost: Cost, node: int, child_seconds: list[float], gathers: bool
-) -> Iterator[Choice]:
+    tree: RootedTree, cost: PartCost, node: int, child_seconds: list[float], gathers: bool
+) -> Iterator[SwitchChoice]:
     """Yield plans with data rearrangement: partial sums gathered on fewer servers of each child.
 
     At the root of an allreduce no server must own a particular block, so owners are free there; ACPS with equally many
@@ -123,7 +125,9 @@ def _plans_with_gathering(
     equal_shares = [1 / len(sizes)] * len(sizes)
     total = sum(sizes)
     if free_owners and len(set(sizes)) > 1:
-        yield Choice(ACPS, max(child_seconds) + cost.price_direct(node, sizes, equal_shares), owned=tuple(equal_shares))
+        yield SwitchChoice(
+            ACPS, max(child_seconds) + cost.price_direct(node, sizes, equal_shares), owned=tuple(equal_shares)
+        )
     if not gathers or max(sizes) < 2:
         return
     # each choice of holders, priced in stages
@@ -144,12 +148,12 @@ def _plans_with_gathering(
         if len(set(counts)) == 1 and len(set(owned)) == 1:
             kind, seconds, _ = cost.best_type(node, len(counts), counts[0], holds)
         owners = tuple(owned) if free_owners and len(set(sizes)) > 1 else ()
-        yield Choice(
+        yield SwitchChoice(
             kind, max(ready) + seconds + max(after), holder_counts=tuple(counts), spread=not free_owners, owned=owners
         )
 
 
-def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
+def holder_counts(tree: RootedTree, node: int, sizes: list[int]) -> Iterator[list[int]]:
     """Yield choices of the number of servers per child that hold its partial sums after gathering.
 
     As many as fill the child's uplink, by the convergence ratio; then twice as many, and so on; and in each child as
@@ -171,7 +175,7 @@ def holder_counts(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]
         yield equal
 
 
-def _mark_holders(tree: Tree, node: int, counts: list[int]) -> ServerMask:
+def _mark_holders(tree: RootedTree, node: int, counts: list[int]) -> ServerMask:
     """Return which servers hold partial sums after gathering on `counts` servers per child."""
     holds = np.zeros(tree.servers, np.bool_)
     for child, count in zip(tree.children[node], counts, strict=True):

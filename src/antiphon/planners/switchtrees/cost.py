@@ -33,17 +33,17 @@ from antiphon.cost import Profile
 from antiphon.cost.genmodel import forms as genmodel_forms
 from antiphon.cost.genmodel.forms import Server, Tier
 from antiphon.planners.switchtrees.assign import representatives
-from antiphon.planners.switchtrees.tree import Direction, Tree
+from antiphon.planners.switchtrees.tree import Direction, RootedTree
 from antiphon.planners.switchtrees.types import CPS, RHD, RING, fans_of, name_of, steps_of
 
 ServerMask = NDArray[np.bool_]  # by server, whether it holds partial sums
 SLACK = 1 - 1e-9  # times whose ratio is above this are equal; then the plan of fewer steps is taken
 
 
-class Cost:
+class PartCost:
     """Predicts the times of the parts of a plan for one message size. `kind`: of the collective."""
 
-    def __init__(self, tree: Tree, profile: Profile, nbytes: float, kind: str) -> None:
+    def __init__(self, tree: RootedTree, profile: Profile, nbytes: float, kind: str) -> None:
         self.tree, self.nbytes, self.kind = tree, nbytes, kind
         self.server = Server(profile.gamma, profile.delta)
         self.halves = (kind != "allgather", kind != "reducescatter")  # (reducescatter, allgather) present

@@ -44,11 +44,11 @@ from antiphon.cost import Profile, as_profile
 from antiphon.options import Option
 from antiphon.planners.shared.routing import with_routes
 from antiphon.planners.shared.rows import Pieces, refuse_too_many_transfers
-from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, Choice, choose_plans
-from antiphon.planners.switchtrees.cost import SLACK, Cost
-from antiphon.planners.switchtrees.graph import Graph, read_tree
+from antiphon.planners.switchtrees.choose import ALWAYS, AUTO, NEVER, SwitchChoice, choose_plans
+from antiphon.planners.switchtrees.cost import SLACK, PartCost
+from antiphon.planners.switchtrees.graph import UnrootedTree, read_tree
 from antiphon.planners.switchtrees.plan_rows import block_owners, plan_rows, tree_routes
-from antiphon.planners.switchtrees.tree import Tree, candidate_roots, root_tree
+from antiphon.planners.switchtrees.tree import RootedTree, candidate_roots, root_tree
 from antiphon.units import parse_size
 
 SIZES = (10**6, 10**8, 10**9)  # sizes to plan for if none is requested
@@ -91,7 +91,7 @@ def gentree(
         sizes += SIZES if nbytes is None else (max(nbytes, 1),)  # None: no size is requested
     trees = [root_tree(graph, root, link_parameters, parameters) for root in candidate_roots(graph, topology)]
     profile_option = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
-    chosen_before: list[list[Choice | None]] = []
+    chosen_before: list[list[SwitchChoice | None]] = []
     # a plan per size, by the root that suits it best
     for nbytes in sizes:
         tree, choices = _best_root(trees, graph, parameters, nbytes, collective.kind, rearrange)
@@ -107,12 +107,12 @@ def gentree(
 
 
 def _best_root(
-    trees: list[Tree], graph: Graph, profile: Profile, nbytes: int, kind: str, rearrange: str
-) -> tuple[Tree, list[Choice | None]]:
+    trees: list[RootedTree], graph: UnrootedTree, profile: Profile, nbytes: int, kind: str, rearrange: str
+) -> tuple[RootedTree, list[SwitchChoice | None]]:
     """Return the rooted tree with the fastest plan, the first among equals, and the choice at each of its nodes."""
-    best: tuple[Tree, list[Choice | None]] | None = None
+    best: tuple[RootedTree, list[SwitchChoice | None]] | None = None
     for tree in trees:
-        choices = choose_plans(tree, Cost(tree, profile, nbytes, kind), rearrange, gathers=not graph.boxes)
+        choices = choose_plans(tree, PartCost(tree, profile, nbytes, kind), rearrange, gathers=not graph.boxes)
         # SLACK: rounding must not decide between equal roots.
         if best is None or _plan_seconds(choices) < _plan_seconds(best[1]) * SLACK:
             best = tree, choices
@@ -120,17 +120,17 @@ def _best_root(
     return best
 
 
-def _plan_seconds(choices: list[Choice | None]) -> float:
+def _plan_seconds(choices: list[SwitchChoice | None]) -> float:
     """Return the predicted time of a plan: that at its root."""
     return choices[0].seconds if choices[0] is not None else 0.0
 
 
-def _without_time(choice: Choice | None) -> Choice | None:
+def _without_time(choice: SwitchChoice | None) -> SwitchChoice | None:
     """Return a choice without its predicted time, to compare choices."""
     return None if choice is None else replace(choice, seconds=0.0)
 
 
-def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
+def describe_plan(tree: RootedTree, choices: list[SwitchChoice | None]) -> dict[str, str]:
     """Return the plan type of every switch that has one, in words, by the switch's name."""
     plan_words: dict[str, str] = {}
     pending = [0]
@@ -147,7 +147,7 @@ def describe_plan(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
     return plan_words
 
 
-def _describe_choice(tree: Tree, node: int, choice: Choice) -> str:
+def _describe_choice(tree: RootedTree, node: int, choice: SwitchChoice) -> str:
     """Return a choice in words, such as "ACPS among 2 of 8 (3 times)": in each of 3 children, 2 of its 8 servers hold
     the partial sums."""
     if choice.flat:
@@ -170,7 +170,11 @@ def _describe_choice(tree: Tree, node: int, choice: Choice) -> str:
 
 
 def _to_schedule(
-    topology: Topology, collective: Collective, graph: Graph, tree: Tree, choices: list[Choice | None]
+    topology: Topology,
+    collective: Collective,
+    graph: UnrootedTree,
+    tree: RootedTree,
+    choices: list[SwitchChoice | None],
 ) -> Schedule:
     """Return the schedule of a plan, with routes."""
     kind, count = collective.kind, tree.servers

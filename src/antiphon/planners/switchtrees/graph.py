@@ -1,6 +1,6 @@
 """Read a machine as a tree of switches with the members as leaves.
 
-Input: a machine and its members. Output of `read_tree`: a `Graph` that is a tree, without a root yet; raises
+Input: a machine and its members. Output of `read_tree`: a `UnrootedTree` that is a tree, without a root yet; raises
 Unsupported, with a cycle named, if the machine is no tree even after two simplifications:
 
     parallel switches   Real fabrics are not trees: a leaf-spine network has many spine switches. Spines that join the
@@ -30,7 +30,7 @@ HINT = "use trees, relay, ring or hierarchical-ring"  # end of error messages
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class UnrootedTree:
     """A tree without a root. Nodes 0..servers-1 are the members, the others switches (merged ones and boxes, too)."""
 
     servers: int
@@ -41,7 +41,7 @@ class Graph:
     boxes: bool  # some nodes are boxes
 
 
-def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
+def read_tree(topology: Topology, members: Sequence[int]) -> UnrootedTree:
     """Return the tree that joins these ranks; raises Unsupported if there is none. O(links log links)."""
     box, boxes = _find_boxes(topology, members)
     a, b, link = _link_ends(topology, members, box)
@@ -82,7 +82,7 @@ def read_tree(topology: Topology, members: Sequence[int]) -> Graph:
     merged_nodes: dict[int, list[int]] = {}  # by representative
     for node in sorted(merged_into):
         merged_nodes.setdefault(merged_into[node], []).append(node)
-    return Graph(
+    return UnrootedTree(
         len(members),
         tuple(_switch_name(topology, merged_nodes[node], boxes) for node in nodes),
         tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),

@@ -30,8 +30,8 @@ import numpy as np
 from antiphon.core.columns import Ints, Longs, unique_inverse
 from antiphon.core.routes import Routes
 from antiphon.planners.switchtrees.assign import Owned, deal_blocks, gather_holders
-from antiphon.planners.switchtrees.choose import Choice
-from antiphon.planners.switchtrees.tree import Tree
+from antiphon.planners.switchtrees.choose import SwitchChoice
+from antiphon.planners.switchtrees.tree import RootedTree
 from antiphon.planners.switchtrees.types import CPS, moves_of, steps_of
 
 BATCH_ROWS = 2**22  # rows built in one batch
@@ -39,7 +39,7 @@ Columns = tuple[Ints, Ints, Ints, Ints]  # step, block, src, dst
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ServerRows:
     """Transfers between servers: the partial sum of `block` goes from `src` to `dst` in `step`.
 
     The rows of a block form a tree towards its owner: every other server sends it exactly once.
@@ -52,7 +52,7 @@ class Rows:
     steps: int
 
 
-def plan_rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
+def plan_rows(tree: RootedTree, choices: list[SwitchChoice | None], owner: Longs) -> ServerRows:
     """Return the reducescatter of a plan: servers * (servers - 1) rows. O(rows + switches * blocks log blocks).
 
     `owner`: by block, the server that owns it.
@@ -60,10 +60,10 @@ def plan_rows(tree: Tree, choices: list[Choice | None], owner: Longs) -> Rows:
     builder = _RowBuilder(tree, choices)
     builder.build_rows(owner)
     step, block, src, dst = (np.concatenate(column) for column in zip(*builder.columns, strict=True))
-    return Rows(step, block, src, dst, int(builder.ended[0]))
+    return ServerRows(step, block, src, dst, int(builder.ended[0]))
 
 
-def block_owners(tree: Tree, choice: Choice | None) -> Longs:
+def block_owners(tree: RootedTree, choice: SwitchChoice | None) -> Longs:
     """Return the owner of each block of an allreduce. `choice`: the choice at the root.
 
     Each server owns one block, unless the choice states the number of blocks of each child's servers.
@@ -81,7 +81,7 @@ def block_owners(tree: Tree, choice: Choice | None) -> Longs:
 class _RowBuilder:
     """Rows under construction, and by switch the number of steps after which it is done (`ended`)."""
 
-    def __init__(self, tree: Tree, choices: list[Choice | None]) -> None:
+    def __init__(self, tree: RootedTree, choices: list[SwitchChoice | None]) -> None:
         self.tree, self.choices = tree, choices
         self.columns: list[Columns] = []
         self.ended = self._switch_end_steps()
@@ -114,11 +114,11 @@ class _RowBuilder:
             begin[node] = min(latest, max(earliest[node], together[height[node]]))
         return begin + own_steps
 
-    def _exchange_steps(self, node: int, choice: Choice) -> int:
+    def _exchange_steps(self, node: int, choice: SwitchChoice) -> int:
         """Return the steps in which a switch combines its children."""
         return 1 if choice.flat else steps_of(choice.kind, len(self.tree.children[node]))
 
-    def _gather_steps(self, node: int, choice: Choice) -> int:
+    def _gather_steps(self, node: int, choice: SwitchChoice) -> int:
         """Return 1 if the results of some child are gathered on fewer servers first, else 0."""
         tree = self.tree
         sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
@@ -194,7 +194,7 @@ class _RowBuilder:
     def _gather_on_holders(
         self,
         node: int,
-        choice: Choice,
+        choice: SwitchChoice,
         child: Longs,
         holders: list[Longs],
         senders: list[Longs],
@@ -219,7 +219,7 @@ class _RowBuilder:
                 self._add_rows(after, own_blocks, gatherer[own_blocks], holder[own_blocks], gathered_above)
 
     def _combine_children(
-        self, node: int, choice: Choice, child: Longs, senders: list[Longs], gathered_above: list[Longs]
+        self, node: int, choice: SwitchChoice, child: Longs, senders: list[Longs], gathered_above: list[Longs]
     ) -> None:
         """Add the rows of the plan type among the children; for each block a child is represented by the server that
         has its partial sum.
@@ -234,7 +234,7 @@ class _RowBuilder:
             self._add_moves(moves.step + np.int32(first), block, src, dst, gathered_above)
 
 
-def tree_routes(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
+def tree_routes(tree: RootedTree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
     """Return the distinct paths between servers through a tree of single links, and the number of each row's path.
 
     O(rows + pairs * depth).

@@ -1,7 +1,7 @@
 """Choose roots for a tree of switches, and store it in arrays with the figures of every link.
 
-Input: the tree without a root (`Graph`), the machine and GenModel's parameters. `candidate_roots` yields where the root
-may be; `root_tree` returns the `Tree` for one of them.
+Input: the tree without a root (`UnrootedTree`), the machine and GenModel's parameters. `candidate_roots` yields where
+the root may be; `root_tree` returns the `RootedTree` for one of them.
 
 The position of the root matters: plans are chosen from the leaves to the root, and the root's step is the last.
 Candidates are the middle of the tree, the most balanced switch, and the narrowest link, in whose middle an extra switch
@@ -29,7 +29,7 @@ import numpy as np
 from antiphon.core.columns import Floats, Longs
 from antiphon.core.topology import Topology
 from antiphon.cost import Profile
-from antiphon.planners.switchtrees.graph import Graph
+from antiphon.planners.switchtrees.graph import UnrootedTree
 
 MIDDLE = -2  # number of the extra switch in the middle of a link, as a node of the graph
 Root = int | tuple[int, int]  # a switch, or two: the middle of the link between them
@@ -47,7 +47,7 @@ class Direction:
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
+class RootedTree:
     """A rooted tree: node 0 is the root; the nodes below v are v+1 .. end[v]-1, the servers low[v] .. high[v]-1."""
 
     names: tuple[str, ...]
@@ -106,7 +106,7 @@ def _largest_pair(up: Floats, down: Floats) -> float:
     return float(max(up[i] + np.delete(down, i).max(), np.delete(up, j).max() + down[j]))
 
 
-def candidate_roots(graph: Graph, topology: Topology) -> Iterator[Root]:
+def candidate_roots(graph: UnrootedTree, topology: Topology) -> Iterator[Root]:
     """Yield where the root may be: the tree's middle, the most balanced switch, the narrowest link between switches."""
     yielded: set[Root] = set()
     for root in (*_middle_roots(graph), *_balanced_roots(graph), *_narrowest_roots(graph, topology)):
@@ -115,7 +115,7 @@ def candidate_roots(graph: Graph, topology: Topology) -> Iterator[Root]:
             yield root
 
 
-def _middle_roots(graph: Graph) -> list[Root]:
+def _middle_roots(graph: UnrootedTree) -> list[Root]:
     """Return the center of the tree: a switch, or a link and both its ends. Found by removing leaves round by round."""
     degree = [len(neighbours) for neighbours in graph.neighbours]
     leaves = [node for node in range(len(degree)) if degree[node] <= 1]
@@ -135,7 +135,7 @@ def _middle_roots(graph: Graph) -> list[Root]:
     return [(middle[0], middle[1]), *middle] if len(middle) == 2 else [*middle]
 
 
-def _balanced_roots(graph: Graph) -> list[Root]:
+def _balanced_roots(graph: UnrootedTree) -> list[Root]:
     """Return the switch whose largest branch has fewest servers, and its link to the next best neighbour.
 
     A branch of a node: what one of its links leads to. Nodes below `graph.servers` are servers, all others switches.
@@ -157,7 +157,7 @@ def _balanced_roots(graph: Graph) -> list[Root]:
     return [best, (min(best, other), max(best, other))]
 
 
-def _narrowest_roots(graph: Graph, topology: Topology) -> list[Root]:
+def _narrowest_roots(graph: UnrootedTree, topology: Topology) -> list[Root]:
     """Return the link between two switches with least bandwidth, and both its ends."""
     width = [float(kind.bandwidth) for kind in topology.types]
     widths = [
@@ -171,7 +171,7 @@ def _narrowest_roots(graph: Graph, topology: Topology) -> list[Root]:
     return [pair, *pair]
 
 
-def _preorder(graph: Graph, start: int) -> tuple[list[int], list[int]]:
+def _preorder(graph: UnrootedTree, start: int) -> tuple[list[int], list[int]]:
     """Return the nodes in preorder from a start, and each node's parent."""
     parent = [-1] * len(graph.neighbours)
     order, pending, visited = [], [start], {start}
@@ -186,7 +186,7 @@ def _preorder(graph: Graph, start: int) -> tuple[list[int], list[int]]:
     return order, parent
 
 
-def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tree:
+def root_tree(graph: UnrootedTree, root: Root, topology: Topology, profile: Profile) -> RootedTree:
     """Return the tree from this root. `topology`: with the profile's figures. O(nodes log nodes + links)."""
     order, parent = _split_link(graph, root) if isinstance(root, tuple) else _preorder(graph, root)
     position = {node: i for i, node in enumerate(order)}
@@ -214,7 +214,7 @@ def root_tree(graph: Graph, root: Root, topology: Topology, profile: Profile) ->
         link_numbers.append((graph.links[node, to][0], -1 if latency_factor < 1 else graph.links[to, node][0]))
     up, down = (_make_direction([row[i] for row in rows], [pair[i] for pair in link_numbers]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
-    return Tree(
+    return RootedTree(
         (name, *(graph.names[node] for node in order[1:])), parents, end, low, high, np.flatnonzero(server),
         np.array([node for node in order if 0 <= node < graph.servers], np.int64), up, down,
         _label_subtrees(parents, rows),
@@ -227,7 +227,7 @@ def _make_direction(figures: Sequence[tuple[float, float, float, int]], links: S
     return Direction(latency, beta, epsilon, w_t, np.array(links, np.int64))
 
 
-def _split_link(graph: Graph, root: tuple[int, int]) -> tuple[list[int], list[int]]:
+def _split_link(graph: UnrootedTree, root: tuple[int, int]) -> tuple[list[int], list[int]]:
     """Return preorder and parents, as `_preorder`, from an extra switch in the middle of the link between two nodes."""
     first, second = root
     order, parent = _preorder(graph, first)
@@ -258,7 +258,7 @@ def _label_subtrees(parent: Longs, rows: Sequence[object]) -> Longs:
 class _Links:
     """The figures of the bundle of parallel links from one node of the graph to a neighbour, cached."""
 
-    def __init__(self, graph: Graph, topology: Topology, profile: Profile) -> None:
+    def __init__(self, graph: UnrootedTree, topology: Topology, profile: Profile) -> None:
         self.graph, self.topology, self.profile = graph, topology, profile
         self.width = [float(kind.bandwidth) for kind in topology.types]
         self.limits: dict[int, list[int]] = {}

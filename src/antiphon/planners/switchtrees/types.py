@@ -31,7 +31,7 @@ CPS, ACPS, RING, RHD = "CPS", "ACPS", "ring", "RHD"  # names of plan types, see 
 
 
 @dataclass(frozen=True, eq=False)
-class Moves:
+class ChildMoves:
     """Moves between children: in `step`, child `src` sends to child `dst`.
 
     Each is an array with a row per child d where a block ends, and a column per other child.
@@ -72,7 +72,7 @@ def steps_of(kind: str, count: int) -> int:
     return len(kind.split("x"))
 
 
-def moves_of(kind: str, count: int, towards: Ints) -> Moves:
+def moves_of(kind: str, count: int, towards: Ints) -> ChildMoves:
     """Return the moves of a type among `count` children, towards each child of `towards`. O(rows * count)."""
     if kind in (CPS, ACPS):
         return _level_moves([count], count, towards)
@@ -89,14 +89,14 @@ def _other_children(count: int, towards: Ints) -> tuple[Ints, Ints]:
     return d, (d + np.arange(1, count, dtype=np.int32)[None, :]) % np.int32(count)
 
 
-def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> Moves:
+def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> ChildMoves:
     """Return the moves of hierarchical co-located parameter servers (section 3.3 and Figure 5).
 
     A child sends in the step of the first digit in which it differs from d, to the child that has d's digit there.
     """
     d, src = _other_children(count, towards)
     if len(fans) == 1:
-        return Moves(np.zeros_like(src), src, np.broadcast_to(d, src.shape))
+        return ChildMoves(np.zeros_like(src), src, np.broadcast_to(d, src.shape))
     step, dst = np.zeros_like(src), np.zeros_like(src)
     stride, equal_so_far = 1, np.ones(src.shape, np.bool_)  # no digit differed yet
     for level, fan in enumerate(fans):
@@ -107,16 +107,18 @@ def _level_moves(fans: Sequence[int], count: int, towards: Ints) -> Moves:
         dst[sends] = (src + (d_digit - src_digit) * stride)[sends]
         equal_so_far &= ~sends
         stride *= fan
-    return Moves(step, src, dst)
+    return ChildMoves(step, src, dst)
 
 
-def _ring_moves(count: int, towards: Ints) -> Moves:
+def _ring_moves(count: int, towards: Ints) -> ChildMoves:
     """Return the moves once around, in one direction; the child after d begins."""
     _, src = _other_children(count, towards)
-    return Moves(np.broadcast_to(np.arange(count - 1, dtype=np.int32), src.shape), src, (src + 1) % np.int32(count))
+    return ChildMoves(
+        np.broadcast_to(np.arange(count - 1, dtype=np.int32), src.shape), src, (src + 1) % np.int32(count)
+    )
 
 
-def _halving_moves(count: int, towards: Ints) -> Moves:
+def _halving_moves(count: int, towards: Ints) -> ChildMoves:
     """Return the moves of recursive halving (section 2.1).
 
     With K the largest power of two up to `count`: child K+i first sends its data to child i, and receives its blocks in
@@ -137,4 +139,4 @@ def _halving_moves(count: int, towards: Ints) -> Moves:
     # a destination beyond the power of two: its partner collected the block and returns it in a last step
     returns = equal_so_far & (src == core_d) & (d >= core)
     step[returns], dst[returns] = levels + 1, np.broadcast_to(d, src.shape)[returns]
-    return Moves(step, src, dst)
+    return ChildMoves(step, src, dst)

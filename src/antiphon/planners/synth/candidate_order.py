@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from antiphon.errors import EffortSpent, TimedOut
-from antiphon.isolate import Lost, Send, Stopped, Terms, can_fork, usual_workers
+from antiphon.isolate import Lost, PoolTerms, Send, Stopped, can_fork, usual_workers
 from antiphon.isolate import in_order as run_in_order
 from antiphon.planners.synth.auto import TURN_LIMITS, Decided, decide_candidate
 from antiphon.planners.synth.effort_budget import BUDGET_SPENT, UNIT, EffortBudget
@@ -125,7 +125,7 @@ def _decide_in_workers(
         return _decide_within(search, candidate, limits, EffortBudget(share), send)
 
     workers = limits.workers or usual_workers()
-    terms = Terms(decide, workers, lambda candidate: search.budget.seconds(), limits.memory)
+    terms = PoolTerms(decide, workers, lambda candidate: search.budget.seconds(), limits.memory)
     for candidate, result in run_in_order(candidates, terms, is_wanted, tell):
         if isinstance(result, Stopped):
             raise TimedOut(BUDGET_SPENT)

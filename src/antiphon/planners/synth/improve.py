@@ -59,7 +59,7 @@ _Place = tuple[_Arc, int]  # arc and step
 _Saved = tuple[list["_Place | None"], list[int]]  # the place of every move, the rounds of every step
 
 
-class Packing:
+class ChangingAlgorithm:
     """An algorithm that is changed in place: where every rank gets every chunk from, and when."""
 
     def __init__(self, instance: Instance, moves: Sequence[Move], budget: EffortBudget, seed: int = 0) -> None:

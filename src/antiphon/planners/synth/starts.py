@@ -31,7 +31,7 @@ from antiphon.core.transform import expand
 from antiphon.errors import EffortSpent, Infeasible, Invalid, NotFound, Unsupported
 from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
 from antiphon.planners.synth.frontier import Point, size_of
-from antiphon.planners.synth.improve import LIMITS, Packing
+from antiphon.planners.synth.improve import LIMITS, ChangingAlgorithm
 from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.task import Move, drop_useless_moves, rounds_of
 from antiphon.registry import call, find
@@ -114,7 +114,7 @@ def improve_starts(
             min_rounds = math.ceil(floor * instance.input_weight * block_chunks)
             with suppress(EffortSpent):
                 for improved in _improve(
-                    Packing(instance, moves, start_budget, search.seed), min_rounds, instance.least_steps
+                    ChangingAlgorithm(instance, moves, start_budget, search.seed), min_rounds, instance.least_steps
                 ):
                     yield from yield_unbeaten(block_chunks, improved, f"{name}, improved")
             budget.spent = start_budget.spent
@@ -131,7 +131,7 @@ def _share_of(budget: EffortBudget, count: int) -> int | None:
     return None if effort is None else budget.spent + max(effort // count, 1)
 
 
-def _improve(packing: Packing, min_rounds: int, least_steps: int) -> Iterator[tuple[Move, ...]]:
+def _improve(packing: ChangingAlgorithm, min_rounds: int, least_steps: int) -> Iterator[tuple[Move, ...]]:
     """Yield algorithms of fewer rounds, then of fewer steps, then of more steps and fewer rounds."""
     for depth in LIMITS.depths:
         packing.shave_all(min_rounds, depth)

@@ -44,7 +44,7 @@ from antiphon.planners.shared.groups import ranks_by_host
 from antiphon.planners.shared.pipelining import pipe_schedule
 from antiphon.planners.shared.reach import reroot_tree
 from antiphon.planners.shared.rows import PiecesOrBest
-from antiphon.planners.shared.tree_schedules import Pair, Tree, reduce_and_spread, spread_trees
+from antiphon.planners.shared.tree_schedules import Pair, SpanningTree, reduce_and_spread, spread_trees
 from antiphon.planners.trees.blink_packing import (
     Blink,
     LinkSubset,
@@ -89,7 +89,7 @@ class TreeSet:
     method: str
     count: int
     pairs: tuple[Pair, ...] = ()
-    trees: tuple[Tree, ...] = ()
+    trees: tuple[SpanningTree, ...] = ()
 
     def scaled_to(self, rate: Fraction) -> TreeSet:
         """Return the trees with rates that sum to `rate`, over all pairs or for every root."""
@@ -215,7 +215,7 @@ def _three_phases(
 ) -> tuple[Schedule, int, str]:
     """Plan an allreduce over several servers (3.5)."""
 
-    def pack_local(ranks: Sequence[int]) -> list[Tree]:
+    def pack_local(ranks: Sequence[int]) -> list[SpanningTree]:
         """Pack the undirected trees of one server, over the links inside it."""
         return pack_server(links_within(topology, _common_place(topology, ranks, collective.members)), ranks, options)
 
@@ -298,7 +298,7 @@ def undirected_trees(subset: LinkSubset, members: Sequence[int], options: BlinkO
     return blink_allreduce(machine, epsilon=options.epsilon, threshold=options.threshold)
 
 
-def pack_server(subset: LinkSubset, members: Sequence[int], options: BlinkOptions) -> list[Tree]:
+def pack_server(subset: LinkSubset, members: Sequence[int], options: BlinkOptions) -> list[SpanningTree]:
     """Return a server's undirected trees: packed ones, or one-hop trees over its switches."""
     packing = undirected_trees(subset, members, options)
     trees = packing.trees if packing is not None else one_hop_trees(subset.topology, members)

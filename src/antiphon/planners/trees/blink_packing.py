@@ -47,7 +47,7 @@ from antiphon.core.transform import Placement, Spans, assemble_parts
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
-from antiphon.planners.shared.tree_schedules import Tree, refine_shares
+from antiphon.planners.shared.tree_schedules import SpanningTree, refine_shares
 from antiphon.planners.trees.direct_links import Directed, Undirected, tree_of_arcs, tree_of_edges
 from antiphon.planners.trees.fewest import tightest_side
 from antiphon.planners.trees.pricing import cheapest_tree
@@ -58,7 +58,7 @@ WeightedTrees = list[tuple[Fraction, EdgeSet]]
 LARGEST_DENOMINATOR = 8  # of the weights that the integer program tries
 FRACTION_DENOMINATOR = 2**20  # to which the linear program's weights are rounded down if all these fail
 MOST_NODES = 100  # branch-and-bound nodes per integer program
-PackServer = Callable[[Sequence[int]], list[Tree]]  # packs the undirected trees of one server's ranks
+PackServer = Callable[[Sequence[int]], list[SpanningTree]]  # packs the undirected trees of one server's ranks
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Blink:
     `weights`: the kind of the chosen trees' weights, in units of capacity: "0 or 1", "whole", "1/2", ..., "fractions".
     """
 
-    trees: tuple[Tree, ...]
+    trees: tuple[SpanningTree, ...]
     rate: Fraction
     optimum: Fraction
     packed: int
@@ -117,7 +117,7 @@ def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fr
 
 
 def _blink_result(
-    trees: tuple[Tree, ...], optimum: Fraction, packed: WeightedTrees, unit: Fraction, weight_kind: str
+    trees: tuple[SpanningTree, ...], optimum: Fraction, packed: WeightedTrees, unit: Fraction, weight_kind: str
 ) -> Blink:
     """Return the result with rates in bytes/s. `packed`: the trees before the integer program, with rates in `unit`."""
     rate = sum((tree.rate for tree in trees), Fraction(0))
@@ -303,7 +303,7 @@ def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Edge
     return weighted_trees if scale <= 1 else [(w / scale, tree) for w, tree in weighted_trees]
 
 
-def one_hop_trees(topology: Topology, members: Sequence[int]) -> list[Tree]:
+def one_hop_trees(topology: Topology, members: Sequence[int]) -> list[SpanningTree]:
     """Return a tree of rate 1 from every member that reaches all other members in one hop.
 
     Raises Unsupported if two members are joined neither directly nor through switches.
@@ -320,7 +320,7 @@ def one_hop_trees(topology: Topology, members: Sequence[int]) -> list[Tree]:
                     "through switches; use planner trees"
                 )
             hops.append((rank, Hop(root, to_rank[0], depth=1, back=back[0])))
-        trees.append(Tree(root, Fraction(1), tuple(hops)))
+        trees.append(SpanningTree(root, Fraction(1), tuple(hops)))
     return trees
 
 
@@ -341,13 +341,15 @@ def three_phases(
     """
     reach = Reach(topology)
     # cut the data wherever the share of a tree or of a network card ends, in any server
-    packed = [pack_server(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), hops=())] for ranks in servers]
+    packed = [
+        pack_server(ranks) if len(ranks) > 1 else [SpanningTree(ranks[0], Fraction(1), hops=())] for ranks in servers
+    ]
     network_cards = (
         [_network_cards(reach, servers, server_number) for server_number in range(len(servers))]
         if len(servers) > 1
         else []
     )
-    lists: list[Sequence[Tree | _NetworkCard]] = [*packed, *network_cards]
+    lists: list[Sequence[SpanningTree | _NetworkCard]] = [*packed, *network_cards]
     refinement = refine_shares(lists)
     denominator = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
     if denominator >= MAX_DENOMINATOR:
@@ -359,7 +361,7 @@ def three_phases(
     stages: list[Placement] = []
     # each part of the data: choose a root in every server, at the part's card if there are cards
     for number, (share, items) in enumerate(refinement):
-        trees = [item for item in items if isinstance(item, Tree)]
+        trees = [item for item in items if isinstance(item, SpanningTree)]
         cards = [item for item in items if isinstance(item, _NetworkCard)]
         roots = []
         for server_number, tree in enumerate(trees):
@@ -410,7 +412,7 @@ def _tree_schedules(ranks: int, root: int, hops: dict[int, Hop]) -> tuple[Schedu
     )
 
 
-def _choose_root(tree: Tree, ranks: Sequence[int], load: dict[int, Fraction]) -> int:
+def _choose_root(tree: SpanningTree, ranks: Sequence[int], load: dict[int, Fraction]) -> int:
     """Return, of the ranks at a card, the one that is root of the least data so far; ties: with the shallowest tree."""
     return min(ranks, key=lambda rank: (load[rank], _tree_height(reroot_tree(tree.hops, rank)), rank))
 
@@ -461,7 +463,7 @@ class LinkSubset:
         """Return a path in the other machine's link numbers."""
         return tuple(self.links[link] for link in path)
 
-    def map_tree(self, tree: Tree) -> Tree:
+    def map_tree(self, tree: SpanningTree) -> SpanningTree:
         """Return the tree in the other machine's link numbers."""
         hops = tuple(
             (rank, Hop(hop.parent, self.map_path(hop.path), hop.depth, self.map_path(hop.back)))

@@ -36,7 +36,7 @@ from antiphon.core.symmetry import automorphisms, orbit_labels
 from antiphon.core.topology import Topology, hosts
 from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows, permutation_power
 from antiphon.planners.shared.reach import Hop
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees.pricing import Parents, grow_by_layer, tree_shape
 from antiphon.planners.trees.to_schedule import SymmetricTrees
 
@@ -149,7 +149,7 @@ class PricedTreeGrower:
 
 
 def pack_bounded(
-    grower: PricedTreeGrower, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()
+    grower: PricedTreeGrower, max_depth: int, goal: float, start_trees: Sequence[SpanningTree] = ()
 ) -> SymmetricTrees | None:
     """Return a packing of trees at most `max_depth` deep, or None if no tree is that shallow.
 
@@ -301,7 +301,7 @@ def _rated_packing(grower: PricedTreeGrower, trees: Sequence[Hops], rates: Float
             rounded_rate = (
                 units.limit_denominator(BOUNDED.max_denominator) if units > BOUNDED.min_rate else units
             ) * unit
-            packed_trees.append(Tree(grower.root, rounded_rate, hops))
+            packed_trees.append(SpanningTree(grower.root, rounded_rate, hops))
     return SymmetricTrees.of_trees(grower.topology, packed_trees, grower.group)
 
 

@@ -1,7 +1,7 @@
 """Pack trees by column generation: a linear program whose variables are the rates of trees.
 
 Input: a machine, the demand of every root (its relative amount of data) and the sinks, the ranks that receive all of
-it. Output (`Packing`): trees with exact rates that fit all links and shared limits, their total rate, and an upper
+it. Output (`TreePacking`): trees with exact rates that fit all links and shared limits, their total rate, and an upper
 bound on the rate of any packing. The linear program has a variable per tree and a row per link or shared limit:
 
     maximize    t                                                   (the rate of the packing)
@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.exact_solve import simple_ratio
-from antiphon.core.bounds.master import TINY, Column, Master, Point
+from antiphon.core.bounds.master import TINY, Column, Master, MasterPoint
 from antiphon.core.bounds.network import network_of
 from antiphon.core.bounds.step_search import steps_from
 from antiphon.core.portable import exp, row_dot
@@ -53,7 +53,7 @@ from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, tree_of
 from antiphon.planners.trees.to_schedule import Forest
 
@@ -70,18 +70,18 @@ _MOST_DOUBTS = 3  # rounds whose prices indicate that the target is out of reach
 
 
 @dataclass(frozen=True)
-class Packing:
+class TreePacking:
     """Packed trees; those of root r carry demand[r] * rate bytes per second in total. No packing exceeds rate
     `bound`.
     """
 
     rate: Fraction
-    representatives: tuple[Tree, ...]  # the trees of one root per orbit
+    representatives: tuple[SpanningTree, ...]  # the trees of one root per orbit
     bound: Fraction
     forest: Forest = field(compare=False)  # all trees, by symmetries
 
     @property
-    def trees(self) -> tuple[Tree, ...]:
+    def trees(self) -> tuple[SpanningTree, ...]:
         """All trees of all roots."""
         return self.forest.trees
 
@@ -96,7 +96,9 @@ class Packing:
         return max((tree.depth for tree in self.representatives), default=0)
 
 
-def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, hops: int | None = None) -> Packing:
+def pack_lp(
+    topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, hops: int | None = None
+) -> TreePacking:
     """Pack trees from every root to all sinks (and the root itself), as fast as possible, then as shallow as possible.
 
     `hops`: maximum depth; the bound is still that of trees of any depth. Each round solves a linear program with links
@@ -108,7 +110,7 @@ def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int],
 
 def pack_orbits(
     topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], view: QuotientView | None = None
-) -> Packing | None:
+) -> TreePacking | None:
     """Pack trees of one root per orbit; the other roots use their images. None if the machine has no useful symmetry.
 
     `view`: the symmetries, if known. Otherwise as `pack_lp`, with fewer rows and roots.
@@ -153,7 +155,7 @@ class QuotientView:
 
 def _pack_columns(
     topology: Topology, demand: dict[int, int], sinks: Sequence[int], hops: int | None, view: QuotientView
-) -> Packing:
+) -> TreePacking:
     """Pack the trees of one root per orbit; `hops`: maximum depth, None to choose it."""
     network = network_of(topology)
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
@@ -166,8 +168,10 @@ def _pack_columns(
     attained = not topology.limits and network.balanced
     best = search.find_best(hops, largest_eccentricity(topology, groups, sinks), attained)
     scale = topology.resources.scale
-    representatives = tuple(Tree(view.roots[column.group], rate * scale, column.tree) for column, rate in best.rates)
-    return Packing(
+    representatives = tuple(
+        SpanningTree(view.roots[column.group], rate * scale, column.tree) for column, rate in best.rates
+    )
+    return TreePacking(
         best.value * scale, representatives, best.bound * scale, Forest(topology, view.group, representatives)
     )
 
@@ -264,7 +268,7 @@ class DepthSearch:
         return DepthPacking(value, self.bound, rates)
 
 
-def prove_bound(generation: ColumnGeneration, point: Point, value: Fraction) -> Fraction:
+def prove_bound(generation: ColumnGeneration, point: MasterPoint, value: Fraction) -> Fraction:
     """Return an upper bound on any packing, by the prices at a float optimum, made integral to be exact.
 
     `value`: that of the packing; a bound that meets it need not be improved.
@@ -332,8 +336,8 @@ class InAndOut:
     """
 
     rate: Fraction
-    trees_in: tuple[Tree, ...]
-    trees_out: tuple[Tree, ...]
+    trees_in: tuple[SpanningTree, ...]
+    trees_out: tuple[SpanningTree, ...]
     bound: Fraction
 
     @property
@@ -363,10 +367,10 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     )
     best = search.find_best(hops=None, first=largest_eccentricity(topology, groups, roots), attained=False)
     scale = topology.resources.scale
-    trees: dict[bool, list[Tree]] = {False: [], True: []}
+    trees: dict[bool, list[SpanningTree]] = {False: [], True: []}
     for column, rate in best.rates:
         group = groups[column.group]
-        trees[group.inward].append(Tree(group.root, rate * scale, column.tree))
+        trees[group.inward].append(SpanningTree(group.root, rate * scale, column.tree))
     up, down = (tuple(sorted(trees[inward], key=attrgetter("root"))) for inward in (True, False))
     return InAndOut(best.value * scale, up, down, best.bound * scale)
 
@@ -474,7 +478,7 @@ class ColumnGeneration:
 
     def generate_columns(
         self, hops: int | None, target: Fraction, all_or_nothing: bool
-    ) -> tuple[Point, Fraction | None]:
+    ) -> tuple[MasterPoint, Fraction | None]:
         """Add columns until none improves the optimum or the target is met.
 
         Return the optimum and an upper bound on any packing. The bound holds only if trees are exactly cheapest
@@ -515,7 +519,7 @@ class ColumnGeneration:
         return point, best
 
     def _price_round(
-        self, point: Point, price: NDArray[np.float64], hops: int | None, restarts: int
+        self, point: MasterPoint, price: NDArray[np.float64], hops: int | None, restarts: int
     ) -> tuple[Fraction, bool]:
         """Add the cheapest trees at these prices that improve the optimum.
 
@@ -529,7 +533,7 @@ class ColumnGeneration:
         fresh = [self.master.add_column(column) for column in priced.columns if self._is_improving(point, column)]
         return bound, any(fresh)
 
-    def _is_improving(self, point: Point, column: Column) -> bool:
+    def _is_improving(self, point: MasterPoint, column: Column) -> bool:
         """Return whether a column costs less than its group's worth (negative reduced cost)."""
         cost = float(row_dot(point.price[list(column.rows)], np.array(column.times, float)))
         return cost < point.worth[column.group] - _MIN_SAVING * max(point.value, 1e-30) / len(self.groups)

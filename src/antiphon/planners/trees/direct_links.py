@@ -6,8 +6,8 @@ used in both directions. Both raise Unsupported at a switch, or at a shared limi
 together. Capacities become integers in the largest unit that divides them all: 25 and 50 GB/s become 1 and 2 units of
 25 GB/s.
 
-`tree_of_edges` and `tree_of_arcs` make a `Tree` of a set of edges or arcs. A tree of edges gets the middle of its
-longest path as its root, which makes it as shallow as possible: a path of 5 ranks has depth 2.
+`tree_of_edges` and `tree_of_arcs` make a `SpanningTree` of a set of edges or arcs. A tree of edges gets the middle of
+its longest path as its root, which makes it as shallow as possible: a path of 5 ranks has depth 2.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import NamedTuple
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.reach import Hop, reroot_tree
-from antiphon.planners.shared.tree_schedules import Tree, hops_of_parents
+from antiphon.planners.shared.tree_schedules import SpanningTree, hops_of_parents
 
 
-class Edge(NamedTuple):
+class LinkPair(NamedTuple):
     """Two opposite links between vertices a and b, each with this capacity: `forward` from a to b, and `back`."""
 
     a: int
@@ -35,7 +35,7 @@ class Edge(NamedTuple):
     back: int
 
 
-class Arc(NamedTuple):
+class DirectLink(NamedTuple):
     """A link from vertex a to vertex b. `capacity`: in units. `path`: the number of the link, in a tuple for `Hop`."""
 
     a: int
@@ -50,7 +50,7 @@ class Undirected:
 
     members: tuple[int, ...]
     unit: Fraction
-    edges: tuple[Edge, ...]
+    edges: tuple[LinkPair, ...]
 
     @property
     def vertices(self) -> int:
@@ -64,7 +64,7 @@ class Directed:
 
     members: tuple[int, ...]
     unit: Fraction
-    arcs: tuple[Arc, ...]
+    arcs: tuple[DirectLink, ...]
 
     @property
     def vertices(self) -> int:
@@ -87,7 +87,7 @@ def undirected_machine(
         a, b, capacity, (link,) = arc
         back = unpaired.get((b, a, capacity))
         if back:
-            edges.append(Edge(b, a, capacity, back.pop(0), link))
+            edges.append(LinkPair(b, a, capacity, back.pop(0), link))
         else:
             unpaired.setdefault((a, b, capacity), []).append(link)
     unpaired_link = min((link for links in unpaired.values() for link in links), default=None)
@@ -127,7 +127,9 @@ def directed_machine(
     _check_limits(topology, {link for *_, link in member_links})
     speeds = [topology.bandwidth(link) for *_, link in member_links]
     unit = reduce(_common_unit, speeds, unit) or Fraction(1)
-    arcs = [Arc(a, b, int(speed / unit), (link,)) for (a, b, link), speed in zip(member_links, speeds, strict=True)]
+    arcs = [
+        DirectLink(a, b, int(speed / unit), (link,)) for (a, b, link), speed in zip(member_links, speeds, strict=True)
+    ]
     return Directed(ranks, unit, tuple(arcs))
 
 
@@ -195,7 +197,7 @@ def radius(vertices: int, pairs: Sequence[tuple[int, int]]) -> int:
     return len(longest_path(vertices, pairs)) // 2
 
 
-def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) -> Tree:
+def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) -> SpanningTree:
     """Return the tree of these edges (by number), its root in the middle, which gives the least depth."""
     edges = [machine.edges[e] for e in chosen]
     path = longest_path(machine.vertices, [(edge.a, edge.b) for edge in edges])
@@ -205,11 +207,11 @@ def tree_of_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction) ->
         (machine.members[edge.b], Hop(machine.members[edge.a], (edge.forward,), depth=0, back=(edge.back,)))
         for edge in edges
     ]
-    return Tree(machine.members[root], rate, tuple(sorted(reroot_tree(hops, machine.members[root]).items())))
+    return SpanningTree(machine.members[root], rate, tuple(sorted(reroot_tree(hops, machine.members[root]).items())))
 
 
-def tree_of_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> Tree:
+def tree_of_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> SpanningTree:
     """Return the tree of these arcs (by number) out of the root (a rank)."""
     arc_into = {machine.members[machine.arcs[e].b]: machine.arcs[e] for e in chosen}
     parents = {rank: machine.members[arc.a] for rank, arc in arc_into.items()}
-    return Tree(root, rate, hops_of_parents(parents, root, lambda _, rank: arc_into[rank].path))
+    return SpanningTree(root, rate, hops_of_parents(parents, root, lambda _, rank: arc_into[rank].path))

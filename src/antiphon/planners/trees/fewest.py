@@ -30,13 +30,13 @@ from fractions import Fraction
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
 from antiphon.errors import Invalid
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees.direct_links import Directed, Undirected, radius, tree_of_arcs, tree_of_edges
 from antiphon.planners.trees.fewest_search import (
     ArborescenceSearch,
     NodeLimitReached,
-    Search,
     SpanningSearch,
+    TreeSearch,
     WeightedEdge,
 )
 from antiphon.planners.trees.spanning import Arborescences, merge_arcs, pack_edges, weakest_partition_of
@@ -61,7 +61,7 @@ class Fewest:
     packing within the requested loss.
     """
 
-    trees: tuple[Tree, ...]
+    trees: tuple[SpanningTree, ...]
     rate: Fraction
     optimum: Fraction
     at_least: int
@@ -92,7 +92,7 @@ def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort
     partitions = [[label[v] for v in range(n)]] if len(partition) < n else []
     widths = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]  # of the cut around each vertex
 
-    def make_search(scale: int, max_depth: int | None) -> Search:
+    def make_search(scale: int, max_depth: int | None) -> TreeSearch:
         """Return a search for trees at most `max_depth` deep, on capacities times `scale`."""
         return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, max_depth)
 
@@ -125,7 +125,7 @@ def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(
     )
     widths = [[c for a, b, c in arcs if cut >> b & 1 and not cut >> a & 1] for cut in cuts]
 
-    def make_search(scale: int, max_depth: int | None) -> Search:
+    def make_search(scale: int, max_depth: int | None) -> TreeSearch:
         """Return a search for trees at most `max_depth` deep, on capacities times `scale`."""
         scaled = [(a, b, c * scale) for a, b, c in arcs]
         return ArborescenceSearch(n, scaled, root_vertex, cuts, max_depth)
@@ -181,7 +181,7 @@ class _FewestSearch:
     rate: Fraction  # the greatest possible, in units of capacity
     loss: Fraction  # share of this rate that may be lost to have fewer trees
     # search on capacities times the first argument, for trees up to the depth of the second (None: any)
-    make_search: Callable[[int, int | None], Search]
+    make_search: Callable[[int, int | None], TreeSearch]
     pack_exactly: Callable[[], WeightedTrees]  # a packing at the full rate
     depth: Callable[[Sequence[int]], int]  # of the tree with these edges
     cut_widths: Sequence[Sequence[int]]  # by cut: the capacities of the edges across it
@@ -197,7 +197,7 @@ class _FewestSearch:
         low = self._lower_bound()
         if self.vertices > MOST_VERTICES or len(self.edges) > MOST_EDGES or self.rate > MOST_UNITS:
             return self.best, min(low, len(self.best))
-        self.searches: dict[tuple[int, int | None], Search] = {}
+        self.searches: dict[tuple[int, int | None], TreeSearch] = {}
         low = self._try_fewer(low)
         self._try_shallower()
         return sorted(self.best, key=lambda tree: (-tree[0], tree[1])), low

@@ -1,6 +1,6 @@
 """Decide by backtracking whether trees of given weights fit into given capacities.
 
-Input: a graph with integral capacities, and the weight of each tree. Output (`Search.search_trees`): trees of these
+Input: a graph with integral capacities, and the weight of each tree. Output (`TreeSearch.search_trees`): trees of these
 weights that together load no edge beyond its capacity, or None, which proves that there are none. fewest.py calls this
 to find the fewest trees.
 
@@ -51,7 +51,7 @@ class TreeClass(NamedTuple):
     weight: int
 
 
-class Search(ABC):
+class TreeSearch(ABC):
     """Backtracking over items (edges or arcs), common to both kinds of trees."""
 
     def __init__(self, items: Sequence[int], ends: Sequence[WeightedEdge], tracked: Sequence[tuple[int, ...]]) -> None:
@@ -214,7 +214,7 @@ def _edge_order(vertices: int, edges: Sequence[WeightedEdge]) -> list[int]:
     return order
 
 
-class SpanningSearch(Search):
+class SpanningSearch(TreeSearch):
     """Search for undirected spanning trees, at most `deepest` deep.
 
     Slack is tracked for the partition into single vertices and for `partitions` (by vertex, the label of its part).
@@ -338,7 +338,7 @@ class SpanningSearch(Search):
         return has_exit
 
 
-class ArborescenceSearch(Search):
+class ArborescenceSearch(TreeSearch):
     """Search for trees of arcs out of a root, at most `deepest` deep.
 
     Slack is tracked for `cuts` (sets of vertices without the root, as bit masks). State of a tree: by vertex the top of

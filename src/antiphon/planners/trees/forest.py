@@ -41,7 +41,7 @@ from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.planners.shared.reach import Hop
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees.splitting import (
     Arc,
     ArcPaths,
@@ -62,7 +62,7 @@ Quality = tuple[int, list[int]]  # number of trees, their depths in descending o
 
 def pack_forests(
     topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, tries: int | None = None
-) -> tuple[Fraction, list[Tree]] | None:
+) -> tuple[Fraction, list[SpanningTree]] | None:
     """Pack trees from every root to all sinks that carry demand[root] * rate bytes/s, at the greatest possible rate.
 
     Return the rate and the trees, at rates in bytes/s. The tightest cut (core.bounds) proves that no packing is faster.
@@ -98,7 +98,7 @@ def pack_forests(
     return None
 
 
-def fit_trees(link_graph: LinkGraph, supply: Mapping[int, int]) -> list[Tree] | None:
+def fit_trees(link_graph: LinkGraph, supply: Mapping[int, int]) -> list[SpanningTree] | None:
     """Return trees from every root to all ranks, of total weight `supply[root]`; None if such trees do not fit."""
     everyone = list(range(link_graph.ranks))
     trees = _pack_spanned(link_graph, link_graph.to_arc_paths(), supply, everyone, MOST_TRIES)
@@ -160,7 +160,7 @@ def _renumber_tree(link_graph: LinkGraph, tree: Arborescence, ranks: Sequence[in
     return Arborescence(ranks[tree.root], tree.weight, hops, tree.depth)
 
 
-def _to_tree(tree: Arborescence, members: set[int], unit: Fraction) -> Tree:
+def _to_tree(tree: Arborescence, members: set[int], unit: Fraction) -> SpanningTree:
     """Return the tree at a rate in bytes/s, without non-members that relay nothing. `unit`: bytes/s per weight."""
     needed: set[int] = set()
     for parent, rank, _ in reversed(tree.hops):
@@ -172,7 +172,7 @@ def _to_tree(tree: Arborescence, members: set[int], unit: Fraction) -> Tree:
         depth[rank] = depth[parent] + 1
         if rank in members or rank in needed:
             hops.append((rank, Hop(parent, path, depth[rank])))
-    return Tree(tree.root, tree.weight * unit, tuple(sorted(hops)))
+    return SpanningTree(tree.root, tree.weight * unit, tuple(sorted(hops)))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats
 from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees.forest import fit_trees
 from antiphon.planners.trees.splitting import LinkGraph
 
@@ -56,7 +56,7 @@ WIDENINGS = (0, 1, 2, 4, 8, 16, 32)  # units by which loads grow, tried in turn 
 class Portioned:
     """Trees by direction (True: trees of the reversed machine), whose integral weights sum to `total` per direction."""
 
-    trees: dict[bool, tuple[Tree, ...]]
+    trees: dict[bool, tuple[SpanningTree, ...]]
     total: int
 
 
@@ -73,7 +73,7 @@ def pack_by_cuts(topology: Topology, demand: Mapping[int, int] | None, direction
     return None if solution is None else _trees_of_loads(program, *solution)
 
 
-def at_full_rate(topology: Topology, trees: Sequence[Tree]) -> tuple[Tree, ...]:
+def at_full_rate(topology: Topology, trees: Sequence[SpanningTree]) -> tuple[SpanningTree, ...]:
     """Return the same trees in bytes per second, in the same proportions, as fast as links and shared limits allow."""
     load: Counter[int] = Counter()
     for tree in trees:
@@ -292,7 +292,7 @@ def _round_shares(share: Floats, total: int) -> list[int]:
 
 def _pack_direction(
     program: _CutProgram, direction: int, amounts: Floats, spare: Floats, demand: Mapping[int, int]
-) -> list[Tree] | None:
+) -> list[SpanningTree] | None:
     """Pack the trees of one direction into rounded loads; None where they do not fit."""
     topology = program.topology
     widths = _round_widths(topology, amounts, spare)

@@ -28,7 +28,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.orbits import Symmetries, orbit_rows
-from antiphon.planners.shared.tree_schedules import Tree, leading_to
+from antiphon.planners.shared.tree_schedules import SpanningTree, leading_to
 
 DEFAULT_LIMIT = 1024  # the largest denominator by default; doubled ...
 MOST_LOSS = Fraction(1, 200)  # ... while more than this fraction of the rate is lost ...
@@ -247,7 +247,7 @@ def _largest_remainders(shares: NDArray[np.float64], denominator: int) -> Longs:
 
 
 def tree_portions(
-    trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], side: str = ""
+    trees: Sequence[SpanningTree], weight: Mapping[int, int], ends: Collection[int], side: str = ""
 ) -> list[Portion]:
     """Return a portion per tree. The trees of a root form a group of its weight; without weights, all trees form one.
 
@@ -267,7 +267,7 @@ def tree_portions(
     return portions
 
 
-def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0) -> tuple[Tree, ...]:
+def with_shares(trees: Sequence[SpanningTree], rounding: Rounding | None, first: int = 0) -> tuple[SpanningTree, ...]:
     """Return the trees with their counts as rates, without trees of count 0; unchanged if `rounding` is None.
 
     `first`: position of the first of these trees among the rounded portions.
@@ -279,9 +279,9 @@ def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0
 
 
 def rounded_trees(
-    trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], topology: Topology,
+    trees: Sequence[SpanningTree], weight: Mapping[int, int], ends: Collection[int], topology: Topology,
     max_denominator: int | None, group: Symmetries | None = None,
-) -> tuple[tuple[Tree, ...], Rounding | None]:  # fmt: skip
+) -> tuple[tuple[SpanningTree, ...], Rounding | None]:  # fmt: skip
     """Round the shares of a packing; return its trees at rates that fit all links, and the rounding (None: exact).
 
     `weight`: amount of each root's data (empty: all trees share one amount). `ends`: the ranks that receive. `group`:

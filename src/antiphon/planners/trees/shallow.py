@@ -50,7 +50,7 @@ from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, 
 from antiphon.planners.shared.reach import Reach, find_center
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
 from antiphon.planners.shared.start_program import ChunkClass, count_entries, distinct_kinds, merge_kinds, solve_starts
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.shared.uneven import Floats
 from antiphon.planners.trees.bounded import BOUNDED, Hops, PricedTreeGrower, pack_bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
@@ -269,7 +269,7 @@ def _tree_kinds(
         *representatives[fastest:],
     ]
     trees = SymmetricTrees.of_trees(
-        grower.topology, [Tree(grower.root, Fraction(1), hops) for hops in kept_hops], grower.group
+        grower.topology, [SpanningTree(grower.root, Fraction(1), hops) for hops in kept_hops], grower.group
     )
     return [trees.with_rates([tree]).to_schedule(collective) for tree in trees.representatives], fastest
 
@@ -366,7 +366,7 @@ def _to_forest(machine: Topology, collective: Collective, packed: SymmetricTrees
 
 def _round_shares(
     machine: Topology, collective: Collective, packed: SymmetricTrees, max_denominator: int | None
-) -> tuple[tuple[Tree, ...], Rounding | None]:
+) -> tuple[tuple[SpanningTree, ...], Rounding | None]:
     """Return the packing's representatives at rounded rates, and the rounding."""
     return rounded_trees(
         packed.representatives, {collective.roots[0]: 1}, collective.members, machine, max_denominator, packed.group

@@ -34,12 +34,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.maxflow import Flows
+from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.network import Network
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.columns import Longs
 from antiphon.errors import Invalid
-from antiphon.planners.shared.tree_schedules import Tree
+from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees.direct_links import Undirected, tree_of_edges
 
 WeightedTree = tuple[int, tuple[int, ...]]  # its weight, and the numbers of its edges (or arcs)
@@ -69,7 +69,7 @@ def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDAr
     return tail, head, np.array(capacities, np.int64 if fits_int64 else object)
 
 
-def pack_spanning(machine: Undirected) -> tuple[Tree, ...]:
+def pack_spanning(machine: Undirected) -> tuple[SpanningTree, ...]:
     """Return trees whose rates sum to tau: about as many as edges, or fewer.
 
     The root of each tree is its middle. O(trees * vertices) maximum flows, besides those for tau.
@@ -178,7 +178,7 @@ class _Orientation:
             tail.append(v)
             head.append(sink)
             capacity.append(0 if v == self.root else self.goal)
-        flow = Flows(n + m + 2, tail, head).arc_flows(capacity, source, sink).tolist()
+        flow = MaxFlows(n + m + 2, tail, head).arc_flows(capacity, source, sink).tolist()
         return [(flow[m + 2 * e], flow[m + 2 * e + 1]) for e in range(m)]
 
     def _orient_each(self) -> list[tuple[int, int]]:
@@ -233,7 +233,7 @@ class _Orientation:
         tail.append(n + 2)  # limit the flow to what is missing
         head.append(n)
         capacity.append(missing)
-        flow = Flows(n + 3, tail, head).arc_flows(capacity, n + 2, n + 1).tolist()[len(at) :]
+        flow = MaxFlows(n + 3, tail, head).arc_flows(capacity, n + 2, n + 1).tolist()[len(at) :]
         turned_amounts = [flow[2 * e] - flow[2 * e + 1] for e in range(len(self.edges))]
         return [(x - t, y + t) for (x, y), t in zip(inflows, turned_amounts, strict=True)]
 
@@ -275,7 +275,7 @@ class Arborescences:
         tail, head = [self.arcs[e][0] for e in usable], [self.arcs[e][1] for e in usable]
         self.capacity_now = [remaining[e] for e in usable]
         # an extra source n has an arc to every vertex; `_spare_flow` opens those to the vertices that it starts at
-        self.flows = Flows(n + 1, tail + [n] * n, head + list(range(n)))
+        self.flows = MaxFlows(n + 1, tail + [n] * n, head + list(range(n)))
 
     def _cut_tree(self, goal: int) -> WeightedTree:
         """Remove one tree, as heavy as possible, from the remaining capacity; arcs near the root and wide ones come

@@ -30,7 +30,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.orbits import Symmetries
 from antiphon.planners.shared.reach import Hop, Path
-from antiphon.planners.shared.tree_schedules import Tree, leading_to, spread_trees, trees_by_root
+from antiphon.planners.shared.tree_schedules import SpanningTree, leading_to, spread_trees, trees_by_root
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +44,10 @@ class Forest:
 
     topology: Topology
     group: Symmetries
-    representatives: tuple[Tree, ...]
+    representatives: tuple[SpanningTree, ...]
 
     @cached_property
-    def trees(self) -> tuple[Tree, ...]:
+    def trees(self) -> tuple[SpanningTree, ...]:
         """Every tree of every root."""
         return image_trees(self.topology, self.group, self.representatives)
 
@@ -62,15 +62,15 @@ class SymmetricTrees:
 
     topology: Topology
     group: Symmetries
-    representatives: tuple[Tree, ...]
+    representatives: tuple[SpanningTree, ...]
     elements: tuple[Longs, ...]
 
     @staticmethod
-    def of_trees(topology: Topology, trees: Iterable[Tree], group: Symmetries | None = None) -> SymmetricTrees:
+    def of_trees(topology: Topology, trees: Iterable[SpanningTree], group: Symmetries | None = None) -> SymmetricTrees:
         """Group trees that are images of each other, and add missing images. `group` None: no symmetry."""
         identity = np.arange(topology.nodes + topology.links + len(topology.limits))[None]
         symmetries = identity if group is None else group
-        orbits: dict[bytes, tuple[Tree, Longs]] = {}
+        orbits: dict[bytes, tuple[SpanningTree, Longs]] = {}
         for tree in trees:
             image_elements = _distinct_images(topology, symmetries, tree)
             key = min(image_elements)
@@ -95,7 +95,7 @@ class SymmetricTrees:
         return max((tree.depth for tree in self.representatives), default=0)
 
     @property
-    def trees(self) -> tuple[Tree, ...]:
+    def trees(self) -> tuple[SpanningTree, ...]:
         """All trees, each at its own rate."""
         return tuple(
             replace(image, rate=tree.rate / len(elements))
@@ -103,7 +103,7 @@ class SymmetricTrees:
             for image in image_trees(self.topology, self.group[elements], [tree])
         )
 
-    def with_rates(self, representatives: Iterable[Tree]) -> SymmetricTrees:
+    def with_rates(self, representatives: Iterable[SpanningTree]) -> SymmetricTrees:
         """Return the same trees at the rates of these representatives, without trees that are not among these."""
         rate = {tree.hops: tree.rate for tree in representatives}
         positions = [i for i, tree in enumerate(self.representatives) if tree.hops in rate]
@@ -134,7 +134,7 @@ class SymmetricTrees:
         return _images_to_schedule(collective, chunks, rows, self.topology, self.group, list(paths))
 
 
-def _distinct_images(topology: Topology, group: Symmetries, tree: Tree) -> dict[bytes, int]:
+def _distinct_images(topology: Topology, group: Symmetries, tree: SpanningTree) -> dict[bytes, int]:
     """Return the distinct images of a tree, each as a key of bytes (parents and links by rank), and a symmetry for
     each.
 
@@ -150,7 +150,7 @@ def _distinct_images(topology: Topology, group: Symmetries, tree: Tree) -> dict[
     return {tree_image.tobytes(): number for number, tree_image in reversed(list(enumerate(image)))}
 
 
-def image_trees(topology: Topology, group: Symmetries, trees: Sequence[Tree]) -> tuple[Tree, ...]:
+def image_trees(topology: Topology, group: Symmetries, trees: Sequence[SpanningTree]) -> tuple[SpanningTree, ...]:
     """Return every image of these trees, sorted by root. O(hops of all trees)."""
     out = []
     for element in group:
@@ -164,7 +164,7 @@ def image_trees(topology: Topology, group: Symmetries, trees: Sequence[Tree]) ->
                     path = paths[hop.path] = tuple([link[x] for x in hop.path])
                 hops.append((node[rank], Hop(node[hop.parent], path, hop.depth)))
             hops.sort(key=itemgetter(0))
-            out.append(Tree(node[tree.root], tree.rate, tuple(hops)))
+            out.append(SpanningTree(node[tree.root], tree.rate, tuple(hops)))
     return tuple(sorted(out, key=lambda tree: tree.root))
 
 
@@ -227,7 +227,7 @@ def _common_denominator(shares: Collection[Fraction]) -> tuple[list[int], int]:
 
 
 def _image_rows(
-    group: Symmetries, elements: Longs, chunk: Longs, tree: Tree, paths: dict[Path, int]
+    group: Symmetries, elements: Longs, chunk: Longs, tree: SpanningTree, paths: dict[Path, int]
 ) -> tuple[Longs, ...]:
     """Return step, chunk, sender, receiver, symmetry and path of all hops of a tree's images, image by image.
 

@@ -53,7 +53,7 @@ from antiphon.planners.shared.reach import Reach, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps, machine_for_dual
 from antiphon.planners.shared.tree_schedules import (
     Pair,
-    Tree,
+    SpanningTree,
     count_trees_per_root,
     reduce_and_spread,
     refine_shares,
@@ -168,7 +168,7 @@ class TreePlan:
     """
 
     schedule: Schedule
-    trees: tuple[Tree, ...]
+    trees: tuple[SpanningTree, ...]
     count: int
     method: str
     best: bool
@@ -371,7 +371,7 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
     else:
         reach = Reach(topology)
         idle_trees = [
-            Tree(root, Fraction(1), tuple(hop for hop in reach.tree_from(root).items() if hop[0] != root))
+            SpanningTree(root, Fraction(1), tuple(hop for hop in reach.tree_from(root).items() if hop[0] != root))
             for root in weightless
         ]
         trees, rounding = rounded_trees(packed.trees, demand, task.members, topology, task.max_denominator)
@@ -495,7 +495,7 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
     return TreePlan(schedule, (*into, *out), len(pairs), method, proved, rounding=rounding)
 
 
-def pairs_of(trees_in: tuple[Tree, ...], trees_out: tuple[Tree, ...]) -> list[Pair]:
+def pairs_of(trees_in: tuple[SpanningTree, ...], trees_out: tuple[SpanningTree, ...]) -> list[Pair]:
     """Return, for every root, pairs of a tree in to it and a tree out of it, each pair with a rate.
 
     Trees of a root with rates 2, 1 in and 1, 2 out, say, are divided at 1 and at 2: three pairs of rate 1.
@@ -522,7 +522,7 @@ class ForestPacking:
     trees, and `forest` is None.
     """
 
-    representatives: tuple[Tree, ...]
+    representatives: tuple[SpanningTree, ...]
     rate: Fraction
     method: str
     optimal: bool
@@ -530,7 +530,7 @@ class ForestPacking:
     forest: Forest | None = None
 
     @property
-    def trees(self) -> tuple[Tree, ...]:
+    def trees(self) -> tuple[SpanningTree, ...]:
         """All trees of all roots."""
         return self.representatives if self.forest is None else self.forest.trees
 

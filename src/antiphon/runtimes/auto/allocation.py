@@ -21,7 +21,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.probe import here
 from antiphon.formats.probe.joining import join_box_and_fabric, read_machine
 from antiphon.formats.probe.probed import Probed, ranks_named
-from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, Process, read_processes
+from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, ProcessPlace, read_processes
 from antiphon.units import parse_ranks
 
 Probe = Callable[[str], Probed]
@@ -50,7 +50,7 @@ def _probe_source(source: str) -> Probed:
     return here.look_at_machine(source, environment=None if source else _NO_VARIABLES)
 
 
-def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], probe: Probe) -> Probed:
+def _probe_hosts(job: Sequence[ProcessPlace], environment: Mapping[str, str], probe: Probe) -> Probed:
     """Probe this host; with several hosts, assume the same box in each, on the network that Slurm reports."""
     box = probe("")
     boots = list(dict.fromkeys(process.boot for process in job))
@@ -69,7 +69,7 @@ def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], probe: 
     )
 
 
-def _assign_ranks(probed: Probed, job: Sequence[Process], environment: Mapping[str, str]) -> list[int]:
+def _assign_ranks(probed: Probed, job: Sequence[ProcessPlace], environment: Mapping[str, str]) -> list[int]:
     """Return the rank of every process in the machine."""
     machine = probed.machine
     if setting := environment.get(RANKS, ""):
@@ -99,7 +99,7 @@ def _assign_ranks(probed: Probed, job: Sequence[Process], environment: Mapping[s
     return ranks
 
 
-def _assign_gpus(box: Sequence[int], members: Sequence[Process]) -> list[int]:
+def _assign_gpus(box: Sequence[int], members: Sequence[ProcessPlace]) -> list[int]:
     """Assign GPUs to the processes of a host: the single GPU that each sees, or those that all see, in order."""
     if len(members) > len(box):
         raise Unsupported(f"there are {len(members)} processes on a host of {len(box)} GPUs")
@@ -126,7 +126,8 @@ def _assign_gpus(box: Sequence[int], members: Sequence[Process]) -> list[int]:
 
 
 def _gpu_numbers(visible: str) -> list[int] | None:
-    """Return the numbers of the GPUs visible to a process (`Process.visible`); None if unset, or not by numbers."""
+    """Return the numbers of the GPUs visible to a process (`ProcessPlace.visible`); None if unset, or not by
+    numbers."""
     if visible == "-":
         return None
     words = visible.removeprefix("=").split(",")

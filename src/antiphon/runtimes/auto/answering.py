@@ -1,8 +1,8 @@
 """Answer the question of a job: find its machine, then plans cached for an isomorphic machine, or plan.
 
-Input: the question of process 0 (a text that describes all processes). Output: the bytes of an `Answer` with a book of
-plans, or a line with the reason why there is none. Called by `python -m antiphon.runtimes.auto`. Stages: determine the
-machine (`allocation`); look for plans of a machine that is the same up to numbering (`isomorphic`); else plan
+Input: the question of process 0 (a text that describes all processes). Output: the bytes of an `AutoAnswer` with a book
+of plans, or a line with the reason why there is none. Called by `python -m antiphon.runtimes.auto`. Stages: determine
+the machine (`allocation`); look for plans of a machine that is the same up to numbering (`isomorphic`); else plan
 (`planning`), stopped by a timer when the budget of processor time is spent; cache the result.
 """
 
@@ -21,8 +21,8 @@ from antiphon.errors import AntiphonError, Infeasible, Invalid, TimedOut
 from antiphon.formats.probe.probed import Probed
 from antiphon.runtimes.auto import isomorphic
 from antiphon.runtimes.auto.allocation import find_allocation
-from antiphon.runtimes.auto.planning import Gain, book_of, plan_collectives
-from antiphon.runtimes.serve.auto_question import ALIKE, PLANNED, Answer
+from antiphon.runtimes.auto.planning import PredictedGain, book_of, plan_collectives
+from antiphon.runtimes.serve.auto_question import ALIKE, PLANNED, AutoAnswer
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.files import write_cache_file
 from antiphon.units import format_seconds, parse_seconds
@@ -56,7 +56,7 @@ def answer_question(question: str, cache_file: Path | None) -> bytes:
     return data
 
 
-def _find_answer(question: str, cache_file: Path | None) -> Answer:
+def _find_answer(question: str, cache_file: Path | None) -> AutoAnswer:
     """Return the answer: ALIKE (plans cached for an isomorphic machine) or PLANNED now."""
     probed = find_allocation(question)
     notes = [*probed.notes]
@@ -82,17 +82,17 @@ def _find_answer(question: str, cache_file: Path | None) -> Answer:
     return _make_answer(probed, PLANNED, plans, gain, notes)
 
 
-def _make_answer(probed: Probed, how: str, plans: list[Plan], gain: str, notes: list[str]) -> Answer:
-    return Answer(how, probed.machine.name, gain, "; ".join(notes), encode_book(book_of(plans)))
+def _make_answer(probed: Probed, how: str, plans: list[Plan], gain: str, notes: list[str]) -> AutoAnswer:
+    return AutoAnswer(how, probed.machine.name, gain, "; ".join(notes), encode_book(book_of(plans)))
 
 
 def _plan_within_budget(probed: Probed, notes: list[str]) -> tuple[list[Plan], str]:
     """Plan within the budget of processor time; return the plans made by then, and their predicted gains as text."""
     seconds = processor_budget()
     plans: list[Plan] = []
-    gains: dict[str, Gain] = {}
+    gains: dict[str, PredictedGain] = {}
 
-    def add(plan: Plan, gain: Gain) -> None:
+    def add(plan: Plan, gain: PredictedGain) -> None:
         plans.append(plan)
         gains.setdefault(gain.kind, gain)
 

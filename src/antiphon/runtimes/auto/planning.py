@@ -33,7 +33,7 @@ MAX_ROOTS = 8  # with plans of their own, of different orbits of the symmetries
 
 
 @dataclass(frozen=True)
-class Gain:
+class PredictedGain:
     """The predicted speedup of a collective over the best standard algorithm, at the largest size, and its basis."""
 
     kind: str
@@ -45,7 +45,7 @@ class Gain:
         return f"{self.kind} of {format_size(self.nbytes)} {self.times:.2f} times as fast ({self.rests_on})"
 
 
-def plan_collectives(machine: Topology, on_plan: Callable[[Plan, Gain], None]) -> None:
+def plan_collectives(machine: Topology, on_plan: Callable[[Plan, PredictedGain], None]) -> None:
     """Plan the collectives one after another; `on_plan` gets each plan with its gain at once.
 
     Rooted collectives get a plan for each orbit of roots. The standard algorithms are the classics, which libraries
@@ -103,11 +103,13 @@ def _price_by_tree(collective: Collective, machine: Topology) -> Callable[[int],
     return lambda nbytes: float(price(nbytes).seconds)
 
 
-def _keep_useful(tuning: Tuning, plan_of_kind: Plan, tree_seconds: Callable[[int], float]) -> tuple[Plan, Gain] | None:
+def _keep_useful(
+    tuning: Tuning, plan_of_kind: Plan, tree_seconds: Callable[[int], float]
+) -> tuple[Plan, PredictedGain] | None:
     """Return the plan with sizes without a gain left to the library, and the gain; None if there is no gain."""
     kind = plan_of_kind.collective.kind
     entries: list[Entry] = []
-    gain: Gain | None = None
+    gain: PredictedGain | None = None
     for entry in plan_of_kind.entries:
         sizes = [size for size in tuning.sizes if entry.start <= size and (entry.stop is None or size < entry.stop)]
         speedups = {size: _predict_speedup(tuning.of(kind), tree_seconds(size), size) for size in sizes}
@@ -118,7 +120,7 @@ def _keep_useful(tuning: Tuning, plan_of_kind: Plan, tree_seconds: Callable[[int
         if first_size is None or first_size > sizes[0]:
             entries.append(_left_to_library(entry, first_size or entry.stop))
         if first_size is not None:
-            gain = Gain(kind, max(speedups), speedups[max(speedups)], entry.claims["rests_on"])
+            gain = PredictedGain(kind, max(speedups), speedups[max(speedups)], entry.claims["rests_on"])
             entries.append(replace(entry, start=first_size if first_size > sizes[0] else entry.start))
     return None if gain is None else (Plan(plan_of_kind.topology, plan_of_kind.collective, tuple(entries)), gain)
 

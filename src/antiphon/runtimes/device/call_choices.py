@@ -21,7 +21,7 @@ TRIES = 5  # after one warm-up; the median counts
 SMALL = 2**16  # bytes per thread block, below which more rounds do not pay off
 
 
-class Choice(NamedTuple):
+class CallChoice(NamedTuple):
     """How to make a call."""
 
     way: str = "kernel"  # one of group.WAYS
@@ -37,7 +37,7 @@ TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True
 
 def list_choices(
     streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain", way: str = ""
-) -> Iterator[Choice]:
+) -> Iterator[CallChoice]:
     """Yield the choices to try for these tables, with at most `blocks` thread blocks.
 
     `streams`: streams of the plan at a rank. `sliced`: whether its data may be divided among lanes and rounds.
@@ -48,29 +48,31 @@ def list_choices(
     >>> list(list_choices(4, 8, True, 2**20, "packets"))
     []
     >>> list(list_choices(4, 8, True, 2**20, "pull", "copies"))
-    [Choice(way='copies', lanes=1, rounds=1, tables='pull')]
+    [CallChoice(way='copies', lanes=1, rounds=1, tables='pull')]
     """
     lane_counts = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
     if tables == "packets":
         yield from (
-            Choice("kernel", lane_count, rounds=1, tables=tables)
+            CallChoice("kernel", lane_count, rounds=1, tables=tables)
             for lane_count in (lane_counts if sliced else [1])
             if nbytes <= PACKED
         )
         return
     for lane_count in (lane_counts if sliced else [1]) if way in ("", "kernel") else ():
         for rounds in (1, 4, 16) if sliced and nbytes // lane_count >= SMALL else (1,):
-            yield Choice("kernel", lane_count, rounds, tables)
+            yield CallChoice("kernel", lane_count, rounds, tables)
     # when the host drives the steps, pulling and pushing take about as long, so pulling is tried on request only
     if tables == "pull" and not way:
         return
     for lane_count in lane_counts if way in ("", "steps") else ():
-        yield Choice("steps", lane_count, rounds=1, tables=tables)
+        yield CallChoice("steps", lane_count, rounds=1, tables=tables)
     if way in ("", "copies"):
-        yield Choice("copies", lanes=1, rounds=1, tables=tables)
+        yield CallChoice("copies", lanes=1, rounds=1, tables=tables)
 
 
-def time_choices(call: Callable[[Choice], None], candidates: Iterator[Choice]) -> list[tuple[Choice, float]]:
+def time_choices(
+    call: Callable[[CallChoice], None], candidates: Iterator[CallChoice]
+) -> list[tuple[CallChoice, float]]:
     """Return the median seconds of each choice; `call` makes a call and waits for its end."""
     measured = []
     for choice in candidates:
@@ -84,24 +86,24 @@ def time_choices(call: Callable[[Choice], None], candidates: Iterator[Choice]) -
     return measured
 
 
-def pareto_frontier(measured: Sequence[tuple[Choice, float]]) -> list[tuple[Choice, float]]:
+def pareto_frontier(measured: Sequence[tuple[CallChoice, float]]) -> list[tuple[CallChoice, float]]:
     """Return the choices that are faster than all others with as few lanes, from few to many lanes.
 
-    >>> one, two, four = Choice(lanes=1), Choice(lanes=2), Choice(lanes=4)
+    >>> one, two, four = CallChoice(lanes=1), CallChoice(lanes=2), CallChoice(lanes=4)
     >>> [choice.lanes for choice, _ in pareto_frontier([(four, 3.0), (one, 9.0), (two, 3.0)])]
     [1, 2]
     """
-    best: list[tuple[Choice, float]] = []
+    best: list[tuple[CallChoice, float]] = []
     for choice, seconds in sorted(measured, key=lambda pair: (pair[0].lanes, pair[1])):
         if not best or seconds < best[-1][1]:
             best.append((choice, seconds))
     return best
 
 
-def select_choice(measured: Sequence[tuple[Choice, float]]) -> Choice:
+def select_choice(measured: Sequence[tuple[CallChoice, float]]) -> CallChoice:
     """Return the choice with the fewest lanes that is about as fast as the best.
 
-    >>> select_choice([(Choice(lanes=8), 1.0), (Choice(lanes=2), 1.02), (Choice(lanes=1), 1.9)]).lanes
+    >>> select_choice([(CallChoice(lanes=8), 1.0), (CallChoice(lanes=2), 1.02), (CallChoice(lanes=1), 1.9)]).lanes
     2
     """
     frontier = pareto_frontier(measured)  # its last choice is the fastest

@@ -54,7 +54,7 @@ class Facts(Structure):
     ]
 
 
-class Needs(Structure):
+class ProgramNeeds(Structure):
     """Elements of input, output and scratch, and numbers of instances, messages and sends of the last run."""
 
     _fields_ = [(name, c_uint64) for name in ("input", "output", "scratch", "instances", "messages", "sends")]
@@ -70,7 +70,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_describe": (None, c_void_p, POINTER(Facts)),
     "ap_prepare_sliced": (c_void_p, c_void_p, c_uint32, c_int, c_uint64, c_uint32, _FAILURE),
     "ap_release": (None, c_void_p),
-    "ap_get_needs": (None, c_void_p, POINTER(Needs)),
+    "ap_get_needs": (None, c_void_p, POINTER(ProgramNeeds)),
     "ap_split": (c_int, c_void_p, c_uint64, _FAILURE),
     "ap_run": (
         c_int, c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, c_int, c_int, c_void_p, c_double, _FAILURE,

@@ -20,7 +20,7 @@ from antiphon.runtimes.engine.learner import PLANNED_SLICES
 HEADER = "antiphon-learned\t1"
 
 
-class Calls(NamedTuple):
+class LearnedCalls(NamedTuple):
     """A kind of calls, for which one candidate is chosen."""
 
     collective: str
@@ -30,7 +30,7 @@ class Calls(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Line:
+class LearnedLine:
     """What was learned of a candidate for one kind of calls."""
 
     collective: str
@@ -47,8 +47,8 @@ class Line:
     planner: str
 
     @property
-    def calls(self) -> Calls:
-        return Calls(self.collective, self.ranks, self.root, self.nbytes)
+    def calls(self) -> LearnedCalls:
+        return LearnedCalls(self.collective, self.ranks, self.root, self.nbytes)
 
     @property
     def name(self) -> str:
@@ -63,13 +63,13 @@ class Line:
 _TYPES = {"str": str, "int": int, "float": float}
 
 
-def read_learned(path: str | os.PathLike[str]) -> list[Line]:
+def read_learned(path: str | os.PathLike[str]) -> list[LearnedLine]:
     """Read a file of what was learned; Invalid, with the line, where it is wrong."""
     with reading(name_of(path)):
         return parse_learned(read_bytes(path).decode("utf-8", "replace"))
 
 
-def parse_learned(text: str) -> list[Line]:
+def parse_learned(text: str) -> list[LearnedLine]:
     """Return the lines of a file's text."""
     first, *lines = text.removesuffix("\n").split("\n")
     if first != HEADER:
@@ -77,7 +77,7 @@ def parse_learned(text: str) -> list[Line]:
     return [_read_line(number, line) for number, line in enumerate(lines, 2)]
 
 
-def keep_learned(path: str | os.PathLike[str], lines: Sequence[Line]) -> None:
+def keep_learned(path: str | os.PathLike[str], lines: Sequence[LearnedLine]) -> None:
     """Write lines into a file of what was learned, in place of its lines that `_merge_key` treats as the same calls."""
     replaced = {_merge_key(line) for line in lines}
     earlier = read_learned(path) if os.path.exists(path) else []
@@ -88,37 +88,37 @@ def keep_learned(path: str | os.PathLike[str], lines: Sequence[Line]) -> None:
     os.replace(draft, path)
 
 
-def _merge_key(line: Line) -> tuple[Any, ...]:
+def _merge_key(line: LearnedLine) -> tuple[Any, ...]:
     """Return collective, ranks, root and bits of the size: sizes from a power of two to the next are learned as one."""
     return (*line.calls[:3], line.nbytes.bit_length())
 
 
-def _read_line(number: int, text: str) -> Line:
+def _read_line(number: int, text: str) -> LearnedLine:
     cells = text.split("\t")
     try:
-        values = [_TYPES[str(f.type)](cell) for f, cell in zip(fields(Line), cells, strict=True)]
-        line = Line(*values)
+        values = [_TYPES[str(f.type)](cell) for f, cell in zip(fields(LearnedLine), cells, strict=True)]
+        line = LearnedLine(*values)
         int(line.checksum, 16)
         if not (line.samples > 0 and 0 < line.low <= line.seconds <= line.high and isfinite(line.high)):
             raise ValueError
     except (ValueError, TypeError):
         raise Invalid(
-            f"line {number}: expected {len(fields(Line))} cells with tabs between, got {quote(text)}"
+            f"line {number}: expected {len(fields(LearnedLine))} cells with tabs between, got {quote(text)}"
         ) from None
     return line
 
 
-def write_learned(lines: Sequence[Line]) -> str:
+def write_learned(lines: Sequence[LearnedLine]) -> str:
     """Return the text of a file."""
     return "".join(f"{row}\n" for row in [HEADER, *("\t".join(map(str, astuple(line))) for line in lines)])
 
 
-def merge_learned(files: Sequence[Sequence[Line]]) -> list[Line]:
+def merge_learned(files: Sequence[Sequence[LearnedLine]]) -> list[LearnedLine]:
     """Return one list, in which the lines of equal candidates are merged.
 
     Samples add up, the spread covers all, and the time is that of the line with more samples. Of several chosen
     candidates for the same calls, only the fastest stays chosen."""
-    merged: dict[tuple[Any, ...], Line] = {}
+    merged: dict[tuple[Any, ...], LearnedLine] = {}
     for line in (line for lines in files for line in lines):
         key = (line.calls, line.checksum, line.slices)
         merged[key] = _add_lines(merged[key], line) if key in merged else line
@@ -126,7 +126,7 @@ def merge_learned(files: Sequence[Sequence[Line]]) -> list[Line]:
     return [replace(line, chosen=int(best.get(line.calls) is line)) for line in merged.values()]
 
 
-def _add_lines(a: Line, b: Line) -> Line:
+def _add_lines(a: LearnedLine, b: LearnedLine) -> LearnedLine:
     """Merge two lines about one candidate."""
     seconds = (a if a.samples >= b.samples else b).seconds
     low, high = min(a.low, b.low), max(a.high, b.high)
@@ -135,16 +135,16 @@ def _add_lines(a: Line, b: Line) -> Line:
     )
 
 
-def _chosen_lines(lines: Sequence[Line]) -> dict[Calls, Line]:
+def _chosen_lines(lines: Sequence[LearnedLine]) -> dict[LearnedCalls, LearnedLine]:
     """Return the fastest chosen candidate of each kind of calls."""
-    best: dict[Calls, Line] = {}
+    best: dict[LearnedCalls, LearnedLine] = {}
     for line in lines:
         if line.chosen and (line.calls not in best or line.seconds < best[line.calls].seconds):
             best[line.calls] = line
     return best
 
 
-def diff_learned(old: Sequence[Line], new: Sequence[Line]) -> list[dict[str, Any]]:
+def diff_learned(old: Sequence[LearnedLine], new: Sequence[LearnedLine]) -> list[dict[str, Any]]:
     """Return a row for each kind of calls: the candidate chosen in each file (None: none), and its seconds."""
     before, after = _chosen_lines(old), _chosen_lines(new)
     rows = []

@@ -32,7 +32,7 @@ REASONS = (
 _NEVER = 1e9  # seconds of a call that was not timed
 
 
-class Candidate(NamedTuple):
+class CallCandidate(NamedTuple):
     """A way to make a call. `program` 0: the library; `slices`: quarters of the planned number."""
 
     program: int
@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
 class Arm(NamedTuple):
     """A candidate's measurements; seconds: the latest median, the least, the greatest."""
 
-    candidate: Candidate
+    candidate: CallCandidate
     chosen: bool
     samples: int
     seconds: float
@@ -50,11 +50,11 @@ class Arm(NamedTuple):
     high: float
 
 
-class Choice(NamedTuple):
+class LearnerChoice(NamedTuple):
     """The outcome of a search. `call`: the first by this candidate, from 1; `why`: of REASONS; `seconds`: of a call."""
 
     call: int
-    candidate: Candidate
+    candidate: CallCandidate
     why: str
     seconds: float
 
@@ -92,7 +92,7 @@ class Learner:
         self._own, self._candidate, self._aligns = np.zeros(_NUMBERS), _Candidate(), c_int()
         self._own_address = self._own.ctypes.data
         self._time: Any = None
-        self.candidate = Candidate(first)  # of the last call
+        self.candidate = CallCandidate(first)  # of the last call
 
     def report(self) -> NDArray[np.float64] | None:
         """Return numbers whose maximum over all processes `update` needs before this call; None for most calls."""
@@ -104,7 +104,7 @@ class Learner:
         if not self._functions.ap_learner_update(self._handle, agreed.ctypes.data):
             raise TransportFailed("processes chose different plans while learning; run without ANTIPHON_LEARN")
 
-    def begin(self) -> Candidate:
+    def begin(self) -> CallCandidate:
         """Return the candidate for the next call."""
         self._time = self._functions.ap_learner_begin(self._handle, byref(self._candidate), byref(self._aligns))
         self._time[0] = _NEVER
@@ -143,12 +143,13 @@ class Learner:
             if row.samples
         ]
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[LearnerChoice]:
         """Return the outcomes of searches: the first one, and the latest ones."""
         rows = (_Choice * _CHOICES)()
         count = self._functions.ap_learner_choices(self._handle, rows)
         return [
-            Choice(row.call + 1, _to_candidate(row.candidate), REASONS[row.why], row.seconds) for row in rows[:count]
+            LearnerChoice(row.call + 1, _to_candidate(row.candidate), REASONS[row.why], row.seconds)
+            for row in rows[:count]
         ]
 
     def __del__(self) -> None:
@@ -156,5 +157,5 @@ class Learner:
             self._functions.ap_learner_close(self._handle)
 
 
-def _to_candidate(candidate: Any) -> Candidate:
-    return Candidate(candidate.program, candidate.slices)
+def _to_candidate(candidate: Any) -> CallCandidate:
+    return CallCandidate(candidate.program, candidate.slices)

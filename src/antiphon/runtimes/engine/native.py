@@ -30,7 +30,7 @@ from antiphon.runtimes.engine.functions import (  # noqa: F401 (importers of Eng
     Failure,
     Functions,
     Mismatch,
-    Needs,
+    ProgramNeeds,
     TransportFailed,
     make_error,
 )
@@ -283,8 +283,8 @@ class NativePlan:
         self._plan, self._failure = c_void_p(handle), byref(self._error)  # created once: that takes as long as a call
 
     @property
-    def needs(self) -> Needs:
-        needs = Needs()
+    def needs(self) -> ProgramNeeds:
+        needs = ProgramNeeds()
         self.engine.library.ap_get_needs(self.handle, byref(needs))
         return needs
 

@@ -49,7 +49,7 @@ _IFF_RUNNING, _SIOCGIFFLAGS = 0x40, 0x8913
 
 
 @dataclass(frozen=True)
-class Job:
+class LabJob:
     """What the ranks run. Keys of dictionaries are ranks as text, as JSON requires."""
 
     library: str  # file of the engine, the C library that runs programs
@@ -69,7 +69,7 @@ class Job:
         return json.dumps(fields).encode() + b"\n" + b"".join(self.programs)
 
     @classmethod
-    def decode(cls, data: bytes) -> Job:
+    def decode(cls, data: bytes) -> LabJob:
         head, _, rest = data.partition(b"\n")
         fields = json.loads(head)
         fields["cases"] = [Case(**case) for case in fields["cases"]]
@@ -83,7 +83,7 @@ class Job:
 class _Rank(Peers):
     """The process of a rank. `Measurement` reaches other ranks by the methods of `Peers`, here through the leader."""
 
-    def __init__(self, job: Job, collectives: Sequence[Collective], rank: int, leader: TextIO) -> None:
+    def __init__(self, job: LabJob, collectives: Sequence[Collective], rank: int, leader: TextIO) -> None:
         self.job, self.collectives, self.rank, self.leader = job, collectives, rank, leader
 
     def send(self, **message: Any) -> None:
@@ -152,7 +152,7 @@ class _Rank(Peers):
         wire.close()
 
 
-def _one_rank(job: Job, collectives: Sequence[Collective], rank: int, stream: socket.socket) -> None:
+def _one_rank(job: LabJob, collectives: Sequence[Collective], rank: int, stream: socket.socket) -> None:
     process = _Rank(job, collectives, rank, stream.makefile("rw", encoding="utf-8"))
     try:
         process.go()
@@ -176,7 +176,7 @@ class _Fault(Exception):
 class _Leader:
     """Start the ranks, and exchange messages with all of them at once."""
 
-    def __init__(self, job: Job, collectives: Sequence[Collective]) -> None:
+    def __init__(self, job: LabJob, collectives: Sequence[Collective]) -> None:
         self.job = job
         self.children: dict[int, int] = {}
         self.streams: dict[int, socket.socket] = {}
@@ -323,7 +323,7 @@ def find_broken_links(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    job = Job.decode(sys.stdin.buffer.read())
+    job = LabJob.decode(sys.stdin.buffer.read())
     try:
         _Leader(job, [decode(program)[0].collective for program in job.programs]).run()
     except _Fault as fault:

@@ -1,7 +1,7 @@
 """Generate the `ip`, `bridge` and `tc` commands that create a layout, as input for their -batch mode, per namespace.
 
-Input: a `Layout`. Output (`batches`): texts of commands. A rank's namespace gets an address, its devices and a route to
-every other rank; a switch's namespace gets a bridge with a fixed table of addresses and ports, so that no frame is
+Input: a `LabLayout`. Output (`batches`): texts of commands. A rank's namespace gets an address, its devices and a route
+to every other rank; a switch's namespace gets a bridge with a fixed table of addresses and ports, so that no frame is
 flooded. A device is named after the namespace at its other end. A device that sends over links is shaped to their rate
 by an HTB queue. A shared limit becomes one more device (ifb) with such a queue, through which the traffic of its links
 is redirected. For ranks 0 and 1 at switch s0:
@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
-from antiphon.runtimes.lab.layout import Layout, Pair, Port
+from antiphon.runtimes.lab.layout import CableEnd, LabLayout, Pair
 
 MTU = 9000
 BURST = 16 * 1024  # bytes; a smaller burst does not reach the rate, a larger one lets short messages pass unlimited
@@ -47,13 +47,13 @@ def rank_address(rank: int) -> str:
     return f"10.77.{rank // 200}.{rank % 200 + 1}"
 
 
-def network_address(layout: Layout, rank: int, switch: int) -> str:
+def network_address(layout: LabLayout, rank: int, switch: int) -> str:
     """Return the address of a rank with several switches at one of them, with another prefix than `rank_address`."""
     number = switch - layout.machine.ranks
     return f"10.{100 + number // 2}.{number % 2 * 2 + rank // 200}.{rank % 200 + 1}"
 
 
-def rank_switches(layout: Layout) -> dict[int, list[int]]:
+def rank_switches(layout: LabLayout) -> dict[int, list[int]]:
     """Return the switches of the ranks that have several: each is its own network, like the cards of a host."""
     switches_of: dict[int, list[int]] = defaultdict(list)
     for port in layout.ports:
@@ -72,7 +72,7 @@ def bits(rate: Fraction) -> int:
     return round(rate * 8)
 
 
-def batches(layout: Layout) -> list[Batch]:
+def batches(layout: LabLayout) -> list[Batch]:
     """Return the commands in order: cables first, created inside the namespaces that they join."""
     ip: dict[int, list[str]] = defaultdict(list)
     tc: dict[int, list[str]] = defaultdict(list)
@@ -100,7 +100,7 @@ def batches(layout: Layout) -> list[Batch]:
     return all_batches
 
 
-def cut_batches(layout: Layout, dead: Sequence[Pair]) -> list[Batch]:
+def cut_batches(layout: LabLayout, dead: Sequence[Pair]) -> list[Batch]:
     """Return the commands after which the cables between these nodes are down and all others up."""
     ip: dict[int, list[str]] = defaultdict(list)
     for port in layout.ports:
@@ -109,7 +109,7 @@ def cut_batches(layout: Layout, dead: Sequence[Pair]) -> list[Batch]:
     return [("ip", layout.space(node), "".join(f"{line}\n" for line in lines)) for node, lines in ip.items()]
 
 
-def route_batches(layout: Layout) -> list[Batch]:
+def route_batches(layout: LabLayout) -> list[Batch]:
     """Return the commands that replace the paths of a lab by those of this layout."""
     ip: dict[int, list[str]] = defaultdict(list)
     fdb: dict[int, list[str]] = defaultdict(list)
@@ -121,17 +121,17 @@ def route_batches(layout: Layout) -> list[Batch]:
     ]  # fmt: skip
 
 
-def _cable_command(layout: Layout, number: int, first: Port, second: Port) -> str:
+def _cable_command(layout: LabLayout, number: int, first: CableEnd, second: CableEnd) -> str:
     """Return the command of a cable. Device indices are unique: else the kernel notices late that a pair is up."""
 
-    def end(port: Port, index: int) -> str:
+    def end(port: CableEnd, index: int) -> str:
         card = f" address {_card_address(port.node)}" if port.node < layout.machine.ranks else ""
         return f"name {layout.space(port.peer)} index {index} mtu {MTU}{card} netns {layout.space(port.node)}"
 
     return f"link add {end(first, 2 * number + 10)} type veth peer {end(second, 2 * number + 11)}\n"
 
 
-def _configure_port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
+def _configure_port(layout: LabLayout, port: CableEnd, ip: list[str], tc: list[str]) -> None:
     """Add the commands for one end of a cable: into the bridge or with the rank's address, up, and shaped."""
     device = layout.space(port.peer)
     if port.node >= layout.machine.ranks:
@@ -153,7 +153,7 @@ def _shaper_commands(device: str, rate: Fraction) -> list[str]:
     ]
 
 
-def _add_routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]], verb: str) -> None:
+def _add_routes(layout: LabLayout, ip: dict[int, list[str]], fdb: dict[int, list[str]], verb: str) -> None:
     """Add or replace (`verb`) routes of ranks to all others with the next card, and ports of switches to each card."""
     for target, steps in layout.next_link.items():
         for node in steps:
@@ -164,7 +164,7 @@ def _add_routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[st
                 _direct_route(ip[node], verb, rank_address(target), device, card, rank_address(node))
 
 
-def _next_hop(layout: Layout, node: int, target: int) -> tuple[str, str]:
+def _next_hop(layout: LabLayout, node: int, target: int) -> tuple[str, str]:
     """Return the device and the address of the next card on the path to a rank."""
     machine, steps = layout.machine, layout.next_link[target]
     next_node = int(machine.link_dst[steps[node]])
@@ -180,7 +180,9 @@ def _direct_route(ip: list[str], verb: str, target_address: str, device: str, ca
     ip.append(f"route {verb} {target_address}/32 dev {device} scope link src {own_address}")
 
 
-def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dict[int, list[str]], verb: str) -> None:
+def _routes_by_switch(
+    layout: LabLayout, switches_of: dict[int, list[int]], ip: dict[int, list[str]], verb: str
+) -> None:
     """Add or replace routes to the address of a rank at a switch: by that switch from ranks that are there, too, else
     as to the rank."""
     for target, switches in switches_of.items():
@@ -195,7 +197,7 @@ def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dic
                 _direct_route(ip[node], verb, target_address, *_next_hop(layout, node, target), rank_address(node))
 
 
-def _add_limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:
+def _add_limits(layout: LabLayout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:
     """Redirect the traffic of each shared limit (a funnel of the layout) over a device with the rate of the limit."""
     devices_with_filters: set[tuple[int, str]] = set()
     for funnel in layout.funnels:
@@ -213,7 +215,7 @@ def _add_limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str
             tc[funnel.node].append(f"filter add dev {device} {side} protocol all u32 match u32 0 0 {action}")
 
 
-def lab_facts(layout: Layout, name: str, scale: str) -> dict[str, Any]:
+def lab_facts(layout: LabLayout, name: str, scale: str) -> dict[str, Any]:
     """Return the facts on a lab for processes in it and for `lab status`."""
     first = {port.node: layout.space(port.peer) for port in reversed(layout.ports)}
     return {

@@ -27,7 +27,7 @@ from antiphon.errors import Invalid, Missing, Unsupported, quote
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab.commands import SETTINGS, Batch, batches, lab_facts
 from antiphon.runtimes.lab.kernel import ABOUT, start_time, wait_for_end
-from antiphon.runtimes.lab.layout import Layout, lay_out
+from antiphon.runtimes.lab.layout import LabLayout, lay_out
 
 KERNEL = str(Path(__file__).with_name("kernel.py"))
 SCRIPT = (sys.executable, "-I", "-S", KERNEL)
@@ -44,7 +44,7 @@ class Lab:
     about: dict[str, Any]  # the facts it was made from: topology, scale, ranks, hosts, devices, owner
     leashed: bool  # whether it ends with the process that made it
 
-    def layout(self) -> Layout:
+    def layout(self) -> LabLayout:
         return lay_out(self.machine(), self.about["scale"])
 
     def machine(self) -> Topology:
@@ -125,7 +125,7 @@ def find_lab(name: str) -> Lab | None:
     return next((lab for lab in find_labs() if lab.name == name), None)
 
 
-def _keeper_spec(topology: Topology, layout: Layout, name: str, scale: str, leashed: bool) -> dict[str, Any]:
+def _keeper_spec(topology: Topology, layout: LabLayout, name: str, scale: str, leashed: bool) -> dict[str, Any]:
     """Return what the keeper gets on stdin: facts, names of namespaces, kernel settings and commands."""
     from antiphon.core.serialize import dumps
 

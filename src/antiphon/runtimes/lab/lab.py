@@ -29,7 +29,7 @@ REROUTE = 3.0  # seconds until the network knows paths around a cut link, as rou
 POLL = 0.01  # seconds between two looks at what is to be cut
 
 
-class Cut(NamedTuple):
+class LinkCut(NamedTuple):
     """A link that is cut during a run: seconds after the start, or once a process has made a number of calls."""
 
     link: str
@@ -106,7 +106,7 @@ def _cut_links(lab: Lab, links: Sequence[str]) -> Row:
 
 
 @contextmanager
-def _cuts_in_time(lab: Lab, cuts: Sequence[Cut]) -> Iterator[dict[str, str]]:
+def _cuts_in_time(lab: Lab, cuts: Sequence[LinkCut]) -> Iterator[dict[str, str]]:
     """Cut links when they are due while the block runs; yield the settings by which the program's calls are counted."""
     stopped, began, waiting = threading.Event(), time.monotonic(), list(cuts)
 
@@ -137,7 +137,7 @@ def _cuts_in_time(lab: Lab, cuts: Sequence[Cut]) -> Iterator[dict[str, str]]:
 
 def lab_command(
     where: Topology | str, command: Sequence[str], *, scale: str = "", name: str = "", timeout: float = 600.0,
-    quiet: bool = False, cuts: Sequence[Cut] = (),
+    quiet: bool = False, cuts: Sequence[LinkCut] = (),
 ) -> Row:  # fmt: skip
     """Run a program in the lab of a machine, or in the lab of this name ("": the only one that is up).
 

@@ -1,6 +1,6 @@
 """The layout of a lab as pure data: network namespaces, the cables between them, and a path to every rank.
 
-`lay_out` turns a machine and a scale into a `Layout`, which `commands` turns into commands of Linux. Every rank is a
+`lay_out` turns a machine and a scale into a `LabLayout`, which `commands` turns into commands of Linux. Every rank is a
 namespace with one address, shared by all its devices; every switch is a namespace with a bridge. All links between two
 nodes form one cable (a veth pair); each end has the total rate of the links in its direction. Other ranks are reached
 along the shortest path, over ranks only if no path leads through switches alone. A limit that links share becomes a
@@ -34,7 +34,7 @@ _THROUGH_RANK = 10**6  # cost, in links, of forwarding by another rank: more tha
 
 
 @dataclass(frozen=True)
-class Port:
+class CableEnd:
     """One end of a cable."""
 
     node: int  # at this end
@@ -55,13 +55,13 @@ class Funnel:
 
 
 @dataclass(frozen=True)
-class Layout:
+class LabLayout:
     """The network of a lab."""
 
     machine: Topology  # with the lab's bandwidths and without latencies
     speed: Fraction  # rate in the lab / rate of the machine
     nodes: tuple[int, ...]
-    cables: tuple[tuple[Port, Port], ...]
+    cables: tuple[tuple[CableEnd, CableEnd], ...]
     funnels: tuple[Funnel, ...]
     next_link: dict[int, dict[int, int]] = field(repr=False)  # [d][n]: the first link on the path from node n to rank d
 
@@ -70,7 +70,7 @@ class Layout:
         return [node for node in self.nodes if node < self.machine.ranks]
 
     @property
-    def ports(self) -> list[Port]:
+    def ports(self) -> list[CableEnd]:
         return [port for cable in self.cables for port in cable]
 
     def space(self, node: int) -> str:
@@ -89,7 +89,7 @@ class Layout:
             node = int(self.machine.link_dst[link])
         return links
 
-    def without(self, dead: Sequence[Pair]) -> Layout:
+    def without(self, dead: Sequence[Pair]) -> LabLayout:
         """Return the layout with paths that avoid the cables between these nodes."""
         machine = self.machine
         ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
@@ -101,7 +101,7 @@ class Layout:
         return all(len(links_of) == len(self.nodes) - 1 for links_of in self.next_link.values())
 
 
-def lay_out(topology: Topology, scale: str = "") -> Layout:
+def lay_out(topology: Topology, scale: str = "") -> LabLayout:
     """Lay out a lab. Scale: "2Mbit per GB/s", or "link=40Mbit" for the machine's unit link; default: 40 Mbit/s for the
     fastest link.
 
@@ -118,7 +118,7 @@ def lay_out(topology: Topology, scale: str = "") -> Layout:
     machine = _scale_machine(topology, speed)
     cables = _make_cables(machine)
     next_link = {rank: _links_towards(machine, rank) for rank in nodes if rank < machine.ranks}
-    return Layout(machine, speed, nodes, cables, _make_funnels(machine), next_link)
+    return LabLayout(machine, speed, nodes, cables, _make_funnels(machine), next_link)
 
 
 def _parse_scale(topology: Topology, scale: str) -> Fraction:
@@ -164,15 +164,15 @@ def _scale_machine(topology: Topology, speed: Fraction) -> Topology:
     )
 
 
-def _make_cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
+def _make_cables(machine: Topology) -> tuple[tuple[CableEnd, CableEnd], ...]:
     """Return a cable per pair of nodes with links, with the links of each direction at the end that sends."""
     joined: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)):
         joined.setdefault(ends, []).append(link)
 
-    def port(node: int, peer: int) -> Port:
+    def port(node: int, peer: int) -> CableEnd:
         links = joined.get((node, peer), [])
-        return Port(node, peer, sum(map(machine.bandwidth, links), Fraction(0)) or None, tuple(links))
+        return CableEnd(node, peer, sum(map(machine.bandwidth, links), Fraction(0)) or None, tuple(links))
 
     # A cable is undirected, with a port per end; a direction without links has rate None.
     pairs = sorted({(min(ends), max(ends)) for ends in joined})
@@ -258,7 +258,7 @@ def _links_between(machine: Topology, node: int, peers: Iterable[int], outward: 
 # ---- what a schedule needs ----
 
 
-def check_paths(layout: Layout, src: Sequence[int], dst: Sequence[int], route: object, table: Routes) -> None:
+def check_paths(layout: LabLayout, src: Sequence[int], dst: Sequence[int], route: object, table: Routes) -> None:
     """Raise Unsupported if a schedule sends along other links than the lab does.
 
     `src`, `dst`, `route`: columns of its transfers; `route` indexes `table`, None: default routes.

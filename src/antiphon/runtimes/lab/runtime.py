@@ -30,11 +30,11 @@ from antiphon.cost import prepare
 from antiphon.errors import TimedOut, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import MARK, Failed
-from antiphon.runtimes.lab._job import Job
+from antiphon.runtimes.lab._job import LabJob
 from antiphon.runtimes.lab.commands import AT_ONCE, MTU, rank_address
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab, ensure_lab, name_of, need_root
 from antiphon.runtimes.lab.kernel import HOST, wait_for_end
-from antiphon.runtimes.lab.layout import Layout, check_paths
+from antiphon.runtimes.lab.layout import LabLayout, check_paths
 from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, never
 from antiphon.runtimes.measure.rows import cuts_of
 from antiphon.units import format_seconds
@@ -95,7 +95,7 @@ class _CasesOfLab:
     def go(self, on_row: RowCallback, enough: Callable[[], bool]) -> None:
         ports = [port for port in self.layout.ports if port.links]
         ranks = sorted({rank for case in self.cases for rank in case.ranks})
-        job = Job(
+        job = LabJob(
             str(library("sockets", self.how.compiler)), ranks,
             _peers_of_ranks([runnable.schedule for runnable in self.programs.values()], ranks),
             {str(rank): rank_address(rank) for rank in ranks},
@@ -125,7 +125,7 @@ class _CasesOfLab:
         }  # fmt: skip
 
 
-def make_predictor(schedule: Schedule, layout: Layout) -> Callable[[int], float]:
+def make_predictor(schedule: Schedule, layout: LabLayout) -> Callable[[int], float]:
     """Return the seconds by message size that a schedule takes on the links of a lab, without latency and headers."""
     cutting, predictors = Cutting(schedule, cuts_of("lab")), dict[Any, Callable[[int], Any]]()
 
@@ -149,7 +149,7 @@ def _peers_of_ranks(schedules: Sequence[Schedule], ranks: Sequence[int]) -> dict
     return {str(rank): sorted(ranks_of) for rank, ranks_of in peers.items()}
 
 
-def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) -> None:
+def _run_job(lab: Lab, job: LabJob, timeout: float, on_row: Callable[[Row], bool]) -> None:
     """Run a job; pass its rows to `on_row` at once. It ends with this call, or when `on_row` returns True."""
     command = [*SCRIPT, "enter", str(lab.keeper), HOST, "once", sys.executable, "-m", "antiphon.runtimes.lab._job"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -219,7 +219,7 @@ def _fault_text(lab: Lab, row: Row) -> str:
     return f"lab {lab.name}: rank {worst['rank']}: {worst['fault']}" if worst["rank"] >= 0 else str(worst["fault"])
 
 
-def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
+def _greatest_load(layout: LabLayout, links: Sequence[Row]) -> int:
     """Return the most bytes that one shaper (tc's queue with a rate) passes: of a link direction or a shared limit."""
     load = {link["link"]: link["expected"] for link in links}
     shared = [
@@ -232,7 +232,7 @@ def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
     return max([*load.values(), *shared], default=0)
 
 
-def _link_rows(layout: Layout, program: Program, case: Case, counted: Sequence[int]) -> list[Row]:
+def _link_rows(layout: LabLayout, program: Program, case: Case, counted: Sequence[int]) -> list[Row]:
     """Return per link and direction the bytes that the program sends (`expected`), and those that the kernel counted,
     headers included."""
     sends = program.kind[program.part_op] == SEND

@@ -137,7 +137,7 @@ def bench_loggp(  # noqa: PLR0913
     with deciding_process(on, how) as deciding:
         if not deciding:
             return None
-        place = Place(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
+        place = MeasuredPlace(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
         base_case = Case(
             program=0,
             ranks=[*range(place.ranks)],
@@ -178,7 +178,7 @@ def bench_loggp(  # noqa: PLR0913
 
 
 def _measure_bursts(
-    place: Place,
+    place: MeasuredPlace,
     one_way: Mapping[int, float],
     n: int,
     repetitions: int,
@@ -206,7 +206,7 @@ def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
 class _ChainMeasurement:
     """Measures the schedules of sizes, each with its numbers of copies; each schedule is lowered once."""
 
-    def __init__(self, place: Place, n: int, base_case: Case) -> None:
+    def __init__(self, place: MeasuredPlace, n: int, base_case: Case) -> None:
         self.place, self.n, self.base_case = place, n, base_case
 
     def measure(
@@ -354,7 +354,7 @@ def _messages_at_once(messages: Sequence[tuple[int, int]], ranks: int, same_bloc
 
 
 @dataclass(frozen=True)
-class Place:
+class MeasuredPlace:
     """Where to measure: a runtime and machine. `between`: from the first half of the ranks to the second half."""
 
     on: str
@@ -388,7 +388,7 @@ def large_size(one_way: Mapping[int, float], max_messages: int, min_size: int, l
 
 
 def radix_rows(
-    place: Place, bursts: Sequence[Schedule], sizes: tuple[int, int], repetitions: int, base_case: Case,
+    place: MeasuredPlace, bursts: Sequence[Schedule], sizes: tuple[int, int], repetitions: int, base_case: Case,
     progress: Callable[[str], None],
 ) -> list[RoundTrip]:  # fmt: skip
     """Measure messages at once. `bursts`: schedules of 1, 2, ... messages. `sizes`: a small one, where only gaps count,

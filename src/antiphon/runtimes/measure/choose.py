@@ -367,7 +367,7 @@ Item = TypeVar("Item")  # what was measured at a size
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class SizeChoice:
     """The best schedule at a size. `row`: its measurement; None if the model chose. `measured_bytes`: the size that was
     measured: `nbytes` rounded to whole elements per block; 0: none. `ties`: schedules that may be as fast."""
 
@@ -391,20 +391,20 @@ def choose_best_at(
     rows: Mapping[int, AnyRow],
     library_may_serve: bool,
     measured_bytes: int,
-) -> Choice:
+) -> SizeChoice:
     """Return the best of the schedules measured (`rows`: by number in the shortlist); else the model's choice.
 
     Only schedules that combine in `order`, if given. `library_may_serve`: it does if ours is not faster."""
     measured = {n: row for n, row in rows.items() if order is None or shortlist[n].claims.get("order") == order}
     if not measured:
         ordered = [listed for listed in shortlist if order is None or listed.claims.get("order") == order]
-        return Choice(nbytes, min(ordered, key=lambda listed: listed.candidate.seconds[nbytes]), row=None)
+        return SizeChoice(nbytes, min(ordered, key=lambda listed: listed.candidate.seconds[nbytes]), row=None)
     best = min(measured, key=lambda number: (relative_time(measured[number]), number))
     ties = tuple(shortlist[n] for n, row in sorted(measured.items()) if n != best and row["tied"])
     ratio, interval = measured[best]["over_library"], measured[best]["over_library_interval"]
     # in doubt the library serves: a plan must be faster beyond the measurement's spread
     library = library_may_serve and ratio is not None and not beats_library(ratio, interval[1])
-    return Choice(nbytes, shortlist[best], measured[best], library, measured_bytes, ties)
+    return SizeChoice(nbytes, shortlist[best], measured[best], library, measured_bytes, ties)
 
 
 def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRow]]) -> str | None:
@@ -423,7 +423,7 @@ def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, An
     return min(costs, key=lambda order: costs[order])
 
 
-def make_entries(choices: Sequence[Choice], on: str, library_may_serve: bool) -> list[Entry]:
+def make_entries(choices: Sequence[SizeChoice], on: str, library_may_serve: bool) -> list[Entry]:
     """Return ranges by measurements, or one by the model. `library_may_serve`: as for `make_ranges`."""
     measured = [choice for choice in choices if choice.row is not None]
     if not measured:
@@ -447,14 +447,14 @@ def make_entries(choices: Sequence[Choice], on: str, library_may_serve: bool) ->
     )
 
 
-def leave_to_library(choices: Sequence[Choice]) -> list[Choice]:
+def leave_to_library(choices: Sequence[SizeChoice]) -> list[SizeChoice]:
     """Leave choices to the library that beat it only because it was slowed down at that moment.
 
     The scheduling of processes can slow down one contestant and not the other for seconds, which the median of pairs
     does not reveal. But a call of fewer bytes takes no longer than one of more: so compare the least times over all
     rounds at this size and all larger ones.
     """
-    decided: list[Choice] = []
+    decided: list[SizeChoice] = []
     our_least = library_least = math.inf
     # from the largest size down: a minimum at a larger size is an upper bound for smaller ones
     for choice in reversed(choices):
@@ -466,12 +466,12 @@ def leave_to_library(choices: Sequence[Choice]) -> list[Choice]:
     return decided[::-1]
 
 
-def _middle_size(before: Choice, after: Choice) -> int:
+def _middle_size(before: SizeChoice, after: SizeChoice) -> int:
     # geometric mean, as times are compared on a logarithmic scale of sizes
     return math.isqrt(before.nbytes * after.nbytes)
 
 
-def _range_boundary(before: Choice, after: Choice) -> int:
+def _range_boundary(before: SizeChoice, after: SizeChoice) -> int:
     """Return where the range of the larger size begins. The library serves all sizes between one of ours and one of
     the library's, as nothing shows that ours is faster there."""
     if before.library and not after.library:
@@ -483,11 +483,11 @@ def _range_boundary(before: Choice, after: Choice) -> int:
 
 def make_ranges(
     items: Sequence[Item],
-    choice_of: Callable[[Item], Choice],
+    choice_of: Callable[[Item], SizeChoice],
     served: Callable[[Item], object],
     claims: Callable[[Sequence[Item]], dict[str, Any]],
     library_may_serve: bool = True,
-    boundary: Callable[[Choice, Choice], int] = _middle_size,
+    boundary: Callable[[SizeChoice, SizeChoice], int] = _middle_size,
 ) -> list[Entry]:
     """Return ranges from the smallest to the largest size measured.
 
@@ -517,11 +517,11 @@ def make_ranges(
     ]
 
 
-def _min_bytes(choice: Choice) -> int:
+def _min_bytes(choice: SizeChoice) -> int:
     return min(choice.nbytes, choice.measured_bytes or choice.nbytes)
 
 
-def _max_bytes(choice: Choice) -> int:
+def _max_bytes(choice: SizeChoice) -> int:
     return max(choice.nbytes, choice.measured_bytes)
 
 
@@ -535,7 +535,7 @@ def _use_claims(library: bool) -> dict[str, str]:
     return {"use": "library", "served_by": LIBRARY} if library else {"use": "ours"}
 
 
-def _range_claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
+def _range_claims(group: Sequence[SizeChoice], on: str) -> dict[str, Any]:
     """Return the claims of a range: the figures at its largest size measured, and all measurements."""
     keys = ("seconds", "reference_seconds", "over_library")
     measurements = [

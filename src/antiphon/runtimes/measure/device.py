@@ -30,7 +30,7 @@ from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import Table, tables
 from antiphon.runtimes.device.call_choices import (
     TABLES,
-    Choice,
+    CallChoice,
     list_choices,
     pareto_frontier,
     select_choice,
@@ -70,9 +70,9 @@ class _OnDevice(Runtime):
     def group(self, ranks: int, how: How) -> Group:
         raise NotImplementedError
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
         """Yield the ways to make a call; if there are several, they are timed. `only`: one of group.WAYS; "": any."""
-        yield Choice(only or "kernel", tables=next(iter(plans)))
+        yield CallChoice(only or "kernel", tables=next(iter(plans)))
 
     def run(
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
@@ -156,7 +156,7 @@ class Cuda(_OnDevice):
     def group(self, ranks: int, how: How) -> Group:
         return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
+    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
         for name, plan in plans.items():
             yield from list_choices(plan.streams, blocks, plan.sliced, nbytes, name, only)
 
@@ -170,15 +170,15 @@ class _Stepwise(Threads):
 
     library = "none"
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
-        yield Choice("steps", lanes=1)
+    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
+        yield CallChoice("steps", lanes=1)
 
 
 class _StepwiseOnGpus(Cuda):
     tables, library = ("plain",), "none"
 
-    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[Choice]:
-        yield from (Choice("steps", lanes) for lanes in STEP_LANES)
+    def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
+        yield from (CallChoice("steps", lanes) for lanes in STEP_LANES)
 
 
 class _StepwiseOnHip(_StepwiseOnGpus):
@@ -194,10 +194,10 @@ class _PreparedPlan(NamedTuple):
     """A plan that is ready for calls of one size."""
 
     plans: Plans
-    best: Choice  # how to make a call
+    best: CallChoice  # how to make a call
     addresses: NDArray[np.uintp]  # of buffers: [rank, INPUT / OUTPUT / SCRATCH]
     lengths: NDArray[np.int64]  # of the same buffers, in elements
-    frontier: list[tuple[Choice, float]]  # Pareto frontier of the choices tried, with their seconds
+    frontier: list[tuple[CallChoice, float]]  # Pareto frontier of the choices tried, with their seconds
 
     @property
     def facts(self) -> Row:
@@ -246,7 +246,7 @@ class _DeviceBuffers(AllBuffers):
         self.addresses[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
     def prepare_plan(
-        self, schedule: Schedule, names: Sequence[str], choices_of: Callable[[Plans, int, int], Iterator[Choice]]
+        self, schedule: Schedule, names: Sequence[str], choices_of: Callable[[Plans, int, int], Iterator[CallChoice]]
     ) -> _PreparedPlan:
         """Return the plan with the fastest of its choices, which are timed if there are several."""
         case, group = self.case, self.group
@@ -356,7 +356,9 @@ class _DeviceBuffers(AllBuffers):
             raise Unsupported(f"{self.case.nbytes} bytes are too many for packets")
         return fitting
 
-    def _make_call(self, plans: Plans, how: Choice, addresses: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
+    def _make_call(
+        self, plans: Plans, how: CallChoice, addresses: NDArray[np.uintp], lengths: NDArray[np.int64]
+    ) -> None:
         case, group, plan = self.case, self.group, plans[how.tables]
         arguments, timeout = (plan, case.unit, addresses, lengths, self.dtype, case.op), case.timeout or CALL_TIMEOUT
         if how.way == "kernel":

@@ -91,7 +91,7 @@ class Library:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class LibraryCandidate:
     """An algorithm to try. `parameters`: as a file of rules states them. `settings`: control variables to set."""
 
     name: str
@@ -133,7 +133,7 @@ def _libmpi_path() -> str:
     return next((path for path in paths if re.fullmatch(r"/.*/libmpi\.so[.\d]*", path)), "")
 
 
-def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[Candidate]:
+def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[LibraryCandidate]:
     """Return the algorithms to measure for a size; none if there is no choice."""
     if kind not in library.algorithms:
         return []
@@ -142,7 +142,7 @@ def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[Can
     return selected if len(selected) > 1 else []
 
 
-def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
+def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[LibraryCandidate]:
     """Yield Open MPI's algorithms with several segment sizes and fan-outs."""
     variable = _algorithm_variable(OPEN_MPI, kind)
     for name, number in library.algorithms[kind].items():
@@ -154,10 +154,10 @@ def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterat
                 continue
             settings = {**library.always, variable: number, f"{variable}_segmentsize": segment}
             settings |= {f"{variable}_chain_fanout": fan} if fan else {}
-            yield Candidate(name, {"number": number, "segment": segment, "fan": fan}, settings)
+            yield LibraryCandidate(name, {"number": number, "segment": segment, "fan": fan}, settings)
 
 
-def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
+def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[LibraryCandidate]:
     """Yield MPICH's algorithms with several radices, the same for all sizes."""
     del nbytes  # `candidates` calls both generators alike
     prefix = f"MPIR_CVAR_{MPICH_NAMES[kind]}"
@@ -176,7 +176,7 @@ def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[
             settings = {**library.always, _algorithm_variable(MPICH, kind): number, **parameter_settings}
             if name in NESTED:
                 settings.pop(FALLBACK, None)
-            yield Candidate(name, values, settings)
+            yield LibraryCandidate(name, values, settings)
 
 
 class Steering:

@@ -22,18 +22,18 @@ from antiphon.registry import find, table
 from antiphon.runtimes.engine.launch import is_launched, launcher_command, watch
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
 from antiphon.runtimes.measure.choose import (
-    Choice,
     Measured,
     MeasuredTuning,
     Owner,
     Races,
+    SizeChoice,
     choose_best_at,
     make_ranges,
     relative_time,
     tune_measured,
     unmeasured_claims,
 )
-from antiphon.runtimes.measure.library import Candidate, Library, candidates, library_here, read_library
+from antiphon.runtimes.measure.library import Library, LibraryCandidate, candidates, library_here, read_library
 from antiphon.runtimes.measure.race import TIE_RATIO
 from antiphon.runtimes.measure.rows import row_of
 from antiphon.select import Listed
@@ -42,15 +42,15 @@ from antiphon.units import format_size
 FEW = 2  # number of our schedules that race at every size
 OUR_SHARE = 0.2  # share of our races in the time for all measurements
 TIMEOUT = 120.0  # seconds for an MPI to describe itself
-DEFAULT = Candidate("default")  # the library's own choice
+DEFAULT = LibraryCandidate("default")  # the library's own choice
 
 
 @dataclass(frozen=True, eq=False)
 class Best:
     """Our best schedule and the library's best algorithm at a size. `row`: of the algorithm, racing the default."""
 
-    ours: Choice
-    algorithm: Candidate
+    ours: SizeChoice
+    algorithm: LibraryCandidate
     row: Mapping[str, Any]
 
 
@@ -94,7 +94,7 @@ class LibraryRaces(Races):
         tuning = self.tuning
         self.library = self.find_library()
         # by collective and size: the algorithms tried; their rows, by index in `tried`
-        self.tried: dict[tuple[str, int], list[Candidate]] = {}
+        self.tried: dict[tuple[str, int], list[LibraryCandidate]] = {}
         self.library_rows: dict[tuple[str, int], dict[int, Row]] = {}
         ours: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
         self.measure(ours)

@@ -33,10 +33,10 @@ from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.library import doubt_gpus, library_here
 from antiphon.errors import AntiphonError, Invalid, NotFound, quote
-from antiphon.formats.benchmark_log import OSU, Run, read_runs
+from antiphon.formats.benchmark_log import OSU, BenchmarkRun, read_runs
 from antiphon.formats.stock.nccl_tuner import SUPPORTED
-from antiphon.runtimes.measure.choose import Choice, MeasuredTuning
-from antiphon.runtimes.measure.library import Candidate
+from antiphon.runtimes.measure.choose import MeasuredTuning, SizeChoice
+from antiphon.runtimes.measure.library import LibraryCandidate
 from antiphon.runtimes.measure.library_choose import DEFAULT, Best, library_entries
 from antiphon.runtimes.measure.nccl_sweep import MAX_BEHIND, run_sweep
 from antiphon.runtimes.measure.race import MARGIN, TIE_RATIO
@@ -66,8 +66,8 @@ class LogRun(NamedTuple):
     """A run of a log, with what it forced."""
 
     file: str
-    run: Run
-    setting: Candidate
+    run: BenchmarkRun
+    setting: LibraryCandidate
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, int], ...]]:
@@ -82,7 +82,7 @@ class LogRun(NamedTuple):
         }  # fmt: skip
 
 
-OWN = LogRun(file="", run=Run(), setting=DEFAULT).key  # the key of NCCL's own choice
+OWN = LogRun(file="", run=BenchmarkRun(), setting=DEFAULT).key  # the key of NCCL's own choice
 
 
 def tune_from_logs(
@@ -127,7 +127,9 @@ def tune_from_logs(
         ]  # fmt: skip
         shortlist = tuning.shortlist[kind]
         # a schedule of ours: any will do, as every size is left to the library
-        best = [Best(Choice(size, shortlist[-1], row=None), setting, row) for size, setting, row in _choose(compared)]
+        best = [
+            Best(SizeChoice(size, shortlist[-1], row=None), setting, row) for size, setting, row in _choose(compared)
+        ]
         entries = library_entries(best, shortlist, _describe_library(compared, tuning.topology), LOGS)
         plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))
     if not plans:
@@ -150,7 +152,7 @@ def _sweep(
 ) -> int:
     """Run `command` with every setting; return the number that Ctrl-C left out."""
 
-    def list_contenders() -> list[Candidate]:
+    def list_contenders() -> list[LibraryCandidate]:
         runs, _ = _read_folder(folder)
         # without their second runs, so that a sweep that is continued finds the same contenders
         first = [(file, run) for file, run in runs if run.kind == kind and not _RUN_AGAIN.search(file)]
@@ -164,11 +166,11 @@ def _sweep(
     return run_sweep(command, folder, kind, list_contenders, progress)
 
 
-def _read_folder(folder: Path) -> tuple[list[tuple[str, Run]], list[str]]:
+def _read_folder(folder: Path) -> tuple[list[tuple[str, BenchmarkRun]], list[str]]:
     """Return the runs of all logs below a folder with the name of their file, and why other files hold none."""
     if not folder.is_dir():
         raise Invalid(f"--from-logs {folder}: is no folder; name the folder that holds the logs of nccl-tests")
-    runs, reasons = list[tuple[str, Run]](), list[str]()
+    runs, reasons = list[tuple[str, BenchmarkRun]](), list[str]()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = str(path.relative_to(folder))
         try:
@@ -185,7 +187,7 @@ def _read_folder(folder: Path) -> tuple[list[tuple[str, Run]], list[str]]:
     return runs, reasons
 
 
-def _compare(named: Sequence[tuple[str, Run]], machine: Topology) -> tuple[list[LogRun], list[str]]:
+def _compare(named: Sequence[tuple[str, BenchmarkRun]], machine: Topology) -> tuple[list[LogRun], list[str]]:
     """Return the runs that can be compared with the default, and why the others cannot."""
     candidates, comparable, aside = list[LogRun](), list[LogRun](), list[str]()
     for file, run in named:
@@ -224,7 +226,7 @@ def _usual(values: Sequence[Any], fallback: Any) -> Any:
     return Counter(values).most_common(1)[0][0] if values else fallback
 
 
-def _forced_by(file: str, run: Run) -> dict[str, str]:
+def _forced_by(file: str, run: BenchmarkRun) -> dict[str, str]:
     """Return NCCL's variables of a run: those of its log, and for others what the file name says."""
     stem = Path(file).stem
     named = dict(_ASSIGNED.findall(stem))
@@ -241,7 +243,7 @@ def _forced_by(file: str, run: Run) -> dict[str, str]:
     return {**named, **{key: value.rstrip(".,") for key, value in run.environment.items()}}
 
 
-def _read_setting(variables: Mapping[str, str], kind: str) -> Candidate:
+def _read_setting(variables: Mapping[str, str], kind: str) -> LibraryCandidate:
     """Return what these variables force, named as `predict` does ("ring simple"). Invalid if no rule can express it."""
     algorithm = _only_value("NCCL_ALGO", variables, kind, ALGORITHMS)
     protocol = _only_value("NCCL_PROTO", variables, kind, PROTOCOLS)
@@ -253,7 +255,7 @@ def _read_setting(variables: Mapping[str, str], kind: str) -> Candidate:
         parameters |= {name: int(text)} if text else {}
     if not algorithm and (protocol or parameters):
         raise Invalid("forces no algorithm (NCCL_ALGO), which a rule must name")
-    return Candidate(f"{algorithm} {protocol}".strip(), parameters) if algorithm else DEFAULT
+    return LibraryCandidate(f"{algorithm} {protocol}".strip(), parameters) if algorithm else DEFAULT
 
 
 def _only_value(key: str, variables: Mapping[str, str], kind: str, names: Mapping[str, str]) -> str:
@@ -280,11 +282,11 @@ def _times_by_size(compared: Sequence[LogRun]) -> list[tuple[int, dict[Any, list
     return [(nbytes, by_setting) for nbytes, by_setting in sorted(times.items()) if OWN in by_setting]
 
 
-def _find_contenders(compared: Sequence[LogRun]) -> list[Candidate]:
+def _find_contenders(compared: Sequence[LogRun]) -> list[LibraryCandidate]:
     """Return the pairs of algorithm and protocol that are the fastest at some size and at most MAX_BEHIND times slower
     than NCCL's own choice there: with other numbers of channels they may beat it."""
     settings = {item.key: item.setting for item in compared if " " in item.setting.name and not item.setting.parameters}
-    contenders, previous = dict[Any, Candidate](), OWN
+    contenders, previous = dict[Any, LibraryCandidate](), OWN
     for _, by_setting in _times_by_size(compared):
         limit = MAX_BEHIND * median(by_setting[OWN])
         near = {key: median(times) for key, times in by_setting.items() if key in settings and median(times) <= limit}
@@ -295,7 +297,7 @@ def _find_contenders(compared: Sequence[LogRun]) -> list[Candidate]:
     return list(contenders.values())
 
 
-def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, Candidate, dict[str, Any]]]:
+def _choose(compared: Sequence[LogRun]) -> Iterator[tuple[int, LibraryCandidate, dict[str, Any]]]:
     """Yield the setting for each size that the default was measured at, with its times."""
     settings, previous = {item.key: item.setting for item in compared}, OWN
     for nbytes, by_setting in _times_by_size(compared):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.runtimes.measure.case import Case, Row
-from antiphon.runtimes.measure.race import Race, Standing, compare
+from antiphon.runtimes.measure.race import Race, RaceStanding, compare
 from antiphon.runtimes.measure.random_data import RandomData
 
 Array = NDArray[Any]
@@ -172,14 +172,14 @@ class Measurement:
             rows[0]["traced"] = self.recorder.collect(self.peers, spent[:, 0].tolist(), 1)
         return rows
 
-    def _measure_alone(self) -> tuple[Array, list[Standing]]:
+    def _measure_alone(self) -> tuple[Array, list[RaceStanding]]:
         """Time one case and the library; return seconds (rounds x calls, the library's last), and no standings."""
         spent = []
         for turn in range(self.case.repeat):
             spent.append(self._time_round([0], turn))
         return np.max(self.peers.all(spent), axis=0), []
 
-    def _measure_race(self, began: float) -> tuple[Array, list[Standing]]:
+    def _measure_race(self, began: float) -> tuple[Array, list[RaceStanding]]:
         """Time rounds until the race is decided, or has taken `case.seconds`; return seconds (NaN: no longer timed)."""
         # All processes see the same times and the clock of process 0, so they take the same decisions.
         race = Race(len(self.ours), self.case.repeat)

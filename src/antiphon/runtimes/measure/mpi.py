@@ -29,7 +29,7 @@ from antiphon.runtimes.engine.launch import (
 )
 from antiphon.runtimes.measure import mpi_process as process
 from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, never
-from antiphon.runtimes.measure.mpi_process import Job
+from antiphon.runtimes.measure.mpi_process import MpiJob
 
 
 class Mpi(Runtime):
@@ -111,12 +111,12 @@ def run_cases(
     `enough`: called before each group of cases; if True, the remaining cases are skipped.
     """
     count = max(len(case.ranks) for case in cases)
-    job = Job(str(library("mpi", compiler)), count, list(programs), list(cases))
+    job = MpiJob(str(library("mpi", compiler)), count, list(programs), list(cases))
     return run_job(job, process.__name__, mpiexec=mpiexec, timeout=timeout, progress=progress, enough=enough)
 
 
 def run_job(
-    job: Job, module: str, *, mpiexec: str, timeout: float, progress: Callable[[Row], None] | None,
+    job: MpiJob, module: str, *, mpiexec: str, timeout: float, progress: Callable[[Row], None] | None,
     enough: Callable[[], bool], world_of: Callable[[], tuple[Any, Any] | None] = world_of_mpi,
 ) -> list[Row]:  # fmt: skip
     """Run the job in the processes of `world_of`, else in processes of `module` that a launcher starts."""

@@ -5,7 +5,7 @@ every case. If a launcher started the command itself, process 0 may `work` on on
 until process 0 calls `dismiss`.
 
 A job has programs and cases (a program at one size). Process 0 broadcasts the job, then for each group of cases, which
-are measured in turns, their numbers. All processes of a group measure it together (`Process.run`), by one of:
+are measured in turns, their numbers. All processes of a group measure it together (`MpiProcess.run`), by one of:
 
     NativePlan.bound   our program beside MPI's own collective, called from Python
     MpiCalls           the same race in C, as the preload library would call them
@@ -190,7 +190,7 @@ IDLE = 1e-3  # seconds between two polls of a process that waits for its turn
 
 
 @dataclass
-class Job:
+class MpiJob:
     """What the processes run. `library`: the engine, compiled on the host of rank 0."""
 
     library: str
@@ -203,20 +203,20 @@ class Job:
         (folder / "job.pickle").write_bytes(pickle.dumps(self))
 
     @classmethod
-    def read(cls, folder: Path) -> Job:
+    def read(cls, folder: Path) -> MpiJob:
         """Return a job from a folder that only this user can write to."""
-        job: Job = pickle.loads((folder / "job.pickle").read_bytes())
+        job: MpiJob = pickle.loads((folder / "job.pickle").read_bytes())
         return job
 
-    def open(self, mpi: Any, world: Any) -> Process:
+    def open(self, mpi: Any, world: Any) -> MpiProcess:
         """Return this process as a participant of the job."""
-        return Process(self, mpi, world)
+        return MpiProcess(self, mpi, world)
 
 
-class Process:
+class MpiProcess:
     """One of the processes of a job: its engine, the programs opened so far, and communicators by size."""
 
-    def __init__(self, job: Job, mpi: Any, world: Any) -> None:
+    def __init__(self, job: MpiJob, mpi: Any, world: Any) -> None:
         self.job, self.mpi, self.world = job, mpi, world
         self.engine = Engine(Path(job.library))
         self.programs: dict[int, OpenProgram] = {}
@@ -322,7 +322,11 @@ _busy = False  # whether process 0 has broadcast a job that is not done
 
 
 def work(
-    job: Job, mpi: Any, world: Any, on_row: Callable[[dict[str, Any]], None], enough: Callable[[], bool] = lambda: False
+    job: MpiJob,
+    mpi: Any,
+    world: Any,
+    on_row: Callable[[dict[str, Any]], None],
+    enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run the cases as process 0, which passes a row for each, or a fault, to `on_row`; the others `follow`. `enough`:
     called before each group of cases; if True, the remaining cases are skipped."""
@@ -375,7 +379,7 @@ def main(folder: str) -> None:
         if world.rank:
             follow(MPI, world)
             return
-        job = Job.read(Path(folder))
+        job = MpiJob.read(Path(folder))
         work(job, MPI, world, lambda row: print(MARK + json.dumps(row), flush=True))
         dismiss(world)
     except Exception as error:

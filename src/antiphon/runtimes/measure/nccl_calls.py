@@ -136,7 +136,7 @@ class CLibrary:
         return value.value or 0
 
 
-class Gpu(CLibrary):
+class GpuRuntime(CLibrary):
     """The GPU of this process, by CUDA's or HIP's runtime; `local`: the number of this process on its host."""
 
     def __init__(self, vendor: str, local: int) -> None:

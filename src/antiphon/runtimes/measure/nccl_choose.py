@@ -23,7 +23,7 @@ from dataclasses import replace
 from antiphon.formats.stock.nccl_tuner import ALGORITHMS
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, Owner, relative_time
-from antiphon.runtimes.measure.library import Candidate, Library
+from antiphon.runtimes.measure.library import Library, LibraryCandidate
 from antiphon.runtimes.measure.library_choose import DEFAULT, LibraryRaces
 from antiphon.runtimes.measure.nccl import chunk_plugin, find_mscclpp, nccl_here, runs_plans
 from antiphon.runtimes.measure.nccl_calls import EFFICIENT, PROTOCOLS, WINDOWS, ZERO
@@ -42,17 +42,17 @@ CHANGES = {  # what the program or its environment has to change for it
 }  # fmt: skip
 
 
-def list_settings(library: Library, kind: str) -> Iterator[Candidate]:
+def list_settings(library: Library, kind: str) -> Iterator[LibraryCandidate]:
     """Yield the settings that race 1 tries besides NCCL's own choice."""
     version, nvidia = library.always["version"], library.name == "NCCL"
     for algorithm, protocol in list_algorithms(kind):
         if (nvidia or algorithm not in NVIDIA_ONLY) and version >= FIRST_VERSIONS.get(algorithm, 0):
             settings = {"algorithm": ALGORITHMS.index(algorithm), "protocol": PROTOCOLS.index(protocol)}
-            yield Candidate(f"{algorithm} {protocol}", settings=settings)
+            yield LibraryCandidate(f"{algorithm} {protocol}", settings=settings)
     if nvidia and version >= WINDOWS:
-        yield Candidate("efficiency", settings={"policy": EFFICIENT})
-        yield Candidate("symmetric", settings={"registered": 1, "symmetric": 1})
-        yield Candidate("copies", settings={"registered": 1, "policy": ZERO})
+        yield LibraryCandidate("efficiency", settings={"policy": EFFICIENT})
+        yield LibraryCandidate("symmetric", settings={"registered": 1, "symmetric": 1})
+        yield LibraryCandidate("copies", settings={"registered": 1, "policy": ZERO})
 
 
 def list_planners() -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class NcclRaces(LibraryRaces):
         if self.stage == 0:
             tried += [DEFAULT, *list_settings(self.library, kind)]
             if find_mscclpp():
-                tried.append(Candidate("mscclpp", settings={"library": 1}))  # the second library (nccl_process)
+                tried.append(LibraryCandidate("mscclpp", settings={"library": 1}))  # the second library (nccl_process)
             return list(range(len(tried)))
         rows = self.library_rows.get((kind, size), {})
         # the fastest algorithm with protocol: only their names have a blank
@@ -105,7 +105,7 @@ class NcclRaces(LibraryRaces):
         key, winner, count = "channels" if self.stage == 1 else "chunk", self.best_number((kind, size)) or 0, len(tried)
         for value in values:
             parameters, settings = {**tried[best].parameters, key: value}, {**tried[best].settings, key: value}
-            tried.append(Candidate(tried[best].name, parameters, settings))
+            tried.append(LibraryCandidate(tried[best].name, parameters, settings))
         return [*sorted({0, winner, best}), *range(count, len(tried))] if values else []
 
     def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:

@@ -27,8 +27,8 @@ from antiphon.core.collective import Collective
 from antiphon.errors import Unsupported
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.loop import Measurement, RankBuffers, TimedCall
-from antiphon.runtimes.measure.mpi_process import CommPeers, Job, Process, main
-from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, Gpu, Nccl, Refused
+from antiphon.runtimes.measure.mpi_process import CommPeers, MpiJob, MpiProcess, main
+from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, GpuRuntime, Nccl, Refused
 
 CALLS, LARGE = 20, 2**22  # CALLS are timed together below LARGE bytes, a quarter of them from there on
 MAX_COMMUNICATORS = 24  # that are kept: each has hundreds of megabytes of a GPU's memory
@@ -36,7 +36,7 @@ Call = Callable[[], None]
 
 
 @dataclass
-class NcclJob(Job):
+class NcclJob(MpiJob):
     """A job on GPUs. `nccl`, `mscclpp`: paths of the libraries (`mscclpp` "": none). `plugin`: the tuner plugin that
     sets chunk sizes, "" for none. `plans`: by program the files of its export for MSCCL++."""
 
@@ -53,7 +53,7 @@ class NcclJob(Job):
 class GpuBuffers(RankBuffers):
     """Buffers of a rank on the host, with copies on its GPU. `pointers`: addresses of input and output on the GPU."""
 
-    def __init__(self, collective: Collective, rank: int, case: Case, gpu: Gpu, pointers: Sequence[int]) -> None:
+    def __init__(self, collective: Collective, rank: int, case: Case, gpu: GpuRuntime, pointers: Sequence[int]) -> None:
         super().__init__(collective, rank, case)
         self.gpu, self.pointers = gpu, pointers
         gpu.copy(pointers[0], self.source.ctypes.data, self.source.nbytes, TO_GPU)
@@ -71,7 +71,7 @@ class GpuBuffers(RankBuffers):
 class GpuCall(TimedCall):
     """`count` calls in a row, timed by the GPU, after one call that synchronizes the ranks."""
 
-    def __init__(self, gpu: Gpu, call: Call, count: int) -> None:
+    def __init__(self, gpu: GpuRuntime, call: Call, count: int) -> None:
         self.gpu, self.call, self.count = gpu, call, count
 
     def measure(self, count: int) -> float:
@@ -87,7 +87,7 @@ class GpuCall(TimedCall):
         return milliseconds.value * 1e-3 / self.count
 
 
-class NcclProcess(Process):
+class NcclProcess(MpiProcess):
     """One of the processes of a job: its GPU, the libraries, and communicators by their settings."""
 
     def __init__(self, job: NcclJob, world: Any) -> None:
@@ -95,7 +95,7 @@ class NcclProcess(Process):
         self.world, self.peers = world, CommPeers(world)
         hosts = world.allgather(socket.gethostname())
         # the GPU's number: how many earlier processes are on this host
-        self.gpu = Gpu(job.vendor, hosts[: world.rank].count(hosts[world.rank]))
+        self.gpu = GpuRuntime(job.vendor, hosts[: world.rank].count(hosts[world.rank]))
         self.folder = tempfile.TemporaryDirectory(prefix="antiphon-")
         table = Path(self.folder.name) / "chunks.txt"
         if job.plugin:  # NCCL looks for it once, when the first communicator is made

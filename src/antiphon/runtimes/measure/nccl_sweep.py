@@ -26,7 +26,7 @@ from antiphon.errors import Invalid, Missing, quote
 from antiphon.formats.benchmark_log import read_runs
 from antiphon.formats.stock.nccl_tuner import SUPPORTED
 from antiphon.runtimes.engine.launch import Starting, summarize_errors
-from antiphon.runtimes.measure.library import Candidate
+from antiphon.runtimes.measure.library import LibraryCandidate
 
 _PROTOCOLS = {"ring": ("ll", "ll128", "simple"), "tree": ("ll", "ll128", "simple")}  # the others have simple alone
 CHANNEL_COUNTS = (4, 8, 16, 32)
@@ -52,7 +52,7 @@ def list_algorithms(collective: str, command: str = "") -> list[tuple[str, str]]
 
 
 def run_sweep(
-    command: str, folder: Path, collective: str, list_contenders: Callable[[], Sequence[Candidate]],
+    command: str, folder: Path, collective: str, list_contenders: Callable[[], Sequence[LibraryCandidate]],
     progress: Callable[[int, int, str], None] | None,
 ) -> int:  # fmt: skip
     """Run all settings; return 0, or after Ctrl-C the number of settings of the interrupted stage that have no log, at

@@ -32,7 +32,7 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.functions import Functions
 from antiphon.runtimes.engine.learned import read_learned
-from antiphon.runtimes.engine.learner import MAX_PROGRAMS, PLANNED_SLICES, Arm, Candidate, Learner
+from antiphon.runtimes.engine.learner import MAX_PROGRAMS, PLANNED_SLICES, Arm, CallCandidate, Learner
 
 LIBRARY = "the library"
 STRETCH = 100  # calls
@@ -40,7 +40,7 @@ TRIAL_CALLS = 8  # as in the preloaded library without learning (native/preload_
 
 
 @dataclass(frozen=True)
-class Recording:
+class CallRecording:
     """The calls of one collective and size. `seconds`: a row per call, a column per candidate."""
 
     collective: str
@@ -60,7 +60,7 @@ class Policy(Protocol):
 class Fixed:
     """The plan of the table, always."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: CallRecording) -> None:
         del recording
 
     def choose(self) -> int:
@@ -73,7 +73,7 @@ class Fixed:
 class Trial:
     """The first calls by the plan and by the library in turn, then the one whose median was less."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: CallRecording) -> None:
         self._columns = (0, recording.names.index(LIBRARY) if LIBRARY in recording.names else 0)
         self._times: list[float] = []
 
@@ -91,12 +91,12 @@ class Trial:
 class Bandit:
     """The learner of the engine (native/learn.c)."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: CallRecording) -> None:
         names = recording.names
         programs = [LIBRARY, *dict.fromkeys(_split_name(name)[0] for name in names if name != LIBRARY)]
         if len(programs) > MAX_PROGRAMS:
             raise Invalid(f"policy bandit: {len(programs) - 1} plans; it chooses among at most {MAX_PROGRAMS - 1}")
-        self._column = {Candidate(programs.index(p), s): i for i, (p, s) in enumerate(map(_split_name, names))}
+        self._column = {CallCandidate(programs.index(p), s): i for i, (p, s) in enumerate(map(_split_name, names))}
         sliced = any(candidate.slices != PLANNED_SLICES for candidate in self._column)
         functions = Functions(library("threads"))
         self._learner = Learner(functions, len(programs), min(1, len(programs) - 1), LIBRARY in names, sliced)
@@ -117,7 +117,7 @@ class Bandit:
 class Prior(Bandit):
     """The learner, starting from what jobs on this machine or isomorphic ones have learned: file $ANTIPHON_LEARNED."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: CallRecording) -> None:
         super().__init__(recording)
         path = os.environ.get("ANTIPHON_LEARNED", "")
         if not path:
@@ -130,7 +130,7 @@ class Prior(Bandit):
                 self._learner.recall(Arm(candidates[line.name], bool(line.chosen), *times))
 
 
-POLICIES: Mapping[str, Callable[[Recording], Policy]] = {
+POLICIES: Mapping[str, Callable[[CallRecording], Policy]] = {
     "fixed": Fixed, "trial": Trial, "bandit": Bandit, "prior": Prior,
 }  # fmt: skip
 
@@ -145,7 +145,7 @@ def _split_name(name: str) -> tuple[str, int]:
     return (program, int(slices)) if separator and slices.is_integer() and slices > 0 else (name, PLANNED_SLICES)
 
 
-def read_recordings(path: str | os.PathLike[str]) -> list[Recording]:
+def read_recordings(path: str | os.PathLike[str]) -> list[CallRecording]:
     """Read a file of recorded calls; Invalid, with the line, where it is wrong."""
     name = name_of(path)
     with reading(name):
@@ -168,10 +168,10 @@ def read_recordings(path: str | os.PathLike[str]) -> list[Recording]:
             times.setdefault((row[0], int(row[1])), []).append(seconds)
         if not times:
             raise Invalid("no call is recorded")
-    return [Recording(*key, tuple(head[2:]), np.array(seconds)) for key, seconds in times.items()]
+    return [CallRecording(*key, tuple(head[2:]), np.array(seconds)) for key, seconds in times.items()]
 
 
-def compare_policies(recordings: Sequence[Recording], policies: Sequence[str]) -> dict[str, Any]:
+def compare_policies(recordings: Sequence[CallRecording], policies: Sequence[str]) -> dict[str, Any]:
     """Return the seconds and regrets of policies on recorded calls (keys: docs/replay.md)."""
     for policy in policies:
         if policy not in POLICIES:
@@ -198,7 +198,7 @@ def compare_policies(recordings: Sequence[Recording], policies: Sequence[str]) -
     return {"rows": rows, "stretch": STRETCH}
 
 
-def _run_policy(policy: Policy, recording: Recording) -> NDArray[np.int64]:
+def _run_policy(policy: Policy, recording: CallRecording) -> NDArray[np.int64]:
     """Return the column that a policy chooses for each call."""
     columns = np.empty(len(recording.seconds), np.int64)
     for call, seconds in enumerate(recording.seconds):

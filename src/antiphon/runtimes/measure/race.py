@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Standing:
+class RaceStanding:
     """A contestant's time over that of the best: the median ratio and its interval; 1 for the best itself.
 
     `tied`: it is not certain that it is slower, or certain that it is slower by less than 2 %."""
@@ -105,14 +105,14 @@ class Race:
             return True
         return all(standings[n].high <= TIE_RATIO for n in self.going) and self._library_is_decided(standings)
 
-    def _library_is_decided(self, standings: Sequence[Standing]) -> bool:
+    def _library_is_decided(self, standings: Sequence[RaceStanding]) -> bool:
         if not self.theirs:
             return True
         best = min(self.going, key=lambda n: standings[n].ratio)
         low, ratio, high = compare(np.array(self.times, float)[:, best], np.array(self.theirs))
         return beats_library(ratio, high) or low >= MARGIN
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[RaceStanding]:
         """Compare every contestant with the best, in the rounds in which both ran."""
         log_times = np.log(np.maximum(np.array(self.times, float), 1e-12))
         log_times_going = log_times[:, self.going]
@@ -122,11 +122,11 @@ class Race:
         standings = []
         for number in range(log_times.shape[1]):
             if number == best:
-                standings.append(Standing(ratio=1.0, low=1.0, high=1.0, tied=True))
+                standings.append(RaceStanding(ratio=1.0, low=1.0, high=1.0, tied=True))
                 continue
             log_ratios = log_times[:, number] - log_times[:, best]
             low, middle, high = interval(log_ratios[~np.isnan(log_ratios)])
             low, high = max(low, -MAX_LOG_RATIO), min(high, MAX_LOG_RATIO)
             tied = number in self.going and (low <= 0.0 or high <= log(TIE_RATIO))
-            standings.append(Standing(exp(middle), exp(low), exp(high), tied))
+            standings.append(RaceStanding(exp(middle), exp(low), exp(high), tied))
         return standings

@@ -13,7 +13,7 @@ from antiphon.errors import Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import Failed, watch
 from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, never
-from antiphon.runtimes.measure.mpi_process import Job
+from antiphon.runtimes.measure.mpi_process import MpiJob
 from antiphon.select import save_plans
 
 KINDS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "gather", "scatter", "alltoall")
@@ -50,7 +50,7 @@ class Torch(Runtime):
             for number, runnable in enumerate(programs):
                 plan = Plan.of(runnable.topology, runnable.schedule)
                 save_plans(folder / f"plan{number}.json", {"plan": plan}, table=False)
-            Job(
+            MpiJob(
                 library="", processes=counts.pop(), programs=[runnable.data for runnable in programs], cases=list(cases)
             ).write(folder)
             command = [sys.executable, "-m", "antiphon.runtimes.measure.torch_process", str(folder)]

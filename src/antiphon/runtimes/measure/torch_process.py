@@ -1,6 +1,6 @@
 """A process of `bench --on torch`: `python -m ... FOLDER` starts all of them, `... FOLDER RANK` is one of them.
 
-FOLDER holds the job (`mpi_process.Job`: programs and cases) and the plans. Each process calls torch.distributed's
+FOLDER holds the job (`mpi_process.MpiJob`: programs and cases) and the plans. Each process calls torch.distributed's
 collectives on a process group of backend "antiphon" per plan and, for comparison, on gloo's. Rank 0 prints a line of
 JSON per case. Processes measure each group of cases together (`loop.Measurement`).
 """
@@ -27,7 +27,7 @@ from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.measure.case import Case, group_cases
 from antiphon.runtimes.measure.loop import Call, Measurement, RankBuffers
-from antiphon.runtimes.measure.mpi_process import CommPeers, Job
+from antiphon.runtimes.measure.mpi_process import CommPeers, MpiJob
 from antiphon.runtimes.measure.recorder import record_wires
 
 Array = NDArray[Any]
@@ -121,7 +121,7 @@ def main(folder: Path, rank: int) -> None:
     group_module = importlib.import_module("antiphon.runtimes.serve.torch_group")
     backend.register()
     torch.set_num_threads(1)
-    job = Job.read(folder)
+    job = MpiJob.read(folder)
     store = dist.FileStore(str(folder / "store"), job.processes)
     world = CommPeers(TorchWorld(store=store, rank=rank, world_size=job.processes))
     collectives = [decode(data)[0].collective for data in job.programs]
@@ -165,7 +165,7 @@ def start(folder: str, processes: int) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        sys.exit(start(sys.argv[1], Job.read(Path(sys.argv[1])).processes) and 1)
+        sys.exit(start(sys.argv[1], MpiJob.read(Path(sys.argv[1])).processes) and 1)
     try:
         main(Path(sys.argv[1]), int(sys.argv[2]))
     except Exception as error:

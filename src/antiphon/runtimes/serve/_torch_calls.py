@@ -38,7 +38,7 @@ from antiphon.runtimes.serve._torch_data import (
 )
 from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
-from antiphon.runtimes.serve.ledger import Ledger
+from antiphon.runtimes.serve.ledger import CallLedger
 from antiphon.runtimes.serve.serving import SPLIT_KINDS, Serving
 from antiphon.runtimes.serve.torch_arguments import WrongCall, require_block_size
 from antiphon.runtimes.serve.torch_work import CollectiveFailed
@@ -61,7 +61,7 @@ class Calls:
 
     def __init__(self, serving: Serving | None, gloo: Callable[[], Any], rank: int, ranks: int) -> None:
         self.serving, self.gloo, self.rank, self.ranks = serving, gloo, rank, ranks
-        self.ledger = serving.ledger if serving else Ledger()
+        self.ledger = serving.ledger if serving else CallLedger()
         self._why_no_page = ""  # why the table has no page for the last call
 
     # ---- choosing ----

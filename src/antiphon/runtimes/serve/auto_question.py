@@ -7,7 +7,7 @@ probing the machine. The preloaded library writes the same text (preload_auto_pl
     antiphon auto 1 0.9               format 1, version of Antiphon
     machine = -                       =$ANTIPHON_TOPOLOGY, digest of that file (-: no file)
     ranks =                           =$ANTIPHON_RANKS
-    process 0b7c...2f host1 =0,1      boot id, host, =GPUs (see `Process`)
+    process 0b7c...2f host1 =0,1      boot id, host, =GPUs (see `ProcessPlace`)
 
 An answer is a line of words separated by tabs, then a book (see `book`). The words: its origin ("planned", or "alike":
 for an isomorphic machine), the machine, the predicted gain, notes. A cached file is used if it and its folder belong to
@@ -41,7 +41,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessPlace:
     """Where a process runs."""
 
     boot: str  # the random id that Linux draws at every boot; processes with the same one are on the same host
@@ -66,7 +66,7 @@ def build_question(process_lines: Sequence[str], environment: Mapping[str, str] 
     return "".join(f"{line}\n" for line in [*lines, *(f"process {line}" for line in process_lines)])
 
 
-def read_processes(text: str) -> list[Process]:
+def read_processes(text: str) -> list[ProcessPlace]:
     """Return the processes of a question. Invalid if it is none, or of another version."""
     first, *lines = text.splitlines() or [""]
     if first != _FIRST_LINE:
@@ -74,7 +74,7 @@ def read_processes(text: str) -> list[Process]:
     rows = [line.split(" ")[1:] for line in lines if line.startswith("process ")]
     if not rows or any(len(row) != 3 for row in rows):
         raise Invalid("the question of this job is damaged")
-    return [Process(*row) for row in rows]
+    return [ProcessPlace(*row) for row in rows]
 
 
 def kept_name(text: str) -> str:
@@ -102,7 +102,7 @@ MAX_BYTES = 2**28  # of a cache file
 
 
 @dataclass(frozen=True)
-class Answer:
+class AutoAnswer:
     """Plans for a job."""
 
     how: str  # PLANNED, ALIKE (planned for an isomorphic machine) or KEPT (cached for this question)
@@ -126,19 +126,19 @@ class Answer:
         return hashlib.sha256(self.book).digest()
 
 
-def decode_answer(data: bytes, how: str = "") -> Answer:
+def decode_answer(data: bytes, how: str = "") -> AutoAnswer:
     """Read an answer; Invalid if it is damaged. `how`: replaces the origin in the file."""
     line, mark, book = data.partition(b"\n")
     words = line.decode("utf-8", "replace").split("\t")
     if not mark or len(words) != _WORDS:
         raise Invalid("it is cut off or damaged")
     origin, machine, gain, notes = words
-    answer = Answer(how or origin, machine, gain, notes, book)
+    answer = AutoAnswer(how or origin, machine, gain, notes, book)
     _ = answer.pages  # Invalid if the book is damaged
     return answer
 
 
-def read_kept(path: Path) -> tuple[Answer | None, str]:
+def read_kept(path: Path) -> tuple[AutoAnswer | None, str]:
     """Return the cached answer or None, and why it cannot be used; (None, "") if there is no such file."""
     try:
         path.lstat()

@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 
 import antiphon.errors
 from antiphon.errors import AntiphonError, Unsupported
-from antiphon.runtimes.serve.auto_question import Answer, decode_answer, read_kept
+from antiphon.runtimes.serve.auto_question import AutoAnswer, decode_answer, read_kept
 from antiphon.runtimes.serve.book import Book, decode_book
-from antiphon.runtimes.serve.ledger import Row
+from antiphon.runtimes.serve.ledger import LedgerRow
 
 PIPE_BYTES = 2**20  # capacity of the pipe for the answer
 _F_SETPIPE_SZ = 1031  # fcntl's command to set it (Linux)
@@ -80,7 +80,7 @@ class PlanningProcess:
         """Lower its priority: from now on it only gets processor time that nothing else needs."""
         self._write_line("lower\n")
 
-    def poll(self) -> Answer | None:
+    def poll(self) -> AutoAnswer | None:
         """Return the answer if it is complete, without waiting. Unsupported, with the reason, if there will be none."""
         while True:
             try:
@@ -139,11 +139,11 @@ class Turns:
     leads: bool  # whether this is process 0
     planning: PlanningProcess | None  # the subprocess of process 0 that plans
     path: str  # the cache file of the answer, "" for none
-    row: Row  # of the report, in which the outcome is entered
+    row: LedgerRow  # of the report, in which the outcome is entered
     timeout: float  # seconds without any progress after which a sum fails
     next: int = 1  # the number of the call that may ask next
     over: bool = False  # whether plans were adopted, or will never come
-    answer: Answer | None = None
+    answer: AutoAnswer | None = None
     why: str = ""  # the reason if there will be no plans
     ready: Callable[[Book], Iterator[None]] = _no_steps  # returns the steps that prepare a process for a book
     data: bytes = b""  # of the book, once it is here
@@ -239,7 +239,7 @@ class Turns:
         self.planning = None
 
 
-def fill_row(row: Row, answer: Answer, number: int) -> None:
+def fill_row(row: LedgerRow, answer: AutoAnswer, number: int) -> None:
     """Fill the row of the report on plans that are used from call `number` on."""
     row.schedule, row.served_by = answer.machine, answer.how
     notes = f" ({answer.notes})" if answer.notes else ""

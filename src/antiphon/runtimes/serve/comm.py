@@ -28,7 +28,7 @@ from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Wire, address
 from antiphon.runtimes.serve.call_head import type_code
 from antiphon.runtimes.serve.group_start import Processes, start_serving, table_or_auto
-from antiphon.runtimes.serve.ledger import Ledger
+from antiphon.runtimes.serve.ledger import CallLedger
 from antiphon.runtimes.serve.rendezvous import over_sockets
 from antiphon.runtimes.serve.serving import Serving
 
@@ -116,7 +116,7 @@ class Comm:
     def __init__(self, rank: int, ranks: int, serving: Serving | None, library: Any, timeout: float) -> None:
         self.rank, self.ranks, self.timeout = rank, ranks, timeout
         self._serving, self._library = serving, library
-        self._ledger = serving.ledger if serving else Ledger()
+        self._ledger = serving.ledger if serving else CallLedger()
         self._lock = threading.Lock()
         self._closed = False
 

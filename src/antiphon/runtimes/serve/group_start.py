@@ -34,7 +34,7 @@ from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.auto_question import (
     AUTO,
     TABLE,
-    Answer,
+    AutoAnswer,
     build_question,
     kept_name,
     process_line,
@@ -255,7 +255,7 @@ class AutoStart:
     program: bytes  # of an allreduce, by which the processes ask whether plans are ready (auto_turns)
     path: str  # the cache file
     planning: PlanningProcess | None = None  # the subprocess that plans; at process 0 only
-    answer: Answer | None = None  # the plans, if process 0 has them already
+    answer: AutoAnswer | None = None  # the plans, if process 0 has them already
     why: str = ""  # the reason why there are no plans
 
 
@@ -303,7 +303,7 @@ def _find_or_plan(text: str) -> AutoStart:
     return start
 
 
-def _await_answer(planning: PlanningProcess, text: str) -> Answer | None:
+def _await_answer(planning: PlanningProcess, text: str) -> AutoAnswer | None:
     """Wait for the answer before the program starts, for $ANTIPHON_AUTO_WAIT seconds.
 
     By default it waits only where the processes of this host occupy all processors: then they would slow planning down

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from antiphon.core.choose import Call
 from antiphon.errors import AntiphonError
-from antiphon.runtimes.engine.learned import Line
-from antiphon.runtimes.engine.learner import PLANNED_SLICES, Arm, Candidate, Learner
+from antiphon.runtimes.engine.learned import LearnedLine
+from antiphon.runtimes.engine.learner import PLANNED_SLICES, Arm, CallCandidate, Learner
 from antiphon.runtimes.engine.native import Engine, OpenProgram
 from antiphon.runtimes.serve.book import Page
-from antiphon.runtimes.serve.ledger import Ledger
+from antiphon.runtimes.serve.ledger import CallLedger
 
 MAX_ALTERNATIVES = 3  # pages for other sizes that race the call's own; each costs three calls at the start
 MIN_SLICED_BYTES = 2**15  # smaller calls are dominated by latency: other numbers of slices gain nothing
@@ -53,9 +53,9 @@ class Learners:
     all processes."""
 
     def __init__(
-        self, engine: Engine, ranks: int, ledger: Ledger, exchange: Callable[[NDArray[Any], float], None],
+        self, engine: Engine, ranks: int, ledger: CallLedger, exchange: Callable[[NDArray[Any], float], None],
         align: Callable[[float], None], program_of: Callable[[Page], bytes],
-        open_program: Callable[[bytes], OpenProgram], earlier: Sequence[Line],
+        open_program: Callable[[bytes], OpenProgram], earlier: Sequence[LearnedLine],
     ) -> None:  # fmt: skip
         self._engine, self._ranks, self._ledger = engine, ranks, ledger
         self._exchange, self._align, self._program_of, self._open = exchange, align, program_of, open_program
@@ -116,13 +116,13 @@ class Learners:
         for line in self._earlier:
             same_class = line.nbytes.bit_length() == nbytes.bit_length()
             if same_class and line.calls[:3] == (page.kind, self._ranks, page.root) and line.checksum in checksums:
-                candidate = Candidate(checksums.index(line.checksum), line.slices)
+                candidate = CallCandidate(checksums.index(line.checksum), line.slices)
                 times = line.samples, line.seconds, line.low, line.high
                 if candidate.program or library:
                     learner.recall(Arm(candidate, bool(line.chosen), *times))
         return learning
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[LearnedLine]:
         """Return what was learned, as lines of the file $ANTIPHON_LEARNED."""
         rows = []
         for learning in self._learners.values():
@@ -132,7 +132,7 @@ class Learners:
                 calls = learning.page.kind, self._ranks, learning.page.root, learning.nbytes
                 program = learning.checksums[arm.candidate.program], arm.candidate.slices
                 name = "the library" if page is None else page.planner
-                rows.append(Line(*calls, *program, arm.samples, arm.seconds, low, high, int(arm.chosen), name))
+                rows.append(LearnedLine(*calls, *program, arm.samples, arm.seconds, low, high, int(arm.chosen), name))
         return rows
 
     def _can_be_sliced(self, page: Page | None) -> bool:

@@ -17,7 +17,7 @@ from antiphon.runtimes.engine.native import Engine
 
 
 @dataclass
-class Row:
+class LedgerRow:
     """Calls of one kind that were served alike. `served_by`: antiphon, library, or nothing."""
 
     collective: str
@@ -32,21 +32,23 @@ class Row:
         return dict(vars(self))
 
 
-class Ledger:
+class CallLedger:
     """The rows of a report, in the order of their first calls."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str, str, str], Row] = {}
-        self.enter_call: Callable[[Row, int, float], None] | None = None  # called for each call, with bytes and seconds
+        self.rows: dict[tuple[str, str, str, str], LedgerRow] = {}
+        self.enter_call: Callable[[LedgerRow, int, float], None] | None = (
+            None  # called for each call, with bytes and seconds
+        )
 
-    def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> Row:
+    def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> LedgerRow:
         key = (collective, schedule, served_by, why)
         row = self.rows.get(key)
         if row is None:
-            row = self.rows[key] = Row(collective, schedule, served_by, why=why)
+            row = self.rows[key] = LedgerRow(collective, schedule, served_by, why=why)
         return row
 
-    def count(self, row: Row, nbytes: int, seconds: float) -> None:
+    def count(self, row: LedgerRow, nbytes: int, seconds: float) -> None:
         row.calls += 1
         row.nbytes += nbytes
         row.seconds += seconds
@@ -65,7 +67,7 @@ class _Watched(Structure):
     ]  # fmt: skip
 
 
-def watch_calls(engine: Engine, ledger: Ledger, places: Sequence[int], rank: int) -> None:
+def watch_calls(engine: Engine, ledger: CallLedger, places: Sequence[int], rank: int) -> None:
     """Enter each call in a file if $ANTIPHON_WATCH names a folder. `places`: of the group among all processes."""
     folder, functions = os.environ.get("ANTIPHON_WATCH", ""), engine.library
     if not folder:
@@ -77,7 +79,7 @@ def watch_calls(engine: Engine, ledger: Ledger, places: Sequence[int], rank: int
     group = 1 | zlib.crc32(np.array(places, np.int32).tobytes())  # as native/preload_report.c has it
     about: dict[int, _Watched] = {}  # by id of the row, which the ledger keeps
 
-    def enter_call(row: Row, nbytes: int, seconds: float) -> None:
+    def enter_call(row: LedgerRow, nbytes: int, seconds: float) -> None:
         if id(row) not in about:
             about[id(row)] = _Watched(group, len(places), rank, row.collective.encode(), row.schedule.encode())
         functions.ap_watch_call(byref(about[id(row)]), nbytes, seconds)

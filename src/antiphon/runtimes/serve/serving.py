@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.choose import Call, Chooser, SizeChooser
 from antiphon.errors import AntiphonError, Invalid, TimedOut
-from antiphon.runtimes.engine.learned import Line, keep_learned
+from antiphon.runtimes.engine.learned import LearnedLine, keep_learned
 from antiphon.runtimes.engine.native import (
     MOVED,
     PLANNED_SLICES,
@@ -43,7 +43,7 @@ from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
 from antiphon.runtimes.serve.call_head import CallHead
 from antiphon.runtimes.serve.group_book import default_book
 from antiphon.runtimes.serve.learning import Learners, sliced_name
-from antiphon.runtimes.serve.ledger import Ledger
+from antiphon.runtimes.serve.ledger import CallLedger
 
 Array = NDArray[Any]
 # collectives with a block per rank in their largest buffer
@@ -68,7 +68,7 @@ class Serving:
 
     def __init__(self, engine: Engine, wire: Wire, rank: int, book: Book, base: bytes, fill: bool) -> None:
         self.engine, self.wire, self.rank, self.ranks, self.fill = engine, wire, rank, book.ranks, fill
-        self.ledger, self.book = Ledger(), book
+        self.ledger, self.book = CallLedger(), book
         self.broken = ""  # the reason once nothing can run any more
         self.agrees = False  # whether a call waits at its end until all processes have succeeded
         self.pages: SizeChooser[Page] = SizeChooser()
@@ -128,7 +128,7 @@ class Serving:
         """Return the nbytes of a call with blocks of `unit` elements of `itemsize` bytes."""
         return unit * itemsize * (self.ranks if kind in SPLIT_KINDS else 1)
 
-    def learn(self, program: bytes, earlier: Sequence[Line], path: str) -> None:
+    def learn(self, program: bytes, earlier: Sequence[LearnedLine], path: str) -> None:
         """Choose among candidates for each call from now on (see learning). `program`: an allreduce.
 
         `earlier`: what earlier jobs have learned; `path`: the file to which process 0 writes at the end, "": none."""

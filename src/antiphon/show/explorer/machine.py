@@ -17,7 +17,7 @@ from antiphon.core.bounds import Cut, Partition
 from antiphon.core.topology import Topology
 from antiphon.select import Limit
 from antiphon.show.explorer.packing import Pack
-from antiphon.show.pictures.graph import Graph, fold_levels, graph_of
+from antiphon.show.pictures.graph import DrawnGraph, fold_levels, graph_of
 from antiphon.show.pictures.layout import arrange
 from antiphon.show.pictures.svg import kind_colours, label_points, link_curves, stroke_widths
 
@@ -54,7 +54,7 @@ def machine_json(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _level_json(graph: Graph, topology: Topology, kinds: list[str]) -> dict[str, Any]:
+def _level_json(graph: DrawnGraph, topology: Topology, kinds: list[str]) -> dict[str, Any]:
     """Return the drawing of one level; machine.js names the fields of nodes, edges and frames."""
     drawing, stroke = arrange(graph), stroke_widths(graph, topology.unit)
     node_of = np.empty(topology.nodes, np.int64)  # in this level, by node of the machine

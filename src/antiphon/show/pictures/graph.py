@@ -1,8 +1,9 @@
 """Prepare a machine for drawing: nodes with labels, links merged per pair and kind, identical ranks or boxes folded.
 
-`graph_of` turns a topology into a `Graph`: an `Edge` stands for all links of one kind between two nodes, both ways.
-A machine with too many nodes is folded (`fold_nodes`): first the equal ranks of each switch become one node, a stack;
-if that is not enough, each box of a cluster does. For 32 boxes of 8 GPUs, 256 circles become 32 stacks of 8 ranks.
+`graph_of` turns a topology into a `DrawnGraph`: an `DrawnEdge` stands for all links of one kind between two nodes, both
+ways. A machine with too many nodes is folded (`fold_nodes`): first the equal ranks of each switch become one node, a
+stack; if that is not enough, each box of a cluster does. For 32 boxes of 8 GPUs, 256 circles become 32 stacks of 8
+ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CONTAINER = re.compile(r"((?:host|box|node|group|dc)\d+)/")
 
 
 @dataclass(frozen=True)
-class Node:
+class DrawnNode:
     """A node as drawn: a rank, a switch, or a stack of ranks that are drawn as one.
 
     `place`: its path in the machine, such as "host0/gpu3".
@@ -54,7 +55,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Edge:
+class DrawnEdge:
     """All links of one kind between two nodes: bytes per second from a to b and back, and the limits they share."""
 
     a: int
@@ -81,11 +82,11 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Graph:
+class DrawnGraph:
     """The machine as drawn. `limits`: shared limits by name, each described in words."""
 
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: tuple[DrawnNode, ...]
+    edges: tuple[DrawnEdge, ...]
     limits: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -114,13 +115,13 @@ class Graph:
         return not inside
 
 
-def graph_of(topology: Topology) -> Graph:
+def graph_of(topology: Topology) -> DrawnGraph:
     """Return the graph of every rank and switch, with an edge per pair of nodes and kind of link. O(links)."""
-    nodes = [Node(RANK, str(r), topology.places[r], (r,)) for r in range(topology.ranks)]
+    nodes = [DrawnNode(RANK, str(r), topology.places[r], (r,)) for r in range(topology.ranks)]
     for switch in range(topology.ranks, topology.nodes):
         place = topology.places[switch]
         label = place.rpartition("/")[2]
-        nodes.append(Node(SWITCH, "" if label == "router" else label[:16], place))
+        nodes.append(DrawnNode(SWITCH, "" if label == "router" else label[:16], place))
     # shared limits: those of both directions ("card0 out", "card0 in") become one ("card0") if they are equal
     limit_names: dict[int, list[str]] = defaultdict(list)  # names of the limits of each link
     limits: dict[str, str] = {}
@@ -143,17 +144,17 @@ def graph_of(topology: Topology) -> Graph:
         speeds[a, b, type_.kind] += type_.bandwidth
         if link in limit_names:
             shared[min(a, b), max(a, b), type_.kind].update(limit_names[link])
-    return Graph(tuple(nodes), _gather_edges(speeds, shared), limits)
+    return DrawnGraph(tuple(nodes), _gather_edges(speeds, shared), limits)
 
 
 def _gather_edges(
     speeds: dict[tuple[int, int, str], Fraction], shared: dict[tuple[int, int, str], set[str]]
-) -> tuple[Edge, ...]:
+) -> tuple[DrawnEdge, ...]:
     """Return an edge per pair of nodes and kind, from bandwidths by (from, to, kind) and shared limits by pair."""
     pairs = sorted({(min(a, b), max(a, b), kind) for a, b, kind in speeds})
     zero = Fraction(0)
     return tuple(
-        Edge(
+        DrawnEdge(
             a,
             b,
             kind,
@@ -165,7 +166,7 @@ def _gather_edges(
     )
 
 
-def fold_nodes(graph: Graph, max_nodes: int) -> Graph:
+def fold_nodes(graph: DrawnGraph, max_nodes: int) -> DrawnGraph:
     """Return a graph of at most `max_nodes` nodes, if folding can do it.
 
     Equal ranks of a switch are drawn as one; if that is not enough, every box of a cluster is.
@@ -177,7 +178,7 @@ def fold_nodes(graph: Graph, max_nodes: int) -> Graph:
     return graph
 
 
-def fold_levels(graph: Graph) -> Iterator[Graph]:
+def fold_levels(graph: DrawnGraph) -> Iterator[DrawnGraph]:
     """Yield the graph, the graph with the equal ranks of every switch as one, and that with every box as one node."""
     yield graph
     graph = _merge_nodes(graph, _leaf_names(graph))
@@ -185,7 +186,7 @@ def fold_levels(graph: Graph) -> Iterator[Graph]:
     yield _merge_nodes(graph, [node.container for node in graph.nodes])
 
 
-def _leaf_names(graph: Graph) -> list[str]:
+def _leaf_names(graph: DrawnGraph) -> list[str]:
     """Return a name per node, by which `_merge_nodes` merges: the same for ranks with equal links to one switch only.
 
     "" for all other nodes.
@@ -200,11 +201,11 @@ def _leaf_names(graph: Graph) -> list[str]:
     return names
 
 
-def _merge_nodes(graph: Graph, names: Sequence[str]) -> Graph:
+def _merge_nodes(graph: DrawnGraph, names: Sequence[str]) -> DrawnGraph:
     """Merge nodes of the same name into one, a stack. If the name is that of a box, so is the label of the stack."""
     number_of_name: dict[str, int] = {}
     new_number, members = [], defaultdict(list)
-    representatives: list[Node] = []
+    representatives: list[DrawnNode] = []
     for number, name in enumerate(names):
         if not name or name not in number_of_name:
             number_of_name[name] = len(representatives)
@@ -220,17 +221,19 @@ def _merge_nodes(graph: Graph, names: Sequence[str]) -> Graph:
             box = node.container if names[members[number][0]] == node.container else ""
             place = box or node.place.rpartition("/")[0] or node.place
             inside = tuple(n for old in members[number] for n in graph.nodes[old].members or (old,))
-            nodes.append(Node(STACK, box or f"{len(ranks)} ranks", place, ranks, inside))
+            nodes.append(DrawnNode(STACK, box or f"{len(ranks)} ranks", place, ranks, inside))
         else:
             nodes.append(node if node.members else replace(node, members=(members[number][0],)))
-    merged: dict[tuple[int, int, str, Fraction, Fraction], list[Edge]] = defaultdict(list)
+    merged: dict[tuple[int, int, str, Fraction, Fraction], list[DrawnEdge]] = defaultdict(list)
     for edge in graph.edges:
         a, b = new_number[edge.a], new_number[edge.b]
         if a != b:
             forward, backward = (edge.forward, edge.backward) if a < b else (edge.backward, edge.forward)
             merged[min(a, b), max(a, b), edge.kind, forward, backward].append(edge)
     edges = [
-        Edge(*key, tuple(sorted({name for e in equal_edges for name in e.limits})), sum(e.count for e in equal_edges))
+        DrawnEdge(
+            *key, tuple(sorted({name for e in equal_edges for name in e.limits})), sum(e.count for e in equal_edges)
+        )
         for key, equal_edges in sorted(merged.items())
     ]
     return replace(graph, nodes=tuple(nodes), edges=tuple(edges))

@@ -1,7 +1,7 @@
 """Compute the positions of nodes: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric.
 
-Input: a `Graph`. Output (`arrange`): a `Drawing`, which has the point of every node and the frames around boxes, in
-pixels, y downwards. Bottom-up: each box of a cluster is laid out by itself (`lay_out_part`), by the first rule that
+Input: a `DrawnGraph`. Output (`arrange`): a `Drawing`, which has the point of every node and the frames around boxes,
+in pixels, y downwards. Bottom-up: each box of a cluster is laid out by itself (`lay_out_part`), by the first rule that
 matches its structure:
 
     names of nodes contain coordinates (x1/y2)      a grid; a third axis goes into the depth
@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.show.pictures.graph import RANK, SWITCH, Graph
+from antiphon.show.pictures.graph import RANK, SWITCH, DrawnGraph
 
 # All lengths are in pixels; distances and angles were chosen by eye on the machines of the catalogue.
 Point = tuple[float, float]
@@ -57,7 +57,7 @@ class Drawing:
         return Drawing(position, frames, self.width, self.height)
 
 
-def fit_drawing(graph: Graph, position: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
+def fit_drawing(graph: DrawnGraph, position: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
     """Return a drawing just large enough for these nodes and frames, with a margin."""
     left_edges = [x - graph.nodes[n].half[0] for n, (x, _) in position.items()] + [f[0] for f in frames]
     right_edges = [x + graph.nodes[n].half[0] for n, (x, _) in position.items()] + [f[0] + f[2] for f in frames]
@@ -86,7 +86,7 @@ def frame_drawing(drawing: Drawing, label: str) -> Drawing:
     return drawing
 
 
-def arrange(graph: Graph) -> Drawing:
+def arrange(graph: DrawnGraph) -> Drawing:
     """Lay out the whole machine: boxes first, then around or below their fabric."""
     # 1. boxes by the name of their container; a single box, or one tree, is laid out at once
     all_nodes = list(range(len(graph.nodes)))
@@ -106,7 +106,7 @@ def arrange(graph: Graph) -> Drawing:
     )
 
 
-def lay_out_part(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
+def lay_out_part(graph: DrawnGraph, nodes: Sequence[int], facing: bool = False) -> Drawing:
     """Lay out a machine, or one box of a cluster; with `facing` its ranks are on top, towards a fabric above it."""
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
     # the order of these rules matters: each assumes that the ones before do not apply
@@ -132,7 +132,7 @@ def lay_out_part(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Dr
 # ---- grids ----
 
 
-def _read_coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
+def _read_coordinates(graph: DrawnGraph, nodes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
     """Return the coordinates of every node, if all places contain as many: x1/y2. Else None."""
     positions: dict[int, tuple[int, ...]] = {}
     for node in nodes:
@@ -145,7 +145,7 @@ def _read_coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int
     return positions if len({len(position) for position in positions.values()}) == 1 else None
 
 
-def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
+def _place_grid(graph: DrawnGraph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
     """Lay out a grid: the last axis runs right, the one before down, the third last into the depth.
 
     Further axes, and a third with many layers, repeat the drawing to the right or below.
@@ -179,7 +179,7 @@ def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawin
 # ---- no switches: circles ----
 
 
-def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
+def _place_circles(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
     """Place each group of nodes (those with a common parent in their places) on a circle, the circles in rows."""
     by_place: dict[str, list[int]] = defaultdict(list)
     for node in nodes:
@@ -205,7 +205,7 @@ def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
 # ---- switches ----
 
 
-def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
+def _place_hubs(graph: DrawnGraph, hubs: dict[int, list[int]]) -> Drawing:
     """Place each switch with its ranks around it, side by side."""
     position: dict[int, Point] = {}
     for number, (switch, ranks) in enumerate(hubs.items()):
@@ -218,7 +218,7 @@ def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     return fit_drawing(graph, position)
 
 
-def _place_rings(graph: Graph, switch: int, leaves: Sequence[int]) -> Drawing:
+def _place_rings(graph: DrawnGraph, switch: int, leaves: Sequence[int]) -> Drawing:
     """Place the leaves of a switch in turn on two rings around it, in the order of their ranks from the top on."""
     spacing = 2 * max(graph.nodes[n].half[0] for n in leaves) + 14
     radius = max(len(leaves) / 2 * spacing / (2 * math.pi), 110.0)
@@ -229,7 +229,7 @@ def _place_rings(graph: Graph, switch: int, leaves: Sequence[int]) -> Drawing:
     return fit_drawing(graph, position)
 
 
-def _place_ranks_above(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
+def _place_ranks_above(graph: DrawnGraph, hubs: dict[int, list[int]]) -> Drawing:
     """Place the ranks of each switch in a row above it, side by side."""
     position: dict[int, Point] = {}
     x = 0.0
@@ -241,7 +241,7 @@ def _place_ranks_above(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     return fit_drawing(graph, position)
 
 
-def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
+def _find_roots(graph: DrawnGraph, nodes: Sequence[int]) -> list[int]:
     """Return the switch called root, or the one or two in the middle of the tree."""
     root_switches = [n for n in nodes if graph.nodes[n].label == "root"]
     if len(root_switches) == 1:
@@ -254,7 +254,7 @@ def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
     return sorted(remaining)
 
 
-def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
+def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
     """Lay out a tree, each switch centred above its children."""
     inside, roots = set(nodes), _find_roots(graph, nodes)
     position: dict[int, Point] = {}
@@ -292,7 +292,7 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
     return fit_drawing(graph, position)
 
 
-def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
+def _place_routers(graph: DrawnGraph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
     """Place switches on a circle, the ranks of each outside of it. `owner`: the switch of each rank."""
     max_ranks = max(sum(s == switch for s in owner.values()) for switch in switches)
     # large enough that neither switches nor the ranks outside overlap
@@ -308,7 +308,7 @@ def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int])
     return fit_drawing(graph, position)
 
 
-def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
+def _place_levels(graph: DrawnGraph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
     """Place ranks in rows at the bottom, switches in levels above, by their distance from the ranks."""
     ranks = [n for n in nodes if n not in set(switches)]
     columns = max(1, min(len(ranks), 16 if graph.nodes[ranks[0]].shape == RANK else 12))
@@ -329,7 +329,7 @@ def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -
 # ---- boxes and their fabric ----
 
 
-def place_around(graph: Graph, drawings: Sequence[Drawing]) -> Drawing:
+def place_around(graph: DrawnGraph, drawings: Sequence[Drawing]) -> Drawing:
     """Place boxes that are connected directly, without a fabric: in a circle, two side by side."""
     size = max(max(drawing.width, drawing.height) for drawing in drawings)
     count = len(drawings)
@@ -342,7 +342,7 @@ def place_around(graph: Graph, drawings: Sequence[Drawing]) -> Drawing:
     return _combine_drawings(graph, placed, switches={})
 
 
-def place_below_fabric(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
+def place_below_fabric(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
     """Place up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
     if len(boxes) > MAX_ROW_BOXES:
         return _place_box_grid(graph, boxes, outside)
@@ -391,7 +391,7 @@ def place_below_fabric(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequ
     return _combine_drawings(graph, placed, {s: position[s] for s in outside})
 
 
-def _place_box_grid(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
+def _place_box_grid(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
     """Place many boxes in a grid, about as wide as a screen, below the switches of their fabric."""
     drawings = [frame_drawing(drawing, name) for name, drawing in boxes.items()]
     width, height = max(b.width for b in drawings) + 18, max(b.height for b in drawings) + 18
@@ -406,12 +406,12 @@ def _place_box_grid(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequenc
     return _combine_drawings(graph, placed, {s: position[s] for s in outside})
 
 
-def _combine_drawings(graph: Graph, drawings: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
+def _combine_drawings(graph: DrawnGraph, drawings: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
     position = {node: point for drawing in drawings for node, point in drawing.position.items()} | switches
     return fit_drawing(graph, position, [frame for drawing in drawings for frame in drawing.frames])
 
 
-def _switch_levels(graph: Graph, drawings: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
+def _switch_levels(graph: DrawnGraph, drawings: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
     """Return each switch's distance from the nearest box: 1 if it is connected to one."""
     level = dict.fromkeys((node for drawing in drawings for node in drawing.position), 0)
     row, free = list(level), set(outside)
@@ -423,7 +423,7 @@ def _switch_levels(graph: Graph, drawings: Sequence[Drawing], outside: Sequence[
     return level | dict.fromkeys(free, 1)
 
 
-def _find_box_rows(graph: Graph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
+def _find_box_rows(graph: DrawnGraph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
     """Return whether all boxes below a switch are in the "upper" row, in the "lower" one, or in "both"."""
     if rows == 1:
         return dict.fromkeys(level, "both")
@@ -435,7 +435,7 @@ def _find_box_rows(graph: Graph, upper: set[int], level: dict[int, int], rows: i
     return side
 
 
-def _spread_switches(graph: Graph, row: Sequence[int], position: dict[int, Point], y: float, width: float) -> None:
+def _spread_switches(graph: DrawnGraph, row: Sequence[int], position: dict[int, Point], y: float, width: float) -> None:
     """Place each switch of a row at the mean x of its placed neighbours, as far as switches do not overlap."""
     if not row:
         return

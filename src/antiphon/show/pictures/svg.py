@@ -18,7 +18,7 @@ import numpy as np
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show.pictures._bend import Floats, curve_path, least_hidden_bend
-from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, fold_nodes, graph_of
+from antiphon.show.pictures.graph import RANK, STACK, DrawnEdge, DrawnGraph, fold_nodes, graph_of
 from antiphon.show.pictures.layout import Drawing, Point, arrange
 
 MAX_NODES = 128  # more are folded (`fold_nodes`)
@@ -77,13 +77,13 @@ def _text_width(text: str) -> float:
     return 7.4 * len(text) + 20
 
 
-def kind_colours(graph: Graph) -> dict[str, str]:
+def kind_colours(graph: DrawnGraph) -> dict[str, str]:
     kinds = sorted({edge.kind for edge in graph.edges})
     unnamed = [kind for kind in kinds if kind not in _KIND_COLOURS]
     return {kind: _KIND_COLOURS.get(kind) or _MORE_COLOURS[unnamed.index(kind) % len(_MORE_COLOURS)] for kind in kinds}
 
 
-def stroke_widths(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
+def stroke_widths(graph: DrawnGraph, unit: Fraction) -> dict[Fraction, float]:
     """Return the width of a line, in pixels, by its bytes per second.
 
     Widths are proportional to bandwidths if the greatest is at most 5.5 times the least, else to a power of them: the
@@ -105,7 +105,7 @@ def _draw_frames(drawing: Drawing) -> list[str]:
     ]
 
 
-def _draw_labels(graph: Graph, drawing: Drawing) -> list[str]:
+def _draw_labels(graph: DrawnGraph, drawing: Drawing) -> list[str]:
     """Draw the names of the frames, on the side away from the fabric, with a rim, to be readable on links."""
     rim = 'fill="#5b6672" font-size="12" stroke="#f7f8fa" stroke-width="5" paint-order="stroke" stroke-linejoin="round"'
     return [
@@ -114,14 +114,16 @@ def _draw_labels(graph: Graph, drawing: Drawing) -> list[str]:
     ]
 
 
-def label_points(graph: Graph, drawing: Drawing) -> list[Point]:
+def label_points(graph: DrawnGraph, drawing: Drawing) -> list[Point]:
     """Return where the name of each frame begins: on the side away from the fabric."""
     outside = [y for n, (_, y) in drawing.position.items() if not graph.nodes[n].container]
     level = sum(outside) / len(outside) if outside else 0.0
     return [(x + 10, y + h - 9 if y > level else y + 17) for x, y, _, h, _ in drawing.frames]
 
 
-def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
+def _draw_links(
+    graph: DrawnGraph, drawing: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]
+) -> list[str]:
     """Draw bands of shared limits first, then the links, the slow ones on top."""
     band_colour = {name: _BAND_COLOURS[i % len(_BAND_COLOURS)] for i, name in enumerate(graph.limits)}
     bands, lines = [], []
@@ -143,13 +145,13 @@ def _draw_links(graph: Graph, drawing: Drawing, colour: dict[str, str], stroke: 
     return bands + lines
 
 
-def link_curves(graph: Graph, drawing: Drawing) -> list[tuple[Edge, tuple[Floats, Floats | None, Floats]]]:
+def link_curves(graph: DrawnGraph, drawing: Drawing) -> list[tuple[DrawnEdge, tuple[Floats, Floats | None, Floats]]]:
     """Return the line of each edge, the widest first: from centre to centre, bent as little as needed to pass by the
     other nodes (start, control point, end; None: it is straight)."""
     centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
     radii = np.array([min(node.half) for node in graph.nodes])
     drawn: dict[tuple[int, int], int] = defaultdict(int)
-    curves: list[tuple[Edge, tuple[Floats, Floats | None, Floats]]] = []
+    curves: list[tuple[DrawnEdge, tuple[Floats, Floats | None, Floats]]] = []
     for edge in sorted(graph.edges, key=lambda e: -e.bandwidth):
         parallel = drawn[edge.a, edge.b]  # lines of other kinds between the same nodes, so far
         drawn[edge.a, edge.b] += 1
@@ -164,7 +166,7 @@ def link_curves(graph: Graph, drawing: Drawing) -> list[tuple[Edge, tuple[Floats
     return curves
 
 
-def _link_title(graph: Graph, edge: Edge) -> str:
+def _link_title(graph: DrawnGraph, edge: DrawnEdge) -> str:
     a, b = (_node_name(graph, node) for node in (edge.a, edge.b))
     if edge.symmetric:
         return f"{a} and {b}: {edge.kind}, {edge.speed()} each way"
@@ -174,12 +176,12 @@ def _link_title(graph: Graph, edge: Edge) -> str:
     )
 
 
-def _node_name(graph: Graph, node: int) -> str:
+def _node_name(graph: DrawnGraph, node: int) -> str:
     drawn = graph.nodes[node]
     return f"rank {drawn.label}" if drawn.shape == RANK else drawn.place
 
 
-def _draw_nodes(graph: Graph, drawing: Drawing) -> list[str]:
+def _draw_nodes(graph: DrawnGraph, drawing: Drawing) -> list[str]:
     shapes = []
     for number, node in enumerate(graph.nodes):
         x, y = drawing.position[number]
@@ -209,7 +211,7 @@ def _draw_text(position: Point, text: str, fill: str = "#111", size: int = 13) -
     return f"<text {where}>{escape(text)}</text>"
 
 
-def _make_legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[tuple[str, str]]:
+def _make_legend(graph: DrawnGraph, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[tuple[str, str]]:
     """Return the legend as rows of (plain text, SVG): a row per kind of link with a sample of each width, then one per
     kind of shared limit."""
     rows = []

@@ -26,7 +26,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show.pictures._bend import Curve, Floats, arrow_head, control_point, curve_path, trim_curve
 from antiphon.show.pictures.data_trees import ANY, IN, IN_AND_OUT, SAME_BOTH_WAYS, DataTree, DataTrees, data_trees_of
-from antiphon.show.pictures.graph import RANK, Graph, graph_of
+from antiphon.show.pictures.graph import RANK, DrawnGraph, graph_of
 from antiphon.show.pictures.layout import Drawing, arrange
 from antiphon.show.words import plural
 from antiphon.units import format_bandwidth
@@ -175,7 +175,7 @@ def _make_legend(shown: Sequence[DataTree], colours: Sequence[str]) -> tuple[str
 class PanelLayout:
     """Common to all panels: the positions and radii of nodes, and the machine's links, drawn behind the tree."""
 
-    graph: Graph
+    graph: DrawnGraph
     drawing: Drawing
     centres: Floats
     radii: Floats
@@ -188,7 +188,7 @@ class PanelLayout:
         return self.centres[a], middle, self.centres[b]
 
 
-def _make_panel_layout(graph: Graph) -> PanelLayout:
+def _make_panel_layout(graph: DrawnGraph) -> PanelLayout:
     """Return the layout of the machine's picture, with nodes closer together if there is room."""
     drawing = arrange(graph)
     centres = np.array([drawing.position[n] for n in range(len(graph.nodes))])
