@@ -243,7 +243,7 @@ def test_a_disconnected_machine(capsys: Capture) -> None:
     Path("broken.json").write_text(json.dumps(machine))
     assert "rank 3" in complaint(capsys, "bound", "allreduce", "broken.json")
     complaint(capsys, "plan", "allreduce", "broken.json")
-    assert run(["topology", "degrade", "ring:ranks=4", "--drop-ranks", "3", "-o", "degraded.json"]) == 0
+    assert run(["topology", "degrade", "ring:ranks=4", "--drop", "ranks=3", "-o", "degraded.json"]) == 0
     assert run(["plan", "allreduce", "degraded.json", "--planner", "relay"]) == 0  # among the others, and it says so
     assert "ranks without links are left out: 3" in capsys.readouterr().err
 

@@ -112,16 +112,19 @@ def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 def test_boxes_are_joined_by_their_own_cards(capsys: pytest.CaptureFixture[str]) -> None:
     Path("box.xml").write_text(probe_cases.text_of("nccl-xml", "HGX H100"))
-    said(capsys, "topology join box.xml --boxes 2 --rail -o two.json")
+    said(capsys, "topology join box.xml rails:boxes=2 -o two.json")
     assert alike("./two.json", "cluster:box=hgx-h100,boxes=2,fabric=rail")
     assert run(["topology", "join", "box.xml", "star:ranks=2"]) == 0
     assert "antiphon: warning: star:ranks=2: its cables carry 25 GB/s per host" in capsys.readouterr().err
-    assert "give either FABRIC, or --boxes N" in said(capsys, "topology join box.xml", 2)
-    assert "give either FABRIC, or --boxes N" in said(capsys, "topology join box.xml star:ranks=2 --boxes 2", 2)
-    assert "--rail: is for --boxes" in said(capsys, "topology join box.xml star:ranks=2 --rail", 2)
-    assert "--only: names hosts of FABRIC" in said(capsys, "topology join box.xml --boxes 2 --only 0", 2)
-    assert "boxes=1: expected" in said(capsys, "topology join box.xml --boxes 1", 2)
-    assert "nic: '400' has no unit" in said(capsys, "topology join box.xml --boxes 2 --nic 400", 2)
+    for wrong, message in [
+        ("", "Missing argument 'FABRIC'"),
+        ("switch:boxes=2 --only 0", "--only: names hosts of a network"),
+        ("switch:boxes=1", "boxes=1: expected"),
+        ("switch:boxes=2,nic=400", "nic: '400' has no unit"),
+        ("rails:nic=400Gbit/s", "fabric rails needs boxes"),
+        ("rails:boxes=2,planes=2", "planes"),
+    ]:
+        assert message in said(capsys, f"topology join box.xml {wrong}", 2)
 
 
 def test_figures_are_piccls_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -245,7 +245,9 @@ def test_cards_that_a_cluster_cannot_use(
 
 def test_a_fabric_that_is_thinner_than_the_cards_is_reported(tmp_path: Path) -> None:
     box = found(tmp_path, H100_XML)
-    with pytest.warns(UnlikelyInput, match=r"25 GB/s per host, but the 8 network cards .* carry 400 GB/s.*--boxes 2"):
+    with pytest.warns(
+        UnlikelyInput, match=r"25 GB/s per host, but the 8 network cards .* carry 400 GB/s.*switch:boxes=2"
+    ):
         join_box_and_fabric(box, read_machine("star:ranks=2"))
     with pytest.warns(UnlikelyInput, match=r"the 8 network cards of hgx-h100 carry 400 GB/s"):
         join_box_and_fabric(read_machine("hgx-h100"), read_machine("star:ranks=2"))  # as it is sold

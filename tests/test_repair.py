@@ -205,7 +205,7 @@ def test_what_cannot_be_repaired(kind: str, broken: dict[str, Any], error: type[
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["plan", "allreduce", "dgx1v", "--planner", "trees", "-o", "old.json"]) == 0
-    assert run(["topology", "degrade", "dgx1v", "--drop-links", "0-3:1", "--drop-ranks", "6", "-o", "broken.json"]) == 0
+    assert run(["topology", "degrade", "dgx1v", "--drop", "0-3:1", "--drop", "ranks=6", "-o", "broken.json"]) == 0
     capsys.readouterr()
     assert run(["plan", "--repair", "old.json", "broken.json", "-o", "new.json", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

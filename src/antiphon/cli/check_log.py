@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.benchmark_logs import check_log, compare_logs
-from antiphon.cli.arguments import Only, split_machine
+from antiphon.cli.arguments import Only, old_option, split_machine
 from antiphon.cli.output import emit, working
 from antiphon.core.files import one_line
 from antiphon.errors import Invalid
@@ -18,37 +18,41 @@ from antiphon.units import format_size, size_family
 
 
 def check_log_command(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="the log, pasted as it is", show_default=False)
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="LOG [AFTER]",
+            show_default=False,
+            help="the log, pasted as it is; two: before and after an upgrade",
+        ),
     ] = None,
     topo: Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the log is of")] = "",
     only: Only = "",
     library: Annotated[
         str, typer.Option("--library", metavar="LIBRARY", help="its library, if unknown: nccl:gpu=h100,network=ib")
     ] = "",
-    before: Annotated[
-        Path | None, typer.Option("--before", metavar="FILE", help="compare two logs: the one before an upgrade")
-    ] = None,
-    after: Annotated[Path | None, typer.Option("--after", metavar="FILE", help="the log after it")] = None,
+    before: Annotated[Path | None, old_option("--before", "check-log BEFORE AFTER")] = None,
+    after: Annotated[Path | None, old_option("--after", "check-log BEFORE AFTER")] = None,
 ) -> None:
     """Check a log of nccl-tests, rccl-tests or OSU: is it what the machine should give, and if not, why?
 
     Prompts, prefixes of launchers, wrapped lines and several runs in a file are fine. Exit code 1: slow, or wrong
-    results; with --before and --after: some size became slower by more than the noise.
+    results; of two logs: some size became slower by more than the noise.
     """
-    if before is not None or after is not None:
-        if before is None or after is None or file is not None or topo or only or library:
-            raise Invalid("--before A --after B compares two logs: give both, and neither FILE nor other options")
-        result = compare_logs(before, after)
+    logs = [*(path for path in (before, after) if path is not None), *(files or ())]
+    if len(logs) == 2:
+        if topo or only or library:
+            raise Invalid("two logs are compared with each other; leave --topology and --library out")
+        result = compare_logs(*logs)
         emit(result, "\n".join(comparison_lines(result)))
         if result["verdict"] == "slower":
             raise typer.Exit(1)
         return
-    if file is None or not topo:
-        raise Invalid("name a log and its machine (check-log FILE --topology hgx-h100), or --before A --after B")
+    if len(logs) != 1 or not topo:
+        raise Invalid("name a log and its machine (check-log LOG --topology hgx-h100), or two logs to compare")
     with working("checking the log"):
         name, kept_ranks = split_machine(topo, only)
-        runs = check_log(file, name, only=kept_ranks, library=library)
+        runs = check_log(logs[0], name, only=kept_ranks, library=library)
     emit({"runs": runs}, "\n".join(run_lines(runs)))
     if any(run["verdict"] in ("slow", "wrong") for run in runs):
         raise typer.Exit(1)

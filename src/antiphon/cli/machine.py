@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,9 +44,9 @@ from antiphon.show.columns import paragraph
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.terminal import add_picture, link_map
 from antiphon.show.text import memory_lines, topology_text
-from antiphon.topologies.degraded import connected_parts
+from antiphon.topologies.degraded import ITEMS, connected_parts
 from antiphon.topologies.spec import UNITS
-from antiphon.units import format_bandwidth, format_seconds, format_size, parse_ranks, plain, ranks_text
+from antiphon.units import exact, format_bandwidth, format_seconds, format_size, parse_ranks, plain, ranks_text
 
 
 def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
@@ -171,17 +171,13 @@ def _report_machine(probed: Probed, out: Sequence[Path], profile: Path | None = 
 def join_command(
     box: Annotated[str, typer.Argument(metavar="BOX", help="the box: a name, a file, or the output of a tool")],
     fabric: Annotated[
-        str, typer.Argument(metavar="FABRIC", help="the network, whose ranks are hosts, in the same forms; or --boxes")
-    ] = "",
-    boxes: Annotated[
-        int | None, typer.Option("--boxes", metavar="N", help="join N boxes on a switch by the network cards of BOX")
-    ] = None,
-    rail: Annotated[
-        bool, typer.Option("--rail", help="with --boxes: connect card i of every box to its own switch, below a spine")
-    ] = False,
-    nic: Annotated[
-        str, typer.Option("--nic", metavar="SPEED", help="with --boxes: speed of each network card, e.g. 400Gbit/s")
-    ] = "",
+        str,
+        typer.Argument(
+            metavar="FABRIC",
+            help="the network, whose ranks are hosts, in the same forms; or switch:boxes=2,nic=400Gbit/s: boxes on one "
+            "switch by their own cards, or rails:boxes=2: on a switch per card, below a spine",
+        ),
+    ],
     output: Annotated[list[Path] | None, arg.output_option("topology join")] = None,
     only: Annotated[
         str,
@@ -191,21 +187,16 @@ def join_command(
 ) -> None:
     """Join a box and a fabric: every host of the fabric becomes a box, its cables the box's network cards.
 
-    Without FABRIC, --boxes 2 joins equal boxes by their own cards. In the environment of a Slurm job only its hosts
-    are taken.
+    In the environment of a Slurm job only its hosts are taken.
     """
     out = sort_outputs("topology join", output)["machine"]
-    if bool(fabric) == (boxes is not None):
-        raise Invalid("topology join: give either FABRIC, or --boxes N to join N boxes by their own network cards")
-    if boxes is not None:
+    if fabric.partition(":")[0] in ("switch", "rails"):
         if only:
-            raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
+            raise Invalid("--only: names hosts of a network; with switch or rails, boxes= is their number")
         with working("joining"):
-            probed = joining.join_by_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
+            probed = _join_by_own_cards(box, fabric, name)
         _report_machine(probed, out)
         return
-    if rail or nic:
-        raise Invalid(f"{'--rail' if rail else '--nic'}: is for --boxes; FABRIC has switches and speeds of its own")
     network = joining.read_machine(fabric)
     if only:
         network = network.only(_parse_members(network, only), f"only {only[:100]}")
@@ -214,6 +205,18 @@ def join_command(
     with working("joining"):
         probed = joining.join_box_and_fabric(joining.read_machine(box), network, name)
     _report_machine(probed, out)
+
+
+def _join_by_own_cards(box: str, fabric: str, name: str) -> Probed:
+    """Join boxes by switch:boxes=N,nic=SPEED or rails:boxes=N,nic=SPEED."""
+    kind, options = arg.split_options(fabric, "FABRIC")
+
+    def join(probed: Probed, *, boxes: int, nic: str | None = None) -> Probed:
+        speed = None if nic is None else str(nic)
+        return joining.join_by_own_cards(probed, boxes, rail=kind == "rails", nic=speed, name=name)
+
+    joined: Probed = call("fabric", kind, join, options, joining.read_machine(box))
+    return joined
 
 
 def export_machine_command(
@@ -239,33 +242,20 @@ def export_machine_command(
 
 def degrade_command(
     topo: arg.Topo,
-    drop_links: Annotated[
-        str,
+    drop: Annotated[
+        list[str] | None,
         typer.Option(
-            "--drop-links", metavar="LINKS",
-            help="links to remove, by nodes as `show` prints them: 0-1,3-nvswitch; 0-1:2 for two of its wires",
+            "--drop", metavar="[KIND=]ITEMS",
+            help="links by nodes: 0-1,3-nvswitch (0-1:2: two of its wires); ranks=0,4-5; nics=host0/nic1; links=2%: a "
+            "random share; repeatable",
         ),
-    ] = "",
+    ] = None,
     slow: Annotated[
         str,
         typer.Option(
-            "--slow", metavar="ITEM=LEFT", help="remaining bandwidth of links, NICs or ranks: 0-1=0.5,2-3=10GB/s,7=0.5"
+            "--slow", metavar="ITEM=LEFT",
+            help="what is left of links, NICs or ranks: 0-1=0.5,2-3=10GB/s,7=0.5, or of a random share: links:2%=0.5",
         ),
-    ] = "",
-    drop_ranks: Annotated[
-        str,
-        typer.Option("--drop-ranks", metavar="RANKS", help="ranks to remove, as in 0,4-5; all keep their numbers"),
-    ] = "",
-    drop_nics: Annotated[
-        str,
-        typer.Option("--drop-nics", metavar="NICS", help="network cards to remove, such as host0/nic1, or a rank"),
-    ] = "",
-    fraction: Annotated[
-        float | None, typer.Option("--fraction", metavar="F", help="fraction of all links to remove: 0.02 for 2 %")
-    ] = None,
-    of: Annotated[str, typer.Option("--of", metavar="WHAT", help="fraction of links, nics or ranks")] = "links",
-    remaining: Annotated[
-        str, typer.Option("--left", metavar="LEFT", help="with --fraction: slow down to this instead: 0.5 or 10GB/s")
     ] = "",
     seed: arg.Seed = 0,
     output: Annotated[list[Path] | None, arg.output_option("topology degrade")] = None,
@@ -276,15 +266,35 @@ def degrade_command(
     that costs, `plan --repair OLD.json broken.json` repairs a plan.
     """
     out = sort_outputs("topology degrade", output)["machine"]
-    machine = degrade(
-        topo, drop_links=drop_links or None, slow=slow or None, fraction=fraction, seed=seed, of=of,
-        drop_ranks=parse_ranks(drop_ranks, "--drop-ranks") if drop_ranks else None, drop_nics=drop_nics or None,
-        remaining=remaining or None,
-    )  # fmt: skip
+    machine = degrade(topo, seed=seed, **_parse_failures(drop or (), slow))
     for path in out:
         save_topology(path, machine)
     text = [*_failure_lines(topology(topo), machine), topology_text(machine), *written_lines(*out)]
     emit(json.loads(dumps(machine)) if JsonOutput.requested else None, "\n".join(text))
+
+
+def _parse_failures(drop: Sequence[str], slow: str) -> dict[str, Any]:
+    """Return the arguments of `degrade` for the values of --drop and --slow."""
+    options: dict[str, Any] = {}
+    texts = [text if "=" in text else f"links={text}" for text in drop]
+    for kind, items in parse_options(texts, "--drop", "ranks=0,4-5").items():
+        if kind not in ITEMS:
+            raise unknown("kind of items to drop", kind, ITEMS)
+        if items.endswith("%"):
+            options |= _random_share(options, kind, items)
+        else:
+            options[f"drop_{kind}"] = parse_ranks(items, "--drop ranks") if kind == "ranks" else items
+    share = re.fullmatch(r"(?:(\w+):)?([^=:]+%)=(.+)", slow)
+    if share is None:
+        return options | ({"slow": slow} if slow else {})
+    return options | _random_share(options, share[1] or "links", share[2]) | {"remaining": share[3]}
+
+
+def _random_share(options: Mapping[str, Any], kind: str, percentage: str) -> dict[str, Any]:
+    """Return the arguments of `degrade` that choose this percentage of a kind of items."""
+    if "fraction" in options:
+        raise Invalid("--drop, --slow: one random share at a time; degrade the machine in two steps")
+    return {"fraction": float(exact(percentage[:-1], "random share") / 100), "of": kind}
 
 
 def _failure_lines(intact: Topology, machine: Topology) -> list[str]:

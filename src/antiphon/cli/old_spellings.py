@@ -38,6 +38,7 @@ OPTIONS = {
     ("replay", "--as"): "--library",
     ("plan", "--from"): "--tree-root",
     **{("topology", f"--{key}"): f"--option {key}" for key in ("radix", "sysfs")},
+    **{("topology", f"--drop-{key}"): f"--drop {key}" for key in ("links", "nics", "ranks")},
     **{("fit", f"--{key}"): f"--known {key}" for key in ("beta", "gamma", "delta", "bandwidth")},
     **{(name, form): "-o" for name in ("topology", "plan", "tune", "sweep", "fit") for form in PICTURE_OPTIONS},
     **{(name, "--csv"): "-o" for name in ("bench", "bench micro", "fit")},
@@ -85,6 +86,10 @@ def respell(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if name == "lab" and rest == ["down", "--all"]:
         warnings.append(_warning("lab down --all", "lab down all"))
         rest = ["down", "all"]
+    if [name, *rest[:1]] == ["topology", "join"]:
+        rest = _name_fabric(rest, warnings)
+    if [name, *rest[:1]] == ["topology", "degrade"]:
+        rest = _join_random_share(rest, warnings)
     for command, host, default, keys in MOVED:
         if command in (name, f"{name} {''.join(rest[:1])}"):
             rest = _move_options(command, rest, host, default, keys, warnings)
@@ -136,6 +141,31 @@ def _move_options(
         warnings.append(_warning(f"{command} {option}", f"{command} {host} {name}:{key}=VALUE"))
         text += f"{',' if ':' in text else ':'}{item}"
     return [*remaining, host, text]
+
+
+def _name_fabric(words: list[str], warnings: list[str]) -> list[str]:
+    """Rewrite `--boxes 2 --rail --nic SPEED` of `topology join` as `rails:boxes=2,nic=SPEED`."""
+    remaining, options = _extract_options(words, ("--boxes", "--nic"))
+    if not options:
+        return words
+    fabric = "rails" if "--rail" in remaining else "switch"
+    fabric += ":" + ",".join(f"{option[2:]}={value}" for option, value in options)
+    warnings.append(_warning(f"topology join {options[0][0]}", f"topology join BOX {fabric}"))
+    return [*(word for word in remaining if word != "--rail"), fabric]
+
+
+def _join_random_share(words: list[str], warnings: list[str]) -> list[str]:
+    """Rewrite `--fraction 0.02 --of nics` of `topology degrade` as `--drop nics=2%`, with `--left` as `--slow`."""
+    remaining, options = _extract_options(words, ("--fraction", "--of", "--left"))
+    values = dict(options)
+    try:
+        share = f"{float(values['--fraction']) * 100:.12g}%"
+    except (KeyError, ValueError):
+        return words
+    kind, bandwidth = values.get("--of", "links"), values.get("--left")
+    new = ["--drop", f"{kind}={share}"] if bandwidth is None else ["--slow", f"{kind}:{share}={bandwidth}"]
+    warnings.append(_warning("topology degrade --fraction", f"topology degrade {' '.join(new)}"))
+    return [*remaining, *new]
 
 
 def _join_sizes(name: str, words: list[str], warnings: list[str]) -> list[str]:

@@ -50,7 +50,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
             Command("export", "machine:export_machine_command", "Write a box as NCCL's topology file.",
                     "topology export hgx-h100 -o topo.xml"),
             Command("degrade", "machine:degrade_command", "Remove or slow down links, or remove ranks.",
-                    "topology degrade dgx1v --drop-links 0-3 -o broken.json"),
+                    "topology degrade dgx1v --drop 0-3 -o broken.json"),
         )),
         Command("doctor", "doctor:doctor_command", "Find what is here, and what to try first.", "doctor"),
     ),

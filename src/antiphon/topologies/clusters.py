@@ -152,7 +152,7 @@ def _cards_in_file(box: Topology, nic: Bandwidth | None) -> Cards:
     if sorted(card.nodes for card in box.cards) != sorted(cards.served()):
         raise Unsupported(
             f"{box.name}: its {len(box.cards)} network cards do not serve equal groups of GPUs; join the boxes by "
-            "antiphon topology join FILE --boxes N, or give nics="
+            "antiphon topology join FILE switch:boxes=N, or give nics="
         )
     return cards
 

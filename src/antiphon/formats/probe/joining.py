@@ -146,7 +146,7 @@ def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Network
         explicit_bandwidth = card_defaults.bandwidth if nic is not None else None
         if explicit_bandwidth is None and any(card.bandwidth is None for card in machine.cards):
             notes.append(
-                f"network cards carry {card_bandwidth} (assumed: the file does not say; set it by --nic 400Gbit/s)"
+                f"network cards carry {card_bandwidth} (assumed: the file does not say; set it by nic=400Gbit/s)"
             )
         speeds = [explicit_bandwidth or card.bandwidth or card_defaults.bandwidth for card in machine.cards]
         return tuple(replace(c, bandwidth=speed) for c, speed in zip(machine.cards, speeds, strict=True)), notes
@@ -154,7 +154,7 @@ def cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Network
     count, ports = card_defaults.count, card_defaults.ports
     if sold_as != machine.name:
         notes.append(
-            f"{count} network cards of {card_bandwidth} are assumed: the file lists none (set their speed by --nic)"
+            f"{count} network cards of {card_bandwidth} are assumed: the file lists none (set their speed by nic=)"
         )
     groups = [ports_of_card(ports, card, count) for card in range(count)]
     return tuple(NetworkCard(f"nic{card}", card_defaults.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
@@ -184,7 +184,7 @@ def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> Non
         warn_unlikely(
             f"{fabric.machine.name}: its cables carry {format_bandwidth(cables)} per host, but the {len(cards)} "
             f"network cards of {box.machine.name} carry {format_bandwidth(speed)}; give a fabric with their speed, or "
-            f"leave it out and pass --boxes {fabric.machine.ranks}"
+            f"pass switch:boxes={fabric.machine.ranks} instead"
         )
 
 

@@ -67,7 +67,10 @@ def nccl_xml(
     direct = int(parse_yes(gdr, "gdr"))
     cards, card_notes = cards_with_speeds(box, nic)
     if card_notes and not machine.cards and nic is None:
-        cards, card_notes = (), [f"no network cards are written, because {machine.name} lists none (--nic 400Gbit/s)"]
+        cards, card_notes = (
+            (),
+            [f"no network cards are written, because {machine.name} lists none (nic=400Gbit/s)"],
+        )
     # invented addresses, in a PCIe domain that no device has
     spare_addresses = (f"ffff:{0xFF - number // 32:02x}:{number % 32:02x}.0" for number in range(1, 2**13))
     gpu_addresses = _parse_addresses(gpus, machine.ranks, "gpus", spare_addresses)
@@ -91,7 +94,7 @@ def nccl_xml(
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"
     # notes on cards name the option of `probe`, which is an option of this format here
-    return Files({"topo.xml": text}, [*(re.sub("--nic ?", "option nic=", note) for note in card_notes), *notes])
+    return Files({"topo.xml": text}, [*card_notes, *notes])
 
 
 def _parse_addresses(text: str, count: int, option: str, spare_addresses: Iterator[str]) -> list[str]:
