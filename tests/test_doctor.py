@@ -106,10 +106,10 @@ def test_a_lab_runs_mpiexec_of_mpich_only(printed: str, runs_mpiexec: bool, tmp_
 def test_programs_that_hang_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "TIMEOUT", 0.3)
     programs = dict.fromkeys(("nvidia-smi", "mpiexec", "gcc", "nvcc", "srun"), "exec /bin/sleep 60")
-    programs |= {"cc": "kill -SEGV $$", "clang": "printf '\\377\\376 1.2.3'", "torchrun": "exit 0", "mpicc": "\0"}
+    programs |= {"cc": "kill -SEGV $$", "clang": "printf '\\377clang \\376 1.2.3'", "torchrun": "exit 0", "mpicc": "\0"}
     found = look_here(str(tmp_path), machine(tmp_path, [NVIDIA], programs))
     assert {row["name"]: row["version"] for row in found["compilers"]} == {
-        "cc": "", "gcc": "", "clang": "1.2.3", "nvcc": "",
+        "cc": "", "gcc": "", "clang": "", "nvcc": "",
     }  # fmt: skip
     assert [row["name"] for row in found["mpi"]] == ["mpiexec", "mpicc"]
     assert {row["name"]: row["fault"] for row in found["mpi"]}["mpiexec"] == ""  # it hangs: no version, but there
@@ -132,6 +132,29 @@ def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     }  # fmt: skip
     missing = {row["route"]: row["missing"] for row in list_routes(found)}
     assert missing["plans under an unchanged MPI program"] == "mpiexec"
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "version"),
+    [
+        ("mpirun", "mpirun (Open MPI) 5.0.11", "5.0.11"),
+        ("mpiexec", "HYDRA build details:\n    Version:                  5.0.2\n    Release Date: 2026", "5.0.2"),
+        ("mpiexec", "Intel(R) MPI Library for Linux* OS, Version 2021.8 Build 20221129", "2021.8"),
+        ("gcc", "gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "12.2.0"),
+        ("clang", "Debian clang version 14.0.6", "14.0.6"),
+        ("nvcc", "Cuda compilation tools, release 12.4, V12.4.131", "12.4"),
+        ("srun", "slurm-wlm 22.05.8", "22.05.8"),
+        ("mpirun", "ssh: connect to host 10.0.0.1 port 22: refused 1.5", ""),
+        ("mpirun", "\a 99.99 MPICH \t7.7.7.7.7.7", ""),
+    ],
+)
+def test_versions(name: str, printed: str, version: str, tmp_path: Path) -> None:
+    found = look_here(str(tmp_path), machine(tmp_path, [], {name: f"/bin/cat <<'EOF'\n{printed}\nEOF"}))
+    rows = [row for kind in ("mpi", "launchers", "compilers") for row in found[kind]]
+    assert [row["version"] for row in rows] == [version]
+    if name in ("mpirun", "mpiexec"):
+        route = next(r for r in list_routes(found) if r["route"] == "plans under an unchanged MPI program")
+        assert (route["missing"] == "mpiexec") == (not version)
 
 
 def test_names_and_drivers_are_those_of_nvidia_smi(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_where_a_launchers_program_begins() -> None:
 def test_open_mpi_takes_the_ranks_for_hosts() -> None:
     words = on_hosts(["env", "A=1", "mpirun", "-n", "2", "./a.out 'b c'"], [1, 4])
     assert words[: len(SCRIPT) + 2] == [*SCRIPT, "host", "r1"]
-    assert words[-1].partition("; ")[2] == "exec env A=1 mpirun --host r1:1,r4:1 -n 2 " + shlex.quote("./a.out 'b c'")
+    assert words[-1] == "exec env A=1 mpirun --host r1:1,r4:1 -n 2 " + shlex.quote("./a.out 'b c'")
 
 
 def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,6 +329,22 @@ def test_mpi_between_namespaces(name: str, mpi: mpi_env.Mpi, tmp_path: Path) -> 
     machine = antiphon.topology("ring:ranks=4")
     command = [*mpi.mpiexec(4), mpi.python, str(program)]
     assert lab.lab_command(machine, command, name=name, timeout=60)["exit_code"] == 0
+
+
+@pytest.mark.slow
+def test_nothing_remains_of_a_launcher_that_is_killed(name: str, openmpi: mpi_env.Mpi) -> None:
+    antiphon.lab.up("line:ranks=2", name=name)
+    try:
+        keeper = find_lab(name).keeper  # type: ignore[union-attr]
+        before = sorted(os.listdir(f"/proc/{keeper}/root/dev/shm"))
+        command = [*openmpi.mpiexec(2), "sh", "-c", "ls /dev/shm/sessions | grep -q . && exec sleep 60"]
+        with pytest.raises(AntiphonError, match="not done within"):
+            lab.lab_command(name, command, timeout=6)  # the launcher, its daemons and programs are killed
+        after = set(os.listdir(f"/proc/{keeper}/root/dev/shm")) - {*before}
+        assert not [file for file in after if file not in ("mca", "mca.r0", "mca.r1", "sessions")]
+        assert os.listdir(f"/proc/{keeper}/root/dev/shm/sessions") == []
+    finally:
+        antiphon.lab.down(name)
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ from antiphon.core.reshape import reverse
 from antiphon.core.symmetry import link_map
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid
-from antiphon.planners.shared.orbits import find_rotations
+from antiphon.planners.shared import orbits
+from antiphon.planners.shared.orbits import find_rotations, free_group
 from antiphon.planners.trees.columns import InAndOut, TreePacking, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.pricing import cheapest_tree
 
@@ -286,3 +287,22 @@ def test_rounding_is_feasible_where_no_exact_basis_is_found(monkeypatch: pytest.
     packing = pack_lp(topology, demand, range(8))
     check(topology, packing, demand, range(8))
     assert packing.rate <= packing.bound <= packing.rate * Fraction(1001, 1000)
+
+
+def test_symmetries_that_commute_on_the_roots_only_make_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotations along two axes of the ranks, which exchange switches 0 and 1, and 1 and 2."""
+    ranks, switches = 264, 3
+    pairs = [(rank, ranks + switch) for rank in range(ranks) for switch in range(switches)]
+    machine = build("star", ranks, both_ways(pairs, kind(1)), switches=switches)
+    grid = np.arange(ranks).reshape(6, 44)
+    rotations = []
+    for axis, images in enumerate(([1, 0, 2], [0, 2, 1])):
+        rotation = np.arange(ranks + switches)
+        rotation[grid.ravel()] = np.roll(grid, -1, axis).ravel()
+        rotation[ranks:] = ranks + np.array(images)
+        rotations.append(rotation)
+    monkeypatch.setattr(orbits, "find_rotations", lambda *_: iter(rotations))
+    group = free_group(machine, dict.fromkeys(range(ranks), 1), range(ranks))
+    members = {row.tobytes() for row in group}
+    assert len(group) > 1
+    assert all(a[b].tobytes() in members for a in group for b in group[:20])

@@ -56,5 +56,5 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
 
 
 def _program(row: Mapping[str, str]) -> str:
-    fault = f"(does not run: {row['fault']})" if row["fault"] else ""
+    fault = f"({row['fault']})" if row["fault"] else ""
     return " ".join(filter(None, (row["name"], row["by"], row["version"], fault)))

@@ -40,6 +40,11 @@ PROGRAMS = {
 }
 # A line of nvidia-smi: name and version of the driver
 _GPU_LINE = re.compile(r"(?m)^([A-Za-z][\w ()/.+-]{0,80}), *([0-9]+(?:\.[0-9]+)+)[ \r]*$", re.ASCII)
+# A version follows the name of a program or maker, a closing bracket, or a word for it: "cc 12.1", "mpirun (Open MPI)
+# 5.0.3", "slurm-wlm 22.05.8", "release 12.4". Numbers elsewhere, such as addresses in an error, are no version.
+VERSION = re.compile(
+    r"(?i)(?:\b(?:version|release|g?cc|clang|slurm(?:-wlm)?|MPI)|\))[ :v]*([0-9]{1,4}(?:\.[0-9]{1,6}){1,3})(?![\w.])"
+)
 MPIS = {"Open MPI": "Open MPI|open-mpi|OpenRTE", "MPICH": "MPICH|HYDRA", "Intel MPI": r"Intel\(R\) MPI"}
 PACKAGES = (
     "numpy", "mpi4py", "torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "mscclpp", "cupy-cuda12x", "cupy-cuda13x",
@@ -136,7 +141,9 @@ def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
     place = shutil.which(name, path=path) or name
     output, why = (b"", "") if name == "torchrun" else run_program((place, "--version"), TIMEOUT)
     printed, fault = output.decode("utf-8", "replace"), "" if output or why == TOO_LONG else why
-    version = re.search(r"\b([0-9]+\.[0-9]+[0-9.]*)", printed)
+    version = VERSION.search(printed)
+    if kind == "mpi" and output and version is None:
+        fault = "unknown version"  # it may be anything
     makers = [maker for maker, pattern in MPIS.items() if re.search(pattern, printed)] if kind == "mpi" else []
     return {
         "name": name, "by": makers[0] if makers else "", "version": version[1] if version else "", "path": place,

@@ -63,7 +63,7 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     color += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
     # many roots: first try rotations that the places suggest, which only cost a few canonical labellings. They
-    # rotate the roots along the axes of one grid, so they commute there (on other nodes: but for what keeps all roots)
+    # rotate the roots along the axes of one grid, so there they commute; elsewhere `_extend_group` checks it
     if len(roots) > _MANY_ROOTS:
         for element in _with_links(machine, find_rotations(machine, color, roots.tolist())):
             larger = _extend_group(best, element, roots, len(roots))
@@ -227,8 +227,11 @@ def permutation_power(element: Symmetry, times: int) -> Symmetry:
 def _extend_group(group: Symmetries, element: Symmetry, roots: Longs, max_order: int) -> Symmetries | None:
     """Return the group extended by a symmetry that commutes with it.
 
-    None if the symmetry is in the group, if some product keeps a root in place, or if there are more than `max_order`.
+    None if it does not commute, if it is in the group, if some product keeps a root in place, or if there are more
+    than `max_order`.
     """
+    if not np.array_equal(group[:, element], element[group]):  # then the cosets together might be no group
+        return None
     # append the cosets of element, element^2, ... until a power lies in the group
     members = {row.tobytes() for row in group}
     cosets, power = [group], element

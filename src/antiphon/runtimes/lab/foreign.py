@@ -22,7 +22,7 @@ from pathlib import Path
 from antiphon.errors import Invalid, Missing, TimedOut
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab
-from antiphon.runtimes.lab.kernel import DEAD, HOST, MACHINE, wait_for_end
+from antiphon.runtimes.lab.kernel import DEAD, HOST, MACHINE, SESSIONS, wait_for_end
 from antiphon.runtimes.lab.kernel import SETTINGS as OPEN_MPI_SETTINGS
 from antiphon.runtimes.serve.auto_question import MACHINE as MACHINE_NAME
 from antiphon.runtimes.serve.auto_question import RANKS as RANKS_NAME
@@ -34,6 +34,7 @@ LAUNCHERS = ("mpiexec", "mpirun", "mpiexec.hydra")
 SETTINGS = {
     "MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "all", "FI_PROVIDER": "tcp",
     "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "PRTE_MCA_plm_ssh_agent": " ".join([*SCRIPT, "host"]),
+    "PRTE_MCA_prte_tmpdir_base": SESSIONS,
     "PRTE_MCA_rmaps_default_mapping_policy": "node",  # one process per rank, also with --oversubscribe
     "OMPI_MCA_mca_base_param_files": OPEN_MPI_SETTINGS,
     "OMPI_MCA_mpi_yield_when_idle": "1",  # the ranks share this computer's cores
@@ -81,19 +82,11 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
 
 
 def on_hosts(command: Sequence[str], ranks: Sequence[int]) -> list[str]:
-    """Return the command that starts Open MPI's launcher on the first rank's host, with the ranks as its hosts.
-
-    Its temporary folder is a new one: by default it is named by host and process, which are the same in the next run.
-    """
+    """Return the command that starts Open MPI's launcher on the first rank's host, with the ranks as its hosts."""
     at = _find_launcher(command) + 1
     hosts = ",".join(f"r{rank}:1" for rank in ranks)
     start = shlex.join(["exec", *command[:at], "--host", hosts, *command[at:]])
-    return [
-        *SCRIPT,
-        "host",
-        f"r{ranks[0]}",
-        f'export PRTE_MCA_prte_tmpdir_base="$(mktemp -d /dev/shm/mpi.XXXX)"; {start}',
-    ]
+    return [*SCRIPT, "host", f"r{ranks[0]}", start]
 
 
 def _find_launcher(command: Sequence[str]) -> int:

@@ -44,6 +44,7 @@ HOST = "host"  # the network namespace of launchers: only the loopback
 ABOUT = "/dev/shm/lab.json"  # in the lab: facts for its processes
 MACHINE = "/dev/shm/topology.json"  # in the lab: its machine
 SETTINGS = "/dev/shm/mca"  # in the namespace of a host: parameters of Open MPI
+SESSIONS = "/dev/shm/sessions"  # in the lab: temporary files of Open MPI's launcher, a file system for each command
 DEAD = "/dev/shm/dead"  # in the lab: the names of links that were cut
 # variables in which launchers pass a process its number
 RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
@@ -244,6 +245,10 @@ def _in_own_process_namespace(each: bool, command: Sequence[str]) -> int:
 def _run_once(command: Sequence[str]) -> int:
     """Run a command as a child; return its exit code."""
     _mount_filesystem("proc", "/proc", "proc")
+    # Folders of Open MPI's launcher are named by host and process, which are the same in the next run. The kernel frees
+    # this file system with the mounts of this process, however it ends.
+    os.makedirs(SESSIONS, exist_ok=True)
+    _mount_filesystem("tmpfs", SESSIONS, "tmpfs")
     _see_network()
     main = _fork_into(_exec_command, command)
     while True:

@@ -147,14 +147,7 @@ static void free_messages(message *queue) {
     }
 }
 
-static void close_wire(ap_wire *self) {
-    thread_wire *w = (thread_wire *)self;
-    mailboxes *all = w->all;
-    pthread_mutex_lock(&all->lock);
-    int last = --all->open == 0;
-    pthread_mutex_unlock(&all->lock);
-    free(w);
-    if (!last) return;
+static void free_mailboxes(mailboxes *all) {
     for (uint32_t i = 0; i < all->ranks; i++) {
         free_messages(all->of_rank[i].sends), free_messages(all->of_rank[i].receives);
         free(all->of_rank[i].done);
@@ -162,6 +155,16 @@ static void close_wire(ap_wire *self) {
     }
     pthread_mutex_destroy(&all->lock);
     free(all);
+}
+
+static void close_wire(ap_wire *self) {
+    thread_wire *w = (thread_wire *)self;
+    mailboxes *all = w->all;
+    pthread_mutex_lock(&all->lock);
+    int last = --all->open == 0;
+    pthread_mutex_unlock(&all->lock);
+    free(w);
+    if (last) free_mailboxes(all);
 }
 
 /* Opens the wires of all ranks; returns 0 if memory runs out. */
@@ -173,7 +176,11 @@ int ap_threads_open(uint32_t ranks, ap_wire **wires) {
     for (uint32_t i = 0; i < ranks; i++) pthread_cond_init(&all->of_rank[i].news, NULL);
     for (uint32_t i = 0; i < ranks; i++) {
         thread_wire *w = calloc(1, sizeof *w);
-        if (!w) return 0;
+        if (!w) {
+            while (i) free(wires[--i]); /* base is a wire's first member */
+            free_mailboxes(all);
+            return 0;
+        }
         w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages,
                             .close = close_wire, .ranks = ranks};
         w->all = all, w->rank = i;
