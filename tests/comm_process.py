@@ -99,6 +99,21 @@ def check_moving(c: Any, rows: list[Array]) -> None:
     same(given, want)
 
 
+def check_counts(c: Any) -> None:
+    """Random counts, zeros, one receiver of nearly all, equal ones; rows of several shapes."""
+    for call in range(15):
+        draw = np.random.default_rng(call)
+        counts = draw.integers(0, (1, 5, 400)[call % 3], (c.ranks, c.ranks)) + (call % 5 == 4)
+        counts[:, -1] *= 1 + 50 * (call % 2)
+        shape, dtype = ((), (3,), (2, 0))[(call + call // 3) % 3], (np.float32, np.int8, ml_dtypes.bfloat16)[call // 5]
+        rows = [[np.full((n, *shape), 10 * i + j, dtype) for j, n in enumerate(line)] for i, line in enumerate(counts)]
+        got = c.alltoallv(np.concatenate(rows[c.rank]), counts[c.rank].tolist())
+        same(got, np.concatenate([row[c.rank] for row in rows]))
+    for counts in ([1] * c.ranks, [2 * c.ranks], [-1, 2 * c.ranks + 1, *[0] * (c.ranks - 2)], [0.5] * c.ranks):
+        refused("the rows for each of", lambda counts=counts: c.alltoallv(np.zeros(2 * c.ranks), counts))
+    refused("its rows have", lambda: c.alltoallv(np.zeros((c.ranks, 2 if c.rank else 3)), [1] * c.ranks))
+
+
 def check_all(c: Any, types: tuple[Any, ...] = TYPES) -> None:
     """All types, operators, sizes, in place and not."""
     for dtype in types:
@@ -177,6 +192,8 @@ def run_mpi(table: str) -> None:
     with antiphon.comm.connect(None) as c:
         check_all(c, ("int8", "uint16", "float16", "float64", ml_dtypes.bfloat16))
         told["none"] = c.report()
+        check_counts(c)
+        told["counts"] = c.report()
     some = world.Split(int(world.rank == 1), world.rank)
     with antiphon.comm.connect(some, table if world.rank != 1 else None) as c:
         rows = [np.full(9, float(r)) for r in range(c.ranks)]
@@ -207,6 +224,8 @@ def run_one(rank: int, ranks: int, address: str, table: str, checks: list[str]) 
             check_all(c)
             check_shapes(c)
             check_wrong_calls(c)
+        if "counts" in checks:
+            check_counts(c)
         if "learns" in checks:
             check_learning(c)
         if "watched" in checks:

@@ -9,6 +9,7 @@ import numpy as np
 
 import antiphon
 from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Ability, LinkType, Topology, both_ways, build
@@ -16,6 +17,7 @@ from antiphon.core.verify import verify
 from antiphon.registry import call, find
 from antiphon.runtimes.measure.case import Row, Runnable
 from antiphon.runtimes.measure.rows import run_schedule
+from antiphon.select.counts import Counts
 
 PORT = LinkType("port", Fraction(10**9), 1e-6)
 
@@ -87,3 +89,12 @@ def direct(kind: str, ranks: int, parts: int = 1, **options: Any) -> Schedule:
         if block == b == c and src != dst
     ]
     return of_rows(collective, rows, chunks)
+
+
+def plan_of_counts(machine: Topology) -> Plan:
+    """A plan of an alltoall for the average of some counts; below 1 KB the library is faster."""
+    average = Counts.of(np.arange(machine.ranks**2).reshape(machine.ranks, -1), machine.ranks)
+    plan = antiphon.plan(average.average(machine.ranks, range(machine.ranks)), machine, planner="relay")
+    (entry,) = plan.entries
+    left = Entry(0, 1000, entry.schedule, {**entry.claims, "served_by": LIBRARY})
+    return Plan(machine, plan.collective, (left, Entry(1000, None, entry.schedule, entry.claims)))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from program_run import run_program
 from quick import in_turn
+from small_plans import plan_of_counts
 
 import antiphon
 from antiphon.core.choose import Call
@@ -24,7 +25,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Invalid
-from antiphon.runtimes.serve.book import Book, decode_book, encode_book, make_book, read_table
+from antiphon.runtimes.serve.book import Book, decode_book, encode_book, make_book, proven_book, read_table
 from antiphon.select import save_plans
 
 FULL = antiphon.topology("full:ranks=4")
@@ -116,6 +117,10 @@ def test_what_no_call_means_is_left_with_the_reason() -> None:
     assert make_book([uneven]).pages == ()
     with pytest.raises(Invalid, match="no plans"):
         make_book([])
+    routeless = antiphon.plan(Collective("alltoall", 4, weights=[1, 2, 1, 0] * 4), FULL, planner="flows")
+    assert make_book([routeless]).omissions == (
+        "alltoall: its counts are zero between two ranks, which then have no route; antiphon tune --counts makes one",
+    )
     with pytest.raises(Invalid, match="different machines"):
         make_book([uneven, helped])
 
@@ -209,3 +214,20 @@ def test_a_small_file_with_many_switches_asks_for_little(tmp_path: Path) -> None
     finally:
         tracemalloc.stop()
     assert len(read_table(path).pages) == 3
+
+
+def test_a_plan_for_counts_serves_uneven_alltoalls_only() -> None:
+    book = make_book([plan_of_counts(FULL)])
+    assert [(page.kind, page.start, page.program) for page in book.pages] == [
+        ("alltoallv", 0, -1),
+        ("alltoallv", 1000, 0),
+    ]
+    assert decode_book(encode_book(book)) == book
+    (program, *_) = decode(book.programs[0])
+    assert program.collective == Collective("alltoall", 4)
+    assert book.chooser.page(Call("alltoall", 4000, members=(0, 1, 2, 3))) is None
+    other = replace(book, pages=tuple(replace(page, kind="alltoall") for page in book.pages))
+    assert proven_book(encode_book(other)).pages == other.pages
+    ring = make_book([plan("allreduce", "ring")])
+    with pytest.raises(Invalid, match="it is allreduce"):
+        proven_book(encode_book(replace(ring, pages=(replace(ring.pages[0], kind="alltoallv"),))))

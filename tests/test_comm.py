@@ -20,6 +20,7 @@ from mpi_env import Mpi
 from program_cases import idle_book
 from program_run import run_program
 from quick import in_turn
+from small_plans import plan_of_counts
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -88,6 +89,7 @@ def test_under_mpi(mpi: Mpi, tmp_path: Path) -> None:
     assert by_table["allgather", "the library", "no schedule for it in the table"] == 98  # there is one for some only
     assert len(by_none) == 8
     assert {why for _, _, why in by_none} == {"no schedule for it in the table"}
+    assert calls(found[0]["counts"])["alltoall", "point to point", ""] == 7
     assert calls(found[0]["some"]) == {("allgather", "bruck", ""): 1}
 
 
@@ -108,6 +110,19 @@ def test_over_sockets_and_through_shared_memory(tmp_path: Path, monkeypatch: pyt
     default = {name.partition(" ")[0] for _, name, _ in found if "(default)" in name}
     others = set() if near else {"bruck", "recursive-doubling"}
     assert default >= {"direct", "binomial-tree", *others}  # what the table has nothing for
+
+
+@needs_cc
+@pytest.mark.parametrize("near", [True, False])
+def test_an_alltoall_of_uneven_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: bool) -> None:
+    """By a plan for an average of counts, from 1 KB on, whatever the counts of a call are."""
+    monkeypatch.setenv("ANTIPHON_SHARED", str(int(near)))
+    plan = plan_of_counts(antiphon.topology("line:ranks=3"))
+    save_plans(tmp_path / "plan.json", {"alltoall": plan}, table=False)
+    (told, *_, ended), said = over_sockets(3, str(tmp_path / "plan.json"), "counts")
+    assert ended == {"codes": [0, 0, 0]}, said
+    found = calls(told["report"])
+    assert (found["alltoall", "relay", ""], found["alltoall", "point to point", ""]) == (4, 3)
 
 
 def learned(report: list[dict[str, Any]]) -> set[str]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from quick import in_turn
 from small_plans import planned
 from tables import listed
 
+import antiphon
 from antiphon.core.datatypes import accumulator, average, combine_of, data_type
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
@@ -53,10 +54,14 @@ def inputs_of(schedule: Schedule, unit: int, dtype: str, in_place: bool, seed: i
 def run_threads(
     engine: Engine, data: bytes, given: list[Array], unit: int, op: str, places: list[bool], split: int | None = None,
     runs: int = 1, timeout: float = 20.0, wires: list[Wire] | None = None, slices: int = PLANNED_SLICES,
+    counts: Array | None = None,
 ) -> list[Array]:  # fmt: skip
-    """What every rank ends with; `places`: per rank, whether it runs in place."""
+    """What every rank ends with; `places`: per rank, whether it runs in place; `counts`: of an alltoall."""
     program, ranks = engine.program(data), len(given)
-    plans = [program.plan(r, unit, places[r], split, slices) for r in range(ranks)]
+    plans = [
+        program.plan(r, unit, places[r], split, slices) if counts is None else program.plan_counts(r, counts)
+        for r in range(ranks)
+    ]
     wires = engine.threads(ranks) if wires is None else wires
     outputs = [np.empty(0)] * ranks
     errors: list[AntiphonError] = []
@@ -114,6 +119,52 @@ def test_every_rank_ends_with_what_the_interpreter_says(engine: Engine, kind: st
             found = run_threads(engine, data, given, unit, op, [in_place] * ranks, split, runs=2, slices=slices)
             for rank in range(ranks):
                 assert same(found[rank], want[rank]), (unit, dtype, op, in_place, split, slices, rank)
+
+
+def drawn_counts(make: np.random.Generator, ranks: int) -> Iterator[Array]:
+    """Elements per receiver (row) and sender (column): none, few, many, one receiver of nearly all, few blocks."""
+    for greatest in (1, 4, 3000):
+        yield make.integers(0, greatest, (ranks, ranks))
+    yield np.where(np.arange(ranks)[:, None] == 2, make.integers(0, 20_000, (ranks, ranks)), 1)
+    yield np.where(make.random((ranks, ranks)) < 0.1, 7777, 0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "planner", "nbytes"),
+    in_turn(
+        [
+            ("full:ranks=4", "pairwise", "1MB"), ("full:ranks=5", "bruck", "1MB"), ("ring:ranks=5", "relay", "1MB"),
+            ("torus:dims=3x3", "flows", "64MB"), ("mesh:dims=2x3", "compose", "1MB"),
+            ("hypercube:dims=3", "dispatch", "64MB"),
+            ("cluster:box=full:ranks=4+bandwidth=50GB/s,boxes=2", "compose", "1GB"),  # in 1024 pieces
+        ], 3
+    ),
+)  # fmt: skip
+def test_an_alltoall_moves_any_counts(engine: Engine, machine: str, planner: str, nbytes: str) -> None:
+    schedule = antiphon.plan("alltoall", machine, planner=planner, nbytes=nbytes).entries[0].schedule
+    data, make = encode(both(schedule)), np.random.default_rng(0)
+    for counts in drawn_counts(make, ranks := schedule.collective.ranks):
+        block = [[make.integers(0, 256, n, np.uint8) for n in row] for row in counts.tolist()]
+        given = [np.concatenate([block[to][rank] for to in range(ranks)]) for rank in range(ranks)]
+        found = run_threads(engine, data, given, 0, "sum", [False] * ranks, runs=2, counts=counts)
+        for rank in range(ranks):
+            assert np.array_equal(found[rank], np.concatenate(block[rank])), counts
+
+
+def test_counts_that_are_refused(engine: Engine) -> None:
+    program = engine.program(encode(both(planned("alltoall", "full:ranks=4", "pairwise"))))
+    with pytest.raises(Invalid, match="4 members exchange 16 blocks"):
+        program.plan_counts(0, np.ones((3, 3)))
+    for greatest in (2**57, 2**63):
+        with pytest.raises(Invalid, match="more elements than there can be"):
+            program.plan_counts(0, np.full((4, 4), greatest, np.uint64))
+    plan, (wire, *others) = program.plan_counts(0, np.full((4, 4), 3)), engine.threads(4)
+    with pytest.raises(Invalid, match="its output has 11 bytes, 12 are needed"):
+        plan.run(np.zeros(12, np.uint8), np.zeros(11, np.uint8), wire)
+    for one in (wire, *others):
+        one.close()
+    with pytest.raises(Invalid, match="only a program for an alltoall of even blocks"):
+        engine.program(encode(both(planned("allreduce", "full:ranks=4", "ring")))).plan_counts(0, np.ones((4, 4)))
 
 
 @pytest.mark.parametrize("pieces", [2, 5])

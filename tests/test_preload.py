@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from mpi_env import Mpi
 from program_cases import idle_book
+from small_plans import plan_of_counts
 
 import antiphon
 from antiphon.core.plan import Entry, Plan
@@ -194,9 +195,55 @@ def test_calls_that_no_plan_is_for_are_not_interposed(openmpi: Mpi) -> None:
     symbols = subprocess.run(command, capture_output=True, text=True, check=True)
     names = {line.split()[-1].lower() for line in symbols.stdout.splitlines()}
     assert {"mpi_allreduce", "mpi_allgatherv", "mpi_iallreduce"} <= names
-    removed = ("scan", "exscan", "gatherv", "scatterv", "alltoallv", "alltoallw")
+    removed = ("scan", "exscan", "gatherv", "scatterv", "alltoallw")
     forms = ("mpi_{}", "mpi_{}_c", "mpi_i{}", "mpi_{}_init", "mpi_{}_", "ompi_{}_f")
     assert not names & {form.format(name) for name in removed for form in forms}
+    assert not names & {"mpi_ialltoallv", "mpi_alltoallv_init"}
+
+
+UNEVEN = """
+import numpy as np
+from mpi4py import MPI
+me, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+for comm in (MPI.COMM_WORLD, MPI.COMM_WORLD.Dup()):
+    for call in range(20):
+        draw = np.random.default_rng(call)
+        counts = draw.integers(0, (1, 5, 4000)[call % 3], (size, size)) + (call % 5 == 4)
+        counts[:, -1] *= 1 + 50 * (call % 2)
+        for gap in (0, 1) if call == 11 else (0,):
+            to, of = counts[me].tolist(), counts[:, me].tolist()
+            at = [sum(of[:i]) + gap * i for i in range(size)]
+            out = np.full(sum(of) + size, -1.0)
+            wanted = out.copy()
+            for i in range(size):
+                wanted[at[i] : at[i] + of[i]] = 10 * i + me
+            sent = np.concatenate([np.full(to[i], 10.0 * me + i) for i in range(size)])
+            comm.Alltoallv([sent, to, None, MPI.DOUBLE], [out, of, at, MPI.DOUBLE])
+            assert (out == wanted).all(), (me, call, gap)
+    line = np.arange(2 * size) + 100 * me
+    comm.Alltoallv(MPI.IN_PLACE, [line, [2] * size, [2 * i for i in range(size)], MPI.LONG])
+    assert (line.reshape(size, 2) == 2 * me + np.arange(2) + 100 * np.arange(size)[:, None]).all()
+    comm.Disconnect() if comm != MPI.COMM_WORLD else None
+if me == 0:
+    print("right")
+"""
+
+
+def test_an_alltoallv_goes_by_a_plan_for_counts(mpi: Mpi, folder: Path) -> None:
+    """From 1 KB on; the others, and those whose data a plan cannot use as it lies, go to MPI at all processes."""
+    plan = plan_of_counts(antiphon.topology("line:ranks=3"))
+    save_plans(folder / "counts.json", {"alltoall": plan}, table=False)
+    command = [mpi.python, "-c", UNEVEN]
+    run = Run(mpi, folder, 3, command, [folder / "counts.json"], ANTIPHON_LEAST="0", ANTIPHON_AFTER="2").right()
+    assert run.warnings == []
+    assert run.served("alltoallv", 3) == 11 + 10  # on the second communicator the first two calls are for MPI
+    spread = "its blocks do not lie one after another, or types or counts differ between processes"
+    assert run.left[f"alltoallv: {spread}"] == 4
+    assert run.left["alltoallv: the communicator was new"] == 2
+    # a plan for even blocks serves no alltoallv: MPI gets it before the processes exchange anything
+    run = Run(mpi, folder, 3, command, [table(folder, 3)], ANTIPHON_LEAST="0").right()
+    assert run.served("alltoallv", 3) == 0
+    assert run.left == {"alltoallv: the table has no plan for it": 44}
 
 
 BLOCKS = """

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from once import once
+from small_plans import plan_of_counts
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -63,6 +64,7 @@ def tables(folder: Path) -> Path:
     # the dimensions of a mesh of 2 x 2, both at work
     mesh = antiphon.collective("reducescatter@row + allreduce@column", machine, mesh="row=2,column=2")
     plans = {"allreduce": ring, "allgather": some, "custom": antiphon.plan(mesh, machine, options={"links": "alone"})}
+    plans["alltoall"] = plan_of_counts(machine)
     save_plans(folder / "table.json", plans, table=True)
     save_plans(folder / "subgroups.json", {"custom": plans["custom"]}, table=False)  # and none for all processes
     other = antiphon.plan("allreduce", antiphon.topology("ring:ranks=8"), planner="ring")
@@ -97,7 +99,7 @@ def test_all_was_served_by_our_schedules(found: Found) -> None:
     assert served >= {
         ("allgather", "direct (default)"), ("reducescatter", "direct (default)"), ("reduce", "binomial-tree (default)"),
         ("broadcast", "direct (default)"), ("gather", "direct (default)"), ("scatter", "direct (default)"),
-        ("alltoall", "direct (default)"), ("alltoall", "point to point"),
+        ("alltoall", "direct (default)"), ("alltoall", "point to point"), ("alltoall", "relay"),
     }  # fmt: skip
     left = {(row["collective"], row["why"]): row["calls"] for row in rows if row["served_by"] == "library"}
     assert left == {("allreduce", "an operator or type that the engine has not"): 1}

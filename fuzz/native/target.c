@@ -127,6 +127,18 @@ static void run_plan(ap_plan *plan, uint32_t ranks, int in_place, int type) {
     free(wire.under_way), free(input), free(output);
 }
 
+/* The plan of a rank for uneven blocks of an alltoall; NULL: this program cannot have one, or not for these counts. Most are small, and
+ * some nothing. */
+static ap_plan *prepare_counts(const ap_program *program, const ap_facts *facts, uint32_t rank, ap_error *error) {
+    static const uint64_t greatest[] = {1, 9, 300, (uint64_t)1 << 33, UINT64_MAX};
+    const uint64_t most = greatest[draw_number(8) < 7 ? draw_number(3) : 3 + draw_number(2)];
+    uint64_t *counts = allocate_exactly(8 * (uint64_t)facts->blocks); /* the program reads that many */
+    for (uint32_t b = 0; b < facts->blocks; b++) counts[b] = draw_number(3) ? most - draw_number(2) : 0;
+    ap_plan *plan = ap_prepare_counts(program, rank, counts, error);
+    free(counts);
+    return plan;
+}
+
 /* A few of the ranks, sizes and places that there are, by chance: an input that is worth more comes again, changed a little,
  * and meets others. All of them each time would take ten times as long and reach nothing more. */
 static void try_program(const ap_program *program) {
@@ -140,7 +152,10 @@ static void try_program(const ap_program *program) {
         uint32_t rank = draw_number((facts.ranks < MOST_RANKS ? facts.ranks : MOST_RANKS - 1) + 1); /* one of them is none */
         int in_place = (int)draw_number(2);
         uint64_t unit = units[draw_number(sizeof units / sizeof *units)];
-        ap_plan *plan = ap_prepare(program, rank, in_place, unit, &error);
+        const int uneven = facts.blocks <= 1 << 12 && !draw_number(3);
+        if (uneven) in_place = 0;
+        ap_plan *plan = uneven ? prepare_counts(program, &facts, rank, &error)
+                               : ap_prepare(program, rank, in_place, unit, &error);
         if (!plan) continue;
         check_scratch(plan, program, in_place);
         uint64_t split = splits[draw_number(4)];

@@ -69,6 +69,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_close": (None, c_void_p),
     "ap_describe": (None, c_void_p, POINTER(Facts)),
     "ap_prepare_sliced": (c_void_p, c_void_p, c_uint32, c_int, c_uint64, c_uint32, _FAILURE),
+    "ap_prepare_counts": (c_void_p, c_void_p, c_uint32, c_void_p, _FAILURE),
     "ap_release": (None, c_void_p),
     "ap_get_needs": (None, c_void_p, POINTER(ProgramNeeds)),
     "ap_split": (c_int, c_void_p, c_uint64, _FAILURE),

@@ -64,7 +64,7 @@ _TYPE_NAMES = (
 )  # fmt: skip
 TYPES = {name: number for number, name in enumerate(_TYPE_NAMES)}  # as in the engine
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
-_ABI = 2  # version of the interface in native/api.h
+_ABI = 3  # version of the interface in native/api.h
 PLANNED_SLICES = 4  # quarters of the planned number of slices: as planned
 MOVED, EVEN, DISAGREED = range(3)  # outcomes of `Wire.uneven`
 _STOPPED = 8  # error code: a signal handler raised
@@ -267,6 +267,16 @@ class OpenProgram:
         if split is not None:
             library.check("ap_split", plan.handle, split)
         return plan
+
+    def plan_counts(self, rank: int, counts: Array) -> NativePlan:
+        """Return the operations of a rank of an alltoall, out of place, for blocks of uneven length.
+
+        `counts[r, s]`: elements from member s to member r, the same at all ranks."""
+        numbers = np.ascontiguousarray(counts, np.uint64)
+        if numbers.size != self.facts.members**2:
+            raise Invalid(f"counts: {self.facts.members} members exchange {self.facts.members**2} blocks")
+        handle = self.engine.library.create("ap_prepare_counts", self.handle, rank, numbers.ctypes.data)
+        return NativePlan(self.engine, handle)
 
     def __del__(self) -> None:
         if self.handle:

@@ -338,10 +338,16 @@ class Calls:
         ):
             flat_input = flat_input.clone()
         self._begin_call("alltoall", input, counts=False)
+        if self.serving.plans_uneven:
+            if self._exchange_by_counts(flat_input, buffer, out_sizes, in_sizes, seconds):
+                put_back(buffer, output)
+                return
+            self._begin_call("alltoall", input, counts=False)
         lengths = np.array([in_sizes, out_sizes], np.uint64) * np.uint64(input.element_size())
         outcome = self.serving.uneven(flat_input.data_ptr(), buffer.data_ptr(), lengths, seconds)
         if outcome == DISAGREED:
-            self._raise_disagreement(input, in_sizes, out_sizes, seconds)
+            self._begin_call("alltoall", input, counts=False)
+            self._gather_sizes(out_sizes, in_sizes, seconds)
         if outcome == EVEN:
             self._exchange_evenly(input, bits_of(flat_input), bits_of(buffer), seconds)
         put_back(buffer, output)
@@ -361,18 +367,30 @@ class Calls:
         self.alltoall(flat, flatten_all(inputs), sizes[0], sizes[1], seconds)
         copy_from_flat(flat, outputs)
 
-    def _raise_disagreement(
-        self, input: Tensor, in_sizes: Sequence[int], out_sizes: Sequence[int], seconds: float
-    ) -> None:
-        """Raise an error that names two processes whose sizes do not agree."""
+    def _exchange_by_counts(
+        self, source: Tensor, target: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
+    ) -> bool:
+        """Exchange blocks by the table's plan for uneven ones; False: they are even, or it has none for this size."""
         assert self.serving is not None
-        self._begin_call("alltoall", input, counts=False)
-        all_sizes = _gather_uncounted(self.serving, np.array([*in_sizes, *out_sizes], np.int64), seconds)
+        sizes = self._gather_sizes(out_sizes, in_sizes, seconds)
+        if (sizes == sizes[0, 0]).all():
+            return False
+        source_bytes, target_bytes = (bits_of(tensor).view(np.uint8) for tensor in (source, target))
+        return self.serving.run_counts(sizes * source.element_size(), source_bytes, target_bytes, seconds)
+
+    def _gather_sizes(self, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float) -> NDArray[Any]:
+        """Return the elements that every process (row) expects from every other (column).
+
+        Raises an error that names two processes whose sizes do not agree."""
+        assert self.serving is not None
+        all_sizes = self.serving.gather(np.array([*in_sizes, *out_sizes], np.int64), seconds)
+        assert all_sizes is not None
         sends, expects = all_sizes.reshape(self.ranks, 2, self.ranks).swapaxes(0, 1)
-        a, b = np.argwhere(sends != expects.T)[0]
-        raise WrongCall(
-            f"all_to_all: rank {a} sends {sends[a, b]} elements to rank {b}, which expects {expects[b, a]} from it"
-        )
+        for a, b in np.argwhere(sends != expects.T)[:1]:
+            raise WrongCall(
+                f"all_to_all: rank {a} sends {sends[a, b]} elements to rank {b}, which expects {expects[b, a]} from it"
+            )
+        return expects
 
 
 def _gloo_supports(op: Any, tensor: Tensor) -> bool:
@@ -385,16 +403,6 @@ def _why_gloo(reduction: Any) -> str:
 
 def _share_memory(a: Any, b: Any) -> bool:
     return bool(np.may_share_memory(a, b))
-
-
-def _gather_uncounted(serving: Serving, values: NDArray[Any], seconds: float) -> NDArray[Any]:
-    """Return the values of all processes, a row each, by an allgather that the report does not count."""
-    rows = np.empty((serving.ranks, len(values)), values.dtype)
-    nbytes = serving.nbytes("allgather", len(values), values.itemsize)
-    page = serving.find(Call("allgather", nbytes), seconds, library=False)
-    assert page is not None
-    serving.run(page, len(values), values, rows.reshape(-1), "sum", seconds, counted=False)
-    return rows
 
 
 # ---- TORCH_DISTRIBUTED_DEBUG=DETAIL: compare calls, with the shapes of their tensors, before they are made ----
@@ -420,7 +428,8 @@ def compare_calls(serving: Serving, text: str, seconds: float) -> None:
     if len(data) > _TEXT_BYTES:
         data = data[: _TEXT_BYTES - 3] + b"..."
     serving.begin("allgather", _TEXT_BYTES, type_code(torch.uint8))
-    rows = _gather_uncounted(serving, np.frombuffer(data.ljust(_TEXT_BYTES, b"\0"), np.uint8), seconds)
+    rows = serving.gather(np.frombuffer(data.ljust(_TEXT_BYTES, b"\0"), np.uint8), seconds)
+    assert rows is not None
     texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
     other = next((rank for rank, other_text in enumerate(texts) if other_text != texts[0]), 0)
     if other:

@@ -47,7 +47,7 @@ from antiphon.lower.lowering import both
 class Page:
     """The program for calls of this kind among these ranks with start <= nbytes < stop."""
 
-    kind: str  # "allreduce", ...
+    kind: str  # "allreduce", ..., or "alltoallv": calls of an alltoall with uneven blocks
     members: tuple[int, ...]  # in the order of the process group
     root: int  # a rank of the machine, -1 for none
     start: int  # bytes
@@ -89,8 +89,9 @@ __all__ = [
 MAGIC, VERSION = b"ANTIBOOK", 1
 MAX_ROOTED_RANKS = 32  # up to which a plan for one root is relabelled for all symmetric roots
 MAX_NODES = 8 * MAX_ROOTED_RANKS  # of a machine whose symmetries are computed: up to as many generators, each as long
-_ORDER = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
-assert sorted(_ORDER) == sorted(KINDS)
+UNEVEN = "alltoallv"  # the kind of pages whose programs serve uneven alltoalls
+_ORDER = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", UNEVEN)
+assert sorted(_ORDER) == sorted([*KINDS, UNEVEN])
 HEADER = struct.Struct("<8sIIQQ8I")
 PAGE_ENTRY = struct.Struct("<IiIIQQiIIIdQ")
 PROGRAM_ENTRY = struct.Struct("<QQII")
@@ -101,6 +102,8 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
     """Return the book of plans for one machine.
 
     A plan for several groups at the same time becomes a plan for each group, tuned for all of them at work together.
+    A plan of an alltoall for some counts serves alltoalls of any counts (UNEVEN): its transfers move fixed shares of
+    the blocks, so its program is that of even blocks, which the engine runs with the counts of a call.
 
     With `every_root` a plan with a root also serves the roots that a symmetry of the machine maps it to, on up to 32
     ranks. `omissions` gives the reason for each omitted: collectives that no call of a process group expresses (uneven
@@ -128,7 +131,7 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
                 if entry.served_by != LIBRARY:  # a range of the library has no program
                     try:
                         with within(f"the program for {plan.collective.kind} ({page_label(entry)})"):
-                            number = _program_number(schedule, programs)
+                            number = _program_number(_with_even_blocks(schedule), programs)
                     except Unsupported as error:
                         omitted.append(str(error))
                         continue
@@ -156,6 +159,17 @@ def _plans_by_group(plan: Plan) -> list[Plan]:
     return [Plan(plan.topology, group, tuple(rows)) for group, rows in by_group.items()]
 
 
+def _is_uneven(collective: Collective) -> bool:
+    return bool(np.any(collective.weights != 1))
+
+
+def _with_even_blocks(schedule: Schedule) -> Schedule:
+    """Return the transfers of a schedule, each with its share of blocks of equal weight."""
+    if not _is_uneven(schedule.collective):
+        return schedule
+    return replace(schedule, collective=replace(schedule.collective, weights=np.zeros(0, np.int64)))
+
+
 def _program_number(schedule: Schedule, programs: dict[bytes, int]) -> int:
     """Return the number of the schedule's program, after proving it if it is new. Unsupported if it is too large."""
     data = encode(both(schedule))
@@ -170,7 +184,7 @@ def _unfit_reason(plan: Plan) -> str:
     collective = plan.collective
     if collective.kind not in _ORDER or len(collective.roots) > 1:
         return "no call of a process group means it"
-    if np.any(collective.weights != 1):
+    if _is_uneven(collective) and collective.kind != "alltoall":
         return "its counts are uneven"
     for entry in plan.entries:
         used = np.union1d(entry.schedule.src, entry.schedule.dst)
@@ -178,6 +192,8 @@ def _unfit_reason(plan: Plan) -> str:
         if len(outside):
             advice = "; plan with option links=alone" if entry.claims.get("planner") == "groups" else ""
             return f"rank {int(outside[0])}, which is not in the group, would have to help{advice}"
+        if _is_uneven(collective) and verify(_with_even_blocks(entry.schedule), plan.topology).fault is not None:
+            return "its counts are zero between two ranks, which then have no route; antiphon tune --counts makes one"
     return ""
 
 
@@ -189,7 +205,8 @@ def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
     measured = "reference_seconds" in claims or (number < 0 and claims.get("measured") is not False)
     members, label = tuple(collective.members), page_label(entry)
     ordered = "order" in claims
-    return Page(collective.kind, members, root, entry.start, entry.stop, label, number, measured, seconds, ordered)
+    kind = UNEVEN if _is_uneven(collective) else collective.kind  # of an alltoall; see _unfit_reason
+    return Page(kind, members, root, entry.start, entry.stop, label, number, measured, seconds, ordered)
 
 
 def page_label(entry: Entry) -> str:
@@ -416,10 +433,11 @@ def _refuse_misfit(book: Book, page: Page, programs: Sequence[Program]) -> None:
     collective = programs[0].collective
     roots = (page.root,) if page.root >= 0 else ()
     program_facts = collective.kind, collective.ranks, collective.members, collective.roots
-    if program_facts != (page.kind, book.ranks, page.members, roots) or np.any(collective.weights != 1):
+    kind = "alltoall" if page.kind == UNEVEN else page.kind
+    if program_facts != (kind, book.ranks, page.members, roots) or np.any(collective.weights != 1):
         raise Invalid(
             f"it is {collective.kind} among other ranks, with another root or with uneven blocks than its page says"
-            if collective.kind == page.kind
+            if collective.kind == kind
             else f"it is {collective.kind}, which is not what its page says"
         )
 

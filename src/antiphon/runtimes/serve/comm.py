@@ -13,6 +13,7 @@ In every method `elements` is the flat input, `target` the flat result, and `uni
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -241,6 +242,58 @@ class Comm:
         in_place = _in_place(elements, target, offset=0, name="out")
         self._serve_call("alltoall", len(elements) // self.ranks, None if in_place else elements, target)
         return result
+
+    def alltoallv(self, x: Array, counts: Sequence[int]) -> Array:
+        """Send the first counts[0] rows of x to process 0, the next counts[1] to process 1, ...; return those received.
+
+        Rows lie along the first axis and have one shape at all processes; those received are in the order of their
+        senders. First the processes exchange their counts.
+        """
+        elements = _flatten_array(x, "x")
+        are_rows = all(isinstance(n, int | np.integer) and n >= 0 for n in counts)
+        if not x.shape or not are_rows or len(counts) != self.ranks or sum(map(int, counts)) != len(x):
+            raise Invalid(
+                f"counts: expected the rows for each of {self.ranks} processes, as whole numbers that add up to the "
+                f"{len(x) if x.shape else 0} rows of x, got {quote(list(counts))}"
+            )
+        row_size = math.prod(x.shape[1:])
+        rows = self._gather_rows(np.array(counts, np.int64), row_size, elements.dtype)
+        result = np.empty((int(rows[self.rank].sum()), *x.shape[1:]), elements.dtype)
+        target, sizes = result.reshape(-1), rows * row_size
+        if (sizes == sizes[0, 0]).all():
+            self._serve_call("alltoall", int(sizes[0, 0]), elements, target)
+            return result
+        assert self._serving is not None  # a single process has a single size
+        with self._lock:
+            self._begin_uneven(elements.dtype)
+            source, nbytes = elements.view(np.uint8), sizes * elements.itemsize
+            if not self._serving.run_counts(nbytes, source, target.view(np.uint8), self.timeout):
+                lengths = np.stack([nbytes[:, self.rank], nbytes[self.rank]]).astype(np.uint64)
+                self._serving.uneven(address(source), address(target), lengths, self.timeout)
+        return result
+
+    def _begin_uneven(self, dtype: np.dtype[Any]) -> None:
+        """Begin a call of an alltoall in which sizes may differ between processes."""
+        if self._closed:
+            raise Invalid("comm: it has been closed")
+        if self._serving is not None:
+            self._serving.begin("alltoall", 0, type_code(dtype))
+
+    def _gather_rows(self, rows: Array, row_size: int, dtype: np.dtype[Any]) -> Array:
+        """Return the rows that every process (first axis) receives from every other. `rows`: to each from this one."""
+        with self._lock:
+            self._begin_uneven(dtype)
+            own = np.array([*rows, row_size], np.int64)
+            if self._serving is None:
+                return rows.reshape(1, 1)
+            everyone = self._serving.gather(own, self.timeout, library=self._library is not None)
+            if everyone is None:
+                everyone = np.empty((self.ranks, len(own)), np.int64)
+                self._serving.agree(self.timeout)
+                self._library.run("allgather", len(own), own, everyone.reshape(-1), "sum", -1)
+        for other in np.flatnonzero(everyone[:, -1] != row_size)[:1].tolist():
+            raise Invalid(f"x: its rows have {row_size} elements, those of process {other} have {everyone[other, -1]}")
+        return everyone[:, :-1].T
 
     # ---- making a call ----
 

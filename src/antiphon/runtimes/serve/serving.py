@@ -39,7 +39,7 @@ from antiphon.runtimes.engine.native import (
     Wire,
 )
 from antiphon.runtimes.serve.auto_turns import Turns
-from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
+from antiphon.runtimes.serve.book import UNEVEN, Book, Page, decode_book, encode_book
 from antiphon.runtimes.serve.call_head import CallHead
 from antiphon.runtimes.serve.group_book import default_book
 from antiphon.runtimes.serve.learning import Learners, sliced_name
@@ -225,6 +225,38 @@ class Serving:
             row = self.ledger.row("alltoall", "point to point", "antiphon")
             self.ledger.count(row, int(lengths[0].sum()), time.perf_counter() - began)
         return outcome
+
+    @property
+    def plans_uneven(self) -> bool:
+        """Whether the books have plans for uneven alltoalls; the same at all processes."""
+        return any(page.kind == UNEVEN and page.program >= 0 for book in self._books for page in book.pages)
+
+    def gather(self, values: Array, timeout: float, library: bool = False) -> Array | None:
+        """Return the values of all processes, a row each, by an allgather that the ledger does not count.
+
+        None: the call is left to the library, which `library` allows."""
+        rows = np.empty((self.ranks, len(values)), values.dtype)
+        page = self.find(Call("allgather", self.nbytes("allgather", len(values), values.itemsize)), timeout, library)
+        if page is None:
+            return None
+        self.run(page, len(values), values, rows.reshape(-1), "sum", timeout, counted=False)
+        return rows
+
+    def run_counts(self, counts: Array, source: Array, target: Array, timeout: float) -> bool:
+        """Execute the call that was begun, an alltoall, if a page serves uneven ones of this size; return whether.
+
+        `counts[r, s]`: bytes from process s to process r, the same at all processes. Blocks lie one after another in
+        `source` and `target`, which are bytes."""
+        began, nbytes = time.perf_counter(), int(max(counts.sum(axis=0).max(), counts.sum(axis=1).max()))
+        page = self._runnable.page(Call(UNEVEN, nbytes))
+        if page is None:
+            return False
+        plan = self._open_program(self._program_of[id(page)]).plan_counts(self.rank, counts)
+        self._run_plan(plan, source, target, "sum", timeout)
+        self._agree_at_end(timeout)
+        row = self.ledger.row("alltoall", page.planner, "antiphon")
+        self.ledger.count(row, int(counts[:, self.rank].sum()), time.perf_counter() - began)
+        return True
 
     def _agree_at_end(self, timeout: float) -> None:
         """Wait for the success of all processes, if requested: one that fails closes its connections instead.

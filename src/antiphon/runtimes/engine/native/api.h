@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define AP_ABI 2 /* changes whenever a signature or structure here does */
+#define AP_ABI 3 /* changes whenever a signature or structure here does */
 
 typedef struct ap_program ap_program;
 typedef struct ap_plan ap_plan;
@@ -66,6 +66,9 @@ ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint
 /* The same with `slices` / 4 times as many slices as planned. All ranks must choose the same. */
 ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
                            ap_error *error);
+/* The same, out of place, of a program for an alltoall of even blocks, whose transfers move their shares of uneven ones:
+ * counts[r * members + s] elements go from member s to member r. Blocks lie one after another. All ranks must pass the same. */
+ap_plan *ap_prepare_counts(const ap_program *program, uint32_t rank, const uint64_t *counts, ap_error *error);
 void ap_release(ap_plan *plan);
 void ap_get_needs(const ap_plan *plan, ap_needs *needs);
 

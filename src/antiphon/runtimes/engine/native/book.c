@@ -107,7 +107,7 @@ static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_er
     ap_page *p = &book->page[number];
     *p = (ap_page){.kind = e.kind, .root = e.root, .members = e.members, .start = e.from, .stop = e.to, .program = e.program,
                    .measured = e.flags & 1, .ordered = e.flags >> 1 & 1, .label_bytes = e.label_bytes};
-    if (p->kind >= AP_KINDS || first > t->members || p->members > t->members - first || !p->members ||
+    if (p->kind >= AP_PAGE_KINDS || first > t->members || p->members > t->members - first || !p->members ||
         p->members > book->ranks || label > t->labels || p->label_bytes > t->labels - label || p->start >= p->stop ||
         p->program < -1 || p->program >= (int64_t)book->programs || p->root < -1 || p->root >= (int64_t)book->ranks)
         return report_damage(error, "a page is impossible");
@@ -127,7 +127,8 @@ static int check_program(const ap_book *book, const ap_page *page, ap_error *err
     const ap_program *program = book->program[page->program];
     const ap_facts *f = &program->facts;
     const unsigned char *members = program->bytes + AP_PROGRAM_HEADER; /* within the head: it has been checked */
-    int good = f->kind == page->kind && f->ranks == book->ranks && f->members == page->members &&
+    const uint32_t kind = page->kind == AP_ALLTOALLV ? AP_ALLTOALL : page->kind;
+    int good = f->kind == kind && f->ranks == book->ranks && f->members == page->members &&
                f->roots == (page->root >= 0) && program->even && !memcmp(members, page->member, 4 * (size_t)page->members);
     if (good && f->roots) good = (int32_t)u32_at(members + padded(4ull * f->members)) == page->root;
     return good ? AP_OK : report_damage(error, "a page and its program do not fit together");

@@ -34,7 +34,7 @@ ap_chooser *ap_chooser_open(const ap_range *range, uint32_t count, uint32_t root
     ap_chooser *chooser = calloc(1, sizeof *chooser);
     if (!chooser) return NULL;
     chooser->lists = (size_t)roots + 1;
-    size_t list_count = chooser->lists * AP_KINDS;
+    size_t list_count = chooser->lists * AP_PAGE_KINDS;
     chooser->first = calloc(list_count + 2, sizeof *chooser->first);
     chooser->number = calloc(count + 1ul, sizeof *chooser->number);
     chooser->range = calloc(count + 1ul, sizeof *chooser->range);

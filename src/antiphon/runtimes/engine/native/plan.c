@@ -24,24 +24,55 @@ static uint32_t slice_count(const ap_plan *plan, uint32_t pieces) {
     return pieces > 1 ? (uint32_t)(((uint64_t)pieces * plan->slices + AP_PLANNED_SLICES - 1) / AP_PLANNED_SLICES) : pieces;
 }
 
-/* unit * whole + floor(unit * part / denominator): below 2^121, as the line is at most 2^61 and unit below 2^59. */
-static wide at_point(const ap_program *p, uint64_t unit, ap_point point) {
-    return (wide)unit * point.whole + (wide)((unsigned __int128)unit * (uint64_t)point.part / p->denominator);
-}
-
 typedef struct {
     const ap_program *program;
     const ap_section *section; /* of this rank */
     uint64_t unit;             /* elements per weight 1 */
+    const uint64_t *count;     /* elements per block of an alltoall of uneven blocks; NULL: of `unit` elements each */
+    wide *line;                /* with `count`: the first element of each block on the line, and the end */
+    wide *place[2];            /* with `count`: the same of this rank's blocks in its input, and in its output */
     wide *at;         /* element of each point on the line */
     uint64_t *offset; /* per slot, its first element in scratch */
     uint64_t *stride; /* per slot, elements from one piece to the next */
     uint64_t *capacity; /* per slot, elements of all its pieces */
 } addresses;
 
+/* unit * whole + floor(unit * part / denominator): below 2^121, as the line is at most 2^61 and unit below 2^59. With counts, the
+ * point divides its block in the same proportion. */
+static wide at_point(const addresses *a, ap_point point) {
+    const wide begin = a->count ? a->line[point.whole] : (wide)a->unit * point.whole;
+    const uint64_t elements = !point.part ? 0 : a->count ? a->count[point.whole] : a->unit;
+    return begin + (wide)((unsigned __int128)elements * (uint64_t)point.part / a->program->denominator);
+}
+
+/* Where a point lies in the caller's input or output; -1: outside. */
+static wide in_buffer(const addresses *a, const ap_base *b, uint32_t point) {
+    if (!a->count) return a->at[point] + (wide)a->unit * b->shift;
+    const int64_t whole = a->section->point[point].whole;
+    const wide block = (wide)whole + b->shift; /* in the buffer */
+    const uint64_t blocks = b->buffer == AP_INPUT ? a->section->input_weight : a->section->output_weight;
+    return block < 0 || block > (wide)blocks ? -1 : a->place[b->buffer][block] + a->at[point] - a->line[whole];
+}
+
 static int fail_address(ap_error *error, uint32_t rank, const char *object, uint64_t number) {
     return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu lies outside of its buffer", rank, object,
                    (unsigned long long)number);
+}
+
+/* With counts, the equal parts of a program that share a slot differ in length: sets `capacity` of each slot to the longest part
+ * that is written there. */
+static void measure_slots(addresses *a) {
+    const ap_section *s = a->section;
+    for (uint32_t o = 0; o < s->operations; o++) {
+        const ap_operation *op = &s->operation[o];
+        const uint32_t written = op->kind == AP_RECEIVE ? op->parts : op->kind == AP_FOLD && op->parts;
+        for (uint32_t i = op->first_part; i < op->first_part + written; i++) {
+            const ap_part part = s->part[i];
+            const ap_base *b = &s->base[part.base];
+            const wide length = a->at[part.end] - a->at[part.begin];
+            if (b->buffer == AP_SCRATCH && length > (wide)a->capacity[b->slot]) a->capacity[b->slot] = (uint64_t)length;
+        }
+    }
 }
 
 /* Lays the slots one behind the other in scratch. Like all functions here with `error`, unless they return a pointer, it returns
@@ -49,10 +80,11 @@ static int fail_address(ap_error *error, uint32_t rank, const char *object, uint
 static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
     wide total = 0;
+    if (a->count) measure_slots(a);
     for (uint32_t i = 0; i < s->slots; i++) {
         const ap_class *c = &s->class[s->slot[i]];
         unsigned __int128 part = (unsigned __int128)a->unit * (uint64_t)c->part + a->program->denominator - 1;
-        wide size = (wide)a->unit * c->whole + (wide)(part / a->program->denominator);
+        wide size = a->count ? (wide)a->capacity[i] : (wide)a->unit * c->whole + (wide)(part / a->program->denominator);
         const uint32_t pieces = slice_count(plan, c->pieces);
         wide stride = (size + pieces - 1) / pieces;
         if (stride > MAX_ELEMENTS || stride * pieces > MAX_ELEMENTS - total)
@@ -73,7 +105,7 @@ static int resolve_part(const addresses *a, const ap_plan *plan, ap_part part, u
     if (length < 0 || length > MAX_ELEMENTS) return 0;
     out->buffer = b->buffer, out->length = (uint64_t)length, out->stride = 0;
     if (b->buffer != AP_SCRATCH) {
-        begin += (wide)a->unit * b->shift;
+        begin = in_buffer(a, b, part.begin);
         if (begin < 0 || begin + length > (wide)plan->sizes[b->buffer]) return 0;
         out->begin = (uint64_t)begin;
         return 1;
@@ -142,39 +174,69 @@ static int resolve_tasks(addresses *a, ap_plan *plan, ap_error *error) {
     return AP_OK;
 }
 
+/* Sums of n counts, `step` from one to the next: place[i] is the sum of the first i. */
+static void add_up(const uint64_t *count, uint64_t step, uint64_t n, wide *place) {
+    place[0] = 0;
+    for (uint64_t i = 0; i < n; i++) place[i + 1] = place[i] + count[i * step];
+}
+
+/* Fills `line` and `place` from the counts, and the sizes of the buffers. Block b goes from member b mod M to member b div M. */
+static int resolve_counts(addresses *a, ap_plan *plan, ap_error *error) {
+    const uint64_t members = a->program->facts.members;
+    const unsigned char *member = a->program->bytes + AP_PROGRAM_HEADER; /* within the head: it has been checked */
+    uint64_t me = 0;
+    while (me < members && u32_at(member + 4 * me) != plan->rank) me++;
+    add_up(a->count, 1, members * members, a->line);
+    /* each is below 2^64, and there are at most 2^25 blocks: the sum does not overflow */
+    if (a->line[members * members] >= MAX_ELEMENTS)
+        return ap_fail(error, AP_INVALID, "rank %u: these counts have more elements than there can be", plan->rank);
+    const uint64_t own = me < members ? members : 0; /* blocks that it sends, and receives */
+    add_up(a->count + (own ? me : 0), members, own, a->place[AP_INPUT]);
+    add_up(a->count + (own ? me * members : 0), 1, own, a->place[AP_OUTPUT]);
+    for (int side = AP_INPUT; side <= AP_OUTPUT; side++) plan->sizes[side] = (uint64_t)a->place[side][own];
+    return AP_OK;
+}
+
 /* Computes the sizes of buffers and the points, and then all else. */
 static int resolve_all(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
+    int code = AP_OK;
     if (a->unit >= (uint64_t)MAX_ELEMENTS || (wide)s->input_weight * a->unit >= MAX_ELEMENTS ||
         (wide)s->output_weight * a->unit >= MAX_ELEMENTS)
         return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit are no size", plan->rank,
                        (unsigned long long)a->unit);
     plan->sizes[AP_INPUT] = plan->in_place ? 0 : s->input_weight * a->unit;
     plan->sizes[AP_OUTPUT] = s->output_weight * a->unit;
+    if (a->count) code = resolve_counts(a, plan, error);
+    if (code) return code;
     for (uint32_t i = 0; i < s->points; i++) {
-        a->at[i] = at_point(a->program, a->unit, s->point[i]);
+        a->at[i] = at_point(a, s->point[i]);
         if (a->at[i] > MAX_ELEMENTS) return fail_address(error, plan->rank, "point", i);
     }
-    int code = resolve_slots(a, plan, error);
+    code = resolve_slots(a, plan, error);
     return code ? code : resolve_tasks(a, plan, error);
 }
 
 static void *allocate(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
-/* Allocates the tables of a plan, and fills them from this rank's section. */
-static int fill_plan(const ap_program *program, const ap_section *s, uint64_t unit, ap_plan *plan, ap_error *error) {
-    addresses a = {program, s, unit, allocate(s->points, sizeof(wide)), allocate(s->slots, 8), allocate(s->slots, 8),
-                   allocate(s->slots, 8)};
+/* Allocates the tables of a plan, and fills them from this rank's section. `counts`: see `addresses`. */
+static int fill_plan(const ap_program *program, const ap_section *s, uint64_t unit, const uint64_t *counts, ap_plan *plan,
+                     ap_error *error) {
+    const uint64_t blocks = counts ? program->facts.blocks : 0, own = counts ? program->facts.members : 0;
+    addresses a = {.program = program, .section = s, .unit = unit, .count = counts, .at = allocate(s->points, sizeof(wide)),
+                   .line = allocate(blocks + 1, sizeof(wide)),
+                   .place = {allocate(own + 1, sizeof(wide)), allocate(own + 1, sizeof(wide))},
+                   .offset = allocate(s->slots, 8), .stride = allocate(s->slots, 8), .capacity = allocate(s->slots, 8)};
     plan->task = allocate(s->operations, sizeof(ap_task));
     plan->stretch = allocate(s->parts, sizeof(ap_stretch));
     plan->division = allocate(s->finishes, sizeof(ap_division));
     plan->wait = allocate(s->waits, sizeof(uint32_t));
     int code = AP_OK;
-    if (!a.at || !a.offset || !a.stride || !a.capacity || !plan->task || !plan->stretch || !plan->division || !plan->wait)
+    if (!a.at || !a.line || !a.place[0] || !a.place[1] || !a.offset || !a.stride || !a.capacity || !plan->task || !plan->stretch || !plan->division || !plan->wait)
         code = ap_fail(error, AP_MEMORY, "out of memory");
     else
         code = resolve_all(&a, plan, error);
-    free(a.at), free(a.offset), free(a.stride), free(a.capacity);
+    free(a.at), free(a.line), free(a.place[0]), free(a.place[1]), free(a.offset), free(a.stride), free(a.capacity);
     return code;
 }
 
@@ -184,12 +246,9 @@ static uint64_t usual_split(uint32_t kind) {
     return kind == AP_SCATTER || kind == AP_GATHER || kind == AP_ALLGATHER || kind == AP_ALLTOALL ? 0 : AP_USUAL_SPLIT;
 }
 
-ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error) {
-    return ap_prepare_sliced(program, rank, in_place, unit, AP_PLANNED_SLICES, error);
-}
-
-ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
-                           ap_error *error) {
+/* As ap_prepare_sliced; with `counts` as ap_prepare_counts. */
+static ap_plan *prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
+                        const uint64_t *counts, ap_error *error) {
     ap_section s;
     if (ap_read_section(program, rank, in_place, &s, error)) return NULL;
     ap_plan *plan = calloc(1, sizeof *plan);
@@ -199,11 +258,27 @@ ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_plac
     }
     plan->rank = rank, plan->in_place = !!in_place, plan->tasks = s.operations, plan->divisions = s.finishes;
     plan->slices = slices, plan->split = usual_split(program->facts.kind);
-    if (fill_plan(program, &s, unit, plan, error)) {
+    if (fill_plan(program, &s, unit, counts, plan, error)) {
         ap_release(plan);
         return NULL;
     }
     return plan;
+}
+
+ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, ap_error *error) {
+    return prepare(program, rank, in_place, unit, AP_PLANNED_SLICES, /* counts */ NULL, error);
+}
+
+ap_plan *ap_prepare_sliced(const ap_program *program, uint32_t rank, int in_place, uint64_t unit, uint32_t slices,
+                           ap_error *error) {
+    return prepare(program, rank, in_place, unit, slices, /* counts */ NULL, error);
+}
+
+ap_plan *ap_prepare_counts(const ap_program *program, uint32_t rank, const uint64_t *counts, ap_error *error) {
+    if (program->facts.kind == AP_ALLTOALL && program->even)
+        return prepare(program, rank, /* in_place */ 0, /* unit */ 1, AP_PLANNED_SLICES, counts, error);
+    ap_fail(error, AP_INVALID, "only a program for an alltoall of even blocks runs with other counts");
+    return NULL;
 }
 
 void ap_release(ap_plan *plan) {

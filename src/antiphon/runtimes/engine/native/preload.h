@@ -51,7 +51,7 @@ enum {
     AP_SERVED, AP_BAD_ARGUMENTS, AP_ONE_PROCESS, AP_INTERCOMMUNICATOR, AP_NO_TABLE, AP_NO_DATA, AP_NO_PLAN, AP_NO_ROOT,
     AP_LIBRARY_FASTER, AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
     AP_NOT_PLANNED, AP_NEW_COMMUNICATOR, AP_NO_SHARED_MEMORY, AP_UNEVEN, AP_NONBLOCKING, AP_PERSISTENT, AP_DEVICE, AP_TRIED,
-    AP_SLOWER, AP_LEARNING, AP_LEARNED, AP_REASONS
+    AP_SLOWER, AP_LEARNING, AP_LEARNED, AP_SPREAD, AP_REASONS
 };
 
 enum { AP_MAX_TABLES = 64, AP_MAX_BOOKS = 512, AP_TEXT = 400, AP_PATH = 1024 }; /* a table has a book per failure; bytes */
@@ -104,12 +104,12 @@ typedef struct {
     int32_t *near; /* per process of the world: equal numbers share memory, -1: shares with none */
     char *learned; /* what earlier jobs learned: the text of that file; NULL: nothing */
     MPI_Group world;
-    _Atomic uint64_t fallbacks[AP_KINDS][AP_REASONS];
+    _Atomic uint64_t fallbacks[AP_PAGE_KINDS][AP_REASONS];
     _Atomic int served; /* whether any call ran by a plan */
 } ap_state;
 
 extern ap_state ap_preload;
-extern const char *const ap_kind_names[AP_KINDS];
+extern const char *const ap_kind_names[AP_PAGE_KINDS];
 
 /* Sets `problem`, unless it is set already. */
 void ap_complain(char problem[AP_TEXT], const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -258,6 +258,9 @@ void ap_group_clear(ap_group *g); /* frees its rows and plans */
  * process alone (`error`). */
 ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, uint64_t bytes, int type, int in_place,
                      int *refused, int *code, ap_error *error);
+/* The same for blocks of an alltoall with these bytes (ap_prepare_counts). It is not cached: the caller releases it. */
+ap_plan *ap_plan_for_counts(ap_group *g, ap_row *row, const uint64_t *counts, uint64_t bytes, int *refused, int *code,
+                            ap_error *error);
 /* Collective until the row's state is known: whether all processes can run its program. *code: an error of MPI. */
 int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error);
 
@@ -315,14 +318,15 @@ static inline int ap_has_counts(const ap_counts *c) { return c->count || c->larg
 static inline MPI_Count ap_count_at(const ap_counts *c, int i) { return c->count ? c->count[i] : c->large_count[i]; }
 static inline MPI_Aint ap_displacement_at(const ap_counts *c, int i) { return c->at ? c->at[i] : c->large_at[i]; }
 
-/* Functions of MPI: one per kind, two with lists of counts (reduce_scatter, allgatherv), then all of them with large counts. */
+/* Functions of MPI: one per kind (alltoallv included), two with lists of counts that all processes know (reduce_scatter,
+ * allgatherv), then all of them with large counts. */
 enum {
-    AP_REDUCESCATTER_LISTED = AP_KINDS, AP_ALLGATHER_LISTED, AP_INT_FUNCTIONS, AP_FUNCTIONS = 2 * AP_INT_FUNCTIONS
+    AP_REDUCESCATTER_LISTED = AP_PAGE_KINDS, AP_ALLGATHER_LISTED, AP_INT_FUNCTIONS, AP_FUNCTIONS = 2 * AP_INT_FUNCTIONS
 };
 typedef void (*ap_function)(void);
 
 typedef struct {
-    int kind, root, function; /* AP_BROADCAST, ...; root -1: none; function: AP_KINDS, ... above, or the kind */
+    int kind, root, function; /* AP_BROADCAST, ...; root -1: none; function: as above, or the kind */
     MPI_Comm comm;
     ap_function own, library; /* this library's function, and MPI's */
     const void *send;
@@ -330,7 +334,8 @@ typedef struct {
     MPI_Count send_count, recv_count; /* elements of a block */
     MPI_Datatype send_type, recv_type;
     MPI_Op op;
-    ap_counts counts; /* of allgatherv and reduce_scatter */
+    ap_counts counts; /* of allgatherv and reduce_scatter; of what an alltoallv receives */
+    ap_counts send_counts; /* of alltoallv */
 } ap_call;
 
 /* preload_buffers.c */

@@ -65,7 +65,12 @@
                (const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], const place_of at[], MPI_Datatype u, \
                 MPI_Comm comm), \
                (a, n, t, b, m, at, u, comm), .kind = AP_ALLGATHER, .send = a, .recv = b, .send_count = n, \
-               .counts = {.COUNT = m, .AT = at}, .send_type = t, .recv_type = u)
+               .counts = {.COUNT = m, .AT = at}, .send_type = t, .recv_type = u) \
+    COLLECTIVE(Alltoallv##LARGE, FIRST + AP_ALLTOALLV, -1, EVERY_CALL, u, \
+               (const void *a, const count_of n[], const place_of from[], MPI_Datatype t, void *b, const count_of m[], \
+                const place_of at[], MPI_Datatype u, MPI_Comm comm), \
+               (a, n, from, t, b, m, at, u, comm), .kind = AP_ALLTOALLV, .send = a, .recv = b, \
+               .send_counts = {.COUNT = n, .AT = from}, .counts = {.COUNT = m, .AT = at}, .send_type = t, .recv_type = u)
 
 CALLS(, 0, int, int, count, at)
 #if MPI_VERSION >= 4
@@ -184,6 +189,8 @@ FORTRAN(scatter, (FROM_TO_FORTRAN, fint *root, fint *comm, fint *error),
         MPI_Scatter(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
 FORTRAN(allgatherv, (const void *a, fint *n, fint *t, void *b, fint *m, fint *at, fint *u, fint *comm, fint *error),
         MPI_Allgatherv(IN(a), *n, TYPE(t), OUT(b), m, at, TYPE(u), COMM(comm)))
+FORTRAN(alltoallv, (const void *a, fint *n, fint *from, fint *t, void *b, fint *m, fint *at, fint *u, fint *comm, fint *error),
+        MPI_Alltoallv(IN(a), n, from, TYPE(t), OUT(b), m, at, TYPE(u), COMM(comm)))
 
 static int fortran_init_thread(int required, fint *provided) {
     int level = 0;

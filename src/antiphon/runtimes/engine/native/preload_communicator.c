@@ -445,6 +445,23 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, u
     return k->plan[in_place];
 }
 
+ap_plan *ap_plan_for_counts(ap_group *g, ap_row *row, const uint64_t *counts, uint64_t bytes, int *refused, int *code,
+                            ap_error *error) {
+    *code = MPI_SUCCESS, *refused = 0;
+    pthread_mutex_lock(&programs);
+    ap_plan *plan = ap_prepare_counts(row->program, g->rows.me, counts, error);
+    pthread_mutex_unlock(&programs);
+    int good = plan && !ap_ready(plan, AP_UINT8, error);
+    if (bytes >= AGREE_BYTES) {
+        const int failing = first_failing_rank(g, good, code, error);
+        if (!*code && failing != INT_MAX) *refused = 1, report_failure(g, row, failing, error);
+        good = !*code && failing == INT_MAX;
+    }
+    if (good) return plan;
+    ap_release(plan);
+    return NULL;
+}
+
 /* ---- before the first call ---- */
 
 /* Prepares the plan for a call in a background thread; false: failed, or the thread is to stop. */

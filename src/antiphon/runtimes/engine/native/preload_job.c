@@ -19,8 +19,8 @@
 
 ap_state ap_preload;
 
-const char *const ap_kind_names[AP_KINDS] = {"broadcast", "reduce",        "scatter",   "gather",
-                                             "allgather", "reducescatter", "allreduce", "alltoall"};
+const char *const ap_kind_names[AP_PAGE_KINDS] = {"broadcast",     "reduce",    "scatter",  "gather",   "allgather",
+                                                  "reducescatter", "allreduce", "alltoall", "alltoallv"};
 
 /* ---- settings ---- */
 

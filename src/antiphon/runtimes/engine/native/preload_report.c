@@ -42,6 +42,7 @@ static const char *const reasons[AP_REASONS] = {
     [AP_SLOWER] = "its first calls took longer by a plan",
     [AP_LEARNING] = "learning tries the library, too",
     [AP_LEARNED] = "learning found the library faster",
+    [AP_SPREAD] = "its blocks do not lie one after another, or types or counts differ between processes",
 };
 
 typedef struct { /* calls by one page of a table; for kind, root and ranks see ap_page */
@@ -121,7 +122,7 @@ static void write_text(const report *totals) {
         if (line->root >= 0) fprintf(stderr, ", root %d", line->root);
         fputc('\n', stderr);
     }
-    for (int k = 0; k < AP_KINDS; k++)
+    for (int k = 0; k < AP_PAGE_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++)
             if (totals->fallbacks[k * AP_REASONS + r])
                 fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
@@ -218,7 +219,7 @@ static void write_json(const report *totals, FILE *file) {
     }
     fprintf(file, "\n  ],\n  \"left\": [");
     comma = "";
-    for (int k = 0; k < AP_KINDS; k++)
+    for (int k = 0; k < AP_PAGE_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++) {
             uint64_t calls = totals->fallbacks[k * AP_REASONS + r];
             if (!calls) continue;
@@ -288,7 +289,7 @@ static report_line line_at(size_t number) {
 /* Sums the counters of all processes; false if any process is out of memory. `own`, of this process: calls of each page, the
  * fallbacks by kind and reason, and of each page the greatest size and the inverted least size. */
 static int sum_counters(sums *s) {
-    const size_t fallback_count = (size_t)AP_KINDS * AP_REASONS, n = s->pages, counts = n + fallback_count;
+    const size_t fallback_count = (size_t)AP_PAGE_KINDS * AP_REASONS, n = s->pages, counts = n + fallback_count;
     uint64_t *own = calloc(3 * n + fallback_count, sizeof *own);
     double *seconds = calloc(n + 1, sizeof *seconds);
     s->calls = calloc(counts, sizeof *s->calls), s->max_bytes = calloc(2 * n + 1, sizeof *s->max_bytes);
@@ -317,7 +318,7 @@ void ap_report_unused(void) {
     ap_state *p = &ap_preload;
     int kind = -1, reason = AP_SERVED;
     if (p->rank || !p->tables || p->served) return;
-    for (int k = 0; k < AP_KINDS; k++)
+    for (int k = 0; k < AP_PAGE_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++) {
             if (!atomic_load(&p->fallbacks[k][r]) || r == AP_BAD_ARGUMENTS || r == AP_ONE_PROCESS || r == AP_NO_DATA) continue;
             if (r != AP_NO_PLAN && r != AP_NO_ROOT && r != AP_NO_TABLE) return;

@@ -19,8 +19,9 @@
 #include "transport.h"
 #include "transport_mpi.h"
 
-static const char *const function_names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduce",         "MPI_Scatter",   "MPI_Gather",
-                                                     "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall"};
+static const char *const function_names[AP_PAGE_KINDS] = {
+    "MPI_Bcast",          "MPI_Reduce",    "MPI_Scatter",  "MPI_Gather",   "MPI_Allgather",
+    "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall", "MPI_Alltoallv"};
 
 /* A call while it is served. `reason` is everywhere AP_SERVED, or why the library gets the call (preload.h). */
 typedef struct {
@@ -31,6 +32,7 @@ typedef struct {
     uint32_t slices;             /* of the row's plan (plan.h) */
     uint64_t unit, block, bytes; /* elements of a block (its bytes, unless values are combined), its bytes, bytes of the call */
     int at_root, type, op;       /* type, op: of the engine (api.h) */
+    uint64_t *counts; /* of an alltoallv: the bytes of each block, as ap_prepare_counts takes them */
 } call_state;
 
 /* ---- calls cached as fallbacks ---- */
@@ -345,6 +347,28 @@ static int raise_error(MPI_Comm comm, int class, const char *function, const ap_
     return class;
 }
 
+/* The bytes that this process sends (`sends`) or receives by the counts of an alltoallv. */
+static uint64_t count_bytes(const call_state *x, int process, int sends) {
+    const uint64_t size = (uint64_t)x->g->size;
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < size; i++) bytes += x->counts[sends ? i * size + (uint64_t)process : (uint64_t)process * size + i];
+    return bytes;
+}
+
+/* Runs an alltoallv by its plan, as run_plan does. */
+static int run_counts(call_state *x, int *refused, int *code, ap_error *error) {
+    ap_group *g = x->g;
+    ap_plan *plan = ap_plan_for_counts(g, x->row, x->counts, x->bytes, refused, code, error);
+    if (!plan) return *refused ? AP_OK : AP_INVALID;
+    int failed = ap_run(plan, x->call->send, count_bytes(x, g->rank, /* sends */ 1), x->call->recv,
+                        count_bytes(x, g->rank, /* sends */ 0), x->type, x->op, g->wire, ap_preload.set.timeout, error);
+    ap_release(plan);
+    if (failed) return failed;
+    if (ap_preload.set.agrees && ap_mpi_wait_for_all(g->comm, ap_preload.set.timeout, "the end of the call", error))
+        return error->code;
+    return AP_OK;
+}
+
 /* Runs a call by its plan. AP_OK and *refused: all processes leave it to the library. Else an error of the engine, and in *code
  * that of MPI if there was one. */
 static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
@@ -352,6 +376,7 @@ static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     buffer_sides s;
     int unpacks = 0;
     *refused = 0;
+    if (x->counts) return run_counts(x, refused, code, error);
     if (locate_buffers(x, &s, error)) return AP_INVALID;
     ap_plan *plan = ap_plan_for(g, x->row, x->slices, x->unit, x->bytes, x->type, s.in_place, refused, code, error);
     if (!plan) return *refused ? AP_OK : AP_INVALID;
@@ -396,7 +421,7 @@ void ap_served_by_library(double *stopwatch) {
 }
 
 /* Whether a learner chooses among candidates; not for plans made for a fixed order of combining. */
-static int learns(const call_state *x) { return ap_preload.set.learns && !x->row->page->ordered; }
+static int learns(const call_state *x) { return ap_preload.set.learns && !x->row->page->ordered && !x->counts; }
 
 /* Whether first calls are to be compared with the library's: the plan is unmeasured, and was not made for a fixed order of
  * combining (which the library might not keep). */
@@ -436,7 +461,9 @@ static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
             return fall_back(x, x->g->reason ? x->g->reason : AP_REFUSED);
         }
         const int op = is_reduction(x->call->kind) ? x->op : 0; /* equal at all processes; unused where nothing is combined */
-        if (needs_trial(x)) reason = ap_trial_begin(x->g, x->row, x->call->kind, x->bytes, op, stopwatch, code);
+        /* the bytes of uneven calls hardly repeat: those of a size class are compared */
+        const uint64_t compared = x->counts ? (uint64_t)1 << (63 - __builtin_clzll(x->bytes)) : x->bytes;
+        if (needs_trial(x)) reason = ap_trial_begin(x->g, x->row, x->call->kind, compared, op, stopwatch, code);
     }
     if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what calls took could not be compared");
     if (*code) return fail_call(x, code, &error);
@@ -451,6 +478,78 @@ static int serve_by_plan(call_state *x, double **stopwatch, int *code) {
     if (ap_preload.set.watch_path[0]) ap_report_watched(x->g, x->call->kind, x->row->page, x->slices, x->bytes, ap_now() - began);
     *code = MPI_SUCCESS;
     return 1;
+}
+
+/* ---- alltoallv: each process knows its own counts only ---- */
+
+/* Writes the bytes of the blocks of one side of an alltoallv. False if a plan cannot use the user's buffer as it is. */
+static int list_bytes(const call_state *x, const void *buffer, MPI_Datatype type, const ap_counts *counts, uint64_t *bytes) {
+    ap_data_type data;
+    MPI_Aint at = 0;
+    if (buffer == MPI_IN_PLACE || !ap_type_of(type, &data) || !data.plain) return 0;
+    for (int i = 0; i < x->g->size; i++) {
+        const MPI_Count count = ap_count_at(counts, i);
+        if (count < 0 || count > PTRDIFF_MAX / data.size || (count && ap_displacement_at(counts, i) != at)) return 0;
+        bytes[i] = (uint64_t)count * (uint64_t)data.size;
+        if (__builtin_add_overflow(at, (MPI_Aint)count, &at)) return 0;
+    }
+    return 1;
+}
+
+/* Exchanges the counts of an alltoallv: fills `counts` (receiver x sender) and `bytes`. AP_SERVED, or why no plan serves it, alike
+ * at all processes. *code: an error of MPI. */
+static int exchange_counts(call_state *x, int *code) {
+    const ap_call *c = x->call;
+    const size_t size = (size_t)x->g->size, row = 2 * size + 1; /* bytes to and from each process; whether plans can serve it */
+    uint64_t *all = malloc((size + 1) * row * sizeof *all), *own = all ? all + size * row : NULL;
+    int reason = AP_SERVED;
+    *code = all ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    if (!all) return AP_SERVED;
+    memset(own, 0, row * sizeof *own);
+    own[2 * size] = list_bytes(x, c->send, c->send_type, &c->send_counts, own) &&
+                    list_bytes(x, c->recv, c->recv_type, &c->counts, own + size);
+    *code = PMPI_Allgather(own, (int)row, MPI_UINT64_T, all, (int)row, MPI_UINT64_T, c->comm);
+    for (size_t r = 0; r < size && !*code; r++) {
+        if (!all[r * row + 2 * size]) reason = AP_SPREAD;
+        for (size_t s = 0; s < size; s++) {
+            x->counts[r * size + s] = all[s * row + r];
+            if (x->counts[r * size + s] != all[r * row + size + s]) reason = AP_SPREAD; /* MPI reports what is wrong */
+        }
+    }
+    free(all);
+    for (int i = 0; i < x->g->size && !*code; i++)
+        for (int sends = 0; sends < 2; sends++) {
+            const uint64_t bytes = count_bytes(x, i, sends);
+            x->bytes = bytes > x->bytes ? bytes : x->bytes;
+        }
+    return reason ? reason : x->bytes ? AP_SERVED : AP_NO_DATA;
+}
+
+/* As ap_serve, for an alltoallv on a communicator of the job. */
+static int serve_alltoallv(call_state *x, double **stopwatch, int *code) {
+    ap_error error = {0, ""};
+    const size_t size = x->g ? (size_t)x->g->size : 0;
+    int reason = !x->g ? AP_SERVED : x->g->reason;
+    if (!has_plans(AP_ALLTOALLV)) {
+        pass_on_every_call(x->call);
+        return fall_back(x, AP_NO_PLAN);
+    }
+    /* these decide alike at all processes before they exchange anything: whether a plan serves any size, and the first calls */
+    if (!reason && x->g && ap_choose(x->g->rows.chooser, AP_ALLTOALLV, -1, UINT64_MAX - 1) == AP_OTHER_KIND) reason = AP_NO_PLAN;
+    if (!reason && x->g && !x->g->broken && is_new(x)) reason = AP_NEW_COMMUNICATOR;
+    if (reason) return fall_back(x, reason);
+    if (!x->g || x->g->broken) return serve_by_plan(x, stopwatch, code); /* which raises the error */
+    if (!(x->counts = malloc(size * size * sizeof *x->counts))) {
+        ap_fail(&error, AP_MEMORY, "out of memory");
+        return fail_call(x, code, &error);
+    }
+    reason = exchange_counts(x, code);
+    if (*code) ap_fail(&error, AP_TRANSPORT, "the counts of the processes could not be exchanged");
+    if (!*code && !reason) reason = ap_group_choose_row(x->g, AP_ALLTOALLV, -1, x->bytes, &x->row);
+    x->type = AP_UINT8, x->op = AP_SUM;
+    const int done = *code ? fail_call(x, code, &error) : reason ? fall_back(x, reason) : serve_by_plan(x, stopwatch, code);
+    free(x->counts);
+    return done;
 }
 
 /* Whether the call is in place at this process, as `locate_buffers` decides. */
@@ -482,7 +581,7 @@ int ap_serve(const ap_call *call, double **stopwatch, int *code) {
         return 0;
     }
     if (call->comm == MPI_COMM_NULL) return 0;
-    x.call = call, x.g = ap_group_of(call->comm), x.row = NULL, x.bytes = 0;
+    x = (call_state){.call = call, .g = ap_group_of(call->comm)};
     if (x.g && x.g->needs_agreement && !x.g->reason) {
         ap_error error = {0, ""};
         if (!has_plans(call->kind)) {
@@ -491,6 +590,7 @@ int ap_serve(const ap_call *call, double **stopwatch, int *code) {
         }
         if (!ap_group_agree_on_failure(x.g, &error)) return fail_call(&x, code, &error);
     }
+    if (call->kind == AP_ALLTOALLV) return serve_alltoallv(&x, stopwatch, code);
     int reason = x.g ? check_call(&x) : AP_SERVED;
     if (reason == AP_WAITING && (reason = wait_for_plans(&x, code)) < 0) return 1;
     return reason ? fall_back(&x, reason) : serve_by_plan(&x, stopwatch, code);
