@@ -75,6 +75,9 @@ def stripped(text: str) -> str:
         "".join(f" 0: {line}\n" for line in LOG.splitlines()),
         "".join(f"2026-11-02T10:11:12.123Z {line}\n" for line in LOG.splitlines()),
         "".join(f"> | {line} |\n" for line in LOG.splitlines()),
+        re.sub(r"(?<=\S) +", "\t", LOG),
+        HEAD + re.sub(r"(?<=\S) +", ",", table()) + FOOT,
+        HEAD + re.sub(r"(?<=\S) +", " ; ", table()) + FOOT,
         "".join(f"\x1b[32m{line}\x1b[0m\n" for line in LOG.splitlines()),
         f"user@node-a:~$ mpirun -np 2 ./build/all_reduce_perf -b 1K -e 1G\n{LOG}user@node-a:~$ ls\n",
         wrapped(LOG, 80),
@@ -222,6 +225,7 @@ def test_several_runs_of_a_file() -> None:
     ("text", "kind", "points"),
     [
         (OSU_5, "allreduce", [(1024, 2.05e-5), (1048576, 4.12e-5)]),
+        (OSU_5.replace("20.50", "20.50 us"), "allreduce", [(1024, 2.05e-5), (1048576, 4.12e-5)]),
         (OSU_7, "alltoall", [(4096, 2.05e-5), (1048576, 4.12e-5)]),  # of four ranks
         (f"mpirun -n 2 osu_alltoall -f\n{OSU_7}", "alltoall", [(2048, 2.05e-5), (524288, 4.12e-5)]),
         (OSU_5.replace("Allreduce", "Reduce_scatter").replace("\n", "\r\n"), "reducescatter", None),

@@ -53,13 +53,15 @@ _BEGIN = re.compile(
 # Lines behind the rows, which may name the program but do not start it
 _END = re.compile(r"Collective test concluded|Avg bus bandwidth|Out of bounds values")
 _TYPE = r"u?int\d*|u?char|float\w*|half|double|bfloat16|bf16|fp?8\w*"
+# A row with commas or semicolons between its cells, as of a spreadsheet
+_SHEET_ROW = re.compile(rf"(?<![\w.:-])[0-9]{{1,18}} ?([,;]) ?[0-9]{{1,18}} ?\1 ?(?:{_TYPE}) ?\1.*")
 _ROW = re.compile(rf"(?<![\w.:-])([0-9]{{1,18}})\s+[0-9]{{1,18}}\s+({_TYPE})(?=\s|$)(.*)$")
 _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e[+-]?[0-9]{1,3})?|N/A|inf|nan", re.IGNORECASE)
 # What a launcher or logger puts before a line: [tag] <stream>: host: >
 _PREFIX = re.compile(r"^\s*(?:\[[^\]\s]{1,60}\]\s*)?(?:<\w{1,20}>\s*:?)?\s*(?:[\w.-]{1,60}:(?=\s))?[>\s]*")
 _TITLE = re.compile(r"\bOSU\s+(\S.{0,60}?)\s+Latency\s+Test\s*v?([0-9.]*)")
 _OSU_ROW = re.compile(
-    r"(?<![\w.:,-])([0-9]{1,18})\s+([0-9]{1,12}\.[0-9]{1,6})((?:\s+[0-9.]{1,18})*)\s*(Pass|Fail\w*)?\s*$"
+    r"(?<![\w.:,-])([0-9]{1,18})\s+([0-9]{1,12}\.[0-9]{1,6})(?: ?us)?((?:\s+[0-9.]{1,18})*)\s*(Pass|Fail\w*)?\s*$"
 )
 _DEVICE = re.compile(
     r"\bRank\s+(\d{1,6})\s+(?:Group\s+\d+\s+)?Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)$"
@@ -152,7 +154,8 @@ def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
     """
     if text.lstrip().startswith("{") and '"out_of_place"' in text:
         text = "\n".join(_lines_of_json(decode(text.encode(), dict)))
-    every_run = [*_Reader(_NOISE.sub(" ", text).splitlines()).read()]
+    text = _SHEET_ROW.sub(lambda row: row[0].replace(row[1], " "), _NOISE.sub(" ", text))
+    every_run = [*_Reader(text.splitlines()).read()]
     runs = [run for run in every_run if run.rows]
     if not runs:
         failure, garbled = _FAILURE.search(text), sum(run.garbled for run in every_run)
