@@ -181,6 +181,21 @@ def test_whole_levels_may_be_few(levels: int) -> None:
     assert sum(schedule.chunks.part(chunk) for chunk in schedule.chunk.tolist()) == {1: 14, 2: 16, 3: 24}[levels]
 
 
+def test_fewer_whole_levels_serve_larger_sizes() -> None:
+    """On a hypercube of 8, levels that reduce and scatter first save data and cost a step each."""
+    machine = antiphon.topology("hypercube:ranks=8")
+    target = Collective("allreduce", 8)
+    links = sum(machine.bandwidth(link) for link in range(machine.links))
+    few = [s for s in compose(Request(machine, target)) if s.provenance["options"]["best"] == "steps"]
+    vectors = {s.steps: timeline(s, machine).total * links for s in few}
+    assert vectors == {3: 24, 4: 16}  # 3 whole levels, and 2; with 1 it is the plan of the greatest rate
+    for schedule in few:
+        (again,) = compose(Request(machine, target), **schedule.provenance["options"])
+        assert again.same_as(schedule)
+    at_sizes = {n: next(compose(Request(machine, target, nbytes=n))).steps for n in (2**12, 2**17)}
+    assert at_sizes == {2**12: 3, 2**17: 4}
+
+
 @pytest.mark.parametrize("fabric", in_turn([pytest.param("switch", marks=pytest.mark.slow), "rail", "fat-tree"]))
 def test_clusters_are_at_the_bound_in_fine_pieces(fabric: str) -> None:
     machine = antiphon.topology(f"cluster:box=dgx-a100,boxes=2,fabric={fabric}")

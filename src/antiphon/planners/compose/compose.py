@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from antiphon.planners.compose.inside import GroupPlanner, usual_planners
 from antiphon.planners.compose.rotate import Mark, RotatedPlan, share_data
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import fans_of, find_splits, parse_split, rotate_levels
-from antiphon.planners.compose.stages import AIMS, StagedPlan, stage_collective
+from antiphon.planners.compose.stages import AIMS, StageCost, StagedPlan, stage_collective
 from antiphon.planners.shared.end_sizes import Pipeline
 from antiphon.planners.shared.pipelining import PIECE_NUMBERS
 from antiphon.planners.shared.routing import with_routes
@@ -53,9 +53,11 @@ from antiphon.registry import find
 
 EFFORT = 24.0  # default: sets of isomorphic groups that are planned
 MOST_BUILT = 2  # plans built per aim, of those with the best estimates
+MOST_FEW_STEPS = 4  # the same for the aim "steps", of which several plans are yielded
 MOST_COMPARED = 2**22  # pairs of ranks; with more, plans are compared by estimates only
 MOST_ROUTED = 2**22  # transfers of a schedule for which new routes through switches are tried
 
+Costed = TypeVar("Costed", bound=StageCost)
 
 Levels = Annotated[
     str,
@@ -66,6 +68,10 @@ InsidePlanners = Annotated[
 ]
 Best = Annotated[str | None, Option("only the plan that is best by this (default: all)", choices=tuple(AIMS))]
 Turn = Annotated[bool | None, Option("data in parts that begin at different levels (default: where that is faster)")]
+Undivided = Annotated[
+    int | None,
+    Option("outer levels on which the ranks of an allreduce combine whole vectors (default: several)", minimum=1),
+]
 Ends = Annotated[
     int | None,
     Option("smaller parts before and behind the pieces (default: where that is faster)", minimum=0),
@@ -74,14 +80,14 @@ Ends = Annotated[
 
 def compose(
     request: Request, *, groups: Levels = "", order: Order = None, inside: InsidePlanners = "", best: Best = None,
-    turn: Turn = None, pieces: PiecesOrBest = None, ends: Ends = None,
+    turn: Turn = None, undivided: Undivided = None, pieces: PiecesOrBest = None, ends: Ends = None,
 ) -> Iterator[Schedule]:  # fmt: skip
-    """Yield the plans with the fewest steps, the least time and the greatest rate of all splits; for a size the
+    """Yield the plans with few steps (several), the least time and the greatest rate of all splits; for a size the
     fastest.
 
     Effort counts the sets of isomorphic groups that are planned; when it is spent, no more splits are examined.
     """
-    search = _Search.from_options(request, groups, order, inside, best, turn)
+    search = _Search.from_options(request, groups, order, inside, best, turn, undivided)
     ranked = _for_size([(aim, plan) for aim in search.aims for plan in _rank_splits(search, aim)], search)
     plans = [
         best_plan
@@ -134,10 +140,10 @@ class _Search:
     """The request's options, and the state of the search.
 
     `names`: planners that may plan within groups. `aims`: keys of AIMS. `turn`: the option: whether data is divided
-    among all rotations of the levels. `first_error`: the first reason why a split failed. `all_examined`: whether all
-    splits within the effort were examined. `built`: by the mark that equal plans share, the built schedules.
-    `rotated`: splits with their levels in every cyclic order. `forward`, `backward`: planners of groups on the machine,
-    and on the machine with all links reversed.
+    among all rotations of the levels. `undivided`: the option. `first_error`: the first reason why a split failed.
+    `all_examined`: whether all splits within the effort were examined. `built`: by the mark that equal plans share,
+    the built schedules. `rotated`: splits with their levels in every cyclic order. `forward`, `backward`: planners of
+    groups on the machine, and on the machine with all links reversed.
     """
 
     request: Request
@@ -145,6 +151,7 @@ class _Search:
     names: tuple[str, ...]
     aims: tuple[str, ...]
     turn: bool | None
+    undivided: int | None
     given_options: dict[str, Any]
     first_error: str = ""
     all_examined: bool = False
@@ -163,7 +170,11 @@ class _Search:
         """Return the numbers of outer levels whose groups may combine whole vectors; 1 stands for the usual plan."""
         is_even = self.request.collective.kind == "allreduce" and split.groups.is_even() and not self.large
         levels = len(fans_of(split.groups)) if is_even and aim == "steps" else 1
-        return range(1, levels + 1)
+        return range(1, levels + 1) if self.undivided is None else [min(self.undivided, levels)]
+
+    def wants_several(self, aim: str) -> bool:
+        """Return whether several plans of few steps are wanted: those with fewer steps suit smaller sizes."""
+        return aim == "steps" and len(self.aims) > 1 and not self.large
 
     @property
     def large(self) -> bool:
@@ -178,8 +189,9 @@ class _Search:
 
     @staticmethod
     def from_options(
-        request: Request, groups: str, order: Order, inside: str, best: str | None, turn: bool | None
-    ) -> _Search:
+        request: Request, groups: str, order: Order, inside: str, best: str | None, turn: bool | None,
+        undivided: int | None,
+    ) -> _Search:  # fmt: skip
         """Check the options of the planner and return the search."""
         members = parse_order(order, request.collective)
         names = tuple(name.strip() for name in str(inside).split(",") if name.strip())
@@ -190,9 +202,8 @@ class _Search:
         if groups and not any(group.subgroups for group in splits_found[0].groups.subgroups):
             raise Invalid(f"option groups: {quote(groups)} is one group; give two levels or more, such as 4x2")
         options = {"inside": ",".join(names) or None, "turn": turn}
-        return _Search(
-            request, splits_found, names or usual_planners(), (best,) if best else tuple(AIMS), turn, options
-        )
+        aims = (best,) if best else tuple(AIMS)
+        return _Search(request, splits_found, names or usual_planners(), aims, turn, undivided, options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,6 +220,7 @@ class _BuiltPlan:
     levels: tuple[str, ...]
     unpipelined: Fraction
     pipelined: Fraction
+    undivided: int  # outer levels on which ranks of an allreduce combine whole vectors
 
     @property
     def steps(self) -> int:
@@ -245,9 +257,11 @@ class _BuiltPlan:
         """Attach the options that reproduce the schedule."""
         seating = self.split.seating.tolist()
         is_sorted = seating == sorted(seating)
+        has_undivided = self.aim == "steps" and search.request.collective.kind == "allreduce"
         options = {
             "groups": str(self.split), "order": None if is_sorted else ",".join(map(str, seating)), "best": self.aim,
-            **search.given_options, "turn": len(self.shares) > 1, "pieces": pieces, "ends": ends or None,
+            **search.given_options, "turn": len(self.shares) > 1,
+            "undivided": self.undivided if has_undivided else None, "pieces": pieces, "ends": ends or None,
         }  # fmt: skip
         findings: dict[str, Any] = {"levels": list(self.levels)}
         if len(self.shares) > 1:
@@ -285,8 +299,19 @@ def _rank_splits(search: _Search, aim: str) -> list[RotatedPlan]:
     if search.turn:  # requested: plans without rotation only if there are no others
         examined = [entry for entry in examined if len(entry[2].shares) > 1] or examined
     search.all_examined = True
-    count = 1 if aim == "steps" or search.large else MOST_BUILT
-    return [plan for _, _, plan in sorted(examined, key=lambda entry: entry[:2])[:count]]
+    ranked = [plan for _, _, plan in sorted(examined, key=lambda entry: entry[:2])]
+    if search.wants_several(aim):
+        return _drop_dominated(ranked)[:MOST_FEW_STEPS]
+    return ranked[: 1 if aim == "steps" or search.large else MOST_BUILT]
+
+
+def _drop_dominated(plans: Sequence[Costed]) -> list[Costed]:
+    """Return the plans, in order, that no plan before them equals or beats in steps and time."""
+    undominated: list[Costed] = []
+    for plan in plans:
+        if not any(other.steps <= plan.steps and other.unpipelined <= plan.unpipelined for other in undominated):
+            undominated.append(plan)
+    return undominated
 
 
 def _for_size(ranked: Sequence[tuple[str, RotatedPlan]], search: _Search) -> Sequence[tuple[str, RotatedPlan]]:
@@ -298,16 +323,15 @@ def _for_size(ranked: Sequence[tuple[str, RotatedPlan]], search: _Search) -> Seq
 
 
 def _best_of(search: _Search, aim: str, ranked: Sequence[RotatedPlan]) -> list[_BuiltPlan]:
-    """Build these plans and compute their times; return the best for an aim, or [] if none can be built."""
+    """Build these plans and compute their times; return the best for an aim, of few steps those for several sizes."""
     plans: list[_BuiltPlan] = []
     for plan in ranked:
         try:
             plans.append(_build_plan(search, plan, aim))
         except AntiphonError as error:
             search.first_error = search.first_error or str(error)
-    if not plans:
-        return []
-    return [min(plans, key=AIMS[aim])]
+    plans.sort(key=AIMS[aim])
+    return _drop_dominated(plans) if search.wants_several(aim) else plans[:1]
 
 
 def _plan_with_rotations(search: _Search, staged: StagedPlan, aim: str, undivided: int) -> RotatedPlan | None:
@@ -342,8 +366,9 @@ def _compute_times(schedule: Schedule, topology: Topology, plan: RotatedPlan, ai
     rate, unpipelined = throughput(schedule, topology), timeline(schedule, topology).total
     first = plan.staged_plans[0]
     return _BuiltPlan(
-        schedule, aim, first.split, plan.shares, first.descriptions, unpipelined, 1 / rate if rate else Fraction(0)
-    )
+        schedule, aim, first.split, plan.shares, first.descriptions, unpipelined, 1 / rate if rate else Fraction(0),
+        first.undivided,
+    )  # fmt: skip
 
 
 def _routed_anew(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:

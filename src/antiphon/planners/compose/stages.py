@@ -126,12 +126,16 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class StagedPlan:
-    """A collective by one split. `placements`: all schedules of its `stages`. `where`: the spans of its blocks."""
+    """A collective by one split. `placements`: all schedules of its `stages`. `where`: the spans of its blocks.
+
+    `undivided`: number of outer levels on which ranks combine everything they hold.
+    """
 
     split: Split
     placements: tuple[Placement, ...]
     stages: tuple[Stage, ...]
     where: Spans
+    undivided: int = 1
 
     @property
     def steps(self) -> int:
@@ -329,7 +333,8 @@ def _stage_undivided(split: Split, forward: StagePlanner, backward: StagePlanner
         placements += delay_after(stages[-1].placed_at(0), placements)
     placements += delay_after(gather_placements, placements)
     all_spans = Spans.side_by_side(np.array([size * units]))
-    return StagedPlan(split, tuple(placements), (*_reverse_stages(scatter_stages), *stages, *gather_stages), all_spans)
+    all_stages = (*_reverse_stages(scatter_stages), *stages, *gather_stages)
+    return StagedPlan(split, tuple(placements), all_stages, all_spans, undivided)
 
 
 def _stage_broadcast(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
