@@ -17,16 +17,14 @@ from quick import examples, in_turn
 
 import antiphon
 from antiphon.cli import run
-from antiphon.core.bounds import MULTICAST, REDUCTION, bound, conditions_text, conditions_without_help, recheck
-from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.bounds import MULTICAST, REDUCTION, bound, conditions_text, recheck
+from antiphon.core.collective import Collective
 from antiphon.core.reshape import degrade, join, keep, only, relabel, reverse
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.symmetry import automorphisms, canonical, link_map
 from antiphon.core.topology import FORWARD_ONLY, Ability, LinkType, Topology, both_ways, build
 from antiphon.cost import Profile
 from antiphon.errors import Invalid
-from antiphon.topologies.clusters import SHARP
-from antiphon.topologies.nvswitch import NVLS
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 BOTH = Ability(multicast=True, reduce=True)
@@ -59,36 +57,6 @@ def abilities_by_place(machine: Topology) -> dict[str, Ability]:
 
 
 # ---- machines say it, and keep it ----
-
-
-@pytest.mark.parametrize(
-    ("name", "reduces"),
-    [
-        ("hgx-h100", True), ("hgx-h100:sharp=false", False), ("dgx-a100", False), ("dgx2", False), ("dgx1v", False),
-        ("mi300x", False), ("mi250", False), ("star:ranks=4", False), ("pcie8", False),
-        ("cluster:box=hgx-h100,boxes=2", True), ("cluster:box=dgx-a100,boxes=2", False),
-        ("cluster:box=dgx-a100,boxes=4,fabric=leaf-spine,sharp=true", True), ("delta:nodes=2", False),
-        ("cluster:box=hgx-h100:sharp=false,boxes=2", False),
-    ],
-)  # fmt: skip
-def test_the_catalogue_says_what_switches_can_do(name: str, reduces: bool) -> None:
-    machine = antiphon.topology(name)
-    assert machine.joint_abilities == (BOTH if reduces else FORWARD_ONLY)
-    assert bool(machine.abilities) == reduces
-    assert ("abilities" in json.loads(dumps(machine))) == reduces
-    if ":" in name:
-        assert antiphon.topology(machine.name) == machine
-
-
-def test_a_cluster_tells_its_boxes_from_its_fabric() -> None:
-    machine = antiphon.topology("cluster:box=hgx-h100,boxes=2,fabric=leaf-spine,boxes_per_leaf=1")
-    assert abilities_by_place(machine) == {
-        "host0/nvswitch": NVLS, "host1/nvswitch": NVLS,
-        "leaf0": FORWARD_ONLY, "leaf1": FORWARD_ONLY, "spine0": FORWARD_ONLY,
-    }  # fmt: skip
-    machine = antiphon.topology("cluster:box=hgx-b200,boxes=2,sharp=true")
-    assert abilities_by_place(machine) == {"host0/nvswitch": NVLS, "host1/nvswitch": NVLS, "fabric": SHARP}
-    assert (NVLS.own, NVLS.through, SHARP.own, SHARP.through) == (True, False, False, True)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -171,29 +139,6 @@ KINDS = {
     "allreduce": (REDUCTION, MULTICAST), "reducescatter": (REDUCTION,), "reduce": (REDUCTION,),
     "allgather": (MULTICAST,), "broadcast": (MULTICAST,), "alltoall": (), "gather": (), "scatter": (),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_who_has_use_for_what_switches_can_do(kind: str) -> None:
-    machine, wanted = antiphon.topology("hgx-h100"), Collective(kind, 8)
-    assert conditions_without_help(machine, wanted) == KINDS[kind]
-    assert conditions_without_help(antiphon.topology("dgx-a100"), wanted) == ()
-    found = bound(machine, wanted)
-    assert found.assumes == ()
-    assert (found.unaided is not None) == bool(KINDS[kind])
-    assert found.without_help.assumes == (KINDS[kind] if kind == "allreduce" else ())  # all others are cuts
-    plain = bound(antiphon.topology("hgx-h100:sharp=false"), wanted)
-    assert (plain.assumes, plain.unaided, plain.bytes_per_second) == ((), None, found.without_switches)
-    assert plain == replace(found.without_help, assumes=())
-    assert (found.without_switches == found.bytes_per_second) == (kind != "allreduce")
-
-
-def test_custom_collectives_are_judged_by_what_they_ask() -> None:
-    machine = antiphon.topology("hgx-h100")
-    sent = Collective("custom", 8, custom=custom_relation([(0, 0, 0)], [(0, 1, None)], 8))
-    spread = Collective("custom", 8, custom=custom_relation([(0, 0, 0)], [(0, 1, None), (0, 2, None)], 8))
-    added = Collective("custom", 8, custom=custom_relation([(0, 0, 0), (0, 1, 1)], [(0, 2, None)], 8))
-    assert [conditions_without_help(machine, one) for one in (sent, spread, added)] == [(), (MULTICAST,), (REDUCTION,)]
 
 
 def test_a_bound_that_hides_what_it_assumes_is_refused() -> None:
@@ -311,22 +256,6 @@ def test_plan_says_it_beside_its_gaps_and_verify_holds_it_against_the_machine(ca
     assert answer(capsys, "plan", "allreduce", "dgx-a100")["assumes"] == []
 
 
-def test_tune_compares_with_what_nccl_would_let_the_switches_do(capsys: Capture) -> None:
-    arguments = ("--nbytes", "1MB:4MB", "--planner", "direct", "--planner", "ring", "--model", "alpha-beta")
-    told = answer(capsys, "tune", "all", "hgx-h100", *arguments)
-    by_switches = {kind for kind, names in told["baseline"].items() if "nvls" in names}
-    assert (by_switches, told["no_speedup"]) == ({"allreduce", "allgather", "reducescatter"}, {})
-    slower = [one["speedup"] for one in told["ranges"] if one["collective"] == "allreduce"]
-    assert max(slower) < 1  # what NCCL does there is faster than what was asked for here
-    assert (told["bound"]["allreduce"]["assumes"], told["bound"]["allreduce"]["bytes_per_second"]) == ([], 4e11)
-    assert told["bound"]["allreduce"]["without_switches_exact"] == "1800000000000/7"
-    assert told["bound"]["allgather"]["without_switches"] == told["bound"]["allgather"]["bytes_per_second"]
-    assert "without_switches" not in told["bound"]["alltoall"]
-    plain = answer(capsys, "tune", "allreduce", "hgx-h100:sharp=false", *arguments)
-    assert (plain["assumes"], plain["no_speedup"]) == ([], {})
-    assert plain["ranges"][0]["speedup"] is not None
-
-
 @pytest.mark.slow
 def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
     """NVLinks reach everywhere through it, whatever those that stand for NCCL are refused for."""
@@ -368,10 +297,3 @@ def test_text_and_report_of_a_tuning_say_so() -> None:
 def test_the_frontier_says_so() -> None:
     found = antiphon.frontier.find("allgather", "hgx-h100", steps=1, budget="20s")
     assert found.as_json()["assumes"] == [MULTICAST]
-
-
-def test_the_machine_is_shown_with_it(capsys: Capture) -> None:
-    assert "can multicast and reduce: host0/nvswitch" in text(capsys, "topology", "show", "hgx-h100")
-    assert "can multicast" not in text(capsys, "topology", "show", "dgx-a100")
-    many = text(capsys, "topology", "show", "cluster:box=hgx-h100,boxes=9")
-    assert "can multicast and reduce: host*/nvswitch" in many

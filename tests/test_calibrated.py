@@ -12,7 +12,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.core.reshape import degrade, join, keep, only
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.cost.basis import in_short, join_bases
+from antiphon.cost.basis import in_short
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs
 from antiphon.cost.nccl.gpus import box_of
@@ -90,23 +90,6 @@ def test_amds_later_gpus_have_the_figures_of_their_generation(box: str, model: s
     assert said == f"calibrated by {box}; GPUs taken for {box} by their name, {model}"
     other = "mi350x" if box == "mi300x" else "mi300x"
     assert not told(replace(topology(other), name=f"8 x {model}"))  # its links are of other speed
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("8 x NVIDIA H100 80GB HBM3 only 0,1", True),
-        ("8 x NVIDIA H100 80GB HBM3 degraded only 0,1,2...", True),
-        ("2 x 8 x NVIDIA H100 80GB HBM3 only 0,1 on leaf-spine of 4, as it is", True),
-        ("2 x 8 x NVIDIA H100 80GB HBM3 on switch degraded", True),
-        ("2 x 2 x 8 x NVIDIA H100 80GB HBM3", False),
-        ("8 x NVIDIA H100 80GB HBM3 or others", False),
-        ("8 x NVIDIA H100 PCIe on switch", False),
-    ],
-)
-def test_what_was_probed_stays_what_it_is_when_it_is_changed(name: str, known: bool) -> None:
-    said = "calibrated by h100; GPUs taken for h100 by their name, NVIDIA H100 80GB HBM3"
-    assert told(replace(H100, name=name)) == (said if known else "")
 
 
 def test_links_of_a_probed_machine_may_be_slower_where_its_name_says_so() -> None:
@@ -195,26 +178,6 @@ def test_each_file_says_whether_several_messages_at_once_were_measured(
     assert bool(costs.simultaneity_remark(terms)) == said
 
 
-@pytest.mark.parametrize(
-    ("machine", "collective", "nbytes", "algorithm", "said"),
-    [
-        ("hgx-h100", "allreduce", "1KB", "ring", ""),
-        ("hgx-h100", "allreduce", "1GB", "nvls", ""),
-        ("hgx-h100", "broadcast", "1GB", "ring", ""),
-        ("dgx-a100", "broadcast", "1GB", "ring", ""),
-        ("ec2:instance=p5,instances=2", "allreduce", "1GB", "nvls-tree", "; share simple of efa-32 not calibrated"),
-        ("hgx-b200", "broadcast", "1GB", "ring", ""),  # nothing of it is calibrated, which the line begins with
-    ],
-)
-def test_a_protocol_that_nobody_measured_is_named(
-    machine: str, collective: str, nbytes: str, algorithm: str, said: str
-) -> None:
-    (row,) = antiphon.predict(collective, nbytes, topology=machine, library="nccl")
-    assert row["algorithm"] == algorithm
-    more = "" if collective == "allreduce" else f"; {collective} by the figures of allreduce"
-    assert row["calibrated"] == library_here(topology(machine)).costs.basis() + more + said
-
-
 def test_one_process_rests_on_what_its_launches_take() -> None:
     one: dict[str, Any] = {}
     for machine in ("dgx1v", "dgx-a100"):  # V100's are measured
@@ -242,16 +205,6 @@ def test_a_reduction_in_the_network_was_measured_by_nobody() -> None:
     assert row["rests_on"].endswith("collnet not calibrated")
     near = antiphon.plan("allreduce", "cluster:box=hgx-h100,boxes=2", planner="nvls-tree")
     assert "collnet" not in antiphon.predict(near, "64MB")[0]["rests_on"]
-
-
-def test_a_group_within_a_node_rests_on_no_network() -> None:
-    plan = antiphon.plan("allreduce", "cluster:box=hgx-h100,boxes=2", planner="ring", ranks=[0, 1, 2])
-    assert antiphon.predict(plan, "1KB", model="calls")[0]["rests_on"] == "calibrated by h100"
-
-
-def test_what_several_rest_on_is_told_once() -> None:
-    assert join_bases(["calibrated by x; y", "calibrated by x; z"]) == "calibrated by x; y; z"
-    assert join_bases([]) == ""
 
 
 def test_measured_beside_predicted_says_what_the_prediction_rests_on(

@@ -247,22 +247,6 @@ def test_nothing_waits_for_ever(order: str, tmp_path: Path) -> None:
     assert replayed(tmp_path) == 48 + 48 + 24
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
-def test_a_send_waits_for_what_it_passes_on(kind: str, tmp_path: Path) -> None:
-    """Along a line of three, rank 1: when it has received; the other way when it has made its sum."""
-    made = antiphon.plan(kind, "line:ranks=3", planner="relay")
-    antiphon.export(made, "chakra", tmp_path, nbytes=4096)
-    heard = read_traces([tmp_path])[1][1]
-    received, combined, sent = (
-        [one for one in heard if one.type == of] for of in (nodes.RECEIVE, nodes.COMPUTE, nodes.SEND)
-    )
-    assert received
-    assert not any(one.dependencies for one in received)
-    assert len(combined) == (len(received) if kind == "reduce" else 0)
-    assert [list(one.dependencies) for one in combined] == [[one.id] for one in received][: len(combined)]
-    assert [list(one.dependencies) for one in sent] == [[one.id] for one in combined or received]
-
-
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["plan", "allreduce", "full:ranks=4", "--planner", "ring", "-o", "plan.json"]) == 0

@@ -40,51 +40,6 @@ def test_predict_keys(capsys: Capture) -> None:
         assert other["seconds"] == pytest.approx(plain["seconds"])  # a ring has no slack
 
 
-def test_predict_by_the_range_that_the_size_falls_into(capsys: Capture) -> None:
-    assert run(["plan", "allreduce", "dgx1v", "--planner", "ring:directions=1", "-o", "other.json"]) == 0
-    capsys.readouterr()
-    whole, other = (json.loads(Path(name).read_text()) for name in ("plan.json", "other.json"))
-    whole["entries"][0]["to"] = 10_000
-    whole["entries"].append({**other["entries"][0], "from": 10_000})
-    Path("both.json").write_text(json.dumps(whole))
-    rows = answer(capsys, "predict", "both.json", "--nbytes", "8KB:16KB")["rows"]
-    assert rows[0] == answer(capsys, "predict", "plan.json", "--nbytes", "8KB")["rows"][0]
-    assert rows[1] == answer(capsys, "predict", "other.json", "--nbytes", "16KB")["rows"][0]
-
-
-def test_a_profile(capsys: Capture) -> None:
-    Path("slow.json").write_text('{"format": "antiphon-profile", "version": 1, "alpha": {"nvlink": "1ms"}}')
-    (row,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--profile", "slow.json")["rows"]
-    assert row["terms"]["latency"] == pytest.approx(14e-3)
-    more = ["--profile", "slow.json", "--trace", "trace.json"]
-    traced = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", *more)
-    assert traced["rows"][0]["terms"]["latency"] == pytest.approx(14e-3)
-
-
-@pytest.mark.parametrize("model", ["alpha-beta", "critical-path", "sccl"])
-def test_simulate_and_its_trace(capsys: Capture, model: str) -> None:
-    command = ["predict", "plan.json", "--nbytes", "1MB", "--model", model, "--trace", "trace.json"]
-    (row,) = answer(capsys, *command)["rows"]
-    assert set(row) >= {"nbytes", "seconds", "algbw", "busbw", "terms", "bottleneck", "critical_path"}
-    assert row["critical_path_length"] == 14
-    trace = json.loads(Path("trace.json").read_text())
-    assert trace["otherData"]["nbytes"] == 10**6
-    events = trace["traceEvents"]
-    names = {event["args"].get("name") for event in events if event["ph"] == "M"}
-    assert {"ranks", "links", "rank 0 sends", "link 0 (rank 0 to rank 3, nvlink)"} <= names
-    turns, sent, received = (
-        [event for event in events if event["ph"] == "X" and event["cat"] == kind]
-        for kind in ("turn", "send", "receive")
-    )
-    assert len(turns) == len(sent) == len(received) == 224
-    assert sum(event["args"]["bytes"] for event in sent) == pytest.approx(14 * 10**6)
-    assert all(event["ts"] >= 0 < event["dur"] for event in received)
-    assert max(event["ts"] + event["dur"] for event in received) == pytest.approx(row["seconds"] * 1e6, abs=1e-3)
-    first = Path("trace.json").read_bytes()
-    answer(capsys, *command)
-    assert Path("trace.json").read_bytes() == first
-
-
 @pytest.mark.parametrize(("line", "says"), refused("predict"))
 def test_bad_input(capsys: Capture, line: str, says: str) -> None:
     assert says in complaint(capsys, *line.split())

@@ -3,8 +3,6 @@
 import base64
 import json
 import re
-import shutil
-import subprocess
 import zlib
 from dataclasses import replace
 from html import unescape
@@ -21,9 +19,7 @@ from antiphon.cli import run
 from antiphon.core.plan import Plan
 from antiphon.cost import prepare
 from antiphon.show.explorer.packing import TICKS, Pack, ticks
-from antiphon.show.explorer.page import SCRIPTS
 
-FOLDER = Path(antiphon.__file__).parent / "show" / "explorer"
 HOSTILE = "</script ><script>alert(1)</script><img src=x onerror=alert(2)> \"'&"
 
 
@@ -60,36 +56,6 @@ def test_columns_come_back_as_they_were() -> None:
     assert {name: column.tolist() for name, column in got.items()} == {**columns, "rising": [5, 5, 2**30, 3]}
     assert ticks(np.array([0.0, 1.0, 2.0]), 2.0).tolist() == [0, TICKS // 2, TICKS]
     assert ticks(np.array([0.0]), 0.0).tolist() == [0]
-
-
-@pytest.mark.parametrize("model", ["alpha-beta", "critical-path", "calls", "flows", "loggp"])
-def test_the_transfers_are_those_of_the_one_model_of_the_page(ring: Plan, model: str) -> None:
-    profile = "loggp-delta" if model == "loggp" else None
-    page = Page(antiphon.pages.explore(ring, nbytes="64KiB", model=model, profile=profile)).data
-    (group,) = page["groups"]
-    (timed,) = (plan["timed"] for plan in group["plans"])
-    predictor: Any = prepare(model, ring.entries[0].schedule, ring.topology, profile=profile)
-    assert page["model"].startswith(f"times by model {model}")
-    at = group["sizes"].index(65536)
-    assert group["candidates"][0]["seconds"][at] == pytest.approx(predictor(65536).seconds, rel=1e-4)
-    assert timed["total"] == pytest.approx(predictor(65536).seconds, rel=1e-6)
-    columns, events = unpack(timed["pack"]), predictor.events(65536)
-    table = events.paths.messages
-    order = np.argsort(events.start, kind="stable")
-    scale = timed["total"] / TICKS
-    assert columns["start"] * scale == pytest.approx(events.start[order], abs=4 * scale)
-    assert sorted(
-        zip(columns["step"].tolist(), columns["src"].tolist(), columns["dst"].tolist(), strict=True)
-    ) == sorted(zip(table.step.tolist(), table.src.tolist(), table.dst.tolist(), strict=True))
-    assert (columns["start"] + columns["lasts"]).max() == pytest.approx(TICKS, rel=1e-3)
-    assert columns["chunks"].sum() == len(columns["chunk"]) == table.schedule.transfers
-    assert columns["shares"][columns["share"]].sum() == pytest.approx(table.share.sum(), rel=1e-4)
-    assert columns["use_count"].sum() == len(columns["use_message"]) == len(events.paths.use_message)
-    # every hop of a message is a link from where it is to where it goes
-    links = unpack(page["machine"]["links"])
-    owner = np.repeat(np.arange(len(columns["use_count"])), columns["use_count"])
-    direct = owner < len(links["src"])
-    assert (links["src"][owner[direct]] == columns["src"][columns["use_message"][direct]]).all()
 
 
 def test_a_page_loads_nothing_and_hostile_names_stay_names(ring: Plan) -> None:
@@ -190,18 +156,6 @@ def test_frontiers_and_sweeps_come_from_their_files(capsys: Capture) -> None:
     damaged = Path("frontier.json").read_text().replace('"steps": 2', '"steps": 1')
     Path("wrong.json").write_text(damaged)
     assert "wrong.json" in complaint(capsys, "explore", "wrong.json")
-
-
-def test_scripts_parse_alone_and_together(ring: Plan, tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
-    texts = {name: (FOLDER / f"{name}.js").read_text() for name in SCRIPTS}
-    for name, text in {**texts, "page": Page(antiphon.pages.explore(ring)).scripts[1]}.items():
-        script = tmp_path / f"{name}.mjs"
-        script.write_text(text)
-        done = subprocess.run([node, "--check", str(script)], check=False, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
 
 
 # ---- traces ----

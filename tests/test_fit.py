@@ -16,7 +16,7 @@ from tables import listed, refused
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cost import load_profile, predict
+from antiphon.cost import load_profile
 from antiphon.cost.fit import (
     AdditionTime,
     GenmodelFit,
@@ -26,7 +26,6 @@ from antiphon.cost.fit import (
     genmodel_profile,
     memory_profile,
     plan_of,
-    read_addition_times,
     read_plan_times,
     write_addition_times,
     write_plan_times,
@@ -34,8 +33,7 @@ from antiphon.cost.fit import (
 from antiphon.cost.fit.plans import derive_factors
 from antiphon.cost.genmodel import forms
 from antiphon.errors import Invalid, Unsupported
-from antiphon.runtimes.measure.bench_memory import add_all, bench_memory
-from antiphon.select import plan
+from antiphon.runtimes.measure.bench_memory import bench_memory
 from antiphon.show.fit import genmodel_svg, memory_svg
 from antiphon.topologies import topology
 
@@ -159,19 +157,6 @@ def test_one_size_gives_combinations_only() -> None:
         genmodel_profile(fit_genmodel(made(["ring"], sizes=SIZES[:1], ranks=[8] * 5)), "ethernet")
 
 
-def test_a_ring_at_the_same_size_tells_them_apart() -> None:
-    found = fit_genmodel(made(["cps", "ring"], sizes=SIZES[:1], noise=0.0))
-    for name in ("alpha", "G", "delta", "epsilon"):
-        assert found.parameters[name].value == pytest.approx(whole(TRUE)[name])
-
-
-def test_x_to_x_tells_beta_from_gamma() -> None:
-    found = fit_genmodel(made(["cps", "incast"], noise=0.0))
-    for name, truth in whole(TRUE).items():
-        assert found.parameters[name].value == pytest.approx(truth)
-    assert found.combinations == []
-
-
 def test_known_parameters_leave_the_others() -> None:
     found = fit_genmodel(made(seed=3), {"delta": TRUE["delta"], "gamma": TRUE["gamma"]})
     assert found.parameters["delta"].state == "given"
@@ -258,20 +243,6 @@ def check_true(found: GenmodelFit, truth: Truth, w_t: int) -> None:
 # ---- profiles ----
 
 
-def test_the_profile_predicts_what_was_measured() -> None:
-    rows = made(["cps", "incast"], noise=0.0)
-    profile = genmodel_profile(fit_genmodel(rows), "ethernet", bandwidth=1.25e9, name="testbed")
-    assert profile.alpha == {"ethernet": pytest.approx(TRUE["alpha"] / 2)}
-    assert float(profile.bandwidth_factor["ethernet"]) == pytest.approx(1.0)
-    assert (profile.incast["ethernet"].w_t, profile.gamma) == (W_T, pytest.approx(TRUE["gamma"]))
-    machine = topology("star:ranks=12,bandwidth=10Gbit/s")
-    (kind,) = {t.kind for t in machine.types}
-    profile = genmodel_profile(fit_genmodel(rows), kind, bandwidth=1.25e9)
-    made_plan = plan("allreduce", machine, planner="colocated-ps")
-    (row,) = predict(made_plan, 12 * 10**6, model="genmodel", profile=profile)
-    assert row["seconds"] == pytest.approx(seconds("cps", 12, 12 * 10**6), rel=1e-6)
-
-
 def test_a_bandwidth_in_other_units_is_noticed() -> None:
     with pytest.raises(Invalid, match="bandwidth: beta = 8e-10 s per byte"):
         genmodel_profile(fit_genmodel(made(["cps", "incast"], noise=0.0)), "ethernet", bandwidth=10)
@@ -289,23 +260,6 @@ def test_faults_of_a_file_are_named(tmp_path: Path, text: str, complaint: str) -
     with pytest.raises((Invalid, Unsupported), match=re.escape(complaint)) as raised:
         read_plan_times(path)
     assert "times.csv" in str(raised.value)
-
-
-def test_files_are_read_as_written(tmp_path: Path) -> None:
-    rows = [*made(["cps", "incast"], ranks=[2, 3]), PlanTime(plan_of("ring", 4, "allgather"), 4, 4096, 0.25)]
-    write_plan_times(rows, tmp_path / "a.csv")
-    assert [(r.plan, r.ranks, r.nbytes, r.seconds) for r in read_plan_times(tmp_path / "a.csv")] == [
-        (r.plan, r.ranks, r.nbytes, r.seconds) for r in rows
-    ]
-    text = " Seconds , nbytes,ranks,plan\n1.5ms,1MiB,8,CPS\n"
-    (tmp_path / "b.csv").write_text(text)
-    assert read_plan_times(tmp_path / "b.csv") == [PlanTime(plan_of("cps", 8), 8, 2**20, 1.5e-3, 2)]
-    added = [AdditionTime(2, 4096, 0.5), AdditionTime(3, 4096, 0.75)]
-    write_addition_times(added, tmp_path / "c.csv")
-    assert [(r.vectors, r.nbytes, r.seconds) for r in read_addition_times(tmp_path / "c.csv")] == [
-        (2, 4096, 0.5),
-        (3, 4096, 0.75),
-    ]
 
 
 # ---- memory ----
@@ -353,12 +307,6 @@ def test_vectors_are_really_added(threads: int) -> None:
     for faulty in ({"most": 2}, {"nbytes": 8}, {"repeat": 0}, {"threads": 0}, {"nbytes": 2**50}):
         with pytest.raises(Invalid):
             bench_memory(**{"most": 4, "nbytes": 4096, "repeat": 1, "threads": 1, **faulty})
-
-
-def test_adding_may_be_in_place() -> None:
-    vectors = [np.arange(100_000, dtype=np.float32) * k for k in (1, 2, 3)]
-    add_all(vectors, vectors[0])
-    assert (vectors[0] == np.arange(100_000, dtype=np.float32) * 6).all()
 
 
 # ---- pictures ----

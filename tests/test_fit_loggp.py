@@ -117,19 +117,6 @@ def test_noisy_measurements_give_the_figures_and_say_how_sure(
     assert held > least_held
 
 
-def test_what_behaves_alike_is_one_regime() -> None:
-    for seed in range(10):
-        found = fit_loggp(trips(seed, 0.02, truth=TRUE[1:], repeat=1 + 6 * (seed % 2)))
-        assert breaks(found) == []
-        assert (found.regimes[0].low, found.regimes[0].high) == (1, 2**20)
-
-
-def test_three_regimes_are_told_apart() -> None:
-    middle = Figures(7e-6, 1.6e-6, 2e-6, 4e-6, 1.2e-10)
-    found = fit_loggp(trips(truth=[(512, EAGER), (32768, middle), (2**62, RENDEZVOUS)]))
-    assert breaks(found) == [(512, 1024), (32768, 65536)]
-
-
 def test_repetitions_gone_astray_do_no_harm() -> None:
     rng = np.random.default_rng(5)
     rows = [replace(row, seconds=row.seconds * (4 if rng.random() < 0.08 else 1)) for row in trips()]
@@ -138,15 +125,6 @@ def test_repetitions_gone_astray_do_no_harm() -> None:
     for regime, (_, truth) in zip(found.regimes, TRUE, strict=True):
         for name in NAMES:
             assert regime.figures[name].value == pytest.approx(getattr(truth, name), rel=0.1)
-
-
-def test_a_size_gone_astray_does_no_harm() -> None:
-    rows = [replace(row, seconds=row.seconds * (1.5 if row.nbytes in (256, 2**19) else 1)) for row in trips()]
-    found = fit_loggp(rows)
-    assert breaks(found) == [(8192, 16384)]
-    for regime, (_, truth) in zip(found.regimes, TRUE, strict=True):
-        for name in ("g", "G"):
-            assert regime.figures[name].value == pytest.approx(getattr(truth, name), rel=0.08)
 
 
 def test_overheads_that_grow_with_the_size() -> None:

@@ -19,9 +19,8 @@ from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.cost import Incast, Profile, as_profile
 from antiphon.cost.genmodel import forms as genmodel_forms
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Unsupported
 from antiphon.planners.switchtrees.assign import Owned, deal_blocks
-from antiphon.planners.switchtrees.choose import choose_plans
 from antiphon.planners.switchtrees.cost import PartCost
 from antiphon.planners.switchtrees.graph import read_tree
 from antiphon.planners.switchtrees.tree import candidate_roots, root_tree
@@ -226,24 +225,6 @@ def test_the_estimate_is_what_genmodel_says(spec: str, nbytes: int, close: float
     assert genmodel(schedule, here, profile=TABLE5)(nbytes).seconds == pytest.approx(seconds(schedule), rel=close)
 
 
-def test_a_group_of_ranks_and_blocks_of_different_size() -> None:
-    here = topology("asy384")
-    members = tuple(range(0, 384, 7))
-    assert verify(planned(here, members=members, nbytes=10**8, profile=TABLE5), here).ok
-    few = topology("tree:fanouts=3x(4+2+0)")
-    uneven = Collective("reducescatter", 7, weights=[3, 0, 1, 5, 2, 2, 9])
-    assert verify(next(gentree(Request(few, uneven))), few).ok
-
-
-def test_without_a_size_the_plans_for_three_sizes_that_differ() -> None:
-    here = topology("sym384")
-    made = list(gentree(Request(here, Collective("allreduce", 384), profile=TABLE5)))
-    assert [s.provenance["options"]["size"] for s in made] == [10**6, 10**8, 10**9]
-    assert len(list(gentree(Request(topology("star:ranks=4"), Collective("allreduce", 4))))) == 1
-    again = planned(here, **made[1].provenance["options"])
-    assert again.same_as(made[1])
-
-
 # ---- data rearrangement ----
 
 
@@ -344,13 +325,6 @@ def test_switches_are_one_only_if_all_below_are_linked_with_all_of_them() -> Non
         planned(here)
 
 
-def test_wrong_options() -> None:
-    with pytest.raises(Invalid, match="rearrange"):
-        planned("star:ranks=4", rearrange="sometimes")
-    with pytest.raises(Invalid, match="size"):
-        planned("star:ranks=4", size="big")
-
-
 # ---- the parts ----
 
 
@@ -428,19 +402,3 @@ def test_ring_and_halving_where_they_are_fastest(
     schedule = planned(here, nbytes=nbytes, profile=profile)
     assert words(schedule) == {"switch0": kind}
     assert verify(schedule, here).ok
-
-
-def test_switches_that_are_alike_are_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, asked = topology("tree:fanouts=64x4"), []
-    graph = read_tree(here, range(256))
-    tree = root_tree(graph, next(iter(candidate_roots(graph, here))), here, Profile())
-    before = PartCost.best_type
-
-    def counted(self: PartCost, node: int, *rest: object) -> object:
-        asked.append(node)
-        return before(self, node, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(PartCost, "best_type", counted)
-    choices = choose_plans(tree, PartCost(tree, Profile(), 10**6, "allreduce"), "never")
-    assert sum(choice is not None for choice in choices) == 65
-    assert len(asked) == 2

@@ -46,22 +46,6 @@ def over(made: Schedule, machine: Topology, nbytes: int = GB) -> float:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    in_turn([
-        "mesh:dims=6x6", "torus:dims=3x3x3",
-        *(pytest.param(spec, marks=pytest.mark.slow) for spec in ("mesh:dims=16x16", "torus:dims=6x6x6")),
-    ], 2),
-)  # fmt: skip
-def test_few_steps_more_than_must_be(spec: str) -> None:
-    """One chunk a rank, one chunk a link and step."""
-    machine = topology(spec)
-    made = planned(machine, Collective("allgather", machine.ranks), parts=1, pace=0)
-    into = np.bincount(machine.link_dst, minlength=machine.ranks)
-    least = -(-(machine.ranks - 1) // int(into.min()))
-    assert least <= made.steps <= least + 2
-
-
-@pytest.mark.parametrize(
     ("spec", "kind", "most"),
     in_turn([
         ("mesh:dims=6x6", "allgather", 1.05), ("torus:dims=3x3x3", "reducescatter", 1.05),
@@ -134,12 +118,6 @@ def test_a_seed_has_one_answer_and_effort_is_counted() -> None:
         search.find_fastest(GB, None, None)
         runs.append(len(search.cached_runs))
     assert runs[0] == 1 < runs[1]
-
-
-def test_without_a_size_there_is_one_for_every_pace() -> None:
-    machine = topology("ring:ranks=6")
-    found = list(greedy(Request(machine, Collective("allgather", 6))))
-    assert len({made.provenance["options"]["pace"] for made in found}) == len(found) == 4
 
 
 def test_without_a_size_what_is_asked_for_is_tried_with_several_seeds() -> None:

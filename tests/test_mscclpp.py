@@ -22,8 +22,6 @@ from antiphon.api.checking import check
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import Program
-from antiphon.core.program.kinds import chunked
-from antiphon.core.serialize import loads
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats import emit
 from antiphon.formats.msccl.code import codes_of
@@ -33,7 +31,6 @@ from antiphon.formats.mscclpp.read import plan_of, read_plan
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
-from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.streams import find_credits
 
 CASES = [
@@ -116,16 +113,6 @@ def test_all_planners_and_collectives(machine: str) -> None:
                             assert judge(code) is None, (planner, kind, file, options)
                     written[form] += 1
     assert min(written.values()) > (15 if gpus else 60), written
-
-
-@pytest.mark.parametrize("most", in_turn([1, 2, 5, 32], 2))
-def test_what_a_block_does_not_take_goes_on_in_the_next(most: int) -> None:
-    """Linked by semaphores, and by barriers where these are used up; in one stream or many, as the executor runs it."""
-    text = files_of("allreduce", "ring:ranks=8", "ring", blocks=most, lag=1)["plan0.json"]
-    plan = json.loads(text)
-    assert max(len(gpu["threadblocks"]) for gpu in plan["gpus"]) == {1: 2, 2: 4, 5: 4, 32: 32}[most]
-    assert judge(plan_of(text).code) is None
-    executor.Executor(plan, 3, calls=1).run()
 
 
 def test_more_streams_where_few_are_too_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,12 +295,6 @@ def program_of(kind: str, machine: str, planner: str, **options: int) -> Program
     return lower(antiphon.plan(kind, antiphon.topology(machine), planner=planner).at(0).schedule, **options)
 
 
-def test_parts_that_never_touch_are_streams() -> None:
-    program = program_of("allreduce", "ring:ranks=8", "ring", lag=2**20)
-    bound = chunked(program, 2**20, "a test")
-    assert [len(one_sided(program, bound, most)) for most in (1, 3, 100)] == [1, 3, 16]
-
-
 @pytest.mark.parametrize("form", ["mscclpp-json", "msccl-xml"])
 @pytest.mark.parametrize(("kind", "root"), [("allreduce", None), ("alltoall", None), ("broadcast", 4)])
 def test_some_gpus_of_a_box(form: str, kind: str, root: int | None) -> None:
@@ -373,18 +354,6 @@ def test_a_reducescatter_by_relays_is_refused() -> None:
         emit(plan, "mscclpp-json")
 
 
-def test_sizes_follow_the_plan() -> None:
-    plan = antiphon.plan("allgather", antiphon.topology("ring:ranks=4"), planner="ring")
-    text = json.loads(emit(plan, "mscclpp-json")["plan0.json"])
-    assert text["min_message_size"] == 0
-    largest, chunks = text["max_message_size"], text["gpus"][0]["output_chunks"]
-    assert largest < 2**32 <= largest + 2 * 16 * chunks
-    assert largest % (16 * chunks) == 0
-    thirds = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"), planner="ring")
-    notes = [antiphon.export(one, "mscclpp-json").notes for one in (plan, thirds)]
-    assert notes == [(), (f"allgather from 0B: serves only multiples of {2 * 3 * 16} bytes",)]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -428,20 +397,6 @@ def test_nearly_all_blocks_that_may_be_there_move_data(case: tuple[str, str, str
                 assert one.get("channel_type") != "port" or group["tbg_size"] == 1
                 parts[json.dumps((one["name"], one["src_buff"], one["dst_buff"])), group["tbg_size"]] += 1
             assert all(many % size == 0 for (_, size), many in parts.items())
-
-
-@pytest.mark.parametrize(
-    ("kind", "planner", "most"),
-    [("allreduce", "halving-doubling", 4), ("reducescatter", "direct", 6), ("broadcast", "binomial-tree", 4)],
-)
-@pytest.mark.parametrize("between", [False, True])
-def test_groups_as_the_executor_runs_them(kind: str, planner: str, most: int, between: bool) -> None:
-    machine = antiphon.topology("delta:nodes=2", only=(0, 1, 4, 5)) if between else antiphon.topology("full:ranks=4")
-    plan = antiphon.plan(kind, machine, planner=planner, ranks=(0, 1, 4, 5) if between else None)
-    for name, text in antiphon.export(plan, "mscclpp-json", options={"blocks": most}).items():
-        if name.endswith(".json"):
-            for seed in some(range(3)):
-                executor.Executor(json.loads(text), seed, calls=2).run()
 
 
 def test_groups_only_where_there_is_work_for_them() -> None:
@@ -582,41 +537,6 @@ def test_faults_of_staged_plans_are_named(change: Any, said: str) -> None:
     assert said in fault
 
 
-def test_staged_plans_beside_packets(tmp_path: Path) -> None:
-    """Both find room in scratch, and each size is served by one of them, or left out, as the export says."""
-    plan = antiphon.plan("allgather", antiphon.topology("full:ranks=4"), planner="direct")
-    files = antiphon.export(plan, "mscclpp-json", options={"staged": "yes", "packets": "1MiB"})
-    packets, staged = (json.loads(files[name]) for name in ("plan0-packets.json", "plan0.json"))
-    assert packets["max_message_size"] == 2**20
-    begin = staged["min_message_size"]
-    assert [note for note in files.notes if f"no plan for sizes from 1048577B to {begin // 2**20}MiB" in note]
-    (tmp_path / "plan0.json").write_bytes(files["plan0.json"])
-    for nbytes, outcomes in ((begin, {"note"}), (begin // 2, {"note", "ignored"})):
-        (row,) = check(tmp_path / "plan0.json", "mscclpp-0.9", nbytes, in_place=False)
-        assert {finding["outcome"] for finding in row["findings"]} == outcomes
-    largest = json.loads(emit(plan, "mscclpp-json", options={"packets": "1GiB"})["plan0-packets.json"])
-    gpu = largest["gpus"][0]
-    assert 2 * largest["max_message_size"] // gpu["output_chunks"] * gpu["scratch_chunks"] <= 2**25
-
-
-def test_staged_plans_of_a_table() -> None:
-    """Ranges below the least size of a staged plan are named; the last one begins there."""
-    plan = antiphon.plan("allgather", antiphon.topology("full:ranks=4"), planner="direct")
-    schedule, mib = plan.entries[0].schedule, 2**20
-    entries = (Entry(0, mib, schedule), Entry(mib, 3 * mib, schedule), Entry(3 * mib, None, schedule))
-    table = Plan(plan.topology, plan.collective, entries)
-    files = antiphon.export(table, "mscclpp-json", options={"staged": "yes", "packets": "2MiB"})
-    assert sorted(files) == [
-        "plan0-packets-in-place.json", "plan0-packets.json", "plan1-packets-in-place.json", "plan1-packets.json",
-        "plan2-in-place.json", "plan2.json", "register.py",
-    ]  # fmt: skip
-    begin = json.loads(files["plan2.json"])["min_message_size"]
-    first, second, third = (note for note in files.notes if "staged" in note)
-    assert "no plan" not in first
-    assert second.endswith("no plan for sizes from 2097153B to 3MiB")
-    assert third.endswith(f"no plan for sizes from 3MiB to {begin // mib}MiB")
-
-
 @pytest.mark.parametrize(
     ("kind", "machine", "planner", "said"),
     [
@@ -643,38 +563,6 @@ def test_plans_of_others(name: str, tmp_path: Path) -> None:
     if name != "switched":
         for seed in range(10):
             executor.Executor(plan, seed, calls=3).run()
-
-
-def test_a_pipeline_that_goes_round_its_scratch() -> None:
-    """Its semaphore says how many units scratch has room for; one more, and data is overwritten unread."""
-    plan = copy.deepcopy(FOREIGN["staged"])
-    plan.update(collective="allreduce", inplace=False, reuse_resources=True, gpus=[])
-    unit = 2**24
-    for rank in range(2):
-        loop = {"unit_size": unit, "num_chunks": 1}
-        take, give = (
-            [{"name": name, "semaphore_ids": [at]} for at in (0, 1)] for name in ("sem_acquire", "sem_release")
-        )
-        copies = [("i", "s", [take[1], NOP], [give[0]]), ("s", "o", [take[0], NOP], [give[1]])]
-        blocks = [
-            {"id": number, "channels": [], "ops": [{"name": "pipeline", "iter_context": loop, "ops": [
-                *before, {"name": "copy", "src_buff": [{"type": a, "index": 0, "size": 1}],
-                          "dst_buff": [{"type": b, "index": 0, "size": 1}]}, NOP, *after]}]}
-            for number, (a, b, before, after) in enumerate(copies)
-        ]  # fmt: skip
-        plan["gpus"].append({
-            "id": rank, "input_chunks": 1, "output_chunks": 1, "scratch_chunks": 1, "threadblocks": blocks,
-            "channels": [], "remote_buffers": [], "semaphores": [{"init_value": 0}, {"init_value": 4}],
-        })  # fmt: skip
-    kept = loads(b'{"format": "antiphon-collective", "version": 1, "kind": "custom", "ranks": 2, "blocks": '
-                 b'[{"pre": [0], "post": [0]}, {"pre": [1], "post": [1]}]}')  # fmt: skip
-    assert isinstance(kept, Collective)
-    assert judge(plan_of(json.dumps(plan).encode(), collective=kept).code) is None
-    for gpu in plan["gpus"]:
-        gpu["semaphores"][1]["init_value"] = 5
-    fault = judge(plan_of(json.dumps(plan).encode(), collective=kept).code)
-    assert fault is not None
-    assert fault.kind in ("race", "wrong")
 
 
 # ---- what is wrong ----

@@ -1,7 +1,6 @@
 """register.py against a stand-in that chooses as MSCCL++ is documented to: the right plan at all ranks, or none."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +108,6 @@ def test_a_table_of_all_collectives_is_one_module(tmp_path: Path, monkeypatch: p
         antiphon.export({"allreduce": plan_of("allreduce"), "allgather": part}, "mscclpp-json")
 
 
-def test_two_exports_share_a_builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, _ = job_of(plan_of("allreduce"), tmp_path / "a", monkeypatch)
-    antiphon.export(plan_of("allgather"), "mscclpp-json", tmp_path / "b")
-    job.register(module_of(tmp_path / "b", monkeypatch))
-    assert job.call("allreduce", 4096) is not None
-    assert job.call("allgather", 4096) is not None
-
-
 def test_switches_serve_only_memory_and_types_that_they_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, space = job_of(plan_of("allreduce", "hgx-h100", "nvls"), tmp_path, monkeypatch)
     size = 2**20
@@ -134,22 +125,6 @@ def test_types_without_a_kernel_are_left_alone(tmp_path: Path, monkeypatch: pyte
     job, _ = job_of(plan_of("allgather"), tmp_path, monkeypatch)
     assert job.call("allgather", 4096, dtype="float8_e4m3fn") is not None
     assert job.call("allgather", 4096, dtype="uint8") is None
-
-
-@pytest.mark.parametrize("packets", ["64KiB", "1GB"])
-def test_packets_share_connections_and_fit_the_shared_scratch(packets: str) -> None:
-    """Their context is not keyed by addresses, which is right only where nobody reaches buffers of another's user."""
-    for kind in KINDS[:3]:
-        files = antiphon.export(plan_of(kind), "mscclpp-json", options={"packets": packets})
-        for place in ("", "-in-place"):
-            small, large = (json.loads(files[f"plan0{which}{place}.json"]) for which in ("-packets", ""))
-            assert small["reuse_resources"]
-            assert not large["reuse_resources"]
-            assert {one["type"] for gpu in small["gpus"] for one in gpu["remote_buffers"]} == {"s"}
-            assert large["min_message_size"] == small["max_message_size"] + 1
-            for gpu in small["gpus"]:
-                chunks = gpu["output_chunks" if kind == "allgather" else "input_chunks"]
-                assert 2 * gpu["scratch_chunks"] * (small["max_message_size"] // chunks) <= 2**26
 
 
 def test_no_packets_in_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

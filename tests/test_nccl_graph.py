@@ -64,23 +64,6 @@ def test_the_rings_of_a_dgx1v(kind: str) -> None:
     assert about["samechannels"] == "0"
 
 
-@pytest.mark.parametrize("directions", [1, 2])
-def test_a_ring(directions: int) -> None:
-    made = antiphon.plan(
-        "allreduce", antiphon.topology("ring:ranks=12"), planner="ring", options={"directions": directions}
-    )
-    ring = tuple(range(12))
-    back = (0, *reversed(range(1, 12)))
-    _, channels = graphs(text_of(made))[RING]
-    assert channels == [ring, back][:directions]
-    assert len(graphs(text_of(made, copies=3))[RING][1]) == 3 * directions
-    assert 'dev="0xb" rank="11"' in text_of(made)
-    speeds = [float(graphs(text_of(made, copies=n))[RING][0]["speedintra"]) for n in (1, 2, 4)]
-    assert speeds == [speeds[0], speeds[0] / 2, speeds[0] / 4]  # of one channel, where all are in use
-    about, _ = graphs(text_of(made, link="PIX"))[RING]
-    assert about["typeintra"] == "PIX"
-
-
 def chain(ranks: int = 4, twist: bool = False) -> Plan:
     """An allreduce along a line: combined towards rank 0, and back; `twist`: back by another way."""
     there = [(i, 0, ranks - 1 - i, ranks - 2 - i, 1) for i in range(ranks - 1)]
@@ -104,17 +87,6 @@ def test_back_by_a_way_of_its_own() -> None:
     back = [(3 + i, 0, a, b, 0) for i, (a, b) in enumerate(pairwise([0, 2, 1, 3]))]
     with pytest.raises(Unsupported, match="chunk 0 goes along no ring and no chain"):
         text_of(Plan.of(antiphon.topology("full:ranks=4"), of_rows("allreduce", 4, [*there, *back])))
-
-
-def test_rings_and_chains_together() -> None:
-    line = chain()
-    ring = antiphon.plan("allreduce", line.topology, planner="ring", options={"directions": 1}).entries[0]
-    both = Plan(
-        line.topology, line.collective, (Entry(0, 99, line.entries[0].schedule), Entry(99, None, ring.schedule))
-    )
-    found = graphs(text_of(both))
-    assert list(found) == [RING, TREE]
-    assert found[RING][1] == [(0, 1, 2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -177,38 +149,12 @@ def test_hosts_members_and_channels() -> None:
             text_of(six, **options)
 
 
-def test_shares_become_channels() -> None:
-    """Three quarters of the data one way round, a quarter the other: three channels and one."""
-    machine = antiphon.topology("ring:ranks=3")
-    rows = [(0, c, r, (r + d) % 3, 0) for c, r, d in _blocks()] + [
-        (1, c, (r + d) % 3, (r + 2 * d) % 3, 0) for c, r, d in _blocks()
-    ]
-    made = of_rows("allgather", 3, rows, parts=4)
-    assert sorted(graphs(text_of(Plan.of(machine, made)))[RING][1]) == [(0, 1, 2)] * 3 + [(0, 2, 1)]
-
-
-def _blocks() -> list[tuple[int, int, int]]:
-    """Chunk, the rank that has it, and the direction in which it goes."""
-    return [(3 * part + rank, rank, 1 if part else -1) for part in range(4) for rank in range(3)]
-
-
 def forms(schedule: Any) -> set[str]:
     """What it goes along; nothing where that is refused."""
     try:
         return {one.form for one in find_orders(schedule)}
     except Unsupported:
         return set()
-
-
-def test_rings_that_share_a_link_share_its_bandwidth() -> None:
-    machine, rings = antiphon.topology("full:ranks=4"), ((0, 1, 2, 3), (0, 1, 3, 2))
-    rows = [
-        (step, 4 * part + ring[at], ring[(at + step) % 4], ring[(at + step + 1) % 4], 0)
-        for part, ring in enumerate(rings) for at in range(4) for step in range(3)
-    ]  # fmt: skip
-    about, channels = graphs(text_of(Plan.of(machine, of_rows("allgather", 4, rows, parts=2))))[RING]
-    assert channels == [*rings]
-    assert float(about["speedintra"]) == float(machine.unit) / 2e9
 
 
 def test_orders_of_ring_planners_and_of_no_other() -> None:

@@ -14,12 +14,11 @@ from message_graphs import message_graph
 from quick import examples
 from tables import listed
 
-from antiphon.core.collective import Collective
 from antiphon.core.interpret import block_elements
 from antiphon.core.messages import MessageGraph, messages, sets, waits
 from antiphon.core.plan import Plan
 from antiphon.core.routes import NO_ROUTES, resolve
-from antiphon.core.schedule import REDUCE, Schedule, cut
+from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.core.verify import verify
@@ -217,17 +216,6 @@ def test_any_schedule_is_read_again(tmp_path_factory: pytest.TempPathFactory, ca
     assert read_schedule(path).verifiable().entries[0].schedule.same_as(expand(case.schedule))
 
 
-def test_chunks_of_one_message_in_runs_and_slots(tmp_path: Path) -> None:
-    wanted = Collective("broadcast", 2)
-    columns = {"chunk": [5, 1, 0, 2, 3, 4], "op": [0, 0, 0, 0, 0, 1], "dst_slot": [0, 0, 1, 0, 2, 0]}
-    schedule = Schedule(wanted, cut(wanted, 6), [0] * 6, src=[0] * 6, dst=[1] * 6, **columns)
-    text = b"".join(piccl_xml(Plan.of(topology("ring:ranks=2"), schedule), nbytes=60)["schedule.xml"]).decode()
-    assert 'size="60" src="0" dst="1" deps="-1" step="0" copy="0:0:1,1-2,3:0:2,5" reduce="4"/>' in text
-    found = read_schedule(written(tmp_path, text))
-    assert found.verifiable().entries[0].schedule.same_as(schedule)
-    assert found.graph.combined.tolist() == [10]
-
-
 def test_what_contradicts_the_plan_beside_it(tmp_path: Path) -> None:
     made = plan("allreduce", "ring:ranks=3", options={"directions": 1})
     text = b"".join(piccl_xml(made, nbytes=300)["schedule.xml"]).decode()  # type: ignore[arg-type]
@@ -414,14 +402,6 @@ def test_more_nodes_than_it_says(figures: Path) -> None:
         read_topology(gap)
 
 
-def test_one_level_alone(figures: Path) -> None:
-    text = '<topo num_nodes="2" num_levels="1"><group level="0" id="0" param_file="figures/slow.csv"><node id="1"/>'
-    machine, profile = read_topology(written(figures, text + '<node id="0"/></group></topo>', "topo.xml"))
-    assert profile.loggp is not None
-    assert (machine.places[0], machine.links) == ("rank0", 4)
-    assert figures_between(machine, profile.loggp)[0, 1][0] == pytest.approx(3e-6)
-
-
 @pytest.mark.parametrize(("old", "new", "says"), listed("refused-piccl-topologies"))
 def test_a_topology_that_is_wrong(figures: Path, old: str, new: str, says: str) -> None:
     assert old in TOPO
@@ -450,17 +430,6 @@ def test_what_is_no_file_of_figures_is_not_quoted(figures: Path) -> None:
     with pytest.raises(Invalid, match=r"figures/slow\.csv: line 1: expected the columns") as told:
         read_topology(written(figures, TOPO, "topo.xml"))
     assert "root:" not in str(told.value)
-
-
-def test_files_that_are_named_from_a_folder_above(figures: Path) -> None:
-    text = TOPO.replace("figures/", "machines/here/figures/")
-    assert read_topology(written(figures, text, "topo.xml")) == read_topology(written(figures, TOPO, "topo.xml"))
-
-
-def test_figures_that_are_wrong_are_named(figures: Path) -> None:
-    written(figures / "figures", "s,L,o_s,o_r,g,G\n1,-1,0,0,0,0\n", "slow.csv")
-    with pytest.raises(Invalid, match=r"topo\.xml: figures/slow\.csv: line 2: L: expected figures from 0 on"):
-        read_topology(written(figures, TOPO, "topo.xml"))
 
 
 def test_probe(figures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

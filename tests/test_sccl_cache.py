@@ -15,13 +15,13 @@ import pytest
 from entries import sccl
 from quick import examples, in_turn
 from sccl_cases import case
-from test_sccl_canonical import Watched, shuffled
+from test_sccl_canonical import Watched
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.request import Request
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.errors import EffortSpent, Infeasible, Invalid
+from antiphon.errors import EffortSpent, Invalid
 from antiphon.planners.synth import auto
 from antiphon.planners.synth import cache as caching
 from antiphon.planners.synth.auto import Solved, decide_candidate
@@ -74,20 +74,6 @@ def test_what_was_decided_is_not_sought_again(folder: Path, watched: Watched) ->
     assert watched.taken()
 
 
-def test_a_machine_numbered_otherwise_is_served(folder: Path, watched: Watched) -> None:
-    machine = topology("dgx1v_sccl")
-    figures = [one[0]["found"] for one in frontier_of(machine, "gather", steps=3)]  # type: ignore[index]
-    assert watched.taken()
-    other, what = shuffled(machine, collective("gather", machine), 5)
-    again = list(sccl(Request(other, what), steps=3))
-    assert not watched.taken()
-    for made in again:
-        verify(made, other).or_raise()
-    assert [made.provenance["found"] for made in again] == figures
-    frontier_of(machine, "scatter", steps=3)
-    assert watched.taken()  # the other way round is another problem
-
-
 def refutable(cache: Cache | None) -> tuple[SearchState, tuple[int, int, int]]:
     """A problem that the program over time admits and that only a search refutes."""
     for seed in range(100, 200):  # none of those before
@@ -135,14 +121,6 @@ def test_an_impossible_that_is_not_proved_is_not_believed(tmp_path: Path) -> Non
         cache.put(search.cache_question(*POINT), CachedAnswer([1], resolution=proof))
         assert cache.get(search.cache_question(*POINT)) is None, proof
         assert isinstance(decide_candidate(a_search(cache), *POINT), Solved)
-
-
-def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
-    machine = topology("dgx1v_sccl")
-    for chunks, steps, rounds in ((6, 1, 7), (6, 2, 7)):
-        with pytest.raises(Infeasible):
-            list(sccl(Request(machine, collective("allgather", machine)), chunks=chunks, steps=steps, rounds=rounds))
-    assert not folder.exists()
 
 
 def test_answers_differ_by_what_was_asked(tmp_path: Path) -> None:

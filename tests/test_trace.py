@@ -103,24 +103,6 @@ def test_every_message_is_sent_and_received_with_an_arrow(model: str, profile: s
     check_lines(events)
 
 
-@pytest.mark.parametrize(("model", "profile", "spec"), MODELS)
-def test_the_critical_path_is_marked(model: str, profile: str | None, spec: str) -> None:
-    made = plan("allreduce", topology(spec), planner="ring")
-    row, trace = simulate(made, "1MB", model=model, profile=profile, trace=True)
-    assert trace is not None
-    events = events_of(trace)
-    path = slices(events, "critical")
-    assert [list(facts(e)) for e in path] == row["critical_path"]
-    assert lines_of(events)[path[0]["pid"], path[0]["tid"]] == "critical path"
-    marked = [e for e in slices(events, "send") if e["args"].get("critical")]
-    assert {facts(e) for e in marked} == {tuple(hop) for hop in row["critical_path"]}
-    assert all("cname" in e for e in marked)
-    assert not any("cname" in e for e in slices(events, "send") if not e["args"].get("critical"))
-    assert path[0]["ts"] == min(e["ts"] for e in slices(events, "send") if facts(e) == facts(path[0]))
-    last = path[-1]["ts"] + path[-1]["dur"]
-    assert last == pytest.approx(row["seconds"] * 1e6, abs=0.002) or model == "alpha-beta"
-
-
 @pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(random=cases(most_ranks=5), model=st.sampled_from(["alpha-beta", "critical-path", "flows"]))
@@ -150,14 +132,6 @@ def test_slices_of_a_line_never_overlap(drawn: list[Any]) -> None:
     apart = sum(src != dst for src, dst, *_ in drawn)
     assert kinds == Counter({"send": apart, "receive": apart, "within": len(drawn) - apart, "fold": len(drawn)})
     assert {(e["pid"], e["ph"]) for e in writer.events if e["ph"] in "sf"} <= {(RANKS, "s"), (RANKS, "f")}
-
-
-def test_as_few_lines_as_slices_at_one_moment() -> None:
-    writer = TraceWriter("three at once")
-    when = [(0.0, 3.0), (1.0, 2.0), (1.5, 4.0), (2.0, 3.0), (3.0, 4.0)]
-    write_ranks(writer, [Passage(one, one, {"src": 0, "dst": 1, "step": 0}) for one in when])
-    names = list(lines_of(writer.events).values())
-    assert names == [f"rank {r} {what}{n}" for r, what in ((0, "sends"), (1, "receives")) for n in ("", " (2)", " (3)")]
 
 
 # ---- side by side ----
@@ -197,28 +171,6 @@ def test_traces_side_by_side(two: list[str], capsys: pytest.CaptureFixture[str])
     check_lines(both)
     assert antiphon.traces.merge(two, "again.json")[0]["events"] == len(one)
     assert Path("again.json").read_bytes() == Path("both.json").read_bytes()
-
-
-def test_a_trace_of_others_beside_ours(two: list[str]) -> None:
-    """As PyTorch's profiler writes them: names for numbers, a clock that began long ago, ids that ours have as well."""
-    others = [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mul", "pid": 77, "tid": 77, "ts": 1.7e15, "dur": 12.5, "args": {}},
-        {"ph": "X", "cat": "kernel", "name": "mul", "pid": 0, "tid": "stream 7", "ts": 1.7e15 + 20.25, "dur": 3},
-        {"ph": "s", "id": 0, "cat": "ac2g", "name": "ac2g", "pid": 77, "tid": 77, "ts": 1.7e15},
-        {"ph": "f", "id": 0, "cat": "ac2g", "name": "ac2g", "pid": 0, "tid": "stream 7", "ts": 1.7e15 + 20.25},
-        {"ph": "M", "name": "process_name", "pid": "Spans", "tid": 0, "args": {"name": "python"}},
-    ]
-    for text in (json.dumps(others), json.dumps({"schemaVersion": 1, "traceEvents": others})):
-        Path("others.json").write_text(text)
-        rows = antiphon.traces.merge([two[0], "others.json"], "both.json")
-        assert rows[1] == {"file": "others.json", "title": "others.json", "events": 5, "start_us": 1.7e15}
-        both = events_of(Path("both.json").read_bytes())
-        found = {e["name"]: e for e in both if e["ph"] == "X" and e["cat"] in ("cpu_op", "kernel")}
-        assert (found["aten::mul"]["ts"], found["mul"]["ts"]) == (0, 20.25)
-        ours = {e["id"] for e in both if e["ph"] == "s" and e["cat"] == "message"}
-        theirs = {e["id"] for e in both if e["cat" if "cat" in e else "name"] == "ac2g"}
-        assert len(theirs) == 1
-        assert not theirs & ours
 
 
 def test_numbers_without_measure_are_no_fault(two: list[str]) -> None:

@@ -16,7 +16,7 @@ from small_plans import wanted
 import antiphon
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
-from antiphon.core.loads import throughput, timeline
+from antiphon.core.loads import throughput
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, keep
@@ -102,17 +102,6 @@ def test_eight_gpus_of_dgx1v() -> None:
     assert found["few"] == "5 trees, the fewest: proved"
 
 
-@pytest.mark.parametrize("spec", in_turn(["dgx1p only 0,1,2,3,4", "torus:dims=3x3", "star:ranks=5"], 3))
-def test_pieces_are_the_best_by_the_model(spec: str) -> None:
-    """No other number of them is faster by more than a hundredth."""
-    topology = machine(spec)
-    for nbytes in (10**4, 10**7, 10**9):
-        schedule = made(trees, topology, wanted("allreduce", topology.ranks), pieces=None, nbytes=nbytes)
-        mine = alpha_beta(schedule, topology)(nbytes).seconds
-        for pieces in (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597):
-            assert mine <= 1.01 * alpha_beta(replace(schedule, pieces=pieces), topology)(nbytes).seconds, pieces
-
-
 @pytest.mark.parametrize(("spec", "steps"), in_turn([("ring:ranks=8", 7), ("line:ranks=4", 3), ("line:ranks=5", 4)], 3))
 def test_two_sums_are_exchanged_over_the_middle_link(spec: str, steps: int) -> None:
     """With an odd number of links on its longest path, a tree takes one step fewer; on a ring no schedule is faster."""
@@ -162,41 +151,6 @@ def test_halves_one_after_the_other() -> None:
         made(trees, topology, wanted("allgather", 8), halves=True)
     with pytest.raises(Invalid, match="option halves"):
         made(trees, topology, wanted("allreduce", 8), halves="both")
-
-
-def test_without_a_size_several_numbers_of_pieces() -> None:
-    found = list(trees(Request(antiphon.topology("dgx1v"), wanted("allreduce", 8))))
-    assert [int(schedule.pieces) for schedule in found] == [1, 4, 16, 64, 256, 1024]
-    assert timeline(found[-1], antiphon.topology("dgx1v")).total < timeline(found[0], antiphon.topology("dgx1v")).total
-
-
-@pytest.mark.parametrize("kind", in_turn(KINDS))
-@pytest.mark.parametrize(
-    "spec",
-    in_turn(
-        [
-            "dgx-a100",
-            "pcie8",
-            *(
-                pytest.param(one, marks=pytest.mark.slow)
-                for one in ("cluster:box=dgx-a100,boxes=2", "z52-pcie", "dgx1v:pcie=true", "polaris:nodes=2")
-            ),
-        ],
-        2,
-    ),
-)
-def test_machines_with_switches_and_limits(spec: str, kind: str) -> None:
-    """At the bound, over routes that lead through the switches; where shares are rounded, near it."""
-    topology = antiphon.topology(spec)
-    found = told(made(trees, topology, wanted(kind, topology.ranks)))
-    if "rounding" not in found:
-        assert found["optimal"]
-        return
-    most = antiphon.bound(kind, topology).bytes_per_second
-    assert most is not None
-    limit = most / topology.unit
-    assert Fraction(found["rounding"]["exact_rate"]) == limit
-    assert Fraction(995, 1000) * limit <= Fraction(found["rate"]) < limit
 
 
 def test_uneven_and_empty_blocks() -> None:

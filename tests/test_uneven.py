@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from quick import examples, in_turn
 from small_plans import only, schedules
 
-from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.example import of_rows
 from antiphon.core.loads import throughput, timeline
@@ -41,17 +39,6 @@ def begun(plans: list[Schedule], machine: Topology, steps: int) -> Schedule:
     return made
 
 
-def test_a_chain_begins_with_equal_halves() -> None:
-    """0 -> 1 -> 2: in three steps the best is half, half; in two all at once."""
-    machine = topology("line:ranks=3")
-    chain = only("ring", topology("ring:ranks=3"), Collective("broadcast", 3, roots=(0,)), directions=1)
-    chain = replace(chain, route=None, pieces=1)
-    made = begun([chain], machine, 3)
-    assert sorted(made.chunks.share.tolist()) == [1, 1]
-    assert sorted(zip(made.step.tolist(), made.src.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 1), (2, 1)]
-    assert begun([chain], machine, 2).same_as(replace(chain, provenance={}))
-
-
 def test_shares_have_a_denominator() -> None:
     """Two chunks, one of them 1 / 2^bits: halves of them need a bit more, and 2^62 is too much."""
     machine, wanted = topology("line:ranks=3"), Collective("broadcast", 3, roots=(0,))
@@ -65,29 +52,6 @@ def test_shares_have_a_denominator() -> None:
         assert begun([chain(bits)], machine, 3).chunks.denominator == 2 ** (bits + 1)
     assert begun([chain(61)], machine, 2).chunks.denominator == 2**61
     assert UnevenStarts([chain(61)], machine).sizes_for(3) is None
-
-
-@pytest.mark.parametrize("spec", in_turn(["cluster:box=hgx-h100,boxes=4", "cluster:box=mi250,boxes=2", "z52-pcie"], 3))
-def test_gather_wastes_little_at_its_ends(spec: str) -> None:
-    """Equal pieces in as many steps take at least 4 % more; the rate stays what it was."""
-    machine = topology(spec)
-    wanted = Collective("gather", machine.ranks)
-    plan = next(flows(Request(machine, wanted), pieces=1))
-    steps = 4 * plan.steps + 8
-    made = begun([plan], machine, steps)
-    equal = replace(plan, pieces=steps - plan.steps + 1)
-    assert timeline(made, machine).total * Fraction(104, 100) < timeline(equal, machine).total
-    assert throughput(made, machine) == throughput(plan, machine)
-
-
-def test_a_shallow_plan_ends_what_a_deep_one_began() -> None:
-    """A pipeline around a star of 5, and at the end all at once from the root."""
-    machine = topology("star:ranks=5")
-    wanted = Collective("broadcast", 5, roots=(0,))
-    plans = [only("ring", machine, wanted, pieces=1), only("direct", machine, wanted)]
-    both, alone = begun(plans, machine, 8), begun(plans[:1], machine, 8)
-    assert timeline(both, machine).total < timeline(alone, machine).total
-    assert begun(plans, machine, 1).steps == 1
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -106,22 +70,6 @@ def test_random_plans(seed: int, more: int) -> None:
     equal = timeline(replace(plan, pieces=1 + more), machine).total
     assert float(timeline(made, machine).total) <= float(equal) * 1.003
     assert throughput(made, machine) == throughput(plan, machine)
-
-
-def test_quiet_steps_take_no_slow_ways() -> None:
-    """Of two boxes of two: what crosses between them does so in the middle, where that is asked for."""
-    machine = topology("cluster:box=hgx-h100,boxes=2")
-    plan = next(flows(Request(machine, Collective("gather", 16)), pieces=1))
-    uneven = UnevenStarts([plan], machine)
-    loud, quiet = uneven.sizes_for(4), uneven.sizes_for(4, (0, 2))
-    assert loud is not None
-    assert quiet is not None
-    made = uneven.to_schedule(quiet)
-    verify(made, machine).or_raise()
-    assert quiet.latency < loud.latency
-    assert quiet.time > loud.time
-    across = made.src // 8 != made.dst // 8
-    assert int(made.step[across].max()) == 1
 
 
 def test_what_is_asked_for() -> None:
@@ -148,17 +96,6 @@ def test_what_waits_for_nothing_may_begin_sooner() -> None:
     verify(made.schedule, machine).or_raise()
 
 
-def test_equal_parts_of_a_long_pipeline_are_pieces() -> None:
-    """Far from both ends every step is like the others: one chunk in pieces, whatever the number of steps."""
-    machine = topology("line:ranks=5")
-    plan = only("trees", machine, Collective("broadcast", 5), pieces=1)
-    long = begun([plan], machine, 400)
-    assert not isinstance(long.pieces, int)
-    assert int(long.pieces.max()) > 200
-    assert len(np.unique(long.pieces)) == 2  # one number of pieces for all: each more would make loads hard to add
-    assert long.transfers < 200 * plan.transfers
-
-
 def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that take as many steps; all are still done, and little slower than when each begins as it likes."""
     machine = topology("mesh:dims=2x4")
@@ -175,15 +112,6 @@ def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: p
     assert 1 < len(np.unique(parts.counts, axis=0)) < len(parts.counts)
     monkeypatch.setattr(module, "MOST_ENTRIES", 10)
     assert UnevenStarts([plan], machine).sizes_for(30) is None
-
-
-def test_parts_are_as_fine_as_they_must_be() -> None:
-    """Trees of several depths in many steps: in 16384 parts rounding them costs 1.4 %."""
-    machine = topology("dgx1v")
-    made = only("shallow", machine, Collective("broadcast", 8), steps=100)
-    most = bound(machine, made.collective).bytes_per_second
-    assert most is not None
-    assert float(timeline(made, machine).total * most) < 1.025
 
 
 @pytest.mark.slow
