@@ -46,6 +46,7 @@ Floats = NDArray[np.float64]
 Kind = TypeVar("Kind", bound=np.generic)
 ROWS_PER_BATCH = 2**16  # so that the intermediate results of one batch stay in the processor's cache
 TABLE_PER_ROW = 4  # a table of all possible values replaces a sort if it has at most so many entries per row
+HASH_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)  # odd; of multiply-xorshift hashes, whose overflow wraps on purpose
 
 
 def column(values: ArrayLike, label: str, low: int, high: int) -> Ints:

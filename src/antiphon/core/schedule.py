@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import (
+    HASH_MULTIPLIER,
     AnyInts,
     Bools,
     Ints,
@@ -311,10 +312,10 @@ class Schedule:
         joint_hash = np.zeros(len(first), np.uint64)  # of all rows of a joint, in any order: equal for equal joints
         with np.errstate(over="ignore"):
             value = np.zeros(len(joint_rows), np.uint64)
-            for values in contents:  # multiply-xorshift hash (an odd 64-bit constant); overflow wraps on purpose
-                value = (value ^ values[joint_rows].astype(np.uint64)) * np.uint64(0xD6E8FEB86659FD93)
+            for values in contents:  # multiply-xorshift hash
+                value = (value ^ values[joint_rows].astype(np.uint64)) * HASH_MULTIPLIER
                 value ^= value >> np.uint64(32)
-            np.add.at(joint_hash, number, value * np.uint64(0xD6E8FEB86659FD93))
+            np.add.at(joint_hash, number, value * HASH_MULTIPLIER)
         joint_number = np.zeros(self.transfers, np.int64)
         joint_number[joint_rows] = (
             1

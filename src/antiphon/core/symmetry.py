@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from antiphon.core.columns import Ints, Longs, unique_inverse
+from antiphon.core.columns import HASH_MULTIPLIER, Ints, Longs, unique_inverse
 from antiphon.core.reshape import check_permutation
 from antiphon.core.topology import Ability, Topology
 from antiphon.errors import Invalid
@@ -226,9 +226,9 @@ def _split_orbits(encoded: _ColouredGraph) -> list[int]:
 
 
 def _scramble_bits(values: Sums) -> Sums:
-    """Hash 64-bit numbers (a multiply-xorshift finaliser); overflow wraps on purpose."""
-    values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
-    values = (values ^ (values >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    """Hash 64-bit numbers (a multiply-xorshift finaliser)."""
+    values = (values ^ (values >> np.uint64(32))) * HASH_MULTIPLIER
+    values = (values ^ (values >> np.uint64(32))) * HASH_MULTIPLIER
     return values ^ (values >> np.uint64(32))
 
 

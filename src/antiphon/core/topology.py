@@ -25,11 +25,12 @@ from antiphon.errors import Invalid, quote
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
 MAX_NODES = 2**24
+MAX_NAME = 200  # characters
 
 
 def check_text(value: object, label: str) -> None:
     """Check a name to be shown on terminals and in pictures: short, and without control characters."""
-    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
+    if not isinstance(value, str) or len(value) > MAX_NAME or not value.isprintable():
         raise Invalid(f"{label}: expected a short text without control characters, got {quote(value)}")
 
 

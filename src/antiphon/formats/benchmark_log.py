@@ -33,6 +33,7 @@ from antiphon.errors import Invalid, quote
 
 MAX_RANKS = 4096  # largest number of ranks that is tried when it is inferred from busbw / algbw
 MAX_CONTINUATIONS = 4  # lines that may continue a wrapped row
+MAX_MICROSECONDS = 1e12  # 11 days: no call takes longer
 USUAL_WIDTH = 4  # numbers that a row has out of place, and again in place: time, algbw, busbw, wrong
 OSU = "OSU"
 NAME_IT = "keep the line that starts the program (all_reduce_perf)"
@@ -393,7 +394,7 @@ def _parse_tail(text: str, width: int) -> _Tail | None:
         algbw, busbw = float(groups[0][1]), float(groups[0][2])
     except ValueError:
         return None
-    if not times or not 0 < times[0] < 1e12 or not all(0 <= time < 1e12 for time in times):
+    if not times or not 0 < times[0] < MAX_MICROSECONDS or not all(0 <= time < MAX_MICROSECONDS for time in times):
         return None
     wrong = any(group[3].upper() != "N/A" and not float(group[3]) < 1 for group in groups)
     return _Tail(times, algbw, busbw, op, root, wrong)

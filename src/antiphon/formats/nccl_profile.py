@@ -24,6 +24,7 @@ from antiphon.core.jsontext import decode
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import RankCall, RankTrace
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.benchmark_log import MAX_MICROSECONDS
 
 MAX_LINES = 2**20  # of a log of the Inspector
 MAX_HEAD_BYTES = 2**16  # of a file, searched for a key that only the Inspector writes
@@ -183,7 +184,7 @@ def read_inspector(data: bytes) -> list[RankTrace]:
         if (
             performance.coll not in KINDS
             or not 0 <= performance.coll_msg_size_bytes < 2**60
-            or not 0 <= performance.coll_exec_time_us < 1e12
+            or not 0 <= performance.coll_exec_time_us < MAX_MICROSECONDS
         ):
             raise Invalid(
                 f"line {number}: {quote(performance.coll)}: an unknown collective, or of no possible size or time"

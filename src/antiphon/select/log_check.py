@@ -35,6 +35,8 @@ MIN_NOISE = 0.05
 DEFAULT_NOISE = 0.10  # for logs in which no size is measured twice
 MIN_BANDWIDTH_BYTES = 2**24  # a log whose largest size is smaller shows nothing about bandwidth
 IMPOSSIBLE = 0.95  # a time below this fraction of the lower bound: the log must be of another machine
+MIN_SECONDS = 1e-12  # in place of a printed 0.00 us
+MIN_SHARE = 0.01  # of the wire; where all shares are smaller, the least time is stated
 
 
 def check_runs(runs: Sequence[BenchmarkRun], topology: Topology, request: str = "") -> list[dict[str, Any]]:
@@ -146,14 +148,14 @@ def _size_row(
 
     `max_normal_ratio`: the greatest measured / predicted time that is normal. `rate`: bytes per second of the bound.
     """
-    algbw = nbytes / max(seconds, 1e-12)  # a log may print 0.00 us
+    algbw = nbytes / max(seconds, MIN_SECONDS)
     bound = float(nbytes / rate) if rate else None
     wrong = any(row.wrong for row in run.rows if row.nbytes * run.scale(topology.ranks) == nbytes)
     row = {
         "nbytes": nbytes, "seconds": seconds, "busbw": algbw * busbw_factor(Collective(run.kind, topology.ranks)),
         "modelled": model and model.seconds,
         "algorithm": model and model.algorithm, "protocol": model and model.protocol,
-        "bound": bound, "share": bound and bound / max(seconds, 1e-12),
+        "bound": bound, "share": bound and bound / max(seconds, MIN_SECONDS),
         "ratio": model and seconds / model.seconds, "wrong": wrong,
     }  # fmt: skip
     return row | {"verdict": _size_verdict(row, max_normal_ratio)}
@@ -176,7 +178,7 @@ def _size_verdict(row: Mapping[str, Any], max_normal_ratio: float) -> str:
 def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return in words the greatest share of the wire at any size; if all sizes are small, the least time instead."""
     best = max(rows, key=lambda row: row["share"] or 0.0)
-    if best["share"] and best["share"] > 0.01:
+    if best["share"] and best["share"] > MIN_SHARE:
         return f"{best['share']:.0%} of the wire at {format_size(best['nbytes'])}"
     return f"{format_seconds(min(row['seconds'] for row in rows))} at least"
 

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 TIE = 1e-9  # times with at most this relative difference count as equal
+MIN_TIME = 1e-30  # in place of a time of 0, which has no logarithm
 
 Key = tuple[int, int]  # (number of the candidate, number of its schedule)
 Times = Sequence[float]  # seconds per size
@@ -106,6 +107,6 @@ def best_order(times: Mapping[Key, Times], orders: Mapping[Key, str | None]) -> 
         groups.setdefault(orders[key], set()).add(key)
 
     def cost(keys: set[Key]) -> float:
-        return math.fsum(math.log(max(min(times[key][size] for key in keys), 1e-30)) for size in sizes)
+        return math.fsum(math.log(max(min(times[key][size] for key in keys), MIN_TIME)) for size in sizes)
 
     return min(groups.values(), key=cost)

@@ -31,6 +31,8 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.network import Network
 
+ROUNDING = 1e-9  # relative; greater than the error of the quotients that are compared
+
 Supply = Mapping[tuple[int, ...], int]  # ranks that hold replicas of the same data -> weight of these data
 Side = NDArray[np.bool_]  # per node whether it is on the source's side of a cut
 
@@ -96,7 +98,7 @@ class _CutSearch:
         for capacity, weights, all_but_node in ((out, own_weights, False), (into, lacked, True)):
             # Compare in floats first; only near ties are compared as fractions.
             float_rates = {v: int(capacity[v]) / w for v, w in weights.items() if w > 0}
-            threshold = min(float_rates.values(), default=0.0) * (1 + 1e-9)
+            threshold = min(float_rates.values(), default=0.0) * (1 + ROUNDING)
             for node in [v for v, float_rate in float_rates.items() if float_rate <= threshold]:
                 rate = Fraction(int(capacity[node]), weights[node])
                 if best is None or rate < best[0]:

@@ -26,6 +26,7 @@ from antiphon.core.columns import Longs
 
 PRIME = 2**26 - 5  # a row of a product stays below 2**63 for up to 2048 columns
 _MOST_DIGITS = 4000  # digits in base PRIME after which the result is None
+_MOST_UNKNOWNS = 2000  # more would take too long; below the 2048 columns of PRIME
 CLOSE = 1e-7  # relative tolerance when floats are taken for simple ratios
 
 
@@ -38,7 +39,7 @@ def solve_exactly(rows: Longs, right_side: Sequence[int]) -> list[Fraction] | No
     count, width = rows.shape
     if width == 0:
         return [] if not any(right_side) else None
-    if count < width or width > 2000:
+    if count < width or width > _MOST_UNKNOWNS:
         return None
     chosen_rows = _independent_rows(rows % PRIME)
     if chosen_rows is None:

@@ -48,6 +48,9 @@ from antiphon.core.topology import Topology
 
 _MAX_PRICE = 5000  # greatest prices 1, 2, ... below this are tried until all prices are nearly whole numbers
 _SIMPLEX_VARIABLES = 3000  # from this size on, HiGHS's interior-point method is faster than its simplex method
+_LOAD_TOLERANCE = 1e-7  # relative; loads of the solver are off by less
+_MANY_PRICES = 1000  # of more distinct prices, only multipliers below _FEW_SCALES are tried
+_FEW_SCALES = 100
 _FINE_SCALE = 10**11  # the greatest price of the last attempt: rounding changes prices by less than 1e-11 of it
 
 
@@ -131,7 +134,7 @@ class BoundProgram:
         crossings = count_crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
         is_listed = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
         if is_listed or (
-            solution is not None and float(row_dot(crossings, solution.load)) > partition.times * (1 - 1e-7)
+            solution is not None and float(row_dot(crossings, solution.load)) > partition.times * (1 - _LOAD_TOLERANCE)
         ):
             return False
         self.partitions.append((partition, crossings))
@@ -364,7 +367,7 @@ def _find_scales(values: NDArray[np.float64]) -> list[int]:
     """Return up to three multipliers that make all values nearly whole numbers, in ascending order."""
     distinct = np.unique(np.round(values, 10))
     scales = []
-    for scale in range(1, _MAX_PRICE if len(distinct) < 1000 else 100):
+    for scale in range(1, _MAX_PRICE if len(distinct) < _MANY_PRICES else _FEW_SCALES):
         scaled = distinct * scale
         # The tolerance allows for the solver's errors, which grow with the scale.
         if np.abs(scaled - np.round(scaled)).max() < 1e-6 * scale**0.5:

@@ -32,6 +32,7 @@ from antiphon.core.symmetry import link_map, orbit_labels
 
 SCALE = 2**24  # the greatest multiplier or price after rounding to whole numbers
 TOLERANCE = 1e-7  # of the linear program: a route joins if its price is below what crosses by more
+LINK_PRICE = 1e-9  # added per link: of equally cheap routes, the one with fewer links is taken
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class RoutedSearch:
         while queue:  # Bellman and Ford, through switches alone
             node = queue.pop(0)
             for link in out[node]:
-                head, total = int(self.topology.link_dst[link]), best[node][0] + cost[link] + 1e-9
+                head, total = int(self.topology.link_dst[link]), best[node][0] + cost[link] + LINK_PRICE
                 if (head == end or head >= self.topology.ranks) and total < best.get(head, (np.inf, ()))[0]:
                     best[head] = total, (*best[node][1], link)
                     if head != end:

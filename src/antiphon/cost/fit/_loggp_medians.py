@@ -39,6 +39,7 @@ MIN_OVERHEAD = 0.97e-10
 MAX_ERROR_RATIO = 3.0  # a size whose own error exceeds the common one by this factor is weighted by its own error
 MAX_TURN_RATIO = 1.1  # large messages that take at most this factor of what their turns take are limited by ports alone
 NORMAL_MEDIAN = 0.6745  # the median of |x| for normal x of deviation 1
+MIN_UNCERTAINTY = 0.01  # of a gap, as a fraction of it
 # Kind of measurement -> its name in messages
 KINDS = {
     "one": "PRTT(1,0,s) (rtt of one message)",
@@ -161,7 +162,7 @@ class Medians:
         uncertainty = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])
         # Exact data may have delays equal to the gap: then rounding must not decide.
         rounding = NEGLIGIBLE * (self.delay + gap)
-        is_covered = o_s + self.delay > gap + np.maximum(uncertainty, 0.01 * gap) + rounding
+        is_covered = o_s + self.delay > gap + np.maximum(uncertainty, MIN_UNCERTAINTY * gap) + rounding
         enough: NDArray[np.bool_] = (self.delay >= gap - rounding) | is_covered
         return enough
 

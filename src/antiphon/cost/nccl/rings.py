@@ -22,13 +22,14 @@ from antiphon.core.topology import Topology
 
 MAX_RANKS = 8  # more GPUs have too many cycles
 PCIE = 0.5  # bandwidth of the ring over PCIe, as a fraction of a link
+ROUNDING = 1e-9  # links; added before links are rounded down to whole units, as quotients are inexact
 
 
 def ring_bandwidth(node: Topology) -> float:
     """Return the bytes per second that a rank sends around all rings together; 0 if the links hold no ring."""
     width = np.zeros((node.ranks, node.ranks))
     np.add.at(width, (node.link_src, node.link_dst), [float(node.bandwidth(link)) for link in range(node.links)])
-    units = np.floor(np.minimum(width, width.T) / float(node.unit) + 1e-9)
+    units = np.floor(np.minimum(width, width.T) / float(node.unit) + ROUNDING)
     if node.ranks == 2:
         return float(units[0, 1]) * float(node.unit)
     # permutations from rank 0 on, one per direction

@@ -39,7 +39,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import add_on_arrival, compose, dual, invert
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.dispatch.list_scheduling import Message, MessageTimes, list_messages, order_messages
-from antiphon.planners.dispatch.network import ArcNetwork
+from antiphon.planners.dispatch.network import SECOND, ArcNetwork
 from antiphon.planners.dispatch.timed_trees import BUSY, Delivery, TimedTree, TimedTreeGrower
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest, machine_for_dual
@@ -116,7 +116,7 @@ def _plan_allreduce(topology: Topology, collective: Collective, nbytes: int, pie
     # an allgather of whole inputs brings nbytes of every other member over the links into a rank
     entry_bandwidth = np.bincount(topology.link_dst, [float(topology.bandwidth(x)) for x in range(topology.links)])
     fastest_seconds = (len(collective.members) - 1) * nbytes / entry_bandwidth[list(collective.members)].min()
-    if fastest_seconds * 1e15 >= halves.finish:
+    if fastest_seconds * SECOND >= halves.finish:
         return halves
     whole_inputs = _plan_spread(topology, gather, nbytes * len(collective.members), pieces)
     if whole_inputs.finish >= halves.finish:

@@ -35,6 +35,7 @@ from antiphon.planners.shared.orbits import orbit_rows
 Floats = NDArray[np.float64]
 SLACK = 1e-8  # fraction of the time added, so that rounding in the solver does not make the program infeasible
 SWITCH_COST = 0.01  # of a link into a switch; a link into a rank, where a message ends, costs 1
+SIMPLEX_VARIABLES = 3000  # from this size on, HiGHS's interior-point method is faster than its simplex method
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +191,11 @@ def _solve_program(cost: Floats, upper: Any, limits: Floats, equal: Any, right: 
     from scipy.optimize import linprog
 
     solution = linprog(
-        cost, A_ub=upper, b_ub=limits, A_eq=equal, b_eq=right, method="highs-ds" if len(cost) < 3000 else "highs-ipm"
+        cost,
+        A_ub=upper,
+        b_ub=limits,
+        A_eq=equal,
+        b_eq=right,
+        method="highs-ds" if len(cost) < SIMPLEX_VARIABLES else "highs-ipm",
     )
     return np.asarray(solution.x) if solution.status == 0 else None

@@ -36,6 +36,7 @@ INTEGER_TOLERANCE = 1e-6  # numbers this near to integers count as integers
 SMALL_DENOMINATORS = (*range(1, 17), 32, 64, 128, 256, 512, MOST_EXACT)  # tried if none represents all shares exactly
 LARGE_DENOMINATORS = (2048, 4096, 8192, 16384)  # tried if these lose more than MAX_LOSS
 MAX_LOSS = 1e-3  # fraction of the time
+TIE = 1e-9  # relative: for less time saved than this, the smaller denominator stays
 
 Hops = tuple[tuple[int, ...], ...]  # rank to rank, each by links through switches
 
@@ -170,7 +171,7 @@ def shares_of(problem: FlowProblem, paths: Sequence[Path], time: float) -> Share
     for denominator in _candidate_denominators(share):
         units = _round_shares(share, pair, denominator)
         needed_time = _max_load_time(problem, paths, units / denominator * weight)
-        if best is None or needed_time < best.time * (1 - 1e-9):
+        if best is None or needed_time < best.time * (1 - TIE):
             best = Shares(units, denominator, needed_time)
         if best.time <= time * (1 + (MAX_LOSS if denominator >= MOST_EXACT else INTEGER_TOLERANCE)):
             break

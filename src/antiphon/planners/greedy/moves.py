@@ -17,7 +17,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Floats, Longs, concat_ranges, index_in_run
 from antiphon.planners.greedy.chunk_routes import ChunkRoutes
 from antiphon.planners.greedy.hops import Hops
-from antiphon.planners.greedy.spread import Pace, SimulatedTransfers
+from antiphon.planners.greedy.spread import ROUNDING, Pace, SimulatedTransfers
 
 
 class Moving:
@@ -47,7 +47,7 @@ class Moving:
             length = max(min_length, float(int(min(1 + elapsed * pace.first, time_left * pace.last))))
             order = active[np.lexsort((self.rng.random(len(active)), begin[active] - end[active]))]
             hop = self.routes.hop[begin[order]]
-            has_room = self._has_room(hop, np.floor(self.rate * length + 1e-9))
+            has_room = self._has_room(hop, np.floor(self.rate * length + ROUNDING))
             if not has_room.any():
                 min_length = 2 * length
                 continue

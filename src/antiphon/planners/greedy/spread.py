@@ -34,6 +34,7 @@ from antiphon.planners.greedy.hops import Batch, Hops
 from antiphon.planners.greedy.islands import IslandLevel
 
 ROOM_DIVISOR = 2  # a hop takes this fraction (1/2) of its remaining room at once
+ROUNDING = 1e-9  # chunks; added before room is rounded down to whole chunks, as it is a product of floats
 MAX_CHUNKS_AT_ONCE = 4096  # chunks that a batch takes at once, unless it has more hops
 # Effort, counted by `work_of` in units of about a microsecond:
 BATCH_EFFORT = 80  # units per batch
@@ -143,7 +144,7 @@ class Spreading:
                 # some ranks of an island may not be reachable from within it: allow chunks to enter it again
                 strict = False
             # nothing moved because no hop has room for a whole chunk in so short a step: double it
-            elif np.floor(self.rate * length + 1e-9).min(initial=1) < 1:
+            elif np.floor(self.rate * length + ROUNDING).min(initial=1) < 1:
                 min_length = 2 * length
             else:
                 break
@@ -175,7 +176,7 @@ class Spreading:
 
         `strict`: no chunk may enter an island twice if the links into it are the bottleneck.
         """
-        room = np.floor(self.rate * length + 1e-9)
+        room = np.floor(self.rate * length + ROUNDING)
         # the widest kind last: narrow hops between islands choose first, since what they bring is then spread inside in
         # later steps
         for kind in range(len(self.levels) - 1, -1, -1):

@@ -36,6 +36,7 @@ MOST_BITS = 2**30  # chunks times ranks
 SWEEPS = 3  # how often each source's tree is grown again
 MIN_PRICE = 0.01  # relative to that of the narrowest hop: avoids detours over wide links
 STEEPNESS = 6.0  # the fullest hop costs e^6 times an empty one
+NOT_ZERO = 1e-300  # a divisor where capacities or loads may be 0
 
 
 def chunks_of(collective: Collective, part_count: int) -> Chunks:
@@ -129,8 +130,8 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
     # use
     loads = csr_array((np.ones(len(hops.loaded)), hops.loaded, hops.ptr), shape=(len(hops), len(hops.capacity)))
     used = np.zeros(len(hops.capacity))
-    unit_time = 1 / np.maximum(hops.capacity, 1e-300)
-    unit_time = np.maximum(unit_time / unit_time[np.unique(hops.loaded)].max(initial=1e-300), MIN_PRICE)
+    unit_time = 1 / np.maximum(hops.capacity, NOT_ZERO)
+    unit_time = np.maximum(unit_time / unit_time[np.unique(hops.loaded)].max(initial=NOT_ZERO), MIN_PRICE)
     roots = [(root, np.flatnonzero(source == root)) for root in np.unique(source).tolist()]
     own_load: dict[int, Floats] = {root: np.zeros(len(hops)) for root, _ in roots}
     rng = np.random.default_rng(0)
@@ -141,7 +142,7 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
             busy_time = used * unit_time
             # the exponential price of multiplicative-weights routing: a nearly full resource is avoided, an empty one
             # costs its time
-            price = unit_time * exp(STEEPNESS * busy_time / max(float(busy_time.max(initial=0.0)), 1e-300))
+            price = unit_time * exp(STEEPNESS * busy_time / max(float(busy_time.max(initial=0.0)), NOT_ZERO))
             # up to 1/8 of noise breaks ties differently for every root; otherwise all trees would choose the same of
             # equal paths
             hop_price = (loads @ price) * (1 + rng.random(len(hops)) / 8)

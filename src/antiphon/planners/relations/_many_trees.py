@@ -26,6 +26,7 @@ from antiphon.planners.shared.tree_schedules import SpanningTree
 ROUNDS = 16  # trees grown per source
 MAX_HOPS = 2**18  # hops examined in total; if there are more, each source has one tree
 _STEEPNESS = 2.0  # a unit of relative load multiplies a link's price by e^_STEEPNESS
+_MIN_PRICE = 1e-9  # of an empty link, over that of the fullest: no link is free
 _MIN_GAIN = 1.02  # more trees must improve the rate by this factor: each adds chunks
 
 Hops = tuple[tuple[int, Hop], ...]  # a tree: every rank but the source with the hop that leads to it, by rank
@@ -100,7 +101,7 @@ class _Prices:
     def _update_prices(self) -> None:
         relative_load = self.load / self.capacity
         self.max_load = float(relative_load.max(initial=0.0))
-        price = np.maximum(exp(_STEEPNESS * (relative_load - self.max_load)), 1e-9) / self.capacity
+        price = np.maximum(exp(_STEEPNESS * (relative_load - self.max_load)), _MIN_PRICE) / self.capacity
         self.price = [float(f"{p:.6g}") for p in price.tolist()]  # 6 digits: prices that differ by rounding are equal
 
     def add_load(self, paths: Iterable[Path]) -> None:

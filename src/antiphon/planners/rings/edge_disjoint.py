@@ -37,6 +37,7 @@ class RingLimits:
     max_cycles: int = 6000  # ... unless there are more than this
     max_columns: int = 2000  # cycles that an integer program chooses from
     few_columns: int = 300  # up to this many cycles, the integer program is solved without a greedy trial first
+    max_nodes: int = 2000  # branch-and-bound nodes of the integer program
     max_extensions: int = 300_000  # extensions of partial cycles while listing
     max_width: int = 64  # a link counts as at most this many units
     trials: int = 12  # random trials of the greedy method
@@ -193,7 +194,8 @@ def _choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, dir
     matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(all_cycles)))
     result = milp(
         -np.ones(len(all_cycles)), constraints=LinearConstraint(matrix, ub=[capacity[pair] for pair in number]),
-        bounds=Bounds(0, np.inf), integrality=np.ones(len(all_cycles)), options={"mip_rel_gap": 0, "node_limit": 2000},
+        bounds=Bounds(0, np.inf), integrality=np.ones(len(all_cycles)),
+        options={"mip_rel_gap": 0, "node_limit": RING_LIMITS.max_nodes},
     )  # fmt: skip
     if result.status != 0:
         return None

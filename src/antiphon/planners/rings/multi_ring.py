@@ -50,6 +50,8 @@ from antiphon.planners.shared.rows import ChainPieces, finish_schedule
 MOST_RINGS = 64  # rings by default
 MAX_LOGICAL_RINGS = 32  # over switches
 MAX_HOST_CYCLES = 8  # different cycles used inside a host
+TIE = 1 + 1e-6  # factor: of costs that differ by less, the smaller number of rings wins
+NEARLY_LEAST = 1 + 1e-5  # factor: a cost within it of the least time is proved to be the least
 DEFAULT_TRANSFERS = 2**22  # transfers of a schedule that limit the default number of rings
 
 
@@ -142,7 +144,7 @@ def _choose_rings(
         loads = step_loads(topology, rings.cycles)
         chosen, costs = _best_order(loads, min(max_rings, MAX_LOGICAL_RINGS), keep_order)
         for count, cost in enumerate(costs, 1):
-            if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
+            if (not exactly or count == len(costs)) and (best is None or (cost * TIE, count) < best[:2]):
                 best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.facts))
     if best is None:
         raise Unsupported(
@@ -160,7 +162,7 @@ def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rin
     if rings.over != "routes":
         return rings
     min_time, because = least_time_per_byte(topology, members)
-    proved = bool(min_time > 0 and cost <= min_time * 1.00001)
+    proved = bool(min_time > 0 and cost <= min_time * NEARLY_LEAST)
     facts: dict[str, Any] = {"none are faster": proved}
     return Rings(rings.cycles, rings.over, facts | {"because": because} if proved else facts)
 

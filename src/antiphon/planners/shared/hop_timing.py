@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Floats, Longs, concat_ranges
+from antiphon.core.columns import HASH_MULTIPLIER, Bools, Floats, Longs, concat_ranges
 from antiphon.core.dependencies import versions
 from antiphon.core.routes import latencies, resolve
 from antiphon.core.schedule import MAX_DENOMINATOR, REDUCE, Schedule
@@ -575,9 +575,9 @@ def _hash_rows(*columns: Hashes) -> Hashes:
     with np.errstate(over="ignore"):
         out = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
         for values in columns:
-            out = (out ^ values) * np.uint64(0xD6E8FEB86659FD93)
+            out = (out ^ values) * HASH_MULTIPLIER
             out ^= out >> np.uint64(32)
-            out *= np.uint64(0xD6E8FEB86659FD93)
+            out *= HASH_MULTIPLIER
             out ^= out >> np.uint64(29)
         return out
 

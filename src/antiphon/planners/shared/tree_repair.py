@@ -60,6 +60,7 @@ class RepairLimits:
     balanced_load: float = 1.002  # loads up to this multiple of the target are not balanced any further
     max_tries: int = 60000  # hops that balancing tries to move
     patience: int = 20000  # tries without a lower greatest load after which balancing ends, or as many as hops
+    min_progress: float = 1e-3  # of the greatest relative load; less counts as a try without a lower load
     tries_per_link: int = 100  # before balancing turns to another link
     max_cells: int = 2**23  # trees times ranks: memory
     max_hops: int = 200_000  # of trees in one direction; of an allreduce with more, only some trees remain
@@ -310,7 +311,7 @@ class _Trees:
         patience = min(LIMITS.patience, int((self.hop >= 0).sum()))
         while tries < min(LIMITS.max_tries, best_at + patience):
             relative = self.load / self.capacity
-            if relative.max() < best - 1e-3:
+            if relative.max() < best - LIMITS.min_progress:
                 best, best_at = float(relative.max()), tries
             relative[list(stuck)] = 0
             fullest = int(np.argmax(relative))

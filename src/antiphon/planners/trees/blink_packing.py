@@ -58,6 +58,7 @@ WeightedTrees = list[tuple[Fraction, EdgeSet]]
 LARGEST_DENOMINATOR = 8  # of the weights that the integer program tries
 FRACTION_DENOMINATOR = 2**20  # to which the linear program's weights are rounded down if all these fail
 MOST_NODES = 100  # branch-and-bound nodes per integer program
+SOLVER_ERROR = 1e-9  # relative: weights are lowered by it, so that rounding overloads no link
 PackServer = Callable[[Sequence[int]], list[SpanningTree]]  # packs the undirected trees of one server's ranks
 
 
@@ -296,7 +297,7 @@ def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Edge
     from scipy.optimize import linprog
 
     solution = linprog(-np.ones(len(trees)), A_ub=uses, b_ub=np.array(capacity, float), method="highs-ds")
-    weights = [int(max(x, 0) * (1 - 1e-9) * FRACTION_DENOMINATOR) for x in solution.x]
+    weights = [int(max(x, 0) * (1 - SOLVER_ERROR) * FRACTION_DENOMINATOR) for x in solution.x]
     loads = [sum(w for w, use in zip(weights, row, strict=True) if use) for row in uses]
     scale = max(Fraction(x, c * FRACTION_DENOMINATOR) for x, c in zip(loads, capacity, strict=True))
     weighted_trees = _weighted_trees(weights, FRACTION_DENOMINATOR, trees)

@@ -65,6 +65,8 @@ _FIRST_TREES = 6  # trees per group at prices that grow with load, before the fi
 _LOAD_SHARPNESS = 3.0  # there, the price per capacity of the fullest row is e^3 times that of an empty one
 _MOST_ROUNDS = 2000  # of pricing per linear program
 _PATIENCE = 8  # rounds without gain, with a depth limit, before giving up
+_MIN_GAIN = 1e-6  # relative: a round that gains less counts as without gain
+_OLD_WEIGHT = 0.6  # of earlier prices in the running average of prices
 _RESTARTS = 6  # random restarts per shallow tree once the quick heuristic finds no better tree
 _MOST_DOUBTS = 3  # rounds whose prices indicate that the target is out of reach, before giving up
 
@@ -491,12 +493,16 @@ class ColumnGeneration:
         stalled, before, doubts = 0, 0.0, 0
         for _ in range(_MOST_ROUNDS):
             point = master.solve_floats()
-            stalled = 0 if point.value > before * (1 + 1e-6) else stalled + 1
+            stalled = 0 if point.value > before * (1 + _MIN_GAIN) else stalled + 1
             before = max(point.value, before)
             if point.value >= goal or (hops is not None and stalled >= _PATIENCE):
                 break
             # stabilization: duals oscillate between rounds, so price at a running average, too
-            average_price = point.price if average_price is None else 0.6 * average_price + 0.4 * point.price
+            average_price = (
+                point.price
+                if average_price is None
+                else (_OLD_WEIGHT * average_price + (1 - _OLD_WEIGHT) * point.price)
+            )
             rounds = [
                 (*self._price_round(point, price, hops, restarts=0), price) for price in (average_price, point.price)
             ]

@@ -25,6 +25,7 @@ BURST = 16 * 1024  # bytes; a smaller burst does not reach the rate, a larger on
 PACKET = 18 * 1024  # bytes that TCP passes to a device at once: two packets, its minimum
 AT_ONCE = BURST + PACKET  # bytes that an idle link lets through without delay
 _QUEUE = 10_000  # packets queued at a shared limit
+_RANKS_PER_SUBNET = 200
 # No other addresses, so that only the programs' data is counted; replies may come by another link. TCP does not use the
 # settings of this computer: with some congestion controls a link is idle now and then.
 SETTINGS = {
@@ -44,13 +45,14 @@ Batch = tuple[str, str, str]  # program, namespace, text
 
 def rank_address(rank: int) -> str:
     """Return the IP address of a rank."""
-    return f"10.77.{rank // 200}.{rank % 200 + 1}"
+    return f"10.77.{rank // _RANKS_PER_SUBNET}.{rank % _RANKS_PER_SUBNET + 1}"
 
 
 def network_address(layout: LabLayout, rank: int, switch: int) -> str:
     """Return the address of a rank with several switches at one of them, with another prefix than `rank_address`."""
     number = switch - layout.machine.ranks
-    return f"10.{100 + number // 2}.{number % 2 * 2 + rank // 200}.{rank % 200 + 1}"
+    subnet, host = divmod(rank, _RANKS_PER_SUBNET)
+    return f"10.{100 + number // 2}.{number % 2 * 2 + subnet}.{host + 1}"
 
 
 def rank_switches(layout: LabLayout) -> dict[int, list[int]]:

@@ -37,6 +37,7 @@ from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.race import MARGIN, beats_library
 from antiphon.runtimes.measure.rows import cuts_of, deciding_process, load_runtime, row_of
 from antiphon.select import Listed, Tuning, save_plans, tune
+from antiphon.select.ranges import MIN_TIME
 from antiphon.units import format_size, parse_sizes
 
 NBYTES, FACTOR = "1KB:16MB", 4  # sizes that are measured, and the factor between them
@@ -419,7 +420,7 @@ def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, An
             for size_rows in measured
         ]
         # product of the best relative times, as a sum of logarithms; infinite if it was not measured somewhere
-        costs[order] = math.fsum(math.log(max(min(times), 1e-30)) if times else math.inf for times in times_by_size)
+        costs[order] = math.fsum(math.log(max(min(times), MIN_TIME)) if times else math.inf for times in times_by_size)
     return min(costs, key=lambda order: costs[order])
 
 

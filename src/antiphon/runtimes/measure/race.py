@@ -24,6 +24,7 @@ TIE_RATIO = 1.02  # contestants that differ by less are a tie
 MAX_ROUNDS = 8  # a race ends after this many times the requested number of rounds
 MARGIN = 0.95  # a plan serves if it takes less than this of the library's time, and surely less than all of it
 MAX_LOG_RATIO = log(1e6)  # clips the ends of intervals, also where there are too few rounds for any
+MIN_SECONDS = 1e-12  # in place of a measured 0, which has no logarithm
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +62,7 @@ def interval(values: Sequence[float] | Floats) -> tuple[float, float, float]:
 def compare(times: Floats, reference: Floats) -> tuple[float, float, float]:
     """Return (low, median, high) of the ratio `times` / `reference`, over the rounds in which both were measured."""
     # logarithms make the median of a ratio symmetric: swapping the contestants negates it
-    ratios = np.log(np.maximum(times, 1e-12)) - np.log(np.maximum(reference, 1e-12))
+    ratios = np.log(np.maximum(times, MIN_SECONDS)) - np.log(np.maximum(reference, MIN_SECONDS))
     low, middle, high = interval(ratios[~np.isnan(ratios)])
     return exp(max(low, -MAX_LOG_RATIO)), exp(middle), exp(min(high, MAX_LOG_RATIO))
 
@@ -114,7 +115,7 @@ class Race:
 
     def standings(self) -> list[RaceStanding]:
         """Compare every contestant with the best, in the rounds in which both ran."""
-        log_times = np.log(np.maximum(np.array(self.times, float), 1e-12))
+        log_times = np.log(np.maximum(np.array(self.times, float), MIN_SECONDS))
         log_times_going = log_times[:, self.going]
         # relative to the mean of its round, so that a slow round counts for nobody
         medians = np.median(log_times_going - log_times_going.mean(axis=1, keepdims=True), axis=0)

@@ -20,6 +20,7 @@ from antiphon.errors import TimedOut
 from antiphon.runtimes.serve.group_start import Outdated
 
 _MAX_PAUSE = 0.02  # seconds between two reads
+_FIRST_PAUSE = 0.0005  # seconds
 _MARK_LETTERS = 32
 
 
@@ -71,7 +72,7 @@ class Exchanges:
                 f"{self._timeout:g} seconds not yet of all {self._ranks} that are to be there"
             )
         self._reads += 1
-        time.sleep(min(0.001 * self._reads, _MAX_PAUSE))
+        time.sleep(min(2 * _FIRST_PAUSE * self._reads, _MAX_PAUSE))
 
     def _write_text(self, text: str) -> None:
         self._store.set(f"antiphon/{self._number}/{self._rank}", text)
@@ -144,7 +145,7 @@ class MonitoredBarrier:
 
 def _growing_pauses() -> Iterator[float]:
     """Yield seconds to sleep between two reads, doubling up to _MAX_PAUSE."""
-    pause = 0.0005
+    pause = _FIRST_PAUSE
     while True:
         yield pause
         pause = min(2 * pause, _MAX_PAUSE)

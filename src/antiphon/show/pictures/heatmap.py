@@ -14,6 +14,7 @@ from html import escape
 
 from antiphon.errors import Invalid
 from antiphon.select import Setting, Tuning, settings
+from antiphon.select.ranges import TIE
 from antiphon.show.pictures.chart import FONT
 from antiphon.show.words import model_text, options_text
 from antiphon.units import format_seconds, format_size
@@ -142,7 +143,7 @@ def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fas
     cell_height = 20.0 if len(rows) <= 16 else 14.0 if len(rows) <= 32 else 9.0 if len(rows) <= 80 else 6.0
     return Panel(
         planner, rows, tuple(seconds[row] for row in shown), tuple(shown.index(row) for row in best),
-        tuple(seconds[row][size] <= fastest[size] * (1 + 1e-9) for size, row in enumerate(best)),
+        tuple(seconds[row][size] <= fastest[size] * (1 + TIE) for size, row in enumerate(best)),
         key, labels, len(seconds), (cell_width, cell_height), 6.3 * max(longest, len(key)) + 10,
     )  # fmt: skip
 
@@ -194,7 +195,7 @@ def _level_of(panel: Panel, row: int, size: int) -> int:
     """Return the number in LEVELS of a cell."""
     fastest = panel.seconds[panel.best[size]][size]
     ratio = panel.seconds[row][size] / fastest if fastest > 0 else 1.0
-    return next(i for i, (limit, *_) in enumerate(LEVELS) if ratio <= limit * (1 + 1e-9))
+    return next(i for i, (limit, *_) in enumerate(LEVELS) if ratio <= limit * (1 + TIE))
 
 
 def _draw_cells(tuning: Tuning, panel: Panel) -> Iterator[str]:
