@@ -199,9 +199,9 @@ def _split_orbits(encoded: _ColouredGraph) -> list[int]:
     """
     from scipy.sparse import csr_array
 
-    count, (a, b) = len(encoded.colour), encoded.edges.T
-    ones = np.ones(2 * len(a), np.uint64)
-    adjacency = csr_array((ones, (np.concatenate([a, b]), np.concatenate([b, a]))), shape=(count, count))
+    count, (tail, head) = len(encoded.colour), encoded.edges.T
+    ones = np.ones(2 * len(tail), np.uint64)
+    adjacency = csr_array((ones, (np.concatenate([tail, head]), np.concatenate([head, tail]))), shape=(count, count))
     colour = np.array(encoded.colour, np.int64)
     # Stage 1: plain colour refinement.
     sums = _refine_colours(_scramble_bits(colour.astype(np.uint64)), adjacency)
@@ -209,7 +209,7 @@ def _split_orbits(encoded: _ColouredGraph) -> list[int]:
     # Stage 2: only classes that hold several orbits are doubtful. Mark one vertex of each such orbit and refine again.
     classes, orbits_of = np.unique(sums[first], return_counts=True)
     doubtful = np.flatnonzero(np.isin(sums[first], classes[orbits_of > 1]))
-    if doubtful.size and doubtful.size * (len(a) + count) <= MAX_EDGE_VISITS:
+    if doubtful.size and doubtful.size * (len(tail) + count) <= MAX_EDGE_VISITS:
         signatures = sums[first]
         for i in doubtful:
             marked = sums.copy()

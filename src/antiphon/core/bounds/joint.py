@@ -85,7 +85,7 @@ class JointProgram:
         `time_scale`: the order of magnitude of T. `hop_weight`: a weight at which short routes count, too, so that
         loads take no detour without need; the time may then exceed the optimum by about this fraction.
         """
-        import scipy.sparse as sp
+        from scipy import sparse
         from scipy.optimize import linprog
 
         arcs, programs = len(self.arcs), self.programs
@@ -97,17 +97,17 @@ class JointProgram:
         relative_supply = [s * scale / unit for s, scale in zip(supply, self.scales, strict=True)]
         limit, limit_capacity = programs[0]._limit_rows()
         capacities = np.concatenate([self.arcs.capacity, limit_capacity]) * (time_scale / unit)
-        over_resources = sp.vstack([sp.eye_array(arcs), limit], format="csr")
+        over_resources = sparse.vstack([sparse.eye_array(arcs), limit], format="csr")
         row_scale = 1 / np.maximum(capacities, 1)  # rows of wide links are divided by their capacity, as in lp.py
         # Columns: T, then for every group its loads and its flows.
         columns = 1 + 2 * len(programs)
-        upper: list[list[Any]] = [[sp.csr_array(-np.minimum(capacities, 1)[:, None]), *[None] * (columns - 1)]]
+        upper: list[list[Any]] = [[sparse.csr_array(-np.minimum(capacities, 1)[:, None]), *[None] * (columns - 1)]]
         upper_right: list[Floats] = [np.zeros(len(capacities))]
         equal: list[list[Any]] = []
         equal_right: list[Floats] = []
         for i, (program, (conservation, right_side)) in enumerate(zip(programs, flows, strict=True)):
             load_column, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)
-            upper[0][load_column] = sp.diags_array(row_scale * relative_supply[i]) @ over_resources
+            upper[0][load_column] = sparse.diags_array(row_scale * relative_supply[i]) @ over_resources
             # "At most" rows: flows of each family under the loads; loads that cross each partition often enough.
             (under_load, under_flow), (crossing, minimum) = program._load_rows()
             for entries in ([under_load, under_flow], [crossing, None]):
@@ -122,8 +122,8 @@ class JointProgram:
                 equal.append(row)
             equal_right += [right_side / supply[i], np.zeros(balance.shape[0])]
         # scipy needs a block for T's column of equations, too
-        equal[0][0] = sp.csr_array((flows[0][0].shape[0], 1))
-        upper_rows, equal_rows = (sp.block_array(rows, format="csr") for rows in (upper, equal))
+        equal[0][0] = sparse.csr_array((flows[0][0].shape[0], 1))
+        upper_rows, equal_rows = (sparse.block_array(rows, format="csr") for rows in (upper, equal))
         cost = np.full(upper_rows.shape[1], hop_weight / (arcs * len(programs)))
         cost[0] = 1
         result = linprog(

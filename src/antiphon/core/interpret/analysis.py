@@ -252,14 +252,14 @@ def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:
     row_ends = np.append(rows.head[level_starts], len(rows.order))
     bounds = zip(group_ends[:-1], group_ends[1:], row_ends[:-1], row_ends[1:], strict=True)
     # Level by level. Invariant: least_id describes all cells before this level; reads come before writes.
-    for g, g_end, r, r_end in bounds:
-        read = least_id[rows.src[r:r_end]]
-        row_least[r:r_end] = read
-        cells = written[g:g_end]
-        group_own_least = np.where(rows.copies[g:g_end], EMPTY, least_id[cells])
-        own_least[g:g_end] = group_own_least
-        if g_end - g < r_end - r:
-            read = np.minimum.reduceat(read, rows.head[g:g_end] - r)
+    for group_begin, group_end, row_begin, row_end in bounds:
+        read = least_id[rows.src[row_begin:row_end]]
+        row_least[row_begin:row_end] = read
+        cells = written[group_begin:group_end]
+        group_own_least = np.where(rows.copies[group_begin:group_end], EMPTY, least_id[cells])
+        own_least[group_begin:group_end] = group_own_least
+        if group_end - group_begin < row_end - row_begin:
+            read = np.minimum.reduceat(read, rows.head[group_begin:group_end] - row_begin)
         least_id[cells] = np.minimum(read, group_own_least)
     return row_least, own_least
 

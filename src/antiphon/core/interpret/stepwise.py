@@ -160,17 +160,18 @@ def _make_batches(job: _Job) -> Iterator[_Batch]:
     out_order, out_ends = _sort_by_batch(batch_of_chunk[analysis.outputs.chunk], batches)
     longest = np.zeros(batches, np.int64)
     np.maximum.at(longest, batch_of_chunk, job.length)
-    for b in range(batches):
-        length, rows = int(longest[b]), int(cell_ends[b + 1] - cell_ends[b])
+    for batch in range(batches):
+        length, rows = int(longest[batch]), int(cell_ends[batch + 1] - cell_ends[batch])
         if not length or not rows:
             continue
-        groups = group_order[group_ends[b] : group_ends[b + 1]]
+        groups = group_order[group_ends[batch] : group_ends[batch + 1]]
         marks = [*np.flatnonzero(run_starts(analysis.level[groups])).tolist(), len(groups)]
         width = max(budget // (rows * job.dtype.itemsize), SHORT)
         yield _Batch(
             rows, length, min(width, length), row_of_cell[analysis.dst[groups]], analysis.first[groups],
             analysis.count[groups], list(pairwise(marks)), operand,
-            in_order[in_ends[b] : in_ends[b + 1]], out_order[out_ends[b] : out_ends[b + 1]], row_of_cell,
+            in_order[in_ends[batch] : in_ends[batch + 1]], out_order[out_ends[batch] : out_ends[batch + 1]],
+            row_of_cell,
         )  # fmt: skip
 
 

@@ -119,50 +119,52 @@ def _head_tables(program: Program) -> list[bytes]:
     return columns
 
 
-def _encode_section(p: Program, rank: int) -> bytes:
+def _encode_section(program: Program, rank: int) -> bytes:
     """Return the section of one rank: its own points, bases, classes and slots, renumbered."""
-    op_rows = slice(int(p.op_ptr[rank]), int(p.op_ptr[rank + 1]))
-    part_rows = slice(int(p.part_ptr[op_rows.start]), int(p.part_ptr[op_rows.stop]))
-    waits = slice(int(p.wait_ptr[op_rows.start]), int(p.wait_ptr[op_rows.stop]))
-    bases = slice(int(p.base_ptr[rank]), int(p.base_ptr[rank + 1]))
-    slots = slice(int(p.slot_ptr[rank]), int(p.slot_ptr[rank + 1]))
-    finish_rows = slice(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1]))
-    scratch = p.base_buffer[bases] == SCRATCH
-    origins = p.base_origin[bases][scratch]
+    op_rows = slice(int(program.op_ptr[rank]), int(program.op_ptr[rank + 1]))
+    part_rows = slice(int(program.part_ptr[op_rows.start]), int(program.part_ptr[op_rows.stop]))
+    waits = slice(int(program.wait_ptr[op_rows.start]), int(program.wait_ptr[op_rows.stop]))
+    bases = slice(int(program.base_ptr[rank]), int(program.base_ptr[rank + 1]))
+    slots = slice(int(program.slot_ptr[rank]), int(program.slot_ptr[rank + 1]))
+    finish_rows = slice(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1]))
+    scratch = program.base_buffer[bases] == SCRATCH
+    origins = program.base_origin[bases][scratch]
     # Points are shared by all ranks in memory; a section holds only the points that it names, renumbered.
     point_columns = (
-        p.part_begin[part_rows], p.part_end[part_rows], origins, p.finish_begin[finish_rows], p.finish_end[finish_rows],
+        program.part_begin[part_rows], program.part_end[part_rows], origins,
+        program.finish_begin[finish_rows], program.finish_end[finish_rows],
     )  # fmt: skip
     points, number = np.unique(np.concatenate(point_columns), return_inverse=True)
     begin, end, origins, finish_begin, finish_end = np.split(number, np.cumsum([len(n) for n in point_columns])[:-1])
     origin = np.zeros(len(scratch), np.int64)
     origin[scratch] = origins
-    classes, slot_class = np.unique(p.slot_class[slots], return_inverse=True)
+    classes, slot_class = np.unique(program.slot_class[slots], return_inverse=True)
     # Row numbers in a section count from its own first row.
-    first_part, first_wait = p.part_ptr[op_rows] - part_rows.start, p.wait_ptr[op_rows] - waits.start
-    if len(p.when[op_rows]) and int(p.when[op_rows].max()) >= 2**32:
+    first_part, first_wait = program.part_ptr[op_rows] - part_rows.start, program.wait_ptr[op_rows] - waits.start
+    if len(program.when[op_rows]) and int(program.when[op_rows].max()) >= 2**32:
         raise Unsupported("the program takes more than 2^31 steps; use fewer pieces")
     tables = (
-        _fill_table(_POINT, whole=p.point_whole[points], part=p.point_part[points]),
+        _fill_table(_POINT, whole=program.point_whole[points], part=program.point_part[points]),
         _fill_table(
-            _BASE, shift=p.base_shift[bases], buffer=p.base_buffer[bases], slot=p.base_slot[bases],
+            _BASE, shift=program.base_shift[bases], buffer=program.base_buffer[bases], slot=program.base_slot[bases],
             origin=origin,
         ),
-        _fill_table(_CLASS, whole=p.class_whole[classes], part=p.class_part[classes], pieces=p.class_pieces[classes]),
+        _fill_table(_CLASS, whole=program.class_whole[classes], part=program.class_part[classes],
+                    pieces=program.class_pieces[classes]),
         slot_class.astype(_U4),
         _fill_table(
-            _OPERATION, kind=p.kind[op_rows], channel=p.channel[op_rows], peer=p.peer[op_rows],
-            pieces=p.pieces[op_rows], when=p.when[op_rows], first_part=first_part,
-            parts=np.diff(p.part_ptr[op_rows.start : op_rows.stop + 1]), first_wait=first_wait,
-            waits=np.diff(p.wait_ptr[op_rows.start : op_rows.stop + 1]),
+            _OPERATION, kind=program.kind[op_rows], channel=program.channel[op_rows], peer=program.peer[op_rows],
+            pieces=program.pieces[op_rows], when=program.when[op_rows], first_part=first_part,
+            parts=np.diff(program.part_ptr[op_rows.start : op_rows.stop + 1]), first_wait=first_wait,
+            waits=np.diff(program.wait_ptr[op_rows.start : op_rows.stop + 1]),
         ),
-        _fill_table(_PART, begin=begin, end=end, base=p.part_base[part_rows] - bases.start),
-        (p.wait[waits] - op_rows.start).astype(_U4),
-        _fill_table(_FINISH, begin=finish_begin, end=finish_end, base=p.finish_base[finish_rows] - bases.start,
-                    count=p.finish_count[finish_rows]),
+        _fill_table(_PART, begin=begin, end=end, base=program.part_base[part_rows] - bases.start),
+        (program.wait[waits] - op_rows.start).astype(_U4),
+        _fill_table(_FINISH, begin=finish_begin, end=finish_end, base=program.finish_base[finish_rows] - bases.start,
+                    count=program.finish_count[finish_rows]),
     )  # fmt: skip
-    weights = [int(w[rank]) for w in p.weights]
-    head = SECTION_HEADER.pack(rank, int(p.in_place), *weights, *map(len, tables))
+    weights = [int(w[rank]) for w in program.weights]
+    head = SECTION_HEADER.pack(rank, int(program.in_place), *weights, *map(len, tables))
     return head + b"".join(_pad_section(table.tobytes()) for table in tables)
 
 

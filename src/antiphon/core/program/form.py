@@ -120,40 +120,43 @@ def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
         raise Invalid("its messages in place are others than out of place; ranks could not mix them")
 
 
-def _refuse_columns(p: Program) -> None:
+def _refuse_columns(program: Program) -> None:
     """Check that every number refers to an existing row."""
-    ranks, operations = p.ranks, p.operations
-    part_count, base_count, slot_count = len(p.part_begin), len(p.base_shift), len(p.slot_class)
+    ranks, operations = program.ranks, program.operations
+    part_count, base_count, slot_count = len(program.part_begin), len(program.base_shift), len(program.slot_class)
     # CSR pointers first: every later check indexes through them.
     pointers = {
-        "op_ptr": (p.op_ptr, ranks, operations), "part_ptr": (p.part_ptr, operations, part_count),
-        "wait_ptr": (p.wait_ptr, operations, len(p.wait)), "base_ptr": (p.base_ptr, ranks, base_count),
-        "slot_ptr": (p.slot_ptr, ranks, slot_count), "finish_ptr": (p.finish_ptr, ranks, len(p.finish_count)),
+        "op_ptr": (program.op_ptr, ranks, operations), "part_ptr": (program.part_ptr, operations, part_count),
+        "wait_ptr": (program.wait_ptr, operations, len(program.wait)),
+        "base_ptr": (program.base_ptr, ranks, base_count), "slot_ptr": (program.slot_ptr, ranks, slot_count),
+        "finish_ptr": (program.finish_ptr, ranks, len(program.finish_count)),
     }  # fmt: skip
     for name, (ptr, owners, total) in pointers.items():
         if len(ptr) != owners + 1 or ptr[0] != 0 or ptr[-1] != total or np.any(np.diff(ptr) < 0):
             raise Invalid(f"{name} does not share out its {total} rows among {owners}")
-    scratch = p.base_buffer == SCRATCH
-    slots_of_base = np.repeat(np.diff(p.slot_ptr), np.diff(p.base_ptr))  # those of its rank
+    scratch = program.base_buffer == SCRATCH
+    slots_of_base = np.repeat(np.diff(program.slot_ptr), np.diff(program.base_ptr))  # those of its rank
     references: dict[str, tuple[Longs, Any]] = {
-        name: (getattr(p, name), len(p.point_whole))
+        name: (getattr(program, name), len(program.point_whole))
         for name in ("part_begin", "part_end", "finish_begin", "finish_end")
     }
     # Slots are counted within a rank, so their bound depends on the base's rank.
     references |= {
-        "base_buffer": (p.base_buffer, SCRATCH + 1), "base_slot": (p.base_slot[scratch], slots_of_base[scratch]),
-        "base_origin": (p.base_origin[scratch], len(p.point_whole)), "slot_class": (p.slot_class, len(p.class_pieces)),
-        "part_base": (p.part_base, base_count), "finish_base": (p.finish_base, base_count),
-        "wait": (p.wait, operations),
+        "base_buffer": (program.base_buffer, SCRATCH + 1),
+        "base_slot": (program.base_slot[scratch], slots_of_base[scratch]),
+        "base_origin": (program.base_origin[scratch], len(program.point_whole)),
+        "slot_class": (program.slot_class, len(program.class_pieces)),
+        "part_base": (program.part_base, base_count), "finish_base": (program.finish_base, base_count),
+        "wait": (program.wait, operations),
     }  # fmt: skip
     for name, (values, bound) in references.items():
         is_faulty = (values < 0) | (values >= bound)
         if is_faulty.any():
             raise Invalid(f"{name}[{int(np.argmax(is_faulty))}] names what is not there")
-    for numerators in (p.point_part, p.class_part):
-        if np.any((numerators < 0) | (numerators >= p.denominator)):
+    for numerators in (program.point_part, program.class_part):
+        if np.any((numerators < 0) | (numerators >= program.denominator)):
             raise Invalid("a point or class lies outside of its unit")
-    if np.any(p.class_pieces < 1) or np.any(p.class_whole < 0):
+    if np.any(program.class_pieces < 1) or np.any(program.class_whole < 0):
         raise Invalid("a class has no pieces, or less than no elements")
 
 

@@ -87,46 +87,51 @@ def atoms(program: Program) -> Atoms:
     >>> halves.cuts.tolist(), halves.denominator
     ([0, 1], 2)
     """
-    p = program
-    points = np.unique(np.concatenate([p.part_begin, p.part_end, p.finish_begin, p.finish_end, p.base_origin]))
-    cuts = np.unique(np.concatenate([[0], p.point_part[points]]))
+    points = np.unique(
+        np.concatenate(
+            [program.part_begin, program.part_end, program.finish_begin, program.finish_end, program.base_origin]
+        )
+    )
+    cuts = np.unique(np.concatenate([[0], program.point_part[points]]))
     count = len(cuts)
-    total_weight = max(int(p.collective.weights.sum()), 1)
+    total_weight = max(int(program.collective.weights.sum()), 1)
     if (total_weight + 1) * count >= MAX_PLACES:
         raise Unsupported(
             f"a device table: {total_weight} units of weight, cut into {count} each, are too many; scale them"
         )
     # the place of each point; points that nothing uses may lie beyond the last cut
-    at = p.point_whole * count + np.minimum(np.searchsorted(cuts, p.point_part), count - 1)
-    rank = np.repeat(np.arange(p.ranks), np.diff(p.base_ptr))
-    scratch = np.flatnonzero(p.base_buffer == SCRATCH)
+    at = program.point_whole * count + np.minimum(np.searchsorted(cuts, program.point_part), count - 1)
+    rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
+    scratch = np.flatnonzero(program.base_buffer == SCRATCH)
     # regions: the distinct (rank, slot, place of the origin) of scratch bases
-    keys = np.stack([rank[scratch], p.base_slot[scratch], at[p.base_origin[scratch]]], axis=1).reshape(-1, 3)
+    keys = np.stack([rank[scratch], program.base_slot[scratch], at[program.base_origin[scratch]]], axis=1).reshape(
+        -1, 3
+    )
     regions, region_of = np.unique(keys, axis=0, return_inverse=True)
     region_of = region_of.reshape(-1)
     region = np.full(len(rank), -1, np.int64)
     region[scratch] = region_of
     # the length of each region: as far as any part reaches
     reach = np.zeros(len(regions), np.int64)
-    part_region = region[p.part_base]
+    part_region = region[program.part_base]
     in_scratch = part_region >= 0
-    part_ends = at[p.part_end[in_scratch]]
+    part_ends = at[program.part_end[in_scratch]]
     np.maximum.at(reach, part_region[in_scratch], part_ends - regions[part_region[in_scratch], 2])
-    first, ptr = _lay_out_regions(regions[:, 0], reach, p.ranks)
-    offset = p.base_shift * count
+    first, ptr = _lay_out_regions(regions[:, 0], reach, program.ranks)
+    offset = program.base_shift * count
     offset[scratch] = (first - regions[:, 2])[region_of]
-    begin, base = at[p.part_begin], p.part_base
-    sizes = np.zeros((p.ranks, 3), np.int64)
-    sizes[:, INPUT], sizes[:, OUTPUT] = p.weights[0] * count, p.weights[1] * count
+    begin, base = at[program.part_begin], program.part_base
+    sizes = np.zeros((program.ranks, 3), np.int64)
+    sizes[:, INPUT], sizes[:, OUTPUT] = program.weights[0] * count, program.weights[1] * count
     np.maximum.at(sizes[:, SCRATCH], regions[:, 0], first + reach)
-    length = at[p.part_end] - begin
+    length = at[program.part_end] - begin
     stride = np.zeros_like(length)  # pieces have no addresses here
-    layout = BufferLayout(count, at, p.base_buffer[base], offset[base] + begin, length, stride, sizes)
+    layout = BufferLayout(count, at, program.base_buffer[base], offset[base] + begin, length, stride, sizes)
     shared = np.zeros(0, bool)
     if len(regions):
         _, slot_of, region_counts = np.unique(regions[:, :2], axis=0, return_inverse=True, return_counts=True)
         shared = region_counts[slot_of.reshape(-1)] > 1
-    return Atoms(p.denominator, cuts, ptr, regions[:, 1], regions[:, 2], first, shared.astype(np.int64), layout)
+    return Atoms(program.denominator, cuts, ptr, regions[:, 1], regions[:, 2], first, shared.astype(np.int64), layout)
 
 
 def _lay_out_regions(rank: Longs, reach: Longs, ranks: int) -> tuple[Longs, Longs]:

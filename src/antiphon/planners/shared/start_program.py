@@ -144,7 +144,7 @@ def solve_starts(
     >>> solve_starts([chain], [0, 1], 3)
     [array([0.5, 0.5])]
     """
-    import scipy.sparse as sp
+    from scipy import sparse
     from scipy.optimize import linprog
 
     plans = sorted({chunk_class.plan for chunk_class in classes})
@@ -184,7 +184,7 @@ def solve_starts(
     columns.append(length_column + np.tile(np.arange(step_groups.variable_count), len(kinds)))
     values.append(np.full(len(kinds) * step_groups.variable_count, -1.0))
     shape = (len(kinds) * step_groups.variable_count, len(cost))
-    upper = sp.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
+    upper = sparse.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
     # the interior point method is quicker on large programs, but returns a mixture of equal optima: a tiny random cost
     # makes the optimum unique
     large = upper.nnz >= MANY
@@ -195,7 +195,7 @@ def solve_starts(
         cost,
         A_ub=upper,
         b_ub=np.zeros(shape[0]),
-        A_eq=sp.csr_array(equal),
+        A_eq=sparse.csr_array(equal),
         b_eq=np.append(np.zeros(len(classes)), 1.0),
         bounds=np.stack([np.zeros(len(cost)), upper_bound], axis=1),
         method="highs-ipm" if large else "highs",

@@ -55,12 +55,12 @@ def make_library_call(
 
 
 def _make_call(  # noqa: PLR0911
-    c: Collective, comm: Any, mpi: Any, unit: int, kind: Any, op: Any, in_place: bool
+    collective: Collective, comm: Any, mpi: Any, unit: int, kind: Any, op: Any, in_place: bool
 ) -> Callable[[Array, Array], None] | None:
     """Return MPI's call, without averaging; None if MPI has none in this form."""
-    weights = (c.weights * unit).tolist()
+    weights = (collective.weights * unit).tolist()
     equal = len(set(weights)) == 1
-    root = c.members.index(c.roots[0]) if c.roots else 0
+    root = collective.members.index(collective.roots[0]) if collective.roots else 0
     own_rank, size = comm.rank, comm.size
     at_root, in_place_marker = own_rank == root, mpi.IN_PLACE
     starts = np.concatenate([[0], np.cumsum(weights)])[:-1].tolist()
@@ -73,15 +73,15 @@ def _make_call(  # noqa: PLR0911
         return [data, weights, starts, kind]
 
     # a: input, b: output
-    if c.kind == "allreduce":
+    if collective.kind == "allreduce":
         return lambda a, b: comm.Allreduce(in_place_marker if in_place else even(a), even(b), op)
-    if c.kind == "reduce":
+    if collective.kind == "reduce":
         if in_place and not at_root:
             return lambda a, b: comm.Reduce(even(b), None, op, root)
         return lambda a, b: comm.Reduce(
             in_place_marker if in_place else even(a), even(b) if at_root else None, op, root
         )
-    if c.kind == "broadcast":  # MPI has it in place only
+    if collective.kind == "broadcast":  # MPI has it in place only
 
         def bcast(a: Array, b: Array) -> None:
             if at_root and not in_place:
@@ -89,11 +89,11 @@ def _make_call(  # noqa: PLR0911
             comm.Bcast(even(b), root)
 
         return bcast
-    if c.kind == "allgather":
+    if collective.kind == "allgather":
         if equal:
             return lambda a, b: comm.Allgather(in_place_marker if in_place else even(a), even(b))
         return lambda a, b: comm.Allgatherv(in_place_marker if in_place else even(a), uneven(b))
-    if c.kind == "reducescatter":
+    if collective.kind == "reducescatter":
         if in_place:
             return None  # MPI puts the result at the beginning, NCCL where it belongs
         if equal:
@@ -101,11 +101,11 @@ def _make_call(  # noqa: PLR0911
         return lambda a, b: comm.Reduce_scatter(even(a), even(b), weights, op)
     if not equal or len(weights) not in (size, size**2):
         return None
-    if c.kind == "gather":
+    if collective.kind == "gather":
         return lambda a, b: comm.Gather(
             (in_place_marker if at_root else even(b)) if in_place else even(a), even(b) if at_root else None, root
         )
-    if c.kind == "scatter":
+    if collective.kind == "scatter":
         return lambda a, b: comm.Scatter(
             even(b if in_place else a) if at_root else None,
             (in_place_marker if at_root else even(b)) if in_place else even(b),

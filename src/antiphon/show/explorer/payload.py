@@ -395,15 +395,15 @@ def _range_json(r: Range, candidate: int) -> dict[str, Any]:
 
 
 def _plan_json(
-    topology: Topology, entry: Entry, predictor: Predictor | None, r: Range, rows: RowBudget,
+    topology: Topology, entry: Entry, predictor: Predictor | None, size_range: Range, rows: RowBudget,
     traced: TracedMessages | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the schedule of a range with its transfers over time at the size `r.at`."""
-    bottleneck, terms = r.candidate.why[r.at]
+    bottleneck, terms = size_range.candidate.why[size_range.at]
     if predictor is None:
         timed: dict[str, Any] = {"why": "to play it, write the plan and explore that with --profile"}
     else:
-        timed = timed_transfers(entry.schedule, topology, r.at, predictor, rows.free, traced)
+        timed = timed_transfers(entry.schedule, topology, size_range.at, predictor, rows.free, traced)
     rows.free -= timed.get("rows", 0)
     facts = {
         key.replace("_", " "): value for key, value in entry.claims.items()
@@ -415,11 +415,11 @@ def _plan_json(
     if traced is not None and traced.measured_seconds:
         measured.append({"nbytes": traced.nbytes, "seconds": traced.measured_seconds})
         facts |= {"measured": format_seconds(traced.measured_seconds),
-                  "over predicted": ratio(traced.measured_seconds / r.seconds)}  # fmt: skip
+                  "over predicted": ratio(traced.measured_seconds / size_range.seconds)}  # fmt: skip
     return {
-        "name": candidate_text(r.candidate),
-        "at": r.at,
-        "seconds": r.seconds,
+        "name": candidate_text(size_range.candidate),
+        "at": size_range.at,
+        "seconds": size_range.seconds,
         "terms": dict(terms),
         "bottleneck": bottleneck,
         "facts": {"steps": entry.schedule.steps, "transfers": entry.schedule.transfers, **facts},
