@@ -18,7 +18,7 @@ from small_plans import run_local
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.verify import verify
-from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, CellPlaces, Code, Instruction
+from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, CellPlaces, Code, CodeBlock, Instruction
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.to_schedule import code_to_schedule
 from antiphon.topologies import topology
@@ -120,9 +120,9 @@ def allgather(n: int, in_place: bool, slots: int = 2) -> Code:
             take.append(Instruction(k - 1, "r", pop=(rank - 1) % n, write=(cell,)))
             if k < n - 1:
                 send.append(Instruction(k, "s", read=(cell,), push=rank, wait=((3 * rank + 1, k - 1),)))
-        blocks += [Block(rank, "block 0", send), Block(rank, "block 1", take)]
+        blocks += [CodeBlock(rank, "block 0", send), CodeBlock(rank, "block 1", take)]
         copy = [] if in_place else [Instruction(0, "cpy", read=(own[rank],), write=(out[rank] + rank,))]
-        blocks.append(Block(rank, "block 2", copy))
+        blocks.append(CodeBlock(rank, "block 2", copy))
     return Code(wanted, in_place, 1, places, blocks, ways, slots)
 
 
@@ -135,19 +135,19 @@ def allreduce(slots: int = 2) -> Code:
     for rank in range(2):
         peer = 1 - rank
         blocks.append(
-            Block(rank, "block 0", [
+            CodeBlock(rank, "block 0", [
                 Instruction(0, "s", read=(own[rank] + peer,), push=rank),
                 Instruction(1, "s", read=(out[rank] + rank,), push=rank, wait=((3 * rank + 2, 1),)),
             ])
         )  # fmt: skip
         blocks.append(
-            Block(rank, "block 1", [
+            CodeBlock(rank, "block 1", [
                 Instruction(0, "r", pop=peer, write=(room[rank],)),
                 Instruction(1, "r", pop=peer, write=(out[rank] + peer,)),
             ])
         )  # fmt: skip
         blocks.append(
-            Block(rank, "block 2", [
+            CodeBlock(rank, "block 2", [
                 Instruction(0, "cpy", read=(own[rank] + rank,), write=(out[rank] + rank,)),
                 Instruction(1, "re", read=(out[rank] + rank, room[rank]), write=(out[rank] + rank,),
                             wait=((3 * rank + 1, 0),)),
@@ -171,7 +171,7 @@ def puts() -> Code:
             Instruction(3, "put", read=(own[rank],), write=(out[peer] + rank,), release=(2 + peer,)),
             Instruction(4, "wait", acquire=(2 + rank,)),
         ]
-        blocks.append(Block(rank, "block 0", there))
+        blocks.append(CodeBlock(rank, "block 0", there))
     return Code(wanted, False, 1, places, blocks, start=[0] * 4, independent_ranks=True)
 
 
@@ -195,7 +195,7 @@ def test_what_is_right(number: int) -> None:
 
 
 def mutated(code: Code, random: Random) -> Code:
-    blocks = [Block(block.rank, block.name, list(block.instructions)) for block in code.blocks]
+    blocks = [CodeBlock(block.rank, block.name, list(block.instructions)) for block in code.blocks]
     block = random.choice([one for one in blocks if one.instructions]).instructions
     at = random.randrange(len(block))
     one = block[at]
@@ -229,7 +229,7 @@ def mutated(code: Code, random: Random) -> Code:
     return replace_blocks(code, blocks)
 
 
-def replace_blocks(code: Code, blocks: list[Block]) -> Code:
+def replace_blocks(code: Code, blocks: list[CodeBlock]) -> Code:
     return Code(
         code.collective, code.in_place, code.grain, code.places, blocks, code.connections, code.slots, code.start, False
     )

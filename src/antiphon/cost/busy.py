@@ -1,6 +1,6 @@
 """How busy every link and shared limit is over time.
 
-A simulator reports each change of a link's load to a `Log`, which turns the changes into intervals of constant load
+A simulator reports each change of a link's load to a `LoadLog`, which turns the changes into intervals of constant load
 (`Utilisation`). Example: a 1 GB/s link carries 0.5 GB/s from 0 to 1 s and 1 GB/s from 1 to 3 s. These are two
 intervals, with shares 0.5 and 1.0 of its capacity; the mean share is 0.83.
 """
@@ -47,7 +47,7 @@ class Utilisation:
         return resource_name(self.topology, resource)
 
 
-class Log:
+class LoadLog:
     """Collects changes of load, by being called with (time, resources, new loads), and turns them into intervals."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Log:
         Link 0 is half busy at first, then fully; link 2 all the time:
 
         >>> from antiphon.core.example import machine
-        >>> log = Log()
+        >>> log = LoadLog()
         >>> log(0.0, np.array([0, 2]), np.array([5e8, 1e9]))
         >>> log(1.0, np.array([0]), np.array([1e9]))
         >>> log(3.0, np.array([0, 2]), np.array([0.0, 0.0]))

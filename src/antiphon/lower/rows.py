@@ -19,7 +19,7 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Longs, concat_ranges, number_rows, unique_inverse
 from antiphon.core.dependencies import Versions, versions
-from antiphon.core.interpret.analysis import Analysis, Ends, analyse
+from antiphon.core.interpret.analysis import Analysis, BufferCells, analyse
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.loads import pieces_of
 from antiphon.core.program.kinds import INPUT, OUTPUT
@@ -91,7 +91,7 @@ class BufferPlaces:
     outputs: Longs  # per output of the schedule its place
 
     @staticmethod
-    def of(schedule: Schedule, line: DataLine, ends: tuple[Ends, Ends], in_place: bool) -> BufferPlaces:
+    def of(schedule: Schedule, line: DataLine, ends: tuple[BufferCells, BufferCells], in_place: bool) -> BufferPlaces:
         """Return the places of all inputs and outputs. O(n log n).
 
         An allgather among two: ranks 0 and 1 each have an input (0) and an output (1).

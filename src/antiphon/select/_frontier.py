@@ -124,7 +124,7 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True)
-class Impossible:
+class RatioBound:
     """No algorithm of `steps` steps, or fewer, has R / C below `ratio`."""
 
     collective: str
@@ -154,7 +154,7 @@ class Frontier(Explorable):
         return conditions_without_help(self.topology, self.collective)
 
     @property
-    def impossible(self) -> tuple[Impossible, ...]:
+    def impossible(self) -> tuple[RatioBound, ...]:
         """Return the ratios that certificates exclude, by steps: of the collective, or of an allreduce's halves."""
         least_ratios = {}
         for point in self.points:
@@ -162,7 +162,7 @@ class Frontier(Explorable):
                 least_ratios[self.collective.kind, point.steps] = point.least
             elif point.half is not None:
                 least_ratios["allgather", point.steps // 2] = point.half
-        return tuple(Impossible(kind, steps, ratio) for (kind, steps), ratio in sorted(least_ratios.items()))
+        return tuple(RatioBound(kind, steps, ratio) for (kind, steps), ratio in sorted(least_ratios.items()))
 
     def as_json(self) -> dict[str, Any]:
         """Return the frontier as JSON; its keys are stable."""

@@ -55,7 +55,7 @@ _FINE_SCALE = 10**11  # the greatest price of the last attempt: rounding changes
 
 
 @dataclass(frozen=True, eq=False)
-class Arcs:
+class MergedArcs:
     """Links that join the same nodes under the same shared limits, merged into one arc.
 
     `capacity`, `exact`: the summed capacity as float and as int, in units of `resources.scale` bytes per second.
@@ -73,7 +73,7 @@ class Arcs:
         return len(self.tail)
 
 
-def arcs_of(topology: Topology) -> Arcs:
+def arcs_of(topology: Topology) -> MergedArcs:
     """Merge the parallel links of a topology into arcs."""
     resources = topology.resources
     merged: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
@@ -83,7 +83,7 @@ def arcs_of(topology: Topology) -> Arcs:
         merged.setdefault(key, []).append(link)
     total = [sum(map(resources.scaled_capacity, links)) for links in merged.values()]
     tail, head, limits = zip(*merged, strict=True)
-    return Arcs(
+    return MergedArcs(
         np.array(tail, np.int64), np.array(head, np.int64), np.array(total, float), tuple(total),
         limits,
         tuple(tuple(links) for links in merged.values()),

@@ -3,7 +3,8 @@
 For every source, data flow along all shortest paths. At a node the flow from each incoming arc is proportional to the
 number of paths that arrive over it (each path as wide as the product of its arcs' capacities): one forward pass counts
 paths in order of distance, one backward pass distributes the demand, as in Brandes' betweenness algorithm (2001). An
-arc (`Arcs`) is all parallel links with the same ends and shared limits; `exact` is their summed capacity as an integer.
+arc (`MergedArcs`) is all parallel links with the same ends and shared limits; `exact` is their summed capacity as an
+integer.
 
 On symmetric machines (rings, tori, hypercubes, full meshes) this is optimal for alltoall. The links and limits that
 are busy all the time suggest a witness: equal prices on them.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.lp import Arcs, arcs_of
+from antiphon.core.bounds.lp import MergedArcs, arcs_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Family, LpDual
 from antiphon.core.topology import Topology
@@ -70,7 +71,7 @@ def even_routings(topology: Topology, needs: Needs) -> list[EvenRouting]:
 
 
 def _spread_evenly(
-    topology: Topology, arcs: Arcs, needs: Needs, holder_sets: Sequence[int], length: Sequence[int]
+    topology: Topology, arcs: MergedArcs, needs: Needs, holder_sets: Sequence[int], length: Sequence[int]
 ) -> EvenRouting:
     """Route all demands over shortest paths of these arc lengths, and return the greatest load over capacity.
 
@@ -104,7 +105,9 @@ def _spread_evenly(
     return _busiest_resources(topology, arcs, load)
 
 
-def _arc_distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: Sequence[int]) -> NDArray[np.float64]:
+def _arc_distances(
+    nodes: int, arcs: MergedArcs, sources: NDArray[np.int64], length: Sequence[int]
+) -> NDArray[np.float64]:
     """Return the distances from every source; they are whole numbers, so doubles are exact."""
     import scipy.sparse as sp
     from scipy.sparse.csgraph import dijkstra
@@ -117,7 +120,7 @@ def _arc_distances(nodes: int, arcs: Arcs, sources: NDArray[np.int64], length: S
     return np.asarray(dijkstra(graph, indices=sources))
 
 
-def _busiest_resources(topology: Topology, arcs: Arcs, load: NDArray[np.float64]) -> EvenRouting:
+def _busiest_resources(topology: Topology, arcs: MergedArcs, load: NDArray[np.float64]) -> EvenRouting:
     """Return the time of the most loaded links and limits, and which these are."""
     resources = topology.resources
     limit_load = np.zeros(len(topology.limits))

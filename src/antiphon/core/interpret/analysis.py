@@ -28,7 +28,7 @@ EMPTY = 2**40  # stands for the least contribution of an empty cell; above every
 
 
 @dataclass(frozen=True, eq=False)
-class Ends:
+class BufferCells:
     """The cells of inputs or of outputs, in order of rank, block, chunk."""
 
     pair: Longs  # the index of (rank, block) in the buffers' `Side`
@@ -48,8 +48,8 @@ class Analysis:
 
     schedule: Schedule
     cell_chunk: Longs  # per cell its chunk
-    inputs: Ends
-    outputs: Ends
+    inputs: BufferCells
+    outputs: BufferCells
     dst: Longs  # per group the cell that it writes
     level: Longs  # per group
     first: Longs  # group g has the operands first[g] to first[g] + count[g] - 1, in the order of combining
@@ -99,8 +99,8 @@ def analyse(schedule: Schedule) -> Analysis:
     cells, cell_number = _cell_keys(schedule, inputs, outputs)
     src, dst = cell_number[:rows], cell_number[rows : 2 * rows]
     input_cell, output_cell = np.split(cell_number[2 * rows :], [len(inputs.pair)])
-    inputs = Ends(inputs.pair, inputs.rank, inputs.chunk, input_cell, inputs.count)
-    outputs = Ends(outputs.pair, outputs.rank, outputs.chunk, output_cell, outputs.count)
+    inputs = BufferCells(inputs.pair, inputs.rank, inputs.chunk, input_cell, inputs.count)
+    outputs = BufferCells(outputs.pair, outputs.rank, outputs.chunk, output_cell, outputs.count)
     # Per cell the least contribution that it holds, before the first step; EMPTY marks cells without data.
     least_id = np.full(len(cells), EMPTY, np.int64)
     least_id[input_cell] = least_ids(schedule)[inputs.pair]
@@ -123,7 +123,7 @@ def analyse(schedule: Schedule) -> Analysis:
     )  # fmt: skip
 
 
-def _find_ends(schedule: Schedule) -> tuple[Ends, Ends]:
+def _find_ends(schedule: Schedule) -> tuple[BufferCells, BufferCells]:
     """List the chunks that each rank has and those that it must end with; `cell` is filled in later. O(n log n).
 
     >>> from antiphon.core.example import of_rows
@@ -136,13 +136,13 @@ def _find_ends(schedule: Schedule) -> tuple[Ends, Ends]:
     by_block = order_of(chunks.block.astype(np.int64), collective.blocks)
     bounds = pointers(chunks.block, collective.blocks)
 
-    def list_chunks(rank: NDArray[np.int32], block: NDArray[np.int32]) -> Ends:
+    def list_chunks(rank: NDArray[np.int32], block: NDArray[np.int32]) -> BufferCells:
         pairs = distinct((rank.astype(np.int64) << 32) | block)
         ranks, blocks = pairs >> 32, pairs & 0xFFFFFFFF
         chunk_count = bounds[blocks + 1] - bounds[blocks]
         chunk = by_block[concat_ranges(bounds[blocks], chunk_count)]
         pair = np.repeat(np.arange(len(pairs)), chunk_count)
-        return Ends(pair, ranks[pair], chunk, chunk, np.ones(len(chunk), np.int64))
+        return BufferCells(pair, ranks[pair], chunk, chunk, np.ones(len(chunk), np.int64))
 
     inputs = list_chunks(relation.pre_rank, relation.pre_block)
     outputs = list_chunks(relation.post_rank, relation.post_block)
@@ -151,10 +151,10 @@ def _find_ends(schedule: Schedule) -> tuple[Ends, Ends]:
         relation.post_want < 0, collective.contributions_per_block[relation.post_block], lengths[relation.post_want]
     )
     by_rank = np.lexsort([relation.post_block, relation.post_rank])
-    return inputs, Ends(outputs.pair, outputs.rank, outputs.chunk, outputs.chunk, count[by_rank][outputs.pair])
+    return inputs, BufferCells(outputs.pair, outputs.rank, outputs.chunk, outputs.chunk, count[by_rank][outputs.pair])
 
 
-def _cell_keys(schedule: Schedule, inputs: Ends, outputs: Ends) -> tuple[Longs, Longs]:
+def _cell_keys(schedule: Schedule, inputs: BufferCells, outputs: BufferCells) -> tuple[Longs, Longs]:
     """Number the cells that rows or ends mention, ascending by (chunk, rank, slot). O(n log n).
 
     Return the keys of all cells, and the cell number of each mention, in this order: cells that rows read, cells that
@@ -322,7 +322,7 @@ def _place_text(schedule: Schedule, side: str, row: int) -> str:
     return f"rank {int(getattr(schedule, side)[row])}" + (f" (slot {slot})" if slot else "")
 
 
-def _refuse_missing(outputs: Ends, least_id: Longs) -> None:
+def _refuse_missing(outputs: BufferCells, least_id: Longs) -> None:
     """Raise Invalid if an output cell is empty at the end."""
     missing = np.flatnonzero(least_id[outputs.cell] == EMPTY)
     if len(missing):

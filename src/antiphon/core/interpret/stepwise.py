@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs, order_of, pointers, run_starts, unique_inverse
 from antiphon.core.datatypes import accumulator, average, combine_of
-from antiphon.core.interpret.analysis import Analysis, Ends, analyse
+from antiphon.core.interpret.analysis import Analysis, BufferCells, analyse
 from antiphon.core.interpret.buffers import Array, Buffers, chunk_bounds, elements_of, take_inputs
 from antiphon.core.schedule import Schedule
 
@@ -257,7 +257,7 @@ def _count_above(count: Longs, k: int) -> int:
     return len(count) - int(np.searchsorted(count[::-1], k, side="right"))
 
 
-def _by_rank(ends: Ends, chosen: Longs) -> Iterator[tuple[int, Longs]]:
+def _by_rank(ends: BufferCells, chosen: Longs) -> Iterator[tuple[int, Longs]]:
     """Yield each rank with the chosen inputs (or outputs) that are its own."""
     ranks = ends.rank[chosen]
     marks = [*np.flatnonzero(run_starts(ranks)).tolist(), len(chosen)] if len(chosen) else []

@@ -24,7 +24,7 @@ from antiphon.core.messages import resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand_separately
-from antiphon.cost.busy import Log, Utilisation
+from antiphon.cost.busy import LoadLog, Utilisation
 from antiphon.cost.flows._path import Walk
 from antiphon.cost.flows.run import FlowSimulation, Moments
 from antiphon.cost.flows.tables import FlowTables, prepare_tables
@@ -104,13 +104,13 @@ class Flows:
 
     def utilisation(self, nbytes: int) -> Utilisation:
         """Return how busy every link and limit is over time."""
-        log = Log()
+        log = LoadLog()
         FlowSimulation(self.tables, nbytes, log).run_events()
         return log.utilisation(self.topology)
 
     def events(self, nbytes: int) -> FlowEvents:
         """Return when every message is in transit. It uses each link of its route for as long as its bytes move."""
-        log, message_of_use = Log(), self.tables.paths.use_message  # a use: one message on one link or limit
+        log, message_of_use = LoadLog(), self.tables.paths.use_message  # a use: one message on one link or limit
         moments = FlowSimulation(self.tables, nbytes, log).run_events()
         use_begin, use_end = moments.begin[message_of_use], moments.sent[message_of_use]
         load = log.utilisation(self.topology)

@@ -45,7 +45,7 @@ from antiphon.formats.msccl.read import (
     FileStep,
     read_msccl,
 )
-from antiphon.lower.machine.code import Block, CellPlaces, Code, Instruction
+from antiphon.lower.machine.code import CellPlaces, Code, CodeBlock, Instruction
 from antiphon.lower.without_gc import without_gc
 
 MOST_AWAITED = 127  # largest number of a thread block that others may wait for
@@ -93,7 +93,7 @@ def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = Non
     _find_connections(algorithm, connections)
     # number of the first code block of each rank, as blocks are numbered through all ranks
     first = list(accumulate((len(gpu.blocks) for gpu in algorithm.gpus), initial=0))
-    code_blocks: list[Block] = []
+    code_blocks: list[CodeBlock] = []
     messages = _Messages()
     for gpu in algorithm.gpus:
         steps_of_blocks = [_executed_steps(gpu, block) for block in gpu.blocks]
@@ -104,7 +104,7 @@ def code_of(algorithm: AlgorithmFile, in_place: bool, protocol: str | None = Non
         ]
         for block, block_steps in zip(gpu.blocks, steps_of_blocks, strict=True):
             finder = _CellFinder(gpu, block, places)
-            out = Block(gpu.rank, f"tb {block.number}")
+            out = CodeBlock(gpu.rank, f"tb {block.number}")
             for executed in block_steps:
                 wait = tuple(
                     (first[gpu.rank] + other, _find_awaited(gpu, block, executed, other, step, published))

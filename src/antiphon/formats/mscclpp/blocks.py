@@ -56,8 +56,8 @@ from antiphon.lower.onesided.form import (
     SYNC,
     UNPACK,
     WAIT,
-    Move,
     Place,
+    StreamMove,
     StreamStep,
 )
 from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
@@ -174,7 +174,7 @@ def _defer_to_ports(ends: Ends, steps: list[StreamStep]) -> list[StreamStep]:
 
     The rank continues when the data has left. Steps to which this was applied before stay the same.
     """
-    pending: dict[int, list[Move]] = {}
+    pending: dict[int, list[StreamMove]] = {}
     deferred_steps: list[StreamStep] = []
     for step in steps:
         far = [move for move in step.moves if ends.far(ends.rank, move.peer) and step.kind != PACK]
@@ -273,7 +273,7 @@ class _LaneWriter:
         if meets and (step.moves or step.kind == WAIT):
             self._meet()
 
-    def _write_port_puts(self, moves: tuple[Move, ...]) -> None:
+    def _write_port_puts(self, moves: tuple[StreamMove, ...]) -> None:
         """Write puts through ports. The last to each peer has the signal, and the block waits until it has left."""
         last = {move.peer: move for move in moves}
         # a port performs requests in order, so waiting for the last put per peer waits for all
@@ -287,7 +287,7 @@ class _LaneWriter:
             self._write_put(PUT_SIGNAL_FLUSH, PORT, tuple(final[low : low + MOST_OF_ONE]))
         self._append_operations([NOP])
 
-    def _write_put(self, name: str, channel_type: str, moves: tuple[Move, ...]) -> None:
+    def _write_put(self, name: str, channel_type: str, moves: tuple[StreamMove, ...]) -> None:
         block, ids, target = self._find_ids(channel_type, moves)
         source = ",".join([self._local_text(move.source, move.size) for move in moves])
         block.operations.append(
@@ -295,7 +295,7 @@ class _LaneWriter:
             f'"channel_type":"{channel_type}"{self.share_text if channel_type == MEMORY else ""}}}'
         )
 
-    def _write_pack(self, moves: tuple[Move, ...]) -> None:
+    def _write_pack(self, moves: tuple[StreamMove, ...]) -> None:
         """Write packets to other ranks; for ports first to this rank's scratch, from where they send them."""
         if moves[0].source[0] == PACKETS:
             self._write_put(SEND_SCRATCH_PACKETS, PORT, moves)
@@ -352,7 +352,7 @@ class _LaneWriter:
     def _local_text(self, place: Place, size: int) -> str:
         return f'{{"type":"{self.buffer_names[place[0]]}","index":{place[1]},"size":{size}}}'
 
-    def _find_ids(self, channel_type: str, moves: Sequence[Move]) -> tuple[BlockText, str, str]:
+    def _find_ids(self, channel_type: str, moves: Sequence[StreamMove]) -> tuple[BlockText, str, str]:
         """Return a block with room for an operation with these moves and, as JSON, their channels and targets in it."""
         # moves to the same peers and buffers have the same channel and buffer ids within a block
         key = (channel_type, *[(move.peer, move.target[0]) for move in moves])

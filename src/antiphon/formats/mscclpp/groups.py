@@ -29,8 +29,8 @@ from antiphon.lower.onesided.form import (
     SYNC,
     UNPACK,
     WAIT,
-    Move,
     Place,
+    StreamMove,
     StreamStep,
 )
 from antiphon.lower.onesided.form import SWITCH as SWITCH_STEP
@@ -106,5 +106,5 @@ def _shift(place: Place, at: int) -> Place:
     return place[0], place[1] + at
 
 
-def _shift_move(move: Move, at: int, unit: int) -> Move:
-    return Move(move.peer, _shift(move.source, at), _shift(move.target, at), unit)
+def _shift_move(move: StreamMove, at: int, unit: int) -> StreamMove:
+    return StreamMove(move.peer, _shift(move.source, at), _shift(move.target, at), unit)

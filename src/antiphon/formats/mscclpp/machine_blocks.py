@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from antiphon.errors import Invalid
-from antiphon.lower.machine.code import Block, Instruction
+from antiphon.lower.machine.code import CodeBlock, Instruction
 
 BY_PACKET = frozenset(("ppkt", "rppkt", "upkt", "cpkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt"))
 Spot = tuple[int, int]  # numbers of a block of the machine and of an instruction in it
@@ -48,7 +48,7 @@ class ThreadTask:
     marks: Sequence[Cells] = ()
 
 
-class Threads:
+class ThreadTasks:
     """The tasks of a block's first threads, one each.
 
     `acquired`, `released`: semaphores of all tasks. `fits_one`: one instruction serves all tasks, for none uses a port
@@ -71,7 +71,7 @@ class BlockItem:
     """An operation on data, or signals and waits of `threads`. It waits for the packets `flags` and writes `marks`."""
 
     instruction: Instruction
-    threads: Threads | None = None
+    threads: ThreadTasks | None = None
     flags: Sequence[Cells] = ()
     marks: Sequence[Cells] = ()
 
@@ -90,7 +90,7 @@ def _with_semaphores(
 class Machine:
     """The blocks built so far, and what relates them: writers and readers of packets, and operations in order."""
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[CodeBlock] = field(default_factory=list)
     writers: dict[int, list[Spot]] = field(default_factory=dict)  # by cell
     readers: list[tuple[Spot, Sequence[Cells]]] = field(default_factory=list)
     last_request: dict[int, Spot] = field(default_factory=dict)  # the last request to each port
@@ -101,7 +101,7 @@ class Machine:
     delays: list[tuple[Spot, Spot]] = field(default_factory=list)
 
     def block(self, rank: int, name: str, *, detached: bool = False) -> int:
-        self.blocks.append(Block(rank, name, instructions=[], detached=detached))
+        self.blocks.append(CodeBlock(rank, name, instructions=[], detached=detached))
         return len(self.blocks) - 1
 
     def add(self, block: int, instruction: Instruction) -> Spot:

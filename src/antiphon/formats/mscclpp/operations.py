@@ -1,9 +1,9 @@
 """Translate operations of MSCCL++'s executor (its kernel as of 2026): what each does to cells, semaphores and ports.
 
-read.py calls `Reader.items` for every operation; an item (machine_blocks.py) is an instruction of the machine that
-checks files, with its threads, the packets that it waits for (`flags`) and those that it writes (`marks`). A *cell* is
-the smallest interval of data that is checked, `wiring.width` of them per chunk; a *task* is what one thread does:
-acquire or release semaphores, or pass a request to a port.
+read.py calls `OperationReader.items` for every operation; an item (machine_blocks.py) is an instruction of the machine
+that checks files, with its threads, the packets that it waits for (`flags`) and those that it writes (`marks`). A
+*cell* is the smallest interval of data that is checked, `wiring.width` of them per chunk; a *task* is what one thread
+does: acquire or release semaphores, or pass a request to a port.
 
 Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads at the index of its
 destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` reads all sources from
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.machine_blocks import BlockItem, Machine, Threads, ThreadTask
+from antiphon.formats.mscclpp.machine_blocks import BlockItem, Machine, ThreadTask, ThreadTasks
 from antiphon.formats.mscclpp.shape import KINDS, MEMORY, PORT, Buffer, Inner
 from antiphon.formats.mscclpp.wiring import Names, Wiring
 from antiphon.lower.machine.code import Instruction
@@ -34,7 +34,7 @@ class Window:
 WHOLE = Window()  # of an operation outside pipelines
 
 
-class Reader:
+class OperationReader:
     """Translates the operations of one thread block to items. One method per group of their names (`readers`)."""
 
     def __init__(self, wiring: Wiring, machine: Machine, names: Names, ports: dict[int, int]) -> None:
@@ -42,7 +42,7 @@ class Reader:
         self.ports = ports  # port channel -> the block of `machine` that stands for its proxy thread
         self.number, self.verb, self.name = 0, "", ""  # step and names of the current operation, for messages
         self.window = WHOLE
-        self.threads_of: dict[tuple[str, tuple[int, ...]], Threads] = {}  # cache: the same signals and waits recur
+        self.threads_of: dict[tuple[str, tuple[int, ...]], ThreadTasks] = {}  # cache: the same signals and waits recur
         names_of = {
             self._read_signal: "signal wait rlxsignal rlxwait",
             self._read_semaphores: "sem_acquire sem_release",
@@ -93,12 +93,12 @@ class Reader:
         if not operation.channel_ids:
             return []
         if kind == PORT:
-            threads = Threads([self._port_task(at, is_wait=name.endswith("wait")) for at in operation.channel_ids])
+            threads = ThreadTasks([self._port_task(at, is_wait=name.endswith("wait")) for at in operation.channel_ids])
             return [BlockItem(self._bare_instruction(), threads)]
         key = name, tuple(operation.channel_ids)
         cached_threads = self.threads_of.get(key)
         if cached_threads is None:
-            cached_threads = self.threads_of[key] = Threads(
+            cached_threads = self.threads_of[key] = ThreadTasks(
                 self._memory_tasks(operation.channel_ids, is_wait=name.endswith("wait"))
             )
         return (
@@ -129,7 +129,7 @@ class Reader:
         numbers = [self.wiring.local[self.rank][number] for number in operation.semaphore_ids or ()]
         is_wait = operation.name == "sem_acquire"
         tasks = [ThreadTask(acquire=(s,)) if is_wait else ThreadTask(release=(s,)) for s in numbers]
-        return [BlockItem(self._bare_instruction(), Threads(tasks))] if tasks else []
+        return [BlockItem(self._bare_instruction(), ThreadTasks(tasks))] if tasks else []
 
     def _proxy_of(self, channel: int) -> int:
         """Return the block of the machine for the proxy of a port channel; add it if necessary."""
@@ -143,7 +143,7 @@ class Reader:
             raise Invalid(f"{self}: flushes {count} channels, one for each destination, and names fewer")
         channels = [self.names.channel(self, PORT, at) for at in (operation.channel_ids or ())[:count]]
         tasks = [ThreadTask(port=self._proxy_of(channel), flush=True) for channel in channels]
-        return [BlockItem(self._bare_instruction(), Threads(tasks))] if tasks else []
+        return [BlockItem(self._bare_instruction(), ThreadTasks(tasks))] if tasks else []
 
     # ---- places ----
 
@@ -255,7 +255,7 @@ class Reader:
                 (self._remote_cell(target, target.size, skip, PORT),), release=tuple(s for s in release if s >= 0),
             )  # fmt: skip
             tasks.append(ThreadTask(port=self._proxy_of(channel), later=later, flush=operation.name == "pwsf"))
-        return [BlockItem(self._bare_instruction(), Threads(tasks))]
+        return [BlockItem(self._bare_instruction(), ThreadTasks(tasks))]
 
     def _port_to(self, target: Buffer, channel_id: int) -> int:
         """Return the channel of a port that leads to the rank of a destination."""
@@ -336,7 +336,7 @@ class Reader:
             later = Instruction(self.number, self.verb, count, (self._packet_cell(source, source.size, skip),), (mark,))
             later.ahead = self.wiring.file.use_double_scratch_buffer
             tasks.append(ThreadTask(port=self._proxy_of(channel), later=later, marks=((mark, count),)))
-        return [BlockItem(self._bare_instruction(), Threads(tasks))]
+        return [BlockItem(self._bare_instruction(), ThreadTasks(tasks))]
 
     def _read_pass_packets(self, operation: Inner) -> Sequence[BlockItem | None]:
         self._refuse_pipelined(operation)

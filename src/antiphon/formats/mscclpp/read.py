@@ -19,7 +19,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.foreign_program import ForeignProgram, Wrong
 from antiphon.formats.lint.form import Head
 from antiphon.formats.mscclpp.machine_blocks import BlockBuilder, Machine, Spot
-from antiphon.formats.mscclpp.operations import WHOLE, Reader, Window
+from antiphon.formats.mscclpp.operations import WHOLE, OperationReader, Window
 from antiphon.formats.mscclpp.shape import SCRATCH, File, Gpu, Inner, Operation, parsed
 from antiphon.formats.mscclpp.wiring import MOST_WIDTH, Names, Wiring, collective_of, grain_of
 from antiphon.lower.machine.code import Code, Instruction
@@ -175,7 +175,7 @@ class _Rank:
         for number, block in enumerate(self.gpu.threadblocks):
             builder = BlockBuilder(self.machine, self.rank, f"block {number}")
             names = Names(self.wiring, self.rank, number, block)
-            reader = Reader(self.wiring, self.machine, names, self.ports)
+            reader = OperationReader(self.wiring, self.machine, names, self.ports)
             for at, operation in enumerate(block.ops):
                 if operation.name == "pipeline":
                     self._read_pipeline(at, operation, builder, reader)
@@ -185,7 +185,13 @@ class _Rank:
         self._join_barriers()
 
     def _read_operation(
-        self, at: int, operation: Inner, builder: BlockBuilder, reader: Reader, window: Window, within: str = ""
+        self,
+        at: int,
+        operation: Inner,
+        builder: BlockBuilder,
+        reader: OperationReader,
+        window: Window,
+        within: str = "",
     ) -> None:
         if operation.name == "nop":
             builder.sync(at, "nop")
@@ -198,7 +204,7 @@ class _Rank:
                 else:
                     builder.open.append(item)
 
-    def _read_pipeline(self, at: int, operation: Operation, builder: BlockBuilder, reader: Reader) -> None:
+    def _read_pipeline(self, at: int, operation: Operation, builder: BlockBuilder, reader: OperationReader) -> None:
         assert operation.iter_context is not None
         chunks = operation.iter_context.num_chunks
         where = f"{reader.names.where}, step {at} ({operation.name})"
@@ -212,7 +218,9 @@ class _Rank:
             for inner in operation.ops or ():
                 self._read_operation(at, inner, builder, reader, Window(turn, cells=1), operation.name)
 
-    def _read_barrier(self, at: int, operation: Inner, builder: BlockBuilder, reader: Reader, within: str) -> None:
+    def _read_barrier(
+        self, at: int, operation: Inner, builder: BlockBuilder, reader: OperationReader, within: str
+    ) -> None:
         where, number = f"{reader.names.where}, step {at} ({within or operation.name})", reader.names.number
         if operation.barrier_id is None or operation.num_threadblocks is None:
             raise Invalid(f"{where}: lacks barrier_id or num_threadblocks")

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from antiphon.formats.lint.mscclpp import REDUCING_KINDS, SWITCH_TYPES, TYPES
 
 
-class PlanRow(NamedTuple):
+class RegisteredPlan(NamedTuple):
     """A plan of `register.py`. `in_place`: None for both. `root`: None where the collective has none. `smallest`,
     `largest`: bytes of calls that it serves, in multiples of `unit`. `switches`, `packets`: whether it uses them."""
 
@@ -42,7 +42,7 @@ class PlanRow(NamedTuple):
     packets: bool
 
 
-def registration_text(ranks: int, ranks_per_node: int, plans: Sequence[PlanRow]) -> str:
+def registration_text(ranks: int, ranks_per_node: int, plans: Sequence[RegisteredPlan]) -> str:
     """Return the module. `ranks_per_node`: 0 for any."""
     kinds = sorted({row.collective for row in plans} & set(REDUCING_KINDS))
     return _TEXT.format(

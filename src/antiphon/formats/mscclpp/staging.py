@@ -46,7 +46,7 @@ from antiphon.formats.mscclpp.gpu import GpuText
 from antiphon.formats.mscclpp.groups import cut_steps, find_unit
 from antiphon.formats.mscclpp.shape import MOST_BLOCKS
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
-from antiphon.lower.onesided.form import FOLD, PUT, SYNC, Move, Place, StreamStep
+from antiphon.lower.onesided.form import FOLD, PUT, SYNC, Place, StreamMove, StreamStep
 from antiphon.lower.onesided.steps import OneSided
 from antiphon.lower.without_gc import without_gc
 
@@ -184,5 +184,5 @@ def _take_part(step: StreamStep, chunks: int, splits: int, split: int, begin: in
     def shift(place: Place) -> Place:
         return place[0], place[1] * splits + split * chunks + (begin if place[0] == SCRATCH else 0)
 
-    moves = tuple(Move(move.peer, shift(move.source), shift(move.target), move.size) for move in step.moves)
+    moves = tuple(StreamMove(move.peer, shift(move.source), shift(move.target), move.size) for move in step.moves)
     return step._replace(moves=moves, into=shift(step.into), operands=tuple(map(shift, step.operands)))

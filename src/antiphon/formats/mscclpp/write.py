@@ -32,7 +32,7 @@ from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import BACK_END, MIN_SHARE, MOST_CHUNKS, Far, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.gpu import BlockText, GpuText
-from antiphon.formats.mscclpp.registration import PlanRow, registration_text
+from antiphon.formats.mscclpp.registration import RegisteredPlan, registration_text
 from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, MOST_SMALLEST, SWITCH
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.formats.mscclpp.staging import stage
@@ -165,7 +165,7 @@ class _Writer:
     name: str
     staged: bool
     files: dict[str, bytes] = field(default_factory=dict)
-    rows: list[PlanRow] = field(default_factory=list)
+    rows: list[RegisteredPlan] = field(default_factory=list)
     ranks_per_node: set[int] = field(default_factory=set)
 
     def add(self, plan: Plan, packet_limit: int | None, prefix: str) -> list[str]:
@@ -242,7 +242,7 @@ class _Writer:
                 if serves_in_place is not None or not in_place:
                     root, has_groups = (*collective.roots, None)[0], any(gpu.switch_groups for gpu in gpus)
                     row = (collective.kind, root, serves_in_place, *head.sizes, has_groups, head.packets)
-                    self.rows.append(PlanRow(file, head.label, *row))
+                    self.rows.append(RegisteredPlan(file, head.label, *row))
         return notes
 
     def _compare(

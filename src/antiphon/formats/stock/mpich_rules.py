@@ -26,7 +26,7 @@ from antiphon.formats.stock.mpich_trees import (
     split_intra,
     tree_text,
 )
-from antiphon.formats.stock.ranges import Range, merge_ranges, notes_of, refuse_subset
+from antiphon.formats.stock.ranges import RuleRange, merge_ranges, notes_of, refuse_subset
 
 FILES = {MPIR: "mpich-mpir.json", CH4: "mpich-ch4.json"}
 
@@ -106,7 +106,7 @@ def _leaf_name(kind: str, algorithm: MeasuredAlgorithm) -> str:
 
 
 def _with_rules(
-    trees: Tree, level: str, kind: str, count: int, size_ranges: Sequence[Range[MeasuredAlgorithm]], path: str
+    trees: Tree, level: str, kind: str, count: int, size_ranges: Sequence[RuleRange[MeasuredAlgorithm]], path: str
 ) -> Tree:  # fmt: skip
     """Return the tree of a level with the rules for one collective; a collective that CH4 lacks is left to MPIR."""
     key = f"collective={COLLECTIVES[kind].name}"
@@ -121,7 +121,9 @@ def _with_rules(
     return {**trees, key: {"comm_type=intra": replace_for_count(own, count, rewrite), **inter_trees}}
 
 
-def _by_size(kind: str, count: int, size_ranges: Sequence[Range[MeasuredAlgorithm]], own: Tree, branch: Branch) -> Tree:
+def _by_size(
+    kind: str, count: int, size_ranges: Sequence[RuleRange[MeasuredAlgorithm]], own: Tree, branch: Branch
+) -> Tree:
     """Return one branch for each range of sizes."""
     size_rule = COLLECTIVES[kind]
     branches: Tree = {}

@@ -22,7 +22,7 @@ from antiphon.formats.stock.measured import (
     library_of,
     required_parameter,
 )
-from antiphon.formats.stock.ranges import Range, merge_ranges, notes_of, refuse_subset
+from antiphon.formats.stock.ranges import RuleRange, merge_ranges, notes_of, refuse_subset
 
 FILE = "openmpi-rules.conf"
 # How coll/tuned numbers collectives. Its message size is our nbytes in all of them.
@@ -67,7 +67,7 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     )
 
 
-def _rule_line(size_range: Range[MeasuredAlgorithm]) -> str:
+def _rule_line(size_range: RuleRange[MeasuredAlgorithm]) -> str:
     """Return a line: first bytes of the range, algorithm, fan-out, bytes of a segment (0: the algorithm's default)."""
     if size_range.value is None:
         return f"{size_range.start} 0 0 0 # its own choice"

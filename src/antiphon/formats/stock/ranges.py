@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Range(Generic[T]):
+class RuleRange(Generic[T]):
     """The rule `value` for start <= nbytes < stop. `stop` None: without end; `value` None: no rule for these sizes."""
 
     start: int
@@ -25,16 +25,16 @@ class Range(Generic[T]):
     value: T | None
 
 
-def merge_ranges(plan: Plan, rule_of: Callable[[Entry], T | None]) -> list[Range[T]]:
+def merge_ranges(plan: Plan, rule_of: Callable[[Entry], T | None]) -> list[RuleRange[T]]:
     """Return the rule of each entry by range of sizes; neighbours with equal rules are merged. O(entries)."""
-    merged: list[Range[T]] = []
+    merged: list[RuleRange[T]] = []
     for entry in plan.entries:
         value = rule_of(entry)
         # Entries are adjacent, so equal neighbours can be one range.
         if merged and merged[-1].value == value:
             merged[-1] = replace(merged[-1], stop=entry.stop)
         else:
-            merged.append(Range(entry.start, entry.stop, value))
+            merged.append(RuleRange(entry.start, entry.stop, value))
     return merged
 
 

@@ -19,7 +19,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.program.kinds import OUTPUT
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Unsupported
-from antiphon.lower.onesided.form import FOLD, SYNC, Move, Place, StreamStep, join_neighbours
+from antiphon.lower.onesided.form import FOLD, SYNC, Place, StreamMove, StreamStep, join_neighbours
 from antiphon.planners.radix.permrecmult import layout
 from antiphon.planners.shared.rows import Seats
 
@@ -103,9 +103,9 @@ class Arranged:
             for source, into, size in self._cut_by_blocks(rank, step.operands[0], rank, step.into, step.size)
         ]
 
-    def _arrange_moves(self, rank: int, move: Move) -> list[Move]:
+    def _arrange_moves(self, rank: int, move: StreamMove) -> list[StreamMove]:
         return [
-            Move(move.peer, source, target, size)
+            StreamMove(move.peer, source, target, size)
             for source, target, size in self._cut_by_blocks(rank, move.source, move.peer, move.target, move.size)
         ]
 
@@ -136,5 +136,5 @@ class Arranged:
         return (buffer, int(self.places[rank, block]) * self.block + within), self.block - within
 
 
-def _sort_key(move: Move) -> tuple[int, Place]:
+def _sort_key(move: StreamMove) -> tuple[int, Place]:
     return move.peer, move.target

@@ -26,7 +26,7 @@ from antiphon.core.program import Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.lower.device.atoms import Atoms
 from antiphon.lower.onesided import packets as onesided_packets
-from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Streams, StreamStep
+from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Place, StreamMove, Streams, StreamStep
 from antiphon.lower.onesided.steps import RankSteps
 
 PACKED = 2**18  # bytes of a call above which packets are not tried: they take twice the space of their data
@@ -106,7 +106,7 @@ class _Sender:
                 raise ValueError("switches know no packets")
         return new_steps
 
-    def _pack_move(self, move: Move) -> Move:
+    def _pack_move(self, move: StreamMove) -> StreamMove:
         """Return the move of a put as packets into a slot of the receiver's box."""
         boxes, count = self.boxes, self.addresses.count
         slot = boxes.slots[move.peer]

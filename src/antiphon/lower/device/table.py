@@ -38,8 +38,8 @@ from antiphon.lower.onesided.form import (
     SWITCH,
     SYNC,
     WAIT,
-    Move,
     Place,
+    StreamMove,
     StreamStep,
 )
 from antiphon.lower.onesided.steps import one_sided
@@ -339,7 +339,7 @@ class _Writer:
             raise Unsupported(f"a device table: two ranks exchange more than {MOST_SIGNALS} messages in one stream")
         return number
 
-    def _move_arguments(self, move: Move) -> tuple[tuple[int, int, int, int, int], ...]:
+    def _move_arguments(self, move: StreamMove) -> tuple[tuple[int, int, int, int, int], ...]:
         """Return the arguments for the source and for the target of a move."""
         source = self._encode_argument(self.rank, move.source, move.size)
         return source, self._encode_argument(move.peer, move.target, move.size)

@@ -2,9 +2,9 @@
 convert.
 
 A rank has three buffers, input, output and scratch, cut into **cells** of one size; a chunk of the file is one or more
-cells. A thread block (`Block`) executes its instructions one after another. A **connection** is a queue from one rank
-to another on one channel, with `slots` slots (0: no limit); a slot holds the value of one instruction. A **semaphore**
-is a counter that begins at its `start`.
+cells. A thread block (`CodeBlock`) executes its instructions one after another. A **connection** is a queue from one
+rank to another on one channel, with `slots` slots (0: no limit); a slot holds the value of one instruction. A
+**semaphore** is a counter that begins at its `start`.
 
 An instruction begins when all its conditions hold, and is atomic:
 
@@ -110,7 +110,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Block:
+class CodeBlock:
     """A thread block. In `Code`, blocks are numbered over all ranks."""
 
     rank: int
@@ -132,7 +132,7 @@ class Code:
     in_place: bool
     grain: int  # cells per weight 1 of a block of the collective
     places: CellPlaces
-    blocks: list[Block]
+    blocks: list[CodeBlock]
     connections: list[tuple[int, int, int]] = field(default_factory=list)  # (from, to, channel)
     slots: int = 0  # of a connection; 0: no limit
     start: list[int] = field(default_factory=list)  # the initial value of each semaphore
@@ -165,7 +165,7 @@ class Code:
 
 def with_delays(code: Code) -> Code:
     """Return the code with a wait for each of its `delays`: if the result hangs, the code may hang."""
-    blocks = [Block(block.rank, block.name, list(block.instructions), block.detached) for block in code.blocks]
+    blocks = [CodeBlock(block.rank, block.name, list(block.instructions), block.detached) for block in code.blocks]
     for (block, index), before in code.delays:
         instructions = blocks[block].instructions
         instructions[index] = replace(instructions[index], wait=(*instructions[index].wait, before))
@@ -185,7 +185,7 @@ def split_into_messages(code: Code) -> Code:
         instructions: list[Instruction] = []
         for instruction in block.instructions:
             instructions += _split_messages(instruction, begins, code.message_chunks)
-        blocks.append(Block(block.rank, block.name, instructions, block.detached))
+        blocks.append(CodeBlock(block.rank, block.name, instructions, block.detached))
     return replace(code, blocks=blocks, delays=[])
 
 
@@ -195,7 +195,7 @@ def _message_starts(instruction: Instruction, message_chunks: int) -> range:
     return range(0, count, message_chunks if instruction.pop >= 0 or instruction.push >= 0 else count)
 
 
-def _begins_after_split(block: Block, message_chunks: int) -> list[int]:
+def _begins_after_split(block: CodeBlock, message_chunks: int) -> list[int]:
     """Return the index of each instruction's first message in the split block, and the length of the split block."""
     begins = [0]
     for instruction in block.instructions:

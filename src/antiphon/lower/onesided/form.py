@@ -32,7 +32,7 @@ MOST_OPERANDS = 9  # of a fold
 Place = tuple[int, int]  # (buffer of core.program.kinds, its first chunk)
 
 
-class Move(NamedTuple):
+class StreamMove(NamedTuple):
     """One copy of a put: `size` chunks from a place of this rank to a place of `peer`; of a get: the other way."""
 
     peer: int
@@ -56,7 +56,7 @@ class StreamStep(NamedTuple):
 
     kind: int
     peers: tuple[int, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[StreamMove, ...] = ()
     into: Place = (0, 0)
     operands: tuple[Place, ...] = ()
     size: int = 0  # chunks
@@ -109,7 +109,7 @@ class CutMoves:
         ]
         self.first_move = pointers(self.message, len(send))  # per message
 
-    def of(self, rank: int) -> Callable[[int], list[Move]]:
+    def of(self, rank: int) -> Callable[[int], list[StreamMove]]:
         """Return the moves of each message that this rank sends, created on demand."""
         low, high = int(self.first_message[rank]), int(self.first_message[rank + 1])
         first = self.first_move[low : high + 1].tolist()
@@ -118,9 +118,9 @@ class CutMoves:
         peer = self.program.peer[self.program.pairs.send[self.message[rows]]].tolist()
         source, source_chunk, target, target_chunk, size = (column[rows].tolist() for column in self.columns)
         places = (zip(source, source_chunk, strict=True), zip(target, target_chunk, strict=True))
-        moves = list(map(Move, peer, *places, size))
+        moves = list(map(StreamMove, peer, *places, size))
 
-        def moves_of(message: int) -> list[Move]:
+        def moves_of(message: int) -> list[StreamMove]:
             return moves[first[message - low] - first[0] : first[message - low + 1] - first[0]]
 
         return moves_of
@@ -137,9 +137,9 @@ class CutMoves:
         return list(zip(*columns, strict=True))
 
 
-def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[Move]:
+def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[StreamMove]:
     """Return the moves of one message, each contiguous at both sides, from its parts (buffer, first chunk, length)."""
-    moves: list[Move] = []
+    moves: list[StreamMove] = []
     into = iter(received)
     target: Place = (0, 0)
     remaining = 0
@@ -151,17 +151,17 @@ def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple
                 target_buffer, target_chunk, remaining = next(into)
                 target = target_buffer, target_chunk
             count = min(length - done, remaining)
-            moves.append(Move(peer, (buffer, begin + done), target, count))
+            moves.append(StreamMove(peer, (buffer, begin + done), target, count))
             done, remaining = done + count, remaining - count
             target = target[0], target[1] + count
     return join_neighbours(moves)
 
 
-def join_neighbours(moves: list[Move]) -> list[Move]:
+def join_neighbours(moves: list[StreamMove]) -> list[StreamMove]:
     """Merge moves that continue where the one before ends, at source and target."""
     if len(moves) < 2:
         return moves
-    runs: list[Move] = []
+    runs: list[StreamMove] = []
     for move in moves:
         if runs:
             last = runs[-1]

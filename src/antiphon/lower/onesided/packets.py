@@ -50,8 +50,8 @@ from antiphon.lower.onesided.form import (
     PACKETS,
     UNPACK,
     CutMoves,
-    Move,
     Place,
+    StreamMove,
     StreamStep,
 )
 from antiphon.lower.onesided.steps import Fold, RankSteps, StreamSteps, join_folds, operand_batches
@@ -263,8 +263,8 @@ class _Turn(NamedTuple):
     """The work of a rank in one step of a stream."""
 
     number: int  # stream and step as one number
-    moves: list[Move]  # a move to the rank itself packs data into a staging slot
-    forwarded: list[Move]  # from staging slots to other hosts
+    moves: list[StreamMove]  # a move to the rank itself packs data into a staging slot
+    forwarded: list[StreamMove]  # from staging slots to other hosts
     unpacked: list[tuple[Place, Place, int]]  # packets, the place where they are needed as data, and their size
     folds: list[Fold]
 
@@ -307,7 +307,7 @@ class _RankWork:
         staging = sent.staging[own_sends]
         moves = list(
             map(
-                Move,
+                StreamMove,
                 _as_list(np.where(staging < 0, sent.peer[own_sends], rank)),
                 _places_of(sent.source[own_sends], self.source_begin[own_sends]),
                 _packet_places(np.where(staging < 0, sent.slot[own_sends], staging)),
@@ -316,8 +316,8 @@ class _RankWork:
         )
         forwarded = list(
             map(
-                Move, _as_list(sent.peer[own_sends]), _packet_places(staging), _packet_places(sent.slot[own_sends]),
-                _as_list(sent.size[own_sends]),
+                StreamMove, _as_list(sent.peer[own_sends]), _packet_places(staging),
+                _packet_places(sent.slot[own_sends]), _as_list(sent.size[own_sends]),
             )
         )  # fmt: skip
         into = _places_of(sent.target[own_arrivals], self.target_begin[own_arrivals])
@@ -374,13 +374,13 @@ class _StepWriter:
         self._write_folds(moves=[])
         return self.written.steps
 
-    def _write_folds(self, moves: list[Move]) -> list[Move]:
+    def _write_folds(self, moves: list[StreamMove]) -> list[StreamMove]:
         """Write the pending folds, with packets of their results; return the remaining moves."""
         remaining = moves
         for fold in self.pending:
             data = [place for place in fold.operands if place[0] != PACKETS]
             packets = [place for place in fold.operands if place[0] == PACKETS]
-            along: list[Move] = []  # moves that send the result, made by the fold itself
+            along: list[StreamMove] = []  # moves that send the result, made by the fold itself
             # A fold of data and packets can write its result as packets to other ranks at once.
             if remaining and data and packets:
                 along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
@@ -401,7 +401,7 @@ class _StepWriter:
         self.pending = []
         return remaining
 
-    def _is_own(self, move: Move) -> bool:
+    def _is_own(self, move: StreamMove) -> bool:
         """Return whether a move goes to a staging slot."""
         return move.peer == self.written.rank
 
@@ -416,7 +416,7 @@ class _StepWriter:
         self._write_step(UNPACK, (packets,), into, size)
 
     def _write_step(
-        self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[Move, ...] = ()
+        self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[StreamMove, ...] = ()
     ) -> None:
         """Write a step. Its threads wait for packets themselves, so only plain data needs a sync."""
         read = [place for place in operands if place[0] != PACKETS]

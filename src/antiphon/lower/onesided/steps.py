@@ -43,8 +43,8 @@ from antiphon.lower.onesided.form import (
     SYNC,
     WAIT,
     CutMoves,
-    Move,
     Place,
+    StreamMove,
     Streams,
     StreamStep,
     join_neighbours,
@@ -135,7 +135,7 @@ class RankSteps:
         else:
             self.touch(step, [(place, step.size) for place in reads], [(step.into, step.size)])
 
-    def put(self, kind: int, moves: list[Move]) -> None:
+    def put(self, kind: int, moves: list[StreamMove]) -> None:
         """Append puts (or packs) of these moves: each step from one buffer, with as many moves as a step can have."""
         if len(moves) == 1 and moves[0].size == 1:  # the usual case
             self.touch_chunks(StreamStep(kind, peers=(), moves=tuple(moves)), (moves[0].source,))
@@ -257,7 +257,7 @@ class OneSided:
 class _Turn:
     """The work of a rank in one step of a stream."""
 
-    moves: list[Move] = field(default_factory=list)
+    moves: list[StreamMove] = field(default_factory=list)
     to: list[int] = field(default_factory=list)  # ranks that it puts to
     awaited: list[int] = field(default_factory=list)  # ranks that put to it
     needs_credit: list[int] = field(default_factory=list)  # ranks whose credit it needs first
@@ -480,7 +480,7 @@ class _RankWriter:
             self.writer.steps.append(StreamStep(kind, tuple(peers[low : low + MOST_PEERS])))
         self.writer.has_waited |= kind == WAIT
 
-    def _write_folds(self, moves: list[Move]) -> list[Move]:
+    def _write_folds(self, moves: list[StreamMove]) -> list[StreamMove]:
         """Write the pending folds, each with the puts of its result; return the remaining puts."""
         remaining = moves
         for fold in self.pending:
@@ -492,7 +492,9 @@ class _RankWriter:
         self.pending = []
         return remaining
 
-    def _write_fold(self, into: Place, operands: tuple[Place, ...], count: int, fold_moves: tuple[Move, ...]) -> None:
+    def _write_fold(
+        self, into: Place, operands: tuple[Place, ...], count: int, fold_moves: tuple[StreamMove, ...]
+    ) -> None:
         """Write a fold, in several steps if it has more operands than a step supports; the last has the moves."""
         if len(operands) <= self.max_operands:
             self.writer.combine(

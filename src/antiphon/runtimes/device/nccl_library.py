@@ -29,7 +29,7 @@ def path_of(name: str) -> str:
     return str(in_wheels[0]) if in_wheels else name
 
 
-class Library:
+class NcclGroup:
     """The library for a group with all ranks in this process, each on its own device. Unsupported if it is missing."""
 
     def __init__(self, group: Group, name: str) -> None:

@@ -39,7 +39,7 @@ from antiphon.runtimes.device.call_choices import (
 from antiphon.runtimes.device.functions import Device, device
 from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
-from antiphon.runtimes.device.nccl_library import Library
+from antiphon.runtimes.device.nccl_library import NcclGroup
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, group_cases, never
 from antiphon.runtimes.measure.local import AllBuffers, refuse_too_large
@@ -314,7 +314,7 @@ class _DeviceBuffers(AllBuffers):
             yield self.run_numpy
             return
         try:
-            opened = Library(self.group, name)
+            opened = NcclGroup(self.group, name)
         except Unsupported:
             yield None
             return
