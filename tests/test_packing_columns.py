@@ -21,7 +21,7 @@ from antiphon.core.bounds.master import Master
 from antiphon.core.bounds.network import network_of
 from antiphon.core.reshape import reverse
 from antiphon.core.symmetry import link_map
-from antiphon.core.topology import LinkType, SharedLimit, Topology, build
+from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared import orbits
 from antiphon.planners.shared.orbits import find_rotations, free_group
