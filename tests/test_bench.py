@@ -105,6 +105,9 @@ def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert float(cells[0]["over_library"]) == pytest.approx(0.5)
     assert run(["bench", f"{table}:gather", *common[2:], "--json"]) == 0
     assert [row["collective"] for row in json.loads(capfd.readouterr().out)["rows"]] == ["gather"] * 6
+    line = "bench allreduce full:ranks=4,only=0-2 --planner direct --on fake --nbytes 3KB --json"
+    assert run(line.split()) == 0
+    assert {row["ranks"] for row in json.loads(capfd.readouterr().out)["rows"]} == {3}
     assert run(["bench", f"{table}:reduce", *common[2:]]) == 2
     assert "did you mean" in capfd.readouterr().err
 

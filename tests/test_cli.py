@@ -163,6 +163,9 @@ def test_an_allocation_without_a_ring_says_what_nccl_would_do(capsys: Capture) -
     assert "NCCL falls back to PCIe" in said
     assert "over what NCCL would do" not in said
     assert run(["tune", "allreduce", "dgx1v:only=1,4", "--nbytes", "1MB"]) == 1
+    capsys.readouterr()
+    said = complaint(capsys, "tune", "allreduce", "dgx1v:only=1,4", "--on", "mpi")
+    assert "dgx1v:only=1,4: cannot be combined with --on" in said
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("refused:") == 1
     assert "no links lead from rank 1 to rank 4" in said

@@ -159,6 +159,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     ]:
         assert run(["topology", "degrade", "dgx1v", *line.split(), "--seed", "3", "-o", "out.json"]) == 0
         assert topology("./out.json") == antiphon.machines.degrade("dgx1v", **options, seed=3)
+    assert run(["topology", "degrade", "dgx1v:only=0-3", "--drop", "0-1", "-o", "out.json"]) == 0
+    assert topology("./out.json").links == antiphon.topology("dgx1v", only=range(4)).links - 2
     for line, message in [
         ("--drop links=1% --drop ranks=20%", "one random share at a time"),
         ("--drop links=1% --slow 1%=0.5", "one random share at a time"),

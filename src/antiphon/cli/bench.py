@@ -22,6 +22,7 @@ from antiphon.cli.run_text import choice_lines
 from antiphon.core.collective import kind_named
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
+from antiphon.core.topology import Topology
 from antiphon.cost import as_profile
 from antiphon.cost.basis import join_bases
 from antiphon.errors import AntiphonError, Invalid, unknown
@@ -100,12 +101,16 @@ def bench_plans_command(
         "seed": seed, **runtime_options,
     }  # fmt: skip
 
+    def machine_and_ranks() -> tuple[Topology | None, list[int] | None]:
+        return arg.machine_and_group(topo, "", members) if topo else (None, members)
+
     def make_plans() -> list[Plan]:
         from antiphon.runtimes.measure.bench import plans_of
 
+        machine, group = machine_and_ranks()
         candidates = plans_of(
-            source, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=planner_options,
-            root=root, ranks=members, model=model, profile=measured_profile,
+            source, machine, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=planner_options,
+            root=root, ranks=group, model=model, profile=measured_profile,
         )  # fmt: skip
         kinds = [plan.collective.kind for plan in candidates]
         kind = kind_named(collective) or collective
@@ -114,7 +119,7 @@ def bench_plans_command(
         return [plan for plan in candidates if not kind or plan.collective.kind == kind]
 
     def check() -> None:
-        check_names(source, topo or None, planner)
+        check_names(source, machine_and_ranks()[0], planner)
 
     # under mpiexec one process decides what is measured; the others only run it
     with decides(runtime, check, **runtime_options) as is_deciding:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.machines import bound, degrade, topology
+from antiphon.api.machines import bound, degrade
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import (
     JsonOutput,
@@ -266,10 +266,11 @@ def degrade_command(
     that costs, `plan --repair OLD.json broken.json` repairs a plan.
     """
     out = sort_outputs("topology degrade", output)["machine"]
-    machine = degrade(topo, seed=seed, **_parse_failures(drop or (), slow))
+    intact_machine, _ = arg.machine_and_group(topo, "")
+    machine = degrade(intact_machine, seed=seed, **_parse_failures(drop or (), slow))
     for path in out:
         save_topology(path, machine)
-    text = [*_failure_lines(topology(topo), machine), topology_text(machine), *written_lines(*out)]
+    text = [*_failure_lines(intact_machine, machine), topology_text(machine), *written_lines(*out)]
     emit(json.loads(dumps(machine)) if JsonOutput.requested else None, "\n".join(text))
 
 

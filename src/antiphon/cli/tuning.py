@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.machines import collective, topology
+from antiphon.api.machines import collective
 from antiphon.api.measuring import tune as tune_measured
 from antiphon.api.search import Search
 from antiphon.api.tuning import report as report_page
@@ -113,16 +113,14 @@ Heatmap = Annotated[
 
 
 def tune_command(
-    coll: CollectiveOrAll, topo: arg.Topo, nbytes: Sizes = "", model: arg.ModelName = "",
-    profile: arg.ProfileFile = None, planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: VaryOption = "",
-    nccl: Nccl = True,
-    budget: arg.Budget = "60s", effort: Effort = 5.0, root: arg.Root = None, only: arg.Only = "",
-    ranks: arg.Ranks = "", groups: arg.Groups = "", mesh: arg.Mesh = "", along: arg.Along = "",
-    against: AgainstOption = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
-    output: TuneOutputs = None, heatmap: Heatmap = None,
-    deterministic: arg.Deterministic = False, on: On = "", iterations: Iterations = None,
-    library_only: LibraryOnly = False, from_logs: FromLogs = None, run: RunCommand = "", store: StoreOption = "",
-    failures: FailuresOption = "", counts: CountsOption = None, explain: Explain = False,
+    coll: CollectiveOrAll, topo: arg.Topo, nbytes: Sizes = "", groups: arg.Groups = "", mesh: arg.Mesh = "",
+    along: arg.Along = "", output: TuneOutputs = None, heatmap: Heatmap = None, explain: Explain = False,
+    planner: arg.PlannerNames = None, plan: OwnPlans = None, sweep: Sweeps = None,
+    deterministic: arg.Deterministic = False, model: arg.ModelName = "", profile: arg.ProfileFile = None,
+    nccl: Nccl = True, budget: arg.Budget = "60s", effort: Effort = 5.0, workers: Workers = 0, seed: arg.Seed = 0,
+    vary: VaryOption = "", against: AgainstOption = "", failures: FailuresOption = "", counts: CountsOption = None,
+    store: StoreOption = "", on: On = "", iterations: Iterations = None, library_only: LibraryOnly = False,
+    from_logs: FromLogs = None, run: RunCommand = "", root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "",
 ) -> None:  # fmt: skip
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
@@ -134,6 +132,7 @@ def tune_command(
     chooses them by logs that you have: both for export --to nccl-tuner or nccl-csv.
     """
     coll, root, group = arg.split_collective(arg.with_groups(coll, groups, mesh, along), root, ranks)
+    kept_ranks = arg.split_machine(topo, only)[1]
     if names_groups(coll):
         _refuse(
             {"--on": on, "--from-logs": from_logs, "--vary": vary, "--store": store, "--failures": failures},
@@ -159,7 +158,7 @@ def tune_command(
     page_outputs = {f"-o {path}": True for path in (*files["report"], *files["picture"])} | {"--heatmap": heatmap}
     if on:
         _refuse(
-            {"--vary": vary, "--only": only, "--against": against, **page_outputs},
+            {"--vary": vary, topo: kept_ranks, "--against": against, **page_outputs},
             "cannot be combined with --on; leave one of them out",
         )
         runtime, runtime_options = arg.split_runtime(on)
@@ -172,7 +171,7 @@ def tune_command(
         return
     if from_logs is not None:
         _refuse(
-            {"--vary": vary, "--only": only, "--against": against, "--nbytes": nbytes, "--plan": plan,
+            {"--vary": vary, topo: kept_ranks, "--against": against, "--nbytes": nbytes, "--plan": plan,
              "--iterations": iterations, **page_outputs},
             "cannot be combined with --from-logs; leave one of them out",
         )  # fmt: skip
@@ -194,22 +193,21 @@ def tune_command(
         return
     if vary:
         _refuse(
-            {"--only": only, "--against": against, **page_outputs, "--plan": plan},
+            {topo: kept_ranks, "--against": against, **page_outputs, "--plan": plan},
             "is for one machine, but --vary asks for several; leave one of them out",
         )
         _tune_family(coll, topo, out, {**options, "nccl": nccl, "vary": vary, "ranks": group}, explain)
         return
     machine, members = arg.machine_and_group(topo, only, group)
-    intact_machine = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
     target: Any = coll
     if names_groups(coll):
         target = collective(coll, machine, root=root, ranks=members, mesh=mesh)
         options["root"] = members = None
-    options |= {"nccl": nccl, "ranks": members, "against": intact_machine}
+    intact = against or (arg.split_machine(topo)[0] if kept_ranks else "")  # only= keeps a part of TOPO
+    options |= {"nccl": nccl, "ranks": members, "against": arg.machine_or_none(intact, "")}
     with show_progress() as progress:
         tuning = tune(target, machine, progress=progress, **options)
-    written = _write_outputs(tuning, files, heatmap)
-    emit(tuning.as_json(), _text_with_chart(tuning, explain, written))
+    emit(tuning.as_json(), _text_with_chart(tuning, explain, _write_outputs(tuning, files, heatmap)))
     if not tuning.complete:
         raise StoppedEarly(INTERRUPTED)
     if not tuning.plans:
