@@ -96,6 +96,13 @@ def test_the_planner_is_asked_where_all_is_well(capsys: Capture) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["adir", "afile", "plan.json", "report.html"]
 
 
+def test_the_ending_decides_in_any_case() -> None:
+    assert run([*TUNE.split(), "-o", "times.SVG", "-o", "page.htm", "-o", "plan", "-o", "again.JSON.gz"]) == 0
+    assert Path("times.SVG").read_text().startswith("<svg")
+    assert Path("page.htm").read_text().lower().startswith("<!doctype html")
+    assert load_plan("plan") == load_plan("again.JSON.gz")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission(capsys: Capture) -> None:
     Path("adir").chmod(0o500)
@@ -175,8 +182,8 @@ def _said(act: Callable[..., Any], *given: Any) -> str:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (f"{PLAN} -o plan.yaml", "-o plan.yaml: cannot write .yaml; this command writes .json, .json.gz, .svg, .png"),
-        (f"{TUNE} -o plan.yaml.gz", "this command writes .json, .json.gz, .html, .htm, .svg, .png"),
+        (f"{PLAN} -o plan.yaml", "-o plan.yaml: cannot write .yaml; this command writes .json, .svg, .png"),
+        (f"{TUNE} -o plan.yaml.gz", "this command writes .json, .html, .svg, .png"),
         (f"{TUNE} --sweep pieces=1,2 --heatmap x.png", "--heatmap x.png: cannot write .png; this option writes .svg"),
         ("frontier allgather ring:ranks=3 --planner noting -o points.csv", "writes .json"),
         ("bench genmodel --on mpi -o rows.json", "cannot write .json; this command writes .csv"),

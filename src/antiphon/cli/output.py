@@ -18,36 +18,35 @@ from antiphon.errors import AntiphonError, Invalid
 from antiphon.show.pictures.png import check_png, png_of
 from antiphon.units import format_seconds
 
-_Endings = tuple[str, ...]
-_JSON: _Endings = (".json", ".json.gz")
-_CSV: _Endings = (".csv",)
-_HTML: _Endings = (".html", ".htm")
-_PICTURE: _Endings = (".svg", ".png")
-# What a command writes with -o, by the ending of the name; a name without an ending gets the first. All may add .gz.
-OUTPUTS: Mapping[str, Mapping[str, _Endings]] = {
-    "topology show": {"machine": _JSON, "picture": _PICTURE},
-    "topology probe": {"machine": _JSON},
-    "topology join": {"machine": _JSON},
-    "topology degrade": {"machine": _JSON},
-    "plan": {"plan": _JSON, "picture": _PICTURE},
-    "compose": {"plan": _JSON},  # an old spelling
-    "frontier": {"plan": _JSON},
-    "tune": {"plans": _JSON, "report": _HTML, "picture": _PICTURE},
-    "sweep": {"rows": (".csv", ".parquet"), "picture": _PICTURE},
-    "explore": {"page": _HTML},
-    "bench": {"measurements": _CSV},
-    "bench genmodel": {"measurements": _CSV},
-    "bench loggp": {"measurements": _CSV},
-    "bench micro": {"measurements": _CSV},
-    "fit genmodel": {"profile": _JSON, "picture": _PICTURE},
-    "fit memory": {"profile": _JSON, "measurements": _CSV, "picture": _PICTURE},
-    "fit loggp": {"profile": _JSON, "picture": _PICTURE},
-    "fit lowering": {"profile": _JSON},
-    "trace merge": {"trace": _JSON},
-    "trace read": {"plan": _JSON},
-    "store get": {"plan": _JSON},
+# What a command writes with -o; a name without an ending gets the first
+OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "topology show": ("machine", "picture"),
+    "topology probe": ("machine",),
+    "topology join": ("machine",),
+    "topology degrade": ("machine",),
+    "plan": ("plan", "picture"),
+    "compose": ("plan",),  # an old spelling
+    "frontier": ("plan",),
+    "tune": ("plans", "report", "picture"),
+    "sweep": ("rows", "picture"),
+    "explore": ("page",),
+    "bench": ("measurements",),
+    "bench genmodel": ("measurements",),
+    "bench loggp": ("measurements",),
+    "bench micro": ("measurements",),
+    "fit genmodel": ("profile", "picture"),
+    "fit memory": ("profile", "measurements", "picture"),
+    "fit loggp": ("profile", "picture"),
+    "fit lowering": ("profile",),
+    "trace merge": ("trace",),
+    "trace read": ("plan",),
+    "store get": ("plan",),
 }
-_ENDINGS = {"--heatmap": (".svg",), "--fit": _CSV}  # of other options that write a file; those not listed write JSON
+# The endings of their names, and of files that other options name; .json if not listed. All may add .gz.
+ENDINGS: Mapping[str, tuple[str, ...]] = {
+    "picture": (".svg", ".png"), "--heatmap": (".svg",), "report": (".html",), "page": (".html",),
+    "rows": (".csv", ".parquet"), "measurements": (".csv",), "--fit": (".csv",),
+}  # fmt: skip
 
 
 class StoppedEarly(AntiphonError):
@@ -113,42 +112,27 @@ def output_help(command: str) -> str:
     """Return the help of -o of a command: what it writes.
 
     >>> output_help("plan")
-    'write the plan (.json, .json.gz) or picture (.svg, .png); repeatable'
+    'write the plan (.json) or picture (.svg, .png); repeatable'
     """
-    *kinds, last = (f"{kind} ({', '.join(endings)})" for kind, endings in OUTPUTS[command].items())
-    text = f"{', '.join(kinds)} or {last}; repeatable" if kinds else last
-    return f"write the {text}"
+    *kinds, last_kind = (f"{kind} ({', '.join(_endings(kind))})" for kind in OUTPUTS[command])
+    return f"write the {', '.join(kinds)} or {last_kind}; repeatable" if kinds else f"write the {last_kind}"
 
 
 def sort_outputs(
-    command: str,
-    paths: Sequence[Path] | None,
-    options: Mapping[str, Path | None] | None = None,
-    *,
-    folder: bool = False,
+    command: str, paths: Sequence[Path] | None, options: Mapping[str, Path | None] | None = None, folder: bool = False
 ) -> dict[str, list[Path]]:
     """Return the paths of -o by what the command writes there; before that, check that it can write all of them.
 
-    Parameters
-    ----------
-    command
-        A key of `OUTPUTS`.
-    paths
-        Paths of -o.
-    options
-        Path by further option, which are checked, too.
-    folder
-        Whether the first kind is several files, for which -o names a directory.
+    `command`: a key of `OUTPUTS`. `options`: paths of further options, which are checked, too. `folder`: the first
+    kind is several files, for which -o names a directory.
     """
     kinds = OUTPUTS[command]
-    first_kind = next(iter(kinds))
     files: dict[str, list[Path]] = {kind: [] for kind in kinds}
     for path in paths or ():
         if not folder:
-            _check_ending("-o", path, [ending for endings in kinds.values() for ending in endings])
-        ending = _ending_of(path)
-        files[next((kind for kind, endings in kinds.items() if ending in endings), first_kind)].append(path)
-    folders = files[first_kind] if folder else []
+            _check_ending("-o", path, [ending for kind in kinds for ending in _endings(kind)])
+        files[next((kind for kind in kinds if _ending_of(path) in _endings(kind)), kinds[0])].append(path)
+    folders = files[kinds[0]] if folder else []
     for path in folders:
         check_folder(path)
     check_outputs(options or {}, [path for path in paths or () if path not in folders])
@@ -160,12 +144,7 @@ def sort_outputs(
 def check_outputs(options: Mapping[str, Path | None], results: Sequence[Path] = ()) -> None:
     """Check before long work that files can be written: each path is writable, has the right ending, and is named once.
 
-    Parameters
-    ----------
-    options
-        Path by option.
-    results
-        Paths of -o, whose endings are checked already.
+    `options`: path by option. `results`: paths of -o, whose endings are checked already.
     """
     paths = [*results, *(path for path in options.values() if path is not None)]
     for path in paths:
@@ -176,12 +155,18 @@ def check_outputs(options: Mapping[str, Path | None], results: Sequence[Path] = 
             raise Invalid(f"{path}: would be written twice; name two files")
     for option, option_path in options.items():
         if option_path is not None:
-            _check_ending(option, option_path, _ENDINGS.get(option, _JSON))
+            _check_ending(option, option_path, _endings(option))
+
+
+def _endings(kind: str) -> tuple[str, ...]:
+    return ENDINGS.get(kind, (".json",))
 
 
 def _ending_of(path: Path) -> str:
     """Return the ending that names a format, in lower case and without .gz; "" if there is none, as in plan-1.5."""
     suffix = Path(path.name[:-3] if path.name.lower().endswith(".gz") else path.name).suffix.lower()
+    if suffix == ".htm":
+        return ".html"
     return suffix if re.fullmatch(r"\.[a-z]\w*", suffix) else ""
 
 
