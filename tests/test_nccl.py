@@ -8,7 +8,7 @@ from statistics import median
 
 import msgspec
 import pytest
-from bench_nccl import errors, points
+from bench_nccl import BANDS, errors, points
 from published import FIT, HELD_OUT, XLA, XLA_PACE, published, relay_tables, xla_tables
 
 import antiphon
@@ -17,6 +17,7 @@ from antiphon.cost.nccl.accuracy import (
     AIMS,
     MIN_ERROR,
     PLACES,
+    UNCALIBRATED_ERROR,
     accuracy_note,
     error_at,
     held_out_errors,
@@ -40,6 +41,7 @@ from antiphon.cost.nccl.choice import (
 from antiphon.cost.nccl.msccl import read_algorithms
 from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported
+from antiphon.show.words import baseline_text
 from antiphon.topologies import topology
 from antiphon.units import parse_size
 
@@ -130,6 +132,21 @@ def test_error_by_collective_and_place(
     assert row["error"] == error
     aim = f"{AIMS[PLACES[nodes - 1]]:.0%} {PLACES[nodes - 1]}"
     assert row["error_above_aim"] == (aim if error is not None and error > AIMS[PLACES[nodes - 1]] else None)
+
+
+def test_figures_of_another_generation_have_a_greater_error() -> None:
+    """B200 has H100's: the error that counts is the greatest by which one of its tables is off."""
+    off: dict[tuple[str, str], list[float]] = {}
+    for row in points():
+        band = next((name for name, low, high in BANDS if low <= row.nbytes <= high), "")
+        if row.table.startswith("b200") and band:
+            off.setdefault((row.table, band), []).append(abs(row.off))
+    assert round(max(map(median, off.values())), 2) == UNCALIBRATED_ERROR
+    for machine in ("hgx-b200", "cluster:box=hgx-b200,boxes=2"):
+        rows = antiphon.predict("allreduce", "1KB:1GB:1000", topology=machine, library="nccl")
+        assert [row["error"] for row in rows] == [UNCALIBRATED_ERROR] * 3
+    tuning = antiphon.tune("allreduce", "hgx-b200", nbytes="1MB", planners=["ring"])
+    assert "allreduce 30.0% up to 64 KB, 30.0% between, 30.0% from 64 MB on" in baseline_text(tuning, ["allreduce"])
 
 
 def test_errors_are_named_for_what_has_tables() -> None:

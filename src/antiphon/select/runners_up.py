@@ -78,7 +78,7 @@ def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, 
     library = str(claims.get("reference", "")).upper()
     for runner in _list_runners_up(claims):
         speedup = None if library_seconds is None else library_seconds / runner["seconds"]
-        error = error_at(plan.collective.kind, int(claims["at"]), count_nodes(plan.topology, plan.collective.members))
+        error = _library_error(plan, int(claims["at"]))
         if speedup is not None and not is_clearly_faster(speedup, error):
             break  # the next runners-up are even slower
         substitute = _plan_runner_up(plan, entry, runner)
@@ -93,6 +93,15 @@ def _find_substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, 
     served = replace(entry, claims={**claims, "use": "library", "served_by": claims["reference"]})
     note = f"{best_name} cannot be written, and no runner-up that can be is clearly faster than {library}"
     return served, f"{note}: left to {library}"
+
+
+def _library_error(plan: Plan, nbytes: int) -> float | None:
+    """Return the error of the GPU library's model on this machine; without figures of its GPUs, of any machine."""
+    with suppress(AntiphonError):
+        library = find_library_model(plan.topology, [plan.collective])
+        if library is not None:
+            return library.error_at(plan.collective.kind, nbytes)
+    return error_at(plan.collective.kind, nbytes, count_nodes(plan.topology, plan.collective.members))
 
 
 def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entry | None:

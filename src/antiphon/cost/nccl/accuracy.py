@@ -8,7 +8,7 @@ that all machines count the same, however many rows they have. The verdicts of `
 The rows of a single machine may be good by luck: such a collective, or one without any, gets the greatest error of the
 same place and range. For a collective with different data for each rank (alltoall, gather, scatter) only its own rows
 count, as no other collective consists of sends. No error counts as less than MIN_ERROR, about that of large sizes over
-all machines.
+all machines, or as UNCALIBRATED_ERROR on GPUs with another generation's figures.
 
 Example: within a node an allgather of 1 MB is off by 22 % in the median over two machines; a predicted speedup of 1.15
 over NCCL is noise. For a broadcast only rows of one machine exist (off by 8 %), so 22 % counts as well.
@@ -34,6 +34,7 @@ RANGES = ("up to 64 KB", "between", "from 64 MB on")
 SMALL, LARGE = 64_000, 64_000_000  # bytes: end of the first range, beginning of the last
 MIN_MACHINES = 2  # behind a median, for it to count on its own
 MIN_ERROR = 0.075  # no error counts as less; see the module
+UNCALIBRATED_ERROR = 0.3  # the greatest median error of B200's tables, by H100's figures
 AIMS = {WITHIN: 0.15, BETWEEN: 0.25}  # the error that the model should not exceed
 
 
@@ -64,12 +65,15 @@ def held_out_errors() -> tuple[HeldOut, ...]:
         return tuple(file.errors)
 
 
-def error_at(collective: str, nbytes: int, nodes: int) -> float | None:
-    """Return the relative error of a prediction on a machine that is not in the fit; None if unknown."""
-    return _error_in(collective, RANGES[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2], nodes)
+def error_at(collective: str, nbytes: int, nodes: int, *, calibrated: bool = True) -> float | None:
+    """Return the relative error of a prediction on a machine that is not in the fit; None if unknown.
+
+    `calibrated`: whether the figures of its GPUs were fitted to tables of their own generation.
+    """
+    return _error_in(collective, RANGES[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2], nodes, calibrated)
 
 
-def _error_in(collective: str, sizes: str, nodes: int) -> float | None:
+def _error_in(collective: str, sizes: str, nodes: int, calibrated: bool) -> float | None:
     """Return the relative error in a range of sizes: the collective's own if it has at least MIN_MACHINES.
 
     Otherwise it is the greatest error of any collective that is not in TO_EACH. For those in TO_EACH it is their own,
@@ -77,9 +81,10 @@ def _error_in(collective: str, sizes: str, nodes: int) -> float | None:
     """
     errors = [row for row in held_out_errors() if (row.place, row.range) == (PLACES[nodes > 1], sizes)]
     own = next((row for row in errors if row.collective == collective), None)
+    min_error = MIN_ERROR if calibrated else UNCALIBRATED_ERROR
     if collective in TO_EACH or (own is not None and own.machines >= MIN_MACHINES):
-        return max(own.error, MIN_ERROR) if own is not None else None
-    return max([MIN_ERROR, *(row.error for row in errors if row.collective not in TO_EACH)])
+        return max(own.error, min_error) if own is not None else None
+    return max([min_error, *(row.error for row in errors if row.collective not in TO_EACH)])
 
 
 def missed_aim(error: float | None, nodes: int) -> str | None:
@@ -105,11 +110,11 @@ def is_clearly_faster(speedup: float, error: float | None) -> bool:
     return speedup > 1 and not is_within_error(speedup, error)
 
 
-def accuracy_note(collectives: Iterable[str], nodes: int) -> str:
+def accuracy_note(collectives: Iterable[str], nodes: int, *, calibrated: bool = True) -> str:
     """Return a remark on the error of the library's predicted times, for output of speedups; "" for no collectives."""
     kinds_of: dict[str, list[str]] = {}  # collectives by the text on their errors
     for kind in sorted(set(collectives)):
-        errors = [(sizes, _error_in(kind, sizes, nodes)) for sizes in RANGES]
+        errors = [(sizes, _error_in(kind, sizes, nodes, calibrated)) for sizes in RANGES]
         text = ", ".join(f"{error:.1%} {sizes}" for sizes, error in errors if error is not None)
         kinds_of.setdefault(text or f"unknown (no measurements), {_greatest_error():.1%} counts", []).append(kind)
     if not kinds_of:

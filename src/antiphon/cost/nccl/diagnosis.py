@@ -44,7 +44,6 @@ class DiagnosisLimits:
     """Thresholds, chosen on published tables of healthy machines (bench/data/published.json)."""
 
     unknown_error: float = 0.8  # without held-out rows (gather, scatter; alltoall between nodes; symmetric kernels)
-    uncalibrated_error: float = 0.3  # of GPUs with the figures of another generation: as B200's held-out tables
     # A band is slow if measured / predicted - 1 exceeds this many errors, and also `min_slowdown` of the band (but for
     # large sizes within a node, whose links are best known)
     tolerance: float = 2.0
@@ -153,9 +152,7 @@ class Diagnosis:
 def error_of(library: LibraryModel, collective: str, nbytes: int) -> float:
     """Return the relative error that the model usually has at this size."""
     error = library.error_at(collective, nbytes)
-    if error is None:
-        return LIMITS.unknown_error
-    return error if library.costs.gpu.calibrated_by else max(error, LIMITS.uncalibrated_error)
+    return LIMITS.unknown_error if error is None else error
 
 
 def most_normal(library: LibraryModel, collective: str, nbytes: int) -> float:

@@ -179,7 +179,7 @@ class LibraryModel:
         unmeasured = {COPIES, SYMMETRIC}  # the errors of other algorithms say nothing of these
         if unmeasured.intersection(self.algorithms) and self.at(collective, nbytes)[0].algorithm in unmeasured:
             return None
-        return error_at(collective, nbytes, self.place.nodes)
+        return error_at(collective, nbytes, self.place.nodes, calibrated=bool(self.costs.gpu.calibrated_by))
 
     def multiprocessors_used(self, collective: str, nbytes: int) -> int | None:
         """Return the maximum number of multiprocessors of each GPU that the choice occupies; None if unknown."""
