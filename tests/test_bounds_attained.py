@@ -39,16 +39,6 @@ def test_a_group_with_relays_is_known_to_attain_its_bound(kind: str) -> None:
     assert listed[0].keys() == {"block", "way", "root", "rate", "routes"}
 
 
-def test_one_way_links_that_differ() -> None:
-    """An allreduce on a one-way circle with a chord: no theory of ours says that its partition bound is attained."""
-    fast, slow = LinkType("fast", Fraction(3)), LinkType("slow", Fraction(1))
-    machine = build("circle", 4, [(0, 1, fast), (1, 2, fast), (2, 3, fast), (3, 0, fast), (0, 2, slow)])
-    found = bound(machine, Collective("allreduce", 4))
-    assert found.tight is True
-    assert found.packing is not None
-    assert {tree.way for tree in found.packing.trees} == {"in", "out"}
-
-
 def test_what_no_trees_attain_is_not_known() -> None:
     """Directed, asymmetric links on which the partition bound of allreduce is loose (random ones)."""
     loose = 0

@@ -2,18 +2,16 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from quick import examples, in_turn
+from quick import examples
 from trees_plain import best_time
 
 import antiphon
 from antiphon.core.bounds import Bound, bound, recheck
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Ability, LinkType, Topology, build
-from antiphon.registry import table
 
 KINDS = (*["allreduce"] * 6, "allgather", "reducescatter", "broadcast", "reduce")
 
@@ -107,32 +105,6 @@ def test_an_allreduce_among_boxes_is_as_fast_as_their_cards(spec: str) -> None:
     assert found.note.startswith("attained where the switches of boxes combine")
     assert found.without_switches is not None
     assert found.without_switches < 8 * 50 * 10**9
-
-
-SUPPORTED = [name for name, entry in table("topology").items() if antiphon.topology(entry.can.example).abilities]
-
-
-@pytest.mark.parametrize(
-    "spec", in_turn([*SUPPORTED, "cluster:box=hgx-h100,boxes=2", "cluster:box=dgx-a100,boxes=2,sharp=true"], 3)
-)
-@pytest.mark.parametrize("kind", in_turn(["allreduce", "allgather", "reduce", "alltoall"], 2))
-def test_what_holds_without_help_is_the_bound_of_switches_that_forward(spec: str, kind: str) -> None:
-    machine = antiphon.topology(spec)
-    wanted = Collective(kind, machine.ranks)
-    found, alone = bound(machine, wanted), bound(replace(machine, abilities=()), wanted)
-    assert machine.abilities
-    assert replace(found.without_help, assumes=()) == alone
-    assert (found.unaided is None) == (kind == "alltoall")
-
-
-@pytest.mark.parametrize("name", in_turn(sorted(table("topology").keys() - {*SUPPORTED}), 3))
-def test_nothing_is_told_of_help_where_there_is_none(name: str) -> None:
-    machine = antiphon.topology(table("topology")[name].can.example)
-    found = bound(machine, Collective("reduce", machine.ranks))
-    told = found.as_json()
-    keys = {"inverse", "bytes_per_second", "witness", "tight", "note", "packing"}
-    assert (told["bandwidth"].keys(), found.unaided, found.assumes) == (keys, None, ())
-    assert told.keys() == {"latency_steps", "latency_witness", "bandwidth", "assumes"}
 
 
 def test_no_bound_is_beaten_by_trees() -> None:

@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 import time
 from fcntl import ioctl
 from pathlib import Path
@@ -48,35 +47,10 @@ def test_help_for_what_is_no_command(capsys: Capture) -> None:
     assert "No such command 'frobnicate'" in complaint(capsys, "help", "frobnicate")
 
 
-def test_commands_in_help_stay_lines(capsys: Capture) -> None:
-    lines = [line.strip() for line in printed(capsys, "build", "--help").splitlines()]
-    assert {"ANTIPHON_TABLE=table.json \\", "mpiexec -n 8 ./a.out"} <= set(lines)
-
-
 def test_a_build_shows_in_a_log_that_it_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "LOG_INTERVAL", 0.05)
     assert run(["build", "nccl-tuner", "--compiler", "sh -c 'sleep 0.5; exit 1' cc"]) == 2
     assert "compiling (" in capsys.readouterr().err
-
-
-def test_the_last_that_was_told_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
-    twice = threading.Event()
-
-    def say(text: str) -> None:
-        heard.append(text)
-        if sum(line.startswith("1 of 2") for line in heard) == 2:
-            twice.set()
-
-    monkeypatch.setattr("antiphon.cli.planning.LOG_INTERVAL", 0.001)
-    monkeypatch.setattr("antiphon.cli.planning.say", say)
-    with planning.repeat_in_log() as tell:
-        tell("1 of 2")
-        assert twice.wait(60)
-    count = len(heard)
-    assert heard[-1].endswith(" s)")
-    assert not any("beat" in thread.name for thread in threading.enumerate())  # nobody is left to tell more
-    assert len(heard) == count
 
 
 def test_the_first_result_is_printed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,14 +121,6 @@ def reached_in_file(found: dict[Key, Operation]) -> dict[Key, set[Key]]:
     return {key: value for key, value in out.items() if found[key].way == "send"}
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_a_ring_takes_what_it_should(ranks: int) -> None:
-    made = plan("allreduce", f"ring:ranks={ranks}", options={"directions": 1})
-    _, found = read(text_of(made, nbytes=1000 * ranks, gamma=2e-9))
-    one = 7 + 100 + 999 * 3 + 7
-    assert max(replay(found, 7, 100, 3).values()) == 2 * (ranks - 1) * one + (ranks - 1) * 2000
-
-
 @pytest.mark.parametrize("order", ["data", "rounds"])
 def test_recursive_doubling_takes_what_it_should(order: str) -> None:
     made = plan("allreduce", "full:ranks=8", planner="recursive-doubling")

@@ -151,14 +151,6 @@ def test_noise(runs: Mapping[str, tuple[float, ...]], want: str, tmp_path: Path)
     assert settings(tuned(tmp_path, files))[1 << 10] == want
 
 
-def test_a_choice_stays_while_it_is_as_good(tmp_path: Path) -> None:
-    files = {
-        "default.log": table(DEFAULT), "ring-8ch.log": table(times(5, 10, 30, 200)),
-        "ring-16ch.log": table(times(5.2, 9.9, 29.9, 150)),
-    }  # fmt: skip
-    assert list(settings(tuned(tmp_path, files)).values()) == [*["ring channels=8"] * 3, "ring channels=16"]
-
-
 ASIDE = {
     "nvls.log": (table(SIMPLE, ranks=4), "nvls.log: 4 ranks, but hgx-h100 has 8"),
     "many.log": ("NCCL_ALGO=Ring,Tree ./all_reduce_perf\n" + table(SIMPLE), "=Ring,Tree: expected one of ring"),
@@ -334,22 +326,6 @@ def test_channels_of_what_is_hardly_slower_than_the_own_choice(benchmark: Path) 
         assert result is not None
         assert settings(result)[1 << 22] == best
         assert (folder / "ring-simple-8ch.log").exists() == (best != "default")
-
-
-def test_sums_in_the_network_are_tried_where_nccl_may_have_them(
-    benchmark: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    collnet = [("collnet-direct", "simple"), ("collnet-chain", "simple")]
-    for value, before, has_collnet in (
-        ("", "", False), ("0", "", False), ("1", "", True), ("", "env NCCL_COLLNET_ENABLE=1 ", True),
-    ):  # fmt: skip
-        monkeypatch.setenv("NCCL_COLLNET_ENABLE", value)
-        algorithms = nccl_sweep.list_algorithms("allreduce", f"{before}{benchmark}")
-        assert [pair for pair in algorithms if pair in collnet] == (collnet if has_collnet else [])
-        nccl_sweep.run_sweep(f"{before}{benchmark}", Path(f"logs{value}{len(before)}"), "allreduce", list, None)
-        calls = Path("calls").read_text()
-        assert ("collnetdirect simple" in calls, "collnetchain simple" in calls) == (has_collnet, has_collnet)
-        Path("calls").unlink()
 
 
 def test_commands_that_measure_nothing(

@@ -68,21 +68,6 @@ def _options_or_refusal(priced: LibraryModel, kind: str, nbytes: int) -> tuple[l
         return [], str(refusal)
 
 
-def test_an_alltoall_goes_over_links_that_exist() -> None:
-    """GPU 0 of a DGX-1V has links to four others; what goes to the three beyond is relayed by those."""
-    (row,) = antiphon.predict("alltoall", "1GB", topology="dgx1v", library="nccl")
-    assert row["limit"] == "wire"
-    assert max(1e9 / row["seconds"], 1e9 / row["without_sms"]) < 75e9  # as `bound` proves
-    # evenly over the fewest hops the busiest link carries 10/3 blocks of an eighth each, by its share of 25 GB/s
-    share = library("nccl", antiphon.topology("dgx1v")).costs.gpu.share["simple"]
-    assert row["terms"]["bytes"] == pytest.approx(10 / 3 / 8 * 1e9 / (25e9 * share))
-    (one,) = antiphon.predict(
-        "alltoall", "1GB", topology="hgx-h100", library="nccl"
-    )  # a switch joins all: each wire is full
-    share = library("nccl", antiphon.topology("hgx-h100")).costs.gpu.share["simple"]
-    assert one["terms"]["bytes"] == pytest.approx(7 / 8 * 1e9 / 450e9 / share)
-
-
 def test_a_prediction_that_beats_the_bound_is_refused_with_both_figures(capsys: pytest.CaptureFixture[str]) -> None:
     """The eight GPUs of pcie8 share two host bridges, of which the model of rings knows nothing."""
     (row,) = antiphon.predict("broadcast", "1KB", topology="pcie8", library="nccl:gpu=h100")
@@ -161,15 +146,3 @@ def test_the_table_fits_100_columns(asked: str, machine: str, kind: str, capsys:
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     assert lines[0].split()[:6] == ["nbytes", "time", "us", "error", "algbw", "GB/s"]
-
-
-def test_the_basis_stands_once_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("predict allreduce hgx-h100 --library nccl --nbytes 1KB:1GB".split()) == 0  # noqa: SIM905
-    text = capsys.readouterr().out
-    assert text.count("figures: GPU h100 calibrated by h100-p5-1") == 1
-    assert text.count("h100-p5-1") == 1
-    assert "algbw GB/s  busbw GB/s" in text
-    assert "24 of 132 by ring, 16 of 132 by nvls" in " ".join(text.split())
-    assert run("predict broadcast hgx-h100 --library nccl --nbytes 1KB:1GB".split()) == 0  # noqa: SIM905
-    text = capsys.readouterr().out
-    assert text.count("  figures: ") == 1

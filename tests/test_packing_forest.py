@@ -7,9 +7,8 @@ from functools import partial
 
 import pytest
 from packing_cases import check_trees
-from quick import examples, in_turn
+from quick import examples
 
-import antiphon
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid
 from antiphon.planners.shared.tree_schedules import SpanningTree
@@ -123,15 +122,6 @@ def test_exact_splitting(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     packs(seed, 6, 10**6, tries=0)
 
 
-def test_parallel_links_of_two_kinds() -> None:
-    fast, slow = LinkType("nvlink", Fraction(5)), LinkType("pcie", Fraction(2))
-    topology = build("two kinds", 2, [(0, 1, fast), (0, 1, slow), (1, 0, fast)])
-    found = pack_forests(topology, {0: 1}, [1])
-    assert found is not None
-    assert found[0] == 7
-    assert sorted((hop.path, tree.rate) for tree in found[1] for _, hop in tree.hops) == [((0,), 5), ((1,), 2)]
-
-
 def test_same_input_same_output() -> None:
     topology = random_machine(random.Random(5), 6, 3, 1000)
     shuffled = dict.fromkeys((3, 1, 0, 5, 2, 4), 1)
@@ -155,20 +145,6 @@ def test_what_does_not_fit() -> None:
         pack_forests(machine(3, 0, {(1, 2): 1, (2, 1): 1, (1, 0): 1}), {0: 1}, range(3))
     uneven = machine(3, 1, {(0, 3): 1, (3, 1): 1, (3, 2): 1, (1, 0): 1, (2, 0): 1})
     assert pack_forests(uneven, {0: 1}, range(3)) is None
-
-
-@pytest.mark.parametrize(("name", "depth"), in_turn([("delta:nodes=4", 4), ("cluster:box=mi250,boxes=3", 13)]))
-def test_limits_at_one_end_are_switches(name: str, depth: int) -> None:
-    """Ranks that share a card: its limit holds, and all that it lets through is used."""
-    topology = antiphon.topology(name)
-    demand = dict.fromkeys(range(topology.ranks), 1)
-    found = pack_forests(topology, demand, range(topology.ranks))
-    assert found is not None
-    per_box = sum(place.startswith("host0/") for place in topology.places[: topology.ranks])
-    cards = sum((limit.bandwidth for limit in topology.limits if limit.name.startswith("host0/")), Fraction(0)) / 2
-    assert found[0] == cards / (topology.ranks - per_box)
-    check(topology, demand, list(range(topology.ranks)), *found)
-    assert max(tree.depth for tree in found[1]) <= depth
 
 
 def test_limits_elsewhere_are_not() -> None:

@@ -65,14 +65,6 @@ def test_other_boxes_are_not_the_catalogues(tmp_path: Path) -> None:
     assert not alike(found(tmp_path, probe_cases.DGX_A100).machine, topology("hgx-h100"))
 
 
-def test_with_its_pcie_it_is_the_catalogues_too(tmp_path: Path) -> None:
-    machine = found(tmp_path, probe_cases.text_of("nccl-xml", "DGX-1V"), pcie="true").machine
-    assert alike(machine, topology("dgx1v:pcie=true"))
-    text = probe_cases.text_of("nvidia-smi", "eight GPUs on four switches")
-    assert alike(found(tmp_path, text, pcie_gen=5).machine, topology("pcie8:gen=5"))
-    assert alike(found(tmp_path, text, pcie_gen=4).machine, topology("pcie8"))
-
-
 CARDS = {"dgx1v": (4, "4xEDR"), "dgx-a100": (8, "4xHDR"), "hgx-h100": (8, "4xNDR"), "mi300x": (8, "4xNDR")}
 
 

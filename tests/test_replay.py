@@ -52,20 +52,6 @@ def test_the_example_of_the_description() -> None:
     assert replay_job(two_ranks(), [1 * MS]).waited == [0.0]  # it is over before anybody waits
 
 
-def test_a_collective_waits_for_those_before_it_on_its_lane() -> None:
-    items = [
-        TimelineItem(WORK, 1 * MS),
-        TimelineItem(CALL, call=0),
-        TimelineItem(CALL, call=1),
-        TimelineItem(WAIT, call=1),
-        TimelineItem(STEP),
-    ]
-    calls = [RecordedCollective("allreduce", 8, 0, 3 * MS), RecordedCollective("allreduce", 8, 0, 5 * MS)]
-    job = RecordedJob([ProcessGroup("0", 1, (0,))], calls, {0: items}, {0: [[0], [1]]}, [1.0])
-    assert replay_job(job, [3 * MS, 5 * MS]).step == pytest.approx(6 * MS)  # two lanes, as recorded
-    assert replay_job(job, [3 * MS, 5 * MS], serial=True).step == pytest.approx(9 * MS)
-
-
 def test_who_waits_for_what_is_never_called_is_named() -> None:
     job = two_ranks()
     broken = RecordedJob(
@@ -74,31 +60,6 @@ def test_who_waits_for_what_is_never_called_is_named() -> None:
     for way in (lambda: replay_job(broken, [0.0]), lambda: cores.replay_job(broken, [0.0], 2)):
         with pytest.raises(Invalid, match="rank 0: waits for a collective that another rank"):
             way()
-
-
-def test_shared_cores_slow_down_what_runs_at_the_same_time() -> None:
-    """With a core for everything nothing changes; with one, two ranks that compute take twice as long."""
-    job = two_ranks(more=0.0)
-    assert cores.replay_job(job, [6 * MS], 8).step == pytest.approx(replay_job(job, [6 * MS]).step)
-    # 10 ms at half speed; then 6 ms of two ranks' collective beside 4 ms of computation at a quarter, ...
-    alone = cores.replay_job(job, [0.0], 1).step
-    assert alone == pytest.approx(2 * 15 * MS)
-    assert cores.replay_job(job, [6 * MS], 1).step == pytest.approx(2 * (15 + 6) * MS)  # nothing is hidden on one core
-
-
-def test_what_was_recorded_on_shared_cores_is_made_again() -> None:
-    """Of a run on two cores what it would take alone; on two cores that is the run again."""
-    first = [TimelineItem(WORK, 8 * MS, recorded_at=0.0), TimelineItem(CALL, call=0, recorded_at=8 * MS),
-             TimelineItem(WAIT, call=0, recorded_at=8 * MS), TimelineItem(WORK, 2 * MS, recorded_at=10 * MS),
-             TimelineItem(STEP, recorded_at=12 * MS)]  # fmt: skip
-    ranks = {rank: list(first) for rank in range(4)}  # on two cores: all at half speed
-    job = RecordedJob([ProcessGroup("0", 4, (0, 1, 2, 3))],
-                      [RecordedCollective("allreduce", 8, 0, 2 * MS, 8 * MS)], ranks,
-                      {rank: [[0]] for rank in ranks}, [12 * MS])  # fmt: skip
-    alone = cores.remove_slowdown(job, 2)
-    assert [item.seconds for item in alone.ranks[3] if item.kind == WORK] == pytest.approx([4 * MS, 1 * MS])
-    assert alone.calls[0].seconds == pytest.approx(1 * MS)
-    assert cores.replay_job(alone, [alone.calls[0].seconds], 2).step == pytest.approx(12 * MS)
 
 
 # ---- PyTorch's profiler ----
@@ -120,16 +81,6 @@ def test_ddp_by_gloo_on_processors(tmp_path: Path) -> None:
     assert now.waited[:2] == pytest.approx([0.9 * MS, 3.8 * MS], rel=0.01)
     assert [one.nbytes for one in job.gradients] == [10**6] * 2
     assert job.gradients[0].work == pytest.approx(9.9 * MS)
-
-
-def test_a_rank_that_comes_late_makes_no_collective_longer(tmp_path: Path) -> None:
-    """What the others wait for it is no time of the collective; without communication the late rank is what is left."""
-    job = read_job(made.write(tmp_path, [made.ddp(0), made.ddp(1, late=2.0)]))
-    assert job.calls[0].seconds == pytest.approx(3 * MS)
-    assert replay_job(job, [call.seconds for call in job.calls]).step == pytest.approx(20 * MS)
-    one = read_job(made.write(tmp_path, [made.ddp(0)]))
-    assert one.calls[0].seconds == pytest.approx(5 * MS)
-    assert any("traces of 1 of 2 ranks" in note for note in one.notes)
 
 
 def test_a_thread_that_says_late_that_it_is_done(tmp_path: Path) -> None:

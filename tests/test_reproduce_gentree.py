@@ -77,16 +77,6 @@ def test_figure_10(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not rows["with the fan-in memory access and latency fall, incast grows"]["ok"]
 
 
-def test_the_closed_forms_price_what_the_schedules_do() -> None:
-    seen = making.testbed().incast["ethernet"]
-    for servers in figures.DRAWN:
-        for name, terms in figures.price_plans(servers, "genmodel").items():
-            tier = tier_of(seen.epsilon, seen.w_t)
-            server = server_of()
-            want = closed_form(name, servers, 4 * tables.TABLE3_SIZE, tier, server)
-            assert terms == pytest.approx({term: getattr(want, term) for term in GENMODEL}, rel=1e-9)
-
-
 def tier_of(epsilon: float, w_t: int) -> Tier:
     return Tier(making.ALPHA, float(making.BETA_10G) / 4, epsilon, w_t)
 

@@ -58,33 +58,6 @@ def test_keep_renumbers_and_drops_switches_that_lead_nowhere() -> None:
         part.number(3)
 
 
-def test_keep_keeps_the_way_through_all_levels() -> None:
-    part = keep(racks(), [0, 3])
-    assert part.nodes == (0, 3, 4, 5, 6)
-    assert switch_path(part.topology, 0, 1) is not None
-    assert part.topology.limits[0] == SharedLimit("rack0", (4, 5), Fraction(10**10))
-    assert part.topology.limits[1].links == (0, 1)  # link 2 is gone
-
-
-def test_keep_drops_one_way_dead_ends() -> None:
-    links = [(0, 2, FAST), (2, 1, FAST), (1, 0, FAST), (0, 3, FAST), (1, 3, FAST)]  # nothing leaves switch 3
-    assert keep(build("t", 2, links, switches=2), [0, 1]).nodes == (0, 1, 2)
-
-
-def test_keep_drops_switches_that_know_only_each_other() -> None:
-    links = both_ways([(2, 3), (3, 4), (4, 2), (5, 2)], FAST) + both_ways([(0, 1)], FAST)
-    assert keep(build("t", 2, links, switches=4), [0, 1]).nodes == (0, 1)
-    one_way_in = [*links, (0, 2, FAST)]
-    assert keep(build("t", 2, one_way_in, switches=4), [0, 1]).nodes == (0, 1)
-
-
-def test_only_keeps_the_numbers() -> None:
-    left = only(racks(), [0, 1])
-    assert (left.ranks, left.switches, left.places) == (4, 3, racks().places)
-    assert rows(left) == Counter({(0, 4, FAST): 1, (4, 0, FAST): 1, (1, 4, FAST): 1, (4, 1, FAST): 1})
-    assert left.name == "racks only 0,1"
-
-
 @given(topologies(), st.randoms(use_true_random=False))
 def test_keep_and_only_agree_and_lose_nothing(machine: Topology, rng: Any) -> None:
     ranks = rng.sample(range(machine.ranks), rng.randint(1, machine.ranks))
@@ -119,26 +92,6 @@ def test_a_wrong_allocation_is_refused(function: Any, ranks: list[int], complain
 
 
 # ---- degrade ----
-
-
-def test_removing_links_renumbers_and_shrinks_limits() -> None:
-    left = degrade(racks(), pairs=[(0, 4)], remove=True)
-    assert left.links == racks().links - 2
-    assert left.limits == (SharedLimit("rack0", (6, 7), Fraction(10**10)), SharedLimit("rank0", (0,), Fraction(10**10)))
-    assert left.name == "racks degraded"
-    gone = degrade(racks(), kind="pcie", remove=True)
-    assert [limit.name for limit in gone.limits] == ["rank0"]
-    assert gone.types == (FAST,)
-
-
-def test_slowing_by_a_factor_and_to_a_bandwidth() -> None:
-    half = degrade(ring(), pairs=[(0, 1)], slower=2)
-    assert [half.bandwidth(i) for i in range(3)] == [25 * 10**9, 25 * 10**9, 50 * 10**9]
-    assert half.unit == ring().unit  # rounds stay comparable
-    assert degrade(ring(), links=[3], slower="7/3").bandwidth(3) == Fraction(3, 7) * 50 * 10**9
-    capped = degrade(racks(), links=range(racks().links), to="20GB/s")
-    assert {capped.bandwidth(i) for i in range(8)} == {20 * 10**9}
-    assert {capped.bandwidth(i) for i in range(8, 12)} == {10 * 10**9}  # slower already
 
 
 def test_selections_narrow_each_other() -> None:

@@ -3,20 +3,13 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
 
 from antiphon.core import columns
-from antiphon.core.collective import Collective
-from antiphon.core.messages import messages, waits
-from antiphon.core.request import Request
-from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.planners.shared.routing import find_paths
-from antiphon.registry import table
-from antiphon.topologies import topology
 
 KINDS = (LinkType("thin", "1GB/s"), LinkType("wide", "2GB/s"))
 
@@ -78,27 +71,6 @@ def test_destinations_take_equal_links_in_turn_on_every_hop() -> None:
     src, dst = np.zeros(3, np.int32), np.array([1, 2, 3], np.int32)
     assert [find_paths(machine, src, dst).table[i] for i in range(3)] == [(1, 4, 6), (2, 5, 9), (0, 3, 13)]
     assert [find_paths(machine, src, dst, 1).table[i] for i in range(3)] == [(2, 4, 6), (0, 5, 9), (1, 3, 13)]
-
-
-def ring(ranks: int, kind: str) -> Schedule:
-    machine = topology(f"star:ranks={ranks}")
-    return next(iter(table("planner")["ring"].load()(Request(machine, Collective(kind, ranks)))))
-
-
-@pytest.mark.parametrize("at_once", [1, 7])
-@pytest.mark.parametrize("kind", ["allreduce", "allgather", "alltoall"])
-def test_blocks_of_any_length_make_the_same(kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ring(5, kind)
-    sent = messages(plain)
-    wait = waits(sent, "rounds")
-    monkeypatch.setattr(columns, "ROWS_PER_BATCH", at_once)
-    again = ring(5, kind)
-    assert all(np.array_equal(column, again.columns()[name]) for name, column in plain.columns().items())
-    mixed = again.take(np.arange(again.transfers)[::-1])
-    assert np.array_equal(messages(mixed).of_row, sent.of_row[::-1])
-    then = waits(messages(again), "rounds")
-    assert all(np.array_equal(getattr(wait, name), getattr(then, name)) for name in ("done", "need", "before"))
-    assert np.array_equal(messages(again).combined, sent.combined)
 
 
 def test_a_column_is_copied_unless_it_was_handed_over() -> None:

@@ -9,11 +9,10 @@ import pytest
 from quick import examples
 from sccl_cases import case
 
-from antiphon.core.collective import Collective
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.topology import LinkType, SharedLimit, build
 from antiphon.planners.synth import group as _group
-from antiphon.planners.synth.group import SymmetryGroup, find_subgroups, group_of, orbits
+from antiphon.planners.synth.group import SymmetryGroup, group_of
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -82,21 +81,6 @@ def test_groups_that_are_held_whole(spec: str, kind: str, order: int) -> None:
     check_closed(group)
 
 
-@pytest.mark.parametrize(("spec", "most"), [("full:ranks=12", 12), ("star:ranks=16", 16)])
-def test_of_a_group_too_great_a_part_is_held(spec: str, most: int) -> None:
-    """It leaves few orbits of ranks, and subgroups that chunks can be alike under come of it."""
-    instance = an_instance(spec)
-    group = group_of(instance)
-    check(instance, group)
-    check_closed(group)
-    assert 1 < len(group) <= 512
-    assert len(np.unique(orbits(group.nodes)[: instance.ranks])) <= 4
-    found = find_subgroups(group, 2, [kind.weight for kind in instance.kinds])
-    assert max(map(len, found)) >= 2
-    assert len(found[-1]) == 1
-    assert all(len(one) <= most * instance.ranks for one in found)
-
-
 def doubled(ranks: int) -> Instance:
     """Two links each way between all, under a limit each, so that they are not merged."""
     kind = LinkType("link", Fraction(10**9))
@@ -115,15 +99,6 @@ def test_parallel_bonds_change_places_apart_from_nodes(ranks: int, order: int | 
     check(instance, group)
     check_closed(group)
     assert len(group) == order or (order is None and 1 < len(group) <= 512)
-
-
-def test_equal_ranks_whose_chunks_weigh_otherwise_are_no_symmetry() -> None:
-    """All ranks send and get the same amounts, but twice as much clockwise: a reflection will not do."""
-    machine = topology("ring:ranks=4")
-    weights = [2 if (dst - src) % 4 == 1 else 1 for dst in range(4) for src in range(4)]
-    group = group_of(instance := instance_of(machine, Collective("alltoall", 4, weights=np.array(weights))))
-    check(instance, group)
-    assert len(group_of(an_instance("ring:ranks=4", "alltoall"))) == 8
 
 
 def test_wide_tables_are_filled_for_chosen_elements_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,27 +63,6 @@ def test_two_steps_around_a_switch(spec: str, ratio: Fraction, kind: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("spec", "depth"),
-    in_turn(
-        [
-            ("star:ranks=7", 2),
-            ("ss24", 2),
-            ("dgx1v", 4),
-            pytest.param("cluster:box=hgx-h100,boxes=3", 4, marks=pytest.mark.slow),
-        ],
-        3,
-    ),
-)
-def test_the_greatest_rate_at_little_depth(spec: str, depth: int) -> None:
-    machine = topology(spec)
-    wanted = Collective("broadcast", machine.ranks)
-    made = planned(machine, wanted, pieces=1)
-    assert made.steps == depth
-    assert throughput(made, machine) == bound(machine, wanted).bytes_per_second
-    assert Fraction(made.provenance["found"]["forests"][0]["rate"]) * machine.unit == throughput(made, machine)
-
-
-@pytest.mark.parametrize(
     ("spec", "kind", "most"),
     in_turn(
         [
@@ -120,15 +99,6 @@ def test_hops_are_delayed_to_the_last_step_that_serves_all_below() -> None:
     delayed = delay_hops(tuple((rank, Hop(parent, (), depths[rank])) for rank, parent in parents.items()))
     assert {rank: hop.depth for rank, hop in delayed} == {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3, 7: 3}
     assert [(rank, hop.parent) for rank, hop in delayed] == list(parents.items())
-
-
-def test_of_forests_as_fast_that_counts_which_fills_soonest() -> None:
-    """Where the root's links are as full as they can be without need nothing can be sent ahead: 1.054 by the fastest
-    forest alone. No plan is below 1.030."""
-    machine = topology("cluster:box=hgx-h100,boxes=2,fabric=fat-tree")
-    wanted = Collective("broadcast", machine.ranks)
-    made = planned(machine, wanted, GB)
-    assert alpha_beta(made, machine)(GB).seconds <= 1.034 * float(bound(machine, wanted).seconds(GB))
 
 
 def test_slow_ways_are_left_out_where_quick_ones_do() -> None:
@@ -241,23 +211,6 @@ def test_options_give_the_schedule_again() -> None:
     wanted = Collective("broadcast", 5)
     for made in some([*shallow(Request(machine, wanted))]):
         assert next(shallow(Request(machine, wanted), **made.provenance["options"])).same_as(made)
-
-
-@pytest.mark.parametrize("spec", in_turn(["mesh:dims=3x3", "dgx1v", "z52-pcie", "ss24"], 4))
-def test_an_allreduce_is_a_reduce_and_a_broadcast(spec: str) -> None:
-    """In one pipeline, to the rank that is nearest to all and from it."""
-    machine = topology(spec)
-    wanted, small = Collective("allreduce", machine.ranks), planned(machine, Collective("broadcast", machine.ranks), 1)
-    made = planned(machine, wanted, 1)
-    assert made.steps <= 2 * small.steps
-    assert made.steps == 4 or spec != "mesh:dims=3x3"
-    large = planned(machine, wanted, GB)
-    rate, most = throughput(large, machine), bound(machine, wanted).bytes_per_second
-    assert rate is not None
-    assert most is not None
-    assert rate <= most
-    for one in (made, large):
-        assert planned(machine, wanted, **one.provenance["options"]).same_as(one)
 
 
 def test_an_allreduce_where_no_link_has_one_back() -> None:
