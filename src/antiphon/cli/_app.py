@@ -117,10 +117,10 @@ class _Reporter:
         command_path = context.command_path.strip() if context is not None else command_name
         message = error.format_message().rstrip(".")
         if message.startswith("Usage:"):
-            self._emit("Usage", f"no command given (see {command_path} --help)", 2)
+            self._emit("Usage", f"no command given (see {command_path} --help)", exit_code=2)
             print(error.format_message(), file=sys.stderr)
             return 2
-        return self.fail("Usage", f"{message} (see {command_path} --help)", 2)
+        return self.fail("Usage", f"{message} (see {command_path} --help)", exit_code=2)
 
     def _emit(self, kind: str, message: str, exit_code: int) -> None:
         """Print the error under --json."""

@@ -264,7 +264,10 @@ def machine_or_none(spec: str, only: str) -> Topology | None:
     """Return the machine of --topology; None without it."""
     if only and not spec:
         raise Invalid("--only: selects ranks of --topology; give --topology TOPO:only=RANKS")
-    return machine_and_group(spec, only)[0] if spec else None
+    if not spec:
+        return None
+    machine, _ = machine_and_group(spec, only)
+    return machine
 
 
 def request(

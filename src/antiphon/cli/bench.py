@@ -102,7 +102,7 @@ def bench_plans_command(
     }  # fmt: skip
 
     def machine_and_ranks() -> tuple[Topology | None, list[int] | None]:
-        return arg.machine_and_group(topo, "", members) if topo else (None, members)
+        return arg.machine_and_group(topo, only="", group=members) if topo else (None, members)
 
     def make_plans() -> list[Plan]:
         from antiphon.runtimes.measure.bench import plans_of

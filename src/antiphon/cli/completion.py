@@ -90,7 +90,7 @@ def word_table(application: Any) -> dict[str, str]:
     def add(key: str, *words: str) -> None:
         table[key.strip()] = " ".join([*table.get(key.strip(), "").split(), *words])
 
-    for path, command in _commands("", application):
+    for path, command in _commands(path="", command=application):
         names = [name for name, subcommand in getattr(command, "commands", {}).items() if not subcommand.hidden]
         if names:
             add(f"commands {path}", *names, *([] if path else ["help"]))
@@ -100,7 +100,7 @@ def word_table(application: Any) -> dict[str, str]:
             flags = [flag for flag in [*parameter.opts, *parameter.secondary_opts] if flag.startswith("-")]
             add(
                 f"options {path}" if flags else f"arguments {path}",
-                *(flags or [_kind_of_word(path, "", parameter.metavar)]),
+                *(flags or [_kind_of_word(path, flag="", metavar=parameter.metavar)]),
             )
             for flag in flags if not getattr(parameter, "is_flag", False) else ():
                 table[f"value {path}".strip() + f" {flag}"] = _kind_of_word(path, flags[-1], parameter.metavar)

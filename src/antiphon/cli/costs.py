@@ -55,7 +55,7 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     ]  # fmt: skip
     largest_share = {term: max(row["terms"].get(term, 0.0) / (row["seconds"] or 1.0) for row in rows) for term in terms}
     drop_order = [f"{term} {unit}" for term in sorted(terms, key=largest_share.__getitem__)]
-    lines = _fitted_table(head, cells, drop_order, {})
+    lines = _fitted_table(head, cells, drop_order, meanings={})
     lines += _lines_by_sizes(rows, "bottleneck", lambda row: row["bottleneck"])
     lines += _lines_by_sizes(rows, "model", lambda row: f"{row['model']}, {row['rests_on']}")
     return "\n".join([*lines, *_lines_by_sizes(rows, "note", lambda row: row["note"])])
@@ -247,7 +247,7 @@ def _predict_library(
     if not nbytes:
         raise Invalid(NEEDS_SIZES)
     sizes = parse_sizes(nbytes, "--nbytes")
-    target, machine = arg.request(kind, topo, None, only, "")
+    target, machine = arg.request(kind, topo, root=None, only=only, ranks="")
     rows = predict_library(target, machine, sizes, library=library)
     emit({"rows": rows}, library_text(rows))
 

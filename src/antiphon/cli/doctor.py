@@ -35,7 +35,7 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
         lines += ["", *paragraph(f"{number}. {row['route']} ({row['status']})", "", "   ")]
         lines += [f"   {command}" for command in row["commands"]]
     missing = [[row["route"], f"needs {row['missing']}"] for row in routes if not row["works"]]
-    lines += ["", "not possible here", *wrap_table([], missing)] if missing else []
+    lines += ["", "not possible here", *wrap_table(head=[], rows=missing)] if missing else []
     drivers = sorted({gpu["driver"] for gpu in gpus} - {""})
     cards = [
         f"{card['name']} ({card['kind']}, "
@@ -52,7 +52,7 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
         "Python": ", ".join(f"{name} {version}" for name, version in inventory["packages"].items()),
     }
     inventory_rows = [[name, one_line(text) or "none"] for name, text in rows.items()]
-    return [*lines, "", "on this machine", *wrap_table([], inventory_rows)]
+    return [*lines, "", "on this machine", *wrap_table(head=[], rows=inventory_rows)]
 
 
 def _program(row: Mapping[str, str]) -> str:

@@ -30,13 +30,14 @@ def up_command(
     """Create a lab that remains until `antiphon lab down`: a network namespace for each rank and switch, and a link for
     each link of the machine, slowed down by --scale. Nothing outside of these namespaces is touched.
     """
-    row = labs.up(arg.machine_and_group(topo, only)[0], scale=scale, name=name)
+    machine, _ = arg.machine_and_group(topo, only)
+    row = labs.up(machine, scale=scale, name=name)
     emit(row, labs_text([row]))
 
 
 def down_command(name: LabArgument = "") -> None:
     """Stop all processes in a lab and remove it; `all` instead of a name: every lab."""
-    names = labs.down("", every=True) if name == "all" else labs.down(name)
+    names = labs.down(name="", every=True) if name == "all" else labs.down(name)
     emit({"down": names}, f"taken down: {', '.join(names)}" if names else "no lab was up")
 
 
@@ -99,7 +100,7 @@ def run_command(
         raise Missing(f"{command[0]}: no such program")
     machine_or_lab: Topology | str = target
     if target and (target not in lab_names() or only):
-        machine_or_lab = arg.machine_and_group(target, only)[0]
+        machine_or_lab, _ = arg.machine_and_group(target, only)
     row = labs.command(
         machine_or_lab,
         command,
@@ -110,7 +111,7 @@ def run_command(
         cuts=_parse_cuts(cut),
     )
     if JsonOutput.requested:
-        emit(row, "")
+        emit(row, text="")
     if row["exit_code"]:
         typer.echo(f"antiphon: {command[0]} ended with exit code {row['exit_code']}", err=True)
         raise typer.Exit(1)

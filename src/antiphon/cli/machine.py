@@ -266,7 +266,7 @@ def degrade_command(
     that costs, `plan --repair OLD.json broken.json` repairs a plan.
     """
     out = sort_outputs("topology degrade", output)["machine"]
-    intact_machine, _ = arg.machine_and_group(topo, "")
+    intact_machine, _ = arg.machine_and_group(topo, only="")
     machine = degrade(intact_machine, seed=seed, **_parse_failures(drop or (), slow))
     for path in out:
         save_topology(path, machine)

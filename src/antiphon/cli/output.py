@@ -71,7 +71,7 @@ def emit(value: Any, text: str) -> None:
 def emit_error(kind: str, message: str, exit_code: int) -> None:
     """Under --json, print an error unless the result is printed already (of a search that Ctrl-C ended)."""
     if JsonOutput.requested and not JsonOutput.has_result:
-        emit({"error": {"kind": kind, "message": message, "exit_code": exit_code}}, "")
+        emit({"error": {"kind": kind, "message": message, "exit_code": exit_code}}, text="")
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def reproduce_command(
 
 def names_text(rows: Sequence[dict[str, str]]) -> str:
     """Return the names of all reproductions with what they show and where it was published."""
-    return "\n".join(wrap_table([], [[row["name"], f"{row['about']}\n{row['source']}"] for row in rows]))
+    return "\n".join(wrap_table(head=[], rows=[[row["name"], f"{row['about']}\n{row['source']}"] for row in rows]))
 
 
 def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:

@@ -77,16 +77,18 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
     "Run": (
         Command("run", "plans:run_command", "Run a plan with real data and check every element.",
                 "run plan.json --nbytes 64MiB --on local"),
-        CommandGroup("bench", None, "Measure plans beside the library's own collectives.", None, (
-            Command(PLANS, "bench:bench_plans_command", None,
-                    "bench allreduce full:ranks=4 --nbytes 8:8MiB:8", {"cls": NamelessCommand, "hidden": True}),
+        CommandGroup("bench", about=None, help="Measure plans beside the library's own collectives.", example=None,
+                     commands=(
+            Command(PLANS, "bench:bench_plans_command", about=None,
+                    example="bench allreduce full:ranks=4 --nbytes 8:8MiB:8",
+                    typer_options={"cls": NamelessCommand, "hidden": True}),
             Command("genmodel", "bench:genmodel_command", "Measure for `fit genmodel`.",
                     "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),
             Command("loggp", "bench:loggp_command", "Measure for `fit loggp`.",
                     "bench loggp --on mpi:mpiexec=srun -o trips.csv"),
             Command("micro", "bench:micro_command", "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
                     "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
-        ), {"cls": WithNamelessCommand}),
+        ), typer_options={"cls": WithNamelessCommand}),
         Command("build", "build:build_command",
                 "Compile the preload for your MPI, or a tuner for NCCL.", "build mpi"),
         Command("export", "export:export_command", "Write a plan as files for another program.",
@@ -107,7 +109,9 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
     "More": (
         Command("list", "listing:list_command", "List planners, models, runtimes, formats or topologies.",
                 "list planners ring"),
-        CommandGroup("fit", None, "Fit model parameters to measurements.", "fit genmodel times.csv -o profile.json", (
+        CommandGroup("fit", about=None, help="Fit model parameters to measurements.",
+                     example="fit genmodel times.csv -o profile.json",
+                     commands=(
             Command("genmodel", "fit:genmodel_command", "alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
                     "fit genmodel times.csv --memory memory.json -o fit.json"),
             Command("memory", "fit:memory_command", "gamma and delta, measured on this machine or its GPUs.",
@@ -119,15 +123,19 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         )),
         Command("replay", "replay:replay_command", "Estimate what a recorded job gains from a table of plans.",
                 "replay rank0.json rank1.json --topology dgx1v"),
-        CommandGroup("table", None, "Show, merge or compare what jobs have learned.", "table show learned.txt", (
-            Command("show", "learned:show_learned_command", None, "table show learned.txt"),
-            Command("merge", "learned:merge_learned_command", None, "table merge a.txt b.txt -o learned.txt"),
-            Command("diff", "learned:diff_learned_command", None, "table diff monday.txt tuesday.txt"),
+        CommandGroup("table", about=None, help="Show, merge or compare what jobs have learned.",
+                     example="table show learned.txt",
+                     commands=(
+            Command("show", "learned:show_learned_command", about=None, example="table show learned.txt"),
+            Command("merge", "learned:merge_learned_command", about=None,
+                    example="table merge a.txt b.txt -o learned.txt"),
+            Command("diff", "learned:diff_learned_command", about=None, example="table diff monday.txt tuesday.txt"),
         )),
-        CommandGroup("store", None, "List, get or delete the plans that are kept.", "store list", (
-            Command("list", "sweeping:list_stored_command", None, "store list"),
-            Command("get", "sweeping:get_command", None, "store get allreduce dgx1v -o plan.json"),
-            Command("gc", "sweeping:collect_command", None, "store gc --older-than 30 --max-bytes 1GB"),
+        CommandGroup("store", about=None, help="List, get or delete the plans that are kept.", example="store list",
+                     commands=(
+            Command("list", "sweeping:list_stored_command", about=None, example="store list"),
+            Command("get", "sweeping:get_command", about=None, example="store get allreduce dgx1v -o plan.json"),
+            Command("gc", "sweeping:collect_command", about=None, example="store gc --older-than 30 --max-bytes 1GB"),
         )),
         Command("reproduce", "reproduce:reproduce_command", "Recompute a table of a paper.",
                 "reproduce sccl-table5"),
@@ -141,9 +149,9 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
     ),
 }  # fmt: skip
 OLD_COMMANDS = (  # see old_spellings
-    Command("simulate", "costs:simulate_command", None, None, {"hidden": True}),
-    Command("check", "verifying:check_command", None, None, {"hidden": True}),
-    Command("compose", "plans:compose_command", None, None, {"hidden": True}),
+    Command("simulate", "costs:simulate_command", about=None, example=None, typer_options={"hidden": True}),
+    Command("check", "verifying:check_command", about=None, example=None, typer_options={"hidden": True}),
+    Command("compose", "plans:compose_command", about=None, example=None, typer_options={"hidden": True}),
 )
 
 

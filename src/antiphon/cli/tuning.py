@@ -204,7 +204,7 @@ def tune_command(
         target = collective(coll, machine, root=root, ranks=members, mesh=mesh)
         options["root"] = members = None
     intact = against or (arg.split_machine(topo)[0] if kept_ranks else "")  # only= keeps a part of TOPO
-    options |= {"nccl": nccl, "ranks": members, "against": arg.machine_or_none(intact, "")}
+    options |= {"nccl": nccl, "ranks": members, "against": arg.machine_or_none(intact, only="")}
     with show_progress() as progress:
         tuning = tune(target, machine, progress=progress, **options)
     emit(tuning.as_json(), _text_with_chart(tuning, explain, _write_outputs(tuning, files, heatmap)))

@@ -168,7 +168,7 @@ def recount(plan: Plan, counts: Any) -> Plan:
     step_counts = Counts.of(counts, len(plan.collective.members))
     if len(step_counts.matrices) != 1:
         raise Invalid(f"counts: expected the matrix of one step, got {len(step_counts.matrices)}")
-    target = step_counts.collective(0, plan.collective.ranks, plan.collective.members)
+    target = step_counts.collective(step=0, ranks=plan.collective.ranks, members=plan.collective.members)
     limits = bound(plan.topology, target)
     entries = []
     for entry in plan.entries:

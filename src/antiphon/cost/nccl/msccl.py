@@ -150,7 +150,7 @@ def _load_of(algorithm: str, place: Place, nbytes: int) -> Load:
     """
     g, n = place.local, place.ranks
     if algorithm == ALLPAIRS:
-        return Load(2, between=0, wire=2 * (n - 1) / n * nbytes, cards=0)
+        return Load(inside=2, between=0, wire=2 * (n - 1) / n * nbytes, cards=0)
     if algorithm == DIRECT:
         return Load(inside=1, between=0, wire=(n - 1) / n * nbytes, cards=0)
     inside, share = (2 if algorithm == HIERARCHICAL else 3), nbytes / n

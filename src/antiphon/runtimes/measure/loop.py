@@ -169,7 +169,7 @@ class Measurement:
                 row["digests"] = [all_digests[number] for _, all_digests, _ in results]
             rows.append(row | {key: sum(values[i][number] for *_, values in results) for i, key in enumerate(sums)})
         if self.recorder is not None:  # of a single case, whose last call was checked
-            rows[0]["traced"] = self.recorder.collect(self.peers, spent[:, 0].tolist(), 1)
+            rows[0]["traced"] = self.recorder.collect(self.peers, spent[:, 0].tolist(), after=1)
         return rows
 
     def _measure_alone(self) -> tuple[Array, list[RaceStanding]]:

@@ -145,7 +145,7 @@ class Learners:
                 for in_place in range(2):
                     if program.facts.variants >> in_place & 1:
                         for slices in (PLANNED_SLICES // 2, 16 * PLANNED_SLICES):
-                            program.plan(rank, 1, bool(in_place), slices=slices)
+                            program.plan(rank, unit=1, in_place=bool(in_place), slices=slices)
         except AntiphonError:
             return False
         return True
