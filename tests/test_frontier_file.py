@@ -11,6 +11,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,7 @@ CHECKER = FOLDER / "check_certificate.py"
 SMALL = [
     ("allgather", "dgx1v_sccl"), ("broadcast", "star:ranks=3"), ("reducescatter", "mesh:dims=2x3"),
     ("allreduce", "ring:ranks=4"), ("alltoall", "pcie8"), ("reduce", "ring:ranks=5"), ("allreduce", "ring:ranks=5"),
+    ("allreduce", "hypercube:ranks=8"),
 ]  # fmt: skip
 
 
@@ -180,7 +182,21 @@ POINT_CLAIMS = [
 ]
 
 
-def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR0912
+def corrupt_trees(share: Any, draw: random.Random) -> None:
+    """Change a length of a tree, its root, or its direction, or leave a tree out."""
+    number = draw.randrange(len(share["trees"]))
+    change = draw.choice(["length", "root", "drop", "turn"])
+    if change == "length":
+        draw.choice(share["families"][number])[2] += draw.choice([-1, 1])
+    elif change == "root":
+        share["trees"][number][0] += draw.choice([-1, 1])
+    elif change == "drop":
+        del share["trees"][number], share["families"][number]
+    else:
+        share["trees"][number][1] = not share["trees"][number][1]
+
+
+def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR0912, PLR0915
     """A copy in which one claim, or what it is about, is another, and where."""
     again = copy.deepcopy(tree)
     points, impossible = again["points"], again["impossible"]
@@ -207,7 +223,10 @@ def corrupted(tree: Any, draw: random.Random) -> tuple[Any, str]:  # noqa: PLR09
     elif kind == "impossible":
         # an entry whose proof is elsewhere may be any
         entry = draw.choice([entry for entry in impossible if "duals" in entry or "sends" in entry])
-        if "sends" in entry:
+        trees = [share for dual in entry.get("duals", []) for share in dual["shares"] if "trees" in share]
+        if trees and draw.random() < 0.7:
+            corrupt_trees(trees[0], draw)
+        elif "sends" in entry:
             key = draw.choice(["sends", "ratio_below"])
             entry[key] = entry["sends"] + draw.choice([-1, 1]) if key == "sends" else "9/2"
         elif "ratio_below" in entry:
@@ -272,6 +291,27 @@ def _difference(a: Any, b: Any, place: str = "") -> str:
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return next((d for i in range(len(a)) if (d := _difference(a[i], b[i], f"{place}[{i}]"))), "")
     return "" if a == b else f"{place}: {str(a)[:60]} -> {str(b)[:60]}"
+
+
+def test_only_what_every_form_contains_bounds_it() -> None:
+    """Ranks that want their own input need no broadcast and no tree, whatever the certificates of an allreduce say."""
+    for machine in ("ring:ranks=4", "hypercube:ranks=8"):
+        tree = json.loads(text_of("allreduce", machine))
+        assert refusal(tree) == ""
+        tree["points"] = []
+        tree["blocks"][0][2] = tree["blocks"][0][1]
+        tree["blocks"][0][2][0] = [0, [0, 1]]
+        blocks = [(w, *({r: Counter(ids) for r, ids in side} for side in sides)) for w, *sides in tree["blocks"]]
+        for entry in tree["impossible"]:
+            if "duals" in entry:
+                with pytest.raises(checker().ERRORS):
+                    checker().check_impossible(checker().Machine(tree["topology"]), blocks, entry)
+
+
+def test_the_certificates_of_the_first_frontiers_need_no_other_program() -> None:
+    tree = json.loads(text_of("allreduce", "hypercube:ranks=8"))
+    assert any("trees" in share for e in tree["impossible"] for d in e.get("duals", []) for share in d["shares"])
+    assert checker().check(tree) == 0
 
 
 @pytest.mark.slow

@@ -1,15 +1,12 @@
 # mypy: ignore-errors
 """Check a frontier file of Antiphon with the Python standard library alone: python check_certificate.py FILE
 
-It shares no code with the package that wrote FILE; frontier.schema.json, beside it, describes the format. Exit code 0:
-all holds; 1: the first error is printed; 2: FILE cannot be read. Checked in exact arithmetic, from the machine and the
-collective (`blocks`) in FILE, where switches are taken to forward only:
+frontier.schema.json, beside it, describes the format. Exit code 0: all holds; 1: the first error is printed; 2: FILE
+cannot be read. Checked exactly, without code of the package, from the machine and the collective (`blocks`) in FILE:
 
     points       each schedule is run transfer by transfer; (C, S, R), gaps and labels follow from it and from below
-    bounds       on steps by distances, on R/C by prices of links and partitions of the ranks (weak duality)
-    impossible   "no algorithm of S steps has R/C below x" by prices of links in each step; "none has C chunks and R
-                 rounds" by such prices for every split of R over the steps. Proofs by resolution are counted only:
-                 `antiphon export --to dimacs` writes them for lrat-check, to the files that `refutation` names
+    bounds       on steps by distances, on R/C by prices of links and partitions; switches are taken to forward only
+    impossible   by prices in each step, for every split of R; proofs by resolution or pairs of trees are counted only
 """
 
 import gzip
@@ -36,13 +33,14 @@ class Machine:
     def __init__(self, topology, backward=False):
         limits, self.ranks = topology.get("limits", []), topology["ranks"]
         self.nodes = self.ranks + topology.get("switches", 0)
-        self.links = [(head, tail) if backward else (tail, head) for tail, head, _ in topology["links"]]
+        links = self.links = [(head, tail) if backward else (tail, head) for tail, head, _ in topology["links"]]
         rows = [topology["types"][kind] for *_, kind in topology["links"]] + limits + [{"bandwidth": topology["unit"]}]
         *rates, self.unit = [Fraction(str(row["bandwidth"]).removesuffix("B/s")) for row in rows]
         require(min(self.unit, *rates) > 0, "topology: a bandwidth is not positive")
         self.capacity = [rate / self.unit for rate in rates]  # in chunks per round
-        numbered = list(enumerate(limits, len(self.links)))  # per link the resources that it loads:
-        self.used_by = [[x, *(n for n, limit in numbered if x in limit["links"])] for x in range(len(self.links))]
+        numbered = list(enumerate(limits, len(links)))  # per link the resources that it loads:
+        self.used_by = [[x, *(n for n, limit in numbered if x in limit["links"])] for x in range(len(links))]
+        self.steps_from = lambda starts: self.cheapest(starts, self.ranks, lambda x, _: int(links[x][1] < self.ranks))
         self.back = self if backward else Machine(topology, backward=True)
 
     def cheapest(self, starts, steps, length):
@@ -57,8 +55,18 @@ class Machine:
                         far[head] = min(far[head], before[tail] + length(link, step))
         return far
 
-    def steps_from(self, starts):
-        return self.cheapest(starts, self.ranks, lambda link, _: int(self.links[link][1] < self.ranks))
+    def cheapest_tree(self, root, steps, length):
+        """Return the least cost of bringing a chunk from the root to all ranks, where each other one receives once."""
+        paid = {frozenset([root]): 0}  # by the set of ranks that have it
+        for step in range(steps):
+            cost = [self.cheapest([u], 1, lambda x, _: length(x, step)) for u in range(self.ranks)]  # noqa: B023
+            for owners, total in list(paid.items()):
+                later = {owners: total}  # sets that have it after this step
+                for rank in set(range(self.ranks)) - owners:
+                    price = min(cost[sender][rank] for sender in owners)
+                    later |= {to | {rank}: total + price for to, total in later.items()}
+                paid |= {to: min(total, paid.get(to, FAR)) for to, total in later.items()}
+        return paid.get(frozenset(range(self.ranks)), FAR)
 
 
 def run_schedule(machine, blocks, chunks, transfers):
@@ -68,26 +76,23 @@ def run_schedule(machine, blocks, chunks, transfers):
     count = max(sum(shares[b] for b, block in enumerate(blocks) if rank in block[1]) for rank in range(machine.ranks))
     values = {(rank, c, 0): ids for c, block in enumerate(chunks) for rank, ids in blocks[block][1].items()}
     for step in range(steps):
-        loads, writes, sums = Counter(), defaultdict(list), {}
+        loads, writes = Counter(), defaultdict(list)
         for _, chunk, src, dst, op, src_slot, dst_slot, path in (row for row in transfers if row[0] == step):
-            where, hops = f"step {step}, chunk {chunk}, rank {src} to {dst}: ", [machine.links[link] for link in path]
-            nodes = [src, *(head for _, head in hops)]
+            where = f"step {step}, chunk {chunk}, rank {src} to {dst}: "
+            tails, nodes = [machine.links[x][0] for x in path], [src, *(machine.links[x][1] for x in path)]
             require((src, chunk, src_slot) in values, where + "the sender has nothing to send")
-            require([tail for tail, _ in hops] == nodes[:-1] and nodes[-1] == dst, where + "no such route")
-            require(all(node >= machine.ranks for node in nodes[1:-1]), where + "the route passes through a rank")
+            require([*tails, dst] == nodes and min(nodes[1:-1], default=FAR) >= machine.ranks, where + "no such route")
             require((path or src_slot != dst_slot) and op in (0, 1), where + "it does nothing")
             writes[dst, chunk, dst_slot].append((op, values[src, chunk, src_slot]))
             for resource in (x for link in path for x in machine.used_by[link]):
                 loads[resource] += Fraction(blocks[chunks[chunk]][0], shares[chunks[chunk]])
         for cell, written in writes.items():
             require(len(written) == 1 or all(op for op, _ in written), f"step {step}: several writers of {cell}")
-            sums[cell] = sum((ids for _, ids in written), values.get(cell, Counter()) if written[0][0] else Counter())
-        values |= sums
+            values[cell] = sum((ids for _, ids in written), values.get(cell, Counter()) if written[0][0] else Counter())
         longest = max((load / machine.capacity[x] for x, load in loads.items()), default=Fraction(0))
         time, rounds = time + longest, rounds + math.ceil(longest * count / weight_of(blocks))
-    for chunk, block in enumerate(chunks):
-        for rank, target in blocks[block][2].items():
-            require(values.get((rank, chunk, 0)) == target, f"rank {rank} does not end with chunk {chunk}")
+    for chunk, rank, target in ((c, *want) for c, block in enumerate(chunks) for want in blocks[block][2].items()):
+        require(values.get((rank, chunk, 0)) == target, f"rank {rank} does not end with chunk {chunk}")
     return count, steps, max(rounds, steps), time
 
 
@@ -106,53 +111,57 @@ def needs_of(block):
 def problem_of(machine, blocks, about):
     """Return the machine and blocks that an impossibility is about; "halves": the allgather within an allreduce."""
     members, (action, _, root) = set(blocks[0][1]), about.rpartition(" ")
-    if about == "plan":
-        require(all(len(set().union(*b[1].values())) == 1 for b in blocks), "plan: it combines")
+    if about in ("plan", "sums"):
+        require(about == "sums" or all(len(set().union(*b[1].values())) == 1 for b in blocks), "plan: it combines")
         return machine, blocks
     if about == "dual":
         require(all(1 in (len(b[1]), len(b[2])) for b in blocks), "dual: a block goes from several ranks to several")
         pairs = [(b[0], b[2], b[1]) for b in blocks]
     else:
-        require(len(blocks) == 1 and members == set(blocks[0][2]), f"{about}: only an allreduce contains it")
-        roots = members if about == "halves" else members & {int(root)}
-        require(roots and action in ("", "broadcast from", "reduce to"), f"{about!r} is not known")
-        pairs = [(1, [root], members) for root in sorted(roots)]
+        turned, roots = action == "reduce to", sorted(members) if about == "halves" else [int(root)]
+        needs = [(*holders, rank) for holders, rank in needs_of(blocks[0]) if len(holders) == 1]
+        pairs = [(1, [root], [need[not turned] for need in needs if need[turned] == root]) for root in roots]
+        require(len(blocks) == 1 and all(dests for *_, dests in pairs), f"{about}: it contains no such thing")
     problem = [(weight, *({rank: Counter([0]) for rank in side} for side in sides)) for weight, *sides in pairs]
     return machine.back if about == "dual" or action == "reduce to" else machine, problem
 
 
-def evaluate(machine, blocks, dual, steps):
+def evaluate(machine, blocks, dual, steps, by_trees=False):
     """Return B, V of a dual: rounds r_s and p parts of all blocks satisfy sum over steps of r_s B_s >= p V.
 
     At prices of resources, the moves of step s cost r_s B_s at most. `shares` divide the price of a block's moves among
-    families; in each, the block pays for the cheapest path to its farthest rank. Without steps: a price for all times.
+    families. In each the block pays for the cheapest path to its farthest rank, or, in an allreduce, for the cheapest
+    tree that brings a rank's input to all or (`toward`) all to a rank. Without steps: a price for all times.
     """
     price, times = {(x, s): amount for x, s, amount in dual["prices"]}, range(steps or 1)
     ends, value = machine.links, 0
     cost = {(x, s): sum(price.get((y, s), 0) for y in used) for x, used in enumerate(machine.used_by) for s in times}
-    for node_lists, entering, count in dual.get("partitions", []):
-        places, (weight, pre, post) = [set(place) for place in node_lists], blocks[0]
-        require(len(blocks) == 1 and not steps and set(pre) == set(post), "a partition bounds allreduce only")
+    for node_lists, entering, number in dual.get("partitions", []):
+        places, (weight, pre, post), count = [set(place) for place in node_lists], blocks[0], max(int(number), 0)
         once = sorted(rank for place in places for rank in place if rank < machine.ranks) == list(range(machine.ranks))
-        require(once and all(place & set(pre) for place in places), "a part has no member, or a rank is in two parts")
+        require(once and len(blocks) == 1 and not steps and set(pre) == set(post), "a partition bounds allreduces only")
         for link, pair in enumerate(ends):
-            crossed = sum((pair[entering] in place) > (pair[1 - entering] in place) for place in places)
-            cost[link, 0] -= max(int(count), 0) * crossed
-        value += max(int(count), 0) * 2 * (len(places) - 1) * weight
+            cost[link, 0] -= count * sum((pair[entering] in place) > (pair[1 - entering] in place) for place in places)
+        value += count * 2 * (sum(not place.isdisjoint(pre) for place in places) - 1) * weight
     shares = {block: share for share in dual["shares"] for block in share["blocks"]}
     for number, block in enumerate(blocks):
         needs, share = needs_of(block), shares.get(number, {"families": [None], "potentials": []})
         phi = {(switch, s): amount for switch, s, amount in share["potentials"]}
         net_cost = {(x, s): cost[x, s] + phi.get((ends[x][1], s), 0) - phi.get((ends[x][0], s), 0) for x, s in cost}
         families = [net_cost if rows is None else {(x, s): n for x, s, n in rows} for rows in share["families"]]
-        amounts = [0, *price.values(), *(amount for family in families for amount in family.values())]
-        exact = all(type(amount) is int for amount in [*amounts, *phi.values()])
-        require(exact and min(amounts) == 0 and all(x >= machine.ranks for x, _ in phi), "a price is not allowed")
+        amounts = [*price.values(), *map(abs, phi.values()), *(n for family in families for n in family.values())]
+        is_valid = all(type(amount) is int and amount >= 0 for amount in amounts)
+        require(is_valid and all(x >= machine.ranks for x, _ in phi), "a price is not allowed")
+        pairs = sum(len(holders) == 1 for holders, _ in needs)
+        require(not by_trees or pairs == machine.ranks * (machine.ranks - 1), "sums: no allreduce of all ranks")
         early, late = machine.steps_from(block[1]), machine.back.steps_from({rank for _, rank in needs})
-        for (x, s), limit in net_cost.items():  # moves that come too early or too late to be useful need no price
-            useful = not steps or (early[ends[x][0]] <= s < steps - late[ends[x][1]] and ends[x][1] not in block[1])
-            require(not useful or sum(f.get((x, s), 0) for f in families) <= limit, "a move pays more than it costs")
-        for family in families if needs else ():
+        for x, s in [key for key, limit in net_cost.items() if sum(family.get(key, 0) for family in families) > limit]:
+            useful = early[ends[x][0]] <= s < steps - late[ends[x][1]] and ends[x][1] not in block[1]  # in time
+            require(steps and not by_trees and not useful, "a move pays more than it costs")
+        for (root, toward), lengths in zip(share["trees"], families, strict=True) if by_trees else ():
+            length = lambda x, s, f=lengths, turn=toward: f.get((x, steps - 1 - s if turn else s), 0)  # noqa: E731
+            value += block[0] * (machine.back if toward else machine).cheapest_tree(root, steps, length)
+        for family in families if needs and not by_trees else ():
             length = lambda x, s, family=family: family.get((x, s if steps else 0), 0)  # noqa: E731
             far = {starts: machine.cheapest(starts, steps or machine.ranks, length) for starts, _ in needs}
             value += block[0] * max(far[starts][rank] for starts, rank in needs)
@@ -162,14 +171,11 @@ def evaluate(machine, blocks, dual, steps):
 
 def check_impossible(machine, blocks, entry):
     """Return the least rounds per part that an impossibility proves, or the (parts, rounds) that it excludes."""
-    if entry["about"] == "sums":
-        ratio = Fraction(int(entry["sends"])) / sum(machine.capacity[: len(machine.links)])
-        require(entry["ratio_below"] == str(ratio), f"impossible: with so many `sends` R/C >= {ratio}")
-        return ratio, None
     problem, steps = problem_of(machine, blocks, entry["about"]), entry["steps"]
-    values = [evaluate(*problem, dual, steps) for dual in entry.get("duals", [])]
+    values = [evaluate(*problem, dual, steps, entry["about"] == "sums") for dual in entry.get("duals", [])]
     if "ratio_below" in entry:
-        ratio = Fraction(values[0][1]) / max(values[0][0]) / weight_of(problem[1])
+        budget, value = values[0] if values else ([sum(machine.capacity[: len(machine.links)])], entry["sends"])
+        ratio = Fraction(value) / max(budget) / weight_of(problem[1])
         require(entry["ratio_below"] == str(ratio), f"impossible: in {steps} steps the dual proves R/C >= {ratio}")
         return ratio * weight_of(problem[1]), None
     p, rounds = Fraction(entry["chunks"], weight_of(problem[1])), entry["rounds"]
@@ -189,11 +195,10 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
     per_part = ratio * (len(blocks[0][1]) if halves == 2 else weight_of(blocks)) / halves
     proofs = excluded.get((point["about"], steps // halves), [])
     bound = max((ratio for ratio, _ in proofs if ratio is not None), default=Fraction(0))
-    lower_bound = max(inverse, Fraction(0) if halves == 2 else bound / weight_of(blocks))
     figures = {
         "chunks": chunks, "steps": steps, "rounds": rounds, "ratio": str(ratio), "latency_gap": steps / steps_needed,
         "transfers": len(point["transfer_rows"]), "bandwidth_gap": float(time / (inverse * weight_of(blocks))),
-        "least_ratio": point["least_ratio"] and str(lower_bound),
+        "least_ratio": point["least_ratio"] and str(max(inverse, 0 if halves == 2 else bound / weight_of(blocks))),
     }  # fmt: skip
     for key, value in figures.items():
         require(point[key] == value, f"({chunks}, {steps}, {rounds}): {key} is {value}, not {point[key]}")
@@ -211,23 +216,22 @@ def check(file):
     """Check every statement of a file; return the number of impossibilities that need another proof."""
     machine, excluded = Machine(file["topology"]), defaultdict(list)
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
-    twice = any(len(dict(side)) < len(side) for _, *sides in file["blocks"] for side in sides)
-    require(not twice, "blocks: a rank is named twice")
+    require(all(len(dict(side)) == len(side) for _, *sides in file["blocks"] for side in sides), "ranks: one is twice")
     steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))
     (budget,), value = evaluate(machine, blocks, file["bandwidth"]["dual"], steps=0)
     inverse = Fraction(value) / budget / weight_of(blocks)
     largest = max(weight_of(blocks), weight_of(blocks, side=2))
     nbytes_weight = file.get("nbytes_weight", largest)  # joint collectives: the largest buffer of a group
     require(type(nbytes_weight) is int and 0 < nbytes_weight <= largest, "nbytes_weight: no buffer has this weight")
-    rate = machine.unit * nbytes_weight / (inverse * weight_of(blocks))
     require(file["latency_steps"] == steps, f"latency_steps: distances prove {steps}")
     require(file["bandwidth"]["inverse"] == str(inverse), f"bandwidth.inverse: its dual proves {inverse}")
+    rate = machine.unit * nbytes_weight / (inverse * weight_of(blocks))
     require(Fraction(file["bandwidth"]["bytes_per_second"]) == rate, f"bandwidth.bytes_per_second: is {rate}")
     for entry in file["impossible"]:
         excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
     for point in file["points"]:
         check_point(machine, blocks, point, steps, inverse, excluded)
-    return sum("duals" not in entry for entry in file["impossible"])
+    return sum(not e.get("duals") and Fraction(e.get("ratio_below", FAR)) > inverse for e in file["impossible"])
 
 
 def main(path):
@@ -235,15 +239,11 @@ def main(path):
         data = Path(path).read_bytes()
         file = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
         require(file["format"] == "antiphon-frontier" and file["version"] == 1, "not a frontier file of version 1")
-    except (OSError, EOFError, *ERRORS) as error:
-        print(f"{path}: cannot be read: {error}")
-        return 2
-    try:
         print(f"right: {len(file['points'])} points, {len(file['impossible'])} impossibilities, {check(file)} unproved")
         return 0
-    except ERRORS as error:
+    except (OSError, EOFError, *ERRORS) as error:
         print(f"WRONG: {path}: {error if isinstance(error, AssertionError) else repr(error)}")
-        return 1
+        return 2 if isinstance(error, OSError | EOFError | json.JSONDecodeError) else 1
 
 
 if __name__ == "__main__":

@@ -372,6 +372,8 @@ def make_point(schedule: Schedule, topology: Topology, bounds: Bound, notes: lis
     best_ratio = bounds.without_help.inverse  # the bound on R / C
     if Fraction(claims["rounds"], claims["chunks"]) == best_ratio:  # meets the bound, certificate or not
         label, proved_ratio = OPTIMAL, best_ratio
+    elif proved_ratio is not None:
+        proved_ratio = max(proved_ratio, best_ratio)  # a certificate may prove less than the links do
     return FrontierPoint(
         schedule, claims, label, about, provenance.get("engine"),
         certificate["k"] if certificate is not None and label == FOR_K else None, proved_ratio, half,

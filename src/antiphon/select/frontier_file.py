@@ -29,8 +29,7 @@ from antiphon.core.bounds import Bound, bound, proved_rate, strip_abilities, wit
 from antiphon.core.collective import Collective
 from antiphon.core.files import name_of, read_bytes, reading, write_bytes
 from antiphon.core.jsontext import check_keys, decode, layout
-from antiphon.core.ksync.certificate import SUMS, certified_instance, least_rounds_per_part
-from antiphon.core.ksync.dual import StepDual
+from antiphon.core.ksync.certificate import certified_instance, least_rounds_per_part
 from antiphon.core.ksync.evidence import bandwidth_evidence, explicit_dual, refutation_files
 from antiphon.core.routes import Routes, resolve
 from antiphon.core.schedule import Chunks, Schedule
@@ -161,7 +160,7 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         if certificate is None:
             continue
         # `about`: the problem that the certificate is about, such as the reversed collective (ksync/certificate.py).
-        # SUMS: an allreduce as a whole; no prices of links but `sends`, the number of links that each chunk must cross.
+        # SUMS: an allreduce as a whole, by trees, pairs of trees, or `sends`, the links that each chunk must cross.
         instance = certified_instance(topology, frontier.collective, certificate["about"])
         subject = {"collective": instance.collective.kind, "about": certificate["about"], "steps": certificate["steps"]}
         about, steps, evidence = (certificate[key] for key in ("about", "steps", "least"))
@@ -169,14 +168,16 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         # no R/C below `ratio` in these steps; then every single (C, S, R) that the search refuted
         entries = [{**subject, "ratio_below": str(ratio)}]
         proof_names = (name for name, _ in refutation_files(certificate))  # SAT proofs, in the order used below
-        if about == SUMS:
+        if "sends" in evidence:
             entries[0] |= {"sends": evidence["sends"], "refutation": next(proof_names)}
         else:
-            entries[0]["duals"] = [explicit_dual(instance, StepDual.of_json(evidence))]
+            entries[0][_kind_of(evidence)] = [explicit_dual(instance, evidence)]
+            if "pairs" in entries[0]:
+                entries[0]["sends"] = int(ratio * sum(instance.capacity[: len(instance.bonds)]))
         for refuted in certificate["refuted"]:
             entry = {**subject, "chunks": refuted["chunks"], "rounds": refuted["rounds"]}
             if refuted["how"] == "duals":
-                entry["duals"] = [explicit_dual(instance, StepDual.of_json(dual)) for dual in refuted["duals"]]
+                entry[_kind_of(*refuted["duals"])] = [explicit_dual(instance, dual) for dual in refuted["duals"]]
             elif refuted["how"] == "resolution":
                 entry["refutation"] = next(proof_names)
             entries.append(entry)
@@ -184,6 +185,11 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
             if entry not in listed:
                 listed.append(entry)
                 yield entry
+
+
+def _kind_of(*duals: Mapping[str, Any]) -> str:
+    """Return the field for these duals of one point: "pairs" for those of pairs of trees."""
+    return "duals" if all(dual.get("trees", True) for dual in duals) else "pairs"
 
 
 # ---- checking ----

@@ -31,7 +31,8 @@ The field `about` states which problem the certificate is about:
              the sum of rank 3 includes
     sums     for the same collectives: in S steps, the inputs of a chunk get everywhere only if it crosses some
              number of links. `least` states this number, `sends`, and refutes that one fewer suffices. All links carry
-             C times that in R rounds, so their capacity bounds R / C
+             C times that in R rounds, so their capacity bounds R / C. Or, for an allreduce of few ranks, `least` and
+             refutations are duals of trees (trees.py)
 
 A block of weight w is cut into w * `parts_per_unit` chunks. The blocks that a rank starts with weigh `input_weight`
 together, so C = parts_per_unit * input_weight.
@@ -51,6 +52,7 @@ from antiphon.core.ksync.dual import StepDual, StepInequality, evaluate_dual
 from antiphon.core.ksync.instance import Instance, instance_of
 from antiphon.core.ksync.proof import Refutation, check_refutation
 from antiphon.core.ksync.renaming import Naming, rename_instance
+from antiphon.core.ksync.trees import TreeDual, evaluate_tree_dual, is_bounded_by_trees
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.core.transform.reversing import dual as dual_of
@@ -129,8 +131,13 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     instance = certified_instance(topology, collective, about)
     parts_per_unit = instance.parts_of(chunks)
     bound = least_rounds_per_part(instance, about, steps, evidence)  # of R / parts_per_unit, like `ratio`
-    if about == SUMS:
+    if about == SUMS and "sends" in evidence:
         _check_by_resolution(instance, (1, steps, evidence["sends"] - 1), evidence, shared=True)
+    if about == SUMS and ("prices" in evidence or refuted):
+        _require(is_bounded_by_trees(instance, collective), "only an allreduce of few ranks is bounded by trees")
+        sends = bound * sum(instance.capacity[: len(instance.bonds)])
+        is_by_pairs = not ("sends" in evidence or evidence.get("trees"))
+        _require(not is_by_pairs or sends.denominator == 1, "its pairs of trees state no number of sends")
     ratio = Fraction(rounds, parts_per_unit)
     # Stage 1: the point cannot have a ratio below what its own prices prove.
     _require(ratio >= bound, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
@@ -140,7 +147,7 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         is_better = c > 0 and bound / weight <= Fraction(r, c) < ratio / weight
         is_refuted = any(c >= refuted_c and r <= refuted_r for refuted_c, refuted_r in refuted_figures)
         _require(is_better and not is_refuted, f"({c}, {steps}, {r}) is no undecided better point, as `open` says")
-    reason = f"as every chunk crosses {evidence['sends']} links" if about == SUMS else "by prices of links"
+    reason = f"as every chunk crosses {evidence['sends']} links" if "sends" in evidence else "by prices of links"
     proved = [f"{kind} in {steps} steps has R/C >= {bound / weight}, {reason}"]
     # The ratio equals the bound: no point with S steps can be better, so no refutations are needed.
     if proof == OPTIMAL:
@@ -154,21 +161,26 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         return Checked(tuple(proved))
     _require(proof == FOR_K, f"it claims {proof!r}, which is not a known label")
     # Stages 2 and 3. A refutation that only a solver reported is accepted, but as trusted, not as proved.
-    trusted = _check_refuted(instance, steps, ratio, bound, k, refuted)
+    trusted = _check_refuted(instance, about, steps, ratio, bound, k, refuted)
     claim = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
     return Checked((*proved, *([] if trusted else [claim])), tuple(trusted))
 
 
 def least_rounds_per_part(instance: Instance, about: str, steps: int, evidence: Mapping[str, Any]) -> Fraction:
     """Return the least R / parts by `least` of a certificate; a refutation in it is not checked here."""
-    if about == SUMS:
+    if about == SUMS and not (isinstance(evidence, Mapping) and "prices" in evidence):
         sends = evidence.get("sends") if isinstance(evidence, Mapping) else None
         if type(sends) is not int or sends < 1:
             raise Invalid("certificate: it states no number of sends; plan anew")
         return Fraction(sends) / sum(instance.capacity[: len(instance.bonds)])
-    prices = StepDual.of_json(evidence)
-    _require(prices.steps == steps, "its dual is for another number of steps")
-    return evaluate_dual(instance, prices).rounds_per_part
+    return _evaluate_dual(instance, about, steps, evidence).rounds_per_part
+
+
+def _evaluate_dual(instance: Instance, about: str, steps: int, value: Mapping[str, Any]) -> StepInequality:
+    """Return what a dual, as JSON, proves about these steps."""
+    dual = TreeDual.of_json(value) if about == SUMS else StepDual.of_json(value)
+    _require(dual.steps == steps, "a dual is for another number of steps")
+    return evaluate_tree_dual(instance, dual) if isinstance(dual, TreeDual) else evaluate_dual(instance, dual)
 
 
 def _parse_int(value: object) -> int:
@@ -179,8 +191,9 @@ def _parse_int(value: object) -> int:
 
 
 def _check_refuted(
-    instance: Instance, steps: int, ratio: Fraction, bound: Fraction, k: int, refuted: Sequence[Mapping[str, Any]]
-) -> list[str]:
+    instance: Instance, about: str, steps: int, ratio: Fraction, bound: Fraction, k: int,
+    refuted: Sequence[Mapping[str, Any]],
+) -> list[str]:  # fmt: skip
     """Check that every better point is refuted; return the refutations that only a solver reported, in words."""
     refuted_points: list[tuple[int, int]] = []
     trusted = []
@@ -191,10 +204,10 @@ def _check_refuted(
         except (KeyError, TypeError, ValueError):
             raise Invalid("certificate: one of its refutations cannot be read; plan anew") from None
         parts_per_unit = instance.parts_of(chunks)
+        _require(about != SUMS or how == "duals", "of sums only duals refute a point")
         if how == "duals":
-            _check_by_duals(
-                instance, steps, parts_per_unit, rounds, [StepDual.of_json(dual) for dual in entry["duals"]]
-            )
+            values = [_evaluate_dual(instance, about, steps, dual) for dual in entry["duals"]]
+            _check_by_duals(instance, steps, parts_per_unit, rounds, values)
         elif how == "resolution":
             _check_by_resolution(instance, (parts_per_unit, steps, rounds), entry)
         elif how == "search":
@@ -233,13 +246,9 @@ def _check_by_resolution(
 
 
 def _check_by_duals(
-    instance: Instance, steps: int, parts_per_unit: int, rounds: int, duals: Sequence[StepDual]
+    instance: Instance, steps: int, parts_per_unit: int, rounds: int, values: Sequence[StepInequality]
 ) -> None:
-    """Check that these sets of prices forbid every split of `rounds` rounds over the steps."""
-    values: list[StepInequality] = []
-    for dual in duals:
-        _require(dual.steps == steps, "a dual is for another number of steps")
-        values.append(evaluate_dual(instance, dual))
+    """Check that these inequalities forbid every split of `rounds` rounds over the steps."""
     point = f"({parts_per_unit * instance.input_weight}, {steps}, {rounds})"
     # One set of prices may forbid the point for every split: R / parts_per_unit is below the bound of these prices.
     if any(rounds < parts_per_unit * value.rounds_per_part for value in values):

@@ -15,38 +15,47 @@ becomes [4, 0, 1], [5, 0, 1]: prices and lengths of a bond hold for each of its 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from antiphon.core.bounds import Cut, JointDual, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
-from antiphon.core.ksync.certificate import SUMS
 from antiphon.core.ksync.cnf import Formula, build_formula
 from antiphon.core.ksync.dual import StepDual
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.proof import Refutation, resolve_chain, unpack_chains
 from antiphon.core.ksync.renaming import Naming, rename_instance
+from antiphon.core.ksync.trees import TreeDual
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 
 Rows = list[list[int]]
 
 
-def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
-    """Return a dual by links and blocks: `prices` as (link, step, price), and `shares` for blocks with several
-    destinations.
+def explicit_dual(instance: Instance, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dual, as JSON, by links and blocks: `prices` as (link, step, price), and `shares` for blocks with
+    several destinations or trees, each with lengths of its own; `trees` are (root, whether the tree leads to it).
 
     A share divides the price of each link among the destinations of its blocks: `families` has per destination the
     lengths (link, step, length), `potentials` the rows (switch, step, value). A block with one destination has no
     share: its length is the cost of its cheapest path at the prices.
     """
     bonds, links = instance.bonds, instance.topology.links
-    prices: Rows = []
-    for resource, step, price in dual.prices.tolist():
-        members = bonds[resource] if resource < len(bonds) else (links + resource - len(bonds),)
-        prices += [[member, step, price] for member in members]
-    shares = []
+
+    members = [*bonds, *((limit,) for limit in range(links, links + len(instance.topology.limits)))]
+
+    def by_link(rows: Iterable[Sequence[int]]) -> Rows:
+        """Return rows (resource, step, amount) with links for bonds."""
+        return [[member, step, amount] for resource, step, amount in rows for member in members[resource]]
+
+    if "trees" in value:
+        tree_dual = TreeDual.of_json(value)
+        lengths = [by_link(rows) for _, _, rows in tree_dual.trees]
+        roots = [[root, toward] for root, toward, _ in tree_dual.trees]
+        share = {"blocks": [0], "families": lengths, "potentials": [], "trees": roots}
+        return {"prices": by_link(tree_dual.prices), "shares": [share] if roots else []}
+    dual, shares = StepDual.of_json(value), list[dict[str, Any]]()
     for number, kind in enumerate(instance.kinds):
         # A kind without a price split of its own has that of a symmetric kind, renumbered (StepDual.like).
         representative, bond_names, node_names = dual.like.get(number, (number, (), ()))
@@ -56,12 +65,12 @@ def explicit_dual(instance: Instance, dual: StepDual) -> dict[str, Any]:
         potentials: Rows = []
         if representative in dual.price_splits:
             for dest, bond, step, length in dual.price_splits[representative].rows.tolist():
-                bond_links = bonds[bond_names[bond] if bond_names else bond]
-                families[node_names[dest] if node_names else dest] += [[link, step, length] for link in bond_links]
-            for switch, step, value in dual.price_splits[representative].potentials.tolist():
-                potentials.append([node_names[switch] if node_names else switch, step, value])
+                member = bond_names[bond] if bond_names else bond
+                families[node_names[dest] if node_names else dest] += by_link([(member, step, length)])
+            for switch, step, height in dual.price_splits[representative].potentials.tolist():
+                potentials.append([node_names[switch] if node_names else switch, step, height])
         shares.append({"blocks": list(kind.blocks), "families": list(families.values()), "potentials": potentials})
-    return {"prices": prices, "shares": shares}
+    return {"prices": by_link(dual.prices.tolist()), "shares": shares}
 
 
 def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witness | None) -> dict[str, Any]:
@@ -226,8 +235,8 @@ def refutation_files(certificate: Mapping[str, Any]) -> Iterator[tuple[str, Mapp
     refuted-C-S-R      there is no such algorithm
     refuted-N-links-S  in S steps the inputs of a chunk of a sum do not get everywhere over N links
     """
-    if certificate["about"] == SUMS:
-        bound = certificate["least"]
+    bound = certificate["least"]
+    if "sends" in bound:
         yield f"refuted-{bound['sends'] - 1}-links-{certificate['steps']}", bound["refutation"]
     for entry in certificate["refuted"]:
         if entry["how"] == "resolution":

@@ -4,7 +4,7 @@ Reading order: `sccl` (entry point), `problem` and `work` (reduce any collective
 candidates to try), `candidate_order` and `effort_budget` (how much effort each may take), `auto` (choose an engine),
 then the engines: `program` and `linear` (linear program over time and its exact dual), `flow` (integer flows), `sat`
 and `cnf` (SAT), `refute` and `elaborate` (checkable proofs of impossibility). `all_forms` searches an allreduce beyond
-two halves, by engines `tree_pairs` and `sums`; `one_point` decides a single point. On large machines `starts` begins
-with plans of other planners, `improve` improves them, and `product` composes. `group` and `canonical` handle symmetry,
-`cache` stores answers on disk.
+two halves, by engines `tree_pairs` and `sums`, and bounds it (`tree_prices`); `one_point` decides a single point. On
+large machines `starts` begins with plans of other planners, `improve` improves them, and `product` composes. `group`
+and `canonical` handle symmetry, `cache` stores answers on disk.
 """

@@ -5,6 +5,7 @@ takes (C, S, R) = (2, 2, 2) where two halves take (8, 4, 6). Here each number of
 
     bounds      an allreduce brings each input to all ranks, as a broadcast does, and all inputs to each rank, as a
                 reduce does: the least R / C of these in S steps (linear.py) bounds that of every allreduce in S steps
+    trees       up to 10 ranks: prices at which all trees that an allreduce needs are too dear (tree_prices.py)
     sends       every chunk crosses a number of links in S steps; a solver refutes fewer, with a proof (certificate.py)
     candidates  (C, R) from that bound to the best known R / C: the tightest first, then by the number of chunks
     tries       one candidate under several symmetries: as two trees per chunk (tree_pairs.py) if links are nearly full,
@@ -31,6 +32,7 @@ from antiphon.core.ksync.certificate import (
     AS_PLANNED,
     BEST_FOUND,
     BROADCAST_FROM,
+    FOR_K,
     FORMAT,
     OPTIMAL,
     REDUCE_TO,
@@ -39,6 +41,8 @@ from antiphon.core.ksync.certificate import (
     least_rounds_per_part,
 )
 from antiphon.core.ksync.cnf import Question, build_formula
+from antiphon.core.ksync.instance import Instance
+from antiphon.core.ksync.trees import TreeDual, evaluate_tree_dual, is_bounded_by_trees
 from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
@@ -58,6 +62,7 @@ from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.sums import Shape, Sums, SumTarget, rename_sends, schedule_of_sends, solve_sums
 from antiphon.planners.synth.task import Effort
 from antiphon.planners.synth.tree_pairs import Image, list_images, solve_tree_pairs
+from antiphon.planners.synth.tree_prices import bound_sends, price_pairs
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class SumLimits:
     max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
     max_sends: int = 2**13  # inputs * steps * arcs of a proof of how many links a chunk crosses, and its ...
     conflicts_of_proof: int = 10000
+    max_refuted: int = 2  # better points that pairs of trees may refute
 
 
 SUM_LIMITS = SumLimits()
@@ -130,6 +136,7 @@ class AllForms:
     shapes: dict[int, list[Shape]] = field(default_factory=dict)
     refuted: set[tuple[int, int, int, int]] = field(default_factory=set)  # chunks, steps, rounds, number of a try
     least_sends: dict[int, tuple[Fraction, dict[str, Any]]] = field(default_factory=dict)  # by steps
+    tree_duals: dict[tuple[int, int, int], list[TreeDual]] = field(default_factory=dict)  # by chunks, steps, rounds
 
     @cached_property
     def sums(self) -> SumRelation:
@@ -188,27 +195,58 @@ class AllForms:
             sends_ratio, sends_evidence = self.prove_sends(steps)
             if sends_ratio > ratio:
                 about, ratio, evidence = SUMS, sends_ratio, sends_evidence
-        proof = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND
+        proof, refuted = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND, []
+        if proof == BEST_FOUND and about == SUMS:
+            better = list_candidates(steps, ratio, Fraction(rounds, chunks), 1, Limits(k=USUAL_K))
+            points = list(itertools.islice(better, SUM_LIMITS.max_refuted + 1))
+            duals = [self.refute_by_trees(c, steps, r) for c, r in points[: SUM_LIMITS.max_refuted]]
+            if len(points) == len(duals) and all(duals):
+                proof = FOR_K
+                refuted = [
+                    {"chunks": c, "rounds": r, "how": "duals", "duals": [dual.as_json() for dual in of_point]}
+                    for (c, r), of_point in zip(points, duals, strict=True)
+                ]
         return {
             "format": FORMAT, "about": about, "proof": proof, "k": USUAL_K,
-            "chunks": chunks, "steps": steps, "rounds": rounds, "least": evidence, "refuted": [], "open": [],
+            "chunks": chunks, "steps": steps, "rounds": rounds, "least": evidence, "refuted": refuted, "open": [],
         }  # fmt: skip
 
+    def refute_by_trees(self, chunks: int, steps: int, rounds: int) -> list[TreeDual]:
+        """Return duals of pairs of trees that together forbid a point (trees.py); none if that fails."""
+        point = chunks, steps, rounds
+        if point not in self.tree_duals:
+            instance, self.tree_duals[point] = self.sums_instance, []
+            links = rounds * sum(instance.capacity[: len(instance.bonds)])
+            # with more sends per chunk, pairs of trees are not all that there is
+            if is_bounded_by_trees(instance, self.work.collective) and (2 * instance.ranks - 1) * chunks > links:
+                self.work.tell(f"pairs of trees with C = {chunks}, S = {steps}, R = {rounds}: prices that forbid them")
+                duals, price = self.search.run_solver(price_pairs, instance, point, self.budget.left())
+                self.tree_duals[point] = duals or []
+                self.budget.pay(price)
+        return self.tree_duals[point]
+
     def prove_sends(self, steps: int) -> tuple[Fraction, dict[str, Any]]:
-        """Return the least R / C, as in S steps every chunk crosses a number of links, and `least` of such a
-        certificate; (0, {}) if that is not above the bound of these broadcasts, or too large to prove.
+        """Return the least R / C in S steps, and `least` of a certificate of it: by trees, or as each chunk crosses a
+        number of links; (0, {}) if that is not above the bound of these broadcasts, or too large.
         """
         if steps in self.least_sends:
             return self.least_sends[steps]
         proved = self.least_sends[steps] = Fraction(0), {}
-        work, tightest = self.work, self.tightest_broadcast(steps)
-        instance = certified_instance(work.topology, work.collective, SUMS)
+        tightest, instance = self.tightest_broadcast(steps), self.sums_instance
         size = len(instance.kinds) * steps * len(instance.arcs)
         if tightest is None or size > SUM_LIMITS.max_sends or not instance.arcs.exhaustive:
             return proved
         per_send = least_rounds_per_part(instance, SUMS, steps, {"sends": 1})
         run, effort = self.search.run_solver, Effort(SUM_LIMITS.conflicts_of_proof)
-        lowest = sends = math.ceil(tightest[0] / per_send)
+        if is_bounded_by_trees(instance, self.work.collective):
+            dual, is_exact, price = run(bound_sends, instance, steps, self.budget.left())
+            self.budget.pay(price)
+            ratio = evaluate_tree_dual(instance, dual).rounds_per_part
+            if ratio > tightest[0]:
+                proved = self.least_sends[steps] = ratio, dual.as_json()
+            if is_exact:
+                return proved
+        lowest = sends = math.ceil(max(tightest[0], proved[0]) / per_send)
         refuted: bool | None = True
         while refuted:  # that so many suffice; without proof, as only the last one is needed
             formula = build_formula(instance, Question(parts=1, steps=steps, rounds=sends, shared=True))
@@ -224,6 +262,11 @@ class AllForms:
                 proved = per_send * sends, {"sends": sends, "refutation": refutation.as_json()}
         self.least_sends[steps] = proved
         return proved
+
+    @cached_property
+    def sums_instance(self) -> Instance:
+        """The problem of certificates about sums."""
+        return certified_instance(self.work.topology, self.work.collective, SUMS)
 
     # ---- search ----
 

@@ -193,8 +193,16 @@ def _excluded_by_broadcasts(forms: AllForms, requested: PointFigures) -> Iterato
             yield f"no {_any_form(forms.work)} has {point}: it {description}, and {explanation}"
     ratio, evidence = forms.prove_sends(steps)
     if Fraction(rounds, chunks) < ratio:
-        crossed = f"every chunk crosses {evidence['sends']} links or more"
-        yield f"no {_any_form(forms.work)} with S = {steps} has R/C below {ratio}: {crossed}, by a proof by resolution"
+        why = "the trees that bring all inputs to all ranks cost more than the links carry, by prices of links"
+        if "sends" in evidence:
+            why = f"every chunk crosses {evidence['sends']} links or more, by a proof by resolution"
+        yield f"no {_any_form(forms.work)} with S = {steps} has R/C below {ratio}: {why}"
+    elif duals := forms.refute_by_trees(chunks, steps, rounds):
+        pairs = f"{len(duals)} sets of prices of links" if len(duals) > 1 else "prices of links"
+        yield (
+            f"no {_any_form(forms.work)} has C = {chunks}, S = {steps}, R = {rounds}: each chunk goes up one tree and "
+            f"down another, and by {pairs} these pairs cost more than the links carry, however the rounds are dealt out"
+        )
 
 
 def _as_halves(forms: AllForms, requested: PointFigures) -> Schedule | str:

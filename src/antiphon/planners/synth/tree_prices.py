@@ -1,0 +1,277 @@
+"""Find prices of links at which no allreduce can be cheap enough (core/ksync/trees.py), by linear programs with cuts.
+
+The program maximizes what the sends of a chunk cost at least, V, where the capacity of all links costs 1. Its rows are
+trees: at first none, then ever again those that are cheapest at the prices found, until these cost V. Prices are alike
+under the symmetries of the machine. Rounded to whole numbers, they are evaluated as the checker does.
+
+    bound_sends     prices for all of S steps: equal ones, or those of `price_roots`
+    price_roots     one tree towards and one away from every rank, each with lengths of its own
+    price_pairs     prices at which every pair of trees is too dear, for every split of the rounds over the steps
+
+Example: on a hypercube of 8 in 3 steps the trees of all ranks cost 24 if every send costs 1: no allreduce has R/C < 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.ksync.dual import FAR_COST, StepInequality
+from antiphon.core.ksync.instance import Instance
+from antiphon.core.ksync.trees import (
+    Costs,
+    TreeDual,
+    evaluate_tree_dual,
+    list_pairs,
+    list_tree_costs,
+    send_costs,
+)
+from antiphon.errors import EffortSpent
+from antiphon.planners.synth.effort_budget import PIVOT_COLUMN, PROGRAM, EffortBudget
+from antiphon.planners.synth.group import SymmetryGroup, group_of, orbits
+
+MAX_TURNS = 60  # of a program, each with the trees that are cheapest at its prices
+PAIRS_PER_TURN = 20  # cheapest pairs that a turn adds: with 10 a refutation takes a fifth longer
+TOLERANCE = 1e-6  # of sums of floats; what counts is evaluated in whole numbers
+MAX_SPLITS = 200  # of rounds, refuted one by one
+SCALES = (*range(1, 13), 60, 1000, 10**5)  # prices are rounded to multiples of 1 / scale of the greatest
+TREE_SET = 300  # effort of a set of ranks and of one that follows it, in units of effort_budget.py
+Floats = NDArray[np.float64]
+Pay = Callable[[int], None]
+Crossing = tuple[int, int]  # bond, step
+
+
+def bound_sends(instance: Instance, steps: int, effort_left: int | None) -> tuple[TreeDual, bool, int]:
+    """Return a dual that bounds R / C in so many steps, whether no more sends per chunk are needed, and the effort."""
+    budget = EffortBudget(effort_left)
+    bonds = range(len(instance.bonds))
+    equal_prices = TreeDual(steps, tuple((bond, step, 1) for bond in bonds for step in range(steps)))
+    fewest = 2 * (instance.ranks - 1)
+    if evaluate_tree_dual(instance, equal_prices).value <= fewest:
+        return equal_prices, True, budget.spent
+    with contextlib.suppress(EffortSpent):
+        of_roots = price_roots(instance, group_of(instance), steps, budget.pay)
+        ratios = [evaluate_tree_dual(instance, dual).rounds_per_part for dual in (equal_prices, of_roots) if dual]
+        if of_roots is not None and ratios[1] > ratios[0]:
+            return of_roots, False, budget.spent
+    return equal_prices, False, budget.spent
+
+
+def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) -> TreeDual | None:
+    """Return the dual with a tree towards and away from every rank that bounds R / C best; None if no tree exists."""
+    roots = orbits(group.nodes)[: instance.ranks]
+    trees = [(int(root), toward) for root in np.unique(roots) for toward in (False, True)]
+    # lengths of a tree are alike under the symmetries that fix its root
+    fixing = {root: np.flatnonzero(group.nodes[:, root] == root) for root, _ in trees}
+    length_orbits = [orbits(group.bonds[fixing[root]]) for root, _ in trees]
+    capacity = np.array([float(c) for c in instance.capacity[: len(instance.bonds)]])
+    shape, count = (len(instance.bonds), steps), len(trees)
+    # variables: the lengths of each tree by bond and step, their costs; each step's capacity costs 1 at most
+    size = shape[0] * steps
+    rows, limits = [], list[float]()
+    for step in range(steps):
+        row = np.zeros(count * size + count)
+        for number, (root, _) in enumerate(trees):
+            table = np.zeros(shape)
+            np.add.at(table[:, step], length_orbits[number], np.sum(roots == root) * capacity)
+            row[number * size : (number + 1) * size] = table.ravel()
+        rows.append(row)
+        limits.append(1.0)
+    goal = np.zeros(count * size + count)
+    goal[count * size :] = [-float(np.sum(roots == root)) for root, _ in trees]
+    lengths = [np.full(shape, 1.0) for _ in trees]
+    for _ in range(MAX_TURNS):
+        costs, added = np.zeros(count), False
+        for number, (root, toward) in enumerate(trees):
+            by_step = send_costs(instance, lengths[number].tolist(), toward)
+            tables = list_tree_costs(by_step)
+            pay(TREE_SET * steps * 3**instance.ranks)
+            costs[number] = tables[0][1 << root]
+            if costs[number] >= FAR_COST:
+                return None
+            row = np.zeros(count * size + count)
+            for bond, step in _crossings(instance, lengths[number], by_step, tables, 0, 1 << root, toward):
+                # in the name of its orbit
+                row[number * size + int(length_orbits[number][bond]) * steps + step] -= 1.0
+            row[count * size + number] = 1.0
+            if not any(np.array_equal(row, other) for other in rows):
+                rows.append(row)
+                limits.append(0.0)
+                added = True
+        if not added:
+            break
+        solution = _solve(goal, np.array(rows), limits, pay)
+        for number in range(count):
+            table = solution[number * size : (number + 1) * size].reshape(shape)
+            lengths[number] = table[length_orbits[number]]
+    return _round_roots(instance, group, trees, lengths, steps)
+
+
+def _round_roots(
+    instance: Instance, group: SymmetryGroup, trees: Sequence[tuple[int, bool]], lengths: Sequence[Floats], steps: int
+) -> TreeDual | None:
+    """Return the best dual of these lengths in whole numbers, with the images of the trees at all ranks."""
+    best: tuple[Fraction, TreeDual] | None = None
+    top = max(float(table.max()) for table in lengths)
+    for scale in SCALES if top else ():
+        images = []
+        for (root, toward), table in zip(trees, lengths, strict=True):
+            rounded = np.floor(table / top * scale + 1e-6).astype(np.int64)
+            _, elements = np.unique(group.nodes[:, root], return_index=True)
+            for element in elements.tolist():
+                image = np.zeros_like(rounded)
+                image[group.bonds[element]] = rounded
+                images.append((int(group.nodes[element, root]), toward, image))
+        prices = _rows(sum(image for _, _, image in images))
+        if not prices:
+            continue
+        dual = TreeDual(steps, prices, tuple((root, toward, _rows(image)) for root, toward, image in images))
+        ratio = evaluate_tree_dual(instance, dual).rounds_per_part
+        if best is None or ratio > best[0]:
+            best = ratio, dual
+    return None if best is None else best[1]
+
+
+def price_pairs(
+    instance: Instance, point: tuple[int, int, int], effort_left: int | None
+) -> tuple[list[TreeDual] | None, int]:
+    """Return duals that together forbid every split of the rounds of this (C, S, R), and the effort spent; None if they
+    leave a split.
+    """
+    budget = EffortBudget(effort_left)
+    duals: list[TreeDual] | None = None
+    if math.comb(point[2] - 1, point[1] - 1) <= MAX_SPLITS:
+        with contextlib.suppress(EffortSpent):
+            duals = _forbid_splits(PairProgram(instance, group_of(instance), point[1], budget.pay), point)
+    return duals, budget.spent
+
+
+def _forbid_splits(program: PairProgram, point: tuple[int, int, int]) -> list[TreeDual] | None:
+    (chunks, steps, rounds), duals = point, dict[TreeDual, StepInequality]()
+    for places in itertools.combinations(range(1, rounds), steps - 1):
+        split = [b - a for a, b in itertools.pairwise((0, *places, rounds))]
+        if any(inequality.forbids(split, chunks) for inequality in duals.values()):
+            continue
+        dual = program.forbid_split(chunks, split)
+        if dual is None:
+            return None
+        duals[dual] = evaluate_tree_dual(program.instance, dual)
+    return list(duals)
+
+
+class PairProgram:
+    """The program of pairs of trees. Variables: a price per step of each orbit of bonds, and V. `rows`: what V is at
+    most, by the pairs found so far and by 2 (n - 1) + 1 sends; they hold for every split.
+    """
+
+    def __init__(self, instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) -> None:
+        self.instance, self.steps, self.pay = instance, steps, pay
+        bond_orbits = orbits(group.bonds)
+        self.orbit = np.searchsorted(np.unique(bond_orbits), bond_orbits)  # by bond
+        self.capacity = np.bincount(self.orbit, [float(c) for c in instance.capacity[: len(instance.bonds)]])
+        self.rows: dict[tuple[float, ...], None] = {}
+        for path, step in itertools.product(instance.arcs.paths, range(steps)):
+            self._add_row([(bond, step) for bond in path] * (2 * instance.ranks - 1))
+
+    def _add_row(self, crossings: Iterable[Crossing]) -> None:
+        counts = np.zeros((len(self.capacity), self.steps))
+        for bond, step in crossings:
+            counts[self.orbit[bond], step] -= 1.0
+        self.rows.setdefault((*counts.ravel().tolist(), 1.0))
+
+    def forbid_split(self, chunks: int, split: Sequence[int]) -> TreeDual | None:
+        """Return a dual by which so many chunks do not fit into these rounds per step, or None."""
+        size, row_count = len(self.capacity) * self.steps, 0
+        all_links = np.append(np.outer(self.capacity, split).ravel(), 0.0)
+        goal = np.append(np.zeros(size), -1.0)
+        for _ in range(MAX_TURNS):
+            if len(self.rows) == row_count:  # no pair is cheaper than V
+                return None
+            row_count = len(self.rows)
+            rows = np.array([all_links, *self.rows])
+            solution = _solve(goal, rows, np.append(1.0, np.zeros(row_count)), self.pay)
+            if solution[-1] * chunks <= 1 + TOLERANCE:  # they fit, as far as these pairs say
+                return None
+            prices = solution[:-1].reshape(-1, self.steps)[self.orbit]
+            if self._add_pairs(prices) * chunks > 1 + TOLERANCE:
+                dual = _round_prices(self.instance, prices, chunks, split)
+                if dual is not None:
+                    return dual
+        return None
+
+    def _add_pairs(self, prices: Floats) -> float:
+        """Add the cheapest pairs at these prices by bond and step; return the cost of the cheapest."""
+        costs, reversed_costs = (send_costs(self.instance, prices.tolist(), toward) for toward in (False, True))
+        down, up = list_tree_costs(costs), list_tree_costs(reversed_costs)
+        self.pay(4 * TREE_SET * self.steps * 3**self.instance.ranks)
+        pairs = list_pairs(costs, reversed_costs)
+        for cost, (t, owners, exchanges) in pairs[:PAIRS_PER_TURN]:
+            if cost >= FAR_COST:
+                break
+            crossings = [*_crossings(self.instance, prices, reversed_costs, up, self.steps - t, owners, toward=True)]
+            crossings += _crossings(self.instance, prices, costs, down, t + exchanges, owners, toward=False)
+            if exchanges:
+                v, w = (rank for rank in range(self.instance.ranks) if owners >> rank & 1)
+                paths = (_cheapest_path(self.instance, prices, ends, t) for ends in ((v, w), (w, v)))
+                crossings += [(bond, t) for path in paths for bond in path]
+            self._add_row(crossings)
+        return float(pairs[0][0])
+
+
+def _round_prices(instance: Instance, table: Floats, chunks: int, split: Sequence[int]) -> TreeDual | None:
+    for scale in SCALES[SCALES.index(12) :]:
+        prices = _rows(np.round(table / table.max() * scale).astype(np.int64))
+        dual = TreeDual(len(split), prices)
+        if prices and evaluate_tree_dual(instance, dual).forbids(split, chunks):
+            return dual
+    return None
+
+
+def _solve(goal: Floats, rows: Floats, limits: Sequence[float] | Floats, pay: Pay) -> Floats:
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array
+
+    result = linprog(goal, A_ub=csr_array(rows), b_ub=limits, method="highs-ds")
+    if result.status != 0:
+        raise RuntimeError(f"the linear program of trees failed: {result.message}")
+    pay(PROGRAM + PIVOT_COLUMN * int(result.nit) * len(goal))
+    return np.asarray(result.x)
+
+
+def _rows(table: NDArray[np.int64]) -> tuple[tuple[int, int, int], ...]:
+    return tuple((int(bond), int(step), int(table[bond, step])) for bond, step in np.argwhere(table))
+
+
+def _crossings(
+    instance: Instance, lengths: Floats, costs: Costs, tables: Sequence[Sequence[Any]], step: int, owners: int,
+    toward: bool,
+) -> Iterator[Crossing]:  # fmt: skip
+    """Yield what crosses links in the cheapest tree from these ranks, owners before the step (`list_tree_costs`)."""
+    ranks = range(instance.ranks)
+    full = (1 << len(ranks)) - 1
+    while owners != full:
+        later = [(owners, 0.0, tuple[tuple[int, int], ...]())]
+        for v in ranks:
+            if not owners >> v & 1:
+                paid, u = min((costs[step][u][v], u) for u in ranks if owners >> u & 1)
+                if paid < FAR_COST:
+                    later += [(to | 1 << v, cost + paid, (*sends, (u, v))) for to, cost, sends in later]
+        owners, _, sends = min(later, key=lambda option: (option[1] + tables[step + 1][option[0]], option[0]))
+        for u, v in sends:
+            place = len(costs) - 1 - step if toward else step
+            for bond in _cheapest_path(instance, lengths, (v, u) if toward else (u, v), place):
+                yield bond, place
+        step += 1
+
+
+def _cheapest_path(instance: Instance, lengths: Floats, ends: tuple[int, int], step: int) -> tuple[int, ...]:
+    arcs = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), instance.arcs.paths, strict=True)
+    paths = [path for tail, head, path in arcs if (tail, head) == ends]
+    return min(paths, key=lambda path: (sum(lengths[bond, step] for bond in path), path))
