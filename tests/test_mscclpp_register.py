@@ -138,10 +138,13 @@ def test_no_packets_in_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_no_packets_beside_calls_that_do_not_wait_for_all() -> None:
     """A rank may leave a broadcast two calls ahead of another; then both halves of its scratch may be in use."""
-    plans = {kind: plan_of(kind) for kind in ("allreduce", "broadcast")}
-    files = antiphon.export(plans, "mscclpp-json", options={"packets": "64KiB"})
-    assert not [name for name in files if "packets" in name]
-    assert any("no packets: a rank may leave a broadcast" in note for note in files.notes)
+    for kind, planner in (("broadcast", "direct"), ("reduce", "direct"), ("scatter", "direct"), ("gather", "direct")):
+        plans = {"allreduce": plan_of("allreduce"), kind: plan_of(kind, planner=planner)}
+        files = antiphon.export(plans, "mscclpp-json", options={"packets": "64KiB"})
+        assert not [name for name in files if "packets" in name]
+        assert any(f"no packets: a rank may leave {kind} before others" in note for note in files.notes)
+    plans = {kind: plan_of(kind) for kind in ("allreduce", "alltoall")}
+    assert "alltoall-plan0-packets.json" in antiphon.export(plans, "mscclpp-json", options={"packets": "64KiB"})
 
 
 def test_packets_beside_a_broadcast_that_is_left_to_nccl() -> None:

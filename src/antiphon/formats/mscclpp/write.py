@@ -101,7 +101,13 @@ def mscclpp_json(
     # largest call by packets; None: by the predicted times of each plan
     packet_limit = None if packets == "auto" else parse_size(packets, "packets")
     notes: list[str] = []
-    for kind, plan in sorted(plans.items(), key=lambda item: item[0] != "broadcast"):
+    # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks. So plans
+    # that do not are written first, and if there are any, the others go without packets.
+    early_leavers: list[str] = []
+    for kind, plan in sorted(plans.items(), key=lambda item: with_relays[item[0]].collective.kind in PACKET_KINDS):
+        if early_leavers and packet_limit != 0 and with_relays[kind].collective.kind in PACKET_KINDS:
+            packet_limit, names = 0, ", ".join(early_leavers)
+            notes.append(f"no packets: a rank may leave {names} before others enter; export without {names}")
         try:
             # notes on ranges that tuning left to NCCL; NotFound if all are
             notes += refuse_served(plan, BACK_END)
@@ -114,11 +120,10 @@ def mscclpp_json(
             notes.append(
                 f"{kind}: ranks outside of it relay; only programs that call the executor themselves reach this"
             )
+        file_count = len(writer.files)
         notes += writer.add(with_relays[kind], packet_limit, f"{kind}-" if len(plans) > 1 else "")
-        if kind == "broadcast" and writer.files and len(plans) > 1 and packet_limit != 0:
-            # Calls by packets take turns in two halves of scratch, which is safe only if all calls wait for all ranks.
-            packet_limit = 0
-            notes.append("no packets: a rank may leave a broadcast before others enter it; export without broadcast")
+        if len(writer.files) > file_count and with_relays[kind].collective.kind not in PACKET_KINDS:
+            early_leavers.append(kind)
     if not writer.files:
         raise NotFound(f"{BACK_END}: nothing to write: {'; '.join(notes)}")
     per_node = writer.ranks_per_node.pop() if len(writer.ranks_per_node) == 1 else 0
