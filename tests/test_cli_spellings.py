@@ -197,5 +197,5 @@ def test_the_command_line_has_no_more_parameters() -> None:
                 name = option.opts[-1] if option.param_type_name == "option" else option.name
                 parameters.add((name, "" if name == "--output" else option.help))  # -o: the ending says what is written
         pending += [inner for inner in getattr(command, "commands", {}).values() if inner.name not in COMMANDS]
-    assert 100 < len(parameters) <= 146
-    assert by_command <= 244
+    assert 100 < len(parameters) <= 142
+    assert by_command <= 240

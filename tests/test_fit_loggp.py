@@ -299,7 +299,7 @@ def test_levels_are_added_from_the_inmost_to_the_outmost() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out, svg = tmp_path / "trips.csv", tmp_path / "profile.json", tmp_path / "fit.svg"
     write_round_trips(trips(), path)
-    assert run(["fit", "loggp", str(path), "--within", "host", "-o", str(out), "--picture", str(svg), "--json"]) == 0
+    assert run(["fit", "loggp", str(path), "--within", "host", "-o", str(out), "-o", str(svg), "--json"]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [(r["from"], r["to"]) for r in told["regimes"]] == [(1, 8192), (16384, 2**20)]
     assert told["breaks"] == [{"between": [8192, 16384], "plausible": [16384, 16384]}]
@@ -308,7 +308,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert figure["state"] == "determined"
     assert len(told["rows"]) == told["measurements"] == 21 * 28
     assert told["profile"] == load_profile(out).as_json()
-    assert load_profile(out).name == "trips"
+    assert load_profile(out).name == told["profile"]["name"] == "profile"
     ElementTree.fromstring(svg.read_text())
     assert run(["fit", "loggp", str(path), "--into", str(out), "--gamma", "2e-12"]) == 0
     text = capsys.readouterr().out

@@ -200,7 +200,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert run(line.split()) == 0
     assert "pairs, " in capsys.readouterr().out
     assert {row.kind for row in read_round_trips(rows)} == {"rtt", "server", "burst", "fan-out", "fan-in", "pairs"}
-    assert run(["fit", "loggp", str(rows), "-o", str(made), "--picture", str(svg), "--json"]) == 0
+    assert run(["fit", "loggp", str(rows), "-o", str(made), "-o", str(svg), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["radices"]["device"] == {"state": "determined", "count": gpus.device_radix, "up_to": 16}
     assert told["radices"]["node"]["count"] == gpus.node_radix

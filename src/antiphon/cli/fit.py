@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api import fitting
-from antiphon.cli.arguments import Repeat, output_option
+from antiphon.cli.arguments import Repeat, old_option, output_option
 from antiphon.cli.output import check_outputs, emit, sort_outputs, write_pictures, written_lines
 from antiphon.cli.planning import say
 from antiphon.cost.profile import Profile, as_profile, save_profile
@@ -32,9 +32,7 @@ KnownValues = Annotated[
     ),
 ]  # fmt: skip
 Measurements = Annotated[Path, typer.Argument(metavar="MEASUREMENTS.csv", help="written by bench (docs/fitting.md)")]
-Name = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="name of the profile (default: that of the measurements)")
-]
+Name = Annotated[str, old_option("--name", "-o NAME.json")]
 
 
 def genmodel_command(
@@ -64,9 +62,9 @@ def genmodel_command(
     bandwidth = known_texts.pop("bandwidth", "")
     nominal = parse_bandwidth(bandwidth, "--known bandwidth") if bandwidth else None
     result = fitting.genmodel(measurements, **_known_parameters(known_texts, memory))
-    title = name or measurements.name.partition(".")[0]
     missing = list_missing_figures(result, nominal)
     out = files["profile"]
+    title = name or _file_stem(*out, measurements)
     profile, lines = _save(lambda: genmodel_profile(result, kind, links=links, bandwidth=nominal, name=title), out)
     if out and missing:
         lines += paragraph(f"not in it: {', '.join(missing)}", "  ", "    ")
@@ -114,7 +112,7 @@ def memory_command(
     for path in files["measurements"]:
         write_addition_times(rows, path)
     result = fitting.memory(rows)
-    title = name or (source.name.partition(".")[0] if source is not None else "memory")
+    title = name or _file_stem(*files["profile"], source or Path("memory"))
     profile, lines = _save(lambda: memory_profile(result, title), files["profile"])
     lines = [
         *written_lines(*files["measurements"]),
@@ -153,7 +151,7 @@ def loggp_command(
     base = as_profile(into) if into is not None else None
     gamma = _known_parameters(_parse_known(known_values, ("gamma",))).get("gamma", 0.0)  # seconds per byte combined
     result = fitting.loggp(measurements)
-    title = name or measurements.name.partition(".")[0]
+    title = name or _file_stem(*out, measurements)
     missing = list_missing_loggp_figures(result)
     profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=gamma, name=title), out)
     if out and missing:
@@ -176,8 +174,13 @@ def lowering_command(
 
     out = sort_outputs("fit lowering", output)["profile"]
     result = fitting.lowering(measurements)
-    profile, lines = _save(lambda: result.profile(name or measurements.name.partition(".")[0]), out)
+    profile, lines = _save(lambda: result.profile(name or _file_stem(*out, measurements)), out)
     emit({**result.as_json(), "profile": profile}, "\n".join([lowering_text(result), *lines]))
+
+
+def _file_stem(*paths: Path) -> str:
+    """Return the name of a profile: that of the first file, without its endings."""
+    return paths[0].name.partition(".")[0]
 
 
 def _parse_known(texts: list[str] | None, names: Sequence[str]) -> dict[str, str]:
