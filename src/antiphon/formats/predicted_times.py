@@ -146,8 +146,13 @@ def _library_times(plan: Plan, tuned_bytes: int, tuned_seconds: float) -> Callab
     with suppress(AntiphonError):
         model = find_library_model(plan.topology, [collective])
         if model is not None and tuned_seconds > 0:
-            scale = tuned_seconds / model.at(collective.kind, tuned_bytes)[0].seconds
-            return lambda nbytes: scale * model.at(collective.kind, nbytes)[0].seconds
+
+            def library_seconds(nbytes: int) -> float:
+                chosen, *_ = model.at(collective.kind, nbytes)
+                return chosen.seconds
+
+            scale = tuned_seconds / library_seconds(tuned_bytes)
+            return lambda nbytes: scale * library_seconds(nbytes)
     return lambda nbytes: tuned_seconds * min(1.0, nbytes / tuned_bytes)
 
 

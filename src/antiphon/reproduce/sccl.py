@@ -210,6 +210,7 @@ def _frontier_row(family: PointFamily, rows: Rows) -> Row:
 def undominated(points: Sequence[Point]) -> list[Point]:
     """Return the points that no other beats in both steps and R / C; fewest steps first."""
     best: list[Point] = []
+    # points are (C, S, R): by S, then by R / C, then by C
     for point in sorted(points, key=lambda p: (p[1], Fraction(p[2], p[0]), p[0])):
         if not best or Fraction(point[2], point[0]) < Fraction(best[-1][2], best[-1][0]):
             best.append(point)

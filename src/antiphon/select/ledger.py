@@ -138,7 +138,9 @@ class Ledger:
     def receive(self, message: Message | AtWork) -> None:
         """Take a message of a task, and report progress."""
         if isinstance(message, AtWork):
-            self.at_work = dict(sorted(message.tasks, key=lambda worker: -worker[1]))  # the straggler first
+            self.at_work = dict(
+                sorted(message.tasks, key=lambda task_and_seconds: -task_and_seconds[1])
+            )  # the straggler first
             self._report_progress()
             return
         task = self.tasks[message.index]

@@ -277,7 +277,9 @@ class Store:
 
     def entries(self) -> Iterator[Stored]:
         """Yield what the store holds, the oldest first."""
-        for name, nbytes, seconds in sorted(self._storage.list_files(), key=lambda file: (file[2], file[0])):
+        for name, nbytes, seconds in sorted(
+            self._storage.list_files(), key=lambda file: (file[2], file[0])
+        ):  # time, name
             address = name.removesuffix(SUFFIX)
             data = self._storage.read(name)
             if data is None:

@@ -82,7 +82,7 @@ def _against_bound(ranges: Sequence[Range], stand_ins: Sequence[str]) -> str:
     if all(r.gap is not None for r in ranges):
         largest = max(r.gap for r in ranges if r.gap is not None)
         text += ": optimal" if largest == 1 else f": within {largest:.3g}x of the lower bound"
-        text += f", optimal at {format_size(ranges[-1].at)}" if ranges[-1].gap == 1 < largest else ""
+        text += f", optimal at {format_size(ranges[-1].at)}" if ranges[-1].gap == 1 and largest > 1 else ""
     speedups = [r.speedup for r in ranges if r.speedup is not None]
     if speedups and stand_ins and max(speedups) != 1:
         over = " or ".join(stand_ins)

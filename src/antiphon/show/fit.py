@@ -258,7 +258,7 @@ def genmodel_svg(fit: GenmodelFit) -> str:
     sizes = sorted({key[2] for key in grouped})
     plans = list(dict.fromkeys(key[:2] for key in grouped))
     series = []
-    for (plan, collective, nbytes), points in sorted(grouped.items(), key=lambda item: item[0][2]):
+    for (plan, collective, nbytes), points in sorted(grouped.items(), key=lambda item: item[0][2]):  # by nbytes
         label = f"{plan}{'' if collective == 'allreduce' else ' ' + collective}, {format_size(nbytes)}"
         colour = COLOURS[sizes.index(nbytes) % len(COLOURS)]
         series.append(Series(label, colour, _MARKS[plans.index((plan, collective)) % len(_MARKS)], sorted(points)))

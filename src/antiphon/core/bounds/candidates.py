@@ -122,6 +122,7 @@ def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Sid
             for side in (from_tail < from_head, from_tail <= from_head, from_tail > from_head, from_tail >= from_head):
                 if 0 < side[: topology.ranks].sum() < topology.ranks:
                     sides[side.tobytes()] = _crossing_time(topology, side, demand, capacity), side
+    # the greatest crossing times first; the sides themselves decide between equal ones
     best = sorted(sides.items(), key=lambda entry: (-entry[1][0], entry[0]))
     return [side for _, (_, side) in best[:max_sides]]
 

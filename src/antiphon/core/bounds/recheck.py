@@ -316,6 +316,7 @@ def _weighted_distances(
     """Return the sum over the family's blocks of weight times the distance of the block's farthest need."""
     assert collective.weights is not None
     at, kind = family.at, family.of
+    # a need: (block, holders, destination)
     selects: dict[str, Callable[[Need], bool]] = {
         "to": lambda need: need[2] == at[0],
         "from": lambda need: need[1] == (at[0],),

@@ -349,7 +349,7 @@ def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes
 def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
     """Check that one rank serves (or is served by) each far end; the narrower of its links and theirs sets the loss."""
     center, far_ends = evidence.center, evidence.far_ends
-    _require(len(set(far_ends) - {center}) == len(far_ends) > 0, "its ranks are not distinct")
+    _require(len(far_ends) > 0 and len(set(far_ends) - {center}) == len(far_ends), "its ranks are not distinct")
     _require(all(0 <= rank < topology.ranks for rank in (center, *far_ends)), "it names a rank that is not there")
     tail, head = (topology.link_dst, topology.link_src) if evidence.inward else (topology.link_src, topology.link_dst)
     center_capacity = capacity_of(topology, tail == center)
@@ -369,7 +369,7 @@ def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
 def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> StepTimes:
     """Check that all ranks need each other's contribution to one block."""
     ranks = evidence.ranks
-    _require(len(set(ranks)) == len(ranks) > 1, "its ranks are not distinct")
+    _require(len(ranks) > 1 and len(set(ranks)) == len(ranks), "its ranks are not distinct")
     _require(all(0 <= rank < topology.ranks for rank in ranks), "it names a rank that is not there")
     max_capacity = max(_widest(topology, end, ranks) for end in (topology.link_src, topology.link_dst))
     _require(max_capacity > 0, "nothing can cross")

@@ -214,7 +214,7 @@ class _Replay:
     @property
     def min_rounds(self) -> int:
         """The least rounds of a step: 1 if the steps are as few as distances allow (then none is empty), else 0."""
-        return int(self.question.steps == self.solved.least_steps > 0)
+        return int(self.solved.least_steps > 0 and self.question.steps == self.solved.least_steps)
 
     def _node(self, node: int) -> int:
         return node if self.to_original is None else int(self.to_original.nodes[node])

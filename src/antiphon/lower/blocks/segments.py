@@ -371,7 +371,7 @@ def _choose_track(open_tracks: list[Track], turns: list[Turn], max_tracks: int) 
     number = next(
         (at for at, track in enumerate(open_tracks) if all(track.fits(turn) for turn in turns)), len(open_tracks)
     )
-    if number == len(open_tracks) < max_tracks:
+    if number == len(open_tracks) and number < max_tracks:
         open_tracks.append(Track())
     number, turns_taken = min(number, len(open_tracks) - 1), 0
     for turn in turns:

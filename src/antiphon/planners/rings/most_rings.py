@@ -23,6 +23,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 
@@ -76,9 +77,9 @@ def _most_rings_cached(
             return RingsFound(cycles, limit, because)
     packed = pack_cycles(capacity, members, seed)
     if len(packed.cycles) < limit:
-        limit, because = min((limit, because), _factors_held(capacity, members, limit), key=lambda b: b[0])
+        limit, because = min((limit, because), _factors_held(capacity, members, limit), key=itemgetter(0))
         if size <= MAX_CUT_RANKS:
-            limit, because = min((limit, because), _cut_bound(capacity, members), key=lambda b: b[0])
+            limit, because = min((limit, because), _cut_bound(capacity, members), key=itemgetter(0))
     cycles = packed.cycles
     if packed.optimal and len(cycles) < limit:
         return RingsFound(

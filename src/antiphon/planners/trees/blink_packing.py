@@ -49,7 +49,7 @@ from antiphon.planners.shared.reach import Hop, Path, Reach, reroot_tree
 from antiphon.planners.shared.rows import Row, schedule_of
 from antiphon.planners.shared.tree_schedules import SpanningTree, refine_shares
 from antiphon.planners.trees.direct_links import Directed, Undirected, tree_of_arcs, tree_of_edges
-from antiphon.planners.trees.fewest import tightest_side
+from antiphon.planners.trees.fewest import heaviest_first, tightest_side
 from antiphon.planners.trees.pricing import cheapest_tree
 from antiphon.planners.trees.spanning import weakest_partition_of
 
@@ -157,7 +157,7 @@ def multiplicative_weights(
         if total / fullest >= (1 - epsilon) * upper_bound:
             break
     scale = max(Fraction(x, c) for x, c in zip(load, capacity, strict=True))  # dividing by it makes every edge fit
-    return sorted(((Fraction(w) / scale, tree) for tree, w in weight_of.items()), key=lambda x: (-x[0], x[1]))
+    return heaviest_first((Fraction(w) / scale, tree) for tree, w in weight_of.items())
 
 
 def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float]) -> EdgeSet:
@@ -238,8 +238,7 @@ def _select_trees(
 
 def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[EdgeSet]) -> WeightedTrees:
     """Return the trees with nonzero weight, the heaviest first. `scale`: denominator of the weights."""
-    weighted_trees = [(Fraction(w, scale), tree) for w, tree in zip(chosen, trees, strict=True) if w]
-    return sorted(weighted_trees, key=lambda x: (-x[0], x[1]))
+    return heaviest_first((Fraction(w, scale), tree) for w, tree in zip(chosen, trees, strict=True) if w)
 
 
 def _integer_weights(

@@ -238,7 +238,7 @@ class DepthSearch:
             if packing is not None and packing.value >= goal:
                 between = (
                     self.pack_at_depth(depth - 1, goal, all_or_nothing=True)
-                    if missed + 1 < packing.depth == depth
+                    if packing.depth == depth and missed + 1 < depth
                     else None
                 )
                 return between if between is not None and between.value >= goal else packing

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -172,6 +172,11 @@ def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
     return frozenset(v for v in range(n) if side[v]), int(rate)
 
 
+def heaviest_first(trees: Iterable[tuple[Fraction, tuple[int, ...]]]) -> WeightedTrees:
+    """Return weighted trees, the heaviest first; those of equal weight in the order of their edges."""
+    return sorted(trees, key=lambda weighted_tree: (-weighted_tree[0], weighted_tree[1]))
+
+
 @dataclass
 class _FewestSearch:
     """The search for the fewest trees on one graph, undirected or directed."""
@@ -200,11 +205,11 @@ class _FewestSearch:
         self.searches: dict[tuple[int, int | None], TreeSearch] = {}
         low = self._try_fewer(low)
         self._try_shallower()
-        return sorted(self.best, key=lambda tree: (-tree[0], tree[1])), low
+        return heaviest_first(self.best), low
 
     def _exact_packing(self) -> WeightedTrees:
         """Return the exact packing without its lightest trees, as far as the loss allows."""
-        packing = sorted(self.pack_exactly(), key=lambda tree: (-tree[0], tree[1]))
+        packing = heaviest_first(self.pack_exactly())
         spare = self.rate - self.min_rate
         while packing[-1][0] <= spare:
             spare -= packing.pop()[0]

@@ -469,7 +469,7 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
     else:
         by_cuts = (
             pack_by_cuts(topology, demand=None, directions=(False, True))
-            if ranks == topology.ranks <= CUTS_RANKS
+            if ranks == topology.ranks and ranks <= CUTS_RANKS
             else None
         )
         if by_cuts is None:

@@ -104,7 +104,7 @@ def data_trees_of(schedule: Schedule, topology: Topology, root: int | None = Non
     total = sum(weight.values()) or 1
     # shares in lowest terms
     common = math.gcd(*weight.values()) or 1
-    order = sorted(weight.items(), key=lambda item: -item[1])
+    order = sorted(weight.items(), key=lambda item: -item[1])  # the greatest share first
     return DataTrees(tuple((share // common, tree) for tree, share in order), total // common, drawn_root, len(roots))
 
 
@@ -119,6 +119,7 @@ def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
     want = _single_ranks(distinct(relation.post_block.astype("int64") << 32 | relation.post_rank).tolist())
     blocks = collective.blocks
     fits = [(shape, ends) for shape, ends in ((OUT, holders), (IN, want)) if len(ends) == blocks]
+    # where both fit, the one with fewer roots
     return min(fits, key=lambda fit: len(set(fit[1].values())), default=(ANY, {}))
 
 
