@@ -237,3 +237,13 @@ def test_what_is_refused() -> None:
         planned(machine, Collective("broadcast", 4, roots=(0, 1)))
     with pytest.raises(Invalid, match="option depth"):
         planned(machine, Collective("broadcast", 4), depth=0)
+
+
+def test_small_messages_leave_slow_paths_to_the_last_step_without_a_size() -> None:
+    """No broadcast of 64 KiB is faster on this tree of switches, by a linear program over all trees in time."""
+    machine = topology("tree:fanouts=3x(4+2+0)")
+    optimum = 6e-6 + 48 / 23 * 2**16 / 25e9  # a step over two links of 1 us, then one over four
+    seconds = [
+        alpha_beta(made, machine)(2**16).seconds for made in shallow(Request(machine, Collective("broadcast", 7)))
+    ]
+    assert min(seconds) == pytest.approx(optimum, rel=1e-3)

@@ -51,6 +51,7 @@ class PipeliningLimits:
     """Thresholds of the choice between equal pieces, uneven parts and hop timing."""
 
     usual_bytes: int = 2**20  # the message size for which steps are chosen without a size
+    small_bytes: int = 2**16  # likewise, where fewer steps over slow paths are faster for small messages
     min_gain_uneven: float = 1.005  # uneven parts must be this much faster than equal pieces: they multiply the chunks
     min_gain_timed: float = 1.001  # hop timing must be this much faster than uneven parts
     max_fewer_steps: int = 5  # uneven parts are tried from 1 / 5 of the steps of the best equal pieces on
@@ -177,9 +178,8 @@ def _step_variants(uneven: UnevenStarts) -> Iterator[PipelinedSchedule]:
     """Yield schedules in uneven parts with several numbers of steps, for an unknown size."""
     for extra_steps in EXTRA_STEPS:
         steps = uneven.least_steps + extra_steps
-        best = _best_sizes(uneven, steps, PIPELINING.usual_bytes)
-        if best is not None:
-            _, sizes = best
+        best = [_best_sizes(uneven, steps, nbytes) for nbytes in (PIPELINING.usual_bytes, PIPELINING.small_bytes)]
+        for sizes in dict.fromkeys(starts for _, starts in filter(None, best)):
             yield PipelinedSchedule(uneven.to_schedule(sizes), {"steps": steps})
 
 
