@@ -36,6 +36,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
         ("help topology show", "topology show --help"),
         ("bench -h", "bench --help"),
         ("help bench micro", "bench micro --help"),
+        ("--json help tune", "tune --help"),
     ],
 )
 def test_ways_to_ask_for_help(capsys: Capture, asked: str, same: str) -> None:

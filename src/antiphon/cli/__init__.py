@@ -56,10 +56,9 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
     if "stdout" in open_all():
         say("stdout is closed: there is nowhere to write the result to; to drop it, redirect it to /dev/null")
         return 2
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words, as_json = _take_json(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    words, as_json = _take_json(words)
     words, warnings = respell(words)
     for warning in warnings:
         say(warning)
