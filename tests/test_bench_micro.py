@@ -8,15 +8,11 @@ from pathlib import Path
 import fake_ground
 import numpy as np
 import pytest
-from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
-from antiphon.core.program import prove
 from antiphon.core.topology import LinkType, Topology
-from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Missing, Unsupported
-from antiphon.formats.program import lower
 from antiphon.registry import table
 from antiphon.reproduce.blink_micro import micro
 from antiphon.runtimes.engine.launch import LAUNCHED
@@ -27,30 +23,6 @@ from antiphon.topologies import topology
 
 KINDS = {"chain-forward": 6, "chain-reduce": 6, "chain-reduce-broadcast": 6, "fan-in-forward": 3, "fan-in-reduce": 3,
          "fan-out-forward": 3, "mimo": 1, "mca": 1}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", in_turn(["dgx1v", "dgx1p", "full:ranks=8", "ring:ranks=8"], 2))
-def test_every_pattern_is_right_where_its_links_are(name: str) -> None:
-    """A ring has no rank with three neighbours."""
-    machine, found = topology(name), dict.fromkeys(KINDS, 0)
-    for pattern in select_patterns():
-        try:
-            plan = plan_on(pattern, machine)
-        except Unsupported:
-            assert name.startswith("ring"), pattern.title
-            continue
-        found[pattern.name] += 1
-        assert len({*places_on(pattern, machine)}) == pattern.places
-        for entry in plan.entries[:2]:
-            fault = verify(entry.schedule, machine)
-            assert fault.ok, (pattern.title, fault)
-        prove(lower(plan.entries[0].schedule))
-    if name.startswith("ring"):
-        assert [found[kind] for kind in ("chain-forward", "fan-in-reduce", "fan-out-forward", "mimo", "mca")] == [
-            6, 1, 1, 0, 1,
-        ]  # fmt: skip
-    else:
-        assert found == KINDS
 
 
 def test_places_are_looked_for_among_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:

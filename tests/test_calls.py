@@ -265,32 +265,6 @@ def test_a_trace_of_what_switches_reduce_is_by_another_model_and_the_figure_is_n
 UNEVEN = keep(topology("cluster:box=hgx-h100,boxes=2"), range(12)).topology  # 8 ranks and 4
 
 
-@pytest.mark.parametrize(
-    ("ranks", "same", "said"),
-    in_turn(
-        [
-            ([0, 1, 2, 3], ("hgx-h100", [0, 1, 2, 3]), "calibrated by h100"),
-            ([0, 1, 8, 9], ("cluster:box=hgx-h100,boxes=2", [0, 1, 8, 9]), "calibrated by h100, ib"),
-            ([0, 8], ("cluster:box=hgx-h100,boxes=2", [0, 8]), "calibrated by h100, ib"),
-        ],
-        2,
-    ),
-)
-def test_a_group_takes_the_same_whatever_the_other_nodes_have(
-    ranks: list[int], same: tuple[str, list[int]], said: str
-) -> None:
-    ring = antiphon.plan("allreduce", UNEVEN, planner="ring", ranks=ranks)
-    (row,) = antiphon.predict(ring, "1MB")
-    (alike,) = antiphon.predict(antiphon.plan("allreduce", same[0], planner="ring", ranks=same[1]), "1MB")
-    assert (row["model"], row["rests_on"]) == ("calls", said)
-    assert row["seconds"] == pytest.approx(alike["seconds"], rel=1e-12)
-    assert antiphon.traces.simulate(ring, "1MB")[0]["model"].startswith("calls")
-    found = antiphon.tune(
-        "allreduce", UNEVEN, nbytes="1MB", ranks=ranks, planners="ring", search=antiphon.Search(workers="none")
-    )
-    assert (found.model, found.ranges[0].speedup) == ("calls", pytest.approx(1, abs=0.1 if ranks[-1] < 8 else 0.7))
-
-
 def test_links_that_only_the_rest_of_the_machine_has_are_named() -> None:
     """Rank 2 is of a node of its own, on links of which nothing is known; the group sends by way of it."""
     near, far = LinkType("nvlink", 450 * 10**9, 1e-6), LinkType("ethernet", 10**9, 1e-5)

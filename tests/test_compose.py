@@ -145,8 +145,8 @@ def test_grids_are_at_the_bound_in_one_piece(kind: str, spec: str) -> None:
     in_turn(
         [
             ("hypercube:ranks=8", 3, 24),
-            ("torus:dims=4x4", 4, 64),
             ("torus:dims=4x4x2", 5, 160),
+            ("torus:dims=4x4", 4, 64),
             ("mesh:dims=2x2", 2, 8),
         ],
         2,

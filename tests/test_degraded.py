@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import antiphon
-from antiphon.cli import run
 from antiphon.core.reshape import only
 from antiphon.core.topology import Topology
 from antiphon.cost import usual_model
@@ -129,35 +127,3 @@ def test_parts_without_a_link_between_them_are_reported() -> None:
 def test_what_cannot_be_degraded_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         antiphon.machines.degrade("dgx1v", **options)
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = "topology degrade dgx1v --drop 0-3 --slow 1-2=0.5 --drop ranks=7 -o out.json"
-    assert run(line.split()) == 0
-    written = capsys.readouterr().out
-    assert "written: out.json" in written
-    assert written.startswith("ranks 7 lost, 2 links lost or slower; 7 of 8 ranks remain, all connected")
-    expected = antiphon.machines.degrade("dgx1v", drop_links="0-3", slow={"1-2": 0.5}, drop_ranks=[7])
-    assert topology("./out.json") == expected
-    for line, options in [
-        ("--drop links=10%", {"fraction": "0.1"}),
-        ("--slow 10%=0.5", {"fraction": "0.1", "remaining": 0.5}),
-        ("--slow ranks:25%=0.5 --drop 0-3", {"fraction": "0.25", "of": "ranks", "remaining": 0.5, "drop_links": "0-3"}),
-    ]:
-        assert run(["topology", "degrade", "dgx1v", *line.split(), "--seed", "3", "-o", "out.json"]) == 0
-        assert topology("./out.json") == antiphon.machines.degrade("dgx1v", **options, seed=3)
-    assert run(["topology", "degrade", "dgx1v:only=0-3", "--drop", "0-1", "-o", "out.json"]) == 0
-    assert topology("./out.json").links == antiphon.topology("dgx1v", only=range(4)).links - 2
-    for line, message in [
-        ("--drop links=1% --drop ranks=20%", "one random share at a time"),
-        ("--drop links=1% --slow 1%=0.5", "one random share at a time"),
-        ("--drop cables=1", "unknown kind of items to drop 'cables'"),
-        ("--drop links=x%", "random share"),
-        ("--drop ranks=x", "--drop ranks: expected ranks"),
-    ]:
-        capsys.readouterr()
-        assert run(["topology", "degrade", "dgx1v", *line.split()]) == 2
-        assert message in capsys.readouterr().err
-    assert run(["topology", "degrade", "dgx1v"]) == 2
-    assert "says nothing to degrade" in capsys.readouterr().err

@@ -17,7 +17,6 @@ from pages import Page
 import antiphon
 from antiphon.cli import run
 from antiphon.core.plan import Plan
-from antiphon.cost import prepare
 from antiphon.show.explorer.packing import TICKS, Pack, ticks
 
 HOSTILE = "</script ><script>alert(1)</script><img src=x onerror=alert(2)> \"'&"
@@ -191,30 +190,6 @@ def as_measured(trace: Path, factor: float) -> Path:
     measured = trace.with_name("measured.json")
     measured.write_text(json.dumps(content))
     return measured
-
-
-def test_a_trace_alone_shows_its_messages_between_pairs_of_ranks(ring: Plan, traced: Path) -> None:
-    page = Page(antiphon.pages.explore(traced)).data
-    predicted: Any = prepare("critical-path", ring.entries[0].schedule, ring.topology)
-    events = predicted.events(65536)
-    table = events.paths.messages
-    (plan,) = page["groups"][0]["plans"]
-    columns, hops, (start, landed) = unpacked_run(plan["timed"])
-    assert sorted(hops) == sorted(zip(table.step.tolist(), table.src.tolist(), table.dst.tolist(), strict=True))
-    assert (sorted(start), sorted(landed)) == (
-        pytest.approx(sorted(events.start), abs=3e-9),
-        pytest.approx(sorted(events.landed), abs=3e-9),
-    )
-    assert columns["critical"].tolist() != []  # that of the trace
-    carried = columns["shares"][columns["share"]]
-    assert carried.sum() == pytest.approx(table.share.sum(), rel=1e-3)
-    links = unpack(page["machine"]["links"])
-    pairs = {(src, dst) for _, src, dst in hops}
-    assert list(zip(links["src"].tolist(), links["dst"].tolist(), strict=True)) == sorted(pairs)
-    owner = np.repeat(np.arange(len(columns["use_count"])), columns["use_count"])
-    assert (links["dst"][owner] == columns["dst"][columns["use_message"]]).all()
-    assert page["headline"].startswith("8 ranks exchange ")
-    assert (page["model"], page["recorded"]) == ("times as traced", True)
 
 
 def test_a_run_stands_beside_the_prediction_of_its_plan(ring: Plan, traced: Path) -> None:

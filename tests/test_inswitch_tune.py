@@ -101,19 +101,6 @@ def test_of_planners_that_all_use_them_none_is_told() -> None:
     assert "no planner here does without" in " ".join(tuning_text(found, explain=True).split())
 
 
-def test_they_are_asked_where_switches_can() -> None:
-    three = {"nvls", "sharp", "nvls-tree"}
-    assert {name for name, entry in table("planner").items() if entry.can.in_switches} == three
-    plain = tuned("hgx-h100:sharp=false", nbytes="1MB", planners=())
-    assert not three & {c.planner for c in plain.candidates}
-    assert not any("uses" in r.as_json() for r in plain.ranges)
-    assert "in switches" not in tuning_text(plain) + page(plain)
-    able = tuned("hgx-h100", nbytes="64MB", planners=())
-    assert three <= {c.planner for c in able.candidates}
-    assert able.ranges[-1].candidate.planner == "nvls"
-    assert able.ranges[-1].speedup == 1  # NCCL does it, too
-
-
 def test_a_runtime_that_cannot_gets_none_of_them() -> None:
     names = ["nvls", "sharp", "ring"]
     found = tuned("hgx-h100", planners=names, nccl=False, in_switches=False)

@@ -55,20 +55,6 @@ def sizes(control: Miad, curve: dict[int, float] | None = None, peak: int = 0) -
     return tried
 
 
-def test_doubles_then_comes_down_by_steps() -> None:
-    control = Miad(smallest=1024, largest=1 << 20, repeats=1)
-    tried = sizes(control, peak=13 * 1024)
-    up = [1024 << i for i in range(5)]
-    assert tried[:5] == up
-    turned = next(i for i in range(1, len(tried)) if tried[i] < tried[i - 1])
-    assert turned <= 7
-    assert {a - b for a, b in zip(tried[turned:], tried[turned + 1 :], strict=False) if a > b} <= {
-        2048,
-        4096,
-    }  # an eighth of 16 KiB
-    assert 12 * 1024 <= control.next() <= 14 * 1024
-
-
 def test_rises_to_the_largest_and_no_further() -> None:
     control = Miad(smallest=1000, largest=5000, repeats=1)
     tried = sizes(control, curve={size: float(size) for size in range(6000)})

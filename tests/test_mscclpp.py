@@ -470,47 +470,10 @@ def test_damaged_groups_are_found(what: str) -> None:
 
 # ---- what passes through scratch ----
 
-STAGED = [
-    ("allgather", "full:ranks=3", "direct", 3), ("allreduce", "full:ranks=3", "direct", 4),
-    ("reducescatter", "full:ranks=3", "pairwise", 2), ("alltoall", "full:ranks=3", "pairwise", 2),
-    ("broadcast", "full:ranks=4", "binomial-tree", 2),
-    ("allgather", "cluster:box=full:ranks=2,boxes=2", "ring", 2),
-    ("allreduce", "cluster:box=full:ranks=2,boxes=2", "halving-doubling", 2),
-    ("allgather", "hgx-h100", "direct", 32), ("allreduce", "dgx1v", "multi-ring", 32),
-]  # fmt: skip
-
 
 def staged_of(kind: str, machine: str, planner: str, **options: Any) -> dict[str, dict[str, Any]]:
     files = files_of(kind, machine, planner, staged="yes", **options)
     return {name: json.loads(text) for name, text in files.items() if name.endswith(".json")}
-
-
-@pytest.mark.parametrize("case", in_turn([(case,) for case in STAGED], 3), ids=str)
-def test_staged_plans_write_into_scratch_alone(case: tuple[str, str, str, int]) -> None:
-    """Also as the executor runs them; slots lie in the second half of scratch, at every size that a plan serves."""
-    *what, most = case
-    for name, plan in staged_of(*what, blocks=most).items():
-        assert plan["reuse_resources"]
-        assert verdict(plan) == "", name
-        (slots,) = {gpu["scratch_chunks"] for gpu in plan["gpus"]}
-        assert {buffer["type"] for gpu in plan["gpus"] for buffer in gpu["remote_buffers"]} == {"s"}
-        used = set()
-        for gpu in plan["gpus"]:
-            assert 0 < len(gpu["threadblocks"]) <= most
-            for block in gpu["threadblocks"]:
-                ((loop,), names) = block["ops"], [one["name"] for one in block["ops"][0]["ops"]]
-                assert loop["iter_context"]["unit_size"] == 2**26 // slots <= 2**20
-                assert plan["min_message_size"] // max(gpu["input_chunks"], gpu["output_chunks"]) * slots >= 2**26
-                assert names[-1] == "nop"
-                assert len(names) < shape.MOST_OPERATIONS
-                for one in loop["ops"]:
-                    for place in (*one.get("src_buff", ()), *one.get("dst_buff", ())):
-                        assert place["size"] == loop["iter_context"]["num_chunks"]
-                        used |= {place["index"]} if place.get("type", "s") == "s" else set()
-        assert slots // 2 <= min(used) <= max(used) < slots
-        if most < 32:
-            for seed in some(range(4)):
-                executor.Executor(plan, seed, calls=2).run()
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,6 @@ from antiphon.planners.shared.orbits import find_rotations, free_group
 from antiphon.planners.trees.columns import InAndOut, TreePacking, pack_allreduce_lp, pack_lp, pack_orbits
 from antiphon.planners.trees.pricing import cheapest_tree
 
-GIGA = 10**9
-
 
 def kind(bandwidth: int) -> LinkType:
     return LinkType("link", Fraction(bandwidth))
@@ -165,32 +163,6 @@ def test_the_depth_asked_for_is_kept() -> None:
     assert rates[1] <= 5  # the same of three hops
     assert rates == sorted(rates)
     assert [packing.proved for packing in found] == [False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("name", "rate", "depth"),
-    in_turn(
-        [
-            ("dgx1v", Fraction(150 * GIGA, 7), 2),
-            ("mi250", Fraction(150 * GIGA, 7), 5),
-            ("torus:dims=4x4", None, 4),
-            ("cluster:box=dgx-a100,boxes=16", Fraction(25 * GIGA, 15), 2),
-            ("cluster:box=dgx1v,boxes=4", None, 3),
-            pytest.param("cluster:box=mi250,boxes=4", Fraction(200 * GIGA, 48), 6, marks=pytest.mark.slow),
-        ],
-        6,
-    ),
-)
-def test_allgather_by_orbits(name: str, rate: Fraction | None, depth: int) -> None:
-    """The box's way in bounds the clusters: 8 cards of 25 GB/s for what the other boxes hold."""
-    topology = antiphon.topology(name)
-    demand = dict.fromkeys(range(topology.ranks), 1)
-    packing = pack_orbits(topology, demand, range(topology.ranks))
-    assert packing is not None
-    check(topology, packing, demand, range(topology.ranks))
-    assert packing.proved
-    assert packing.depth <= depth
-    assert rate is None or packing.rate == rate
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.flows.demands import demands_of
@@ -27,7 +27,6 @@ from antiphon.planners.flows.descent import descend
 from antiphon.planners.flows.linear_program import FlowProblem
 from antiphon.topologies import topology
 
-WIRE = LinkType("wire", "1GB/s", 1e-6)
 GB = 10**9
 
 
@@ -83,35 +82,6 @@ def test_random_machines(seed: int) -> None:
         assert rate <= most.bytes_per_second
         assert made.provenance["found"]["optimal"] == (rate == most.bytes_per_second)
         assert not most.tight or rate >= most.bytes_per_second * Fraction(99, 100)
-
-
-def test_replicas_are_all_used() -> None:
-    """Rank 3 demands two blocks that ranks 0 and 1 both have; each of these has one link to it."""
-    machine = build("fork", 4, both_ways([(0, 3), (1, 3), (2, 3)], WIRE))
-    pre = [(block, rank, 7) for block in (0, 1) for rank in (0, 1)]
-    wanted = Collective("custom", 4, custom=custom_relation(pre, [(0, 3, None), (1, 3, None)], 4))
-    made = planned(machine, wanted, pieces=1)
-    assert throughput(made, machine) == bound(machine, wanted).bytes_per_second == 2 * GB
-    assert set(made.src.tolist()) == {0, 1}
-
-
-def test_blocks_with_other_replicas_are_told_apart() -> None:
-    """Block 0 is at ranks 0 and 1, block 1 at ranks 0 and 2; each has a link to rank 3."""
-    machine = build("fork", 4, both_ways([(0, 3), (1, 3), (2, 3)], WIRE))
-    pre = [(0, 0, 7), (0, 1, 7), (1, 0, 7), (1, 2, 7)]
-    wanted = Collective("custom", 4, custom=custom_relation(pre, [(0, 3, None), (1, 3, None)], 4))
-    made = planned(machine, wanted, pieces=1)
-    assert throughput(made, machine) == bound(machine, wanted).bytes_per_second
-
-
-def test_parallel_links_and_limits_are_shared_exactly() -> None:
-    """Three parallel links of 1 and one of 2, under a limit of 4."""
-    wide = LinkType("wide", "2GB/s", 1e-6)
-    links = [(0, 1, WIRE), (0, 1, WIRE), (0, 1, WIRE), (0, 1, wide), (1, 0, WIRE)]
-    for limits, rate in (((), 5 * GB), ((SharedLimit("bus", (0, 1, 2, 3), Fraction(4 * GB)),), 4 * GB)):
-        machine = build("bundle", 2, links, limits=limits)
-        made = planned(machine, Collective("scatter", 2, weights=np.array([0, 1])), pieces=4)
-        assert throughput(made, machine) == rate
 
 
 def test_what_must_be_copied_or_combined_is_refused() -> None:

@@ -12,7 +12,6 @@ from quick import examples
 import antiphon
 from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED
-from antiphon.core.plan import Entry, Plan
 from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import shipped_calls
@@ -126,15 +125,6 @@ def test_a_job_is_told_the_same_of_a_group_that_no_model_of_nccl_knows() -> None
     assert (price.seconds, price.rests_on) == (told["seconds"], told["rests_on"])
     assert told["rests_on"] == "not calibrated"
     assert price.by == "ring; alpha-beta, not calibrated"
-
-
-def test_a_frontier_takes_the_points_that_predict_finds_fastest() -> None:
-    found = antiphon.frontier.find("allgather", "dgx1v", steps=3)
-    alone = [Plan(found.topology, found.collective, (Entry(0, None, p.schedule, {}),)) for p in found.points]
-    for nbytes in (1000, 10**9):
-        (row,) = antiphon.predict(found.plan(), nbytes)
-        assert row["seconds"] == min(antiphon.predict(one, nbytes)[0]["seconds"] for one in alone)
-        assert found.plan().at(nbytes).claims["model"] == row["model"] == "calls"
 
 
 @pytest.mark.parametrize(

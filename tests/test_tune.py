@@ -119,29 +119,6 @@ def test_greedy_is_asked_on_large_machines_alone() -> None:
     assert "greedy" in tuner.usual_planners(topology("torus:dims=8x9"))
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "spec"),
-    in_turn([
-        ("trees", "broadcast", "torus:dims=2x3"), ("blink", "broadcast", "torus:dims=2x3"),
-        ("shallow", "broadcast", "ring:ranks=3"), ("greedy", "allreduce", "ring:ranks=4"),
-        ("compose", "broadcast", "torus:dims=2x3"), ("gentree", "allreduce", "tree:fanouts=2x3"),
-        pytest.param("flows", "alltoall", "ring:ranks=4", marks=pytest.mark.slow),
-        pytest.param("shallow", "broadcast", "torus:dims=3x3", marks=pytest.mark.slow),
-    ], 6),
-)  # fmt: skip
-def test_planners_take_a_size_and_any_together(name: str, kind: str, spec: str) -> None:
-    machine, entry = topology(spec), registry.find("planner", name)
-    target = Collective(kind, machine.ranks, roots=(0,) if kind == "broadcast" else ())
-
-    def made(**asked: Any) -> list[bytes]:
-        return [fingerprint(one) for one in entry.load()(Request(machine, target, effort=1, **asked))]
-
-    one, any_size, both = made(nbytes=3 * 10**6), made(), made(nbytes=3 * 10**6, also=(None,))
-    assert both[0] == one[0]
-    assert set(both) == {*one, *any_size}
-    assert made(also=(None,)) == any_size
-
-
 @pytest.mark.slow
 def test_the_split_of_blink_is_for_a_size_too() -> None:
     machine, wanted = topology("dgx1v:pcie=yes"), Collective("broadcast", 8, roots=(0,))

@@ -192,29 +192,6 @@ def over(**options: Any) -> Tunings:
     return tune_over("allgather", given.pop("topology", "ring:ranks=4"), **given)
 
 
-def test_each_size_of_the_machine_is_tuned_as_if_alone(tmp_path: Path) -> None:
-    heard: list[tuple[int, int, str]] = []
-    found = over(vary={"ranks": [3, 5]}, sweep={"pieces": [1, 4]}, progress=lambda *told: heard.append(told))
-    assert list(found.tunings) == [3, 5]
-    for ranks, one in found.tunings.items():
-        alone = quick({"pieces": [1, 4]}, "allgather", f"ring:ranks={ranks}", nbytes="1KB:1MB")
-        assert one.as_json() == alone.as_json()
-    heard = [told for told in heard if "at work" not in told[2]]
-    assert [done for done, _, _ in heard] == list(range(1, len(heard) + 1))
-    assert heard[-1][:2] == (6, 6)
-    assert all(done <= total for done, total, _ in heard)
-    assert heard[0][2].startswith("ranks=3: allgather")
-    told = json.loads(json.dumps(found.as_json()))
-    assert (told["varied"], [one["value"] for one in told["tunings"]]) == ("ranks", [3, 5])
-    assert told["tunings"][1]["ranges"] == [r.as_json() for r in found.tunings[5].ranges]
-    written = found.save(tmp_path / "tables")
-    assert [path.name for path in written] == ["ranks=3.json", "ranks=5.json"]
-    for path, ranks in zip(written, (3, 5), strict=True):
-        (plan,) = load_plans(path).values()
-        assert plan.topology.ranks == ranks
-        assert antiphon.verify(plan)
-
-
 def test_what_cannot_be_varied_is_told_before_any_work(tmp_path: Path) -> None:
     for wrong in ("nodes", "=1", "ranks=", {}, {"a": 1, "b": 2}, None, 3):
         with pytest.raises(Invalid, match="vary: expected one option"):
