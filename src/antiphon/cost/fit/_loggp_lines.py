@@ -29,6 +29,8 @@ REWEIGHTINGS = 6  # rounds of iteratively reweighted least squares
 # A break may be where the cost is higher by at most this: chi-square, one degree of freedom, 95 %
 MAX_COST_INCREASE = 3.84
 COST_ROUNDING = 1e-6  # costs that differ by less are equal: the first is taken, so that rounding does not decide
+NO_SPREAD = 1e-14  # of scaled sizes, per weight: sizes with less variance are one size, whose line is flat
+NOT_ZERO = 1e-300  # avoids divisions by 0
 
 # One kind of measurement over all sizes, such as half a round trip: medians (the figures) and their standard errors; an
 # error of inf excludes a figure
@@ -53,7 +55,7 @@ def weights_of(x: Floats, signal: Signal) -> Floats:
 def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Return for every row of the mask the weights of its line, and its cost. O(rows * sizes) in few passes.
 
-    Row i of `mask` marks the sizes that line i is fitted to. 1e-300 only avoids divisions by 0.
+    Row i of `mask` marks the sizes that line i is fitted to.
     """
     y, standard_error = signal
     base = np.where(mask, 1.0 / standard_error**2, 0.0)
@@ -61,14 +63,14 @@ def _fit_lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floa
     scale = max(float(np.abs(x).max()), 1.0)
     u = x / scale
     for _ in range(REWEIGHTINGS):
-        total = weights.sum(1) + 1e-300
+        total = weights.sum(1) + NOT_ZERO
         mx, my = row_dot(weights, u) / total, row_dot(weights, y) / total
         du, dy = u - mx[:, None], y - my[:, None]
         spread = row_dot(weights, du**2)
-        slope = np.where(spread > 1e-14 * total, row_dot(weights * du, dy) / np.maximum(spread, 1e-300), 0.0)
+        slope = np.where(spread > NO_SPREAD * total, row_dot(weights * du, dy) / np.maximum(spread, NOT_ZERO), 0.0)
         deviation = np.where(mask, (dy - slope[:, None] * du) / standard_error, 0.0)
         # Iteratively reweighted least squares: outliers get the weight HUBER_LIMIT / deviation.
-        weights = base * np.minimum(1.0, HUBER_LIMIT / np.maximum(np.abs(deviation), 1e-300))
+        weights = base * np.minimum(1.0, HUBER_LIMIT / np.maximum(np.abs(deviation), NOT_ZERO))
     return weights, huber_cost(deviation).sum(1)
 
 

@@ -39,6 +39,7 @@ MAX_SENDERS = 64  # senders per rank up to which `max_simultaneous` counts
 MAX_LOGGED_MESSAGES = 2**20  # up to this many messages a prediction has terms and a critical path
 MAX_PORT_CLASSES = 2**22  # ranks times classes up to which `_sent_by_class` counts messages
 SLACK = 1e-9  # relative; greater than the rounding errors of a lower bound
+WHOLE_TOLERANCE = 1e-9  # relative, of bytes: sizes this near to whole numbers are whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +181,7 @@ class Simulation:
         """
         size = self.work.share * nbytes
         rounded = np.rint(size)
-        return np.where(np.abs(size - rounded) <= 1e-9 * np.maximum(size, 1.0), rounded, size)
+        return np.where(np.abs(size - rounded) <= WHOLE_TOLERANCE * np.maximum(size, 1.0), rounded, size)
 
     def figures(self, nbytes: int) -> dict[str, Floats]:
         """Return L, o_s, ... per class of messages. Messages within a rank have only the gamma of level 0."""

@@ -36,6 +36,12 @@ Floats = NDArray[np.float64]
 MOST_NODES = 2000  # of a mixed-integer program
 _MOST_SCALE = 6000  # scales up to this are tried for one that makes the dual nearly integral
 _FINE_SCALE = 10**7  # scale of the second attempt, where rounding hardly weakens the bound
+_MOST_VALUES = 400  # distinct dual values; with more, only the fine scale is tried
+_NOISE = 1e-7  # relative to the greatest dual value: less is the solver's error
+_NEARLY_WHOLE = 1e-4  # scaled values this near to whole numbers are whole
+_ROUNDING = 1e-3  # of scaled values: prices this little above a whole number, and lengths below it, become that
+_SAME_BOUND = 1 - 1e-9  # an exact bound of at least this multiple of the float optimum equals it
+_SIMPLEX_VARIABLES = 4000  # from this size on, HiGHS's interior-point method is faster than its simplex method
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +75,7 @@ def _find_dual(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
         if best is None or _dual_strength(value, rounds) > _dual_strength(best.worth, rounds):
             best = Proved(dual, value, PROGRAM + PIVOT_COLUMN * int(solution.nit) * program.variables)
         # as strong as the float optimum: a finer scale cannot improve it
-        if float(_dual_strength(best.worth, rounds)) >= solution.fun * (1 - 1e-9):
+        if float(_dual_strength(best.worth, rounds)) >= solution.fun * _SAME_BOUND:
             break
     if best is None:
         raise RuntimeError("no exact dual of the linear program was found")
@@ -99,7 +105,7 @@ def _solve_program(program: StepProgram, rounds: Sequence[int] | None) -> Any:
         equalities = equalities[:, steps - 1 :]  # the columns of rounds are empty here
     cost = np.zeros(inequalities.shape[1])
     cost[: steps if rounds is None else 1] = 1.0
-    method = "highs-ds" if inequalities.shape[1] < 4000 else "highs-ipm"
+    method = "highs-ds" if inequalities.shape[1] < _SIMPLEX_VARIABLES else "highs-ipm"
     result = linprog(
         cost, A_ub=inequalities, b_ub=np.zeros(inequalities.shape[0]), A_eq=equalities, b_eq=program.equality_values,
         method=method,
@@ -178,12 +184,12 @@ def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
     flat = np.concatenate(values)
     top = float(np.abs(flat).max(initial=0.0))
     distinct = np.unique(np.round(flat / top, 9)) if top else flat[:0]
-    nonzero = distinct[np.abs(distinct) > 1e-7]
+    nonzero = distinct[np.abs(distinct) > _NOISE]
     scales = []
-    if len(nonzero) and len(nonzero) < 400:
+    if len(nonzero) and len(nonzero) < _MOST_VALUES:
         for scale in range(1, _MOST_SCALE):
             scaled = nonzero * scale
-            if np.abs(scaled - np.round(scaled)).max() < 1e-4:
+            if np.abs(scaled - np.round(scaled)).max() < _NEARLY_WHOLE:
                 scales.append(float(scale))
                 break
     return [
@@ -244,7 +250,7 @@ def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Pair | 
 def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | None], scale: float) -> StepDual:
     """Return an integral dual near these floats: lengths rounded down, prices up until they cover all lengths."""
     instance = program.instance
-    integer_prices = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)
+    integer_prices = np.ceil(np.maximum(prices, 0.0) * scale - _ROUNDING).astype(np.int64)
     price_splits: dict[int, PriceSplit] = {}
     like: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}  # symmetric kinds, see StepDual
     missing_price = np.zeros((len(instance.bonds), program.steps), np.int64)
@@ -255,7 +261,7 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | No
     for orbit, pair in zip(program.orbits, lengths_of, strict=True):
         if pair is None:
             continue
-        lengths = np.floor(np.maximum(pair[0], 0.0) * scale + 1e-3).astype(np.int64)
+        lengths = np.floor(np.maximum(pair[0], 0.0) * scale + _ROUNDING).astype(np.int64)
         heights = np.round(pair[1] * scale).astype(np.int64)
         # dual feasibility of one copy on a bond: price + height difference >= sum of the lengths it serves
         need = lengths.sum(axis=0) - heights[instance.head] + heights[instance.tail]
