@@ -124,6 +124,7 @@ def test_allreduces_that_fill_their_links_soon_are_repaired(
         ("torus:dims=4x4", 24, 0.93),
         ("torus:dims=3x3x3", 54, 0.91),
         pytest.param("cluster:box=dgx1v,boxes=2", 8, 1, marks=pytest.mark.slow),
+        ("torus:dims=4x5", 22, 0.94),  # chunks of three sizes
     ],
 )
 def test_few_of_many_trees_load_links_alike(machine: str, trees: int, rate: float) -> None:

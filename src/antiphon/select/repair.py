@@ -8,8 +8,8 @@ Every schedule of the plan (one per range of sizes) passes these steps:
     3. where that takes longer than the bound at the size: an allreduce of the intact machine that fills its links
        sooner (`_repaired_rooted`) is repaired, too; on over `CHEAP_RANKS` ranks instead, if the old one was slow
     4. if chunks move along no trees, or planning anew could gain much (the bound's rate is over `REPLAN_ABOVE` times
-       the schedule's, or the time `REPLAN_SLOWER` times the bound's on at most `CHEAP_RANKS` ranks; and latency is at
-       most half of the time), the planner of the old schedule also plans anew, then those that work on any machine,
+       the schedule's, on over `CHEAP_RANKS` ranks times the gap that the old one had on the intact machine, or the time
+       `REPLAN_SLOWER` times the bound's on at most as many; and latency is at most half of the time), the planner of the old schedule also plans anew, then those that work on any machine,
        until a candidate is near the bound; the fastest is kept, or a repaired one that is nearly as fast
 
 The field `repaired` of an entry's claims gives the number of transfers of the old schedule that were kept, and its
@@ -81,7 +81,11 @@ def repair(
             _is_enough(schedule, topology, bounds, size, by_time=True) for schedule, _ in candidates
         ):
             candidates += _repaired_rooted(old, topology, bounds, size, tell)
-        if not any(_is_enough(schedule, topology, bounds, size, by_time=by_time) for schedule, _ in candidates):
+        # On many ranks planning anew takes minutes, and hardly makes better trees than on the intact machine.
+        above = REPLAN_ABOVE if by_time else REPLAN_ABOVE * _gap_of(entry.schedule, old)
+        if not any(
+            _is_enough(schedule, topology, bounds, size, by_time=by_time, above=above) for schedule, _ in candidates
+        ):
             options = {"nbytes": size, "budget": budget, "seed": seed}
             try:
                 for candidate in _planned_anew(entry, collective, topology, options, tell):
@@ -129,16 +133,25 @@ def _seconds(schedule: Schedule, topology: Topology, nbytes: int) -> float:
     return prepare("alpha-beta", schedule, topology)(nbytes).seconds
 
 
-def _is_enough(schedule: Schedule, topology: Topology, bounds: Bound, size: int, *, by_time: bool = False) -> bool:
+def _gap_of(schedule: Schedule, old: Plan) -> Fraction:
+    """Return the bound of the intact machine over the rate of a schedule there; 1 if nothing moves."""
+    limit, rate = bound(old.topology, old.collective).bytes_per_second, throughput(schedule, old.topology)
+    return max(Fraction(limit) / Fraction(rate), Fraction(1)) if limit and rate else Fraction(1)
+
+
+def _is_enough(
+    schedule: Schedule, topology: Topology, bounds: Bound, size: int, *, by_time: bool = False,
+    above: Fraction = REPLAN_ABOVE,
+) -> bool:  # fmt: skip
     """Return whether planning anew could gain little: the rate (with `by_time` also the time) is near the bound, or
-    latency is more than half of the time.
+    latency is more than half of the time. `above`: the bound's rate over the schedule's up to which it is near.
     """
     rate = throughput(schedule, topology)  # None for the schedule or the bound: nothing moves, so nothing can be gained
     if not rate or not bounds.bytes_per_second:
         return True
     seconds = _seconds(schedule, topology, size)
     is_slow = by_time and seconds * float(bounds.bytes_per_second) > REPLAN_SLOWER * size
-    if not is_slow and bounds.bytes_per_second / rate <= REPLAN_ABOVE:
+    if not is_slow and bounds.bytes_per_second / rate <= above:
         return True
     return seconds < 2 * _seconds(schedule, topology, nbytes=0)
 
@@ -167,8 +180,12 @@ def _repaired_if_deep(
 ) -> list[tuple[Schedule, int]]:
     """Return `_repaired_rooted` if the old schedule was slow on the intact machine, since its pipeline fills slowly.
 
-    On many ranks repairs take 15 CPU seconds, so that one of the two is made.
+    On many ranks repairs take 15 CPU seconds, so that one of the two is made. A plan that `compose` made for the best
+    rate is of such trees itself, and is not planned again.
     """
+    made_by = entry.schedule.provenance
+    if made_by.get("planner") == "compose" and made_by.get("options", {}).get("best") == "rate":
+        return []
     intact_bounds = bound(old.topology, old.collective)
     if _is_enough(entry.schedule, old.topology, intact_bounds, size, by_time=True):
         return []
