@@ -1,7 +1,8 @@
 """Find the line of the user's program that made a statement of a hand-written schedule, for errors.
 
 `current_line` walks up the call stack to the first frame outside this package. If the user wrote a helper function, its
-line alone says little, so the line of the `with` block that called it is added: "ring.py:12 (called at main.py:30)".
+line alone says little. So the line that called it, within the user's `with` statement, is added: "ring.py:12 (called at
+main.py:30)".
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MAX_LINES_NAMED = 3  # in one error
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a user's file; `caller`: the line of the block that led there, where that is another."""
+    """A line of a user's file; `caller`: the line in the `with` statement that led there, where that is another."""
 
     file: str
     number: int

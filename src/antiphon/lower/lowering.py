@@ -122,19 +122,43 @@ def assemble_program(
     finish_rank, finish_begin, finish_end, finish_base, divisor = _finish_table(prepared)
     planner = schedule.provenance.get("planner")
     return Program(
-        schedule.collective, prepared.in_place, channels,
-        f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks" + f", {planner}" * bool(planner),
-        line.denominator, line.units, line.numerators,
-        pointers(base_rank, ranks), np.concatenate([places.shift, stretch_zeros])[by_rank],
-        np.concatenate([places.buffer, stretch_zeros + SCRATCH])[by_rank],
-        np.concatenate([place_zeros, slots.slot])[by_rank], np.concatenate([place_zeros, origin])[by_rank],
-        slots.class_whole, slots.class_part, slots.class_pieces, slots.ptr, slots.of_class,
-        pointers(rank, ranks), kind[order], (line.position[chunk] % channels)[order] if len(chunk) else chunk,
-        peer[order], pieces[order], when[order],
-        pointers(number[operation], len(order)), begin[part_order], end[part_order], base_number[base[part_order]],
-        pointers(edges // max(len(order), 1), len(order)), edges % max(len(order), 1),
-        pointers(finish_rank, ranks), finish_begin, finish_end, base_number[finish_base], divisor, joint,
-    )  # fmt: skip
+        collective=schedule.collective,
+        in_place=prepared.in_place,
+        channels=channels,
+        label=f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks"
+        + f", {planner}" * bool(planner),
+        denominator=line.denominator,
+        point_whole=line.units,
+        point_part=line.numerators,
+        base_ptr=pointers(base_rank, ranks),
+        base_shift=np.concatenate([places.shift, stretch_zeros])[by_rank],
+        base_buffer=np.concatenate([places.buffer, stretch_zeros + SCRATCH])[by_rank],
+        base_slot=np.concatenate([place_zeros, slots.slot])[by_rank],
+        base_origin=np.concatenate([place_zeros, origin])[by_rank],
+        class_whole=slots.class_whole,
+        class_part=slots.class_part,
+        class_pieces=slots.class_pieces,
+        slot_ptr=slots.ptr,
+        slot_class=slots.of_class,
+        op_ptr=pointers(rank, ranks),
+        kind=kind[order],
+        channel=(line.position[chunk] % channels)[order] if len(chunk) else chunk,
+        peer=peer[order],
+        pieces=pieces[order],
+        when=when[order],
+        part_ptr=pointers(number[operation], len(order)),
+        part_begin=begin[part_order],
+        part_end=end[part_order],
+        part_base=base_number[base[part_order]],
+        wait_ptr=pointers(edges // max(len(order), 1), len(order)),
+        wait=edges % max(len(order), 1),
+        finish_ptr=pointers(finish_rank, ranks),
+        finish_begin=finish_begin,
+        finish_end=finish_end,
+        finish_base=base_number[finish_base],
+        finish_count=divisor,
+        joint=joint,
+    )
 
 
 def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
@@ -237,9 +261,11 @@ def _add_transfers(
     writer = np.full(len(values.order), -1, np.int64)
     group = values.group[write]
     writer[write] = np.where(movement.folded[group], fold_of[group], arrives)
-    direct = np.flatnonzero(reads < 0)  # inside a rank and no copy: the fold reads the operand at its place
+    # Rows without a reader so far reduce inside a rank: their fold reads the operand at its place.
+    direct = np.flatnonzero(reads < 0)
     reads[direct] = fold_of[group[direct]]
-    # Operands without a row are a rank's own values, read by the fold itself; the others come from waiting rows.
+    # Operands without a row are a rank's own values, read by the fold itself. The others come from rows whose data wait
+    # in scratch for their fold.
     own, from_rows = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
     from_rows = from_rows[movement.waiting[values.row[from_rows]]]
     table.wait(fold_of[values.owner[from_rows]], arrives[values.row[from_rows]])
@@ -407,6 +433,8 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     # Readers of the initial content of places that are overwritten.
     old = order.initial[accesses.read]
     version, reader = accesses.read[old], accesses.reader[old]
+    # A place is rank * members + the member at the other end. The block that sender i has for receiver j is
+    # j * members + i: inputs lie by receiver (//), outputs by sender (%).
     read_place = order.rank[version] * members + prepared.schedule.chunks.block[order.chunk[version]] // members
     end_place = ends.rank[rows] * members + prepared.schedule.chunks.block[ends.chunk[rows]] % members
     is_replaced = np.zeros(collective.ranks * members, bool)

@@ -160,7 +160,9 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         if certificate is None:
             continue
         # `about`: the problem that the certificate is about, such as the reversed collective (ksync/certificate.py).
-        # SUMS: an allreduce as a whole, by trees, pairs of trees, or `sends`, the links that each chunk must cross.
+        # For SUMS, an allreduce as a whole, the evidence is of three kinds: weights of links that every tree of a chunk
+        # must reach (`trees`), that every pair of trees must (`pairs`: one collects, one spreads), or `sends`, the
+        # number of links that each chunk must cross, with a proof by search.
         instance = certified_instance(topology, frontier.collective, certificate["about"])
         subject = {"collective": instance.collective.kind, "about": certificate["about"], "steps": certificate["steps"]}
         about, steps, evidence = (certificate[key] for key in ("about", "steps", "least"))
@@ -173,6 +175,7 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         else:
             entries[0][_kind_of(evidence)] = [explicit_dual(instance, evidence)]
             if "pairs" in entries[0]:
+                # R/C = ratio lets all links together carry `ratio` times their capacities of each chunk
                 entries[0]["sends"] = int(ratio * sum(instance.capacity[: len(instance.bonds)]))
         for refuted in certificate["refuted"]:
             entry = {**subject, "chunks": refuted["chunks"], "rounds": refuted["rounds"]}
@@ -180,6 +183,7 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
                 entry[_kind_of(*refuted["duals"])] = [explicit_dual(instance, dual) for dual in refuted["duals"]]
             elif refuted["how"] == "resolution":
                 entry["refutation"] = next(proof_names)
+            # the third kind, "search", leaves no evidence in a file
             entries.append(entry)
         for entry in entries:
             if entry not in listed:
@@ -221,8 +225,7 @@ def check_frontier(path: str | os.PathLike[str]) -> PlanVerdict:
 def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None]:
     """Return the verdict on a file, and its frontier unless it is wrong.
 
-    Raises Invalid if the file cannot be read. In `PlanVerdict`, True: the claims were checked on the file's own
-    machine.
+    Raises Invalid if the file cannot be read.
     """
     with reading(name_of(path)):
         data = read_bytes(path)

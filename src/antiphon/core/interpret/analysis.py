@@ -7,7 +7,8 @@ contain, so that the result does not depend on the order of rows. Illegal rows (
 
 Chunks are independent, so the steps of each chunk are renumbered 0, 1, 2, ... on their own: its *levels*. All chunks
 are then processed level by level together, however their steps interleave; a pipeline of a thousand pieces has as few
-levels as one piece. `pieces` and `local` do not affect the result and are ignored.
+levels as one piece. The schedule's columns `pieces` and `local` (the work in a rank's own memory at the end) do not
+affect the result and are ignored.
 
 Example (`core.example.star`): on level 0 the cell of rank 0 combines its own value with those of ranks 1 and 2; on
 level 1 the cells of ranks 1 and 2 become copies of it.
@@ -31,7 +32,7 @@ EMPTY = 2**40  # stands for the least contribution of an empty cell; above every
 class BufferCells:
     """The cells of inputs or of outputs, in order of rank, block, chunk."""
 
-    pair: Longs  # the index of (rank, block) in the buffers' `Side`
+    pair: Longs  # the index of (rank, block) among all that the buffers have, in ascending order (`Side` in buffers.py)
     rank: Longs
     chunk: Longs
     cell: Longs

@@ -58,7 +58,9 @@ class RelationStretches:
 
 
 def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) -> RelationStretches:
-    """Return a collective's relation on the stretches between edges. `spans`: per block, as owner, where it lies."""
+    """Return a collective's relation on the stretches between edges.
+
+    `spans`: intervals of the line; `owner` is the block that lies there."""
     relation = collective.relation
     # `edges` contains every border of `spans`, so both searches hit exactly.
     first_stretch = np.searchsorted(edges, spans.begin)
@@ -131,12 +133,12 @@ def relation_after(first: RelationStretches, second: RelationStretches, used: Lo
     keys, number = unique_inverse(second.post.stretch * len(second.ids) + second.post.content, 2**62)
     for index, key in enumerate(keys.tolist()):
         stretch_number, want = divmod(key, len(second.ids))
-        names = second.pre.content[begin[stretch_number] : begin[stretch_number + 1]].tolist()
-        sets_by_name = dict(
-            zip(names, held_set[begin[stretch_number] : begin[stretch_number + 1]].tolist(), strict=True)
+        ids = second.pre.content[begin[stretch_number] : begin[stretch_number + 1]].tolist()
+        first_set_of_id = dict(
+            zip(ids, held_set[begin[stretch_number] : begin[stretch_number + 1]].tolist(), strict=True)
         )
         # A contribution that would be added twice makes the sum wrong: refuse it by name.
-        union = sorted(i for name in second.ids[want] for i in first.ids[sets_by_name[name]])
+        union = sorted(i for id_ in second.ids[want] for i in first.ids[first_set_of_id[id_]])
         repeated = next((a for a, b in pairwise(union) if a == b), None)
         if repeated is not None:
             raise Invalid(
@@ -166,13 +168,15 @@ def _holders_text(first: RelationStretches, stretch: int) -> str:
 
 def join_relations(stretches: Sequence[RelationStretches]) -> RelationStretches:
     """Join relations that hold at the same time, among different ranks or for different stretches."""
-    shift = np.cumsum([0, *(len(member.ids) for member in stretches)])
-    pre = RelationRows(*(np.concatenate(column) for column in zip(*(member.pre for member in stretches), strict=True)))
-    # Sets are numbered through all members.
-    shifted = [member.post._replace(content=member.post.content + shift[n]) for n, member in enumerate(stretches)]
+    shift = np.cumsum([0, *(len(relation.ids) for relation in stretches)])
+    pre = RelationRows(
+        *(np.concatenate(column) for column in zip(*(relation.pre for relation in stretches), strict=True))
+    )
+    # Sets are numbered through all relations.
+    shifted = [relation.post._replace(content=relation.post.content + shift[n]) for n, relation in enumerate(stretches)]
     post = RelationRows(*(np.concatenate(column) for column in zip(*shifted, strict=True)))
-    ids = tuple(ids for member in stretches for ids in member.ids)
-    name = " beside ".join(member.name for member in stretches[:3]) + (" and more" if len(stretches) > 3 else "")
+    ids = tuple(ids for relation in stretches for ids in relation.ids)
+    name = " beside ".join(relation.name for relation in stretches[:3]) + (" and more" if len(stretches) > 3 else "")
     return RelationStretches(stretches[0].edges, _sort_rows(pre), _sort_rows(post), ids, name)
 
 

@@ -1,7 +1,8 @@
 """The same schedule for other ranks: relabelled, or copied by a symmetry.
 
 Relabelling permutes ranks and, with them, blocks: the block of rank r in an allgather becomes the block of new_rank[r].
-Scatter, gather and alltoall number their blocks by two coordinates (sender and receiver); both are permuted.
+An alltoall numbers its blocks by sender and receiver, which are both permuted. Scatter and gather number them by root
+and member; only the member is permuted, as roots keep their order.
 
 Example: in an allgather among 3 ranks, relabelled r -> r + 1 (mod 3), the row "block 0 from rank 0 to 1" becomes "block
 1 from rank 1 to 2".
@@ -30,6 +31,7 @@ def relabel_collective(collective: Collective, new_rank: Longs) -> tuple[Collect
     if collective.custom is not None:
         custom = _relabel_relation(collective.custom, new_rank)
         members = tuple(new_rank[list(collective.members)].tolist())
+        # `groups` has the old numbers and goes; the relation says all that is needed
         renamed = replace(collective, members=members, custom=custom, groups=())
         return renamed, np.arange(collective.blocks)
     renamed_members = new_rank[list(collective.members)]
@@ -65,8 +67,8 @@ def _relabel_relation(relation: Relation, new_rank: Longs) -> Relation:
     )  # fmt: skip
 
 
-def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None) -> Schedule:
-    """Renumber rank r as names[r] (names of switches may follow) and, if given, link i as links[i].
+def relabel(schedule: Schedule, new_number: ArrayLike, links: ArrayLike | None = None) -> Schedule:
+    """Renumber rank r as new_number[r] (entries for switches may follow) and, if given, link i as links[i].
 
     For a relabelled topology the links keep their numbers; for a symmetry of one topology, give its link map. O(rows).
 
@@ -76,7 +78,7 @@ def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None
     >>> [c.tolist() for c in (relabelled.chunk, relabelled.chunks.block, relabelled.src, relabelled.dst)]
     [[0, 1, 0], [1, 2, 0], [1, 2, 2], [2, 0, 0]]
     """
-    new_number = np.asarray(names, np.int64)
+    new_number = np.asarray(new_number, np.int64)
     ranks = schedule.collective.ranks
     if len(new_number) < ranks or not np.array_equal(np.sort(new_number[:ranks]), np.arange(ranks)):
         raise Invalid(f"relabel: expected a permutation of the {ranks} ranks")

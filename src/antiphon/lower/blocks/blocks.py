@@ -277,7 +277,7 @@ def compile_to_blocks(
     layout = chunked(program, limits.chunks, format_name)  # its addresses, counted in chunks
     best: tuple[int, ProgramValues, list[list[Block]]] | None = None
     # Try many tracks, then one, then no forwarding; keep the attempt with the fewest blocks. Forwarding takes a runtime
-    # with steps that both receive and send (`fused_receives`).
+    # with steps that both receive and send (`fused_receives`), and a program whose channels are not chosen already.
     for track_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused_receives else (0,):
         if track_limit == 0 and best is not None:
             break

@@ -37,6 +37,7 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
     >>> find_credits(program, farther=True).tolist()  # but it has by way of 0
     [False, False, False, False]
     """
+    # operation wait_op[i] waits for operation wait[i]
     is_known = np.zeros(len(program.wait), bool)
     crossing = (program.kind[program.wait] == SEND) | (program.kind[program.wait] == RECEIVE)
     is_known[crossing] = program.peer[program.wait[crossing]] == program.peer[program.wait_op[crossing]]
@@ -112,6 +113,7 @@ def _find_components(program: Program, switched: Switched) -> Longs:
     from scipy.sparse.csgraph import connected_components
 
     switch_sends = np.flatnonzero(switched.switch_of >= 0)
+    # per send by a switch, the send that asks the switch for it
     request_sends = np.array([*switched.requests, 0], np.int64)[switched.switch_of[switch_sends]]
     src = np.concatenate([program.wait_op, program.pairs.send, switch_sends])
     dst = np.concatenate([program.wait, program.pairs.receive, request_sends])
@@ -129,9 +131,9 @@ def _find_components(program: Program, switched: Switched) -> Longs:
 def _balance_components(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
     """Return per component its stream: the one in which the component's busiest rank has the least work.
 
-    Components between the same two ranks share a stream, since a channel serves both directions.
+    Components between the same two ranks share a stream, since a connection serves both directions.
     """
-    rank, work = program.rank, np.where(program.kind == JOIN, 0, 1)
+    rank, work = program.rank, np.where(program.kind == JOIN, 0, 1)  # a join only waits
     keys = distinct(component * program.ranks + rank)
     component_of_key, rank_of_key = keys // program.ranks, keys % program.ranks
     ptr = pointers(component_of_key, component_count)

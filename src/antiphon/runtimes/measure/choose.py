@@ -93,7 +93,10 @@ class MeasuredTuning:
 
     @property
     def ranges(self) -> list[dict[str, Any]]:
-        """The claims of the entries of all plans as JSON, with the sizes from and to (null: no end)."""
+        """The claims of the entries of all plans as JSON, with the sizes from and to (null: no end).
+
+        `seconds` and `reference_seconds`: the schedule's and the library's time in the race between them;
+        `library_seconds`: that of `library`, the library's own algorithm that was fastest."""
         keys = (
             "planner", "options", "seconds", "reference_seconds", "over_library", "ties", "use", "served_by",
             "measured", "at", "order", "measurements", "library", "library_seconds", "library_over_default",
@@ -168,7 +171,7 @@ def tune_measured(  # noqa: PLR0913
             nbytes=ladder,
             nccl=False,
             shortlist=few,
-            cuts=cuts_of(on),
+            cuts=cuts_of(on),  # how the runtime cuts messages into pieces of its own
             in_switches=find("runtime", on).can.in_switches,
             progress=progress,
             **options,
@@ -449,7 +452,7 @@ def make_entries(choices: Sequence[SizeChoice], on: str, library_may_serve: bool
 
 
 def leave_to_library(choices: Sequence[SizeChoice]) -> list[SizeChoice]:
-    """Leave choices to the library that beat it only because it was slowed down at that moment.
+    """Let the library serve where ours beat it only because the library was slowed down at that moment.
 
     The scheduling of processes can slow down one contestant and not the other for seconds, which the median of pairs
     does not reveal. But a call of fewer bytes takes no longer than one of more: so compare the least times over all
@@ -485,18 +488,18 @@ def _range_boundary(before: SizeChoice, after: SizeChoice) -> int:
 def make_ranges(
     items: Sequence[Item],
     choice_of: Callable[[Item], SizeChoice],
-    served: Callable[[Item], object],
+    served_by: Callable[[Item], object],
     claims: Callable[[Sequence[Item]], dict[str, Any]],
     library_may_serve: bool = True,
     boundary: Callable[[SizeChoice, SizeChoice], int] = _middle_size,
 ) -> list[Entry]:
     """Return ranges from the smallest to the largest size measured.
 
-    Consecutive sizes with the same schedule and the same `served` form a range with these `claims`; `boundary`: where
-    a range between two sizes ends. Outside of them the library serves; without `library_may_serve` the nearest of our
-    schedules, as the library would combine in another order.
+    Consecutive sizes with the same schedule and the same `served_by` form a range with these `claims`; `boundary`:
+    where a range between two sizes ends. Outside of them the library serves; without `library_may_serve` the nearest of
+    our schedules, as the library would combine in another order.
     """
-    groups = [list(group) for _, group in groupby(items, lambda item: (id(choice_of(item).listed), served(item)))]
+    groups = [list(group) for _, group in groupby(items, lambda item: (id(choice_of(item).listed), served_by(item)))]
     choices = [choice_of(item) for item in items]
     smallest, largest = min(map(_min_bytes, choices)), max(map(_max_bytes, choices))
     # the end of each group of sizes is the start of the next

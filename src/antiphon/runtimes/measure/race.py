@@ -42,21 +42,21 @@ class RaceStanding:
 
 
 @cache
-def _count_omitted(rounds: int) -> int:
-    """Return the number of smallest (and of largest) of `rounds` values that lie outside the median's interval."""
-    # P(median outside) = P(Binomial(rounds, 1/2) < omitted) on either side; each side may have ERROR_PROBABILITY / 2
-    total, omitted = 0.0, 0
-    while omitted < rounds // 2 and (total := total + comb(rounds, omitted) / 2.0**rounds) <= ERROR_PROBABILITY / 2:
-        omitted += 1
-    return omitted
+def _find_interval_end(rounds: int) -> int:
+    """Return k: the median's interval goes from the k-th smallest to the k-th largest value; 0: too few rounds."""
+    # P(median outside) = P(Binomial(rounds, 1/2) < k) on either side; each side may have ERROR_PROBABILITY / 2
+    total, k = 0.0, 0
+    while k < rounds // 2 and (total := total + comb(rounds, k) / 2.0**rounds) <= ERROR_PROBABILITY / 2:
+        k += 1
+    return k
 
 
 def interval(values: Sequence[float] | Floats) -> tuple[float, float, float]:
     """Return (low, median, high): the median and the ends of its interval, infinite for too few values."""
     ordered = np.sort(np.asarray(values, float))
-    omitted = _count_omitted(len(ordered))
+    end = _find_interval_end(len(ordered))
     middle = float(np.median(ordered))
-    return (float(ordered[omitted - 1]), middle, float(ordered[-omitted])) if omitted else (-np.inf, middle, np.inf)
+    return (float(ordered[end - 1]), middle, float(ordered[-end])) if end else (-np.inf, middle, np.inf)
 
 
 def compare(times: Floats, reference: Floats) -> tuple[float, float, float]:
@@ -95,8 +95,8 @@ class Race:
     def decide(self) -> bool:
         """Eliminate contestants that are surely slower than the best. Return whether the race is decided.
 
-        It is decided after the maximum of rounds. After the minimum it is if the others surely are as fast as the best,
-        and the best surely is or is not faster than the library."""
+        It is decided after the maximum of rounds. After the minimum, it is decided once all others surely
+        differ from the best by less than 2 %, and the best surely is or is not faster than the library."""
         standings = self.standings()
         # keep contestants that may be the best, or surely differ from it by less than 2 %
         self.going = [n for n in self.going if standings[n].low <= 1.0 or standings[n].high <= TIE_RATIO]

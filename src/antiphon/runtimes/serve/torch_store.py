@@ -56,7 +56,8 @@ class Exchanges:
             texts = self._read_texts(self._number)
             while any(other[:_MARK_LETTERS] != self.generation for other in texts):
                 self._pause_or_time_out()
-                # later exchanges must not be repeated: only a process that read other marks in the first one restarts
+                # Start anew only in the second exchange, and only if marks changed since this process read them in the
+                # first; after the second exchange all processes have agreed.
                 if self._number == 2 and _digest_marks(self._read_texts(1)) != self.generation:
                     self._number = 0
                     raise Outdated

@@ -33,8 +33,10 @@ Frame = tuple[float, float, float, float, str]  # left, top, width, height, labe
 _MARGIN = 26.0
 _LEVEL = 84.0  # pixels between levels of switches
 MAX_ROW_BOXES = 16  # more boxes stand in a grid instead of in two rows
-MAX_TREE_LEAVES = 32  # nodes of a switch with its ranks; more stand around it instead of in a row
-_AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in the name of a node
+MAX_TREE_LEAVES = (
+    32  # a switch and its ranks stand in rows if they are at most so many nodes; else in a circle around it
+)
+_AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in a node's name: x3; beyond six axes a7.3
 # by the number of layers of a third axis: pixels between nodes, and the shift of a layer as a fraction of that
 _DEPTH = {
     1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15), 6: (250.0, 0.13),
@@ -346,7 +348,7 @@ def place_below_fabric(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside:
     """Place up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
     if len(boxes) > MAX_ROW_BOXES:
         return _place_box_grid(graph, boxes, outside)
-    # boxes of the upper row are flipped, so that their cards face the fabric
+    # boxes of the upper row are flipped, so that in both rows the side with network cards faces the fabric
     rows = 1 if len(boxes) <= 4 else 2
     columns = -(-len(boxes) // rows)
     drawings = [
@@ -359,15 +361,18 @@ def place_below_fabric(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside:
     level = _switch_levels(graph, drawings, outside)
     side = _find_box_rows(graph, upper, level, rows)
     two_sided_levels = sorted({level[s] for s in outside if side[s] == "both"})
-    one_sided_levels = max((level[s] for s in outside if side[s] != "both"), default=0)
+    max_one_sided_level = max((level[s] for s in outside if side[s] != "both"), default=0)
     # from the lowest switches to the boxes; it grows with the width, so that cables stay steep
     box_distance = min(max(_LEVEL, column_width * columns / 8), 190.0)
     outer_height = (
-        box_distance + (one_sided_levels - 1) * _LEVEL if one_sided_levels and rows == 2 else box_distance - _LEVEL
+        box_distance + (max_one_sided_level - 1) * _LEVEL
+        if max_one_sided_level and rows == 2
+        else box_distance - _LEVEL
     )
-    inner = (len(two_sided_levels) + 1) * _LEVEL
-    # height of the fabric between the rows of boxes
-    fabric_height = 2 * outer_height + inner if rows == 2 else outer_height + inner - _LEVEL * 0.5
+    inner_height = (len(two_sided_levels) + 1) * _LEVEL
+    # height of the fabric: per row of boxes an outer part, for switches that reach this row only, and between these an
+    # inner part, for switches that reach both rows (with one row: all that the boxes reach)
+    fabric_height = 2 * outer_height + inner_height if rows == 2 else outer_height + inner_height - _LEVEL * 0.5
     top = row_height if rows == 2 else 0.0
     placed = [
         drawing.moved(

@@ -55,10 +55,11 @@ typedef struct {
     uint32_t *pending; /* per instance, how many instances and tasks it waits for */
     uint32_t *lane;    /* per instance; AP_NO_LANE if it is no message */
     uint32_t *queue;   /* instances by lane, in order */
-    ap_lane *lane_of;
+    ap_lane *lane_of;  /* by lane */
     ap_edges fine;                      /* from an instance to those that wait for it alone, by instance */
     ap_edges coarse;                    /* from a task to the tasks whose every instance waits for all of it */
-    uint64_t messages, sends, received; /* elements of all messages to this rank */
+    uint64_t messages, sends; /* numbers of messages: all, and those from this rank */
+    uint64_t received;        /* elements of all messages to this rank */
     /* the state of a run */
     uint32_t *waiting;   /* per instance, how many of `pending` are not complete yet */
     uint32_t *remaining; /* per task, its instances that are not complete */
@@ -83,7 +84,7 @@ struct ap_plan {
     ap_stretch *stretch;
     ap_division *division;
     uint32_t *wait;
-    uint64_t split; /* messages of more bytes are split (ap_split); 0: never, or AP_USUAL_SPLIT */
+    uint64_t split; /* messages of more bytes are split (ap_split). 0: none is; AP_USUAL_SPLIT (1): as said above */
     ap_layout layout;
     unsigned char *scratch;
     size_t scratch_bytes;
@@ -94,7 +95,8 @@ struct ap_plan {
 /* Bytes of input, output and scratch, with elements of `item` bytes. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
-/* Builds the layout as ap_ready does; also touches all the memory that a run with this type needs (prefault.h). */
+/* Builds the layout as ap_lay_out does; also touches all the memory that a run with this type needs, and rests or stops as
+ * `pace` says (both prefault.h). */
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error);
 
 /* Builds the layout for elements of `item` bytes, unless it is built. These functions return AP_OK or an error's code. */
