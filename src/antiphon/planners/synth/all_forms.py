@@ -83,7 +83,7 @@ class SumLimits:
     max_elements: int = 64  # of a subgroup
     pairs: int = 200  # random pairs of cyclic subgroups, each of which generates a subgroup to try
     max_ranks: int = 32  # of machines that are searched in every form
-    effort_share: int = 15  # a frontier spends 1 / `effort_share` of its effort on this search
+    effort_share: int = 18  # a frontier spends 1 / `effort_share` of its effort on this search
     effort_share_point: int = 3  # the same of a single point
     max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
     max_sends: int = 2**13  # inputs * steps * arcs of a proof of how many links a chunk crosses, and its ...
@@ -197,10 +197,12 @@ class AllForms:
                 about, ratio, evidence = SUMS, sends_ratio, sends_evidence
         proof, refuted = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND, []
         if proof == BEST_FOUND and about == SUMS:
-            better = list_candidates(steps, ratio, Fraction(rounds, chunks), 1, Limits(k=USUAL_K))
+            all_better = Limits(k=USUAL_K, parts=math.floor((steps + USUAL_K) / ratio))
+            better = list_candidates(steps, ratio, Fraction(rounds, chunks), 1, all_better)
             points = list(itertools.islice(better, SUM_LIMITS.max_refuted + 1))
-            duals = [self.refute_by_trees(c, steps, r) for c, r in points[: SUM_LIMITS.max_refuted]]
-            if len(points) == len(duals) and all(duals):
+            are_few = len(points) <= SUM_LIMITS.max_refuted
+            duals = [self.refute_by_trees(c, steps, r) for c, r in points] if are_few else []
+            if are_few and all(duals):
                 proof = FOR_K
                 refuted = [
                     {"chunks": c, "rounds": r, "how": "duals", "duals": [dual.as_json() for dual in of_point]}
@@ -240,12 +242,12 @@ class AllForms:
         run, effort = self.search.run_solver, Effort(SUM_LIMITS.conflicts_of_proof)
         if is_bounded_by_trees(instance, self.work.collective):
             dual, is_exact, price = run(bound_sends, instance, steps, self.budget.left())
-            self.budget.pay(price)
             ratio = evaluate_tree_dual(instance, dual).rounds_per_part
             if ratio > tightest[0]:
                 proved = self.least_sends[steps] = ratio, dual.as_json()
             if is_exact:
                 return proved
+            self.budget.pay(price)
         lowest = sends = math.ceil(max(tightest[0], proved[0]) / per_send)
         refuted: bool | None = True
         while refuted:  # that so many suffice; without proof, as only the last one is needed

@@ -38,6 +38,7 @@ from antiphon.planners.synth.effort_budget import PIVOT_COLUMN, PROGRAM, EffortB
 from antiphon.planners.synth.group import SymmetryGroup, group_of, orbits
 
 MAX_TURNS = 60  # of a program, each with the trees that are cheapest at its prices
+MAX_TURNS_OF_ROOTS = 12  # the same for `price_roots`, whose trees soon suffice where they prove anything
 PAIRS_PER_TURN = 20  # cheapest pairs that a turn adds: with 10 a refutation takes a fifth longer
 TOLERANCE = 1e-6  # of sums of floats; what counts is evaluated in whole numbers
 MAX_SPLITS = 200  # of rounds, refuted one by one
@@ -56,6 +57,8 @@ def bound_sends(instance: Instance, steps: int, effort_left: int | None) -> tupl
     fewest = 2 * (instance.ranks - 1)
     if evaluate_tree_dual(instance, equal_prices).value <= fewest:
         return equal_prices, True, budget.spent
+    if steps > instance.least_steps:  # with steps to spare a solver refutes fewer sends sooner
+        return equal_prices, False, budget.spent
     with contextlib.suppress(EffortSpent):
         of_roots = price_roots(instance, group_of(instance), steps, budget.pay)
         ratios = [evaluate_tree_dual(instance, dual).rounds_per_part for dual in (equal_prices, of_roots) if dual]
@@ -87,7 +90,7 @@ def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) 
     goal = np.zeros(count * size + count)
     goal[count * size :] = [-float(np.sum(roots == root)) for root, _ in trees]
     lengths = [np.full(shape, 1.0) for _ in trees]
-    for _ in range(MAX_TURNS):
+    for _ in range(MAX_TURNS_OF_ROOTS):
         costs, added = np.zeros(count), False
         for number, (root, toward) in enumerate(trees):
             by_step = send_costs(instance, lengths[number].tolist(), toward)
