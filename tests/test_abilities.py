@@ -21,7 +21,7 @@ from antiphon.core.bounds import MULTICAST, REDUCTION, bound, conditions_text, r
 from antiphon.core.collective import Collective
 from antiphon.core.reshape import degrade, join, keep, only, relabel, reverse
 from antiphon.core.serialize import dumps, loads
-from antiphon.core.symmetry import automorphisms, canonical, link_map
+from antiphon.core.symmetry import canonical
 from antiphon.core.topology import FORWARD_ONLY, Ability, LinkType, Topology, both_ways, build
 from antiphon.cost import Profile
 from antiphon.errors import Invalid
@@ -79,27 +79,6 @@ def test_every_change_keeps_what_switches_can_do(machine: Topology, rng: random.
     assert abilities_by_place(turned) == {place: ability.with_links_reversed() for place, ability in told.items()}
     assert reverse(turned) == machine
     assert Profile(name="x").on(machine).abilities == machine.abilities
-
-
-def test_a_switch_that_can_more_is_not_interchangeable() -> None:
-    """Two switches alike but for what they can do: no symmetry swaps them, and no two such machines are alike."""
-    links = both_ways([(rank, 4 + switch) for rank in range(4) for switch in range(2)], LINK)
-    plain, one, other, both = (
-        build("two planes", 4, links, switches=2, abilities=abilities)
-        for abilities in ((), (BOTH, FORWARD_ONLY), (FORWARD_ONLY, BOTH), (BOTH, BOTH))
-    )
-    swap = [0, 1, 2, 3, 5, 4]
-    assert any(g[4] == 5 for g in automorphisms(plain))
-    assert any(g[4] == 5 for g in automorphisms(both))
-    assert not any(g[4] == 5 for g in automorphisms(one))
-    link_map(both, swap)
-    with pytest.raises(Invalid, match="not a symmetry"):
-        link_map(one, swap)
-    keys = [canonical(machine)[1] for machine in (plain, one, other, both)]
-    assert keys[1] == keys[2]
-    assert len(set(keys)) == 3
-    assert plain != one
-    assert relabel(one, swap).abilities == other.abilities
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -267,6 +246,13 @@ def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
     said = tuning_text(found, explain=True)
     assert "no speedup is told" in said
     assert "PCIe" not in said
+
+
+def test_the_machine_is_shown_with_it(capsys: Capture) -> None:
+    assert "can multicast and reduce: host0/nvswitch" in text(capsys, "topology", "show", "hgx-h100")
+    assert "can multicast" not in text(capsys, "topology", "show", "dgx-a100")
+    many = text(capsys, "topology", "show", "cluster:box=hgx-h100,boxes=9")
+    assert "can multicast and reduce: host*/nvswitch" in many
 
 
 def test_text_and_report_of_a_tuning_say_so() -> None:

@@ -61,27 +61,6 @@ def gather() -> Plan:
 # ---- bench ----
 
 
-def test_each_size_takes_its_own_schedule() -> None:
-    plan = two_ranges()
-    rows = bench_plans([plan, gather()], "100:1600:4", on="fake", dtype=["f32", "i8"], op="all", iterations=2)
-    assert rows is not None
-    assert [w.schedule is plan.at(w.nbytes).schedule for w in fake_ground.asked[:60]] == [True] * 60
-    assert len(rows) == 2 * (3 * 2 * 5 + 3 * 2)  # operators mean nothing to a gather
-    assert [row["nbytes"] for row in rows[-12::2]] == [96, 400, 1600, 100, 400, 1600]  # four blocks of whole elements
-    assert {row["op"] for row in rows[-12:]} == {None}
-    assert rows[-1]["root"] == 2
-    assert [row["in_place"] for row in rows] == [False, True] * 36
-    first, last = rows[0], rows[4]
-    assert [first["planner"], last["planner"]] == ["direct", "ring"]
-    assert [first.get("served_by"), last.get("served_by")] == [None, "library"]
-    assert first["algbw"] == pytest.approx(100 / first["seconds"])
-    assert first["busbw"] == pytest.approx(1.5 * first["algbw"])
-    assert first["over_library"] == pytest.approx(0.5)
-    assert first["correct"]
-    assert first["predicted_seconds"] > 0
-    json.dumps(rows)
-
-
 def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from antiphon.select import save_plans
 

@@ -29,7 +29,7 @@ from small_plans import only
 
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule, cut
-from antiphon.cost import Level, LogGP, Profile, prepare
+from antiphon.cost import Level, LogGP, Profile, prepare, simulate
 from antiphon.cost.loggp.forms import kring, recmult
 from antiphon.cost.loggp.loggp import simulate_graph
 from antiphon.cost.loggp.run import Simulation
@@ -104,6 +104,22 @@ def test_the_gap_binds_as_the_form_says(fidelity: str) -> None:
         found = loggp(made, here, profile=Profile(loggp=given_), fidelity=fidelity)(m * p).seconds
         assert np.isclose(found, recmult(p, k, m, level), rtol=1e-9)
         assert found > recmult(p, k, m, level, gap=False)
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_a_trace_shows_every_message(fidelity: str) -> None:
+    made = plan("allgather", delta(2), planner="kring")
+    row, trace = simulate(made, "1MB", model=f"loggp:fidelity={fidelity}", profile=DELTA, trace=True)
+    assert trace is not None
+    events = json.loads(trace)["traceEvents"]
+    sent, received = ([e for e in events if e.get("cat") == kind] for kind in ("send", "receive"))
+    rows = {(int(s), int(a), int(b)) for s, a, b in zip(*(getattr(made.at(10**6).schedule, c).tolist()
+            for c in ("step", "src", "dst")), strict=True)}  # fmt: skip
+    told = {(e["args"]["step"], e["args"]["src"], e["args"]["dst"]) for e in sent}
+    assert told == rows
+    assert len(sent) == len(received) == len(rows)
+    assert np.isclose(max(e["ts"] + e["dur"] for e in received), row["seconds"] * 1e6, atol=1e-3)
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in sent)
 
 
 def test_the_fast_pass_on_random_schedules() -> None:

@@ -1,7 +1,6 @@
 """Machines as text and as pictures: all is there once, nothing hides another, the shape is the machine's."""
 
 import math
-import re
 from fractions import Fraction
 from xml.etree import ElementTree
 
@@ -92,28 +91,6 @@ def test_no_node_lies_on_another(spec: str) -> None:
         for node, (nx, ny) in block.position.items():
             inside = x <= nx <= x + w and y <= ny <= y + h
             assert inside == (graph.nodes[node].container == label)
-
-
-@pytest.mark.parametrize(
-    "spec", in_turn(["dgx1v", "dgx1p", "torus:dims=4x4", "torus:dims=3x3x3", "mesh:dims=4x4x4", "hypercube:ranks=16",
-                     "mi250", "z52-pcie", "pcie8", "dgx2", "ring:ranks=8", "line:ranks=5", "tree:fanouts=4x8"], 3),
-)  # fmt: skip
-def test_no_link_passes_over_a_node(spec: str) -> None:
-    root = parsed(topology(spec))
-    circles = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in elements(root, "circle")]
-    for element, title in titled(root, "path"):
-        numbers = [float(number) for number in re.findall(r"[-\d.]+", element.attrib["d"])]
-        (ax, ay), (bx, by) = numbers[:2], numbers[-2:]
-        cx, cy = numbers[2:4] if len(numbers) == 6 else ((ax + bx) / 2, (ay + by) / 2)
-        for x, y in circles:
-            if min(math.dist((x, y), (ax, ay)), math.dist((x, y), (bx, by))) < 1:
-                continue
-            near = min(
-                math.dist((x, y), ((1 - t) ** 2 * ax + 2 * t * (1 - t) * cx + t * t * bx,
-                                   (1 - t) ** 2 * ay + 2 * t * (1 - t) * cy + t * t * by))
-                for t in (i / 40 for i in range(41))
-            )  # fmt: skip
-            assert near > 16, title
 
 
 # ---- the shape is the machine's ----

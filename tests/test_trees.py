@@ -233,6 +233,17 @@ def test_a_slower_packing_may_not_be_called_optimal() -> None:
     assert "optimal" in fault.message
 
 
+@pytest.mark.parametrize("spec", in_turn(["dgx1p only 0,1,2,3,4", "torus:dims=3x3", "star:ranks=5"], 3))
+def test_pieces_are_the_best_by_the_model(spec: str) -> None:
+    """No other number of them is faster by more than a hundredth."""
+    topology = machine(spec)
+    for nbytes in (10**4, 10**7, 10**9):
+        schedule = made(trees, topology, wanted("allreduce", topology.ranks), pieces=None, nbytes=nbytes)
+        mine = alpha_beta(schedule, topology)(nbytes).seconds
+        for pieces in (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597):
+            assert mine <= 1.01 * alpha_beta(replace(schedule, pieces=pieces), topology)(nbytes).seconds, pieces
+
+
 # ---- Blink ----
 
 
