@@ -125,7 +125,7 @@ def test_tuning_by_measuring_asks_what_the_runtime_can(monkeypatch: pytest.Monke
         listed = {c.planner for c in found.tuning.candidates if c.status == "ok"}
         assert listed == expected
         refused = [c.reason for c in found.tuning.candidates if c.planner == "nvls" and c.status == "refused"]
-        assert ["which the runtime that this is for cannot" in why for why in refused] == [True] * (on == "fake")
+        assert ["which the chosen runtime cannot" in why for why in refused] == [True] * (on == "fake")
 
 
 def test_the_best_for_a_size() -> None:

@@ -267,7 +267,7 @@ def test_what_is_missing_is_named(job: Job, tmp_path: Path) -> None:
     cases = (  # the first four before anything is launched
         (TUNE, {"LD_LIBRARY_PATH": str(tmp_path)}, "found neither CUDA's libcudart with libnccl.so.2 nor ROCm's"),
         (TUNE.replace("nccl", f"nccl:library={broken}"), {}, "libbroken.so nor ROCm's"),
-        (TUNE, {"NCCL_ALGO": "ring"}, "NCCL_ALGO is set, so NCCL's own choice is none"),
+        (TUNE, {"NCCL_ALGO": "ring"}, "NCCL_ALGO is set, so NCCL does not choose by itself"),
         (TUNE, {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}, "pip install 'antiphon[mpi]'"),
         (f"{TUNE} --nbytes 4KB", {"STAND_IN_GPUS": "0"}, "sees no GPU; see nvidia-smi"),
         (f"{TUNE} --nbytes 4KB", {"STAND_IN_GPUS": "35"}, "sees no GPU (cudaGetDeviceCount: an error); see nvidia-smi"),

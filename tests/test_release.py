@@ -48,7 +48,7 @@ def test_a_compiled_library_is_used_only_for_its_own_sources(tmp_path: Path, mon
             build.library("threads")
     build.hash_sources.cache_clear()
     assert not any(build.prebuilt_name(name, "x86_64") == path.name for name in build.PREBUILT_TARGETS[1:])
-    assert build.PRELOADED not in build.PREBUILT_TARGETS  # it knows the path of this Python
+    assert build.MPI_PRELOAD not in build.PREBUILT_TARGETS  # it knows the path of this Python
 
 
 def other_pythons() -> list[str]:

@@ -86,7 +86,7 @@ ModelName = Annotated[
     str,
     typer.Option(
         "--model", metavar="NAME", show_default=False,
-        help="cost model: see antiphon list models (default: calls on known GPUs, else alpha-beta)",
+        help="cost model: see antiphon list models (default: `calls` on known GPUs, else `alpha-beta`)",
     ),
 ]  # fmt: skip
 Certificate = Annotated[
@@ -113,7 +113,7 @@ Scale = Annotated[
     str,
     typer.Option(
         "--scale", metavar="SCALE",
-        help='how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: the fastest 40 Mbit/s)',
+        help='rates of the lab: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: the fastest 40 Mbit/s)',
     ),
 ]  # fmt: skip
 LabName = Annotated[str, typer.Option("--name", metavar="NAME", help="name of the lab (default: that of the machine)")]
@@ -159,7 +159,9 @@ def split_collective(coll: str, root: int | None, ranks: str) -> tuple[str, int 
     label = f"collective {quote(coll)}"
     options = parse_options(re.split(rf",(?={pattern})", tail[0]) if tail else (), label, "COLL:root=2,ranks=0-3")
     if "root" in options:
-        (root,) = parse_ranks(options["root"], f"{label}: root")[:1]
+        root, *further_ranks = parse_ranks(options["root"], f"{label}: root")
+        if further_ranks:
+            raise Invalid(f"{label}: root: expected one rank, got {quote(options['root'])}")
     ranks = options.get("ranks", ranks)
     return name, root, parse_ranks(ranks, f"{label}: ranks") if ranks else None
 
@@ -217,7 +219,7 @@ def split_runtime(on: str) -> tuple[str, dict[str, Any]]:
             raise unknown(f"option of runtime {name}", key, keys)
     if "timeout" in options:
         options["timeout"] = parse_seconds(options["timeout"], f"{label}: timeout", bare=True)
-    if "hybrid" in options:
+    if "hybrid" in options:  # of the GPU kernel: links that the plan leaves idle carry some of the data
         options["hybrid"] = parse_yes(options["hybrid"], f"{label}: hybrid")
     if "lowering" in options:
         check_lowering(options["lowering"], f"{label}: lowering")

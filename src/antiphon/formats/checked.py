@@ -29,8 +29,9 @@ def check_plan(plan: Plan, runtime: RuntimeRules, call: ApplicationCall) -> list
         return [
             _result_row(name="", findings=[Finding("refused", str(error), "choose another planner, or fewer chunks")])
         ]
-    except NotFound as error:
+    except NotFound as error:  # all sizes are left to NCCL or RCCL, which is as fast
         return [_result_row(name="", findings=[Finding("refused", str(error), "leave it to the library")])]
+    # a script beside the plans (register.py) registers them, and is none itself
     plan_files = {name: contents for name, contents in files.items() if not name.endswith(".py")}
     return [
         check_file(contents if isinstance(contents, bytes) else b"".join(contents), name, runtime, call)

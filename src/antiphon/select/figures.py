@@ -60,7 +60,8 @@ def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, bounds: Bound) 
     latency_gap = _gap_ratio(Fraction(figures["steps"]), Fraction(bounds.latency_steps))
     if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
         raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
-    forwarding_rate = bounds.without_switches if bounds.unaided is not None else None  # bytes/s, switches only forward
+    # bytes/s of the bound if switches only forward; None: no switch can help
+    forwarding_rate = bounds.unaided.bytes_per_second if bounds.unaided is not None else None
     return {
         "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
         "latency_gap": None if latency_gap is None else float(latency_gap),
@@ -89,10 +90,11 @@ def order_claim(schedule: Schedule) -> dict[str, str] | None:
 def figures_of(plan: Plan) -> dict[str, Any]:
     """Return what `antiphon plan --json` prints: the request, and the claims of the entry for the largest sizes."""
     entry = plan.entries[-1]
+    memory_and_incast = reached_json(entry.schedule, plan.topology)  # beside the least that any schedule needs
     planner_figures = dict(findings_or_empty(entry.schedule))  # what the planner itself reports, by its own names
     return {
         "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
-        "stopped": None, **entry.claims, **_unjoined_gap(plan), **reached_json(entry.schedule, plan.topology),
+        "stopped": None, **entry.claims, **_unjoined_gap(plan), **memory_and_incast,
         **({"found": planner_figures} if planner_figures else {}), "verified": True,
         **({"groups": plan.collective.title} if plan.collective.groups else {}),
     }  # fmt: skip

@@ -129,7 +129,7 @@ def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
     By expected effort: the second greatest, the greatest, the least, the next greatest, the next least, ...
 
     So one worker begins with a long task while another, after the bounds, runs quick ones, whose results may make long
-    ones unnecessary. The greatest is a search that often ends early; the second, if begun last, would end last.
+    ones unnecessary. The second greatest is first: begun later, it would end last. The greatest often ends early.
     """
     bounds = [task for task in tasks if task.entry is None]
     by_effort = deque(sorted((task for task in tasks if task.entry is not None), key=expected_effort))
@@ -221,7 +221,7 @@ def _report_end(
 ) -> None:  # fmt: skip
     """Report how a task ended.
 
-    `done`: the last message of the task itself, None if it sent none. It is ignored if the task was stopped before.
+    `done`: the last message of the task itself, None if it sent none. Of a task that was stopped only OK counts.
     """
     if isinstance(result, Lost) and not result.begun:  # no worker could be started: run it here
         _run_here(context, cache, task, report)

@@ -18,7 +18,7 @@ from antiphon.registry import Entry, PlannerCapabilities
 
 IN_SWITCHES = " in switches"
 SWITCH_USE_UNSUPPORTED = (
-    "its schedules let switches multicast or combine, which the runtime that this is for cannot; "
+    "its schedules let switches multicast or combine, which the chosen runtime cannot; "
     "transform.unjoined makes every row go alone"
 )
 

@@ -116,6 +116,7 @@ def wrap_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     excess = 2 + sum(widths) + 2 * (len(widths) - 1) - width()
     excess = _narrow_columns(widths, [len(widths) - 1], [_MIN_TEXT_WIDTH] * len(widths), excess)
     excess = _fit_columns(cells, widths, range(len(widths)), excess)
+    # the last resort: less than the usual minimum
     _narrow_columns(widths, range(len(widths)), [_MIN_WIDTH // 2] * len(widths), excess)
     return [line for row in cells for line in _lines_of(row, widths, [False] * len(widths))]
 

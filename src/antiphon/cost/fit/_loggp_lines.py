@@ -78,8 +78,8 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
     """Return where regimes begin (the first at 0), and for each later one the range in which it might plausibly begin.
 
     Every signal is a line within a regime; breaks are common to all signals. Minimises Huber's cost plus, for each
-    regime, its parameters times the logarithm of the number of figures (the Bayesian information criterion); at least
-    MIN_REGIME_SIZES sizes per regime. Dynamic programming: O(sizes^2) lines, each O(sizes).
+    later regime, its parameters times the logarithm of the number of figures (the Bayesian information criterion); at
+    least MIN_REGIME_SIZES sizes per regime. Dynamic programming: O(sizes^2) lines, each O(sizes).
     """
     m = len(x)
     if m < 2 * MIN_REGIME_SIZES:
@@ -90,7 +90,7 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
     cost_of[low, high] = sum(_fit_lines(x, signal, mask)[1] for signal in signals)
     penalty = (2 * len(signals) + 1) * math.log(m * len(signals))
     best, last_start = np.full(m + 1, np.inf), np.zeros(m + 1, int)
-    best[0] = -penalty
+    best[0] = -penalty  # the first regime costs no penalty
     # Invariant: best[e] is the least cost of the sizes before e; last_start[e] is where its last regime begins.
     for end in range(MIN_REGIME_SIZES, m + 1):
         costs = best[:end] + cost_of[:end, end] + penalty
@@ -110,7 +110,7 @@ def first_least(costs: Floats) -> int:
 
 
 def _movable_range(cost_of: Floats, low: int, cut: int, high: int) -> tuple[int, int]:
-    """Return the range in which the break `cut` between regimes from `low` and to `high` can move at little more cost.
+    """Return the range in which the break between regimes [low, cut) and [cut, high) can move at little more cost.
 
     `cost_of[a, b]`: the cost of one regime of the sizes a to b - 1.
     """

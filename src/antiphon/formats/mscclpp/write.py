@@ -118,7 +118,7 @@ def mscclpp_json(
             continue
         if with_relays[kind] is not plan:
             notes.append(
-                f"{kind}: ranks outside of it relay; only programs that call the executor themselves reach this"
+                f"{kind}: ranks outside of it relay; only programs that call the executor themselves can use it"
             )
         file_count = len(writer.files)
         notes += writer.add(with_relays[kind], packet_limit, f"{kind}-" if len(plans) > 1 else "")
@@ -224,7 +224,7 @@ class _Writer:
             multiple = max((head.sizes.multiple for _, head, _ in written), default=1)
             if multiple & (multiple - 1):
                 notes.append(f"{label}: serves only multiples of {multiple} bytes")
-            moving_blocks = min(map(self._find_too_few_blocks, written), default=self.blocks)
+            moving_blocks = min(map(self._count_moving_blocks, written), default=self.blocks)
             if moving_blocks < self.blocks:
                 notes.append(
                     f"{label}: {moving_blocks} of {self.blocks} thread blocks move data (groups of them would need too "
@@ -302,9 +302,10 @@ class _Writer:
         if head.sizes.smallest <= head.sizes.largest:
             yield _Variant(in_place, head, plan.gpus)
 
-    def _find_too_few_blocks(self, variant: _Variant) -> int:
-        """Return the number of thread blocks of the busiest rank that move data at once if more would have work in
-        large calls; otherwise the option `blocks`. 3/4 of the useful blocks count as enough."""
+    def _count_moving_blocks(self, variant: _Variant) -> int:
+        """Return how many thread blocks of the busiest rank move data at once: `group` in each of its streams.
+
+        The option `blocks` if that is enough: 3/4 of the blocks that would have work in large calls."""
         gpu = max(variant.gpus, key=lambda gpu: gpu.moving_streams)
         moving = gpu.moving_streams * gpu.group
         useful = min(self.blocks, gpu.moving_streams * (variant.head.largest_chunk // MIN_SHARE))
@@ -316,7 +317,7 @@ class _Writer:
         first = min(staged_sizes, default=entry.stop or MOST_OFFSET)
         begin = max(entry.start, largest_by_packets + 1)
         unserved = f"; no plan for sizes from {format_size(begin)} to {format_size(first)}" if begin < first else ""
-        return f"{label}: staged, with a copy that prices do not count{unserved}"
+        return f"{label}: staged, with a copy that predicted times do not count{unserved}"
 
 
 @without_gc()
@@ -403,6 +404,7 @@ def chunks_of_ranks(collective: Collective, in_place: bool, grain: int) -> list[
     `grain`: chunks per weight 1 of a block. A rank without input, or without output, passes its other buffer twice; a
     rank with neither passes as much as the first rank that has one.
     """
+    # NCCL's calls have an input and an output in place, too; a custom collective has one buffer then
     inputs, outputs = (side.size.tolist() for side in sides(collective, in_place and collective.kind == "custom"))
     declared_chunks = [(a or b, b or a) for a, b in zip(inputs, outputs, strict=True)]
     usual = next(pair for pair in declared_chunks if any(pair))
@@ -476,14 +478,14 @@ class _Head:
         chunk = chunk // self.alignment * self.alignment
         counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in self.chunks}
         largest, multiple = chunk * max(counts), self.alignment * max(counts)
-        # ranges of plans with relays, too, where all ranks pass buffers of one size
+        # a range is stated only if all ranks pass buffers of one size; of custom ones those with relays may
         if collective.kind not in (*_SIZED, "custom") or len({*counts, *(max(pair) for pair in self.chunks)}) > 1:
             if self.slot:
                 raise Unsupported(f"{BACK_END}: stages only data of equal size at all ranks through scratch")
             return _Sizes(smallest=0, largest=largest, multiple=multiple)
         # Ranges end before `stop`; the file states the last size included.
         start, stop = self.span
-        start = max(start, self.slot * max(counts))
+        start = max(start, self.slot * max(counts))  # staged: each chunk fills a slot
         return _Sizes(start, largest if stop is None else min(largest, stop - 1), multiple)
 
     def _gpu_text(self, rank: int, gpu: GpuText, chunks: tuple[int, int]) -> str:

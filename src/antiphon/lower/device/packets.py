@@ -9,8 +9,8 @@ be forwarded leave as they are computed.
     rank 0: put x into scratch of rank 1; signal 1    becomes    put x as packets into slot 0 of rank 1's box
     rank 1: wait for 0; fold scratch + y into z                  fold slot 0 + y into z
 
-Boxes are reused by later calls. At the beginning of a call a rank signals to all its senders that it has begun; senders
-that cannot know that otherwise wait for it (native/bind.h).
+Boxes are reused by later calls. At the beginning of a call a rank signals to all its senders that it has begun. They
+wait for it, unless the call before has shown them that the box is free (`receives_all`; boxes.h of the GPU engine).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Boxes:
 
 def receives_all(program: Program) -> bool:
     """Return whether a rank that ends has received from all others at every size, and so knows that all have begun."""
+    # The kinds that can use packets bring data of every rank to every rank; only blocks of weight 0 are not sent.
     return onesided_packets.can_use_packets(program) and bool((program.collective.weights > 0).all())
 
 
@@ -112,7 +113,7 @@ class _Sender:
         slot = boxes.slots[move.peer]
         boxes.slots[move.peer] += 1
         self.pending[move.peer].append((slot, move.target, move.size))
-        first = self.addresses.line(self.rank, move.source) % count
+        first = self.addresses.line(self.rank, move.source) % count  # within its unit: all are cut into `count` atoms
         # The length of a slot in units and cuts of a unit; all slots get the longest.
         last_unit, last = divmod(first + move.size, count)
         cuts, denominator = self.addresses.cuts, self.addresses.denominator
@@ -179,7 +180,10 @@ def _places_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -
 
 
 def _add_as_packets(rank: int, steps: list[StreamStep], addresses: Atoms) -> list[StreamStep]:
-    """Let a fold add packets directly where it alone reads them from scratch."""
+    """Let a fold add packets directly where it alone reads them from scratch.
+
+    Not in slots `shared` by several regions: those overlap in memory, which counts per place do not see.
+    """
     scratch_size = 1 + max((place[1] + size for step in steps for place, size in _places_touched(step)), default=0)
     # Difference arrays over atoms of scratch: how often each is read, and written.
     read, written = (np.zeros(scratch_size + 1, np.int64) for _ in range(2))

@@ -71,7 +71,7 @@ def nvls_tree(
     steps: UnevenSteps = None,
 ) -> Iterator[Schedule]:  # fmt: skip
     """Yield schedules for every planner between boxes that the machine allows: one per number of pieces, and one in
-    uneven slices per message size.
+    uneven slices per message size. `steps`: how many the uneven pipeline has; default: the best for each size.
     """
     sizes = tuple(size for size in request.sizes if size is not None)
     topology, collective = request.topology, request.collective
@@ -115,8 +115,8 @@ def nvls_tree(
                 yield replace(staged.schedule, provenance={"planner": "nvls-tree", "options": options})
     if not is_feasible:
         raise Unsupported(
-            f"planner nvls-tree: switches of {topology.name} multicast and reduce neither within boxes nor among "
-            "places of them; use hierarchical-ring or trees" + "".join(f" ({why})" for why in refused[:1])
+            f"planner nvls-tree: switches of {topology.name} multicast and reduce neither within boxes nor "
+            "between them; use hierarchical-ring or trees" + "".join(f" ({why})" for why in refused[:1])
         )
 
 

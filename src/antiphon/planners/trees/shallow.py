@@ -84,7 +84,7 @@ class _Forest:
     """An unpipelined schedule along packed trees of at most one depth.
 
     `packed`: the packing before rates were rounded. `trees`: number of trees. `rate`: after rounding, in bytes/s.
-    `method`: "hubs" (bounded.py), "columns" (columns.py) or the `method` that `pack_trees` states.
+    `method`: "hubs" (grown by bounded.py), "columns" (columns.py) or the `method` that `pack_trees` states.
     """
 
     schedule: Schedule
@@ -124,6 +124,7 @@ def shallow(
     bounds = bound(topology, collective)
     max_rate = bounds.without_help.bytes_per_second  # trees use no multicast or reduction in switches
     reversed_plan = collective.kind == "reduce"
+    # links: the opposite of each link; None: directions differ, and `machine` is the reversed one
     machine, links = machine_for_dual(topology) if reversed_plan else (topology, None)
     # pack forests: for an allreduce in both directions; for a reduce those of the dual broadcast
     if collective.kind == "allreduce":
@@ -152,6 +153,7 @@ def shallow(
         schedule = (
             replace(invert(candidate.schedule, links), collective=collective) if reversed_plan else candidate.schedule
         )
+        # forest 0, the fastest, and a mix follow from the option alone
         max_depth = forests[candidate.plan].depth if candidate.plan else depth
         stated_options = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
         provenance = {"planner": "shallow", "options": stated_options, "seed": request.seed, "found": search_facts}
@@ -334,10 +336,8 @@ def _pack_by_depth(
             asymmetric_packing = pack_bounded(asymmetric, depth_limit, goal_rate)
             losses = losses + 1 if asymmetric_packing is not None and asymmetric_packing.rate < best.rate else 0
             if asymmetric_packing is not None and asymmetric_packing.rate > best.rate:
-                symmetric = (
-                    pack_bounded(grower, depth_limit, goal_rate, asymmetric_packing.representatives)
-                    or asymmetric_packing
-                )
+                symmetric = pack_bounded(grower, depth_limit, goal_rate, asymmetric_packing.representatives)
+                assert symmetric is not None  # it has trees to start with
                 best = symmetric if symmetric.rate * NEAR_BOUND > asymmetric_packing.rate else asymmetric_packing
         # small machines: column generation, whose packing is optimal for this depth
         if best.rate < goal_rate * float(NEAR_BOUND) and len(ranks) <= COLUMNS_RANKS:

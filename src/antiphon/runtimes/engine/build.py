@@ -98,7 +98,7 @@ TARGETS = {
     "hip": Target(("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", HIPCC_FLAGS, HIPCC_ADVICE),
 }  # fmt: skip
 PREBUILT_TARGETS = ("threads", "sockets", "device", "nccl_tuner", "nccl_preload")
-PRELOADED = "mpi"  # the target that programs preload; it starts this Python to compile tables
+MPI_PRELOAD = "mpi"  # the target that MPI programs preload; it starts this Python to compile tables
 COMPILE_SECONDS = 300.0  # timeout of a compiler
 MIN_FREE_BYTES = 2**20  # of a disk: compilers need some
 
@@ -162,9 +162,7 @@ def hash_sources(target: str) -> str:
 
 
 def _make_folder(name: str) -> Path:
-    """Return the folder of that name in the cache, made if needed.
-
-    Where a cache for several users cannot be trusted, it is in a root of this user's own."""
+    """Return the folder of that name in the cache, made if needed. Invalid if others may write into it."""
     # the common cache first, then one of this user's own, in case another user owns the first
     for root in (native_folder(), native_folder().with_name(f"native-{os.geteuid()}")):
         folder = root / name
@@ -202,8 +200,8 @@ def _purpose_flags(target: str) -> list[str]:
     if TARGETS[target].folder == DEVICE:
         return []
     purpose = [f"-DAP_FOR_{target.upper()}"]
-    # Only the preloaded library starts Python itself, so only it depends on the interpreter's path.
-    if target != PRELOADED:
+    # Of the preloaded libraries only MPI's starts Python, so only it depends on the interpreter's path.
+    if target != MPI_PRELOAD:
         return purpose
     macros = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2]), "AP_VERSION": __version__}
     return [*purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in macros.items())]
@@ -271,7 +269,7 @@ def _identify_compiler(command: tuple[str, ...], target: str) -> str:
 def _identity_cache_path(command: tuple[str, ...]) -> Path | None:
     """Return the file that caches a compiler's identity; None where the compiler cannot be found.
 
-    Running the compiler takes longer than all else that starts a group of processes."""
+    Running the compiler takes longer than everything else in starting the engine."""
     path = shutil.which(command[0])
     try:
         real = Path(path or "").resolve(strict=True)

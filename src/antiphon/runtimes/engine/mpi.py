@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.errors import Invalid, Unsupported, unknown
-from antiphon.runtimes.engine.build import PRELOADED, library
+from antiphon.runtimes.engine.build import MPI_PRELOAD, library
 from antiphon.runtimes.engine.native import keep_tables
 
-LIBRARIES = (PRELOADED, "nccl-tuner", "nccl-preload")
+LIBRARIES = (MPI_PRELOAD, "nccl-tuner", "nccl-preload")
 
 
 def build(name: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
@@ -19,7 +19,7 @@ def build(name: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
         raise Unsupported("build nccl: NCCL takes no schedules; antiphon build nccl-tuner makes a tuner plugin for it")
     if name not in LIBRARIES:
         raise unknown("library to build", name, LIBRARIES)
-    if tables and name != PRELOADED:
+    if tables and name != MPI_PRELOAD:
         raise Invalid(f"build {name} takes no tables; export --to nccl-tuner writes what it reads")
     path = library(name.replace("-", "_"), compiler)
     if tables:

@@ -69,7 +69,7 @@ def nccl_here(how: How) -> Library:
     """Return NCCL or RCCL as found here. `algorithms` is empty: `nccl_choose` lists the settings of each version."""
     for name in VARIABLES:
         if name in os.environ:
-            raise Invalid(f"--on nccl: {name} is set, so NCCL's own choice is none; unset it to measure")
+            raise Invalid(f"--on nccl: {name} is set, so NCCL does not choose by itself; unset it to measure")
     vendor, path = find_nccl(how)
     version = Nccl(path).version
     text = f"{version // 10_000}.{version % 10_000 // 100}.{version % 100}"
@@ -97,9 +97,10 @@ def find_mscclpp() -> str:
     return next((str(folder / MSCCLPP) for folder in folders if (folder / MSCCLPP).exists()), "")
 
 
-@cache  # since the processes of a job set the variable
+@cache  # the answer from before a job sets NCCL_TUNER_PLUGIN to this very plugin
 def chunk_plugin(name: str, version: int, compiler: str) -> str:
     """Return our tuner plugin, by which chunk sizes are set; "" where another tuner is in use, or it cannot be used."""
+    # CHUNKS: the first version in which tuner plugins set chunk sizes
     if name != "NCCL" or version < CHUNKS or "NCCL_TUNER_PLUGIN" in os.environ:
         return ""
     for file in TUNERS:
@@ -124,7 +125,7 @@ class NcclRuntime(Runtime):
     def run(
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
-        # a case with a `library` measures settings of NCCL, one without a plan of ours
+        # a case with a `library` measures settings of NCCL, a case without it a plan of ours
         if all(case.library is None for case in cases):
             raise Unsupported("--on nccl: measures settings of NCCL: use it with antiphon tune")
         ours = {case.program for case in cases if case.library is None}

@@ -62,8 +62,8 @@ class CallHead:
         self._written = False
 
     def begin(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
-        """Begin the next call of the group, by the engine or not. `nbytes`: of one process, 0 where these may differ;
-        `type_`: of `type_code`. Programs repeat calls, and then only the number is written."""
+        """Begin the next call of the group, run by the engine or another library. `nbytes`: of one process, 0 where
+        these may differ; `type_`: of `type_code`. Programs repeat calls, and then only the number is written."""
         self.number += 1
         call = kind, nbytes, type_, op, root
         if self._written and call == self._call:
@@ -73,7 +73,7 @@ class CallHead:
             self.stage(0)
 
     def stage(self, stage: int) -> None:
-        """Write the header of a stage of the call. 0: the call; 1, 2: broadcasting its plan; 3: asking; 4: its end."""
+        """Write the header of a stage of the call. 0: the call; 1, 2: sending a book; 3: choosing plans; 4: its end."""
         kind, nbytes, type_, op, root = self._call
         kind_code, op_code = _kind_codes(kind, op)
         _pack(self.memory, 0, self._group, self.number, nbytes, kind_code, op_code, type_, stage, root, self.rank)

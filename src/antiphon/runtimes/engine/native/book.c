@@ -14,7 +14,8 @@
 
 enum { HEADER = 64, PAGE = 64, ENTRY = 24, VERSION = 1 }; /* bytes of the header, of a page, and of a program's entry */
 
-/* The structs of a file (docs/data/program-layout.csv). `name`, `labels`, `dead`: bytes of these texts. */
+/* The structs of a file (docs/data/program-layout.csv). `name` (of the machine), `labels`, `dead` (the failure that the book is for):
+ * bytes of these texts. */
 typedef struct {
     char magic[8];
     uint32_t version, crc;
@@ -28,7 +29,7 @@ typedef struct {
     uint32_t first_member, members;
     uint64_t from, to;
     int32_t program;
-    uint32_t flags, label, label_bytes; /* flags: bit 0 measured, bit 1 ordered; label: its offset in the labels */
+    uint32_t flags, label, label_bytes; /* flags: bit 0 measured, bit 1 ordered (book.h); label: its offset in the labels */
     double seconds;
     uint64_t zero;
 } page_entry;
@@ -99,7 +100,7 @@ static int read_head(ap_book *book, book_tables *t, ap_error *error) {
     return AP_OK;
 }
 
-/* Fills page `number`. */
+/* Fills page `number`. Program -1: the library's own. */
 static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_error *error) {
     page_entry e;
     memcpy(&e, t->page + (size_t)PAGE * number, sizeof e);

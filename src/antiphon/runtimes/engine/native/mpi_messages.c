@@ -78,7 +78,8 @@ static packet *take_packet(mpi_wire *w) {
 static void give_packet(mpi_wire *w, packet *p) { p->next = w->spare, w->spare = p; }
 
 /* Starts sending or receiving a packet, with the data in it if they are at most PACK bytes. A receive always has room for PACK
- * bytes: the message may be of another call, and then of any length. */
+ * bytes: the message may be of another call, and then of any length. A packet with all data is the message, so its end is
+ * reported to the engine. */
 static int start_packet(mpi_wire *w, const void *data, int tag, flight f, ap_error *error) {
     packet *p = f.packet = take_packet(w);
     size_t packed = f.bytes <= PACK ? f.bytes : 0;
@@ -135,8 +136,8 @@ static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
 }
 
 /* Tests `count` requests from `first` on; with `block`, until one is done. *done: how many are; w->index: which, from `first`. MPI
- * itself waits only without a timeout and with enough processors: otherwise this polls and yields the processor, which MPI might
- * keep from the processes it waits for. */
+ * itself waits only without a timeout and with enough processors: otherwise this polls and yields the processor, as MPI might
+ * spin on it while the processes that it waits for need it. */
 static int test_some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
     if (block && timeout <= 0 && !w->crowded)
         return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
@@ -187,7 +188,7 @@ int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *num
                            ap_error *error) {
     int done = 1, code = AP_OK;
     *count = 0;
-    while (w->active && done && !code && !*count) { /* until a message is done; packets are not reported */
+    while (w->active && done && !code && !*count) { /* until a message is done: no packet without its data (`reported`) */
         code = test_transfers(w, block, timeout, capacity, &done, error);
         if (code) return code;
         if (done > 1) qsort(w->index, (size_t)done, sizeof(int), descending);
@@ -238,7 +239,7 @@ int ap_mpi_check_others(mpi_wire *w, ap_error *error) {
         if (failure) return ap_mpi_failed(error, "MPI_Recv", failure);
         if (arrived && p.bytes == GAVE_UP)
             code = ap_fail(error, AP_TRANSPORT, "rank %u has given up after an error", p.call.rank);
-        else if (arrived)
+        else if (arrived) /* loosely: the sender may be in an earlier or later call */
             code = ap_compare_loosely(&w->base, &p.call, error);
     }
     return code;

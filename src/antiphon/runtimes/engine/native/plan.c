@@ -18,8 +18,9 @@ typedef __int128 wide;
 
 static const wide MAX_ELEMENTS = (wide)AP_MOST_ELEMENTS;
 
-/* The number of slices of an operation that has `pieces` in the program. Any number is correct: slices of one operation wait for
- * the same slices of another, and messages keep an order in which each comes after all that it waits for (order_messages). */
+/* The number of slices of an operation that has `pieces` in the program, scaled by plan->slices / AP_PLANNED_SLICES (how many
+ * times as many slices this run has), rounded up. Any number is correct: slices of one operation wait for the same slices of
+ * another, and messages keep an order in which each comes after all that it waits for (order_messages). */
 static uint32_t slice_count(const ap_plan *plan, uint32_t pieces) {
     return pieces > 1 ? (uint32_t)(((uint64_t)pieces * plan->slices + AP_PLANNED_SLICES - 1) / AP_PLANNED_SLICES) : pieces;
 }
@@ -45,7 +46,7 @@ static wide at_point(const addresses *a, ap_point point) {
     return begin + (wide)((unsigned __int128)elements * (uint64_t)point.part / a->program->denominator);
 }
 
-/* Where a point lies in the caller's input or output; -1: outside. */
+/* Where a point lies in the caller's input or output: the base moves it by `shift` units; -1: outside. */
 static wide in_buffer(const addresses *a, const ap_base *b, uint32_t point) {
     if (!a->count) return a->at[point] + (wide)a->unit * b->shift;
     const int64_t whole = a->section->point[point].whole;
@@ -75,8 +76,8 @@ static void measure_slots(addresses *a) {
     }
 }
 
-/* Lays the slots one behind the other in scratch. Like all functions here with `error`, unless they return a pointer, it returns
- * AP_OK or the error's code. */
+/* Lays the slots one behind the other in scratch. Slots of a class have the same size, whole + part / denominator units, and
+ * pieces. Like all functions here with `error`, unless they return a pointer, it returns AP_OK or the error's code. */
 static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
     wide total = 0;
@@ -98,7 +99,8 @@ static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
     return AP_OK;
 }
 
-/* The stretch of memory of a part; false if it does not lie within its buffer, or within its slot of scratch. */
+/* The stretch of memory of a part; false if it does not lie within its buffer, or within its slot of scratch (whose first
+ * element is the base's `origin`, a point). */
 static int resolve_part(const addresses *a, const ap_plan *plan, ap_part part, uint32_t pieces, ap_stretch *out) {
     const ap_base *b = &a->section->base[part.base];
     wide begin = a->at[part.begin], length = a->at[part.end] - begin;
@@ -136,19 +138,20 @@ static void append_part(ap_plan *plan, ap_task *task, ap_stretch s, int join) {
     plan->stretch[task->stretch + task->stretches++] = s;
 }
 
-/* Fills the tasks, with their stretches and waits, and the divisions. */
+/* Fills the tasks, with their stretches and waits, and the divisions: what an average divides at the end (ap_finish). */
 static int resolve_tasks(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
-    uint32_t used = 0, sliced = 0; /* stretches so far; slices of the first operation that has some */
+    uint32_t used = 0, sliced = 0; /* stretches so far; pieces of the first operation that has several */
     for (uint32_t o = 0; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
         ap_task *task = &plan->task[o];
         int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
         const uint32_t pieces = slice_count(plan, op->pieces);
         if (op->pieces > 1 && !sliced) sliced = op->pieces;
-        /* different numbers must stay different, or operations would wait slice by slice that must not */
+        /* Operations with equal numbers wait slice by slice (layout.c): rounding must not make different numbers equal. */
         if (op->pieces > 1 && op->pieces != sliced && plan->slices % AP_PLANNED_SLICES)
-            return ap_fail(error, AP_UNSUPPORTED, "rank %u: slices of several numbers can only become more", plan->rank);
+            return ap_fail(error, AP_UNSUPPORTED, "rank %u: operations differ in slices, so a run may only have a multiple of them",
+                           plan->rank);
         *task = (ap_task){.kind = (uint8_t)op->kind, .peer = op->peer, .channel = op->channel, .when = op->when,
                           .pieces = pieces, .stretch = used, .first_wait = op->first_wait, .waits = op->waits};
         for (uint32_t i = 0; i < op->parts; i++) {
@@ -284,7 +287,7 @@ ap_plan *ap_prepare_counts(const ap_program *program, uint32_t rank, const uint6
 void ap_release(ap_plan *plan) {
     if (!plan) return;
     ap_forget_layout(&plan->layout);
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < 64; i++) /* each a list of free memory, linked through its first bytes (stage.h) */
         for (void *next, *block = plan->pool[i]; block; block = next) {
             memcpy(&next, block, sizeof next);
             free(block);
