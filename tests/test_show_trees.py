@@ -3,10 +3,12 @@
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from quick import in_turn
 from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import KINDS
+from antiphon.core.example import of_rows
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
@@ -110,6 +113,18 @@ def test_of_many_roots_those_of_one_are_drawn() -> None:
     assert {tree.root for _, tree in other.trees} == {5}
     with pytest.raises(Invalid, match="none has rank 8 as its root; choose among 0, 1, 2"):
         grown("allgather", "dgx1v", "trees", 8, pieces=1)
+
+
+def test_shares_count_each_block_of_a_merged_tree_with_its_weight() -> None:
+    # first halves of the blocks of ranks 1 and 2 go along 0 -> 1 -> 2; so does the second half of rank 2's block, but
+    # that of rank 1's takes 0 -> 2 -> 1, so the second halves form no common tree
+    rows = [(0, 1, 0, 1, COPY), (0, 2, 0, 1, COPY), (1, 2, 1, 2, COPY)]
+    rows += [(0, 4, 0, 2, COPY), (1, 4, 2, 1, COPY), (0, 5, 0, 1, COPY), (1, 5, 1, 2, COPY)]
+    schedule = of_rows("scatter", 3, rows, roots=(0,), parts=2)
+    machine = topology("full:ranks=3")
+    assert [share for share, _ in data_trees_of(schedule, machine).trees] == [3, 1]
+    heavy = replace(schedule, collective=replace(schedule.collective, weights=np.array([1, 5, 1])))
+    assert [share for share, _ in data_trees_of(heavy, machine).trees] == [7, 5]
 
 
 def test_exchanges_are_no_trees() -> None:

@@ -338,7 +338,9 @@ def opposite_links(topology: Topology) -> Ints:
         and np.array_equal(topology.link_type[by_pair], topology.link_type[by_opposite_pair])
     )
     if not same:
-        raise Unsupported(f"topology {topology.name}: some links have no equal link back; use reshape.reverse")
+        raise Unsupported(
+            f"topology {topology.name}: some links have no equal link back, so no plan runs backwards on it"
+        )
     out: Ints = np.empty(topology.links, np.int32)
     out[by_pair] = by_opposite_pair
     return out

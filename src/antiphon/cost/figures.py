@@ -90,9 +90,9 @@ class LogGP:
 
     levels: tuple[Level, ...]
     device_radix: int | None = 1  # messages that a rank sends at once; it receives as many
-    node_radix: int | None = 1  # packets that a host's network card sends at once; it receives as many
+    node_radix: int | None = 1  # packets of messages that a host's network card sends at once; it receives as many
     node: str = "host"  # name of the place whose ranks share a network card
-    packet: int = PACKET  # bytes
+    packet: int = PACKET  # bytes of a packet, into which messages between hosts are cut
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))

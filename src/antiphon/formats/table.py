@@ -1,6 +1,8 @@
 """The built-in back ends by name. To add one: a file with a function that writes it, and an entry here.
 
 An entry has the function, a line for `antiphon list formats`, and its `BackendCapabilities` (explained in registry.py).
+In its `files`, NAME is the function's argument `name`. `replaces`: a runtime runs the files in place of a GPU library's
+own choice.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from antiphon.registry import BackendCapabilities, Entry
 _MSCCL = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
 _ONE_SIZE = BackendCapabilities(topologies="all", needs=("nbytes",))
 _ANY_SIZE = BackendCapabilities(topologies="all")
-_TABLES = BackendCapabilities(topologies="all", tables=True)
+_PLAN_TABLES = BackendCapabilities(topologies="all", tables=True)
 
 TABLE: dict[str, Entry[BackendCapabilities]] = {
     "chakra": Entry(
@@ -49,7 +51,7 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
         "antiphon.formats.mscclpp.write:mscclpp_json",
         "execution plans of MSCCL++: what every thread block of every GPU does",
         replace(
-            _TABLES,
+            _PLAN_TABLES,
             replaces=True,
             files=("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
         ),
@@ -57,32 +59,32 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     "mpich-rules": Entry(
         "antiphon.formats.stock.mpich_rules:mpich_rules",
         "selection trees for MPICH: which of its own algorithms, as tune --library-only measured it",
-        replace(_TABLES, files=("mpich-mpir.json", "mpich-ch4.json")),
+        replace(_PLAN_TABLES, files=("mpich-mpir.json", "mpich-ch4.json")),
     ),
     "nccl-csv": Entry(
         "antiphon.formats.stock.nccl_csv:nccl_csv",
         "which algorithm, protocol and channels RCCL takes, for its built-in tuner (and NVIDIA's example plugin)",
-        replace(_TABLES, files=("nccl-tuner.csv",)),
+        replace(_PLAN_TABLES, files=("nccl-tuner.csv",)),
     ),
     "nccl-graph": Entry(
         "antiphon.formats.stock.nccl_graph:nccl_graph",
         "rings and chains for a stock NCCL, as NCCL_GRAPH_FILE",
-        replace(_TABLES, files=("nccl-graph.xml",)),
+        replace(_PLAN_TABLES, files=("nccl-graph.xml",)),
     ),
     "nccl-tuner": Entry(
         "antiphon.formats.stock.nccl_tuner:nccl_tuner",
         "which algorithm, protocol and channels a stock NCCL takes, for our tuner plugin (antiphon build nccl-tuner)",
-        replace(_TABLES, files=("nccl-tuner.txt",)),
+        replace(_PLAN_TABLES, files=("nccl-tuner.txt",)),
     ),
     "ncclx-csv": Entry(
         "antiphon.formats.stock.nccl_csv:ncclx_csv",
         "which algorithm, protocol, channels and chunk size NCCLX takes, for its built-in tuner",
-        replace(_TABLES, files=("ncclx-tuner.csv",)),
+        replace(_PLAN_TABLES, files=("ncclx-tuner.csv",)),
     ),
     "openmpi-rules": Entry(
         "antiphon.formats.stock.openmpi_rules:openmpi_rules",
         "rules for Open MPI: which of its own algorithms, as tune --library-only measured it",
-        replace(_TABLES, files=("openmpi-rules.conf",)),
+        replace(_PLAN_TABLES, files=("openmpi-rules.conf",)),
     ),
     "piccl-xml": Entry(
         "antiphon.formats.piccl.write:piccl_xml",
@@ -102,6 +104,6 @@ TABLE: dict[str, Entry[BackendCapabilities]] = {
     "ucc": Entry(
         "antiphon.formats.stock.ucc:ucc",
         "tuning strings for UCC: which of its own algorithms was measured to be best, or does the same as the planner",
-        replace(_TABLES, files=("ucc.conf",)),
+        replace(_PLAN_TABLES, files=("ucc.conf",)),
     ),
 }

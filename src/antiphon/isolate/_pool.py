@@ -119,10 +119,10 @@ def as_done(
 ) -> Generator[tuple[Job, Sent | Ended], None, None]:
     """Yield (job, Sent) for intermediate results and (job, Ended) for the end of each job, as they come.
 
-    `work` and jobs must be picklable. A worker gets the next job when it has finished one; a stopped or lost worker is
-    replaced. With `grace`, Ctrl-C is raised after the running jobs have returned their best results. If no worker gets
-    ready, the remaining jobs are Lost. Jobs that are no longer needed (`is_needed`) are dropped or killed; nothing is
-    yielded for them.
+    `terms.work` and jobs must be picklable. A worker gets the next job when it has finished one; a stopped or lost
+    worker is replaced. With `terms.grace`, Ctrl-C is raised after the running jobs have returned their best results. If
+    no worker gets ready, the remaining jobs are Lost. Jobs that are no longer needed (`is_needed`) are dropped or
+    killed; nothing is yielded for them.
     """
     if not ISOLATES:
         yield from run_here(jobs, terms, is_needed)
@@ -152,7 +152,7 @@ def as_done(
                 elif event is not None:
                     failed_starts += 1
                 elif waiting:
-                    process.assign(terms.update(waiting.popleft()))  # adds results of jobs that have ended
+                    process.assign(terms.update(waiting.popleft()))  # the job may use results of earlier ones
                 else:
                     process.end()
             pool[:] = [process for process in pool if process.running]
@@ -195,13 +195,14 @@ def in_order(
     jobs: Iterable[Job], terms: PoolTerms[Job], is_needed: Callable[[Job], bool] = lambda job: True,
     on_message: Callable[[Any], None] = lambda value: None,
 ) -> Generator[tuple[Job, Any], None, None]:  # fmt: skip
-    """Yield (job, result) for every needed job, in order: what `work` returned, Stopped or Lost. AntiphonErrors are
-    raised in their turn.
+    """Yield (job, result) for every needed job, in order: what `terms.work` returned, Stopped or Lost. AntiphonErrors
+    are raised in their turn.
 
-    The results do not depend on the number of workers: each job has a process of its own, forked from this one, and a
-    job that earlier results make needless (`is_needed`, called after each result) is killed and dropped. `on_message`
-    receives intermediate results at once. Once `terms.seconds(job)`, a job's budget, raises TimedOut, no more jobs
-    begin, and the error is raised after the results of those that have begun.
+    The results do not depend on the number of workers: each job has a process of its own, forked from this one (so
+    `terms.work` need not be picklable), and a job that earlier results make needless (`is_needed`, called after each
+    result) is killed and dropped. `on_message` receives intermediate results at once. Once `terms.seconds(job)`, a
+    job's budget, raises TimedOut, no more jobs begin, and the error is raised after the results of those that have
+    begun.
     """
     if not ISOLATES:
         yield from _in_order_here(jobs, terms, is_needed, on_message)
@@ -267,8 +268,9 @@ def _in_order_here(
 def stream_job(job: Job, terms: PoolTerms[Job], *, own_program: bool = False) -> Generator[Any, None, None]:
     """Yield the intermediate results of one job; then raise its AntiphonError, Stopped or Lost, if it ended so.
 
-    It runs in a process forked from this one, or with `own_program` in a program of its own, which costs a tenth of a
-    second and discards what the job prints. With `terms.grace`, Ctrl-C is raised after its last results.
+    It runs in a process forked from this one; with `own_program`, or where forking is unsafe (`can_fork`), in a program
+    of its own, which costs a tenth of a second and discards what the job prints. With `terms.grace`, Ctrl-C is raised
+    after its last results.
     """
     events = as_done([job], terms) if own_program or not can_fork() else _fork_job(job, terms)
     with closing(events):

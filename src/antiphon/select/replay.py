@@ -37,8 +37,9 @@ from antiphon.cost.replay.steps import ReplayOutcome, replay_job
 from antiphon.select.prices import ByPlans, Price
 from antiphon.select.together import compare_together
 
-# Simulations with one class changed: at most MAX_CLASSES classes, and at most MAX_MOVES items in total.
-MAX_MOVES = 2**23
+# Simulations with one class changed: at most MAX_CLASSES classes, and at most MAX_ITEMS timeline items (those of the
+# job count once per class).
+MAX_ITEMS = 2**23
 MAX_CLASSES = 24
 
 
@@ -130,7 +131,7 @@ def replay(
     report = progress or (lambda _: None)
     undisturbed_job = job if cores_of_host is None else cores.remove_slowdown(job, cores_of_host)
 
-    # serial: collectives of a group run one after another, as in our runtimes; else in lanes as recorded
+    # serial: collectives of a group run one after another, as in our runtimes; else in the trace's streams or threads
     def run(variant: RecordedJob, seconds: Sequence[float], serial: bool) -> ReplayOutcome:
         if cores_of_host is None:
             return replay_job(variant, seconds, serial=serial)
@@ -154,7 +155,7 @@ def replay(
     rows = _class_rows(job, classes, as_recorded, prices, library)
     # each class takes two more simulations of all items, and gives keys of its row, in seconds per step: "gain" with
     # our price, "most" with 0 s, the most that any plan can gain
-    class_count = min(MAX_CLASSES, MAX_MOVES // sum(map(len, job.ranks.values())))
+    class_count = min(MAX_CLASSES, MAX_ITEMS // sum(map(len, job.ranks.values())))
     for row, c in list(zip(rows, classes, strict=True))[:class_count]:
         report(f"{c.kind} of {c.nbytes} bytes alone")
         calls = set(c.calls)
@@ -168,6 +169,7 @@ def replay(
         notes.append(f"{reason}: these keep their recorded times")
     if cores_of_host is not None:
         notes.append(f"the ranks share {cores_of_host} cores: computation and collectives slow each other down")
+    # CALIBRATED: by published measurements, all of GPUs
     if job.processor and any(price and CALIBRATED in price.rests_on for price in prices.values()):
         notes.append(
             "the job computed on CPUs, but our plans are priced as on the GPUs of this machine: this trace does not "
@@ -233,7 +235,7 @@ def _compare_buckets(
     if not buckets.has_buckets(step):
         return None
     gradients, is_timed = buckets.ready_gradients(step, job.gradients)
-    # powers of two around the recorded size, and all gradients in one bucket
+    # the recorded size, powers of two from 64 KiB to 256 MiB (below twice all gradients), and all in one bucket
     total = sum(gradient.nbytes for gradient in gradients)
     recorded = max(call.nbytes for call in step.calls if call.bucket)
     sizes = sorted({recorded, *(2**k for k in range(16, 29) if 2**k < 2 * total), max(total, 1)})

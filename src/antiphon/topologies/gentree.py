@@ -1,10 +1,10 @@
 """The networks of the GenTree paper's simulations (section on evaluation; parameters in its Table 5).
 
-Speeds follow from Table 5's beta (seconds per float of 4 bytes): 6.4e-9 for a server's link ("Middle SW", also where
-that switch is the root) and across data centres, 6.4e-10 between a middle switch and the root. Its alpha (seconds)
-counts the nodes on a path: 3 alpha inside a switch, 5 by way of the root, 4 and the WAN's alpha across data centres.
-The latencies of links that add up to this: 3/2 alpha for a server's link, 1 alpha for a link to the root, and for the
-WAN link its own alpha less one alpha.
+Speeds follow from Table 5's beta (seconds per float of 4 bytes): 6.4e-9 for a server's link (row "Middle SW", also
+for the one switch of ss24 and ss32) and across data centres, 6.4e-10 between a middle switch and the root. Its alpha
+(seconds) counts the nodes on a path: 3 alpha inside a switch, 5 by way of the root, 4 and the WAN's alpha across data
+centres. The latencies of links that add up to this: 3/2 alpha for a server's link, 1 alpha for a link to the root, and
+for the WAN link its own alpha less one alpha.
 """
 
 from __future__ import annotations

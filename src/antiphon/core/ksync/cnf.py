@@ -28,9 +28,9 @@ the chunk over arcs, one step each. Loads are counted, so step s fits into the r
 Counters may overestimate, never underestimate.
 
 With `shared`, the chunks are inputs of one sum, which may cross a link together, and `rounds` limits the links that
-they cross, each counted once per step. In every schedule of the sum, each input spreads within these, so a refutation
-bounds from below the links that one chunk of the sum crosses (certificate.py, "sums"). Clauses that only exclude
-useless sends are left out: without them such proofs are shorter.
+they cross, each counted once per step. In every schedule of the sum, each input travels along links that the sum
+crosses in the same step. So a refutation proves that a chunk of the sum crosses more links (certificate.py, "sums").
+Clauses that only exclude useless sends are left out: without them such proofs are shorter.
 
 A step may have 0 rounds unless the question is `full`, so fewer steps and fewer rounds are refuted as well. Chunks of
 one kind are interchangeable. With `ordered`, they are sorted by the list of their sends out of their holders, read as a
@@ -148,10 +148,11 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
                     _require_descending(out, previous, own_sends)
                 previous = own_sends
     if question.shared:
-        # Proofs are short if crossings are counted per step where no step can be missed, else per arc.
+        # Proofs are short if crossings are counted per step when every step needs one (fewest steps), else per arc.
         group_by = 1 if steps == instance.least_steps else 0  # index in (arc, step)
         groups: dict[int, list[list[int]]] = defaultdict(list)
         for key in sorted(uses):
+            # a crossing of an arc counts once for each link of its path
             groups[key[group_by]] += [[uses[key]] for _ in instance.arcs.paths[key[0]]]
         counters = [_build_counter(out, rows, question.rounds + 1) for _, rows in sorted(groups.items())]
         _encode_thresholds(out, counters, {question.rounds + 1: 0})  # literal 0: false

@@ -200,8 +200,9 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
 
 
 def _as_plain_copies(placement: Placement, keep_pieces: bool) -> Placement:
-    """Turn reductions into empty cells into copies, as they must not add to data of an earlier placement. Expand the
-    pieces unless `keep_pieces`, in which case the caller restores their number.
+    """Let copies replace reductions whose destination is empty: an earlier placement may have left data there.
+
+    Expand the pieces unless `keep_pieces`, in which case the caller restores their number.
     """
     schedule = plain_copies(placement.schedule) if placement.start else placement.schedule
     if keep_pieces:
@@ -296,6 +297,7 @@ def _target_chunks(target: Collective, spans: Spans, cuts: Longs) -> Chunks:
     ([0, 0, 1], [0, 1, 0], [1, 1, 2], 2)
     """
     size = spans.end - spans.begin
+    # where each stretch begins within its owner
     inside = np.cumsum(size) - size - np.repeat((np.cumsum(spans.lengths) - spans.lengths), np.diff(spans.ptr))
     order = np.argsort(spans.begin)
     span = order[np.searchsorted(spans.begin[order], cuts[:-1], side="right") - 1]

@@ -94,7 +94,7 @@ def _check_root(head: Head, call: ApplicationCall) -> Iterator[Finding]:
 
 
 def _check_channels(head: Head, call: ApplicationCall) -> Iterator[Finding]:
-    """Report more channels than NCCL has."""
+    """Report more channels than NCCL has. Option `instances` of the export multiplies channels and thread blocks."""
     if head.channels > MAX_CHANNELS:
         reason = f"it has {head.channels} channels; NCCL has at most {MAX_CHANNELS}"
         yield Finding("refused", reason, "export with fewer instances")
@@ -188,5 +188,5 @@ RCCL = RuntimeRules(
     "RCCL of ROCm 6, which has MSCCL's executor in it",
     "msccl-xml",
     (*COMMON, _check_fused, _check_thread_blocks, _note_machine),
-    {"fused": "no"},
+    options={"fused": "no"},
 )

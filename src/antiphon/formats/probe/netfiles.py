@@ -4,10 +4,12 @@ of HPCC and SimAI, and the links in TACOS's CSV.
 ASTRA-sim lists dimensions, the innermost first: in each, GPUs that differ in that coordinate alone form a ring, are
 fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes. Two dimensions:
 
-    topology: [ Ring, Switch ]      8 GPUs: two rings of 4, and a switch for each pair of GPUs
-    npus_count: [ 4, 2 ]            with the same position in their rings
+    topology: [ Ring, Switch ]
+    npus_count: [ 4, 2 ]
     bandwidth: [ 50.0, 25.0 ]       GB/s
     latency: [ 500.0, 1000.0 ]      ns
+
+are 8 GPUs: two rings of 4, and a switch for each pair of GPUs with the same position in their rings.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ def read(paths: Iterable[str], name: str) -> Probed:
         return _machine_by_dimensions(_read_yaml(path), name)
     if any("SrcID" in line or line.startswith("NPUs Count") for line in first_lines):
         return _read_tacos(path, name)
+    # 3 counts, or 5 and the type of GPU (SimAI): see `_read_ns3`
     if re.match(r"[0-9]+(\s+[0-9]+){1,5}(\s+\S+){0,2}$", first_lines[0]):
         return _read_ns3(path, name)
     raise Invalid("is no network file of ASTRA-sim, ns-3 or TACOS (see docs/probing.md for what is read)")
@@ -98,7 +101,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def _read_json(data: bytes) -> dict[str, list[str]]:
-    """Return the lists by key; a single value is a list of one. At most 65 values are read: checks refuse so many."""
+    """Return the lists by key; a single value is a list of one. 65 values of a list are read: too many to be valid."""
     root = decode(data, dict[str, Any])
     values_of: dict[str, list[str]] = {}
     for key, value in root.items():

@@ -47,7 +47,7 @@ class IslandLevel:
         island_sets: Words = np.bitwise_or.reduceat(sets[order], np.flatnonzero(run_starts(self.label[order])), axis=0)
         return island_sets
 
-    def least_slots(self, lacking: Words, rate: Floats) -> float:
+    def least_time_for_sets(self, lacking: Words, rate: Floats) -> float:
         """Return the least time to bring the islands the chunks that their ranks lack. `rate`: as for `least_time`."""
         return self.least_time(np.bitwise_count(self.island_sets(lacking)).sum(axis=1), rate)
 

@@ -28,7 +28,7 @@ from antiphon.errors import Unsupported
 from antiphon.planners.greedy.hops import Hops, hops_of
 from antiphon.planners.greedy.islands import IslandLevel, levels_of
 from antiphon.planners.greedy.moves import Moving
-from antiphon.planners.greedy.spread import PASSES, Pace, SimulatedTransfers, Spreading, SpreadTask, work_of
+from antiphon.planners.greedy.spread import VISITS, Pace, SimulatedTransfers, Spreading, SpreadTask, work_of
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 from antiphon.planners.shared.reach import suggest_planners
 
@@ -116,7 +116,7 @@ class GreedySearch:
             chunks, task = self.task_for(part_count)
             seed = self.seed + 1000 * restart
             lacking = task.want & ~task.have
-            least_slots = [level.least_slots(lacking, self.hops.capacity) for level in self.levels]
+            least_slots = [level.least_time_for_sets(lacking, self.hops.capacity) for level in self.levels]
             slot = _slot_capacity(self.hops, self.levels, least_slots)
             limits = Pace(rise=GREEDY.rise if pace else 0.0, first=pace, last=pace)
             if task.routes is not None:
@@ -134,10 +134,11 @@ class GreedySearch:
     def _check_effort(self, task: SpreadTask, slot: float) -> None:
         """Raise Unsupported if a run would take too long, estimated as one chunk per hop at a time."""
         slots = max(
-            (level.least_slots(task.want & ~task.have, self.hops.capacity / slot) for level in self.levels), default=0.0
+            (level.least_time_for_sets(task.want & ~task.have, self.hops.capacity / slot) for level in self.levels),
+            default=0.0,
         )
         words = task.have.shape[1]
-        work = sum(work_of(len(batch.hop), words) for batches in self.hops.batches for batch in batches[:PASSES])
+        work = sum(work_of(len(batch.hop), words) for batches in self.hops.batches for batch in batches[:VISITS])
         if slots * work > GREEDY.max_work:
             raise Unsupported(
                 f"planner greedy: {self.collective.kind} on {self.topology.ranks} ranks in {task.chunks} chunks "

@@ -1,11 +1,11 @@
 """Simulate how a collective that copies (broadcast, allgather) spreads: in each step every hop brings chunks that are
 missing.
 
-Input are the hops of a machine (hops.py: paths from rank to rank without a rank in between, in batches, by kind) and a
-task: which rank has and which needs each chunk. Output are transfers: step, hop, chunk. A rank forwards in a step only
-chunks that it had before the step. A step lasts a number of slots; a slot is the time of one chunk on a link of the
-bottleneck kind. Steps are short at first, when few ranks have anything to forward, long in the middle, which saves
-latency, and short again at the end (`Pace`).
+Input are the hops of a machine (hops.py: paths from rank to rank without a rank in between, by kind, in batches where
+no rank sends or receives twice) and a task: which rank has and which needs each chunk. Output are transfers: step, hop,
+chunk. A rank forwards in a step only chunks that it had before the step. A step lasts a number of slots; a slot is the
+time of one chunk on a link of the bottleneck kind. Steps are short at first, when few ranks have anything to forward,
+long in the middle, which saves latency, and short again at the end (`Pace`).
 
 Within a step, kinds of hops are served from the narrowest to the widest, batches in random order. Which chunk a hop
 brings (`_pick_chunks`): one that only a single island (islands.py: ranks joined by wider hops) has, else one new to the
@@ -13,9 +13,9 @@ destination's island, else any; of two random candidates the one with fewer copi
 inexpensive form of rarest first).
 
 State: `had`, the chunks of each rank before the step; `lack`, those that it lacks now; `absent`, per kind, those that
-each island lacks; `copies`, per kind, the number of copies of each chunk (islands that have it). A level (the islands
-of a kind) is trivial if every rank is an island of its own. A batch is plain if each hop is one link that no other hop
-loads, shared if several of its hops load the same resource.
+each island lacks; `copies`, per kind, the number of islands that have received each chunk since the start. A level (the
+islands of a kind) is trivial if every rank is an island of its own. A batch is plain if each hop is one link that no
+other hop loads, shared if several of its hops load the same resource.
 
 Example: three chunks a, b, c from rank 0 along 0 - 1 - 2. Step 0 brings a to 1, step 1 b to 1 and a to 2, step 2 c to 1
 and b to 2, step 3 c to 2.
@@ -40,7 +40,7 @@ MAX_CHUNKS_AT_ONCE = 4096  # chunks that a batch takes at once, unless it has mo
 BATCH_EFFORT = 80  # units per batch
 WORDS_PER_UNIT = 400  # words of sets that are processed in a unit
 WORDS_PER_PICK = 40  # choosing a chunk takes as long as so many words
-PASSES = 24  # passes over the batches of a kind per chunk that a hop may bring in a step
+VISITS = 24  # in a step, visits to batches of a kind per chunk that a hop has room for (see `_run_step`)
 NOTHING = np.zeros(0, np.int64)
 
 
@@ -155,9 +155,10 @@ class Spreading:
     def _slots_left(self) -> float:
         """Return the least number of slots that are still needed."""
         needs = (
+            # `missing` by island: label.argsort() lists the rank of every island
             level.least_time(self.missing[level.label.argsort()], self.rate)
             if level.trivial
-            else level.least_slots(self.task.want & self.lack, self.rate)
+            else level.least_time_for_sets(self.task.want & self.lack, self.rate)
             for level in self.levels
         )
         return max(needs)
@@ -183,16 +184,17 @@ class Spreading:
             batches = self.hops.batches[kind]
             max_room = max(1, int(room[batches[0].loaded].max(initial=0)))
             is_uniform = self.levels[kind].trivial and all(batch.plain for batch in batches)
-            # the common simple case: every hop has links of its own and brings at most one chunk at a time; no room to
-            # account for
+            # the common simple case: every hop has links of its own and brings at most one chunk at a time
+            # (max_room // ROOM_DIVISOR is 0 or 1); no room to account for
             one_at_a_time = is_uniform and max_room < 2 * ROOM_DIVISOR
             if one_at_a_time and room[batches[0].loaded[0]] < 1:
                 continue
             open_hops = [batch.every for batch in batches]  # by batch: indices of hops that may bring more in this step
             open_batches = np.arange(len(batches))
-            for _ in range(max_room if one_at_a_time else max_room * max(1, -(-PASSES // len(batches)))):
+            rounds = max_room if one_at_a_time else max_room * -(-VISITS // len(batches))
+            for _ in range(rounds):
                 before = len(self.rows)
-                for i in self.rng.permutation(open_batches)[:PASSES].tolist():
+                for i in self.rng.permutation(open_batches)[:VISITS].tolist():
                     if one_at_a_time:
                         open_hops[i] = self._send_single(kind, batches[i], open_hops[i])
                     else:
@@ -242,7 +244,7 @@ class Spreading:
         # half of a hop's room at most, so that the batches served later still find chunks worth bringing
         per_hop = 1 if batch.shared else max(1, min(int(space.max()) // ROOM_DIVISOR, MAX_CHUNKS_AT_ONCE // len(index)))
         offered, other = self._offered_chunks(src, dst)
-        # shared resources need more tests
+        # `_accept_chunks` tests room and islands, which `_send_single` need not
         self.work += BATCH_EFFORT // 2 + work_of(len(index), offered.shape[1], per_hop)
         level = self.levels[kind]
         if level.trivial:
@@ -288,7 +290,7 @@ class Spreading:
         return chunk
 
     def _pick_rarer(self, kind: int, offered: Words, per_hop: int) -> Longs:
-        """Draw two candidates and return the one that fewer ranks have."""
+        """Draw two candidates and return the one with fewer `copies`."""
         first, second = draw_chunks(offered, self.rng, 2 * per_hop).reshape(2, per_hop, -1)
         copies = self.copies[kind]
         return np.where(copies[second] < copies[first], second, first)
@@ -328,7 +330,7 @@ class Spreading:
         if batch.shared:
             brought[0] = _hops_with_room(batch, index, room)
         level, dst = self.levels[kind], batch.dst[index]
-        if not level.trivial:  # each chunk enters an island once
+        if not level.trivial:  # by these hops, each chunk enters an island once
             row, column = np.nonzero(brought)
             # one number for each pair (island, chunk)
             island_and_chunk = level.label[dst[column]] * self.task.chunks + chunk[row, column]

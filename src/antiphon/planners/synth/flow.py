@@ -76,8 +76,8 @@ def solve_flow(task: Task, group: SymmetryGroup, effort: Effort, effort_left: in
         return Answer(moves=None, refuted=result.status == 2, price=price)  # SciPy's status 2: infeasible
     moves: list[Move] = []
     for number, orbit in enumerate(program.orbits):
-        amount = program.amounts[number]
-        values = np.where(amount >= 0, np.round(result.x[amount]).astype(np.int64), 0)
+        variable = program.amounts[number]  # per bond and step; -1: none
+        values = np.where(variable >= 0, np.round(result.x[variable]).astype(np.int64), 0)
         # the commodity `member` is an image of the orbit's first: the same flow on the images of its bonds
         for member, element in orbit.members.items():
             moved = np.empty_like(values)

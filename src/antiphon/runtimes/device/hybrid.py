@@ -82,7 +82,7 @@ class Hybrid:
         """Make a call: as one of the measurements while there are any left, then with the split that they decided."""
         if self._first is None:
             self._run_both()
-        elif next(self._first, self) is self:
+        elif next(self._first, self) is self:  # `self`: nothing was left to measure, so no call was made
             self._first = None
             self._run_both()
 
@@ -163,7 +163,7 @@ def slow_plan(schedule: Schedule, topology: Topology, nbytes: int) -> Schedule:
     idle = idle_links(schedule, topology)
     if schedule.collective.kind not in ONE_BLOCK or len(schedule.collective.weights) != 1:
         raise Unsupported(
-            f"two kinds of links share the data of {', '.join(ONE_BLOCK)} from one root, not of this "
+            f"two kinds of links share the data of {', '.join(ONE_BLOCK)} of one block, not of this "
             f"{schedule.collective.kind}"
         )
     try:
@@ -180,7 +180,8 @@ def work_of(
 ) -> Work:  # fmt: skip
     """Return calls of a plan for a range of the elements. Each of the two plans has its own group and scratch.
 
-    `how`: arguments of Group.go; with a `way`, of Group.go_by_host. Unsupported for collectives of several blocks."""
+    `addresses`, `lengths` (in elements): by [rank, buffer], as for Group.go. `how`: other arguments of Group.go, or of
+    Group.go_by_host with a `way` other than "kernel". Unsupported for collectives of several blocks."""
     if kind not in ONE_BLOCK:
         raise Unsupported(f"two plans share the data of {', '.join(ONE_BLOCK)} alone, not of {kind}")
     by_host = how.get("way", "kernel") != "kernel"

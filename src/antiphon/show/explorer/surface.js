@@ -96,7 +96,8 @@ function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(address), 5000);
 }
 
-// A stand-in for a canvas's 2D context that writes SVG: the methods and properties that the pictures use.
+// A stand-in for a canvas's 2D context that writes SVG: the methods and properties that the pictures use. `arc` draws whole
+// circles only, and corners stay square.
 export class SvgContext {
   constructor(width, height) {
     this.vector = true; // pictures draw no cached layers into it

@@ -1,10 +1,10 @@
 """Recover the trees along which chunks travel from the rows (transfers) of any schedule, to draw them.
 
 The rows of a chunk form an out-tree if its data has one source (broadcast), an in-tree if it has one destination
-(reduce), or both for an allreduce: rows up to the last reduction lead in, the others out, and so does one of two sums
-that are exchanged last. A `DataTree` is such a tree with its arrows numbered by their distance from the root. Chunks
-that travel along the same tree are merged, and their shares of the data added; the heaviest tree comes first. Data that
-follows no tree is shown by step instead.
+(reduce), or both for an allreduce: rows up to the last reduction lead in, later rows out. If two ranks exchange their
+sums in the last reduction, the one with the lower number is the root, and its row leads out. A `DataTree` is such a
+tree with its arrows numbered by their distance from the root. Chunks that travel along the same tree are merged, and
+their shares of the data added; the heaviest tree comes first. Data that follows no tree is shown by step instead.
 
 Example: an allreduce on 3 ranks in a chain 1 - 0 - 2 with one chunk: rows 1 -> 0 and 2 -> 0 reduce, then 0 -> 1 and
 0 -> 2 copy. Both halves are the same tree with root 0, so there is one `DataTree`, SAME_BOTH_WAYS, with the arrows
@@ -138,7 +138,7 @@ def _sum_shares(
 
     Of blocks with a common root (a scatter's), chunks at the same offset are drawn as one tree, if they form one.
     """
-    chunks = schedule.chunks
+    chunks, weights = schedule.chunks, schedule.collective.weights[schedule.chunks.block].tolist()
     chunks_at: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for chunk, (block, offset, share) in enumerate(
         zip(chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), strict=True)
@@ -150,11 +150,11 @@ def _sum_shares(
         # try to draw all chunks at the same offset as one tree, else each by itself
         merged = data_tree_of(shape, root, [row for chunk in chunk_group for row in rows[chunk]])
         if merged.shape != ANY or len(chunk_group) == 1:
-            shares[merged.root if root < 0 else root, merged] += share
+            shares[merged.root if root < 0 else root, merged] += share * sum(weights[chunk] for chunk in chunk_group)
             continue
         for chunk in chunk_group:
             tree = data_tree_of(shape, root, rows[chunk])
-            shares[tree.root if root < 0 else root, tree] += share
+            shares[tree.root if root < 0 else root, tree] += share * weights[chunk]
     return shares
 
 
@@ -179,7 +179,7 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
     """
     # an allreduce has two phases; the last reduction ends the first
     last_reduction = max((row[0] for row in rows if row[3] == REDUCE), default=-1) if shape == ANY else -1
-    # two ranks that exchange their sums in it: the one with the lower number counts as the root
+    # two ranks that exchange their sums in it: the lower one counts as the root
     last_pairs = {(src, dst) for step, src, dst, op, _ in rows if step == last_reduction and op == REDUCE}
     exchanges = [(src, dst) for src, dst in last_pairs if src < dst and (dst, src) in last_pairs]
     into: dict[Pair, Via] = {}

@@ -10,7 +10,8 @@
 
 /* Define a collective. A call is passed on at once if it is cached that no plan serves this function or these arguments; the
  * code for that is small and separate, in two cache lines. Else ap_serve decides. In all definitions, `a` is the buffer to
- * send, with `n` elements of type `t`, and `b` the one to receive, with `m` of type `u`. */
+ * send, with `n` elements of type `t`, and `b` the one to receive, with `m` of type `u`. `own`: this library's function, whose
+ * address ap_bypass replaces in the program's tables; `cached->library`: PMPI's, in a cache line that is read anyway. */
 #define COLLECTIVE(NAME, FUNCTION, ROOT, COUNT, TYPE, PARAMETERS, ARGUMENTS, ...) \
     extern __typeof__(MPI_##NAME) own_##NAME __attribute__((alias("MPI_" #NAME), visibility("hidden"))); \
     static __attribute__((noinline)) int decide_##NAME PARAMETERS { \
@@ -29,13 +30,14 @@
         return decide_##NAME ARGUMENTS; \
     }
 
-/* The count of functions whose arguments are not significant at all processes: only all their calls can be known to be passed on. */
+/* COUNT of functions whose counts are lists, or not significant at all processes: single calls of them are not cached, only
+ * that no plan serves the function. */
 #define EVERY_CALL 0
 
 /* All collectives, expanded twice: for counts of type int, and for the large counts of MPI 4. */
 #define FROM_TO(count_of) const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u
 #define COMBINED(count_of) const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op
-#define CALLS(LARGE, FIRST, count_of, place_of, COUNT, AT) \
+#define CALLS(LARGE, FIRST, count_of, place_of, COUNT_FIELD, AT_FIELD) \
     COLLECTIVE(Allreduce##LARGE, FIRST + AP_ALLREDUCE, -1, n, t, (COMBINED(count_of), MPI_Comm comm), (a, b, n, t, op, comm), \
                .kind = AP_ALLREDUCE, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, .recv_type = t, \
                .op = op) \
@@ -47,7 +49,8 @@
                .send_type = t, .recv_type = t, .op = op) \
     COLLECTIVE(Reduce_scatter##LARGE, FIRST + AP_REDUCESCATTER_LISTED, -1, EVERY_CALL, t, \
                (const void *a, void *b, const count_of n[], MPI_Datatype t, MPI_Op op, MPI_Comm comm), (a, b, n, t, op, comm), \
-               .kind = AP_REDUCESCATTER, .send = a, .recv = b, .counts = {.COUNT = n}, .send_type = t, .recv_type = t, .op = op) \
+               .kind = AP_REDUCESCATTER, .send = a, .recv = b, .counts = {.COUNT_FIELD = n}, .send_type = t, .recv_type = t, \
+               .op = op) \
     COLLECTIVE(Bcast##LARGE, FIRST + AP_BROADCAST, root, n, t, (void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm), \
                (a, n, t, root, comm), .kind = AP_BROADCAST, .send = MPI_IN_PLACE, .recv = a, .send_count = n, .recv_count = n, \
                .send_type = t, .recv_type = t) \
@@ -65,12 +68,13 @@
                (const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], const place_of at[], MPI_Datatype u, \
                 MPI_Comm comm), \
                (a, n, t, b, m, at, u, comm), .kind = AP_ALLGATHER, .send = a, .recv = b, .send_count = n, \
-               .counts = {.COUNT = m, .AT = at}, .send_type = t, .recv_type = u) \
+               .counts = {.COUNT_FIELD = m, .AT_FIELD = at}, .send_type = t, .recv_type = u) \
     COLLECTIVE(Alltoallv##LARGE, FIRST + AP_ALLTOALLV, -1, EVERY_CALL, u, \
                (const void *a, const count_of n[], const place_of from[], MPI_Datatype t, void *b, const count_of m[], \
                 const place_of at[], MPI_Datatype u, MPI_Comm comm), \
                (a, n, from, t, b, m, at, u, comm), .kind = AP_ALLTOALLV, .send = a, .recv = b, \
-               .send_counts = {.COUNT = n, .AT = from}, .counts = {.COUNT = m, .AT = at}, .send_type = t, .recv_type = u)
+               .send_counts = {.COUNT_FIELD = n, .AT_FIELD = from}, .counts = {.COUNT_FIELD = m, .AT_FIELD = at}, \
+               .send_type = t, .recv_type = u)
 
 CALLS(, 0, int, int, count, at)
 #if MPI_VERSION >= 4
@@ -87,7 +91,7 @@ static void report_fallback(int kind, int reason, MPI_Comm comm) {
 }
 
 /* Each collective in its nonblocking form and, from MPI 4 on, the persistent one; both also with large counts. */
-#define COUNTS(n) const COUNT n[]
+#define COUNTS(n) const COUNT_TYPE n[]
 
 #define WITHOUT_WAITING(LOWER, LARGE, KIND, ARGUMENTS, ...) \
     AP_EXPORT int MPI_I##LOWER(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
@@ -111,23 +115,23 @@ static void report_fallback(int kind, int reason, MPI_Comm comm) {
     }
 #define TOGETHER(...) __VA_ARGS__ /* one argument of FORM, in spite of its commas */
 #define ALL(FORM) \
-    FORM(allreduce, Allreduce, AP_ALLREDUCE, TOGETHER(COMBINED(COUNT)), a, b, n, t, op) \
-    FORM(reduce, Reduce, AP_REDUCE, TOGETHER(COMBINED(COUNT), int root), a, b, n, t, op, root) \
-    FORM(reduce_scatter_block, Reduce_scatter_block, AP_REDUCESCATTER, TOGETHER(COMBINED(COUNT)), a, b, n, t, op) \
+    FORM(allreduce, Allreduce, AP_ALLREDUCE, TOGETHER(COMBINED(COUNT_TYPE)), a, b, n, t, op) \
+    FORM(reduce, Reduce, AP_REDUCE, TOGETHER(COMBINED(COUNT_TYPE), int root), a, b, n, t, op, root) \
+    FORM(reduce_scatter_block, Reduce_scatter_block, AP_REDUCESCATTER, TOGETHER(COMBINED(COUNT_TYPE)), a, b, n, t, op) \
     FORM(reduce_scatter, Reduce_scatter, AP_REDUCESCATTER, TOGETHER(const void *a, void *b, COUNTS(n), MPI_Datatype t, MPI_Op op), \
          a, b, n, t, op) \
-    FORM(bcast, Bcast, AP_BROADCAST, TOGETHER(void *a, COUNT n, MPI_Datatype t, int root), a, n, t, root) \
-    FORM(allgather, Allgather, AP_ALLGATHER, TOGETHER(FROM_TO(COUNT)), a, n, t, b, m, u) \
-    FORM(alltoall, Alltoall, AP_ALLTOALL, TOGETHER(FROM_TO(COUNT)), a, n, t, b, m, u) \
-    FORM(gather, Gather, AP_GATHER, TOGETHER(FROM_TO(COUNT), int root), a, n, t, b, m, u, root) \
-    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(FROM_TO(COUNT), int root), a, n, t, b, m, u, root)
+    FORM(bcast, Bcast, AP_BROADCAST, TOGETHER(void *a, COUNT_TYPE n, MPI_Datatype t, int root), a, n, t, root) \
+    FORM(allgather, Allgather, AP_ALLGATHER, TOGETHER(FROM_TO(COUNT_TYPE)), a, n, t, b, m, u) \
+    FORM(alltoall, Alltoall, AP_ALLTOALL, TOGETHER(FROM_TO(COUNT_TYPE)), a, n, t, b, m, u) \
+    FORM(gather, Gather, AP_GATHER, TOGETHER(FROM_TO(COUNT_TYPE), int root), a, n, t, b, m, u, root) \
+    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(FROM_TO(COUNT_TYPE), int root), a, n, t, b, m, u, root)
 
-#define COUNT int
+#define COUNT_TYPE int
 ALL(WITHOUT_WAITING)
 #if MPI_VERSION >= 4
 ALL(PERSISTENT)
-#undef COUNT
-#define COUNT MPI_Count
+#undef COUNT_TYPE
+#define COUNT_TYPE MPI_Count
 ALL(WITHOUT_WAITING_C)
 ALL(PERSISTENT_C)
 #endif

@@ -31,7 +31,7 @@ enum {
 }; /* kinds of collectives; a custom one has the number AP_KINDS */
 /* In pages of a book that number is the kind of uneven alltoalls, which programs for even ones serve. */
 enum { AP_ALLTOALLV = AP_KINDS, AP_PAGE_KINDS };
-enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN }; /* operations; a fold combines values, a join only waits */
+enum { AP_SEND, AP_RECEIVE, AP_FOLD, AP_JOIN }; /* a fold copies or combines values within the rank, a join only waits */
 enum { AP_INPUT, AP_OUTPUT, AP_SCRATCH }; /* buffers; scratch is the engine's own, for data in transit */
 enum { AP_PROGRAM_HEADER = 96 }; /* bytes */
 
@@ -49,7 +49,7 @@ typedef struct {
 } ap_workload;
 
 /* Adds an operation to the totals; returns false if a limit is exceeded. No sum wraps: every addend is below 2^63, and callers
- * stop at the first false. */
+ * stop at the first false. `most_work`: AP_MOST_WORK; for operations split into slices, AP_FEW_INSTANCES times that. */
 static inline int ap_add_workload(ap_workload *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
     if (instances > AP_FEW_INSTANCES) b->instances += instances;
     if (b->instances > AP_MOST_INSTANCES) return 0;
@@ -90,8 +90,8 @@ typedef struct {
     uint32_t pieces, unused;
 } ap_class;
 
-/* An operation. `when`: the earliest time of its first piece, which orders all ranks' instances (docs/program.md); parts and
- * waits: rows of the section's tables. */
+/* An operation. `when`: logical time of its first piece; piece i has when + 2 i, and a rank starts its instances in the order
+ * of these times (docs/program.md). Parts and waits: rows of the section's tables. */
 typedef struct {
     uint16_t kind, channel; /* messages between two ranks match in order on each channel */
     uint32_t peer, pieces, when, first_part, parts, first_wait, waits;
