@@ -100,7 +100,7 @@ def test_where_no_planner_was_named_the_command_that_tries_all_is(capsys: Captur
         return capsys.readouterr().out
 
     asked = ["broadcast:root=1", "star:ranks=4,only=0-2", "--nbytes", "1MB", "--model", "alpha-beta"]
-    line = "  better:    to try all planners:"
+    line = "  next:      to try all planners:"
     told = said("plan", *asked)
     assert "times the least time" in told
     named = told.partition(f"{line}\n")[2].splitlines()[0].removeprefix("    antiphon ")

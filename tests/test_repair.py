@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import antiphon
 from antiphon.cli import run
 from antiphon.core.loads import throughput
 from antiphon.core.plan import Plan
+from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid, Unsupported
@@ -161,6 +163,42 @@ def test_what_is_not_touched_stays() -> None:
     assert hops(moved, topology("ring:ranks=4")) == {(0, 0, 3), (0, 3, 2), (0, 2, 1)}
 
 
+@pytest.mark.parametrize(
+    ("machine", "planner", "drop"),
+    [
+        ("dgx1v", "ring", "0-1"),  # ring 0, 3, 2, 1, 5, 6, 7, 4
+        ("dgx1v", "recursive-doubling", "0-3"),
+        ("cluster:box=dgx1v,boxes=2", "ring", "0-3"),  # routes through switches, limits of cards
+    ],
+)
+def test_a_plan_that_uses_nothing_that_is_gone_stays(machine: str, planner: str, drop: str) -> None:
+    old = antiphon.plan("allreduce", machine, planner=planner)
+    broken = degrade(machine, drop_links=drop)
+    plan, before = repair(old, broken), old.entries[0].schedule
+    claims, schedule = plan.entries[0].claims, plan.entries[0].schedule
+    assert claims["repaired"] == {"kept": before.transfers, "transfers": before.transfers, "planner": planner}
+    for name in ("step", "chunk", "src", "dst", "op"):
+        assert np.array_equal(getattr(schedule, name), getattr(before, name))
+    assert schedule.pieces == before.pieces
+    paths = []
+    for each, topology_of in ((before, old.topology), (schedule, plan.topology)):
+        resolved = resolve(topology_of, each.src, each.dst, each.route, each.routes)
+        links = resolved.table.take(resolved.route.astype(np.int64)).links
+        paths.append([topology_of.places[node] for node in topology_of.link_dst[links].tolist()])
+    assert paths[0] == paths[1]
+    assert claims["bandwidth_gap"] <= old.entries[0].claims["bandwidth_gap"]  # the bound is not lower than it was
+    assert antiphon.verify(plan)
+
+
+def test_of_a_table_only_the_ranges_that_use_what_is_gone_are_repaired() -> None:
+    doubling, ring = (antiphon.plan("allreduce", "dgx1v", planner=name) for name in ("recursive-doubling", "ring"))
+    entries = (replace(doubling.entries[0], stop=4096), replace(ring.entries[0], start=4096))
+    plan = repair(replace(doubling, entries=entries), degrade("dgx1v", drop_links="0-3"))
+    kept = [entry.claims["repaired"]["kept"] for entry in plan.entries]
+    assert kept[0] == entries[0].schedule.transfers
+    assert kept[1] < entries[1].schedule.transfers
+
+
 def test_links_are_matched_by_their_ends_and_kinds() -> None:
     whole = topology("cluster:box=dgx1v,boxes=2")
     broken = degrade(whole, drop_nics="host0/nic1", drop_links="0-3")
@@ -219,6 +257,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert run(["plan", "allreduce", "broken.json", "--repair", "old.json"]) == 0
     assert capsys.readouterr().out.startswith(f"kept {told['repaired']['kept']} of 84 transfers")
     assert run(["verify", "new.json", "--proof"]) == 0
+    assert run(["plan", "allreduce", "dgx1v", "-o", "ring.json"]) == 0
+    assert run(["topology", "degrade", "dgx1v", "--drop", "0-1", "-o", "lacks.json"]) == 0
+    capsys.readouterr()
+    assert run(["plan", "--repair", "ring.json", "lacks.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "kept 448 of 448 transfers (100%) of the plan by ring, as all of them still work"
+    assert lines[-2:] == ["  next:      to plan anew:", "    antiphon tune allreduce lacks.json"]
     for line, message in {
         "plan --repair old.json": "name the degraded machine",
         "plan allgather broken.json --repair old.json": "unknown collective in old.json",

@@ -146,7 +146,7 @@ def plan_command(
                 *(word for flag, value in flags.items() if value for word in (flag, value)),
             ]
         )
-        text += f"\n  better:    to try all planners:\n    antiphon tune {request}"
+        text += f"\n  next:      to try all planners:\n    antiphon tune {request}"
     picture_lines = write_pictures(
         lambda: trees_svg(best.entries[0].schedule, machine, bound(machine, best.collective), tree_root), pictures
     )
@@ -251,9 +251,13 @@ def _repair(
     kept_rows, total = (sum(claim[key] for claim in repaired) for key in ("kept", "transfers"))
     share, planner = kept_rows / max(total, 1), repaired[-1]["planner"]
     text = f"kept {kept_rows} of {total} transfers ({share:.0%}) of the plan by {planner}"
+    if is_whole := kept_rows == total:
+        text += ", as all of them still work"
     figures = figures_of(plan)
-    emit({**figures, "repaired": {"kept": kept_rows, "transfers": total, "planner": planner}},
-         f"{text}\n{_save_and_describe(plan, figures, out)}")  # fmt: skip
+    lines = [*paragraph(text, ""), _save_and_describe(plan, figures, out)]
+    anew = f"  next:      to plan anew:\n    antiphon tune {shlex.join([plan.collective.kind, topo])}"
+    lines += [anew] if is_whole else []
+    emit({**figures, "repaired": {"kept": kept_rows, "transfers": total, "planner": planner}}, "\n".join(lines))
 
 
 def compose_command(

@@ -1,7 +1,8 @@
 """Repair the plans of a machine after failures: keep what still works, plan anew what does not.
 
 `repair` takes a plan and the degraded machine, and returns a plan for that machine, verified and with its own bounds.
-Every schedule of the plan (one per range of sizes) passes these steps:
+A schedule that uses no link that is gone or slower stays as it is. Every other schedule of the plan (one per range of
+sizes) passes these steps:
 
     1. `repair_trees` reattaches what failures cut off (planners/shared/tree_repair.py), at the rate of the new bound
     2. the result is sliced for the size: as before, or in the number of pieces that model alpha-beta predicts is best
@@ -28,17 +29,21 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
+from antiphon.core.columns import as_int32
 from antiphon.core.loads import throughput
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import silent
+from antiphon.core.routes import Routes, resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.planners.shared.pipelining import PIPELINING, best_pieces, max_pieces_for
-from antiphon.planners.shared.tree_repair import repair_trees, surviving_collective
+from antiphon.planners.shared.tree_repair import match_links, repair_trees, surviving_collective
 from antiphon.registry import table
 from antiphon.select.figures import measure
 from antiphon.select.plans import plan
@@ -74,6 +79,9 @@ def repair(
     entries = []
     for entry in old.entries:
         size = nbytes or _size_of(entry)
+        if (untouched := _untouched_schedule(entry.schedule, old.topology, topology)) is not None:
+            entries.append(_repaired_entry(entry, untouched, untouched.transfers, topology, bounds))
+            continue
         by_time = topology.ranks <= CHEAP_RANKS
         candidates = [] if by_time else _repaired_if_deep(entry, old, topology, bounds, size, tell)
         if not candidates:
@@ -101,17 +109,62 @@ def repair(
             candidates,
             key=lambda candidate: _seconds(candidate[0], topology, size) * (1 if candidate[1] else MIN_SPEEDUP_ANEW),
         )
-        claims: dict[str, Any] = {
-            "planner": REPAIRED, **measure(schedule, topology, bounds),
-            "repaired": {
-                "kept": kept_transfers, "transfers": entry.schedule.transfers, "planner": _planner_of(entry) or "?",
-            },
-        }  # fmt: skip
-        if entry.served_by:  # a library is faster at these sizes, so the plan leaves them to it; it still does
-            claims["served_by"] = entry.served_by
-        provenance = {"planner": REPAIRED, "options": {}, "found": {"of": claims["repaired"]["planner"]}}
-        entries.append(Entry(entry.start, entry.stop, replace(schedule, provenance=provenance), claims))
+        entries.append(_repaired_entry(entry, schedule, kept_transfers, topology, bounds))
     return Plan(topology, collective, tuple(entries))
+
+
+def _untouched_schedule(schedule: Schedule, old: Topology, topology: Topology) -> Schedule | None:
+    """Return the schedule with its routes on the degraded machine; None if it uses a link or shared limit that is gone
+    or slower there, or if its collective loses a member.
+    """
+    if surviving_collective(schedule.collective, topology)[0] != schedule.collective:
+        return None
+    if schedule.joint is not None and topology.abilities != old.abilities:
+        return None
+    paths = resolve(old, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    matched = match_links(old, topology)
+    used_routes = np.unique(paths.route[paths.route >= 0]).astype(np.int64)
+    used_links = np.unique(paths.table.take(used_routes).links)
+    if any(matched[link] < 0 or _is_slower(old, link, topology, matched[link]) for link in used_links.tolist()):
+        return None
+    if schedule.route is not None:
+        # routes that no row uses may have lost links; they are dropped
+        named = np.unique(schedule.route[schedule.route >= 0]).astype(np.int64)
+        table = schedule.routes.take(named)
+        route = np.where(schedule.route >= 0, np.searchsorted(named, schedule.route), -1)
+        schedule = replace(schedule, route=route, routes=Routes(table.ptr, as_int32(matched[table.links])))
+    # a row without a route takes the only path, which may be another one here
+    paths_now = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    rows = np.flatnonzero(paths.route >= 0)
+    before, now = (each.table.take(each.route[rows].astype(np.int64)) for each in (paths, paths_now))
+    is_same = not len(paths_now.faulty_rows) and Routes(before.ptr, as_int32(matched[before.links])) == now
+    return schedule if is_same else None
+
+
+def _is_slower(old: Topology, link: int, topology: Topology, link_now: int) -> bool:
+    """Return whether a link, or a shared limit that it is under, is slower than on the intact machine."""
+    limit_before = {old.limits[i - old.links].name: old.resources.bytes_per_second(i)
+                    for i in old.resources.limits_of(link)}  # fmt: skip
+    limits_now = topology.resources.limits_of(link_now)
+    return topology.bandwidth(link_now) < old.bandwidth(link) or any(
+        topology.resources.bytes_per_second(i) < limit_before.get(topology.limits[i - topology.links].name, math.inf)
+        for i in limits_now
+    )
+
+
+def _repaired_entry(
+    entry: Entry, schedule: Schedule, kept_transfers: int, topology: Topology, bounds: Bound
+) -> Entry:  # fmt: skip
+    """Return the entry for the degraded machine: the schedule, verified, with its claims."""
+    planner = _planner_of(entry) or "?"
+    claims: dict[str, Any] = {
+        "planner": REPAIRED, **measure(schedule, topology, bounds),
+        "repaired": {"kept": kept_transfers, "transfers": entry.schedule.transfers, "planner": planner},
+    }  # fmt: skip
+    if entry.served_by:  # a library is faster at these sizes, so the plan leaves them to it; it still does
+        claims["served_by"] = entry.served_by
+    provenance = {"planner": REPAIRED, "options": {}, "found": {"of": planner}}
+    return Entry(entry.start, entry.stop, replace(schedule, provenance=provenance), claims)
 
 
 def _planner_of(entry: Entry) -> str:
