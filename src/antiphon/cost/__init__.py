@@ -95,7 +95,7 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Predict a plan at each size (a size, a range "1KB:1GB", or several): a row per size.
 
-    `model`: by default the usual one of the plan's topology and ranks. Keys of a row: nbytes (as requested, not rounded
+    `model`: by default the usual one of the topology and collective. Keys of a row: nbytes (as requested, not rounded
     to elements), seconds, algbw, busbw, terms, bottleneck, note, model, rests_on (the measurements that the figure is
     calibrated by, a profile, or "not calibrated").
     """
@@ -134,7 +134,8 @@ def simulate(
     model = model or usual_model(plan.topology, loaded_profile, MESSAGE_MODEL, wanted=(plan.collective,))
     ready = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
     traced, by = ready, model
-    if trace and not requested_model and not hasattr(ready, "events"):  # model `calls` with switches that reduce
+    if trace and not requested_model and not hasattr(ready, "events"):
+        # by default model `calls`, which has no events where switches reduce
         traced, by = prepare(MESSAGE_MODEL, entry.schedule, plan.topology, profile=loaded_profile), MESSAGE_MODEL
     if trace and not hasattr(traced, "events"):
         able = [name for name, other in sorted(registered("model").items()) if other.can.trace]

@@ -72,7 +72,8 @@ def plan_of(program: ForeignProgram, machine: Topology | None = None) -> Plan:
         raise Invalid(f"it is for {head.ranks} ranks, but {machine.name} has {machine.ranks}; give TOPO:only=RANKS")
     try:
         return Plan.of(machine, with_routes(schedule, machine, head.format), {"planner": head.format})
-    except Unsupported as error:  # it names the two ranks, and then what planners would do
+    except Unsupported as error:
+        # of "planner msccl-xml: no link ... to rank 3 of M; use ring" take what names the ranks
         raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
 
 

@@ -14,6 +14,7 @@ _CUTS = Cuts(("broadcast", "reduce", "allreduce", "reducescatter", "custom"), 2*
 _IS_PREBUILT = Path(__file__).with_name("engine").joinpath("prebuilt").is_dir()
 _CC, _CXX = ((), ()) if _IS_PREBUILT else (("cc",), ("c++",))
 
+# What each field states is explained at `RuntimeCapabilities`, and what its `options` mean at `measure.case.How`.
 TABLE: dict[str, Entry[RuntimeCapabilities]] = {
     "local": Entry(
         "antiphon.runtimes.measure.local:Local",

@@ -78,15 +78,15 @@ def bound_text(tuning: Tuning) -> str:
     """Return the note on the bound, with its values without multicast and reduction in switches where they differ."""
     kinds_by_rate: dict[str, list[str]] = {}
     for kind, limit in tuning.limits.items():
-        if unaided_bound_text(limit) and limit.without_switches is not None:
+        if forwarding_bound_text(limit) and limit.without_switches is not None:
             kinds_by_rate.setdefault(format_bandwidth(limit.without_switches), []).append(kind)
     texts = [f"{rate} for {', '.join(kinds)}" for rate, kinds in kinds_by_rate.items()]
     unaided = f" (bandwidth bound without the help of switches: {'; '.join(texts)})" if texts else ""
     return f"no schedule can beat by this model{unaided}"
 
 
-def unaided_bound_text(limit: Limit) -> str:
-    """Return the bound without the help of switches; "" if they cannot help, or do not change it."""
+def forwarding_bound_text(limit: Limit) -> str:
+    """Return the bound if switches only forward; "" if they cannot help, or do not change it."""
     unaided = limit.without_switches
     if unaided is None or unaided == limit.bytes_per_second:
         return ""

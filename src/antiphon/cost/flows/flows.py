@@ -47,7 +47,8 @@ def flows(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pa
       each further sender. The profile's `incast` has both by kind of link; a shared limit has those of its links.
     - A message waits for the versions that it reads (docs/schedule.md) and for the previous message of its connection
       (src, dst, route). It does not wait for the other messages of an earlier step: there is no barrier between steps.
-      Every piece of a message is a message of its own, and pieces that are sent in one step do not wait for each other.
+      Every piece of a message is a message of its own: pieces that are sent in one step wait for each other only if
+      they use the same connection.
     - A joint (docs/schedule.md) is one flow on all links of its tree, at one rate. For incast it counts as one flow
       from the sender to the receiver of its first row. Its result arrives once, and is combined once with the cell's
       value.

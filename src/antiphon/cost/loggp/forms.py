@@ -2,10 +2,10 @@
 
 The formulas hold without contention: a rank has a port for every message that it sends at once (in recursive
 multiplying: its greatest radix, less one), and ranks share no NIC. They are corrected where the paper miscounts, as the
-docstrings explain. Tests compare the simulator with them. Option `gap` of each formula:
+docstrings explain. reproduce/piccl_plans.py prices plans by them; tests compare the simulator with them. Option `gap`:
 
-    true      a round lasts at least g + (m-1) G: a rank has one port, whose messages are at least g apart
-    false     g does not count, as in a simulation with a port for every message
+    true      a round lasts at least g + (m-1) G: each port sends a message per round, and these are at least g apart
+    false     g does not count, as in a simulation in which no two messages of a rank use the same port
 
 Parameters may be those of a `Level`: then each message takes the parameters for its own size.
 
@@ -154,8 +154,7 @@ def recmult(
 
     `m`: for allgather the bytes of a block; a round sends as many blocks as the product of the radices before it. For
     allreduce the bytes of the vector, which every round sends as a whole. `figures`: for all rounds, or one per round.
-    T = T_final + sum of T_i(r) over the rounds before the last. The permuted variant takes as long, plus the
-    permutation. O(rounds).
+    T = T_final + sum of T_i(r) over the rounds before the last. O(rounds).
 
     Allreduce: the paper charges m gamma per round. As k - 1 vectors arrive and are combined, it is (k-1) m gamma here.
     """

@@ -1,4 +1,4 @@
-"""The event queue of the LogGP simulators (event_loop, processors): earliest first, equal times in insertion order.
+"""The event queue of the LogGP simulator (event_loop, state): earliest first, equal times in insertion order.
 
 As schedules are regular, many events have the same time. Events that are inserted one after another for the same time
 form one *entry* of a heap: a linked list of messages. In the heap each entry has four children. Every message has at
@@ -10,17 +10,24 @@ come out as 3, 4, 2.
 
 A key of the heap is `sequence << BITS | entry`, so that equal times are ordered by insertion. With room for R events:
 
-| index of heap           | index of lists                                                                           |
-|-------------------------|------------------------------------------------------------------------------------------|
-| 0..3: times, -1: none   | ENTRIES: number in the heap; FREED: number of entries to use again; UNUSED: the least    |
-| MOMENT: the current one | entry never used; SEQUENCE: the next sequence number; OLDEST_GROWING: in GROWING;   |
-| TIMES + i: of the entry | CURRENT: the entry being taken out (-1: none); CAPACITY: R;                              |
-| at index i of the heap  | GROWING..: the entries that may grow; KEYS + i: the key at index i of the heap;          |
-|                         | KEYS + R + entry: its next to take; + 2 R: its last; + 3 R + message: the next;          |
-|                         | + 4 R..: entries to use again                                                            |
+    heap    0..3            time of the entry at GROWING + 0..3 of lists; -1: none
+            MOMENT          time of the entry that is being taken out
+            TIMES + i       time of the entry at index i of the heap
+    lists   ENTRIES         number of entries in the heap
+            FREED           number of entries to use again
+            UNUSED          the least entry that was never used
+            SEQUENCE        the next sequence number
+            OLDEST_GROWING  which of 0..3 in GROWING the next new entry replaces
+            CURRENT         the entry that is being taken out; -1: none
+            CAPACITY        R
+            GROWING + 0..3  an entry that may grow; -1: none
+            KEYS + i        the key at index i of the heap
+            KEYS + R + e, KEYS + 2 R + e    entry e's next message to take, and its last
+            KEYS + 3 R + m  the message after message m in its entry; -1: none
+            KEYS + 4 R + i  the entries to use again
 
-An entry may grow while it is among the last RECENT entries that were made. A later event of the same time makes another
-entry, which has a higher sequence number and so comes after it.
+An entry may grow while it is among the last RECENT entries that were made, until `take` has emptied it and goes on to
+the next. A later event of the same time makes another entry, which has a higher sequence number and so comes after it.
 """
 
 from __future__ import annotations
@@ -69,7 +76,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     capacity = lists[CAPACITY]
     first, last, next_message = KEYS + capacity, KEYS + 2 * capacity, KEYS + 3 * capacity
     lists[next_message + message] = -1
-    for i in range(RECENT):  # an entry of that time may still grow, even if all its messages were taken: append to it
+    for i in range(RECENT):  # append to an entry of that time; it may grow even if all its messages were taken
         if heap[i] == time:
             entry = lists[GROWING + i]
             if lists[first + entry] < 0:
@@ -113,7 +120,7 @@ def take(heap: Floats, lists: Longs) -> tuple[float, int]:
     capacity = lists[CAPACITY]
     first, next_message = KEYS + capacity, KEYS + 3 * capacity
     entry = lists[CURRENT]
-    if entry >= 0:  # the next of the current moment; an exhausted entry may not grow, and can be used again
+    if entry >= 0:  # the next of the current moment; if there is none, the entry is closed here and can be used again
         message = lists[first + entry]
         if message >= 0:
             lists[first + entry] = lists[next_message + message]

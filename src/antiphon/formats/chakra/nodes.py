@@ -36,6 +36,7 @@ from antiphon.formats.chakra.wire import (
 )
 
 METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7
+# by the trace's comm_type; the second "reducescatter" is its REDUCE_SCATTER_BLOCK
 COLLECTIVES = (
     "allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter", "reducescatter",
     "barrier",
@@ -121,6 +122,7 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
     if first is None:
         raise Invalid("is empty; an execution trace begins with its head")
     head_attributes: dict[str, Value] = {}
+    # of a field with bytes, `value` is the offset where they begin; only of kind VARINT it is a number
     for number_, kind, value, end in fields(data, *first):
         if number_ == 2 and kind == BYTES:
             name, attribute_value = _read_attribute(data, value, end)

@@ -46,7 +46,7 @@ class ApplicationCall:
     itemsize: int  # bytes of an element
     dtype: str
     op: str
-    ranks: int  # 0: as many as the file is for
+    ranks: int  # 0: as many as the file is for, put in before rules run (formats/checked.py)
     in_place: bool | None = None  # None: either
     root: int | None = None  # None: any
 

@@ -163,9 +163,9 @@ class OperationReader:
         if kind != "s":
             return skip
         if self.window.cells:
-            return skip % self.wiring.scratch
-        # `wiring.scratch`: cells of scratch per chunk, fewer than `width` if the turns of a pipeline reuse them.
-        if self.wiring.scratch != self.wiring.width:
+            return skip % self.wiring.scratch_width
+        # `wiring.scratch_width`: cells of scratch per chunk, fewer than `width` if the turns of a pipeline reuse them.
+        if self.wiring.scratch_width != self.wiring.width:
             raise Unsupported(f"{self}: beside a pipeline, scratch that is reused has no place for whole chunks")
         return skip
 

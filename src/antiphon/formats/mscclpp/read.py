@@ -59,9 +59,9 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
     """Read a plan, as `read_plan`, from the bytes of its file."""
     file = parsed(data)
     plan_collective = collective_of(file, collective, root, len(data))
-    width, scratch = _find_widths(file)
+    width, scratch_width = _find_widths(file)
     _refuse_long(file, width, len(data))
-    wiring = Wiring(file, plan_collective, width, scratch, len(data))
+    wiring = Wiring(file, plan_collective, width, scratch_width, len(data))
     machine = Machine()
     for rank, gpu in enumerate(file.gpus):
         _Rank(wiring, machine, rank, gpu).read()

@@ -1,6 +1,7 @@
 """Resolve the numbers in a plan of MSCCL++: channels between ranks, remote buffers, groups of a switch, and cells.
 
-read.py and operations.py use this to run a plan on the machine of lower/machine, whose memory is one array of cells.
+read.py and operations.py use this to run a plan on the machine of lower/machine, whose memory is one array of cells:
+a *cell* is the smallest interval of data that is checked, and a chunk has `width` of them.
 A rank's channels of one type are numbered through all its rows in the file. The k-th channel from rank a to b is paired
 with the k-th from b to a. If b has fewer, nobody can wait for the signals of the remaining channels.
 """
@@ -33,7 +34,7 @@ _KIND = {kind: number for number, kind in enumerate(KINDS)}
 
 def grain_of(file: File, collective: Collective) -> int:
     """Return the number of chunks of a block; the buffers of every rank must agree on it."""
-    one_buffer = file.inplace and collective.kind == "custom"  # for what a rank has and what it wants
+    one_buffer = file.inplace and collective.kind == "custom"  # the blocks before the call and those after it share it
     inputs, outputs = (side.size.tolist() for side in sides(collective, one_buffer))  # blocks, by rank
     grain = 0
     for rank, gpu in enumerate(file.gpus):
@@ -53,18 +54,19 @@ def grain_of(file: File, collective: Collective) -> int:
 class Wiring:
     """Translates what a file names into numbers of the machine: cells, semaphores, groups.
 
-    `width`: cells of a chunk. `scratch`: cells of a chunk of scratch. `start`, `named`: by semaphore, its initial value
-    and its name in messages. `local`: by rank, the semaphores of the rank itself. `peers`: by type and rank, each
-    channel's peer and its number among the channels to it. `groups`: by rank, buffer and ranks of switch groups.
-    `first`, `size`: by rank and buffer, its first cell and its cells. `begin`: by rank, the first cell of the user's
-    buffer that holds input and output if in place.
+    `width`: cells of a chunk. `scratch_width`: of a chunk of scratch, fewer if turns of a pipeline reuse it. `start`,
+    `named`: by semaphore, its initial value and its name in messages. `local`: by rank, the semaphores of the rank
+    itself. `peers`: by type and rank, each channel's peer and its number among the channels to it. `groups`: by rank,
+    buffer and ranks of switch groups. `first`, `size`: by rank and buffer, its first cell and its cells. `begin`: by
+    rank, the first cell of the user's buffer that holds input and output if in place. `file_bytes`: size of the file,
+    which limits the memory that it may ask for.
     """
 
-    def __init__(self, file: File, collective: Collective, width: int, scratch: int, nbytes: int) -> None:
-        self.file, self.collective, self.width, self.scratch = file, collective, width, scratch
+    def __init__(self, file: File, collective: Collective, width: int, scratch_width: int, file_bytes: int) -> None:
+        self.file, self.collective, self.width, self.scratch_width = file, collective, width, scratch_width
         self.packets = file.protocol == LL
         grain = grain_of(file, collective)
-        self.places = self._make_places(grain, nbytes)
+        self.places = self._make_places(grain, file_bytes)
         self.semaphores: dict[tuple[str, int, int, int], int] = {}
         self.start: list[int] = []
         self.named: list[str] = []
@@ -83,20 +85,20 @@ class Wiring:
 
     # ---- cells ----
 
-    def _make_places(self, grain: int, nbytes: int) -> CellPlaces:
+    def _make_places(self, grain: int, file_bytes: int) -> CellPlaces:
         file, copies = self.file, 2 if self.packets else 1
         # packets are modelled in cells of their own, behind those of plain data
-        scratch_cells = [gpu.scratch_chunks * self.scratch * copies for gpu in file.gpus]
+        scratch_cells = [gpu.scratch_chunks * self.scratch_width * copies for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
-        if sum(scratch_cells) + declared > max(MOST_CELLS, nbytes):
-            raise Invalid(f"{sum(scratch_cells) + declared} chunks, but only {nbytes} bytes of operations on them")
+        if sum(scratch_cells) + declared > max(MOST_CELLS, file_bytes):
+            raise Invalid(f"{sum(scratch_cells) + declared} chunks, but only {file_bytes} bytes of operations on them")
         places = CellPlaces.of(self.collective, file.inplace, grain * self.width, scratch_cells)
         if file.inplace:  # a rank without input, or without output, passes the other buffer twice
             for side, other in ((INPUT, OUTPUT), (OUTPUT, INPUT)):
                 lacking = places.size[:, side] == 0
                 places.first[lacking, side] = places.first[lacking, other]
                 places.size[lacking, side] = places.size[lacking, other]
-        return replace(places, cells_per_chunk=(self.width, self.width, self.scratch))
+        return replace(places, cells_per_chunk=(self.width, self.width, self.scratch_width))
 
     def cells(self, where: object, rank: int, owner: int, kind: str | None, index: int, size: int) -> int:
         """Return the first cell of `size` chunks from chunk `index` of a buffer of rank `owner`, which `rank` names.
@@ -112,7 +114,7 @@ class Wiring:
             if index + size > self.file.gpus[owner].scratch_chunks:
                 room = self.file.gpus[owner].scratch_chunks
                 raise Invalid(f"{where}: {_range_text(index, size)} of the scratch of rank {owner}, of {room}")
-            return self.first[owner][SCRATCH] + index * self.scratch
+            return self.first[owner][SCRATCH] + index * self.scratch_width
         base = self.first[owner][buffer]
         # The offset within the user's buffer is assumed equal at both ranks.
         if self.file.inplace and owner != rank:
@@ -136,7 +138,7 @@ class Wiring:
         room = self.file.gpus[owner].scratch_chunks
         if index + size > room:
             raise Invalid(f"{where}: {_range_text(index, size)}, as packets, of the scratch of rank {owner}, of {room}")
-        return self.first[owner][SCRATCH] + (room + index) * self.scratch
+        return self.first[owner][SCRATCH] + (room + index) * self.scratch_width
 
     def refuse_mixed_scratch(self) -> None:
         """Raise Invalid if packets lie in scratch that plain data uses, too."""
@@ -273,7 +275,7 @@ class Names:
         return self.wiring.groups[self.rank][self.channel(where, SWITCH, index)]
 
 
-def collective_of(file: File, collective: Collective | None, root: int, nbytes: int) -> Collective:
+def collective_of(file: File, collective: Collective | None, root: int, file_bytes: int) -> Collective:
     """Return the collective of a plan: the argument, the one that Antiphon stored, or its kind among all ranks."""
     from antiphon.core.collective import KINDS as KNOWN
     from antiphon.core.collective import ROOTED
@@ -288,8 +290,8 @@ def collective_of(file: File, collective: Collective | None, root: int, nbytes: 
         if file.collective not in KNOWN:
             raise Unsupported(f"collective: {quote(file.collective)} does not define its result; pass the collective")
         collective = Collective(file.collective, len(file.gpus), roots=(root,) if file.collective in ROOTED else ())
-    if collective.blocks > max(MOST_CELLS, nbytes):
-        raise Invalid(f"collective: {collective.blocks} blocks, but only {nbytes} bytes of operations on them")
+    if collective.blocks > max(MOST_CELLS, file_bytes):
+        raise Invalid(f"collective: {collective.blocks} blocks, but only {file_bytes} bytes of operations on them")
     if collective.ranks != len(file.gpus):
         raise Invalid(f"gpus: {len(file.gpus)}, for a collective of {collective.ranks} ranks")
     return collective

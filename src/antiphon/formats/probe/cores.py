@@ -20,10 +20,10 @@ COPY = LinkType("core", Fraction(10 * GB), latency=1e-7)  # bytes per second and
 CACHE_HOP = 5e-8  # seconds of latency between a cache or memory and the container around it; assumed
 SOCKET_HOP = 3e-7  # seconds of latency between packages; assumed
 MAX_CORES = 2**13
-MAX_PAIRED = 32  # packages that are joined in pairs; more are joined by a switch
+MAX_PAIRED = 32  # packages of which every two are joined; more are joined by a switch
 
-# Names of a core's package, memory (NUMA node) and last-level cache. With "" for the inner ones, it names a container.
-Core = tuple[str, str, str]
+Core = tuple[str, str, str]  # names of a core's package, memory (NUMA node) and last-level cache
+Container = Core  # a package, memory or cache: the names up to it, and "" for those within
 
 
 def model_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Probed:
@@ -33,8 +33,8 @@ def model_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> 
     if len(cores) > MAX_CORES:
         raise Invalid(f"shows {len(cores)} cores; at most {MAX_CORES} are read")
     # ordered sets: by container (package, memory, cache) the containers or ranks directly in it
-    below: dict[Core, dict[Core | int, None]] = {}
-    packages: dict[Core, None] = {}
+    below: dict[Container, dict[Container | int, None]] = {}
+    packages: dict[Container, None] = {}
     for rank, (package, memory, cache) in enumerate(cores):
         path = [(package, "", ""), (package, memory, ""), (package, memory, cache)]
         packages[path[0]] = None
@@ -59,11 +59,11 @@ def model_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> 
 class _MachineBuilder:
     """Builds the links and places of the machine from the containers in each container."""
 
-    def __init__(self, below: dict[Core, dict[Core | int, None]], ranks: int) -> None:
+    def __init__(self, below: dict[Container, dict[Container | int, None]], ranks: int) -> None:
         self.below, self.links = below, list[Link]()
         self.places = [f"host0/core{rank}" for rank in range(ranks)]
 
-    def visit(self, container: Core, place: str) -> tuple[int, int]:
+    def visit(self, container: Container, place: str) -> tuple[int, int]:
         """Add a package, memory or cache; return its node and the number of cores in it.
 
         A container with one member gets no switch: the member takes its place.
@@ -87,7 +87,7 @@ class _MachineBuilder:
         return switch, cores
 
     def join_packages(self, nodes: Sequence[int]) -> None:
-        """Join the nodes of the packages: in pairs, or if there are many, by a switch."""
+        """Join every two nodes of packages, or, if there are many, all by a switch."""
         if len(nodes) > MAX_PAIRED:
             self.places.append("host0/switch")
             pairs = [(node, len(self.places) - 1) for node in nodes]

@@ -94,7 +94,11 @@ class _SmiOutput:
 
 
 def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None) -> Probed:
-    """Read the box in these files."""
+    """Read the box in these files.
+
+    `pcie`: whether PCIe is drawn, as the user says; default: unless xGMI joins all GPUs. `pcie_gen`: its generation, 3
+    to 5; default: that of the GPUs.
+    """
     output = _SmiOutput()
     for path in paths:
         begin = read_sample(path)
@@ -165,6 +169,7 @@ def _read_text(output: _SmiOutput, path: str) -> None:
             table, columns = title, []
             continue
         words = line.split()
+        # names of GPUs alone are a table's header; a single one, in a table that has a header, is a row without values
         if all(_is_gpu(word) for word in words) and (len(words) > 1 or not columns):
             columns = words[: _MAX_GPUS + 1]
             for word in columns:
@@ -287,5 +292,6 @@ def _add_bonds(
             box.bonds[pair] = megabytes // per_link * box.link_bandwidth
         else:
             box.bonds[pair] = Fraction(megabytes) * 10**6 if megabytes else box.link_bandwidth
+    # unknown GPUs have a note of their own, above; these two have one link per pair
     if any(lacks_bandwidth) and gpu_type not in (None, MI300, MI350):
         box.notes.append("no table has the number of links per pair (add --shownodesbw): one each is assumed")

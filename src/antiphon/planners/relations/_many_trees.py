@@ -2,8 +2,8 @@
 
 A small form of Blink's tree packing (Blink, section 3.1: multiplicative weights): grow a tree over the links that are
 cheapest now, make the links that it loads more expensive, repeat. A link's price is exponential in its load. After each
-round the rate is (number of trees) / (largest load). The trees up to the round of the best rate share the data evenly,
-so a tree that was grown three times carries three shares. The result need not be optimal.
+round the throughput is (number of trees) / (largest load). The trees up to the round of the best throughput share the
+data evenly, so a tree that was grown three times carries three shares. The result need not be optimal.
 
 Example: a ring of 4 with links in both directions, source 0: the first tree goes around in one direction, which makes
 its links expensive, so the second goes around in the other.
@@ -27,7 +27,7 @@ ROUNDS = 16  # trees grown per source
 MAX_HOPS = 2**18  # hops examined in total; if there are more, each source has one tree
 _STEEPNESS = 2.0  # a unit of relative load multiplies a link's price by e^_STEEPNESS
 _MIN_PRICE = 1e-9  # of an empty link, over that of the fullest: no link is free
-_MIN_GAIN = 1.02  # more trees must improve the rate by this factor: each adds chunks
+_MIN_GAIN = 1.02  # more trees must improve the throughput by this factor: each adds chunks
 
 Hops = tuple[tuple[int, Hop], ...]  # a tree: every rank but the source with the hop that leads to it, by rank
 
@@ -36,8 +36,8 @@ def pack_trees(
     reach: Reach, sources: Sequence[int], members: Sequence[int], max_trees: int, duplex: bool
 ) -> list[SpanningTree] | None:
     """Grow trees from every source to all members, at most `max_trees` different ones per source. None if a
-    member is out of reach, or if more than MAX_HOPS hops would be examined. The rate of a tree is the number of shares
-    that it carries.
+    member is out of reach, or if more than MAX_HOPS hops would be examined. `SpanningTree.rate` is the number of shares
+    that the tree carries.
 
     `duplex`: trees are used in both directions (a reduction up, a broadcast down). O(rounds * sources * hops).
     """
@@ -59,10 +59,10 @@ def pack_trees(
         if any(len({tree[source] for tree in [*rounds_of_trees, round_trees]}) > max_trees for source in sources):
             break
         rounds_of_trees.append(round_trees)
-        # after `number` rounds every source has that many trees: the rate is their number over the fullest link's load
-        rate = number / prices.max_load
-        if rate > best * _MIN_GAIN:
-            best, best_rounds = rate, number
+        # after `number` rounds every source has that many trees; throughput: their number over the greatest load
+        throughput = number / prices.max_load
+        if throughput > best * _MIN_GAIN:
+            best, best_rounds = throughput, number
     return [
         SpanningTree(source, Fraction(count), hops)
         for source in sources
@@ -125,6 +125,7 @@ def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int
 
     def offer_hops(rank: int, depth: int) -> None:
         for head, paths in reach.neighbours(rank).items():
+            # unless duplex, no way back is needed: an empty path, of price 0
             back_paths = reach.neighbours(head).get(rank, ()) if duplex else ((),)
             if head not in tree and back_paths:
                 # of parallel links the cheapest at present

@@ -36,6 +36,7 @@ from antiphon.core.topology import LinkType
 Table = NDArray[np.int64]
 MOST = 4096  # elements of a stored group
 _TRIES = 600  # elements that growing one subgroup tries to add
+_LARGE_GROUP = 64  # elements; in a larger group, subgroups that fix arcs are searched only if there are no others
 _CLIMBS = 4  # subgroups grown from the identity, each in another random order
 _WALKS = 400  # random elements tried by `_sample_subgroup`
 _FEW = 512  # elements of the subgroup that replaces a group too large to store
@@ -126,15 +127,16 @@ def find_subgroups(group: SymmetryGroup, parts: int, weights: Sequence[int], see
                 largest = max(largest, len(subgroup))
             if largest == group.arcs.shape[1]:
                 break  # a larger subgroup would fix an arc
-        if largest > 1 and len(group) > 64:
+        if largest > 1 and len(group) > _LARGE_GROUP:
             break
     by_figures: dict[tuple[object, ...], list[SymmetryGroup]] = {}
     for subgroup in candidates:
         elements = sorted(subgroup)
         fixed_counts = sorted(fixed_arcs[elements].tolist())
         arcs = len(np.unique(orbits(group.arcs[elements])))
-        shared = arcs * len(elements) / max(group.arcs.shape[1], 1)
-        by_figures.setdefault((shared, -len(elements), tuple(fixed_counts)), []).append(group.take(elements))
+        # 1 if no element but the identity fixes an arc: all orbits of arcs are then as large as the subgroup
+        relative_orbits = arcs * len(elements) / max(group.arcs.shape[1], 1)
+        by_figures.setdefault((relative_orbits, -len(elements), tuple(fixed_counts)), []).append(group.take(elements))
     # two of those with equal figures: further ones are mostly mirror images
     ordered = [candidate for figures in sorted(by_figures) for candidate in by_figures[figures][:2]]
     return [*ordered, trivial]
@@ -223,6 +225,7 @@ class _ImageTables:
         arcs = _row_numbers(self._arc, np.append(bonds, len(bonds))[self._paths])
         if kinds is None or limits is None or arcs is None:  # the instance may not hold all paths
             return None
+        # the second `bonds`: resources are the bonds, then the limits
         return np.concatenate([nodes, bonds, arcs, bonds, limits, kinds])
 
     def _map_kinds(self, nodes: Table) -> Table | None:

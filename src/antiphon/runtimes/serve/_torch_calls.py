@@ -96,6 +96,7 @@ class Calls:
         duration = time.perf_counter() - began
         if self.serving is not None:
             self.serving.record(duration)  # for learning; the ledger is for the report
+        # the tensor of SPLIT_KINDS is one rank's block of the call's bytes
         row = self.ledger.row(kind, "gloo", "library", why)
         self.ledger.count(row, nbytes * (self.ranks if kind in SPLIT_KINDS else 1), duration)
 
@@ -323,7 +324,13 @@ class Calls:
     def alltoall(
         self, output: Tensor, input: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
     ) -> None:
-        """Exchange blocks. `out_sizes`, `in_sizes`: elements that come from and go to each process."""
+        """Exchange blocks. `out_sizes`, `in_sizes`: elements that come from and go to each process.
+
+        If the table plans uneven alltoalls, all processes exchange their sizes first, and such a plan serves sizes that
+        are uneven. Otherwise the engine moves the blocks point to point, unless it sees that lengths disagree, which an
+        error then explains, or that all are equal: then a plan for even blocks serves the call. Every step that
+        communicates has to be begun anew.
+        """
         if output.dtype is not input.dtype:
             raise WrongCall(f"all_to_all: the output is of {output.dtype}, the input of {input.dtype}")
         buffer = as_contiguous(output)

@@ -191,7 +191,8 @@ class QueuedGroup(GroupFacts):
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
         group = Processes(rank, size, self._exchange, world_ranks, world_size, is_world, seconds)
         serving = self._start_serving(group) if size > 1 else None
-        self._store = PrefixStore(self._exchange.generation, store)  # without texts of earlier processes (torch_store)
+        # with a prefix of its own, so that texts left by a restarted job's earlier processes are not read (torch_store)
+        self._store = PrefixStore(self._exchange.generation, store)
         self._monitored = MonitoredBarrier(PrefixStore("monitored", self._store), rank, size)
         self._gloo = LazyGloo(PrefixStore("gloo", self._store), rank, size, timeout)
         self.calls = Calls(serving, self._gloo, rank, size)
@@ -203,6 +204,7 @@ class QueuedGroup(GroupFacts):
 
     def _start_serving(self, group: Processes) -> Serving:
         table = _settings["table"] or os.environ.get("ANTIPHON_TABLE") or None
+        # fill: calls without a page get a plan at once
         return start_serving(group, table, engine_over_sockets, self._wire_setup, fill=True)
 
     def _wire_setup(self) -> Connecting:
@@ -253,8 +255,9 @@ class QueuedGroup(GroupFacts):
                 execute()
 
         times = self._profiled.record_call(kind, self._call_count, self._names[0], inputs, results)
+        profiled = self._profiled if times is not None else None
         caller_waits = self._coalesced is None and arguments.runs_in_caller(opts, inputs, results)
-        return self._add_to_coalesced(self._worker.submit(results, do, times and self._profiled, times, caller_waits))
+        return self._add_to_coalesced(self._worker.submit(results, do, profiled, times, caller_waits))
 
     def _root_rank(self, kind: str, opts: Any) -> int:
         root = arguments.root_of(opts)

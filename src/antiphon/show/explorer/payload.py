@@ -40,6 +40,7 @@ from antiphon.show.words import (
     all_notes,
     candidate_text,
     ends_text,
+    forwarding_bound_text,
     library_name,
     loss_text,
     model_text,
@@ -47,7 +48,6 @@ from antiphon.show.words import (
     plural,
     ratio,
     stopped_text,
-    unaided_bound_text,
     use_lines,
 )
 from antiphon.sweeps.results import SweepResult, shared_prefix
@@ -91,7 +91,7 @@ def tuning_page(tuning: Tuning) -> dict[str, Any]:
         *([] if tuning.complete else ["interrupted: not everything was tried"]),
     ]
     page = _page(tuning.topology, groups, f"times by {model_text(tuning)}", facts)
-    page["pictures"] = [_sweep_picture(tuning, kind) for kind in tuning.collectives if _gains_of(tuning, kind)]
+    page["pictures"] = [_options_picture(tuning, kind) for kind in tuning.collectives if _gains_of(tuning, kind)]
     return page | {"notes": [*all_notes(tuning), *map(loss_text, tuning.losses)]}
 
 
@@ -99,8 +99,9 @@ def _gains_of(tuning: Tuning, kind: str) -> list[Gain]:
     return [gain for gain in tuning.gains if gain.collective == kind]
 
 
-def _sweep_picture(tuning: Tuning, kind: str) -> dict[str, Any]:
-    """Return the effect of the swept options at each size, as a picture and in words."""
+def _options_picture(tuning: Tuning, kind: str) -> dict[str, Any]:
+    """Return the effect at each size of the options of which several values were tried, as a picture and in words."""
+    # `gain.first`: the first setting that was tried, with which the best one for each size is compared
     lines = [
         f"{gain.planner}: the best value for each size is {ratio(gain.mean)} as fast as "
         f"{options_text(dict(gain.first))} on average, at most {ratio(gain.most)} at {format_size(gain.at)} "
@@ -118,6 +119,7 @@ def _predictor(tuning: Tuning, entry: Entry) -> Predictor | None:
 
 def _baseline_name(tuning: Tuning, kind: str) -> str:
     """Return the name of the dashed line of the chart."""
+    # without a model of the library, planners of ours stand for NCCL
     names = " or ".join(tuning.baselines.get(kind, ()))
     return f"{tuning.library.name.upper()}, by the model of it" if tuning.library is not None else f"{names}, for NCCL"
 
@@ -275,7 +277,8 @@ def trace_page(traced: TracedMessages) -> dict[str, Any]:
     total = float(traced.landed.max())
     pack = pack_times(traced.step, traced.src, traced.dst, ticks(traced.start, total), ticks(traced.landed, total),
                       traced.carried / traced.nbytes)  # fmt: skip
-    zeros = np.zeros(len(traced.step), np.int64)  # a trace does not name chunks
+    # The other columns that timing.py packs for a plan. A trace does not name chunks.
+    zeros = np.zeros(len(traced.step), np.int64)
     for name in ("op", "chunks"):
         pack.add(name, zeros)
     for name in ("chunk", "block"):
@@ -329,7 +332,7 @@ def _group(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the figures of one collective; the caller adds headline and plans."""
     numbers = {id(c): i for i, c in enumerate(candidates)}
-    proof = [] if limit is None else [*limit.because, *filter(None, [unaided_bound_text(limit)])]
+    proof = [] if limit is None else [*limit.because, *filter(None, [forwarding_bound_text(limit)])]
     baseline_seconds = [baseline(size) for size in sizes]
     return {
         "kind": kind,
@@ -398,7 +401,7 @@ def _plan_json(
     topology: Topology, entry: Entry, predictor: Predictor | None, size_range: Range, rows: RowBudget,
     traced: TracedMessages | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the schedule of a range with its transfers over time at the size `r.at`."""
+    """Return the schedule of a range with its transfers over time at the size `size_range.at`."""
     bottleneck, terms = size_range.candidate.why[size_range.at]
     if predictor is None:
         timed: dict[str, Any] = {"why": "to play it, write the plan and explore that with --profile"}

@@ -158,6 +158,7 @@ def link_curves(graph: DrawnGraph, drawing: Drawing) -> list[tuple[DrawnEdge, tu
         a, b = centres[edge.a], centres[edge.b]
         is_obstacle = np.ones(len(centres), bool)
         is_obstacle[[edge.a, edge.b]] = False
+        # lines of several kinds lie side by side; one of unequal directions (dashed) is bent as well
         side = 14.0 * parallel + (0 if edge.symmetric else 8)
         bend, middle = least_hidden_bend(
             a, b, centres[is_obstacle], radii[is_obstacle] + 3, side, _BENDS, _BEND_SAMPLES
@@ -216,6 +217,7 @@ def _make_legend(graph: DrawnGraph, colour: dict[str, str], stroke: dict[Fractio
     kind of shared limit."""
     rows = []
     for kind, fill in colour.items():
+        # the width and the text are those of the faster direction
         samples = {(e.bandwidth, e.speed(e.backward > e.forward)) for e in graph.edges if e.kind == kind}
         shown = sorted(samples)[:5]
         elements = [f'<text font-weight="bold" y="4" fill="{fill}">{escape(kind)}</text>']
@@ -227,10 +229,10 @@ def _make_legend(graph: DrawnGraph, colour: dict[str, str], stroke: dict[Fractio
             x, plain = x + 40 + _text_width(words), plain + " " * 8 + words
         rows.append((plain, "".join(elements)))
     count_of_limit: dict[tuple[str, str], int] = defaultdict(int)
-    for name, how in graph.limits.items():
-        count_of_limit[re.sub(r"\d+", "*", name), how] += 1
-    for (name, how), count in count_of_limit.items():
-        words = f"{name}: {how}" + (f" ({count} of them)" if count > 1 else "")
+    for name, description in graph.limits.items():
+        count_of_limit[re.sub(r"\d+", "*", name), description] += 1
+    for (name, description), count in count_of_limit.items():
+        words = f"{name}: {description}" + (f" ({count} of them)" if count > 1 else "")
         band = f'<path d="M0 0 h34" stroke="{_BAND_COLOURS[0]}" stroke-opacity="0.45" stroke-width="10"/>'
         rows.append((" " * 6 + words, band + f'<text x="44" y="4">{escape(words)}</text>'))
     return rows

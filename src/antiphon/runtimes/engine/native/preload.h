@@ -383,8 +383,8 @@ static inline int ap_is_fallback(const ap_fallback_call *f, MPI_Comm comm, int r
     atomic_thread_fence(memory_order_acquire);
     return version && !(version & 1) && atomic_load_explicit(&f->version, memory_order_relaxed) == version;
 }
-/* Makes the program call MPI's function `library` instead of this library's `own` (preload_bypass.c). */
-void ap_bypass(ap_function own, ap_function library);
+/* Makes the program call MPI's function `mpi` instead of this library's `own` (preload_bypass.c). */
+void ap_bypass(ap_function own, ap_function mpi);
 /* Called when a communicator is freed, as MPI may give its handle to another one. */
 void ap_fallbacks_clear(void);
 

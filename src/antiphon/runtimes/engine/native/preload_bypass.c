@@ -29,11 +29,11 @@ enum { CALL_ENTRY = R_AARCH64_JUMP_SLOT, ADDRESS_ENTRY = R_AARCH64_GLOB_DAT };
 
 #if defined(__x86_64__) || defined(__aarch64__)
 typedef struct {
-    ap_function own, library;
+    ap_function own, mpi; /* this library's function, and MPI's */
 } replacement;
 
 typedef struct {
-    uintptr_t base, first, end; /* where the object is loaded; the range that the loader has made read-only (RELRO) */
+    uintptr_t base, first, end; /* where the object is loaded; the pages that the loader has made read-only (RELRO) */
 } object;
 
 /* Replaces one entry of an object's tables, if it holds our address and can be written. */
@@ -42,7 +42,7 @@ static void replace_entry(const object *o, _Atomic uintptr_t *entry, const repla
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)entry & ~(page - 1);
     const int is_read_only = start >= o->first && start < o->end;
     if (is_read_only && mprotect((void *)start, page, PROT_READ | PROT_WRITE)) return;
-    atomic_store_explicit(entry, (uintptr_t)r->library, memory_order_relaxed);
+    atomic_store_explicit(entry, (uintptr_t)r->mpi, memory_order_relaxed);
     if (is_read_only) mprotect((void *)start, page, PROT_READ);
 }
 
@@ -72,7 +72,8 @@ static int search_object(struct dl_phdr_info *info, size_t size, void *data) {
         if (segment->p_type == PT_DYNAMIC) dynamic = (const ElfW(Dyn) *)(o.base + segment->p_vaddr);
         if (segment->p_type == PT_GNU_RELRO) o.first = o.base + segment->p_vaddr, o.end = o.first + segment->p_memsz;
     }
-    o.first &= ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1); /* as the loader rounds; it leaves the last part of a page writable */
+    const uintptr_t whole_pages = ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    o.first &= whole_pages, o.end &= whole_pages; /* as the loader rounds both: the last page, if partial, stays writable */
     if (!dynamic) return 0;
     uintptr_t names = 0, calls = 0, others = 0;
     size_t call_bytes = 0, other_bytes = 0, relative = 0;
@@ -91,7 +92,7 @@ static int search_object(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
-void ap_bypass(ap_function own, ap_function library) { dl_iterate_phdr(search_object, &(replacement){own, library}); }
+void ap_bypass(ap_function own, ap_function mpi) { dl_iterate_phdr(search_object, &(replacement){own, mpi}); }
 #else
-void ap_bypass(ap_function own, ap_function library) { (void)own, (void)library; }
+void ap_bypass(ap_function own, ap_function mpi) { (void)own, (void)mpi; }
 #endif
