@@ -1,12 +1,14 @@
 """The store of plans: what is put is found again by every machine that is the same, and nothing in it is trusted."""
 
 import threading
+from json import loads
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec import json
 
+from antiphon.cli import run
 from antiphon.core.collective import Collective
 from antiphon.core.reshape import relabel
 from antiphon.core.topology import Topology
@@ -92,15 +94,15 @@ def damages(data: bytes, other: bytes) -> dict[str, bytes]:
     """What somebody who may write to the store can put there."""
     file = json.decode(data)
     rows = file["rows"]
-    entry = file["plan"]["plans"][0] if "plans" in file["plan"] else file["plan"]["entries"][0]
-    del entry
     return {
         "no JSON": data[:100],
-        "another format": data.replace(b'"format":2', b'"format":1', 1),
+        "another format": data.replace(b'"format":3', b'"format":2', 1),
         "a faster time": json.encode({**file, "rows": [{**rows[0], "seconds": rows[0]["seconds"] / 2}, *rows[1:]]}),
         "a bound that its time beats": json.encode({**file, "rows": [{**rows[0], "least_seconds": 1.0}, *rows[1:]]}),
         "other sizes": json.encode({**file, "rows": rows[:1]}),
         "the plan of another machine": json.encode({**file, "plan": json.decode(other)["plan"]}),
+        "claims of no tuning": data.replace(b'"bottleneck"', b'"neck"'),
+        "claims of other types": data.replace(b'"gap_model":', b'"gap_model":1,"without":'),
         "no plan": json.encode({**file, "plan": {}}),
     }
 
@@ -115,7 +117,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, str, byte
 
 
 @pytest.mark.parametrize(
-    "name", list(damages(b'{"format":2,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
+    "name", list(damages(b'{"format":3,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
 )
 def test_a_damaged_entry_is_refused_and_planned_anew(
     name: str, entries: tuple[Answer, str, bytes, bytes], tmp_path: Path
@@ -129,6 +131,36 @@ def test_a_damaged_entry_is_refused_and_planned_anew(
     assert not again.stored
     assert again.rows == right.rows
     assert store.get(question) is not None
+
+
+@pytest.mark.parametrize(
+    "request_words",
+    [
+        "allreduce dgx1v --planner ring --planner recursive-doubling --nbytes 1KB:1GB",  # some sizes are left to NCCL
+        "allreduce hgx-h100 --planner nvls --planner ring --nbytes 64KB:16MB",  # uses switches
+        "allgather ring:ranks=4 --planner trees --planner ring --nbytes 1KB:1MB",  # no model of NCCL
+    ],
+)
+def test_tune_prints_the_same_with_and_without_a_store(
+    request_words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts, values = [], []
+    for options in ([], ["--store", str(tmp_path)], ["--store", str(tmp_path)]):
+        words = ["tune", *request_words.split(), "--workers", "1", *options]
+        assert run(words) == 0
+        *lines, _ = capsys.readouterr().out.splitlines()  # the last says where the plans come from
+        texts.append(lines)
+        assert run([*words, "--json"]) == 0
+        value = loads(capsys.readouterr().out)
+        values.append((value["verdict"], [{**r, "runners_up": []} for r in value["ranges"]]))
+    assert texts[0] == texts[1] == texts[2]
+    assert values[0] == values[1] == values[2]
+
+
+def test_what_a_store_cannot_answer_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--explain", "--no-nccl"):
+        assert run(["tune", "allreduce", "ring:ranks=4", "--store", str(tmp_path), option]) == 2
+        assert f"{option}: cannot be combined with --store" in capsys.readouterr().err
 
 
 def test_writers_at_the_same_time_leave_a_whole_entry(tmp_path: Path) -> None:

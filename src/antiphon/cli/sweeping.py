@@ -15,11 +15,12 @@ import typer
 from antiphon.api import sweeping
 from antiphon.api.files import save
 from antiphon.cli import arguments as arg
-from antiphon.cli.output import StoppedEarly, dash, emit, sort_outputs, write_pictures, written_lines
+from antiphon.cli.output import StoppedEarly, emit, sort_outputs, write_pictures, written_lines
 from antiphon.cli.progress import show_progress
+from antiphon.cli.tuning_text import tuning_text
 from antiphon.errors import Infeasible, NotFound
 from antiphon.select.store import Answer, Stored
-from antiphon.show.columns import fitted_rows, paragraph, table, time_column, wrap_table
+from antiphon.show.columns import fitted_rows, paragraph, wrap_table
 from antiphon.show.machines import conclusions, machine_table, short_names
 from antiphon.show.words import plural
 from antiphon.sweeps.results import SweepResult
@@ -29,6 +30,13 @@ StoreOption = Annotated[
     str,
     typer.Option("--store", metavar="PLACE", help="folder or URL where plans are kept (default: your cache folder)"),
 ]
+TuneStoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store", metavar="PLACE",
+        help="folder or URL where plans are kept: answer from there if it was tuned before (default: tune anew)",
+    ),
+]  # fmt: skip
 Older = Annotated[float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="delete what is older")]
 MaxBytes = Annotated[str, typer.Option("--max-bytes", metavar="SIZE", help="delete the oldest beyond this size")]
 MAX_SHOWN = 20  # machines in the table on the terminal
@@ -100,7 +108,7 @@ def tune_with_store(
         answer = sweeping.tune(coll, machine, store=store, ranks=members, progress=progress, **options)
     for path in out:
         save(answer.plan, path)
-    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(*out)]))
+    emit(_answer_json(answer), "\n".join([_answer_text(answer), *written_lines(*out)]))
 
 
 def _answer_json(answer: Answer) -> dict[str, Any]:
@@ -114,29 +122,15 @@ def _answer_json(answer: Answer) -> dict[str, Any]:
     plan = answer.plan
     return {
         "topology": plan.topology.name, "collective": plan.collective.kind, "model": answer.model,
-        "stored": answer.stored, "rows": rows,
+        "stored": answer.stored, "verdict": answer.tuning.verdicts, "rows": rows,
+        "ranges": [r.as_json() for r in answer.tuning.ranges],
     }  # fmt: skip
 
 
-def _answer_lines(answer: Answer) -> list[str]:
-    plan = answer.plan
+def _answer_text(answer: Answer) -> str:
+    """Return what `tune` prints without a store; only the last note says where the plan comes from."""
     origin = "from the store, verified again on this machine" if answer.stored else "planned now"
-    lines = paragraph(f"{plan.collective.kind} on {plan.topology.name}: {origin}; times by model {answer.model}", "")
-    slower = [r for r in answer.rows if r.library_seconds is not None and r.library_seconds <= r.seconds]
-    if slower:
-        sizes = ", ".join(format_size(row.nbytes) for row in slower)
-        lines += paragraph(f"leave these sizes to the library, which is predicted to be as fast: {sizes}")
-    unit, format_time = time_column(row.seconds for row in answer.rows)
-    library = any(row.library_seconds is not None for row in answer.rows)
-    head = ["nbytes", "planner", f"time ({unit})", "gap", *([f"library ({unit})"] if library else [])]
-    rows = [
-        [
-            format_size(row.nbytes), row.planner, format_time(row.seconds), dash(row.gap, lambda g: f"{g:.2f}x"),
-            *([format_time(row.library_seconds)] if library else []),
-        ]
-        for row in answer.rows
-    ]  # fmt: skip
-    return [*lines, "", *table(head, rows), ""]
+    return tuning_text(answer.tuning, origin=origin)
 
 
 def list_stored_command(store: StoreOption = "") -> None:
@@ -168,7 +162,7 @@ def get_command(
         raise NotFound(f"{location} has no such plan; `antiphon tune {coll} {topo} --store {location}` makes it")
     for path in out:
         save(answer.plan, path)
-    emit(_answer_json(answer), "\n".join([*_answer_lines(answer), *written_lines(*out)]))
+    emit(_answer_json(answer), "\n".join([_answer_text(answer), *written_lines(*out)]))
 
 
 def collect_command(max_bytes: MaxBytes = "", older: Older = None, store: StoreOption = "") -> None:

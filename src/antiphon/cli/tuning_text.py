@@ -31,12 +31,15 @@ LEAST_USEFUL = ("at", "gap", "ranks", "speedup")  # columns that are dropped on 
 EXPLAIN_HINT = "--explain shows more"
 
 
-def tuning_text(tuning: Tuning, explain: bool = False) -> str:
-    """Return the verdict, the ranges, how to read them, and what was lost."""
+def tuning_text(tuning: Tuning, explain: bool = False, *, origin: str = "") -> str:
+    """Return the verdict, the ranges, how to read them, and what was lost.
+
+    `origin`: where the plans come from, if `tuning` does not have all candidates.
+    """
     lines = _verdict_lines(tuning)
     if tuning.ranges:
         lines += ["", *_ranges_table(tuning), ""]
-        lines += [line for note in _note_texts([tuning], explain) for line in paragraph(note)]
+        lines += [line for note in _note_texts([tuning], explain, origin) for line in paragraph(note)]
         losses = [line for text in _loss_texts(tuning) for line in paragraph(text, rest="    ")]
         lines += [*([""] if losses else []), *losses, *_gains_lines(tuning), *_failure_lines(tuning)]
         lines += _counts_lines(tuning)
@@ -155,7 +158,7 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
     return paragraph(legend + (f"; a wider terminal shows {', '.join(dropped)}" if dropped else ""))
 
 
-def _note_texts(tunings: Sequence[Tuning], explain: bool) -> list[str]:
+def _note_texts(tunings: Sequence[Tuning], explain: bool, origin: str = "") -> list[str]:
     """Return at most three lines: where the times are from, the use of switches, and what was tried."""
     notes = [f"Predicted by {'; or '.join(dict.fromkeys(map(_basis_text, tunings)))}."]
     switch_ranges = [r for tuning in tunings for r in tuning.ranges if r.without is not None and not r.served_by]
@@ -163,6 +166,8 @@ def _note_texts(tunings: Sequence[Tuning], explain: bool) -> list[str]:
         kinds = ", ".join(dict.fromkeys(r.collective for r in switch_ranges))
         uses = format_switch_uses(dict.fromkeys(use for r in switch_ranges for use in r.candidate.uses))
         notes.append(f"Plans for {kinds} use {uses}; --explain: what a runtime without it can do.")
+    if origin:
+        return [*notes, f"Plans {origin}."]
     count = sum(c.status == "ok" for tuning in tunings for c in tuning.candidates)
     outcomes = [f"{count} schedules, all verified"]
     failed_planners = list(dict.fromkeys(c.planner for t in tunings for c in t.candidates if c.status == "failed"))

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import msgspec
+
 from antiphon.cost.basis import NOT_CALIBRATED, join_bases
+from antiphon.errors import Invalid
 from antiphon.options import name_with_options
 from antiphon.select.task import OK
 from antiphon.units import format_seconds, format_size
@@ -80,6 +83,30 @@ class ForwardingAlternatives:
         return {"alone": self.alone, "planner": self.planner, "options": options, "seconds": self.seconds}
 
 
+class _RangeClaims(msgspec.Struct, frozen=True):
+    """What `Range.as_json` states and `Range.from_claims` reads."""
+
+    planner: str
+    options: dict[str, Any]
+    variant: int
+    at: int
+    seconds: float
+    gap: float | None
+    gap_model: str | None
+    speedup: float | None
+    bottleneck: str
+    rests_on: str
+    served_by: str = ""
+    over: str = ""
+    reference: str = ""
+    error: float | None = None
+    library_gap: float | None = None
+    sms: int | None = None
+    sms_of: int | None = None
+    uses: tuple[str, ...] = ()
+    without_switches: ForwardingAlternatives | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Range:
     """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
@@ -122,6 +149,28 @@ class Range:
         description += f"; leave it to {self.served_by.upper()}" if self.served_by else ""
         return f"Range({self.collective}, {sizes}: {description})"
 
+    @staticmethod
+    def from_claims(collective: str, start: int, stop: int, claims: Mapping[str, Any]) -> Range:
+        """Return the range from the claims of a plan's entry, which are those of `as_json`; without runners-up.
+
+        Raises Invalid if a claim is missing or of a wrong type.
+        """
+        try:
+            claimed = msgspec.convert(dict(claims), _RangeClaims)
+        except msgspec.ValidationError as error:
+            raise Invalid(f"its plan lacks a claim of tune, or has a wrong one: {error}") from None
+        at, seconds = claimed.at, claimed.seconds
+        candidate = Candidate(
+            collective, claimed.planner, claimed.options, OK, variant=claimed.variant, seconds={at: seconds},
+            why={at: (claimed.bottleneck, {})}, rests_on={at: claimed.rests_on}, figures={"uses": claimed.uses},
+        )  # fmt: skip
+        return Range(
+            collective, start, stop, at, candidate, seconds, claimed.gap, claimed.speedup,
+            without=claimed.without_switches, over=claimed.over, rests_on=claimed.rests_on, sms=claimed.sms,
+            sms_of=claimed.sms_of, served_by=claimed.served_by, error=claimed.error, reference=claimed.reference,
+            gap_model=claimed.gap_model or "", library_gap=claimed.library_gap,
+        )  # fmt: skip
+
     def as_json(self) -> dict[str, Any]:
         bottleneck, _ = self.candidate.why[self.at]
         return {
@@ -141,7 +190,15 @@ class Range:
             "use": "library" if self.served_by else "ours",
             **({"served_by": self.served_by} if self.served_by else {}),
             **(
-                {"over": self.over, "reference": self.reference, "beyond_error": self.beyond_error} if self.over else {}
+                {
+                    "over": self.over,
+                    "reference": self.reference,
+                    "beyond_error": self.beyond_error,
+                    "error": self.error,
+                    "library_gap": self.library_gap,
+                }
+                if self.over
+                else {}
             ),
             "runners_up": [
                 {"planner": runner.planner, "options": dict(runner.options), "seconds": runner.seconds[self.at]}

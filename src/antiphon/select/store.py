@@ -37,13 +37,15 @@ from antiphon.core.reshape import relabel
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.symmetry import Labelling
 from antiphon.core.topology import Topology
-from antiphon.cost import Profile, predict, usual_model
+from antiphon.cost import Profile, model_of, predict, usual_model
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
+from antiphon.select.candidate import Range
+from antiphon.select.libraries import find_nccl_model
 from antiphon.select.renumber_plans import label_machine, renumber_plan
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import Tuning
 
-FORMAT = 2
+FORMAT = 3
 SUFFIX = ".plan"
 MAX_BYTES = 2**28  # of an entry
 # relative difference that predictions of one schedule may have, as relabelled links are summed in another order
@@ -105,7 +107,28 @@ class Answer:
     plan: Plan
     rows: tuple[SizeFigures, ...]
     model: str
+    stand_ins: tuple[str, ...] = ()  # the planners that speedups are over, if the library's own choice is not known
     stored: bool = False  # it came from the store
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """The answer as a tuning that has only the winners as candidates: from the claims of the plan, so that it is
+        the same whether it is planned now or stored."""
+        plan, collective = self.plan, self.plan.collective
+        sizes, entries = tuple(row.nbytes for row in self.rows), self.plan.entries
+        starts = [sizes[0], *(entry.start for entry in entries[1:])]
+        stops = [*starts[1:], sizes[-1]]
+        ranges = tuple(
+            Range.from_claims(collective.kind, start, stop, entry.claims)
+            for start, stop, entry in zip(starts, stops, entries, strict=True)
+        )
+        options = model_of(self.model)[1]
+        return Tuning(
+            plan.topology, self.model, (sizes[0], sizes[-1]), sizes, (collective.kind,),
+            tuple(r.candidate for r in ranges), ranges, {}, {collective.kind: self.stand_ins}, {collective.kind: plan},
+            profile=entries[0].claims.get("profile"),
+            library=find_nccl_model(self.model, options, plan.topology, {collective.kind: collective}),
+        )  # fmt: skip
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,6 +137,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str
     rows: list[SizeFigures]
     plan: msgspec.Raw
+    stand_ins: list[str]
 
 
 @dataclass(frozen=True)
@@ -264,14 +288,19 @@ class Store:
             if tuple(row.nbytes for row in rows) != question.sizes:
                 raise Invalid("its figures are for other sizes")
             _check_times(plan, rows, file.model, question.profile)
+            answer = Answer(plan, rows, file.model, tuple(file.stand_ins), stored=True)
+            _ = answer.tuning  # raises Invalid where claims are missing
         except (AntiphonError, RecursionError) as error:
             raise Invalid(f"store {self.location}: entry {address[:12]} is damaged: {error}") from None
-        return Answer(plan, rows, file.model, stored=True)
+        return answer
 
     def put(self, question: Question, answer: Answer) -> None:
         """Write the answer, once every schedule is verified; not if the entry exceeds MAX_BYTES."""
         plan = msgspec.Raw(dumps(_canonical_plan(answer.plan, question)))
-        data = msgspec.json.encode(_File(FORMAT, question.machine.name, answer.model, list(answer.rows), plan))
+        file = _File(
+            FORMAT, question.machine.name, answer.model, list(answer.rows), plan, list(answer.stand_ins)
+        )  # fmt: skip
+        data = msgspec.json.encode(file)
         if len(data) <= MAX_BYTES:
             self._storage.write(question.address + SUFFIX, data)
 
@@ -342,7 +371,7 @@ def answer_of(tuning: Tuning, question: Question) -> Answer:
         )
         for row in predict(plan, list(question.sizes), model=tuning.model, profile=question.profile)
     )  # fmt: skip
-    return Answer(plan, rows, tuning.model)
+    return Answer(plan, rows, tuning.model, tuple(tuning.baselines.get(kind, ())))
 
 
 def _canonical_plan(plan: Plan, question: Question) -> Plan:

@@ -50,6 +50,8 @@ DEFINITIONS = {
     "use": "ours, or library: leave these sizes to served_by, as ours is not faster by more than the error of the "
     "library's model",
     "beyond_error": "whether the speedup is more than the median error of the library's model; null: not known",
+    "error": "the median error of the library's model at this size, relative; null: not known",
+    "library_gap": "the gap of the library's own choice, where it serves the range",
     "reference": "the library that the speedup is over, by its model",
     "runners_up": "the next best at the size at, for runtimes that cannot take the best",
     "sms": "streaming multiprocessors of each GPU (of sms_of) that it takes at most while it runs, where that is known",
