@@ -28,15 +28,10 @@ from antiphon.units import format_size, parse_size
 
 StoreOption = Annotated[
     str,
-    typer.Option("--store", metavar="PLACE", help="folder or URL where plans are kept (default: your cache folder)"),
-]
-TuneStoreOption = Annotated[
-    str,
     typer.Option(
-        "--store", metavar="PLACE",
-        help="folder or URL where plans are kept: answer from there if it was tuned before (default: tune anew)",
+        "--store", metavar="PLACE", help="folder or URL where plans are kept (default: your cache folder; tune: none)"
     ),
-]  # fmt: skip
+]
 Older = Annotated[float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="delete what is older")]
 MaxBytes = Annotated[str, typer.Option("--max-bytes", metavar="SIZE", help="delete the oldest beyond this size")]
 MAX_SHOWN = 20  # machines in the table on the terminal

@@ -20,7 +20,7 @@ from antiphon.api.tuning import tune, tune_over
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, emit, origin_text, sort_outputs, write_pictures, written_lines
 from antiphon.cli.progress import show_progress
-from antiphon.cli.sweeping import TuneStoreOption, tune_with_store
+from antiphon.cli.sweeping import StoreOption, tune_with_store
 from antiphon.cli.tuning_text import tuning_text, tunings_text
 from antiphon.core.files import write_bytes
 from antiphon.errors import Infeasible, Invalid
@@ -119,7 +119,7 @@ def tune_command(
     deterministic: arg.Deterministic = False, model: arg.ModelName = "", profile: arg.ProfileFile = None,
     nccl: Nccl = True, budget: arg.Budget = "60s", effort: Effort = 5.0, workers: Workers = 0, seed: arg.Seed = 0,
     vary: VaryOption = "", against: AgainstOption = "", failures: FailuresOption = "", counts: CountsOption = None,
-    store: TuneStoreOption = "", on: On = "", iterations: Iterations = None, library_only: LibraryOnly = False,
+    store: StoreOption = "", on: On = "", iterations: Iterations = None, library_only: LibraryOnly = False,
     from_logs: FromLogs = None, run: RunCommand = "", root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "",
 ) -> None:  # fmt: skip
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
