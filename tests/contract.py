@@ -184,7 +184,7 @@ def in_boxes(here: Topology, members: Members) -> bool:
 
 HELPED = "any whose ranks are joined by switches that multicast and reduce (broadcast, allgather: that multicast)"
 PHRASES: dict[str, Callable[[Topology, Members], bool]] = {
-    "any where every two ranks are linked directly or through switches": linked,
+    "any where the ranks that exchange data are linked directly or through switches": linked,
     "any with a cycle of direct links through all ranks, or with switches that join all ranks": circled,
     "any where the rings of every level have links or paths through switches (clusters, tori)": levelled,
     "any connected one": connected,

@@ -290,7 +290,7 @@ def test_a_slower_link_is_named() -> None:
         "total": 1,
         "links": [{"name": "rank 0 and rank 4", "src": 0, "dst": 4, "both_ways": True, "before": 5e10, "after": 1e10}],
     }
-    said = "links slower than those of dgx1v, or gone: rank 0 and rank 4: 10 GB/s left of 50 GB/s"
+    said = "links compared with dgx1v: rank 0 and rank 4: 10 GB/s left of 50 GB/s"
     assert found.notes == [said]
     assert quick(planners=["ring"], nbytes="1KB").as_json()["lost_links"] is None
 

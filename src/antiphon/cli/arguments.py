@@ -104,7 +104,7 @@ Trace = Annotated[
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="seed of random plans, data and choices")]
 Budget = Annotated[
     str,
-    typer.Option("--budget", metavar="TIME", help="stop after this much CPU time, e.g. 60s, and keep the best so far"),
+    typer.Option("--budget", metavar="TIME", help="stop after this much CPU time, e.g. 90s, and keep the best so far"),
 ]
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="combine every element in one order: the same bits at all sizes")
@@ -125,7 +125,7 @@ Library = Annotated[
     typer.Option(
         "--library",
         metavar="LIBRARY",
-        help="predict the library's choice instead: nccl (or nccl-2.32), rccl or msccl, with options",
+        help="predict the library's choice at --nbytes instead: nccl (or nccl-2.32), rccl or msccl, with options",
     ),
 ]
 On = Annotated[

@@ -29,7 +29,10 @@ def check_log_command(
     topo: Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the log is of")] = "",
     only: Only = "",
     library: Annotated[
-        str, typer.Option("--library", metavar="LIBRARY", help="its library, if unknown: nccl:gpu=h100,network=ib")
+        str,
+        typer.Option(
+            "--library", metavar="LIBRARY", help="its library, if the log does not name it: nccl:gpu=h100,network=ib"
+        ),
     ] = "",
     before: Annotated[Path | None, old_option("--before", "check-log BEFORE AFTER")] = None,
     after: Annotated[Path | None, old_option("--after", "check-log BEFORE AFTER")] = None,

@@ -19,7 +19,7 @@ from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.errors import Invalid, quote
-from antiphon.show.columns import fitted_rows, paragraph, time_column
+from antiphon.show.columns import dropped_text, fitted_rows, paragraph, time_column
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
 
@@ -74,7 +74,7 @@ def _fitted_table(
     """
     lines, dropped = fitted_rows(head, cells, drop_order)
     notes = [f"{name}: {meaning}" for name, meaning in meanings.items() if name not in dropped]
-    notes += [f"a wider terminal shows {', '.join(dropped)}"] if dropped else []
+    notes += [dropped_text(head, cells, dropped)] if dropped else []
     return [*(line for row in lines for line in row), *paragraph("; ".join(notes))]
 
 
@@ -183,13 +183,14 @@ def predict_command(
 ) -> None:
     """Predict the time of a plan at each size, its terms and its bottleneck.
 
-    With --trace every message of one size is followed (by model critical-path; on known GPUs as part of model calls),
+    With --trace every message of one size is followed (by the model `critical-path`; on known GPUs as part of `calls`),
     and the chain of messages that delayed the last one is printed. A schedule of the PICCL simulator (.xml) with its
-    --topology states its own sizes and is followed by model loggp.
+    --topology states its own sizes and is followed by the model `loggp`.
 
     With --together the plans run at the same time and share the links, as plans for several process groups do.
 
-    With --library, COLL TOPO in place of a plan: what that library would choose at each size, its time, SMs and why.
+    With --library and --nbytes, COLL TOPO in place of a plan: what that library would choose at each size, its time,
+    SMs and why.
     """
     if together:
         _predict_together([file, *(machine_or_plans or ())], nbytes, model, profile)

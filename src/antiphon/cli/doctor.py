@@ -8,6 +8,7 @@ from typing import Any
 from antiphon.api.machines import doctor
 from antiphon.cli.output import emit, working
 from antiphon.core.files import one_line
+from antiphon.runtimes.inventory import LIBRARIES
 from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_bandwidth
 
@@ -51,6 +52,7 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
         "libraries": ", ".join(f"{row['name']} {row['version']} ({row['path']})" for row in inventory["libraries"]),
         "Python": ", ".join(f"{name} {version}" for name, version in inventory["packages"].items()),
     }
+    rows["libraries"] = rows["libraries"] or f"none of {', '.join(LIBRARIES)}"
     inventory_rows = [[name, one_line(text) or "none"] for name, text in rows.items()]
     return [*lines, "", "on this machine", *wrap_table(head=[], rows=inventory_rows)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ from antiphon.core.files import check_writable, one_line
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
+from antiphon.cost import usual_model
 from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.formats.files import write_files
 from antiphon.formats.probe import here, joining
@@ -43,7 +45,7 @@ from antiphon.select import bounds_only, compare_links, least_times, save_fronti
 from antiphon.show.columns import paragraph
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.terminal import add_picture, link_map
-from antiphon.show.text import memory_lines, topology_text
+from antiphon.show.text import labelled, memory_lines, topology_text
 from antiphon.topologies.degraded import ITEMS, connected_parts
 from antiphon.topologies.spec import UNITS
 from antiphon.units import exact, format_bandwidth, format_seconds, format_size, parse_ranks, plain, ranks_text
@@ -51,18 +53,18 @@ from antiphon.units import exact, format_bandwidth, format_seconds, format_size,
 
 def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     """Return the bounds on steps and bandwidth with their witnesses; then those without the help of switches."""
-    rate = format_bandwidth(limits.bytes_per_second) if limits.bytes_per_second else "unlimited"
+    rate = f"at most {format_bandwidth(limits.bytes_per_second)} algbw" if limits.bytes_per_second else "unlimited"
     lines = [
         *paragraph(f"{target.title} on {machine.name}: no schedule can do better than", ""),
         f"  latency:   {limits.latency_steps} step{'s' * (limits.latency_steps != 1)}",
-        f"  bandwidth: {rate} of nbytes (R/C = {limits.inverse})",
+        *labelled("bandwidth", f"{rate} (R/C = {limits.inverse} rounds per chunk: time = R/C * input / unit link)"),
     ]
     unaided = limits.unaided
     for line in limits.describe(machine, target):
         lines += paragraph(line, "  because    ", " " * 13)
     if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
         assert unaided.bytes_per_second is not None
-        rate = f"{format_bandwidth(unaided.bytes_per_second)} of nbytes (R/C = {unaided.inverse})"
+        rate = f"at most {format_bandwidth(unaided.bytes_per_second)} algbw (R/C = {unaided.inverse})"
         lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", "", " " * 13)
         for line in unaided.describe(machine, target)[1:]:
             lines += paragraph(line, "  because    ", " " * 13)
@@ -271,7 +273,14 @@ def degrade_command(
     for path in out:
         save_topology(path, machine)
     text = [*_failure_lines(intact_machine, machine), topology_text(machine), *written_lines(*out)]
+    text += _next_lines(topo, str(out[0])) if out else []
     emit(json.loads(dumps(machine)) if JsonOutput.requested else None, "\n".join(text))
+
+
+def _next_lines(intact: str, broken: str) -> list[str]:
+    """Return the commands that report what a failure costs, and that repair a plan."""
+    against = shlex.join(["antiphon", "tune", "allreduce", broken, "--against", intact])
+    return ["  next:", f"    {against}", f"    antiphon plan --repair OLD.json {shlex.quote(broken)} -o new.json"]
 
 
 def _parse_failures(drop: Sequence[str], slow: str) -> dict[str, Any]:
@@ -341,16 +350,23 @@ def bound_command(
         times = least_times(target, machine, limits, sizes, model) if sizes else {}
     memory = least_json(target, machine)
     by_size = {"seconds": {str(size): seconds for size, seconds in times.items()}, "model": model} if sizes else {}
-    text = [bound_text(limits, machine, target), *memory_lines(memory), *_least_time_lines(times, model)]
+    text = [
+        bound_text(limits, machine, target),
+        *memory_lines(memory),
+        *_least_time_lines(times, model, usual_model(machine, wanted=(target,))),
+    ]
     if certificate is not None:
         save_frontier(certificate, bounds_only(machine, target, limits))
     emit({**limits.as_json(), **memory, **by_size}, "\n".join([*text, *certificate_lines(certificate)]))
 
 
-def _least_time_lines(times: Mapping[int, float], model: str) -> list[str]:
-    """Return the lower bound on time at each size as lines, sizes and times in columns."""
+def _least_time_lines(times: Mapping[int, float], model: str, model_of_tune: str) -> list[str]:
+    """Return the lower bound on time at each size as lines, sizes and times in columns; then by which model `tune`
+    computes gaps, if by another one.
+    """
     if not times:
         return []
+    note = [f"  tune's gaps use --model {model_of_tune}"] if model != model_of_tune else []
     width = max(len(format_size(size)) for size in times)
     rows = [f"    {format_size(size):>{width}}   {format_seconds(seconds)}" for size, seconds in times.items()]
-    return [f"  least time by model {model}:", *rows]
+    return [f"  least time by the model `{model}`:", *rows, *note]

@@ -84,7 +84,10 @@ RunCommand = Annotated[
 ]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with NCCL's choice")]
 Effort = Annotated[
-    float, typer.Option("--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)")
+    float,
+    typer.Option(
+        "--effort", metavar="N", help="effort of a planner that searches (sccl: 60, in tune 5)", show_default=False
+    ),
 ]
 AgainstOption = Annotated[
     str, typer.Option("--against", metavar="TOPO", help="report what TOPO has lost compared with this machine")
@@ -125,11 +128,13 @@ def tune_command(
     """Try all applicable planners, verify and price their schedules, and keep the best for every size.
 
     -o writes one collective as a plan with a schedule for each range of sizes, several collectives as a table.
-    A picture shows the times by size, --heatmap the effect of --sweep at each size. With --on mpi
-    the best few and the classics are run, in turn with the library's own collective, and chosen by their times; with
-    --library-only it is the library's own algorithms that are, for export --to openmpi-rules, mpich-rules or ucc.
-    --on nccl, under mpiexec, srun or torchrun with a process per GPU, races the settings of NCCL or RCCL; --from-logs
-    chooses them by logs that you have: both for export --to nccl-tuner or nccl-csv.
+    A picture shows the times by size, --heatmap the effect of --sweep at each size.
+
+    With --on mpi the best few and the classics are run, in turn with the library's own collective, and chosen by their
+    times. --library-only runs the library's own algorithms instead, for export --to openmpi-rules, mpich-rules or ucc.
+
+    --on nccl, under mpiexec, srun or torchrun with a process per GPU, times the settings of NCCL or RCCL; --from-logs
+    chooses them by logs that you have. Both are for export --to nccl-tuner or nccl-csv.
     """
     coll, root, group = arg.split_collective(arg.with_groups(coll, groups, mesh, along), root, ranks)
     kept_ranks = arg.split_machine(topo, only)[1]

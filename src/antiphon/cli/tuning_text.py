@@ -21,7 +21,7 @@ from typing import Any
 from antiphon.cost.basis import NOT_CALIBRATED, in_short
 from antiphon.select import Range, Tuning, Tunings, format_switch_uses
 from antiphon.show import words
-from antiphon.show.columns import fitted_rows, paragraph, table, time_column, under_names
+from antiphon.show.columns import dropped_text, fitted_rows, paragraph, table, time_column, under_names
 from antiphon.show.ranges import group_ranges, range_cells
 from antiphon.units import format_size
 
@@ -145,8 +145,10 @@ def _verdict_texts(tuning: Tuning) -> list[str]:
     return [f"{', '.join(kinds)}: {text}" for text, kinds in kinds_of.items()]
 
 
-def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
-    """Return what the columns of the ranges mean, in one line; `dropped`: columns that did not fit the terminal."""
+def _legend(tunings: Sequence[Tuning], dropped: Sequence[str], dropped_note: str) -> list[str]:
+    """Return what the columns of the ranges mean, in one line, without `dropped`: those that did not fit the terminal;
+    then the note on these.
+    """
     texts = {"at": "size that the figures are for", "gap": "time / lower bound", "speedup": ""}
     library = next((r.reference.upper() for tuning in tunings for r in tuning.ranges if r.over), "")
     baselines = [f"{library} (~1: within model error)"] if library else []
@@ -154,8 +156,8 @@ def _legend(tunings: Sequence[Tuning], dropped: Sequence[str]) -> list[str]:
         if any(r.speedup is not None and not r.over for r in tuning.ranges):
             baselines += [name for group in tuning.baselines.values() for name in group]
     texts["speedup"] = f"over {' or '.join(dict.fromkeys(baselines))}" if baselines else ""
-    legend = "; ".join(f"{name}: {text}" for name, text in texts.items() if text and name not in dropped)
-    return paragraph(legend + (f"; a wider terminal shows {', '.join(dropped)}" if dropped else ""))
+    legend = [f"{name}: {text}" for name, text in texts.items() if text and name not in dropped]
+    return paragraph("; ".join([*legend, *([dropped_note] if dropped_note else [])]))
 
 
 def _note_texts(tunings: Sequence[Tuning], explain: bool, origin: str = "") -> list[str]:
@@ -207,7 +209,11 @@ def _ranges_table(tuning: Tuning) -> list[str]:
     groups = {kind: group_ranges([r for r in tuning.ranges if r.collective == kind]) for kind in kinds}
     head, cells = range_cells([group for kind_groups in groups.values() for group in kind_groups])
     (head_lines, *row_lines), dropped = fitted_rows(head, cells, LEAST_USEFUL)
-    return [*head_lines, *under_names(groups, row_lines), *_legend([tuning], dropped)]
+    return [
+        *head_lines,
+        *under_names(groups, row_lines),
+        *_legend([tuning], dropped, dropped_text(head, cells, dropped)),
+    ]
 
 
 def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
@@ -222,8 +228,10 @@ def _family_table(varied: str, tunings: dict[Any, Tuning]) -> list[str]:
             first_cells += [name if i == 0 else [".", "."] for i in range(len(machine_groups))]
     head, cells = range_cells([group for kind_groups in groups.values() for group in kind_groups])
     rows = [[*first, *row] for first, row in zip(first_cells, cells, strict=True)]
-    (head_lines, *row_lines), dropped = fitted_rows([varied, "ranks", *head], rows, LEAST_USEFUL)
-    return [*head_lines, *under_names(groups, row_lines), *_legend([*tunings.values()], dropped)]
+    head = [varied, "ranks", *head]
+    (head_lines, *row_lines), dropped = fitted_rows(head, rows, LEAST_USEFUL)
+    legend = _legend([*tunings.values()], dropped, dropped_text(head, rows, dropped))
+    return [*head_lines, *under_names(groups, row_lines), *legend]
 
 
 def _gains_lines(tuning: Tuning) -> list[str]:

@@ -13,7 +13,7 @@ ALL_ROOTS = (*ROOTLESS, "alltoall")  # every rank is a root: plans have about ra
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
 IN_SWITCHES = "any whose ranks are joined by switches that multicast and reduce (broadcast, allgather: that multicast)"
-JOINED = "any where every two ranks are linked directly or through switches"
+JOINED = "any where the ranks that exchange data are linked directly or through switches"
 
 
 def _entry(function: str, description: str, capabilities: Can) -> Entry[Can]:

@@ -55,6 +55,7 @@ FOLDERS = (
 )  # fmt: skip
 # Values of a route's `status`.
 TESTED, ON_MPI = "tested on processors", "tested on processors with Open MPI 5.0 and MPICH 5.0"
+MEASURES = "tune measures for up to 10 minutes"
 NO_GPU, LOGS = "not yet run on a GPU", "tested on published logs"
 RUN = "antiphon run plan.json --nbytes 1MiB"
 SWEEP = "./all_reduce_perf -b 1K -e 1G -f 2 -g"  # and the number of GPUs
@@ -236,11 +237,15 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
               (f"antiphon tune allreduce {box} -o table.json", f"{export} --to mscclpp-json -o plans")),
         Route("our GPU kernel", NO_GPU, {**nvidia, "nvcc": "nvcc" in compilers}, (plan, f"{RUN} --on cuda")),
         Route("our GPU kernel on AMD", NO_GPU, {**amd, "hipcc": "hipcc" in compilers}, (plan, f"{RUN} --on hip")),
-        Route("plans under an unchanged MPI program", ON_MPI, mpi, (
-            f"{tune} --on mpi -o table.json",
-            f"ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program")),
-        Route("your MPI's own algorithms", ON_MPI, mpi, (f"{tune} --on mpi --library-only -o library.json",)),
-        Route("plans under PyTorch", TESTED, torch, (f"{tune} --on torch -o table.json",)),
+        Route("plans under an unchanged MPI program", f"{ON_MPI}; {MEASURES}", mpi, (
+            f"{tune} --on mpi -o table.json", "export ANTIPHON_TABLE=table.json",
+            f"LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program")),
+        Route("your MPI's own algorithms", f"{ON_MPI}; {MEASURES}", mpi, (
+            f"{tune} --on mpi --library-only -o library.json",
+            f"antiphon export library.json --to {'mpich' if has_mpich else 'openmpi'}-rules -o rules")),
+        Route("plans under PyTorch", f"{TESTED}; {MEASURES}", torch, (
+            f"{tune} --on torch -o table.json", "export ANTIPHON_TABLE=table.json",
+            f"torchrun --nproc-per-node {ranks} program.py  # with init_process_group(\"antiphon\")")),
         Route("an emulated cluster", TESTED, {"root": hasattr(os, "geteuid") and os.geteuid() == 0, **lab},
               (under_mpi,) if has_mpich else (small_plan, f"{RUN} --on lab")),
         Route("plans in one process", TESTED, needs={}, commands=(small_plan, RUN)),

@@ -165,7 +165,7 @@ class Damage:
             return ""
         listed = "; ".join(link.describe() for link in self.links)
         unlisted = f"; and {self.total - len(self.links)} more" if self.total > len(self.links) else ""
-        return f"links slower than those of {self.whole}, or gone: {listed}{unlisted}"
+        return f"links compared with {self.whole}: {listed}{unlisted}"
 
     def as_json(self) -> dict[str, Any]:
         return {"whole": self.whole, "total": self.total, "links": [link.as_json() for link in self.links]}

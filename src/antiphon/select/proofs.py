@@ -253,7 +253,9 @@ def _check_ranges(plan: Plan, topology: Topology) -> list[str]:
                 f"{point}: model: by {model}, {faster} is faster at {format_size(entry.start)}, where this schedule's "
                 "range begins; plan anew"
             )
-        texts.append(f"{point}: fastest of the plan at {format_size(entry.start)} by model {model}, predicted again")
+        texts.append(
+            f"{point}: fastest of the plan at {format_size(entry.start)} by the model `{model}`, predicted again"
+        )
     return texts
 
 

@@ -335,7 +335,7 @@ def check_prediction(entry: Entry, topology: Topology, proofs: BoundEvaluator) -
                 f"gap_model: the plan claims {quote(entry.claims['gap_model'])}, but the gap holds by the model of "
                 f"the prediction, {model}; plan anew"
             )
-    return f"{format_seconds(prediction.seconds)} at {format_size(nbytes)} by model {model}, predicted again"
+    return f"{format_seconds(prediction.seconds)} at {format_size(nbytes)} by the model `{model}`, predicted again"
 
 
 def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:

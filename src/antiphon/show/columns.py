@@ -81,6 +81,11 @@ def fitted_rows(
     return lines, dropped
 
 
+def dropped_text(head: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[str]) -> str:
+    """Return how wide a terminal must be to show the columns that were left out; "" if none were."""
+    return f"at {min(natural_width(head, rows), WIDEST)}+ columns also: {', '.join(dropped)}" if dropped else ""
+
+
 def _lines_and_excess(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[list[str]], int]:
     """Return the lines of the head and of every row, and the characters by which they exceed the terminal."""
     cells = [list(head), *map(list, rows)]

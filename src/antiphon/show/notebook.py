@@ -53,11 +53,11 @@ def _(machine: Topology) -> str:
 def _(bound: Bound) -> str:
     rate = format_bandwidth(bound.bytes_per_second) if bound.bytes_per_second else "any rate"
     steps = words.plural(bound.latency_steps, "step")
-    rows = [["latency", steps, ""], ["bandwidth", f"{rate} of nbytes", f"R/C = {bound.inverse}; {bound.note}"]]
+    rows = [["latency", steps, ""], ["bandwidth", f"{rate} algbw", f"R/C = {bound.inverse}; {bound.note}"]]
     # The bound without the help of switches, if it is another one.
     if bound.unaided is not None and bound.without_switches not in (None, bound.bytes_per_second):
         unaided = format_bandwidth(bound.without_switches or 0)
-        rows.append([conditions_text(bound.unaided.assumes), f"{unaided} of nbytes", f"R/C = {bound.unaided.inverse}"])
+        rows.append([conditions_text(bound.unaided.assumes), f"{unaided} algbw", f"R/C = {bound.unaided.inverse}"])
     return _page([f"No schedule takes fewer than {steps}, or moves more than {rate}"], _table(["", "bound", ""], rows))
 
 

@@ -207,8 +207,8 @@ def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
     if not accesses:
         return []
     scope = conditions_text(fewest["memory"].get("assumes", ()), "{} ")
-    text = f"memory:    {scope}some rank reads and writes at least {float(accesses):.4g} nbytes to combine data, "
-    return paragraph(f"{text}and more unless {senders} ranks send to it at the same time", "  ", rest=" " * 13)
+    text = f"{scope}combining costs some rank at least {float(accesses):.4g} nbytes of memory traffic"
+    return labelled("memory", f"{text}; reaching that takes {senders} sender{'s' * (senders != 1)} at once")
 
 
 def _gap_text(gap: float | None, optimum: str) -> str:

@@ -142,7 +142,7 @@ def _shorten_value(value: str) -> str:
 
 def model_text(tuning: Tuning) -> str:
     """Return the name of the model, and of its profile, that predicted the times."""
-    return f"model {tuning.model}" + (f" with profile {tuning.profile}" if tuning.profile is not None else "")
+    return f"the model `{tuning.model}`" + (f" with profile {tuning.profile}" if tuning.profile is not None else "")
 
 
 def ratio(value: float | None) -> str:

@@ -115,7 +115,9 @@ def accuracy_note(collectives: Iterable[str], nodes: int, *, calibrated: bool = 
     kinds_of: dict[str, list[str]] = {}  # collectives by the text on their errors
     for kind in sorted(set(collectives)):
         errors = [(sizes, _error_in(kind, sizes, nodes, calibrated)) for sizes in RANGES]
-        text = ", ".join(f"{error:.1%} {sizes}" for sizes, error in errors if error is not None)
+        by_range = [(f"{error:.1%}", sizes) for sizes, error in errors if error is not None]
+        is_same = len(by_range) == len(RANGES) and len({error for error, _ in by_range}) == 1
+        text = f"{by_range[0][0]} at all sizes" if is_same else ", ".join(map(" ".join, by_range))
         kinds_of.setdefault(text or f"unknown (no measurements), {_greatest_error():.1%} counts", []).append(kind)
     if not kinds_of:
         return ""

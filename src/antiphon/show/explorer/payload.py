@@ -150,7 +150,7 @@ def plans_page(
         bases += [r.rests_on for r in figures.ranges]
     topology = next(iter(plans.values())).topology
     names = ", ".join(dict.fromkeys(models))
-    return _page(topology, groups, f"times by model {names}, {join_bases(bases)}", facts=[])
+    return _page(topology, groups, f"times by the model `{names}`, {join_bases(bases)}", facts=[])
 
 
 def _library_baseline(figures: PlanFigures, kind: str) -> Baseline:
@@ -216,7 +216,7 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
     )
     count = plural(len(points), "point")
     group |= {"headline": f"{count} from the fewest steps to the least time on the links", "plans": plans, "shown": 0}
-    page = _page(frontier.topology, [group], f"times by model {figures.model}, {ranges[0].rests_on}", facts=[])
+    page = _page(frontier.topology, [group], f"times by the model `{figures.model}`, {ranges[0].rests_on}", facts=[])
     impossible = [f"no {i.collective} of {i.steps} steps has R/C below {i.ratio}" for i in frontier.impossible]
     page["points"] = {
         "title": "Latency against bandwidth", "axes": ["steps S", "R/C: time on the links"], "points": points,
