@@ -113,6 +113,28 @@ def test_predictions_on_a_narrow_terminal(capsys: Capture, monkeypatch: pytest.M
         assert max(map(len, text.splitlines())) <= int(columns)
 
 
+def test_bound_says_by_which_model_tune_computes_gaps(capsys: Capture) -> None:
+    note = "tune's gaps use --model calls"
+    assert note in printed(capsys, "bound", "allreduce", "dgx1v", "--nbytes", "1MB")
+    assert note not in printed(capsys, "bound", "allreduce", "dgx1v", "--nbytes", "1MB", "--model", "calls")
+    assert "tune's gaps" not in printed(capsys, "bound", "allreduce", "ring:ranks=4", "--nbytes", "1MB")
+
+
+def test_equal_errors_of_all_sizes_are_stated_once(capsys: Capture) -> None:
+    words = ["allreduce", "dgx1v", "--planner", "ring", "--nbytes", "1MB", "--explain"]
+    assert "fit: allreduce 7.5% at all sizes; treat" in " ".join(printed(capsys, "tune", *words).split())
+
+
+def test_degrade_names_the_next_commands(capsys: Capture) -> None:
+    lines = printed(capsys, "topology", "degrade", "dgx1v", "--drop", "0-1", "-o", "broken.json").splitlines()
+    assert lines[-3:] == [
+        "  next:",
+        "    antiphon tune allreduce broken.json --against dgx1v",
+        "    antiphon plan --repair OLD.json broken.json -o new.json",
+    ]
+    assert sum("gone" in line for line in lines) == 1
+
+
 @pytest.mark.parametrize(("columns", "widest"), [(40, 60), (140, 140), (300, 200)])
 def test_width_of_a_real_terminal(columns: int, widest: int) -> None:
     master, slave = pty.openpty()

@@ -45,7 +45,7 @@ from antiphon.select import bounds_only, compare_links, least_times, save_fronti
 from antiphon.show.columns import paragraph
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.terminal import add_picture, link_map
-from antiphon.show.text import labelled, memory_lines, topology_text
+from antiphon.show.text import memory_lines, topology_text
 from antiphon.topologies.degraded import ITEMS, connected_parts
 from antiphon.topologies.spec import UNITS
 from antiphon.units import exact, format_bandwidth, format_seconds, format_size, parse_ranks, plain, ranks_text
@@ -57,7 +57,8 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
     lines = [
         *paragraph(f"{target.title} on {machine.name}: no schedule can do better than", ""),
         f"  latency:   {limits.latency_steps} step{'s' * (limits.latency_steps != 1)}",
-        *labelled("bandwidth", f"{rate} (R/C = {limits.inverse} rounds per chunk: time = R/C * input / unit link)"),
+        f"  bandwidth: {rate} (R/C = {limits.inverse})",
+        *paragraph("R/C: rounds per chunk; time = R/C * input / unit link", " " * 13, " " * 13),
     ]
     unaided = limits.unaided
     for line in limits.describe(machine, target):
