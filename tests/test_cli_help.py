@@ -125,6 +125,19 @@ def test_equal_errors_of_all_sizes_are_stated_once(capsys: Capture) -> None:
     assert "fit: allreduce 7.5% at all sizes; treat" in " ".join(printed(capsys, "tune", *words).split())
 
 
+def test_verify_says_what_it_did_not_check(capsys: Capture) -> None:
+    """The weaker check claims no more than --proof; what is stated is named by sizes, in words that are not cut."""
+    words = ["allreduce", "dgx1v", "--planner", "ring", "--planner", "recursive-doubling", "-o", "plan.json"]
+    printed(capsys, "tune", *words)
+    weak, strong = (" ".join(printed(capsys, "verify", "plan.json", *proof).split()) for proof in ([], ["--proof"]))
+    assert "gaps recomputed; as stated, not checked: predicted times, planners' notes (see --proof)" in weak
+    assert "figures recomputed, except those listed as stated" in strong
+    assert re.search(
+        r"stated.* up to \S+, \(C, S, R\) = \(1, 3, 3\): claims: .*runners_up \(planner \S+, options", strong
+    )
+    assert not re.search(r"[{}']|\w\.\.\.", strong)
+
+
 def test_degrade_names_the_next_commands(capsys: Capture) -> None:
     lines = printed(capsys, "topology", "degrade", "dgx1v", "--drop", "0-1", "-o", "broken.json").splitlines()
     assert lines[-3:] == [

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from antiphon.select import (
     check_plans,
     figures_of,
     is_frontier_file,
+    list_unchecked,
     load_plans,
     measure,
 )
@@ -115,7 +117,8 @@ def verify_command(
         where = f"without {verdict.dead}: {kind}" if verdict.dead else kind
         emit({"ok": False, "fault": verdict.fault.as_dict(), **not_run}, f"WRONG: {where}{verdict.fault.message}")
         raise typer.Exit(1)
-    claims = _claims_text(verdict)
+    unchecked = [] if proof else [kind for plan in plans.values() for kind in list_unchecked(plan)]
+    claims = _claims_text(verdict, [*dict.fromkeys(unchecked)])
     lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
     if machine is not None and is_gpu_program_file(plan_file):
@@ -144,10 +147,12 @@ def verify_command(
         raise typer.Exit(1)
 
 
-def _claims_text(verdict: PlanVerdict) -> str:
-    """Return what was checked of correct plans besides their transfers."""
+def _claims_text(verdict: PlanVerdict, unchecked: Sequence[str]) -> str:
+    """Return what was checked of correct plans besides their transfers. `unchecked`: what only --proof looks at."""
     # the figures in a plan hold for its own machine only
     claims = "figures recomputed" if verdict.own else "its figures are of another machine: not checked"
+    if verdict.own and unchecked:
+        claims = f"counts and gaps recomputed; as stated, not checked: {', '.join(unchecked)} (see --proof)"
     if verdict.trusted:  # a solver reported something that nothing in the plan proves
         claims += ", its proofs in part"
     if verdict.stated:  # notes, which nothing can check

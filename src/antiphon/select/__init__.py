@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from antiphon.select.parse_request import collective, is_file, machine_of, sizes_of
     from antiphon.select.plan_files import TABLE, dump_tables, load_plans, save_plans
     from antiphon.select.plans import every_plan, plan, put_together
-    from antiphon.select.proofs import PlanVerdict, Proofs, check, check_failures, check_plans, prove
+    from antiphon.select.proofs import PlanVerdict, Proofs, check, check_failures, check_plans, list_unchecked, prove
     from antiphon.select.sweep import read_sweep
     from antiphon.select.tuner import tune, tune_failures
     from antiphon.select.tuning import DEFINITIONS, Gain, Listed, Setting, Tuning, settings
@@ -43,7 +43,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
         "parse_request": ("collective", "is_file", "machine_of", "sizes_of"),
         "plan_files": ("TABLE", "dump_tables", "load_plans", "save_plans"),
         "plans": ("every_plan", "plan", "put_together"),
-        "proofs": ("PlanVerdict", "Proofs", "check", "check_plans", "check_failures", "prove"),
+        "proofs": ("PlanVerdict", "Proofs", "check", "check_plans", "check_failures", "list_unchecked", "prove"),
         "sweep": ("read_sweep",),
         "tuner": ("tune", "tune_failures"),
         "tuning": ("DEFINITIONS", "Gain", "Listed", "Setting", "Tuning", "settings"),
@@ -62,7 +62,7 @@ __all__ = [
     "FrontierPoint", "Gain", "Limit", "LinkLoss", "Listed", "Loss", "PlanVerdict", "Proofs", "Range", "Setting",
     "SeveralOrders", "Tuning", "Tunings", "bounds_only", "check", "check_failures", "check_frontier", "check_plans",
     "collective", "compare_links", "dump_tables", "every_plan", "figures_of", "format_switch_uses", "frontier", "gaps",
-    "is_file", "is_frontier_file", "least_times", "list_switch_uses", "load_frontier", "load_plans", "machine_of",
-    "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier", "save_plans",
-    "settings", "sizes_of", "tune", "tune_failures", "tune_over",
+    "is_file", "is_frontier_file", "least_times", "list_switch_uses", "list_unchecked", "load_frontier", "load_plans",
+    "machine_of", "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier",
+    "save_plans", "settings", "sizes_of", "tune", "tune_failures", "tune_over",
 ]  # fmt: skip

@@ -58,7 +58,7 @@ from antiphon.select.provenance import (
     rate_of,
     rate_text,
 )
-from antiphon.units import format_size
+from antiphon.units import format_ends, format_size
 
 
 @dataclass(frozen=True)
@@ -205,30 +205,51 @@ def prove(plan: Plan, topology: Topology, bounds: Bound | None = None, *, claims
     stated: list[str] = []
     for entry in plan.entries if claims else ():
         point = _schedule_point(entry.schedule, topology)
+        label = f"{_sizes_text(entry)}(C, S, R) = {point}"
         try:
             checked = recheck_certificate(entry.schedule, topology)
             rate_proofs = check_rate(entry.schedule, topology, bounds)
             check_origin(entry)  # which planner made it, and whether a library serves these sizes
             prediction = check_prediction(entry, topology, bound_figures)
-            label = label_of(entry.schedule)
-            claimed_label = entry.claims.get("optimality", label)
-            if claimed_label != label:
-                raise Invalid(f"certificate: the plan says {claimed_label!r}, its schedule {label!r}")
+            optimality = label_of(entry.schedule)
+            claimed = entry.claims.get("optimality", optimality)
+            if claimed != optimality:
+                raise Invalid(f"certificate: the plan says {claimed!r}, its schedule {optimality!r}")
         except AntiphonError as error:
-            return Proofs(Fault("proof", f"{point}: {error}"))
-        proved += [*rate_proofs, *([f"{point}: {prediction}"] if prediction else [])]
-        trusted += [f"{point}: {text}" for text in _unproved_texts(entry.schedule)]
-        stated += [f"{point}: {text}" for text in notes_of(entry, prediction is not None)]
+            return Proofs(Fault("proof", f"{label}: {error}"))
+        proved += [*rate_proofs, *([f"{label}: {prediction}"] if prediction else [])]
+        trusted += [f"{label}: {text}" for text in _unproved_texts(entry.schedule)]
+        stated += [f"{label}: {text}" for text in notes_of(entry, prediction is not None)]
         if checked is None:
             continue
-        proved.append(f"{point}: {_claims_text(checked.proved, point)}")
+        proved.append(f"{label}: {_claims_text(checked.proved, point)}")
         if checked.trusted:
-            trusted.append(f"{point}: {_claims_text(checked.trusted, point)}")
+            trusted.append(f"{label}: {_claims_text(checked.trusted, point)}")
     try:
         proved += _check_ranges(plan, topology) if claims else []
     except AntiphonError as error:
         return Proofs(Fault("proof", str(error)))
     return Proofs(None, *(tuple(dict.fromkeys(texts)) for texts in (proved, trusted, stated)))
+
+
+def _sizes_text(entry: Entry) -> str:
+    """Return the sizes of an entry: "4KiB to 16KiB, "; "" for all."""
+    first, last = format_ends(entry.start, entry.stop)
+    if not entry.start:
+        return f"up to {last}, " if entry.stop is not None else ""
+    if entry.stop is not None:
+        return f"{first} to {last}, "
+    return f"above {first[1:]}, " if first.startswith(">") else f"from {first} on, "
+
+
+def list_unchecked(plan: Plan) -> list[str]:
+    """Return the kinds of statements in a plan that `check` without `proof` does not check, in words."""
+    kinds = {
+        "predicted times": any("seconds" in entry.claims for entry in plan.entries),
+        "certificates": any(certificate_of(entry.schedule) is not None for entry in plan.entries),
+        "planners' notes": any(notes_of(entry, is_predicted=True) for entry in plan.entries),
+    }
+    return [kind for kind, occurs in kinds.items() if occurs]
 
 
 def _check_ranges(plan: Plan, topology: Topology) -> list[str]:

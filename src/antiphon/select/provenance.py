@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ TREE_PLANNERS = ("trees", "flows", "blink")  # their TREE_FIGURES can be recompu
 # Keys of "found" that read like figures: a built-in planner that does not compute them may not write them.
 # meaning: what the figures of a point (C, S, R) prove, in words.
 RESERVED_FINDINGS = TREE_FIGURES | {"meaning"}
+MAX_NOTE = 80  # characters of a value, or of a list's items together, that are shown in a note
 NOT_NOTES = {"bound", "certificate", "found"}  # keys of a provenance that hold evidence or figures
 PREDICTED = {"seconds", "at", "bottleneck"}  # claims by the model that the plan names
 UNPREDICTED = {"profile", "measured"}  # with one of these claims the seconds are by a user's profile, or measured
@@ -360,10 +362,21 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
     ]
 
 
-def _short_text(value: object) -> str:
+def _short_text(value: object, levels: int = 3) -> str:
+    """Return a value of a plan as text: of a long list its first items, of values nested deeper only the beginning."""
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.6g}"
-    return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else quote(value, limit=80)
+    if isinstance(value, Mapping | list | tuple) and not value:
+        return "none"
+    if isinstance(value, Mapping) and levels:
+        return f"({', '.join(f'{_short_text(str(k))} {_short_text(v, levels - 1)}' for k, v in value.items())})"
+    if isinstance(value, list | tuple) and levels:
+        items = [_short_text(item, levels - 1) for item in value]
+        shown = max(1, sum(total <= MAX_NOTE for total in accumulate(map(len, items))))
+        omitted = f" and {len(items) - shown} more" if len(items) > shown else ""
+        return "; ".join(items[:shown]) + omitted
+    is_short = isinstance(value, str) and value.isprintable() and len(value) <= MAX_NOTE
+    return str(value) if is_short else quote(value, limit=MAX_NOTE)
 
 
 # ---- trees, from the transfers alone ----
