@@ -30,7 +30,7 @@ from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab import lab, runtime
 from antiphon.runtimes.lab.commands import batches, bits, cut_batches, route_batches
 from antiphon.runtimes.lab.foreign import on_hosts, with_entrance
-from antiphon.runtimes.lab.keeping import SCRIPT, find_lab, find_labs
+from antiphon.runtimes.lab.keeping import SCRIPT, ensure_lab, find_lab, find_labs
 from antiphon.runtimes.lab.layout import lay_out
 from antiphon.runtimes.measure.case import How, Runnable
 from antiphon.runtimes.measure.rows import run_schedule
@@ -199,6 +199,17 @@ def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 # ---- what stands ----
+
+
+def test_a_lab_for_one_command_is_not_shared(name: str) -> None:
+    """The first command to end would kill the processes of the others."""
+    machine = antiphon.topology("line:ranks=2")
+    with ensure_lab(machine, "", name) as first:
+        with ensure_lab(machine, "", name) as second:
+            assert (first.name, second.name) == (name, f"{name}-2")
+            assert name not in lab.lab_names()
+        assert first.is_up()
+        assert not second.is_up()
 
 
 def test_up_status_run_down(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -210,11 +211,18 @@ def stop_keeper(keeper: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
-    """Yield the lab of this name if one is up for this machine, else one that lasts for the block."""
+    """Yield the lab of this name if one is up for this machine, else one that lasts for the block.
+
+    A lab that lasts for another command ends with that command, together with all processes in it; so it is not shared:
+    the new one is then named NAME-2, or NAME-3, ...
+    """
     need_root()
     # Use the lab that is up, if it has the same machine (key()[1:8]: ranks to limits) and scale.
     existing = find_lab(name)
-    if existing is not None:
+    if existing is not None and existing.leashed:
+        used_names = {lab.name for lab in find_labs()}
+        name = next(free for number in count(2) if (free := f"{name[:36]}-{number}") not in used_names)
+    elif existing is not None:
         if existing.layout().machine.key()[1:8] != lay_out(topology, existing.about["scale"]).machine.key()[1:8]:
             raise Invalid(
                 f"the lab {quote(name)} that is up is another machine; choose another --name, or take it down"

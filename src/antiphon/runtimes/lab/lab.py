@@ -65,7 +65,8 @@ def lab_status() -> list[Row]:
 
 
 def lab_names() -> list[str]:
-    return [lab.name for lab in find_labs()]
+    """Return the names of the labs that stay up, which commands may share."""
+    return [lab.name for lab in find_labs() if not lab.leashed]
 
 
 def lab_row(lab: Lab) -> Row:
