@@ -117,7 +117,7 @@ class CountsLoss:
     nbytes: int  # the largest buffer of the average counts
     matrices: int  # number of measured matrices
     gaps: tuple[float, ...]  # of the matrices whose time was predicted; (): the model has no bound
-    any_counts: float  # the greatest ratio of loads to those of the best routes, for any counts
+    any_counts: float  # the greatest ratio of loads to the least that cuts prove, for any counts
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -182,7 +182,7 @@ def recount(plan: Plan, counts: Any) -> Plan:
 
 
 def bound_loss(schedule: Schedule, topology: Topology) -> float:
-    """Return the greatest ratio, over all counts, of the schedule's loads to those that cuts prove for any schedule."""
+    """Return the greatest ratio, over all counts, of the schedule's loads to the least that cuts prove."""
     shares = _find_shares(schedule, topology)
     crossings, capacity = _list_cuts(schedule.collective, topology)
     capacity_of = topology.resources.bytes_per_second

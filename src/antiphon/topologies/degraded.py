@@ -153,7 +153,7 @@ class _Item:
     """Something that can fail, by the numbers of its links.
 
     `limits`: numbers of the shared limits that a card is modelled by. `wires`: the number of unit links that fail in
-    each direction; 0: all. `card`: number in `Topology.cards` of a card without cables. `rank`: a whole rank.
+    each direction; 0: all. `card`: number in `Topology.cards` of a card that no link uses yet. `rank`: a whole rank.
     """
 
     name: str
@@ -176,7 +176,7 @@ class _Failures:
 
     @cached_property
     def cards(self) -> dict[str, _Item]:
-        """The network cards by name: shared limits, links of a rank to another host, and cards without cables."""
+        """Network cards by name: shared limits, links of a rank to another host, and cards that no link uses yet."""
         topology, cards = self.topology, {}
         shared: dict[str, list[int]] = {}
         for number, limit in enumerate(topology.limits):
@@ -283,7 +283,7 @@ class _Failures:
             is_slower |= is_factor or value < now
             return now * value if is_factor else min(now, value)
 
-        # A card that ranks share is slowed by its limit; its links, each as fast as the card, become as slow.
+        # A card that ranks share is slowed by its limit, and each of its links, too.
         for number in item.limits:
             self.limit[number] = reduce_bandwidth(self.limit.get(number, topology.limits[number].bandwidth))
         for link in item.links.tolist():

@@ -201,6 +201,7 @@ def tree(
         return LinkType("uplink", below / taper, leaf.latency)
 
     tree_nodes = grow_tree(shape, leaf, uplink_of)
+    # (value, default): a name leaves out an oversubscription of 1, also if written "1.0"
     name = name_with_options(
         f"tree:fanouts={fanouts}", bandwidth=(bandwidth, BANDWIDTH), uplink=(uplink, None),
         oversubscription=(oversubscription, oversubscription if taper == 1 else 1), latency=(latency, LATENCY),

@@ -60,11 +60,12 @@ def _hash_cells(analysis: Analysis) -> Hashes:
     (3, 1, 1)
     """
     hashes = np.zeros((2, len(analysis.cell_chunk)), np.uint64)
+    # An input is identified by its contribution number, in a reducescatter the rank, which is the same for all blocks.
     leaves = least_ids(analysis.schedule)[analysis.inputs.pair].astype(np.uint64)
     hashes[:, analysis.inputs.cell] = _mix_bits(np.add(leaves, _LANES))
     bounds = pointers(analysis.level, analysis.levels)
-    # A node's hash mixes its operands' hashes with their positions, so a different order gives a different hash. The
-    # operands of a level are written on earlier levels.
+    # A node's hash mixes its operands' hashes with their positions, so a different order gives a different hash.
+    # Levels follow a chunk's steps, and each reads its operands before it writes: `hashes` is of the current values.
     for first_group, last_group in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         count, begin = analysis.count[first_group:last_group], analysis.first[first_group:last_group]
         position = concat_ranges(np.zeros(len(count), np.int64), count).astype(np.uint64)

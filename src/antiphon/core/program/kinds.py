@@ -318,7 +318,7 @@ def job_of(collective: Collective) -> tuple[int, ...]:
 
 
 def collective_among(collective: Collective, members: Sequence[int]) -> Collective:
-    """Return the collective among these members only, renumbered in their order."""
+    """Return the collective among these members (ascending) only, renumbered."""
     if len(members) == collective.ranks:
         return collective
     number = {rank: index for index, rank in enumerate(members)}
@@ -327,7 +327,7 @@ def collective_among(collective: Collective, members: Sequence[int]) -> Collecti
 
 
 def among(program: Program, members: Sequence[int]) -> Program:
-    """Return the program among these members only, renumbered in their order; all other ranks must have no work."""
+    """Return the program among these members (ascending) only, renumbered; all other ranks must have no work."""
     if len(members) == program.ranks:
         return program
     keep = np.asarray(members)

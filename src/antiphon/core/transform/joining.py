@@ -112,7 +112,7 @@ def _collective_text(collective: Collective) -> str:
 
 
 def _require_same_machine(operation: str, schedules: Sequence[Schedule]) -> None:
-    """Raise unless all schedules are for equally many ranks and none has local work at the end."""
+    """Raise unless all schedules have equally many ranks and none has local work (`Local`, a rotation) at the end."""
     ranks = {s.collective.ranks for s in schedules}
     if len(ranks) > 1:
         counts = ", ".join(map(str, sorted(ranks)))
@@ -210,8 +210,8 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
 def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Schedule:
     """Run schedules of several collectives at the same time, each on data of its own. O(rows).
 
-    The result is for the joint collective of all their groups; `nbytes` is the size of each schedule's own collective,
-    or with `sizes`, relative to each other, of the largest.
+    The result is for the joint collective of all their groups; `sizes`: the relative sizes of the schedules'
+    collectives (default: equal); `nbytes` is that of the largest.
 
     >>> from antiphon.core.example import of_rows
     >>> pair = of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))
@@ -221,7 +221,7 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
     """
     _require_same_machine("run together", schedules)
     if any(s.collective.custom is not None and not s.collective.groups for s in schedules):
-        raise Unsupported("run together: a custom collective has no name and groups; compose them with at_once instead")
+        raise Unsupported("run together: a custom collective has no name and groups; use compose(..., at_once=True)")
     # Sizes of groups, relative to the largest group of the same schedule.
     own_sizes = [s.collective.group_sizes or [1] for s in schedules]
     common = math.lcm(*(max(sizes) for sizes in own_sizes))
@@ -258,7 +258,7 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
 def split_groups(schedule: Schedule) -> list[Schedule]:
     """Return the schedule of every group of a joint collective: the reverse of `run_together`. O(rows) per group.
 
-    Of groups with equal collectives, which a process group cannot tell apart, the first counts.
+    Groups with equal collectives yield one schedule, the first's, as callers look schedules up by collective.
 
     >>> from antiphon.core.example import of_rows
     >>> pair = of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))

@@ -147,8 +147,8 @@ class Placement:
         return denominator // math.gcd(denominator, int(np.gcd.reduce(self.where.lengths)))
 
     def bounds(self) -> tuple[Longs, Longs]:
-        """Return begin and end of every chunk of every copy (number g * chunks + c), not as positions on the line but
-        along the spans of `where` laid end to end."""
+        """Return begin and end of every chunk of every copy (number g * chunks + c), counted along the spans of
+        `where` without the gaps between them: with spans 0-4 and 10-14, position 5 is point 11 of the line."""
         chunks, blocks = self.schedule.chunks, self.schedule.collective.blocks
         owner = (np.arange(len(self.ranks))[:, None] * blocks + chunks.block).ravel()
         lengths = self.where.lengths
@@ -161,8 +161,8 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
     """Assemble placements into a schedule of `target`, whose block b is owner b of `spans`.
 
     The owners of `spans` cover the whole line, each stretch once. If all placements have the same number of pieces it
-    is kept; otherwise pieces are expanded and the schedule has `pieces`. O(n log n) in new rows and in spans, and a
-    loop over placements.
+    is kept; otherwise every piece becomes rows of its own, and each new row is sent in `pieces` slices. O(n log n) in
+    new rows and in spans, and a loop over placements.
 
     Ranks 0 and 1 exchange their blocks, and 2 and 3; then 0 and 2, and 1 and 3, exchange both.
 
@@ -200,7 +200,7 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
 
 
 def _as_plain_copies(placement: Placement, keep_pieces: bool) -> Placement:
-    """Let copies replace reductions whose destination is empty: an earlier placement may have left data there.
+    """Write reductions into empty cells as the copies that they are: after an earlier placement, cells may hold data.
 
     Expand the pieces unless `keep_pieces`, in which case the caller restores their number.
     """

@@ -48,7 +48,8 @@ class Nvls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
 class Units(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Streaming multiprocessors (compute units) of a GPU, and the maximum that NCCL's kernel occupies while it runs.
 
-    `taken`: by `ring` (and trees), `nvls`, `sends`: one per channel, as NCCL's log reports. Small calls occupy fewer.
+    `taken`: by `ring` (and trees), `nvls`, `sends` (alltoall and the like): one per channel, as NCCL's log reports.
+    Small calls occupy fewer.
     """
 
     of: int
@@ -75,8 +76,8 @@ class CallFigures(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     `share`: the fraction of the bandwidth that data get by protocol. The first bytes of a call over a GPU's links are
     slower (few channels, short buffers): they take 1 + `slowdown` times as long, which adds at most `ramp` seconds to a
     call. `message` of a network: seconds per further message that a rank sends to another node at the same time.
-    `message` of GPUs: seconds per rank beyond the first to which a rank sends the same data within its node, or with
-    whose data it combines its own.
+    `message` of GPUs: a step in which a rank sends the same data to m ranks of its node, or combines those of m with
+    its own, takes (m - 1) * `message` seconds more.
     """
 
     format: str

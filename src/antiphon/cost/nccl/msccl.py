@@ -7,7 +7,7 @@ the fields of its entry:
 
     seconds, share      for allreduces on NDv4: fitted to the table of MSCCL's leaderboard (bench/fit_msccl.py)
     as_library          RCCL's predicted time, as its tables were measured with these algorithms on, as is the default
-    neither             the formulas of `choice` (hierarchical: one hop more than sends), not calibrated
+    neither             the formulas of `choice` (hierarchical: two hops within a node, one between), not calibrated
 
 Example: on 8 A100 of NDv4 an allreduce of 64 KB is in the range of "allpairs ll", so it takes its `seconds` plus bytes
 over (bandwidth * share).
@@ -131,6 +131,7 @@ def priced_by(
         # the fitted seconds contain the launch, so hops are the rest of them
         transfer = moved_by(algorithm.collective, place.ranks) * nbytes / (place.wire * algorithm.share)
         rest = {"network": 0.0, "bytes": transfer, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
+        # launches on further GPUs overlap with the rest of the call
         terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
         return OptionPrice(algorithm.way, algorithm.protocol, sum(terms.values()), terms, "wire")
     load = _load_of(algorithm.way, place, nbytes)
@@ -159,6 +160,6 @@ def _load_of(algorithm: str, place: Place, nbytes: int) -> Load:
         between=1,
         wire=nbytes * (g - 1) / g,
         cards=share * g * (n - g),
-        messages=max(place.nodes - 2, 0),
+        messages=max(place.nodes - 2, 0),  # beyond the first, one to each other node
         to_all_nodes=True,
     )

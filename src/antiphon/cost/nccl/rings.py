@@ -32,7 +32,7 @@ def ring_bandwidth(node: Topology) -> float:
     units = np.floor(np.minimum(width, width.T) / float(node.unit) + ROUNDING)
     if node.ranks == 2:
         return float(units[0, 1]) * float(node.unit)
-    # permutations from rank 0 on, one per direction
+    # every cycle from rank 0 on, in one of its two directions
     orders = (order for order in itertools.permutations(range(1, node.ranks)) if order[0] < order[-1])
     rings = (list(itertools.pairwise((0, *order, 0))) for order in orders)
     cycles = [pairs for pairs in rings if all(units[pair] for pair in pairs)]

@@ -52,7 +52,8 @@ class GpuType:
 P100, V100, A100 = GpuType("P100", NVLINK1, 4, 3), GpuType("V100", NVLINK, 6, 3), GpuType("A100", NVLINK, 12, 4)
 H100, B200 = GpuType("H100", NVLINK, 18, 5, has_nvls=True), GpuType("B200", NVLINK5, 18, 5, has_nvls=True)
 TURING, GA102 = GpuType("Turing", NVLINK, 2, 3), GpuType("GA102", NVLINK_GA102, 4, 4)
-ADA = GpuType("Ada", NVLINK, 0, 4)  # without NVLink, as the next line
+# without NVLink; they also stand for other generations with this PCIe, such as A10 (ADA) and T4 (_PCIE3)
+ADA = GpuType("Ada", NVLINK, 0, 4)
 _PCIE3, _RTX50 = GpuType("Pascal", NVLINK, 0, 3), GpuType("RTX 50", NVLINK, 0, 5)
 MI50, MI100 = GpuType("MI50", XGMI2, 2, 4, xgmi=True), GpuType("MI100", XGMI2, 3, 4, xgmi=True)
 MI200, MI300 = GpuType("MI200", XGMI3, 8, 4, xgmi=True), GpuType("MI300X", XGMI4, 8, 5, xgmi=True)

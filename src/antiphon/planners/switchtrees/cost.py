@@ -10,9 +10,9 @@ time, each on 1/k of the data. The closed forms (cost/genmodel/forms.py) price o
 appears to each of them with k times the beta and k times the epsilon. Unequal children and gathering are priced
 directly, by the load and the senders of every link.
 
-The choice between plan types is more cautious: it assumes that a link bears the excess senders of all k receivers
-below it and not of one, so k * k times the epsilon. With k = 1, at a server's own link, both agree with Table 2 of the
-paper.
+The choice between plan types is more cautious about incast: it assumes that the excess senders of all k groups slow
+the shared link, so it takes epsilon times k once more. That yields the plans of the paper's Table 6 at root switches
+(8x2 instead of CPS). With k = 1, at a server's own link, both agree with Table 2 of the paper.
 
 CPS is short for co-located parameter servers: every holder sends each block directly to its owner; ACPS is the same
 among unequal children. RHD is recursive halving and doubling.
@@ -108,7 +108,8 @@ class PartCost:
         if kind == RING:
             return max(genmodel_forms.ring(count, share, tier, self.server, self.kind).total for tier in tiers)
         if kind == RHD and count & (count - 1):
-            # the form returns whole results to those beyond the power of two; here they get their part, a step later
+            # The form moves all data from and to servers beyond the largest power of two, in the first and last step.
+            # Our plan has one step more per half, in which they get (or send) only their own blocks: add its alpha.
             unsplit = max(genmodel_forms.rhd(count, share, tier, self.server).total + 2 * tier.alpha for tier in tiers)
             return unsplit * sum(self.halves) / 2
         fans = fans_of(kind, count)
@@ -151,8 +152,8 @@ class PartCost:
             ((1 - owned_shares) / holders_per_child)[child],
             (other_children * owned_shares / holders_per_child)[child],
         )
-        # senders to one server at once: to an owner while reducing (at most as many as it owns blocks), to a holder in
-        # the allgather
+        # senders to one server at once: to an owner while reducing (from each child at most one per block that it owns,
+        # as one holder has the child's sum of a block), to a holder in the allgather
         blocks = np.maximum(tree.servers * owned_shares / holders_per_child, 1)
         # [i, j]: holders in child j per owner in child i
         ratio = np.maximum(holders_per_child[None, :] / holders_per_child[:, None], 1)
@@ -164,6 +165,7 @@ class PartCost:
             self.halves, (out, into), (into, out), (reducing, spreading), strict=True
         ):
             if present:
+                # no incast upwards, as in list_tiers; optimistic where several holders of a child send to one owner
                 up = self._slowest_link(tree.up, inside, counts * sent, np.zeros(len(counts)))
                 down = self._slowest_link(tree.down, inside, counts * received, senders)
                 seconds += float(tree.alpha[node]) + max(up, down)
@@ -199,7 +201,7 @@ class PartCost:
             for direction, senders in ((self.tree.up, k), (self.tree.down, n - k))
         ]
         # one step: the longest latency below and the slowest link; over a link the k servers below it send to the
-        # n - k others, and receive from them
+        # n - k others, all k to one receiver at once (incast upwards, too), and receive from them
         seconds = float(self.tree.alpha[node : self.tree.end[node]].max()) + max(link_seconds)
         return seconds * sum(self.halves) + self._price_combining((n - 1) / n, n)
 
@@ -209,7 +211,8 @@ class PartCost:
         """Return the seconds of data rearrangement: `group_count` servers below a node gather the data of all.
 
         Each server gives a fraction `share` of nbytes to the first of its group, and in the allgather gets it back.
-        `back`: the opposite direction, for `Choice.spread`. O(servers * depth).
+        `back`: instead these servers send to the owners (`SwitchChoice.spread`), and the owners to them in the
+        allgather. O(servers * depth).
         """
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
         receivers = representatives(high - low, group_count) + low

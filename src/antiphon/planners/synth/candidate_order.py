@@ -2,7 +2,8 @@
 
 A candidate is (parts, steps, rounds), parts being chunks per block; deciding it means to find an algorithm or to prove
 that there is none. Some are decided at once, some never. Each gets a share of the remaining effort (units of work,
-effort_budget.py), so that a hard one cannot starve the others; in the last turn the share is all.
+effort_budget.py), so that a hard one cannot starve the others; in the caller's last pass over the undecided ones the
+share is 1.
 
 Determinism: what each candidate may spend is fixed before any of them starts (a share of the effort at that time), and
 what it did spend is charged in the order of candidates. So the verdicts do not depend on the number of workers. Once a
@@ -30,7 +31,7 @@ Candidate = tuple[int, int, int]  # parts, steps, rounds
 Wanted = Callable[[Candidate], bool]  # whether a candidate would still improve on the solutions so far
 Tell = Callable[[str], None]  # prints a line of progress
 MIN_SHARE = UNIT  # effort that every candidate gets at least
-# candidates of one number of steps get 1 / ALLOWANCE_DIVISOR of the remaining effort together, except in the last turn
+# candidates of one number of steps get 1 / ALLOWANCE_DIVISOR of the remaining effort together, except in the last pass
 ALLOWANCE_DIVISOR = 2
 QUICK_TURNS = 1  # up to this many turns (passes with growing limits) of `auto` take little time on a small instance
 
@@ -94,6 +95,7 @@ def _is_quick(search: SearchState, candidates: Sequence[Candidate], turns: int) 
     """Return whether all tries would run in this process anyway: engine `auto` uses the same measure."""
     chunks = sum(kind.weight for kind in search.instance.kinds)
     size = max(parts * steps for parts, steps, _ in candidates) * chunks * len(search.instance.arcs)
+    # the instance's symmetries (`group`) divide the number of variables
     return turns <= QUICK_TURNS and size <= TURN_LIMITS.small_variables * len(search.group)
 
 

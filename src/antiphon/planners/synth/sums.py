@@ -3,7 +3,7 @@
 A cell is one of a rank's copies (slots) of a chunk. It holds a sum of ranks' inputs (contributions); at first slot 0 of
 every member holds its own, all other cells are empty. In a step cells are sent over arcs (paths from rank to rank) or
 copied within a rank; what arrives replaces the cell or is added to it. In the end slot 0 of every member holds all
-contributions (of other collectives, those that its sum consists of). Two halves, trees, rings, recursive doubling,
+contributions (in a reduce or reducescatter: those that the rank wants). Two halves, trees, rings, recursive doubling,
 exchanges in another order per chunk and mixtures of these are such algorithms with one slot; sending every input
 everywhere takes more.
 
@@ -200,7 +200,7 @@ class SumEncoding:
             included = after[pair, q] = out.new_variable()
             out.rows.append([-included, *terms])
             out.rows += [[-term, included] for term in terms]
-        for goes, u, p in arrivals:  # an empty cell cannot be sent
+        for goes, u, p in arrivals:  # an empty cell cannot be sent; slot 0 of a rank with input never is
             contents = {holds[self.first_pair[u][i], p] for i in self.target.inputs} - {-self.true}
             if self.true not in contents and (p or u not in self.target.inputs):
                 out.rows.append([-goes, *sorted(contents)])
@@ -219,7 +219,7 @@ class SumEncoding:
     def _limit_loads(self, rounds: int) -> None:
         """Limit what all chunks load, on one resource per orbit of H, to what its rounds carry."""
         instance, group, steps = self.instance, self.shape.group, self.steps
-        max_rounds = rounds - steps + 1
+        max_rounds = rounds - steps + 1  # every step has one round; variables distribute the other rounds - steps
         extra_rounds = free_rounds(self.clauses, [max_rounds] * steps, rounds)
         arcs_of: dict[int, list[int]] = defaultdict(list)
         for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):

@@ -260,17 +260,17 @@ class Captured:
         group._await_ranks(timeout)
 
     def count(self) -> None:
-        """Have the device count calls on streams of a program from now on."""
+        """Have the device count calls on the application's streams from now on."""
         group = self._group
         if group.device.call.ad_graph_count(self._handle, group.number % CALLS):
             raise Invalid(group.device.why())
 
     def ask(self, streams: Mapping[int, int]) -> None:
-        """Enqueue the call on streams of a program (as cudaStream_t), one for each rank of this process.
+        """Enqueue the call on the application's streams (as cudaStream_t), one for each rank of this process.
 
-        For ranks on one device the stream of the first counts. It only launches kernels and waits for nothing: so a
-        program may capture it in its own graph and replay that. Between `count` and `counted` the group makes no other
-        calls."""
+        Ranks on one device use the stream of the first. It only launches kernels and waits for nothing: so an
+        application may capture it in its own graph and replay that. Between `count` and `counted` the group makes no
+        other calls."""
         group = self._group
         handles = (c_void_p * len(group.handles))(*(streams[rank] for rank in group.handles))
         if group.device.call.ad_graph_enqueue(self._handle, handles):
@@ -290,7 +290,7 @@ class Captured:
         return calls
 
     def stop(self) -> None:
-        """End calls on streams of a program that hang, and those after them, until the next `count`. From any thread.
+        """End hanging calls on the application's streams, and those after them, until the next `count`. By any thread.
 
         Their outputs are incomplete. On a GPU all other kernels of this package end, too."""
         self._group.device.call.ad_graph_stop(self._handle)

@@ -178,7 +178,7 @@ def work_of(
     group: Group, device_plan: DevicePlan, kind: str, addresses: NDArray[np.uintp], lengths: NDArray[np.int64],
     dtype: np.dtype[Any], op: str = "sum", **how: Any,
 ) -> Work:  # fmt: skip
-    """Return calls of a plan for a range of the elements. Each of the two plans has its own group and scratch.
+    """Return a function (first, count) that runs the plan on that range of elements; each plan has a group of its own.
 
     `addresses`, `lengths` (in elements): by [rank, buffer], as for Group.go. `how`: other arguments of Group.go, or of
     Group.go_by_host with a `way` other than "kernel". Unsupported for collectives of several blocks."""
@@ -190,8 +190,8 @@ def work_of(
 
     def work(first: int, count: int) -> None:
         range_addresses, range_lengths = addresses.copy(), lengths.copy()
-        # shift the buffers; scratch is the plan's own
-        range_addresses[:, :SCRATCH] += np.uintp(first * dtype.itemsize)
+        # shift input and output; scratch is the group's own
+        range_addresses[:, INPUT:SCRATCH] += np.uintp(first * dtype.itemsize)
         range_lengths[:, INPUT:SCRATCH] = np.where(lengths[:, INPUT:SCRATCH] > 0, count, 0)
         run = group.go_by_host if by_host else group.go
         run(device_plan, count, range_addresses, range_lengths, dtype, op, **how)

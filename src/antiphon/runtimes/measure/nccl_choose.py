@@ -12,7 +12,8 @@ than NCCL's own choice by more than 2 %. Settings that no rule file of NCCL can 
 MSCCL++) are measured but not chosen; notes state what they would gain.
 
 Example: at 64 MB of an allreduce 1 finds ring simple 20 % faster than NCCL's own choice, 2 finds 16 channels 4 % faster
-than that, 3 keeps NCCL's chunks. The table says ring simple, 16 channels, from the size between this and the next.
+than that, 3 keeps NCCL's chunks. The table says ring simple, 16 channels, between the geometric
+middles of 64 MB and its neighbours among the sizes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ CHANGES = {  # what the program or its environment has to change for it
 
 def list_settings(library: Library, kind: str) -> Iterator[LibraryCandidate]:
     """Yield the settings that race 1 tries besides NCCL's own choice."""
+    # `always`: values sent with every setting, NCCL's version code among them
     version, nvidia = library.always["version"], library.name == "NCCL"
     for algorithm, protocol in list_algorithms(kind):
         if (nvidia or algorithm not in NVIDIA_ONLY) and version >= FIRST_VERSIONS.get(algorithm, 0):
@@ -109,6 +111,7 @@ class NcclRaces(LibraryRaces):
         return [*sorted({0, winner, best}), *range(count, len(tried))] if values else []
 
     def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
+        """Add a measurement of number at[0] of at[1]; without `case.library` it is of a plan of ours."""
         if case.library is None and ("refused" in row or row["wrong"]):
             kind, size, number = owner
             if "refused" not in row:

@@ -1,4 +1,4 @@
-"""Count the calls of a group, for its report, and for other programs: in the file of native/watch.c."""
+"""Count the calls of a group: for its report, and in a file that other programs read meanwhile (native/watch.c)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from antiphon.runtimes.engine.native import Engine
 
 @dataclass
 class LedgerRow:
-    """Calls of one kind that were served alike. `served_by`: antiphon, library, or nothing."""
+    """Calls of one kind that were served alike.
+
+    `schedule`: what served, by name. `served_by`: "antiphon", "library", "nothing" (no plans yet), or the origin of
+    plans: "planned", "alike", "kept" (auto_question.py), "learned". `why`: a reason in words."""
 
     collective: str
     schedule: str
