@@ -62,7 +62,7 @@ def prepare(
         predictor: Predictor = call("model", model.partition(":")[0], entry.load(), arguments, sent, topology)
         return predictor
 
-    return as_cut(make, schedule, cuts)
+    return as_cut(make, schedule, cuts)  # for each size, prepared for the messages as they are cut
 
 
 def model_of(model: str) -> tuple[Registered, dict[str, Any]]:
@@ -135,7 +135,7 @@ def simulate(
     ready = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
     traced, by = ready, model
     if trace and not requested_model and not hasattr(ready, "events"):
-        # by default model `calls`, which has no events where switches reduce
+        # the usual model may be `calls`, which gives no events where switches reduce
         traced, by = prepare(MESSAGE_MODEL, entry.schedule, plan.topology, profile=loaded_profile), MESSAGE_MODEL
     if trace and not hasattr(traced, "events"):
         able = [name for name, other in sorted(registered("model").items()) if other.can.trace]

@@ -2,7 +2,7 @@
 
 `read_xml` calls a `Reader` for the begin and end of every element, with the line for its messages. Document types
 (<!DOCTYPE ...>), which could declare entities or name other files, are rejected, as is an element of over 16 KiB with
-hundreds of attributes. Every fault is raised as Invalid, in one line that names the file and the line.
+hundreds of attributes. Every fault is raised as Invalid, in one line that names the file and, where known, the line.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The papers (SCCL, Blink) draw figures without numbers, so the claims in their te
 NCCL. We plan and verify the paper's algorithms, predict their times (SCCL's by the model `lowering`, Blink's by
 `calls`), and divide NCCL's time by the model of NCCL by them. Both sides use the same launch costs, protocols and wire
 efficiencies of V100s, calibrated by published tables of nccl-tests. For GPUs without calibration only bandwidths are
-compared. Numbers such as 5.5.1 in notes are sections of the paper.
+compared. Numbers such as 5.5.1 in notes are sections of the paper; `engine` of a row names what computed our figures.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ SCCL_POINTS = {
 SCCL_SPEEDUPS = {"allgather": (2.2, 1.14), "allreduce": (1.8, 1.06)}
 # Lowered to a kernel per step, or to copies (5.5); Figure 5 names no line by copies.
 SCCL_LOWERINGS = {"allgather": (STEPS, COPIES), "allreduce": (STEPS,)}
-NAMED_IN_TEXT = ((8, 4, 4), (48, 14, 14))  # of Figure 5: "1-chunk" for small sizes, (6, 7, 7) for large ones
+# Of Figure 5; the text names them by their allgathers: "1-chunk", (1, 2, 2), for small sizes, (6, 7, 7) for large ones
+NAMED_IN_TEXT = ((8, 4, 4), (48, 14, 14))
 COPIES_OVER_KERNELS = 1.1  # section 4: copy engines have about 10 % more bandwidth on NVLink
 
 Curve = dict[int, float]  # speedup by size
@@ -186,8 +187,8 @@ def blink_figures() -> Iterator[Row]:
             agreement(exact, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
             note=f"5.2, {figure}: up to {greatest:g} times, {mean:g} in the geometric mean; "
             + ("calibrated by v100: " + SAME_COSTS if name == "dgx1v" else "P100s are not calibrated"),
-            deviation=None if exact else "rings that leave NVLink are taken to get half a link of PCIe (5.1): measured "
-            "they got less where the greatest is more, and Blink's chunks gained beside trees",
+            deviation=None if exact else "rings that leave NVLink are taken to get half a link of PCIe (5.1); where "
+            "the paper's greatest speedup exceeds ours they got less, and Blink gained by its chunks, too",
         )  # fmt: skip
     yield from _allreduce_loss_row(boxes["dgx1v"], link * share)
     yield _allreduce_over_broadcast_row()
@@ -231,7 +232,7 @@ def _allreduce_over_broadcast_row() -> Row:
         "dgx1v, an allreduce over a broadcast on 8 GPUs", {"blink": 0.5, "nccl": 0.5},
         {"blink": round(blink, 3), "nccl": round(nccl, 3)}, agreement(exact, blink < 1 and nccl < 1),
         note="5.2.2: only half, for both", engine="cuts",
-        deviation=None if exact else "8/14, as of 8 parts a rank keeps one: both send 2 x 7/8 of the data",
+        deviation=None if exact else "8/14: an allreduce sends 7/8 of the data twice, a broadcast all of it once",
     )  # fmt: skip
 
 
@@ -263,7 +264,7 @@ def _step_row(boxes: Sequence[Allocation]) -> Row:
         agreement(is_near(saved, published=0.4), saved > 0.2), engine="cuts, packing of rings",
         note="5.4, Figure 18: up to 40 % of an iteration; 2.1, Figure 5: communication is as much as 50 % of one",
         deviation=None if is_near(saved, published=0.4) else "the greatest share and the greatest gain need not be of "
-        "one allocation; the geometric mean, 6.3 %, is of shares that are not printed",
+        "one allocation; the paper's geometric mean, 6.3 %, needs shares per network, which it does not print",
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ _IS_PREBUILT = Path(__file__).with_name("engine").joinpath("prebuilt").is_dir()
 _CC, _CXX = ((), ()) if _IS_PREBUILT else (("cc",), ("c++",))
 
 # What each field states is explained at `RuntimeCapabilities`, and what its `options` mean at `measure.case.How`.
+# `programs` are executables that must be installed.
 TABLE: dict[str, Entry[RuntimeCapabilities]] = {
     "local": Entry(
         "antiphon.runtimes.measure.local:Local",
@@ -51,7 +52,7 @@ TABLE: dict[str, Entry[RuntimeCapabilities]] = {
     ),
     "nccl": Entry(
         "antiphon.runtimes.measure.nccl:NcclRuntime",
-        "a process for each GPU: NCCL's or RCCL's settings, for tune alone; not yet run on a GPU",
+        "a process for each GPU: NCCL or RCCL with chosen settings, used by tune only; not yet run on a GPU",
         RuntimeCapabilities(library="NCCL", algorithms=True, options=("mpiexec", "library")),
     ),
     "torch": Entry(

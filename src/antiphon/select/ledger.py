@@ -16,7 +16,8 @@ Example: ring and trees, priced at 1 KB, 1 MB and 1 GB; trees wins the first two
 KB. The ranges are: from 1 KB trees, left to NCCL; from 1 MB trees; from 1 GB ring. Where our plan is used at one priced
 size and the library at the next, our range ends right after its size: nothing shows that our plan is faster between.
 
-With `deterministic`, all sizes must combine every element in one order: only schedules of the best order are eligible.
+With `deterministic`, all sizes must combine every element in one order: only those of the fastest order are eligible
+(`ranges.best_order`).
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Ledger:
         self.fastest: dict[str, list[float]] = {}
         self.unordered: set[int] = set()  # tasks with a schedule that combines in several orders, if one is required
         self.ended: dict[int, Done] = {}  # by task
-        for task in tasks:
+        for task in tasks:  # one without an entry computes bounds
             if task.entry is not None and task.kind not in task.entry.can.collectives:
                 plans = ", ".join(task.entry.can.collectives)
                 self.ended[task.index] = Done(task.index, REFUSED, f"it does not plan {task.kind} (it plans {plans})")
@@ -152,6 +153,7 @@ class Ledger:
                 message.by_profile, machine, target, message.latency, context.model_name, message.times
             )
             if self.library is not None:
+                # from now on its predictions must not be below the bound
                 self.library.prove(task.kind, BoundEvaluator(context.topology, target, message.bound))
                 self._refuse_impossible_library(self.library, task.kind)
         elif isinstance(message, Priced):
@@ -186,9 +188,9 @@ class Ledger:
     def with_rivals(self, task: Task) -> Task:
         """Return the task with the least times so far of the schedules that come before it in the order of candidates.
 
-        They are those that may win, if it may, too; and those of the same planner, if this may stand for NCCL. A large
-        schedule that is no faster than them at any size will not be in the result (`_drop_beaten`): it need not be
-        priced, and its own times would not change what is fastest.
+        If the task may win, it is compared with all schedules that may win; if it may stand for NCCL, with those of its
+        planner. A large schedule that is no faster at any size will not be in the result (`_drop_beaten`): it need not
+        be priced, and its own times would not change what is fastest.
         """
         if task.entry is None or not self.may_drop or task.planner == OWN_PLANS:
             return task
@@ -198,7 +200,7 @@ class Ledger:
 
     def _find_rivals(self, task: Task, earlier: Sequence[Key]) -> tuple[Times, ...]:
         """Return the least times by size of each group of earlier schedules that large schedules of this task are
-        compared with; zeros if these would only be listed.
+        compared with; zeros, which drop them all, if this task can neither win nor stand for NCCL.
         """
         alike = [
             (self.tasks[key[0]].planner, self.evaluations[key].seconds)
@@ -208,7 +210,7 @@ class Ledger:
         groups = [{task.planner}] if self._may_stand_in(task) else []
         groups += [self.names] if task.planner in self.names else []
         nothing, no_chance = ((value,) * len(self.context.sizes) for value in (math.inf, 0.0))
-        return tuple(
+        return tuple(  # `nothing` twice: `min` needs two arguments
             tuple(map(min, *(times for planner, times in alike if planner in names), nothing, nothing))
             for names in groups
         ) or (no_chance,)
@@ -330,8 +332,8 @@ class Ledger:
         self.progress(self.done, self.total, text + leads)
 
     def _lead_text(self, kind: str) -> str:
-        """Return in words the best schedule so far for the greatest size, with its gap, and how much faster others can
-        be: by the greatest gap at any size.
+        """Return in words the best schedule so far for the greatest size, with its gap, and the greatest gap of the
+        fastest schedules at any size.
         """
         if kind not in self.leads:
             return ""
@@ -365,7 +367,7 @@ class Ledger:
         rows = self._make_candidates()
         listed: list[Candidate] = []
         for task in self.tasks:
-            if task.entry is not None:
+            if task.entry is not None:  # it is no task for bounds
                 listed += [row for key, row in rows.items() if key[0] == task.index]
                 end = self.ended.get(task.index)
                 if end is not None and end.status != OK:
@@ -425,7 +427,7 @@ class Ledger:
             rests_on=dict(zip(sizes, prices.rests_on, strict=True)), figures=evaluation.figures,
             seconds_per_byte=evaluation.seconds_per_byte, may_win=task.planner in self.names,
             also=tuple({k[0]: dict(self.tasks[k[0]].options) for k in also}.values()),
-            alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),
+            alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),  # seconds if switches only forward
         )  # fmt: skip
 
     def _distinguishing_options(self, key: Key, call: Sequence[Key]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Write the input of PICCL's simulator (`antiphon export --to piccl-xml`): its schedule XML and, with a profile, its
 topology XML and parameter files.
 
-Each message of the plan at one size becomes a <transfer>, with the transfers that it waits for (`_schedule` describes
-the format). The text of a transfer consists of sections (STEP to TAIL below). Each section of a batch of transfers is
-added as columns of numbers with a template, and `Lines` writes all in order, so that a million transfers take seconds.
+Each message of the plan at one size becomes a <transfer>, with the transfers that it waits for (module `_schedule`
+describes the format). The text of a transfer consists of sections (STEP to TAIL below). Each section of a batch of
+transfers is added as columns of numbers with a template, and `Lines` writes all in order, so that a million transfers
+take seconds.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def piccl_xml(
             f"the plan ends with local work ({kinds}), which PICCL's transfers cannot say; local=off leaves it out, as "
             "our own runtimes do, and export to goal can write it"
         )
-    messages = messages_of(expand(schedule))
+    messages = messages_of(expand(schedule))  # a transfer per slice of a chunk
     inner = np.flatnonzero(messages.src == messages.dst)
     if inner.size:
         raise Unsupported(
@@ -112,10 +113,11 @@ def _write_text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Ite
     rows = order_of(messages.of_row, max(len(messages), 1))
     first_row = np.concatenate([[0], np.cumsum(np.bincount(messages.of_row, minlength=len(messages)))])
     sizes, _ = messages.nbytes(nbytes)
-    first_pair = np.searchsorted(needs.message, np.arange(0, len(messages) + _BATCH, _BATCH))
+    # needs.message is sorted: the waits of a batch are consecutive
+    first_wait = np.searchsorted(needs.message, np.arange(0, len(messages) + _BATCH, _BATCH))
     for number, low in enumerate(range(0, len(messages), _BATCH)):
         high = min(low + _BATCH, len(messages))
-        waiting = needs.listed(np.arange(first_pair[number], first_pair[number + 1]))
+        waiting = needs.listed(np.arange(first_wait[number], first_wait[number + 1]))
         yield from _write_batch(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
     yield b"</collective>\n"
 

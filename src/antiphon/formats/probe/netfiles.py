@@ -1,5 +1,5 @@
 """Read the network files of simulators: ASTRA-sim's (YAML, and JSON of its first version), those of ns-3 in the forms
-of HPCC and SimAI, and the links in TACOS's CSV.
+of HPCC and SimAI, and the links in TACOS's CSV. `read` returns a `Probed`: the topology, with notes.
 
 ASTRA-sim lists dimensions, the innermost first: in each, GPUs that differ in that coordinate alone form a ring, are
 fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes. Two dimensions:
@@ -58,7 +58,7 @@ def read(paths: Iterable[str], name: str) -> Probed:
         return _machine_by_dimensions(_read_yaml(path), name)
     if any("SrcID" in line or line.startswith("NPUs Count") for line in first_lines):
         return _read_tacos(path, name)
-    # 3 counts, or 5 and the type of GPU (SimAI): see `_read_ns3`
+    # only roughly: `_read_ns3` requires 3 counts, or 5 and the type of GPU (SimAI)
     if re.match(r"[0-9]+(\s+[0-9]+){1,5}(\s+\S+){0,2}$", first_lines[0]):
         return _read_ns3(path, name)
     raise Invalid("is no network file of ASTRA-sim, ns-3 or TACOS (see docs/probing.md for what is read)")

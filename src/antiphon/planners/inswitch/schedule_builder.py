@@ -35,10 +35,10 @@ class ScheduleBuilder:
     def add_rows(
         self, tree: SwitchTree, step: Longs, chunk: Longs, src: Longs, dst: Longs, op: ArrayLike, joint: Longs
     ) -> None:
-        """Add rows between ranks of the tree; `src` and `dst` are positions in the tree."""
-        rank_count = len(tree.node)
-        pairs, pair_of_row = unique_inverse(src * rank_count + dst, rank_count * rank_count)
+        """Add rows between ranks of the tree; `src` and `dst` are positions in `tree.ranks`."""
         ranks = tree.ranks
+        rank_count = len(ranks)
+        pairs, pair_of_row = unique_inverse(src * rank_count + dst, rank_count * rank_count)
         self._append(
             tree.find_paths(pairs // rank_count, pairs % rank_count), step, chunk, ranks[src], ranks[dst],
             np.broadcast_to(np.asarray(op, np.uint8), len(step)), pair_of_row, joint,

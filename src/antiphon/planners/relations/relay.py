@@ -110,6 +110,7 @@ def relay(
                 )
     if trees == 1 or detours is not None:
         return
+    # by default at most one tree per source and round of growth
     several_trees = _plan_several(topology, collective, trees or ROUNDS) if collective.kind in SHARED else None
     if several_trees is None:
         if trees is not None:
@@ -243,6 +244,7 @@ class _SourceTrees:
         self.parent, self.depth, self.path = (
             np.full((len(roots), ranks), initial, np.int32) for initial in (-1, 0, -1)
         )
+        # if all ranks are one hop from every root: the paths to them, root by root
         direct_routes = None if reach.has_dropped else star_routes(reach.topology, roots)
         if direct_routes is not None:
             non_roots = np.arange(ranks) != roots[:, None]
@@ -302,6 +304,7 @@ def _plan_allreduce(topology: Topology, collective: Collective, by: str, reach_o
         first, second = half("reducescatter"), half("allgather")
     else:
         reach, members = reach_of(topology), collective.members
+        # if all are neighbours of the first member, `find_center` grows no other tree
         if not reach.neighbours(members[0]).keys() >= {*members[1:]}:
             _refuse_too_long(topology, collective, len(members))
         center = find_center(reach, members)
@@ -319,6 +322,7 @@ def _plan_several(topology: Topology, collective: Collective, max_trees: int) ->
     if len(collective.members) < 2:
         return None
     if collective.kind == "allreduce":
+        # one root: each tree serves for the reduction and for the broadcast
         trees = pack_trees(Reach(topology), collective.members[:1], collective.members, max_trees, duplex=True)
         return None if trees is None else (reduce_and_spread(collective, map(Pair.of_tree, trees)), len(trees))
     if collective.kind in SPREADING:

@@ -5,11 +5,11 @@ A question is text in lines: what the user calls the machine, and for each proce
 probing the machine. The preloaded library writes the same text (preload_auto_plan.c):
 
     antiphon auto 1 0.9               format 1, version of Antiphon
-    machine = -                       =$ANTIPHON_TOPOLOGY, digest of that file (-: no file)
-    ranks =                           =$ANTIPHON_RANKS
+    machine =dgx1v -                  =$ANTIPHON_TOPOLOGY, digest of that file (-: no file)
+    ranks =                           =$ANTIPHON_RANKS, not set here
     process 0b7c...2f host1 =0,1      boot id, host, =GPUs (see `ProcessPlace`)
 
-An answer is a line of words separated by tabs, then a book (see `book`). The words: its origin ("planned", or "alike":
+An answer is a line of words separated by tabs, then a book (book.py). The words: its origin ("planned", or "alike":
 for an isomorphic machine), the machine, the predicted gain, notes. A cached file is used if it and its folder belong to
 this user or root and nobody else may write there; the process that wrote it has proven the programs of the book.
 """

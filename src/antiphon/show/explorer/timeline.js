@@ -1,6 +1,6 @@
 // The timeline: a row per rank or link, with a bar for each transfer; zoomed and panned; the critical path has a colour.
 //
-// `run` is a Run (run.js): messages by start, times in ticks (basics.js). `state` is what the page shows (state.js);
+// `run` is a Run (run.js): messages by start, times in ticks (TICKS to the total time). `state` is what the page shows (state.js);
 // "followed" is what the user picked. A share is a fraction of the total time; `use` is one message on one link.
 
 import { bisect, clamp, seconds, TICKS } from "./basics.js";
@@ -51,7 +51,7 @@ export class Timeline {
       for (let r = 0; r < this.machine.ranks; r++)
         if (senders.first[r + 1] > senders.first[r] || receivers.first[r + 1] > receivers.first[r]) rows.push(r);
     }
-    if (flags) {
+    if (flags) { // first: the picked row; if no row is picked, those of the first 400 messages that are followed
       const first = new Set();
       if (state.rows === "ranks" && pick.kind === "rank") first.add(pick.id);
       if (state.rows === "links" && pick.kind === "link") first.add(pick.id);

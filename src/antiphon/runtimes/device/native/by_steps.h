@@ -84,6 +84,7 @@ class ByHost {
         f.copies.clear();
     }
 
+    /* Enqueues the copy of a place. Places count in whole units of the line, then cuts within a unit (`part`, table.h). */
     void copy(Follower &f, const Argument &from, const Argument &to) {
         const i64 end = to.part + to.number;
         const i64 length = f.line.at(to.whole + end / f.line.parts, end % f.line.parts) - f.line.at(to.whole, to.part);
@@ -92,7 +93,8 @@ class ByHost {
             const i64 element = f.shift[a.region] + f.line.at(a.whole, a.part);
             return f.rank.peers[(size_t)a.rank].buffer[f.table.region(a.region).buffer] + element * (i64)width;
         };
-        const i64 peer = to.rank == f.table.head.rank ? from.rank : to.rank; /* it may also be read from */
+        const i64 peer = to.rank == f.table.head.rank ? from.rank : to.rank; /* a put may also read from the peer */
+        /* queues of a rank: one per stream (`blocks`), then one per peer, then a second one per peer for stages */
         Queue &link = queue_of(f.rank, (u32)(f.table.head.blocks + peer));
         enqueue_wait(link, record_event(stream_queue(f)));
         if (staged && to.rank != f.table.head.rank)
@@ -132,7 +134,7 @@ class ByHost {
                 if (!stop_of[(size_t)a[k].rank])
                     enqueue_signal(stream_queue(f),
                                    f.rank.peers[(size_t)a[k].rank].signals + signal_index(f, f.table.head.rank),
-                                   signal_of(call, 0, a[k].number));
+                                   signal_of(call, /* round */ 0, a[k].number));
                 else
                     signal_events[std::make_tuple(f.stream, (u32)f.table.head.rank, (u32)a[k].rank, a[k].number)] =
                         &record_event(stream_queue(f));
@@ -143,7 +145,7 @@ class ByHost {
                 if (!stop_of[(size_t)signal.rank]) {
                     const size_t me = (size_t)f.table.head.rank;
                     enqueue_await(stream_queue(f), f.rank.peers[me].signals + signal_index(f, signal.rank),
-                                  signal_of(call, 0, signal.number), stop_of[me]);
+                                  signal_of(call, /* round */ 0, signal.number), stop_of[me]);
                     continue;
                 }
                 const auto event = signal_events.find(
@@ -194,9 +196,10 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
+        /* a table with `atoms` sends packets */
         if (plan.table.head.atoms) return failure = "packets go by one kernel, not by steps", 1;
         if (method == BY_STEPS && (failure = unreached(plan))) return 1; /* copies need no access */
-        if (prepare(rank, plan, 0, unit, type, op, 1, 1, buffers, lengths)) return 1;
+        if (prepare(rank, plan, /* call */ 0, unit, type, op, /* lanes */ 1, /* rounds */ 1, buffers, lengths)) return 1;
         const Size &size = size_at(plan);
         stop_of.resize((size_t)plan.table.head.ranks);
         stop_of[(size_t)plan.table.head.rank] = begin_queues(rank);

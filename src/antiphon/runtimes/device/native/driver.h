@@ -1,7 +1,8 @@
 /* The main program of one exported plan: memory, calls, input data and their check, a table of times.
  *
- * formats/device appends it to the functions and tables that it writes for the plan (`run_stream`, LAYOUTS, HELD, ...). Input
- * data are small whole numbers: every type holds every result exactly, in any order of combination.
+ * formats/device/write.py appends it to what it writes for the plan: types (T, Rule), constants (RANKS, STREAMS, ...), tables
+ * (LAYOUTS, COPIES, ...) and functions (`run_stream`). Input data are small whole numbers: every type holds every result
+ * exactly, in any order of combination.
  *
  * Threading: one thread of the host; driver_threads.h or driver_gpu.h starts the blocks. Ownership: their class `Devices`
  *   allocates and frees all memory.
@@ -22,7 +23,8 @@
 
 /* Runs thread block `block` of a rank, one lane of one stream, in all rounds. Returns 1 if the call was stopped. */
 ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
-    Work work = {call, rank, 0, (i64)block * RANKS, 0, {0, 1}, 0, 0, false, {}};
+    Work work = {call, rank, /* member */ 0, /* place */ (i64)block * RANKS, /* round */ 0, {0, 1}, /* failed */ 0,
+                 /* turn */ 0, /* in_launch */ false, {}};
     for (; call.rounds > work.round; ++work.round) { /* "work.round <" nvcc reads as a template, std::round */
         work.share = {work.round * call.lanes + block % call.lanes, call.rounds * call.lanes};
         if (run_stream(work, block / call.lanes) || work.sync()) return 1;
@@ -91,12 +93,13 @@ static double now() {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A layout at one size. `cuts`: elements before each point of a unit; `strides`: elements of a slot of each class. */
+/* A layout at one size. `cuts`: elements before each cut of a unit (table.h); `strides`: elements of a scratch slot, by class
+ * (Layout). */
 struct Size {
     const Layout *layout;
     i64 unit;
     std::vector<i64> cuts, strides;
-    i64 slot; /* packets of a slot */
+    i64 slot; /* packets of a slot for a message of at most Layout.atoms atoms; such slots are of the last class */
 };
 
 static Size size_of(i64 unit, const Layout &layout) {
@@ -138,7 +141,8 @@ static bool fits(const Size &size) {
 }
 
 /* Calls `copy(rank, peer, to, from, bytes)` for each copy that copy engines make beside a launch. A row of COPIES: launch,
- * rank; place of the result, place of the operand (buffer, rank, units, part, origin, slots of each class); part, parts. */
+ * rank; place of the result, place of the operand (buffer, rank, units, part, origin, slots of each class); part, parts. In
+ * scratch, units and part count from cut `origin`, where the data of the slot begin, and these slots precede it. */
 template <typename Copy> static void each_copy(const std::vector<Memory> &memory_of, const Size &size, i64 launch, Copy copy) {
     const Line line = {size.cuts.data(), size.layout->parts, size.unit};
     const auto address = [&](const i64 *place) {
@@ -256,6 +260,7 @@ static int run(const Options &options) {
         for (const Layout &layout : LAYOUTS) {
             const u32 variant = (u32)sizes.size();
             sizes.push_back(size_of(unit, layout));
+            /* Devices sets addresses and numbers; a lane and a round */
             calls.push_back({NULL, NULL, {NULL, layout.parts, unit}, NULL, 0, 1, 1, variant, 1, sizes.back().slot});
             choose_lanes(options, nbytes, layout, &calls.back());
             if (variant && !options.rounds) calls.back().rounds = 1;
