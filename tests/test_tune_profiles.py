@@ -77,7 +77,7 @@ def test_the_command_takes_a_profile(tmp_path: Path, capsys: Capture) -> None:
     file.write_text('{"format": "antiphon-profile", "version": 1, "name": "slow", "alpha": {"link": "1ms"}}')
     line = ["tune", "allgather", "ring:ranks=3", "--nbytes", "1KB", "--planner", "ring", "--profile", str(file)]
     assert run(line) == 0
-    assert "model alpha-beta with profile slow" in " ".join(capsys.readouterr().out.split())
+    assert "the model `alpha-beta` with profile slow" in " ".join(capsys.readouterr().out.split())
     assert run([*line, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["profile"] == "slow"

@@ -65,7 +65,7 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
         lines += paragraph(line, "  because    ", " " * 13)
     if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
         assert unaided.bytes_per_second is not None
-        rate = f"at most {format_bandwidth(unaided.bytes_per_second)} algbw (R/C = {unaided.inverse})"
+        rate = f"{format_bandwidth(unaided.bytes_per_second)} algbw (R/C = {unaided.inverse})"
         lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", "", " " * 13)
         for line in unaided.describe(machine, target)[1:]:
             lines += paragraph(line, "  because    ", " " * 13)
