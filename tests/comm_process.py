@@ -109,8 +109,8 @@ def check_counts(c: Any) -> None:
         rows = [[np.full((n, *shape), 10 * i + j, dtype) for j, n in enumerate(line)] for i, line in enumerate(counts)]
         got = c.alltoallv(np.concatenate(rows[c.rank]), counts[c.rank].tolist())
         same(got, np.concatenate([row[c.rank] for row in rows]))
-    for counts in ([1] * c.ranks, [2 * c.ranks], [-1, 2 * c.ranks + 1, *[0] * (c.ranks - 2)], [0.5] * c.ranks):
-        refused("the rows for each of", lambda counts=counts: c.alltoallv(np.zeros(2 * c.ranks), counts))
+    for wrong in ([1] * c.ranks, [2 * c.ranks], [-1, 2 * c.ranks + 1, *[0] * (c.ranks - 2)], [0.5] * c.ranks):
+        refused("the rows for each of", lambda wrong=wrong: c.alltoallv(np.zeros(2 * c.ranks), wrong))
     refused("its rows have", lambda: c.alltoallv(np.zeros((c.ranks, 2 if c.rank else 3)), [1] * c.ranks))
 
 
