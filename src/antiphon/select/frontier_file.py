@@ -160,8 +160,8 @@ def _list_impossible(frontier: Frontier) -> Iterator[dict[str, Any]]:
         if certificate is None:
             continue
         # `about`: the problem that the certificate is about, such as the reversed collective (ksync/certificate.py).
-        # For SUMS, an allreduce as a whole, the evidence is of three kinds: weights of links that every tree of a chunk
-        # must reach (`trees`), that every pair of trees must (`pairs`: one collects, one spreads), or `sends`, the
+        # For SUMS, an allreduce as a whole, the evidence is of three kinds: prices of links at which the trees of a
+        # chunk are too dear (`duals`), or all pairs of trees are (`pairs`: one collects, one spreads), or `sends`, the
         # number of links that each chunk must cross, with a proof by search.
         instance = certified_instance(topology, frontier.collective, certificate["about"])
         subject = {"collective": instance.collective.kind, "about": certificate["about"], "steps": certificate["steps"]}

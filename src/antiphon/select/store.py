@@ -306,9 +306,8 @@ class Store:
 
     def entries(self) -> Iterator[Stored]:
         """Yield what the store holds, the oldest first."""
-        for name, nbytes, seconds in sorted(
-            self._storage.list_files(), key=lambda file: (file[2], file[0])
-        ):  # time, name
+        by_age = sorted(self._storage.list_files(), key=lambda file: (file[2], file[0]))  # by time, then name
+        for name, nbytes, seconds in by_age:
             address = name.removesuffix(SUFFIX)
             data = self._storage.read(name)
             if data is None:

@@ -96,14 +96,8 @@ def mesh(
 
     dims=4x8 gives the sizes; ranks= alone gives two sizes as equal as they can be.
     """
-    return _build_grid(
-        "mesh",
-        parse_dimensions("mesh", dims, ranks),
-        closed=False,
-        bandwidth=bandwidth,
-        latency=latency,
-        routers=routers,
-    )
+    sizes = parse_dimensions("mesh", dims, ranks)
+    return _build_grid("mesh", sizes, bandwidth, latency, routers, closed=False)
 
 
 def torus(
@@ -115,14 +109,8 @@ def torus(
     routers: YesOrNo = False,
 ) -> Topology:
     """A mesh whose every axis closes to a ring (a size of 2 does already, and keeps one link each way)."""
-    return _build_grid(
-        "torus",
-        parse_dimensions("torus", dims, ranks),
-        closed=True,
-        bandwidth=bandwidth,
-        latency=latency,
-        routers=routers,
-    )
+    sizes = parse_dimensions("torus", dims, ranks)
+    return _build_grid("torus", sizes, bandwidth, latency, routers, closed=True)
 
 
 def hypercube(
@@ -144,24 +132,18 @@ def hypercube(
         raise Invalid(f"ranks={count}: a hypercube has a power of 2 of them; {low} or {2 * low}")
     sizes = (2,) * (count.bit_length() - 1)
     check_node_count(count, f"ranks={count}")
-    return _build_grid(
-        "hypercube",
-        sizes,
-        closed=False,
-        bandwidth=bandwidth,
-        latency=latency,
-        routers=routers,
-        name=f"hypercube:ranks={count}",
-    )
+    name = f"hypercube:ranks={count}"
+    return _build_grid("hypercube", sizes, bandwidth, latency, routers, closed=False, name=name)
 
 
 def _build_grid(
     family: str,
     sizes: tuple[int, ...],
-    closed: bool,
     bandwidth: Bandwidth,
     latency: Latency,
     routers: YesOrNo,
+    *,
+    closed: bool,
     name: str = "",
 ) -> Topology:
     """Return a grid, `closed` to rings along every axis or not. Links are in order of axes, each first upwards."""

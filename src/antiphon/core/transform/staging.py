@@ -302,11 +302,11 @@ def _target_chunks(target: Collective, spans: Spans, cuts: Longs) -> Chunks:
     order = np.argsort(spans.begin)
     span = order[np.searchsorted(spans.begin[order], cuts[:-1], side="right") - 1]
     block = spans.owner[span]
-    block_lengths = spans.lengths[block]
-    common = math.lcm(*np.unique(block_lengths).tolist())
+    length, offset, share = spans.lengths[block], inside[span] + cuts[:-1] - spans.begin[span], np.diff(cuts)
+    # Fractions in lowest terms first: the lengths of blocks may have no small common multiple.
+    divisor = np.gcd(np.gcd(length, offset), share)
+    common = math.lcm(*np.unique(length // divisor).tolist())
     if common >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
-    factor = common // block_lengths
-    offset, share = (inside[span] + cuts[:-1] - spans.begin[span]) * factor, np.diff(cuts) * factor
-    common_factor = math.gcd(common, int(np.gcd.reduce(offset)), int(np.gcd.reduce(share)))
-    return Chunks(as_int32(block), offset // common_factor, share // common_factor, common // common_factor)
+    factor = common // (length // divisor)
+    return Chunks(as_int32(block), offset // divisor * factor, share // divisor * factor, common)

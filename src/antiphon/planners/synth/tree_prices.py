@@ -1,8 +1,8 @@
 """Find prices of links at which no allreduce can be cheap enough (core/ksync/trees.py), by linear programs with cuts.
 
 The program maximizes what the sends of a chunk cost at least, V, where the capacity of all links costs 1. Its rows are
-trees: at first none, then ever again those that are cheapest at the prices found, until these cost V. Prices are alike
-under the symmetries of the machine. Rounded to whole numbers, they are evaluated as the checker does.
+trees: at first none, then in every turn those that are cheapest at the last prices, until these cost V. Prices are
+alike under the symmetries of the machine. Rounded to whole numbers, they are evaluated as the checker does.
 
     bound_sends     prices for all of S steps: equal ones, or those of `price_roots`
     price_roots     one tree towards and one away from every rank, each with lengths of its own

@@ -44,7 +44,7 @@ def explorer_html(page: dict[str, Any], origin: str = "") -> str:
     style = (folder / "explorer.css").read_text(encoding="utf-8")
     script = "\n".join(_IMPORT.sub("", (folder / f"{name}.js").read_text(encoding="utf-8")) for name in SCRIPTS)
     title, headline = escape(page["title"]), escape(page["headline"])
-    facts = " · ".join(map(escape, [page["model"], *page["facts"]]))
+    facts = re.sub("`(.*?)`", r"<code>\1</code>", " · ".join(map(escape, [page["model"], *page["facts"]])))
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob: data:"
     source = f"Antiphon {escape(__version__)}{', ' + escape(origin) if origin else ''}"
     return "\n".join(
