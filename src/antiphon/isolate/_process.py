@@ -9,7 +9,7 @@ there, see _child.py). After `grace` seconds, or a tenth over its CPU budget, th
 its descendants.
 
 Example: budget 10 s, grace 2 s. At 10 s of CPU time `check` sends SIGTERM, and repeats it; the job sends its best
-result at 10.5 s and ends. If it ignored the signal, it would be killed at 11.2 s of CPU time.
+result at 10.5 s and ends. If it ignored the signal, it would be killed at 11.05 s of CPU time.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ ISOLATES = hasattr(os, "fork") and os.path.exists("/proc/self/stat")  # whether 
 START_SECONDS = 120.0  # CPU seconds until a worker must be ready for its first job
 GRACE = 2.0  # usual seconds for a job to send its best result after SIGTERM
 STOP_INTERVAL = 0.05  # seconds between two SIGTERM to the same process
-# A job that is stopping may use OVERRUN times its CPU budget plus OVERRUN_SECONDS, then it is killed
+# A job that is stopping may use OVERRUN times its CPU budget plus OVERRUN_SECONDS, then it is killed: with its exit and
+# the work of this process, a command stays within 1.3 times a budget of 1 s.
 OVERRUN = 1.1
-OVERRUN_SECONDS = 0.2
+OVERRUN_SECONDS = 0.05
 SETTLE = 1.0  # seconds to wait for the exit of a process that has closed its pipe
 _PROGRAM = "from antiphon.isolate._child import run_worker_program; run_worker_program()"
 # Workers run side by side, so the numerical libraries of each use one thread.
