@@ -127,16 +127,8 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
     _require(1 <= steps <= 10**4, "its steps are out of range")
     prices = np.zeros((resources, steps), np.int64)
     _fill_array(prices, dual.prices, "price")
-    # A bond costs its own price plus the prices of the shared limits that it loads.
-    cost = prices[: len(instance.bonds)].copy()
-    for bond, limits in enumerate(instance.limits_of):
-        for limit in limits:
-            cost[bond] += prices[limit]
-    # B_s: the value of all resources' capacity in one round of step s, at these prices.
-    round_price = tuple(
-        sum((b * int(p) for b, p in zip(instance.capacity, prices[:, s], strict=True) if p), Fraction(0))
-        for s in range(steps)
-    )
+    cost = bond_costs(instance, prices)
+    round_price = prices_of_round(instance, prices)
     _require(max(round_price) > 0, "all its prices are 0")
     value = 0
     # Kinds with one destination use the plain costs, so their paths depend on the holders only.
@@ -153,6 +145,25 @@ def evaluate_dual(instance: Instance, dual: StepDual) -> StepInequality:
         _require(bool(np.all(path_costs < FAR_COST)), "a destination is out of reach within its steps")
         value += kind.weight * int(path_costs.sum())  # the weight of all blocks of the kind
     return StepInequality(round_price, value)
+
+
+def bond_costs(instance: Instance, prices: IntArray) -> IntArray:
+    """Return the cost of a move by bond and step: the bond's price plus those of the shared limits that it loads.
+
+    `prices`: by resource and step; bonds come first.
+    """
+    costs = prices[: len(instance.bonds)].copy()
+    for bond, limits in enumerate(instance.limits_of):
+        costs[bond] += prices[list(limits)].sum(axis=0)
+    return costs
+
+
+def prices_of_round(instance: Instance, prices: IntArray) -> tuple[Fraction, ...]:
+    """Return B_s per step s: the price of all that the resources can carry in one round of it."""
+    return tuple(
+        sum((b * int(p) for b, p in zip(instance.capacity, step_prices, strict=True) if p), Fraction(0))
+        for step_prices in prices.T
+    )
 
 
 def _destination_lengths(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: IntArray) -> IntArray:

@@ -1,23 +1,35 @@
-"""Lower bounds on an allreduce of all ranks in S steps, by prices of links and trees, checked in whole numbers.
+"""Lower bounds on an allreduce of all ranks in S steps, by prices of links and cheapest trees, in whole numbers.
 
-As in dual.py, everything that r_s rounds of step s can carry costs at most r_s * B_s, so R / C >= V / max B_s, where V
-is the least that the sends of one chunk can cost. Here V comes from trees: the inputs of a chunk reach a rank over a
-tree towards it, and its own input reaches all others over a tree away from it. A tree has one send per rank but its
-root; up a tree they are ever later, down a tree, too. `list_tree_costs` finds the cheapest ones.
+There are n ranks, C chunks of each rank's input, and r_s rounds in step s, R in all. A *send* carries one chunk, or a
+partial sum of it, from rank to rank within a step. As in dual.py, resources have a price in each step, and a send costs
+the prices of all resources that it crosses. With
 
-`trees` states for some roots and directions lengths of links per step, which sum to at most the prices: the sends of a
-chunk cost at least the cheapest tree of each under its own lengths.
+    B_s   the price of all that the machine can carry in one round of step s
+    V     the least that the sends of one chunk can cost
 
-Without them, V is the least cost of a pair of trees, or of 2 (n - 1) + 1 sends, if that is less. Let t be the first
-step after which the inputs of all n ranks have reached some rank, v. Each other rank has sent towards v by then, and
-each other rank receives something in step t or later that does not go to v: 2 (n - 1) sends. If there are no more,
+    C * V <= price of all sends <= sum over s of r_s * B_s <= R * max B_s,   and so   R / C >= V / max B_s.
 
-- either each rank sends up a tree to v once in steps up to t, and receives down a tree from v once in later steps;
-- or a rank w exchanges what it has with v in step t: what v lacked before can only be all that w had, so every other
-  rank has sent up to v or w before, and receives from them later.
+Example: 3 ranks in a line, 2 steps, price 1 on each of the 4 links in both steps, so B_s = 4. The ends send to the
+middle in step 1 and receive from it in step 2: V = 4, and R / C >= 1.
 
-Example: 3 ranks in a line, 2 steps, price 1 on every link in both. The cheapest pair goes up to rank 1 and down from
-it: V = 4, the links carry B = 4 per round, R / C >= 1.
+A tree *towards* a rank brings it all inputs: each other rank sends once, and later than its subtree does. A tree *away*
+from a rank brings its input to all: each other rank receives once, and later than its parent. The sends of a chunk
+contain both for every rank. They bound V by roots or by pairs.
+
+By roots, if the dual has `trees`: each has a root, a direction, and lengths of its own for links and steps. All lengths
+of a link in a step sum to at most its price. So V is at least the sum of the cheapest trees, each by its lengths.
+
+By pairs, if not: V is at least the cost of the cheapest pair below, or of 2 n - 1 cheapest sends if that is less.
+
+1. Let t be the first step after which some rank, v, has all n inputs.
+2. Each other rank has sent its input towards v, before step t or to v itself in step t: n - 1 sends "up".
+3. Each other rank gets the last input that it lacks in step t or later: n - 1 sends "down", none of them to v.
+4. These are 2 (n - 1) sends. If there are more, they cost at least 2 n - 1 cheapest sends. Let there be no more.
+5. If none goes down in step t, they are a tree towards v until step t and a tree away from v after it.
+6. Else some rank w has all inputs after step t, too. As v sends nothing up, v sends its own to w in step t.
+7. What w had before step t reaches v only by w's one send up. Were it relayed by a rank x, w would lack the input of x.
+   So w sends it to v itself, in step t: the two *exchange* what they have.
+8. All others have sent up to v or w before step t, and receive from them after it.
 """
 
 from __future__ import annotations
@@ -25,30 +37,36 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.ksync.dual import FAR_COST, MAX_PRICE, StepInequality
+from antiphon.core.ksync.dual import FAR_COST, MAX_PRICE, StepInequality, bond_costs, prices_of_round
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import Invalid
 
-MAX_RANKS = 10  # 3 ** ranks sums per step
-Pair = tuple[int, int, bool]  # steps up the first tree; its root, or the two that exchange, as bits; whether they do
-Costs = Sequence[Sequence[Sequence[Any]]]  # of a send, by step, sender and receiver
+MAX_RANKS, MAX_STEPS = 10, 100  # a check takes 3 ** ranks sums per step and tree
+Costs = Sequence[Sequence[Sequence[Any]]]  # of a send, by step (from 0), sender and receiver
+Rows = tuple[tuple[int, int, int], ...]  # (resource or bond, step, price or length)
+Tree = tuple[int, bool, Rows]  # root, whether the tree leads towards it, lengths of bonds
+
+
+class Pair(NamedTuple):
+    """A tree towards some rank and a tree away from it, or towards and away from two ranks that exchange in between."""
+
+    up_steps: int  # steps of the tree towards; an exchange takes the step after them
+    roots: int  # the rank, or the two, as a set of bits
+    exchanges: bool
 
 
 @dataclass(frozen=True)
 class TreeDual:
-    """`prices`: rows (resource, step, price), as in `StepDual`. `trees`: root, whether the tree leads to it, and rows
-    (bond, step, length).
-    """
+    """Prices of resources, as in `StepDual`, and trees with lengths of bonds (groups of parallel links)."""
 
     steps: int
-    prices: tuple[tuple[int, int, int], ...]
-    trees: tuple[tuple[int, bool, tuple[tuple[int, int, int], ...]], ...] = ()
+    prices: Rows
+    trees: tuple[Tree, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         trees = [[root, toward, [list(row) for row in rows]] for root, toward, rows in self.trees]
@@ -63,8 +81,8 @@ class TreeDual:
             raise Invalid(f"certificate: a dual in it cannot be read ({error!r}); plan anew") from None
 
 
-def _read_rows(rows: Any) -> tuple[tuple[int, int, int], ...]:
-    return tuple((int(a), int(b), int(c)) for a, b, c in rows)
+def _read_rows(rows: Any) -> Rows:
+    return tuple((int(resource), int(step), int(amount)) for resource, step, amount in rows)
 
 
 def is_bounded_by_trees(instance: Instance, collective: Collective) -> bool:
@@ -78,95 +96,121 @@ def evaluate_tree_dual(instance: Instance, dual: TreeDual) -> StepInequality:
 
     `instance`: the allgather of all ranks, on the machine of the allreduce.
     """
-    steps, bonds, ranks = dual.steps, len(instance.bonds), instance.ranks
-    _require(1 <= steps <= 100 and ranks <= MAX_RANKS, "it has too many steps or ranks")
+    steps, ranks = dual.steps, instance.ranks
+    _require(1 <= steps <= MAX_STEPS and ranks <= MAX_RANKS, "it has too many steps or ranks")
     _require(instance.arcs.exhaustive, "there are too many paths through switches")
     prices = _table_of(dual.prices, len(instance.capacity), steps)
-    cost = prices[:bonds].copy()
-    for bond, limits in enumerate(instance.limits_of):
-        cost[bond] += prices[list(limits)].sum(axis=0)
-    round_price = tuple(
-        sum((b * int(p) for b, p in zip(instance.capacity, prices[:, s], strict=True) if p), Fraction(0))
-        for s in range(steps)
-    )
+    round_price = prices_of_round(instance, prices)
     _require(max(round_price) > 0, "all its prices are 0")
-    if dual.trees:
-        lengths = [_table_of(rows, bonds, steps) for _, _, rows in dual.trees]
-        _require(bool((sum(lengths) <= cost).all()), "it shares out more than a move costs")
-        _require(all(0 <= root < ranks for root, _, _ in dual.trees), "a root is no rank")
-        value = sum(
-            list_tree_costs(send_costs(instance, table.tolist(), toward))[0][1 << root]
-            for table, (root, toward, _) in zip(lengths, dual.trees, strict=True)
-        )
-    else:
-        costs = send_costs(instance, cost.tolist())
-        cheapest_send = min(cost for table in costs for row in table for cost in row)
-        (pair_cost, _), *_ = list_pairs(costs, send_costs(instance, cost.tolist(), toward=True))
-        value = min(pair_cost, (2 * ranks - 1) * cheapest_send)
+    costs = bond_costs(instance, prices)
+    value = _value_by_roots(instance, costs, dual.trees) if dual.trees else _value_by_pairs(instance, costs)
     _require(value < FAR_COST, "a rank is out of reach within its steps")
-    return StepInequality(round_price, int(value))
+    return StepInequality(round_price, value)
 
 
-def _table_of(rows: Sequence[tuple[int, int, int]], count: int, steps: int) -> Any:
+def _value_by_roots(instance: Instance, costs: Any, trees: Sequence[Tree]) -> int:
+    """Return the sum of the cheapest trees, each by its own lengths. `costs`: by bond and step."""
+    tables = [_table_of(rows, *costs.shape) for _, _, rows in trees]
+    _require(bool((sum(tables) <= costs).all()), "it shares out more than a move costs")
+    value = 0
+    for (root, toward, _), lengths in zip(trees, tables, strict=True):
+        _require(0 <= root < instance.ranks, "a root is no rank")
+        cost_before_step = list_tree_costs(send_costs(instance, lengths.tolist(), toward))
+        value += int(cost_before_step[0][1 << root])
+    return value
+
+
+def _value_by_pairs(instance: Instance, bond_prices: Any) -> int:
+    """Return the cost of the cheapest pair of trees, or of 2 n - 1 cheapest sends, if that is less."""
+    costs, reversed_costs = (send_costs(instance, bond_prices.tolist(), toward) for toward in (False, True))
+    (pair_cost, _), *_ = list_pairs(costs, reversed_costs)
+    cheapest_send = min(cost for by_sender in costs for by_receiver in by_sender for cost in by_receiver)
+    return int(min(pair_cost, (2 * instance.ranks - 1) * cheapest_send))
+
+
+def _table_of(rows: Rows, count: int, steps: int) -> Any:
+    """Return rows as an array by resource (or bond) and step."""
     table = np.zeros((count, steps), np.int64)
-    for place, step, amount in rows:
-        _require(0 <= place < count and 0 <= step < steps and 0 <= amount <= MAX_PRICE, "a price is out of range")
-        table[place, step] = amount
+    for resource, step, amount in rows:
+        in_range = 0 <= resource < count and 0 <= step < steps and 0 <= amount <= MAX_PRICE
+        _require(in_range, "a price is out of range")
+        table[resource, step] = amount
     return table
 
 
 def send_costs(instance: Instance, lengths: Sequence[Sequence[Any]], toward: bool = False) -> Costs:
     """Return the cost of a send by step, sender and receiver. `lengths`: by bond and step.
 
-    `toward`: on the machine with its links reversed, and in the reverse order of steps.
+    `toward`: with all links and the order of steps reversed, so that a tree towards a rank leads away from it.
     """
     steps, ranks = len(lengths[0]), instance.ranks
     costs = [[[FAR_COST] * ranks for _ in range(ranks)] for _ in range(steps)]
-    ends = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), instance.arcs.paths, strict=True)
-    for (tail, head, path), step in itertools.product(ends, range(steps)):
-        cost = sum(lengths[bond][step] for bond in path)
-        row, column, place = (head, tail, steps - 1 - step) if toward else (tail, head, step)
-        costs[place][row][column] = min(costs[place][row][column], cost)
+    arcs = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), instance.arcs.paths, strict=True)
+    for (tail, head, path), step in itertools.product(arcs, range(steps)):
+        path_cost = sum(lengths[bond][step] for bond in path)
+        sender, receiver, at = (head, tail, steps - 1 - step) if toward else (tail, head, step)
+        costs[at][sender][receiver] = min(costs[at][sender][receiver], path_cost)
     return costs
 
 
 def list_tree_costs(costs: Costs) -> list[list[Any]]:
-    """Return by step (after the last, too) and set of ranks, as bits, the least cost of bringing to all what these have
-    before the step, where each other rank receives once.
+    """Return `tables`: tables[s][owners] is the least cost of sends in steps s and later that bring to all ranks what
+    the ranks `owners` (a set, as bits) have before step s.
+
+    Each other rank receives once. The last table is that after all steps, where only the set of all ranks costs 0.
     """
-    ranks = range(len(costs[0]))
-    full = (1 << len(ranks)) - 1
-    tables = [[FAR_COST] * full + [0]]
+    ranks = len(costs[0])
+    after = [FAR_COST] * ((1 << ranks) - 1) + [0]
+    tables = [after]
     for step_costs in reversed(costs):
-        after = tables[0]
-        # arrival[v][owners]: the least cost of a send to v from one of `owners`
-        arrival = [[FAR_COST] for _ in ranks]
-        for v, owners in itertools.product(ranks, range(1, full + 1)):
-            first = owners & -owners
-            arrival[v].append(min(arrival[v][owners ^ first], step_costs[first.bit_length() - 1][v]))
-        table = [FAR_COST]
-        for owners in range(1, full + 1):
-            later = [(owners, 0)]  # sets after this step, and what they cost
-            for v in ranks:
-                paid = arrival[v][owners]
-                if not owners >> v & 1 and paid < FAR_COST:
-                    later += [(to | 1 << v, cost + paid) for to, cost in later]
-            table.append(min(FAR_COST, *(cost + after[to] for to, cost in later)))
-        tables.insert(0, table)
-    return tables
+        after = _costs_before(step_costs, after)
+        tables.append(after)
+    return tables[::-1]
+
+
+def _costs_before(step_costs: Sequence[Sequence[Any]], after: Sequence[Any]) -> list[Any]:
+    """Return by set of owners the least cost from this step on. `after`: the same from the next step on."""
+    ranks = range(len(step_costs))
+    arrival_costs = [_arrival_costs([row[receiver] for row in step_costs]) for receiver in ranks]
+    table = [FAR_COST]  # nobody owns anything
+    for owners in range(1, len(after)):
+        successors = [(owners, 0)]  # sets of owners after this step, and the cost of its sends
+        for receiver in ranks:
+            arrival_cost = arrival_costs[receiver][owners]
+            if not owners >> receiver & 1 and arrival_cost < FAR_COST:
+                successors += [(reached | 1 << receiver, cost + arrival_cost) for reached, cost in successors]
+        table.append(min(FAR_COST, *(cost + after[reached] for reached, cost in successors)))
+    return table
+
+
+def _arrival_costs(costs_by_sender: Sequence[Any]) -> list[Any]:
+    """Return by set of owners the least cost of a send from one of them."""
+    table = [FAR_COST]
+    for owners in range(1, 1 << len(costs_by_sender)):
+        lowest_bit = owners & -owners
+        table.append(min(table[owners ^ lowest_bit], costs_by_sender[lowest_bit.bit_length() - 1]))
+    return table
 
 
 def list_pairs(costs: Costs, reversed_costs: Costs) -> list[tuple[Any, Pair]]:
-    """Return pairs of trees with the costs of their sends, the cheapest first: of each root and step of its sum, or two
-    ranks and the step of their exchange, the cheapest. `reversed_costs`: `toward`.
+    """Return pairs of trees with the cost of all their sends, the cheapest first.
+
+    There is one for every root and number of steps up, and one for every two ranks and step of their exchange.
+    `reversed_costs`: those of `send_costs` with `toward`.
     """
     steps, ranks = len(costs), range(len(costs[0]))
-    down, up = list_tree_costs(costs), list_tree_costs(reversed_costs)
-    pairs = [(up[steps - t][1 << v] + down[t][1 << v], (t, 1 << v, False)) for t in range(steps + 1) for v in ranks]
-    for t, (v, w) in itertools.product(range(steps), itertools.combinations(ranks, 2)):
-        pair = 1 << v | 1 << w
-        exchange = costs[t][v][w] + costs[t][w][v]
-        pairs.append((up[steps - t][pair] + exchange + down[t + 1][pair], (t, pair, True)))
+    down_from_step = list_tree_costs(costs)
+    up_in_steps = list_tree_costs(reversed_costs)[::-1]  # the last k reversed steps are the first k steps
+    pairs = []
+    for up_steps, v in itertools.product(range(steps + 1), ranks):
+        root = 1 << v
+        cost = up_in_steps[up_steps][root] + down_from_step[up_steps][root]
+        pairs.append((cost, Pair(up_steps, root, exchanges=False)))
+    for up_steps, (v, w) in itertools.product(range(steps), itertools.combinations(ranks, 2)):
+        roots = 1 << v | 1 << w
+        exchange = costs[up_steps][v][w] + costs[up_steps][w][v]
+        cost = up_in_steps[up_steps][roots] + exchange + down_from_step[up_steps + 1][roots]
+        pairs.append((cost, Pair(up_steps, roots, exchanges=True)))
     return sorted(pairs)
 
 
