@@ -139,7 +139,9 @@ def test_no_plan_of_any_planner_beats_the_bound_on_random_machines(
     least = model_bound("alpha-beta", {}, BoundEvaluator(machine, target, bound(machine, target)))
     assert least is not None
     able = [
-        name for name, entry in table("planner").items() if kind in find("planner", name).can.collectives and entry.own
+        name
+        for name, entry in table("planner").items()
+        if kind in find("planner", name).can.collectives and entry.is_builtin
     ]
     for name in data.draw(st.lists(st.sampled_from(able), min_size=3, max_size=5, unique=True)):
         try:

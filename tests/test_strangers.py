@@ -27,7 +27,7 @@ import antiphon
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import admission, rendezvous, texts
-from antiphon.runtimes.serve.admission import Handshake, Stranger, derive_key, guest_handshake, host_handshake
+from antiphon.runtimes.serve.admission import Handshake, Stranger, connector_handshake, derive_key, listener_handshake
 from antiphon.runtimes.serve.mesh import connect_mesh
 from antiphon.runtimes.serve.rendezvous import Star
 from antiphon.runtimes.serve.secret import Secret, given_secret, job_secret
@@ -349,10 +349,12 @@ def test_both_sides_are_told_the_same() -> None:
     key = derive_key(b"secret", b"door")
     told = list[int]()
     assert carried(
-        guest_handshake(3, 5, 0, key), host_handshake(0, 5, key, lambda who, count: (0, 0), told.append)
+        connector_handshake(3, 5, 0, key), listener_handshake(0, 5, key, lambda who, count: (0, 0), told.append)
     ) == [(0, ""), (3, "")]
     assert told == [3]
-    got = carried(guest_handshake(3, 5, 0, key), host_handshake(0, 9, key, lambda who, count: (1, 9), told.append))
+    got = carried(
+        connector_handshake(3, 5, 0, key), listener_handshake(0, 9, key, lambda who, count: (1, 9), told.append)
+    )
     fault = "rank 3 expects 5 processes, rank 0 expects 9"
     assert got == [(0, fault), (3, fault)]
 
@@ -363,7 +365,9 @@ def test_no_bit_can_be_turned_round(bit: int) -> None:
     """Of the nonces, ranks, proofs and verdicts: at least one side finds it out."""
     key = derive_key(b"secret", b"door")
     ends = carried(
-        guest_handshake(3, 5, 0, key), host_handshake(0, 5, key, lambda who, count: (0, 0), lambda who: None), bit
+        connector_handshake(3, 5, 0, key),
+        listener_handshake(0, 5, key, lambda who, count: (0, 0), lambda who: None),
+        bit,
     )
     assert any(isinstance(end, Stranger) for end in ends), ends
 
@@ -371,7 +375,7 @@ def test_no_bit_can_be_turned_round(bit: int) -> None:
 @given(st.binary(max_size=300))
 @settings(max_examples=examples(200), deadline=None)
 def test_a_host_reads_only_what_belongs_there(data: bytes) -> None:
-    talk = host_handshake(0, 4, b"key", lambda who, count: (0, 0), lambda who: None)
+    talk = listener_handshake(0, 4, b"key", lambda who, count: (0, 0), lambda who: None)
     _, wanted = next(talk)
     known = False
     with contextlib.suppress(Stranger):

@@ -113,7 +113,7 @@ class Entry(Generic[C_co]):
     can: C_co  # what the function supports
 
     @property
-    def own(self) -> bool:
+    def is_builtin(self) -> bool:
         """Return whether the entry is of this package."""
         return self.where.startswith("antiphon.")
 

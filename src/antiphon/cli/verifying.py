@@ -150,8 +150,8 @@ def verify_command(
 def _claims_text(verdict: PlanVerdict, unchecked: Sequence[str]) -> str:
     """Return what was checked of correct plans besides their transfers. `unchecked`: what only --proof looks at."""
     # the figures in a plan hold for its own machine only
-    claims = "figures recomputed" if verdict.own else "its figures are of another machine: not checked"
-    if verdict.own and unchecked:
+    claims = "figures recomputed" if verdict.is_same_machine else "its figures are of another machine: not checked"
+    if verdict.is_same_machine and unchecked:
         claims = f"counts and gaps recomputed; as stated, not checked: {', '.join(unchecked)} (see --proof)"
     if verdict.trusted:  # a solver reported something that nothing in the plan proves
         claims += ", its proofs in part"

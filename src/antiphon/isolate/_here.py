@@ -26,7 +26,7 @@ from typing import Any
 from antiphon.errors import TimedOut
 from antiphon.isolate._child import Send, outcome_of
 from antiphon.isolate._meter import TICK
-from antiphon.isolate._process import ISOLATES, Ended, Job, PoolTerms, Sent, Stopped, result_of, stopped_error
+from antiphon.isolate._process import CAN_ISOLATE, Ended, Job, PoolTerms, Sent, Stopped, result_of, stopped_error
 
 
 class _AskedToEnd(TimedOut):
@@ -80,7 +80,7 @@ def _work(terms: PoolTerms[Job], interrupts: list[KeyboardInterrupt], job: Job, 
 
 def can_interrupt() -> bool:
     """Return whether `interrupted_after` interrupts this thread: on Linux only the main one, which gets signals."""
-    return not ISOLATES or _gets_signals()
+    return not CAN_ISOLATE or _gets_signals()
 
 
 def _gets_signals() -> bool:

@@ -24,7 +24,7 @@ from antiphon.errors import AntiphonError, TimedOut
 from antiphon.isolate._here import run_here
 from antiphon.isolate._meter import TICK
 from antiphon.isolate._process import (
-    ISOLATES,
+    CAN_ISOLATE,
     STOP_INTERVAL,
     Ended,
     Job,
@@ -124,7 +124,7 @@ def as_done(
     no worker gets ready, the remaining jobs are Lost. Jobs that are no longer needed (`is_needed`) are dropped or
     killed; nothing is yielded for them.
     """
-    if not ISOLATES:
+    if not CAN_ISOLATE:
         yield from run_here(jobs, terms, is_needed)
         return
     waiting, pool, failed_starts = deque(jobs), list[Process[Job]](), 0
@@ -204,7 +204,7 @@ def in_order(
     job's budget, raises TimedOut, no more jobs begin, and the error is raised after the results of those that have
     begun.
     """
-    if not ISOLATES:
+    if not CAN_ISOLATE:
         yield from _in_order_here(jobs, terms, is_needed, on_message)
         return
     remaining = iter(jobs)

@@ -29,7 +29,7 @@ from antiphon.isolate import _child
 from antiphon.isolate._child import CHANNEL, ENDED, RAISED, READY, RETURNED, SENT, STARVED, Send
 from antiphon.isolate._meter import Meter
 
-ISOLATES = hasattr(os, "fork") and os.path.exists("/proc/self/stat")  # whether jobs can have processes of their own
+CAN_ISOLATE = hasattr(os, "fork") and os.path.exists("/proc/self/stat")  # whether jobs can have processes of their own
 START_SECONDS = 120.0  # CPU seconds until a worker must be ready for its first job
 GRACE = 2.0  # usual seconds for a job to send its best result after SIGTERM
 STOP_INTERVAL = 0.05  # seconds between two SIGTERM to the same process
@@ -286,7 +286,7 @@ def describe_exit(code: int | None) -> str:
 
 def can_fork() -> bool:
     """Return whether forking is possible and safe: False if HiGHS is loaded and this SciPy cannot end its threads."""
-    if not ISOLATES:
+    if not CAN_ISOLATE:
         return False
     core = sys.modules.get("scipy.optimize._highspy._core")
     return core is None or _end_of_threads(core) is not None

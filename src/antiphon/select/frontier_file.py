@@ -245,13 +245,15 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
             schedule = _schedule_in(point, collective)
             points.append(make_point(schedule, topology, bounds, notes))
         except (AntiphonError, OverflowError) as error:  # a number beyond 64 bits overflows a column
-            return PlanVerdict(topology, own=True, fault=Fault("claim", f"points[{number}]: {error}")), None
+            return PlanVerdict(topology, is_same_machine=True, fault=Fault("claim", f"points[{number}]: {error}")), None
         if notes:
-            return PlanVerdict(topology, own=True, fault=Fault("proof", f"points[{number}]: {notes[0]}")), None
+            fault = Fault("proof", f"points[{number}]: {notes[0]}")
+            return PlanVerdict(topology, is_same_machine=True, fault=fault), None
     rebuilt = Frontier(topology, collective, row.planner, tuple(points), limits, row.stopped, tuple(row.notes))
     difference = _first_difference(stated, msgspec.json.decode(msgspec.json.encode(frontier_json(rebuilt))))
     if difference is not None:
-        return PlanVerdict(topology, own=True, fault=Fault("proof", f"{difference}; write the file anew")), None
+        fault = Fault("proof", f"{difference}; write the file anew")
+        return PlanVerdict(topology, is_same_machine=True, fault=fault), None
     inverse, steps = limits.inverse, limits.latency_steps
     proved = [
         f"{collective.title} on {topology.name} takes {steps} steps or more, and R/C is {inverse} or more, by witnesses"
@@ -263,7 +265,7 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
     stated_fields = tuple(f"{key}: {quote(stated[key])}" for key in STATED if stated[key])
     return PlanVerdict(
         topology,
-        own=True,
+        is_same_machine=True,
         fault=None,
         plan=None,
         proved=tuple(dict.fromkeys(proved)),

@@ -33,8 +33,8 @@ from contextlib import closing, suppress
 from functools import partial
 
 from antiphon.isolate import (
+    CAN_ISOLATE,
     GRACE,
-    ISOLATES,
     Ended,
     Lost,
     PoolTerms,
@@ -98,7 +98,7 @@ def run_tasks(
     it.
     """
     cache = ScheduleCache()
-    workers = workers if ISOLATES else 0
+    workers = workers if CAN_ISOLATE else 0
     waiting = deque(sorted(tasks, key=lambda task: (task.entry is None, expected_effort(task))))  # bounds come last
     # The timer can interrupt only the main thread. In another thread all tasks are left to workers.
     if workers == 0 or can_interrupt():
@@ -143,7 +143,7 @@ def order_for_workers(tasks: Iterable[Task]) -> list[Task]:
 def _needs_process(task: Task) -> bool:
     """Return whether the planner must not run in this process: it is not ours, or declares so."""
     entry = task.entry
-    return entry is not None and (not entry.own or entry.can.process)
+    return entry is not None and (not entry.is_builtin or entry.can.process)
 
 
 def _plans_groups(task: Task) -> bool:

@@ -76,7 +76,9 @@ class PlanVerdict:
     """The result of checking several plans. Fields without a comment: see `Proofs`."""
 
     topology: Topology  # the machine that they were checked on
-    own: bool  # whether `topology` is the machine that the plans name, so that their claims were checked, too
+    is_same_machine: (
+        bool  # whether `topology` is the machine that the plans name, so that their claims were checked, too
+    )
     fault: Fault | None = None
     plan: Plan | None = None  # the plan with the fault
     proved: tuple[str, ...] = ()
@@ -104,16 +106,16 @@ def check_plans(
     trusted: list[str] = []
     stated: list[str] = []
     for plan in plans:
-        own = machine == plan.topology
-        fault = check(plan, machine, claims=own, op=op, dtype=dtype)
+        is_same_machine = machine == plan.topology
+        fault = check(plan, machine, claims=is_same_machine, op=op, dtype=dtype)
         if fault is None and proof:
-            proofs = prove(plan, machine, claims=own)
+            proofs = prove(plan, machine, claims=is_same_machine)
             fault = proofs.fault
             proved += proofs.proved
             trusted += proofs.trusted
             stated += proofs.stated
         if fault is not None:
-            return PlanVerdict(machine, own, fault, plan)
+            return PlanVerdict(machine, is_same_machine, fault, plan)
     return PlanVerdict(
         machine,
         machine == first,

@@ -268,7 +268,7 @@ def _make_requests(context: Context, task: Task) -> list[Request]:
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
         seed=context.seed, effort=context.effort, nbytes=sizes[0], also=sizes[1:],
     )  # fmt: skip
-    return [request] if task.entry.own else [replace(request, nbytes=nbytes, also=()) for nbytes in sizes]
+    return [request] if task.entry.is_builtin else [replace(request, nbytes=nbytes, also=()) for nbytes in sizes]
 
 
 def _spaced_sizes(sizes: Sequence[int], smallest: int, step: int) -> tuple[int, ...]:

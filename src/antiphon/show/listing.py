@@ -1,7 +1,8 @@
 """List the entries of the registry (topologies, planners, models, formats, runtimes), as rows (JSON) and as text.
 
-`antiphon list planners` prints `entries_text`, `antiphon list planners ring` prints `entry_text`. Everything comes from
-the registry's entries: their capabilities, declared options and the docstrings of their functions.
+`antiphon list planners` prints `entries_text`, `antiphon list planners ring` prints `entry_text`. Runtimes are listed
+by `runtimes_text`, formats by cli/listing.py, as both add what must be installed. Everything comes from the registry's
+entries: their capabilities, declared options and the docstrings of their functions.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def list_entries(kind: str) -> list[dict[str, Any]]:
 
 
 def _make_row(kind: str, name: str, entry: Entry[Any]) -> dict[str, Any]:
-    """Return name, summary, capabilities and, for planners, models and formats, the names of options of an entry."""
+    """Return name, summary, capabilities and, for planners, models and formats, the names of options of an entry.
+
+    The registry calls formats "backend". The options of runtimes are among their capabilities.
+    """
     capabilities = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(entry.can).items()}
     options = {"options": list(entry.options)} if kind in ("planner", "model", "backend") else {}
     return {"name": name, "about": entry.about, **capabilities, **options}
@@ -55,6 +59,7 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     """Return one row of `list_entries`, with defaults of options (null: automatic) and the function's docstring."""
     entry = find(kind, name)
     function = entry.load()
+    # the command's own option --profile gives it
     options = [p for p in entry.options.values() if p.name != "profile"]
     defaults = {p.name: _plain_value(p.default) for p in options if p.default is not p.empty}
     required = [p.name for p in options if p.default is p.empty]
@@ -63,7 +68,7 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
         for key, (_, option) in declared_options(function).items()
     }
     details = _summarize_docstring(inspect.getdoc(function) or "")
-    page = _page_of_planner(name) if kind == "planner" and entry.own else ""
+    page = _page_of_planner(name) if kind == "planner" and entry.is_builtin else ""
     row = {
         **_make_row(kind, name, entry),
         "needed": required,
@@ -86,6 +91,7 @@ def entry_text(kind: str, row: Mapping[str, Any]) -> str:
     """Return one entry, a row of `entry_row`, as text."""
     defaults = [f"{name}={_default_text(value)}" for name, value in row["defaults"].items()]
     if kind == "runtime":
+        # `timeout` is an option of every runtime; its default is that of runtimes.measure.case.How
         defaults = [*(f"{name}=" for name in row["options"]), "timeout=600s"]
     rows = [
         ("ranks", row.get("ranks", "")),
@@ -131,7 +137,7 @@ def entries_text(kind: str) -> str:
         return "\n".join(
             wrap_table(head, [[row["name"], row["collectives"], row["topologies"], row["about"]] for row in rows])
         )
-    # planners, formats and runtimes: grouped by the machines that they support
+    # planners: grouped by the machines that they support
     machine_kinds = dict.fromkeys(str(row["topologies"]) for row in rows)
     lines = []
     for machine_kind in machine_kinds:
@@ -149,8 +155,8 @@ def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
         texts = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]
         if cuts := row.get("cuts"):
             texts.append(
-                f"cuts messages without pieces into one for each {format_size(cuts['piece'])}, {cuts['most']} at most: "
-                f"of {', '.join(cuts['collectives'])}"
+                f"sends a message in at most {cuts['most']} slices of {format_size(cuts['piece'])} or more, if the "
+                f"plan sets no pieces: for {', '.join(cuts['collectives'])}"
             )
         texts += [f"options: {', '.join(row['options'])}"] if row["options"] else []
         texts += [f"missing: {row['missing']}"] if row["missing"] else []

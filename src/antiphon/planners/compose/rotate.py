@@ -70,7 +70,8 @@ class RotatedPlan:
 def share_data(staged_plans: Sequence[StagedPlan]) -> RotatedPlan | None:
     """Return the plan whose shares minimize the load of the fullest level; None if a single order is best.
 
-    The outermost level of plan i is level i of the first plan, and so on cyclically.
+    There is a plan for each level to begin with: the outermost level of plan i is level i of the first plan, and so on
+    cyclically. So `count` is the number of plans, and of levels.
     """
     count = len(staged_plans)
     loads = [[Fraction(0)] * count for _ in staged_plans]  # of plan i on level j of the first
@@ -93,6 +94,8 @@ def _balance_shares(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
     """Return shares that sum to 1 and minimize the largest column sum: a small linear program, rounded."""
     count = len(loads)
     columns = [sum((row[j] for row in loads), Fraction(0)) for j in range(count)]
+    # Every plan loads all levels together as much as the others do. Equal shares spread that evenly over the levels, so
+    # every level has the average load, below which the fullest one cannot be.
     if len(set(columns)) == 1 and all(sorted(row) == sorted(loads[0]) for row in loads):
         return [Fraction(1, count)] * count
     from scipy.optimize import linprog

@@ -153,7 +153,7 @@ OPTIONS = ("mpiexec", "scale", "name", "hybrid", "library", "lowering")  # those
 
 
 class Runtime(ABC):
-    """A place where programs run: an entry of the table, which also declares what it supports (`table.py`)."""
+    """What runs programs: an entry of runtimes/table.py, which also declares what it supports."""
 
     def ready(self, how: How) -> None:  # noqa: B027 (most need nothing)
         """Raise Missing if something that it needs is not installed."""

@@ -57,18 +57,18 @@ def call_of(case: Case, buffers: RankBuffers, group: Any) -> Call:
     root = buffers.collective.roots[0] if buffers.collective.roots else 0
     at_root, ranks = buffers.rank == root, buffers.collective.ranks
     if kind in ("allreduce", "broadcast", "reduce"):
-        tensor = target if len(target) else source.clone()  # a reduce has no target there
-        collective_call = {
+        tensor = target if len(target) else source.clone()  # a reduce has a target at its root only
+        call_on_tensor = {
             "allreduce": lambda: dist.all_reduce(tensor, op, group),
             "broadcast": lambda: dist.broadcast(tensor, root, group),
             "reduce": lambda: dist.reduce(tensor, root, op, group),
         }[kind]
         if in_place or (kind == "broadcast" and not at_root):
-            return collective_call
+            return call_on_tensor
 
         def call() -> None:
             tensor.copy_(source)
-            collective_call()
+            call_on_tensor()
 
         return call
     if kind == "allgather":
@@ -124,7 +124,10 @@ def main(folder: Path, rank: int) -> None:
     job = MpiJob.read(folder)
     store = dist.FileStore(str(folder / "store"), job.processes)
     world = CommPeers(TorchWorld(store=store, rank=rank, world_size=job.processes))
-    collectives = [decode(data)[0].collective for data in job.programs]
+    collectives = []
+    for data in job.programs:
+        program, *_ = decode(data)  # all variants have the same collective
+        collectives.append(program.collective)
     groups: dict[int, Any] = {}
     for numbers in group_cases(job.cases):
         cases = [job.cases[number] for number in numbers]
@@ -137,13 +140,14 @@ def main(folder: Path, rank: int) -> None:
         gloo_supports = cases[0].dtype in GLOO_TYPES and (cases[0].op != "avg" or not collective.combining)
         gloo_call = call_of(cases[0], buffers, group=None) if gloo_supports else None
         calls = [call_of(cases[0], buffers, group) for group in case_groups]
+        # A traced case is alone in its group (`Case.trace`).
         with record_wires({rank: case_groups[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
             rows = Measurement(cases, buffers, calls, gloo_call, world, recorder=recorder).run()
         for group in case_groups:
             gloo_rows = [row for row in backend.report(group) if row["served_by"] == "library"]
-            if gloo_rows and cases[0].unit:
+            if gloo_rows and cases[0].unit:  # an empty call may go to gloo
                 raise AntiphonError(f"our schedule did not serve {gloo_rows[0]['collective']}: {gloo_rows[0]['why']}")
-        for number, row in zip(numbers if rank == 0 else (), rows, strict=False):
+        for number, row in zip(numbers if rank == 0 else (), rows, strict=False):  # only rank 0 prints
             print(MARK + json.dumps({"case": number, **row}), flush=True)
     dist.destroy_process_group()
 

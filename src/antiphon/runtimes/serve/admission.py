@@ -7,16 +7,17 @@ the deadline is over. One selector loop serves all of them at the same time.
 An accepted connection belongs to a stranger until its other end has proved that it knows the secret. Strangers have
 little time, their number is limited, they do not delay each other, and they are counted.
 
-The handshake has four frames of fixed lengths. The guest is the process that connects, the host the one that listens.
+The handshake has four frames of fixed lengths. The connector is the process that connects, the listener the other one.
 
-    guest: hello     its rank, the number of ranks, the rank it wants, a nonce
-    host:  answer    a nonce, its proof
-    guest: proof
-    host:  verdict   0 or a fault (such as a rank that is taken), and a proof
+    connector: hello     its rank, the number of ranks, the rank it wants, a nonce
+    listener:  answer    a nonce, its proof
+    connector: proof
+    listener:  verdict   0 or a fault (such as a rank that is taken), and a proof
 
 A proof is the HMAC-SHA256 of the role and everything sent before, so it is worthless on another connection, for another
-rank or in the other direction. Until the guest has proved that it knows the secret, only hello and proof are read from
-it: 88 bytes. Both sides are generators that yield frames (`guest_handshake`, `host_handshake`), free of any socket.
+rank or in the other direction. Until the connector has proved that it knows the secret, only hello and proof are read
+from it: 88 bytes. Both sides are generators that yield frames (`connector_handshake`, `listener_handshake`); they use
+no socket.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ class LocalProcess:
 def connect_all(
     this_process: LocalProcess, listeners: Sequence[socket.socket], key: bytes, awaited: Collection[int],
     peer_connections: Sequence[PeerConnection],
-    end: float,
+    deadline: float,
 ) -> dict[int, socket.socket]:  # fmt: skip
     """Return connections by rank: from the ranks `awaited` at the listeners, and to those of `peer_connections`.
 
-    `key`: of the handshake at the listeners; `end`: the deadline, by `time.monotonic`. TimedOut if connections are
-    missing then; Invalid, at both sides, if a process that knows the key claims a rank that it cannot have.
+    `key`: of the handshake at the listeners; `deadline`: by `time.monotonic`. TimedOut if connections are missing then;
+    Invalid, at both sides, if a process that knows the key claims a rank that it cannot have.
     """
-    loop = _EventLoop(this_process, key, awaited, end)
+    loop = _EventLoop(this_process, key, awaited, deadline)
     try:
         for listener in listeners:
             listener.setblocking(False)
@@ -130,8 +131,8 @@ class _EventLoop:
     """The event loop: connections made so far (`connections`), attempts, and accepted connections in their handshake
     (`pending`)."""
 
-    def __init__(self, this_process: LocalProcess, key: bytes, awaited: Collection[int], end: float) -> None:
-        self.this_process, self.key, self.awaited, self.end = this_process, key, {*awaited}, end
+    def __init__(self, this_process: LocalProcess, key: bytes, awaited: Collection[int], deadline: float) -> None:
+        self.this_process, self.key, self.awaited, self.deadline = this_process, key, {*awaited}, deadline
         self.selector = selectors.DefaultSelector()
         self.connections: dict[int, socket.socket] = {}
         self.attempts: list[_Attempt] = []
@@ -155,9 +156,9 @@ class _EventLoop:
     def handle_next_event(self) -> None:
         """Wait for the next event or deadline, and handle it."""
         now = time.monotonic()
-        if now >= self.end:
+        if now >= self.deadline:
             raise self._timeout_error()
-        next_time = self.end
+        next_time = self.deadline
         # strangers have equal time, so the oldest is the first to run out of it
         while self.pending:
             oldest = next(iter(self.pending.values()))
@@ -200,13 +201,13 @@ class _EventLoop:
             if len(self.pending) >= self.max_strangers:
                 self._drop_oldest_stranger()
             connection.setblocking(False)
-            handshake = host_handshake(
+            handshake = listener_handshake(
                 self.this_process.rank, self.this_process.ranks, self.key, self._check_claim, self._note_claim
             )
             pending_connection = _PendingConnection(
                 connection, handshake, time.monotonic() + HANDSHAKE_TIMEOUT, attempt=None
             )
-            pending_connection.frame_bytes = next(handshake)[1]
+            _, pending_connection.frame_bytes = next(handshake)  # the listener sends nothing before hello
             self.pending[connection.fileno()] = pending_connection
             self.selector.register(connection, selectors.EVENT_READ, pending_connection)
 
@@ -218,7 +219,9 @@ class _EventLoop:
             time.sleep(_RETRY)  # others of this process or host hold all descriptors
 
     def _check_claim(self, rank: int, count: int) -> tuple[int, int]:
-        """Return the fault of a guest that says it is `rank` of `count`, and a number for its message; (0, 0): none."""
+        """Return the fault of a connector that claims to be `rank` of `count`, and a number for its message; (0, 0):
+        none.
+        """
         if count != self.this_process.ranks:
             return OTHER_COUNT, self.this_process.ranks
         if rank in self.connections:
@@ -251,7 +254,7 @@ class _EventLoop:
             attempt.last_failure, attempt.next_try = error.strerror or "", now + _RETRY
             return
         connection.setblocking(False)
-        handshake = guest_handshake(
+        handshake = connector_handshake(
             self.this_process.rank, self.this_process.ranks, peer_connection.to, peer_connection.key
         )
         attempt.pending_connection = _PendingConnection(
@@ -348,18 +351,19 @@ class _EventLoop:
 
     def _advance_handshake(self, pending_connection: _PendingConnection) -> None:
         """Handle a complete frame: send the next one, and finish the handshake after the last."""
+        # None starts the generator of a connector; a listener's was started when the connection was accepted
         frame_received = bytes(pending_connection.received) if pending_connection.frame_bytes else None
         pending_connection.received.clear()
         try:
             while True:
-                frame, pending_connection.frame_bytes = pending_connection.handshake.send(frame_received)  # type: ignore[arg-type]  # None starts it
+                frame, pending_connection.frame_bytes = pending_connection.handshake.send(frame_received)  # type: ignore[arg-type]
                 if pending_connection.socket.send(frame) < len(frame):
                     raise ConnectionResetError(errno.ECONNRESET, "it does not read")
                 if pending_connection.frame_bytes:
                     return
-                frame_received = b""
-        except StopIteration as end:  # the handshake returns
-            rank, fault = end.value
+                frame_received = b""  # nothing is expected: the generator goes on to its end
+        except StopIteration as stop:  # the handshake returns
+            rank, fault = stop.value
         self.selector.unregister(pending_connection.socket)
         if pending_connection.attempt is None:
             del self.pending[pending_connection.socket.fileno()]
@@ -442,7 +446,7 @@ def derive_key(secret: bytes, use: bytes) -> bytes:
     return hmac.digest(secret, b"antiphon: " + use, "sha256")
 
 
-def guest_handshake(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
+def connector_handshake(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
     """Run the handshake of the process that connects, `rank` of `ranks`, to rank `to`."""
     hello = _HELLO.pack(_MARK, _VERSION, rank, ranks, to, secrets.token_bytes(_NONCE))
     mark, version, nonce, proof = _ANSWER.unpack((yield hello, _ANSWER.size))
@@ -459,10 +463,10 @@ def guest_handshake(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
     return to, _fault_text(fault, number, rank, ranks, to)
 
 
-def host_handshake(
+def listener_handshake(
     rank: int, ranks: int, key: bytes, check_claim: CheckClaim, note_claim: Callable[[int], None]
 ) -> Handshake:
-    """Run the handshake of the process that listens. `note_claim` gets the rank that the guest claims, unproved."""
+    """Run the handshake of the process that listens. `note_claim` gets the rank that the connector claims, unproved."""
     hello = yield b"", _HELLO.size
     mark, version, claimed, count, to, _ = _HELLO.unpack(hello)
     if mark != _MARK or version != _VERSION or to != rank:
@@ -480,7 +484,10 @@ def host_handshake(
 
 
 def _make_proof(key: bytes, *frames: bytes) -> bytes:
-    """Return the proof that its sender knows the key and saw these frames; the first names its role."""
+    """Return the proof that its sender knows the key and saw these frames.
+
+    The first names its role: "guest" is the connector, "host" the listener.
+    """
     return hmac.digest(key, b"".join(frames), "sha256")
 
 

@@ -74,12 +74,17 @@ class Star:
                 answer_timeout=ANSWER_TIMEOUT,
             )
             self.connections = connect_all(
-                this_process, listeners=[], key=b"", awaited=(), peer_connections=[peer_connection], end=self.deadline
+                this_process,
+                listeners=[],
+                key=b"",
+                awaited=(),
+                peer_connections=[peer_connection],
+                deadline=self.deadline,
             )
         else:
             with self._open_listener(addresses[0]) as listener:
                 self.connections = connect_all(
-                    this_process, [listener], key, range(1, ranks), peer_connections=[], end=self.deadline
+                    this_process, [listener], key, range(1, ranks), peer_connections=[], deadline=self.deadline
                 )
         for connection in self.connections.values():
             # a length and its text are sent one after another: do not delay the text

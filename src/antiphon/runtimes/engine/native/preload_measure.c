@@ -11,12 +11,12 @@
 #include "transport.h"
 #include "transport_mpi.h"
 
-/* A program to measure, as the only page of a table. */
+/* A program to measure, as the only page of a table: ap_serve finds it (`rows`) as it finds a user's. */
 typedef struct measured_plan {
     struct measured_plan *next;
     ap_program *program;
     ap_page page;
-    ap_rows rows; /* of a group: one row, this program */
+    ap_rows rows; /* of its group (preload.h): one row, this page and program */
 } measured_plan;
 
 struct ap_measure {
@@ -51,7 +51,7 @@ ap_measure *ap_measure_open(int comm, const int32_t *rank_of, uint32_t ranks, ap
     return NULL;
 }
 
-/* The entry of a program, made at its first call; NULL: out of memory. */
+/* The entry of a program, made at its first call; NULL: out of memory. Its chooser (choose.h) has a single range, all sizes. */
 static measured_plan *plan_of(ap_measure *m, ap_program *program, const ap_call *call) {
     for (measured_plan *p = m->plans; p; p = p->next)
         if (p->program == program) return p;
@@ -99,8 +99,8 @@ static int call_library(const ap_call *c) {
 
 /* Makes the call by the plan; *code is what it returns. False if it would be left to the library. */
 static int call_plan(const ap_call *c, int *code) {
-    double *unused; /* for ap_served_by_library */
-    return ap_serve(c, &unused, code);
+    double *stopwatch; /* for the time of a call by the library, which this is not */
+    return ap_serve(c, &stopwatch, code);
 }
 
 /* A barrier before each call, and the mean over the processes of the seconds within the call, as benchmarks of MPI report it.
@@ -108,6 +108,7 @@ static int call_plan(const ap_call *c, int *code) {
 int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *timed, uint32_t calls, double *seconds,
                      ap_error *error) {
     const MPI_Datatype type = mpi_type(timed->type);
+    /* A broadcast has one buffer, `recv`, so its `send` is MPI_IN_PLACE at every rank. */
     const ap_call call = {.kind = timed->kind, .root = timed->root, .comm = m->comm,
                           .send = timed->kind == AP_BROADCAST ? MPI_IN_PLACE : timed->send, .recv = timed->recv,
                           .send_count = timed->count, .recv_count = timed->count, .send_type = type, .recv_type = type,
@@ -120,7 +121,8 @@ int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *ti
         if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
         m->group->rows = p->rows, m->group->reason = AP_SERVED;
     }
-    const uint32_t warmup = calls > 1 ? calls / 4 : 0; /* calls that do not count: caches and other processes settle */
+    /* Calls that do not count, while caches and other processes settle: a quarter as many, at little cost. */
+    const uint32_t warmup = calls / 4;
     for (uint32_t i = 0; i < calls + warmup && !code; i++) {
         PMPI_Barrier(m->comm);
         const double began = PMPI_Wtime();

@@ -78,7 +78,8 @@ typedef struct {
     int64_t whole, part;
 } ap_point;
 
-/* Maps the line to memory. Input, output: moved by `shift` units. Scratch: the point `origin` lies at the start of `slot`. */
+/* Maps the line to memory. Input, output: moved by `shift` units. Scratch: the point `origin` lies at the start of `slot`.
+ * Here and below `origin`, `begin` and `end` are indices into the section's points, `base` into its bases. */
 typedef struct {
     int64_t shift;
     uint32_t buffer, slot, origin, unused;
@@ -90,8 +91,8 @@ typedef struct {
     uint32_t pieces, unused;
 } ap_class;
 
-/* An operation. `when`: logical time of its first piece; piece i has when + 2 i, and a rank starts its instances in the order
- * of these times (docs/program.md). Parts and waits: rows of the section's tables. */
+/* An operation. `when`: logical time of its first piece: 2 s for messages of step s, 2 s + 1 for folds. Piece i is i steps
+ * later, at when + 2 i. A rank starts its instances in the order of these times (docs/program.md). Parts and waits: rows of the section's tables. */
 typedef struct {
     uint16_t kind, channel; /* messages between two ranks match in order on each channel */
     uint32_t peer, pieces, when, first_part, parts, first_wait, waits;

@@ -17,7 +17,7 @@ typedef struct { /* `data` is written by a receive, and only read by a send */
     size_t bytes;
 } message;
 
-/* Functions return AP_OK or the code of `error`. */
+/* Functions return AP_OK or the code of `error`. Messages start in order, so channel 0 serves all. */
 
 static int start_message(ap_wire *wire, const message *m, uint32_t number, ap_error *error) {
     if (m->is_receive) return wire->receive(wire, m->peer, 0, m->data, m->bytes, number, error);
@@ -81,18 +81,22 @@ static int exchange_summaries(ap_wire *wire, uint32_t me, summary *summaries, me
 /* Sends and receives the blocks, which lie one after another at `from` and `to`. `messages`: room for 2 per rank. */
 static int exchange_data(ap_wire *wire, uint32_t me, unsigned char *from, const uint64_t *send_bytes, unsigned char *to,
                          const uint64_t *receive_bytes, message *messages, double timeout, ap_error *error) {
-    const unsigned char *own = NULL;
+    const unsigned char *own_block = NULL;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < wire->ranks; from += send_bytes[i++])
+    for (uint32_t i = 0; i < wire->ranks; i++) {
         if (i == me)
-            own = from;
+            own_block = from;
         else if (send_bytes[i])
             messages[count++] = (message){.peer = i, .data = from, .bytes = send_bytes[i]};
-    for (uint32_t i = 0; i < wire->ranks; to += receive_bytes[i++])
+        from += send_bytes[i]; /* the next rank's block */
+    }
+    for (uint32_t i = 0; i < wire->ranks; i++) {
         if (i == me)
-            ap_copy(to, own, receive_bytes[i]);
+            ap_copy(to, own_block, receive_bytes[i]);
         else if (receive_bytes[i])
             messages[count++] = (message){.peer = i, .is_receive = 1, .data = to, .bytes = receive_bytes[i]};
+        to += receive_bytes[i];
+    }
     return exchange_messages(wire, messages, count, timeout, error);
 }
 
@@ -101,12 +105,14 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void 
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
     summary all = {0, 0};
     if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
-    if (!wire->call || me >= ranks) return ap_fail(error, AP_INVALID, "this wire compares no calls");
+    if (!wire->call || me >= ranks) /* the call (ap_wire_call) says which rank this is */
+        return ap_fail(error, AP_INVALID, "this wire compares no calls");
     summary *summaries = calloc(ranks, sizeof *summaries);
     message *messages = calloc(ranks, 2 * sizeof *messages);
     int code = summaries && messages ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
     if (!code) {
-        wire->expected = (uint64_t)(ranks - 1) * (sizeof *summaries + 2 * AP_MESSAGE_OVERHEAD); /* of both exchanges */
+        /* bytes to receive in both exchanges: from each other rank its summary and its data, a message each */
+        wire->expected = (uint64_t)(ranks - 1) * (sizeof *summaries + 2 * AP_MESSAGE_OVERHEAD);
         for (uint32_t i = 0; i < ranks; i++) wire->expected += i == me ? 0 : receive_bytes[i];
         ap_begin_call(wire);
         summaries[me] = summarize_lengths(ranks, me, send_bytes, receive_bytes);
