@@ -220,7 +220,7 @@ def test_the_line_of_the_docstring_takes_three_halves_in_three_steps() -> None:
     machine = build("line", 3, [(0, 1, wire), (1, 2, wire)])
     needs = needs_of(Collective("broadcast", 3))
     cuts = tuple(StepCut((0, step, 4), ((), (), ()), 1) for step in (1, 2, 3))
-    assert proved_times(machine, needs, StepCuts(3, cuts), False).rate == Fraction(3, 2)
+    assert proved_times(machine, needs, StepCuts(3, cuts), False).base_time == Fraction(3, 2)
     chain = proved_times(machine, needs, Chain((0, 1, 2), 0, ((), ()), ((),)), False)
     assert chain.per_weight(np.array([2.0, 3.0, 4.0])).tolist() == [2.0, 1.5, 4 / 3]
 
@@ -237,7 +237,7 @@ def test_evidence_that_does_not_hold_is_refused() -> None:
     line = topology("line:ranks=3")
     skips = Chain((0, 1, 3), 0, ((), (), ()), ((), ()))
     proved = proved_times(line, needs_of(Collective("broadcast", 3)), skips, False)
-    assert proved.rate > 0  # rank 2 is put too far: cuts 1 and 2 are the same links, and no step passes both
+    assert proved.base_time > 0  # rank 2 is put too far: cuts 1 and 2 are the same links, and no step passes both
 
 
 def test_in_one_step_every_copy_crosses_by_itself() -> None:

@@ -68,7 +68,7 @@ def test_cuts_from_rank_to_rank_prove_what_the_whole_program_says(machine: str, 
     weight = float(Collective(kind, target.ranks).buffer_weight or 1)
     evidence = [item for item in routed_cuts(target, kind) if item.steps <= 3]
     for item in evidence:
-        proved = float(proved_times(target, needs, item, False).rate) / weight
+        proved = float(proved_times(target, needs, item, False).base_time) / weight
         exact = least_wire_seconds(target, item.steps, demands_of(kind, target.ranks))
         assert exact * (1 - 1e-4) < proved < exact * (1 + 1e-9), item.steps
     assert evidence or machine not in ("pcie8", "z52-pcie")
@@ -80,23 +80,23 @@ def test_a_broadcast_around_a_switch_takes_half_as_long_again_in_two_steps() -> 
     star, needs = build("star", 4, links, switches=1), needs_of(Collective("broadcast", 4))
     cuts = RoutedSearch(DataDelivery(star, np.array([1, 0, 0, 0]), (0, 1, 2, 3), False)).find_cuts(2)
     assert cuts is not None
-    assert float(proved_times(star, needs, cuts, False).rate) == pytest.approx(1.5e-9, rel=1e-5)
+    assert float(proved_times(star, needs, cuts, False).base_time) == pytest.approx(1.5e-9, rel=1e-5)
     assert least_wire_seconds(star, 2, demands_of("broadcast", 4)) == pytest.approx(1.5e-9)
 
 
 def test_prices_and_symmetries_that_do_not_hold_prove_nothing() -> None:
     machine, needs = topology("pcie8"), needs_of(Collective("broadcast", 8))
     cuts = routed_cuts(machine, "broadcast")[0]
-    honest = proved_times(machine, needs, cuts, False).rate
+    honest = proved_times(machine, needs, cuts, False).base_time
     free = replace(cuts, prices=tuple(tuple(price if i else 0 for i, price in enumerate(row)) for row in cuts.prices))
-    assert proved_times(machine, needs, free, False).rate <= honest * Fraction(1001, 1000)  # any prices are valid
+    assert proved_times(machine, needs, free, False).base_time <= honest * Fraction(1001, 1000)  # any prices are valid
     nothing = replace(cuts, prices=tuple((0,) * len(row) for row in cuts.prices))
     with pytest.raises(Invalid, match="without a price"):
         proved_times(machine, needs, nothing, False)
     swapped = tuple(np.roll(np.arange(machine.nodes), 1).tolist())
-    assert proved_times(machine, needs, replace(cuts, symmetries=(swapped,)), False).rate == 0
+    assert proved_times(machine, needs, replace(cuts, symmetries=(swapped,)), False).base_time == 0
     moves_root = next(tuple(image.tolist()) for image in automorphisms(machine) if image[0] != 0)
-    assert proved_times(machine, needs, replace(cuts, symmetries=(moves_root,)), False).rate == 0
+    assert proved_times(machine, needs, replace(cuts, symmetries=(moves_root,)), False).base_time == 0
     with pytest.raises(Invalid, match="several ranks at once"):
         proved_times(machine, needs, cuts, True)
     with pytest.raises(Invalid, match="per step"):

@@ -555,7 +555,7 @@ def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> It
     first = max(delivery.least_steps() for delivery in deliveries)
     for steps in _step_counts(first):
         evidence = [cuts for search in searches if (cuts := search(steps)) is not None]
-        rates = {cuts: float(view.prove(cuts).rate) for cuts in evidence}
+        rates = {cuts: float(view.prove(cuts).base_time) for cuts in evidence}
         if not rates:
             return
         strongest = max(rates, key=rates.__getitem__)

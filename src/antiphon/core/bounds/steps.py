@@ -2,11 +2,11 @@
 
 A schedule of N steps moves all its bytes in wire times t_1 ... t_N (steps are barriers: step s lasts its latency and
 then t_s, the time of its most loaded link). This file proves lower bounds on t_1 + ... + t_N from *evidence* that
-`by_size.py` and `step_search.py` find; it checks the evidence by sums alone.
+`by_size.py`, `step_search.py` and `routed_search.py` find; it checks the evidence by sums alone.
 
-A *cut over time* assigns to every rank the step from which on it counts as near: `near_from` is 0 for ranks that are
-near from the start and N + 1 for ranks that never are. In step s data can move from the ranks with near_from < s to
-those with near_from > s only over links between the two sets, C_s bytes per second in all; a rank with near_from == s
+A *cut over time* assigns to every rank the step in which it becomes near, `near_from`: 0 for ranks that are near from
+the start, N + 1 for ranks that stay far. In step s, data can get from the ranks with near_from < s to those with
+near_from > s only over links between the two sets, which carry C_s bytes per second in all. A rank with near_from == s
 may receive anything in that step and has nothing to send yet. So every block that only ranks of near_from 0 hold, and
 that a rank of near_from N + 1 needs, must cross:
 
@@ -19,18 +19,30 @@ Example: a line of three ranks 0, 1, 2 with links of 1 byte per second, a broadc
 may become near in step 1, 2 or 3, and in that step nothing counts. The three conditions t_2 + t_3 >= 1, t_1 + t_3 >= 1
 and t_1 + t_2 >= 1 together say sum(t) >= 3/2, which cutting the data into two pieces attains.
 
-Five kinds of evidence state such conditions:
+Evidence that states the cuts one by one, for one N:
 
-- `StepCuts`: cuts over time with multipliers for one N, found by linear programming on small machines.
-- `Chain`: levels of ranks, one step apart. Choose d steps, one for each of the d levels between the first cut and the
-  last, in which the ranks of that level become near. The average of the condition over all choices says
-  sum(t) >= rate * N / (N - d), where rate = weight / capacity of the widest cut. (A line of d + 1 links that carries N
-  - d pieces attains it.) Links that jump over a level reduce d to `loss`. With `windows`, only the first and last cut
-  are narrow, so d consecutive steps are lost: sum(t) >= rate * c / (c - 1) with c = N / d rounded up.
-- `Fan`: one rank has data that K others need (or needs data of each). In the step in which the others become near, it
-  can serve at most one of them per byte, so (K - 1) / K of a step is lost.
-- `Exchange`: everyone needs what everyone has. In the step in which ranks become near, P ranks can serve 2 (P - 1) of
-  the P (P - 1) pairs, even if switches multicast or reduce, so 1 - 2 / P of a step is lost.
+- `StepCuts`: cuts over time with multipliers, found by linear programming on small machines.
+- `RoutedCuts`: the same where switches only forward, with prices of links.
+
+Evidence for every N. Let `base_time` be the weight that must cross divided by the capacity of the widest cut, and let
+every choice of steps give one condition. Their average says
+
+    sum(t) >= base_time * N / (N - loss),   where `loss` is the number of steps in which nothing crosses.
+
+- `Chain`: cuts between consecutive levels of ranks. Each of the `stages` levels between the first cut and the last
+  becomes near in a step of its own, and nothing crosses in it: `loss` is `stages`, or less if links jump over a level.
+  (A line of d + 1 links that carries N - d pieces attains it.) With `windows`, the levels become near in consecutive
+  steps, so only the first and last cut count. The N steps consist of c = N / stages windows, rounded up; each is lost
+  in turn: sum(t) >= base_time * c / (c - 1).
+- `Fan`: one rank has data that each of K others needs (or needs data of each). All ranks between become near in one
+  step. In this step only what the one rank sends straight to the other crosses, on average over the others 1 / K of
+  what it can send: loss = 1 - 1 / K.
+- `Exchange`: each of P ranks needs what every other has, which are P (P - 1) pairs. In the step in which the ranks
+  between become near, a multicast or reduction serves k <= P - 1 pairs and takes k + 1 sends and receives. P ranks have
+  2 P of them at a time, so they serve at most 2 P (P - 1) / P = 2 (P - 1) pairs: loss = 1 - 2 / P.
+
+Evidence for N = 1:
+
 - `OneStep`: in a single step nothing is relayed, copied or combined on the way. So each datum that a rank of one set
   needs of a rank of another crosses by itself, through switches alone: 7 copies leave the root of a broadcast to 8
   ranks.
@@ -88,8 +100,8 @@ class RoutedCuts(Record):
     """Cuts over time for schedules of `steps` steps, on a machine whose switches only forward.
 
     A cut counts what crosses from rank to rank, so a link is counted once for every copy that it carries. `prices`: per
-    step a price of every link, then of every shared limit. `symmetries`: the conditions hold for the average of a
-    schedule and its images, so what crosses between two ranks may be averaged over all pairs that are alike.
+    step a price of every link, then of every shared limit. `symmetries`: permutations of the nodes. The conditions hold
+    for the average of a schedule and its images, so what crosses may be averaged over all pairs of ranks of an orbit.
     """
 
     steps: int
@@ -104,9 +116,9 @@ class RoutedCuts(Record):
 class Chain(Record):
     """Levels of ranks and the cuts between them; cut i lies between levels first + i and first + i + 1.
 
-    `levels`: per rank its level. `switches`: per cut the switches on its near side. `jumps`: per level first + 1 + i,
-    the switches on the near side of the cut between the lower and the higher levels, for the links that jump over it.
-    `windows`: only the first and the last cut count.
+    `levels`: per rank its level. `switches`: per cut the switches on its near side. `jumps`: per level first + 1 + i
+    the switches that count as lower, to tell which links jump over it from lower to higher levels. `windows`: the
+    levels become near in consecutive steps, so only the first and the last cut count.
     """
 
     levels: tuple[int, ...]
@@ -120,7 +132,7 @@ class Chain(Record):
 
 @dataclass(frozen=True)
 class Fan(Record):
-    """`center` must send the same data to each of `far_ends`, or receive data from each of them (`inward`)."""
+    """Each of `far_ends` needs data that only `center` holds, or `center` needs data of each of them (`inward`)."""
 
     center: int
     far_ends: tuple[int, ...]
@@ -156,11 +168,11 @@ Evidence = StepCuts | RoutedCuts | Chain | Fan | Exchange | OneStep
 class StepTimes:
     """Least seconds per unit of weight as a function of the number of steps N, as one evidence proves it.
 
-    If `steps` is not 0: `rate` for N <= `steps`, and nothing for more steps. Else with `windows`: `rate` * c / (c - 1),
-    c = N / `stages` rounded up. Else `rate` * N / (N - `loss`).
+    If `steps` is not 0: `base_time` for N <= `steps`, and nothing for more steps. Else with `windows`:
+    `base_time` * c / (c - 1), c = N / `stages` rounded up. Else `base_time` * N / (N - `loss`).
     """
 
-    rate: Fraction
+    base_time: Fraction
     stages: int = 0
     loss: Fraction = Fraction(0)
     windows: bool = False
@@ -168,39 +180,38 @@ class StepTimes:
 
     def per_weight(self, steps: Floats) -> Floats:
         """Return the least seconds per unit of weight for these numbers of steps (in ascending order)."""
-        rate = float(self.rate)
-        if not rate:
+        base_time = float(self.base_time)
+        if not base_time:
             return np.zeros(len(steps))
         if self.steps:
-            return np.where(steps <= self.steps, rate, 0.0)
+            return np.where(steps <= self.steps, base_time, 0.0)
         if self.windows:
             window_count = np.maximum(np.ceil(steps / self.stages), 2)
-            return np.where(steps > self.stages, rate * window_count / (window_count - 1), np.inf)
-        usable = np.maximum(steps, self.stages)  # the least time never grows with N; the average needs N >= d
+            return np.where(steps > self.stages, base_time * window_count / (window_count - 1), np.inf)
+        # a step per stage is needed to choose; fewer steps take no less time than `stages` of them
+        usable = np.maximum(steps, self.stages)
         with np.errstate(divide="ignore"):
-            return np.asarray(rate * usable / np.maximum(usable - float(self.loss), 0.0))
+            return np.asarray(base_time * usable / np.maximum(usable - float(self.loss), 0.0))
 
 
 def proved_times(topology: Topology, needs: Needs, evidence: Evidence, switches_help: bool) -> StepTimes:
     """Return what a piece of evidence proves, from sums alone; raise Invalid if it proves nothing.
 
     `switches_help`: whether some switch multicasts or reduces for this collective, which invalidates a `Fan` and a
-    `OneStep`. For an `Exchange` the caller makes sure that no switch reduces and multicasts at once (`through`).
+    `OneStep`. For an `Exchange` the caller makes sure that no switch reduces and multicasts what it reduced.
     """
     if isinstance(evidence, StepCuts):
         return _prove_cuts(topology, needs, evidence)
     if isinstance(evidence, Chain):
         return _prove_chain(topology, needs, evidence)
+    if isinstance(evidence, Exchange):
+        return _prove_exchange(topology, needs, evidence)
+    _require(not switches_help, "a switch may serve several ranks at once")
     if isinstance(evidence, RoutedCuts):
-        _require(not switches_help, "a switch may serve several ranks at once")
         return _prove_routed_cuts(topology, needs, evidence)
     if isinstance(evidence, Fan):
-        _require(not switches_help, "a switch may serve several ranks at once")
         return _prove_fan(topology, needs, evidence)
-    if isinstance(evidence, OneStep):
-        _require(not switches_help, "a switch may serve several ranks at once")
-        return _prove_one_step(topology, needs, evidence)
-    return _prove_exchange(topology, needs, evidence)
+    return _prove_one_step(topology, needs, evidence)
 
 
 def _require(true: bool, failure: str) -> None:
@@ -210,8 +221,10 @@ def _require(true: bool, failure: str) -> None:
 
 def crossing_weight(needs: Needs, near: Bools, far: Bools) -> int:
     """Return the weight of the blocks that only ranks of `near` hold and some rank of `far` needs."""
-    held_near = np.array([all(near[h] for h in holders) for holders in needs.sets], bool)
-    blocks = np.unique(needs.block[held_near[needs.holders] & far[needs.dst]]) if len(needs) else needs.block
+    is_set_near = np.array([all(near[rank] for rank in ranks) for ranks in needs.sets], bool)
+    if not len(needs):
+        return 0
+    blocks = np.unique(needs.block[is_set_near[needs.holders] & far[needs.dst]])
     return int(needs.weights[blocks].sum())
 
 
@@ -246,19 +259,25 @@ def _prove_cuts(topology: Topology, needs: Needs, evidence: StepCuts) -> StepTim
 def _prove_routed_cuts(topology: Topology, needs: Needs, evidence: RoutedCuts) -> StepTimes:
     """Sum the conditions; a step's prices must pay for everything that crosses in it.
 
-    Let p(a, b, s) be what goes from rank a to rank b in step s, averaged over all images of the schedule, and m(k) the
-    multiplier of cut k. Every cut and its images say that the sum of p over the pairs that it separates is at least its
-    weight. As p is equal for pairs that are alike, the sum of m(k) weight(k) is at most that of p(a, b, s) x(a, b, s),
-    where x is the average over the pairs alike of the multipliers of the cuts that separate them. With ratio(s) >=
-    x(a, b, s) / price of the cheapest route, that is at most the sum of ratio(s) price(e, s) load(e, s), and so of
-    ratio(s) t_s times the sum of price(e, s) capacity(e).
+    Let m(k) be the multiplier of cut k and w(k) the weight that must cross it. Let p(a, b, s) be the weight that goes
+    from rank a to rank b in step s, averaged over all images of the schedule under the symmetries.
+
+    1. For cut k and all its images, the sum of p over the pairs (a, b) that it separates in step s, and over all s, is
+       at least w(k).
+    2. p is equal for all pairs of an orbit. Let x(a, b, s) be the sum of m(k) over the cuts that separate a pair in
+       step s, averaged over the orbit of (a, b). Then sum over k of m(k) w(k) <= sum over a, b, s of x p.
+    3. Let route(a, b, s) be the least price of a route, and ratio(s) the greatest x(a, b, s) / route(a, b, s).
+       Then x p <= ratio(s) route(a, b, s) p, and what goes from rank to rank pays for every link that it loads:
+       sum over a, b of x p <= ratio(s) times sum over resources e of price(e, s) load(e, s).
+    4. load(e, s) <= capacity(e) t_s. With cost(s) = ratio(s) times sum over e of price(e, s) capacity(e):
+       sum over k of m(k) w(k) <= sum over s of cost(s) t_s,   so   sum(t) >= sum of m(k) w(k) / greatest cost(s).
     """
-    ranks, steps, worst = topology.ranks, evidence.steps, Fraction(0)
+    ranks, steps = topology.ranks, evidence.steps
     generators = [np.array(image, np.int64) for image in evidence.symmetries]
     if not all(is_symmetry(topology, needs, image) for image in generators):
-        return StepTimes(Fraction(0))  # with figures that differ between links alike, it proves nothing
-    alike = orbit_labels(pair_images(generators, ranks), ranks * ranks)
-    crossing = np.zeros((steps, ranks * ranks), np.int64)
+        return StepTimes(Fraction(0))  # for a machine with other figures the evidence proves nothing
+    pair_orbit = orbit_labels(pair_images(generators, ranks), ranks * ranks)
+    crossing = np.zeros((steps, ranks * ranks), np.int64)  # by step and orbit: the sum of m(k) over separated pairs
     weight = 0
     for cut in evidence.cuts:
         near_from = np.array(cut.near_from, np.int64)
@@ -266,20 +285,29 @@ def _prove_routed_cuts(topology: Topology, needs: Needs, evidence: RoutedCuts) -
         weight += cut.multiplier * crossing_weight(needs, near_from <= 0, near_from > steps)
         for s in range(1, steps + 1):
             separated = np.flatnonzero(np.logical_and.outer(near_from < s, near_from > s))
-            crossing[s - 1] += cut.multiplier * np.bincount(alike[separated], minlength=ranks * ranks)
+            crossing[s - 1] += cut.multiplier * np.bincount(pair_orbit[separated], minlength=ranks * ranks)
     _require(len(evidence.prices) == steps, "it has not one set of prices per step")
-    size = np.bincount(alike)
-    for total, prices in zip(crossing, evidence.prices, strict=True):
-        _require(len(prices) == topology.links + len(topology.limits) and min(prices) >= 0, "a price is missing")
-        route = route_prices(topology, np.array(prices, np.int64)).ravel()
-        pairs = np.flatnonzero((total[alike] > 0) & (route < NO_ROUTE)).tolist()
-        _require(all(route[i] > 0 for i in pairs), "something crosses without a price")
-        ratios = [Fraction(int(total[alike[i]]), int(size[alike[i]] * route[i])) for i in pairs]
-        resources = topology.resources
-        paid = sum(price * resources.scaled_capacity(i) for i, price in enumerate(prices))
-        worst = max(worst, max(ratios, default=Fraction(0)) * paid * resources.scale)
-    _require(worst > 0, "its cuts have no capacity")
-    return StepTimes(weight / worst, steps=steps)
+    step_costs = [
+        _cost_of_step(topology, pair_orbit, by_orbit, prices)
+        for by_orbit, prices in zip(crossing, evidence.prices, strict=True)
+    ]
+    _require(max(step_costs, default=0) > 0, "its cuts have no capacity")
+    return StepTimes(weight / max(step_costs), steps=steps)
+
+
+def _cost_of_step(topology: Topology, pair_orbit: Longs, crossing: Longs, prices: Sequence[int]) -> Fraction:
+    """Return cost(s) of `_prove_routed_cuts`. `crossing`: per orbit of pairs the sum of x over its pairs."""
+    _require(len(prices) == topology.links + len(topology.limits) and min(prices) >= 0, "a price is missing")
+    orbit_size = np.bincount(pair_orbit)
+    route = route_prices(topology, np.array(prices, np.int64)).ravel()
+    ratio = Fraction(0)
+    for pair in np.flatnonzero((crossing[pair_orbit] > 0) & (route < NO_ROUTE)).tolist():
+        _require(route[pair] > 0, "something crosses without a price")
+        orbit = pair_orbit[pair]
+        ratio = max(ratio, Fraction(int(crossing[orbit]), int(orbit_size[orbit] * route[pair])))
+    resources = topology.resources
+    scaled_sum = sum(price * resources.scaled_capacity(e) for e, price in enumerate(prices))
+    return ratio * scaled_sum * resources.scale  # capacities are whole numbers of `scale` bytes per second
 
 
 def pair_images(symmetries: Sequence[Longs], ranks: int) -> list[Longs]:
@@ -288,7 +316,7 @@ def pair_images(symmetries: Sequence[Longs], ranks: int) -> list[Longs]:
 
 
 def is_symmetry(topology: Topology, needs: Needs, image: Longs) -> bool:
-    """Return whether a permutation of the nodes maps the machine, and what ranks need of each other, to themselves."""
+    """Return whether a permutation of the nodes leaves the machine, and what ranks need of each other, unchanged."""
     try:
         link_map(topology, image)
     except Invalid:
@@ -312,12 +340,12 @@ def route_prices(topology: Topology, prices: NDArray[Any]) -> NDArray[Any]:
     for number, limit in enumerate(topology.limits):
         np.add.at(cost, np.array(limit.links), prices[topology.links + number])
     tail, head = topology.link_src, topology.link_dst
-    total = np.full((topology.nodes, topology.ranks), NO_ROUTE, cost.dtype)  # by node reached and rank of origin
-    first, onward = np.flatnonzero(tail < topology.ranks), np.flatnonzero(tail >= topology.ranks)
-    np.minimum.at(total, (head[first], tail[first]), cost[first])
+    total = np.full((topology.nodes, topology.ranks), NO_ROUTE, cost.dtype)  # by node reached and sending rank
+    from_rank, from_switch = np.flatnonzero(tail < topology.ranks), np.flatnonzero(tail >= topology.ranks)
+    np.minimum.at(total, (head[from_rank], tail[from_rank]), cost[from_rank])
     for _ in range(topology.switches):
         before = total.copy()
-        np.minimum.at(total, head[onward], total[tail[onward]] + cost[onward, None])
+        np.minimum.at(total, head[from_switch], total[tail[from_switch]] + cost[from_switch, None])
         if np.array_equal(before, total):
             break
     routes = np.minimum(total[: topology.ranks].T, NO_ROUTE)
@@ -326,44 +354,56 @@ def route_prices(topology: Topology, prices: NDArray[Any]) -> NDArray[Any]:
 
 
 def _prove_chain(topology: Topology, needs: Needs, evidence: Chain) -> StepTimes:
-    """Check the cuts between levels; the widest cut sets the rate, and links that jump over a level reduce the loss."""
-    levels, first, cuts = np.array(evidence.levels, np.int64), evidence.first, evidence.switches
-    _require(len(levels) == topology.ranks and len(cuts) >= 1, "its levels are not one per rank")
-    last, stages = first + len(cuts) - 1, len(cuts) - 1
+    """Check the cuts between levels.
+
+    With J the greatest capacity of the links that jump over a level, J / `max_capacity` of its step is not lost.
+    """
+    levels, first, switches = np.array(evidence.levels, np.int64), evidence.first, evidence.switches
+    _require(len(levels) == topology.ranks and len(switches) >= 1, "its levels are not one per rank")
+    stages = len(switches) - 1
+    last = first + stages  # the level below the last cut
     _require(len(evidence.jumps) == stages, "it has not one set of jumps per level")
-    capacity = [step_capacity(topology, levels <= first + i, levels > first + i, cuts[i]) for i in range(len(cuts))]
-    jumps = [
-        step_capacity(topology, levels < first + 1 + i, levels > first + 1 + i, evidence.jumps[i])
-        for i in range(stages)
+    cut_capacities = [
+        step_capacity(topology, levels <= level, levels > level, near_switches)
+        for level, near_switches in enumerate(switches, first)
+    ]
+    jump_capacities = [
+        step_capacity(topology, levels < level, levels > level, lower_switches)
+        for level, lower_switches in enumerate(evidence.jumps, first + 1)
     ]
     if evidence.windows:
-        _require(stages > 0 and not any(jumps), "a link jumps over a level")
-        capacity = [capacity[0], capacity[-1]]
-    max_capacity = max(capacity)
+        _require(stages > 0 and not any(jump_capacities), "a link jumps over a level")
+        cut_capacities = [cut_capacities[0], cut_capacities[-1]]
+    max_capacity = max(cut_capacities)
     _require(max_capacity > 0, "nothing can cross")
     weight = crossing_weight(needs, levels <= first, levels > last)
-    loss = stages * max(Fraction(0), 1 - max(jumps, default=Fraction(0)) / max_capacity)
-    return StepTimes(Fraction(weight) / max_capacity, stages, loss, evidence.windows)
+    lost_share = max(Fraction(0), 1 - max(jump_capacities, default=Fraction(0)) / max_capacity)  # of a stage's step
+    return StepTimes(Fraction(weight) / max_capacity, stages, stages * lost_share, evidence.windows)
 
 
 def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
-    """Check that one rank serves (or is served by) each far end; the narrower of its links and theirs sets the loss."""
+    """Check that the center serves (or is served by) each far end.
+
+    The wider of the center's links and those of any far end sets `base_time`. Of this width, the center's links carry a
+    share to one far end, on average over all K: center_capacity / (K * max_capacity) of a step is not lost.
+    """
     center, far_ends = evidence.center, evidence.far_ends
     _require(len(far_ends) > 0 and len(set(far_ends) - {center}) == len(far_ends), "its ranks are not distinct")
     _require(all(0 <= rank < topology.ranks for rank in (center, *far_ends)), "it names a rank that is not there")
-    tail, head = (topology.link_dst, topology.link_src) if evidence.inward else (topology.link_src, topology.link_dst)
-    center_capacity = capacity_of(topology, tail == center)
-    max_capacity = max(center_capacity, _widest(topology, head, far_ends))
-    _require(center_capacity > 0, "nothing can cross")
+    center_end, far_end = topology.link_src, topology.link_dst
     sole_holder = _sole_holders(needs)
-    near, far = (needs.dst, sole_holder) if evidence.inward else (sole_holder, needs.dst)
-    rows = np.unique(np.stack([far, needs.block])[:, near == center], axis=1)
-    weights = np.zeros(topology.ranks + 1, np.int64)  # per far end; index -1 collects data that several ranks hold
-    np.add.at(weights, rows[0], needs.weights[rows[1]])
-    weight = int(weights[list(far_ends)].min())
-    return StepTimes(
-        Fraction(weight) / max_capacity, stages=1, loss=1 - center_capacity / (len(far_ends) * max_capacity)
-    )
+    near_rank, far_rank = sole_holder, needs.dst  # of every need
+    if evidence.inward:
+        center_end, far_end, near_rank, far_rank = far_end, center_end, far_rank, near_rank
+    center_capacity = capacity_of(topology, center_end == center)
+    max_capacity = max(center_capacity, _widest(topology, far_end, far_ends))
+    _require(center_capacity > 0, "nothing can cross")
+    ranks, blocks = np.unique(np.stack([far_rank, needs.block])[:, near_rank == center], axis=1)
+    weights = np.zeros(topology.ranks + 1, np.int64)  # per far rank; index -1 collects data that several ranks hold
+    np.add.at(weights, ranks, needs.weights[blocks])
+    least_weight = int(weights[list(far_ends)].min())
+    loss = 1 - center_capacity / (len(far_ends) * max_capacity)
+    return StepTimes(Fraction(least_weight) / max_capacity, stages=1, loss=loss)
 
 
 def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> StepTimes:
@@ -375,12 +415,11 @@ def _prove_exchange(topology: Topology, needs: Needs, evidence: Exchange) -> Ste
     _require(max_capacity > 0, "nothing can cross")
     sole_holder = _sole_holders(needs)
     is_pair = np.isin(sole_holder, ranks) & np.isin(needs.dst, ranks) & (sole_holder != needs.dst)
-    pairs = np.unique(np.stack([sole_holder, needs.dst])[:, is_pair], axis=1).shape[1]
-    _require(
-        len(np.unique(needs.block)) == 1 and pairs == len(ranks) * (len(ranks) - 1),
-        "its ranks do not all need each other",
-    )
-    weight = int(needs.weights[needs.block[0]])
+    holder_of_pair, _ = np.unique(np.stack([sole_holder, needs.dst])[:, is_pair], axis=1)
+    blocks = np.unique(needs.block)
+    all_pairs = len(ranks) * (len(ranks) - 1)
+    _require(len(blocks) == 1 and len(holder_of_pair) == all_pairs, "its ranks do not all need each other")
+    weight = int(needs.weights[blocks[0]])
     return StepTimes(Fraction(weight) / max_capacity, stages=1, loss=1 - Fraction(2, len(ranks)))
 
 
@@ -392,8 +431,8 @@ def _prove_one_step(topology: Topology, needs: Needs, evidence: OneStep) -> Step
     _require(capacity > 0, "nothing can cross")
     sole_holder = _sole_holders(needs)
     is_crossing = (sole_holder >= 0) & near[sole_holder] & far[needs.dst]
-    messages = np.unique(np.stack([needs.block, sole_holder, needs.dst])[:, is_crossing], axis=1)
-    return StepTimes(int(needs.weights[messages[0]].sum()) / capacity, steps=1)
+    blocks, _, _ = np.unique(np.stack([needs.block, sole_holder, needs.dst])[:, is_crossing], axis=1)
+    return StepTimes(int(needs.weights[blocks].sum()) / capacity, steps=1)
 
 
 def _sole_holders(needs: Needs) -> NDArray[np.int64]:
@@ -408,4 +447,4 @@ def _widest(topology: Topology, ends: NDArray[Any], ranks: Sequence[int]) -> Fra
     capacity = link_capacities(topology)
     total = np.zeros(topology.nodes, capacity.dtype)
     np.add.at(total, ends, capacity)
-    return int(total[list(ranks)].max()) * topology.resources.scale
+    return int(total[list(ranks)].max()) * topology.resources.scale  # in bytes per second
