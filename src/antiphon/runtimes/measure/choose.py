@@ -1,16 +1,17 @@
 """Tune by measuring: race the model's best schedules, the classic algorithms and the library's own collective.
 
 Input: a request as of `tune`, and where to measure. `tune` finds the candidates by a cost model and keeps the best of
-each size, with their schedules (the shortlist). For each size the contestants run in turn within one launch (`race`),
-until the fastest is known or the time limit ends. The result (`MeasuredTuning`) has ranges between the measured sizes,
-each with the fastest schedule or left to the library. Example, with sizes 1 KB, 4 KB and 16 KB:
+each size, with their schedules (the shortlist). A *job* is one start of all processes of a runtime. In one job, for
+each size, the contestants run in turn (`race`) until the fastest is known or the time limit ends. The result
+(`MeasuredTuning`) has ranges between the measured sizes, each with the fastest schedule or left to the library.
+Example, with sizes 1 KB, 4 KB and 16 KB:
 
     1 KB     ring 12 us, trees 9 us, library 7 us        the library below 4 KB
     4 KB     ring 15 us, trees 10 us, library 12 us      trees from 4 KB to 8 KB (the geometric middle)
     16 KB    ring 20 us, trees 25 us, library 24 us      ring from 8 KB to 16 KB; nothing above was measured: library
 
-Where a launch puts its processes and buffers can double the time of one contestant for as long as it lasts. So winners
-that beat the library race it again in `CONFIRMATIONS` more launches, and count by the worst of all.
+The cores and the memory that a job gets can make one contestant twice as slow throughout the job. So winners that beat
+the library race it again in `CONFIRMATIONS` more jobs, and the worst of all their results counts.
 
 Where a combining order must be the same at all sizes (`deterministic`), the order is chosen first, by the product of
 the best relative times over all sizes.
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
@@ -42,13 +43,20 @@ from antiphon.units import format_size, parse_sizes
 
 NBYTES, FACTOR = "1KB:16MB", 4  # sizes that are measured, and the factor between them
 FEW = 4  # contestants (schedules that race) per size that the model chooses, beside classic algorithms
-CONFIRMATIONS = 3  # launches in which winners race the library again
-CONFIRM_SHARE = 0.06  # of the time limit, for each of them
-CONSECUTIVE = 4  # in these launches: at least this many calls are timed as one
-GRACE = 30.0  # seconds after the limit until a launch that hangs is killed; normally it stops by itself
+CONFIRMATIONS = 3  # jobs in which winners race the library again
+CONFIRM_SHARE = 0.06  # of the time limit for each of them; the first job gets the rest, 82 %
+CONSECUTIVE = 4  # in these jobs: at least this many calls are timed as one
+GRACE = 30.0  # seconds after the limit until a job that hangs is killed; normally it stops by itself
 Measured = dict[int, dict[int, Row]]  # by size, and by number in the shortlist
 Progress = Callable[[int, int, str], None]  # called with the number of measurements, their total, and a text
-Owner = tuple[str, int, int]  # what a case measures: the collective, the size, the number in the shortlist
+
+
+class Owner(NamedTuple):
+    """What a case measures: the collective's kind, the size in bytes, the number in the shortlist."""
+
+    kind: str
+    size: int
+    number: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +103,10 @@ class MeasuredTuning:
     def ranges(self) -> list[dict[str, Any]]:
         """The claims of the entries of all plans as JSON, with the sizes from and to (null: no end).
 
-        `seconds` and `reference_seconds`: the schedule's and the library's time in the race between them;
-        `library_seconds`: that of `library`, the library's own algorithm that was fastest."""
+        `at`: the size of these figures, in bytes. `seconds`: the schedule's time. `reference_seconds`: the time of the
+        library's default in the race against it. `use`: "ours" or "library"; `served_by`: the library, if it serves.
+        By `--library-only`, also: `library`: the library and its fastest algorithm. `library_seconds`: the time of this
+        algorithm. `library_over_default`: its time over that of the library's default."""
         keys = (
             "planner", "options", "seconds", "reference_seconds", "over_library", "ties", "use", "served_by",
             "measured", "at", "order", "measurements", "library", "library_seconds", "library_over_default",
@@ -199,7 +209,7 @@ class Races:
         self.began, self.limit = time.monotonic(), limit
         self.rows: list[Row] = []
         self.complete = tuning.complete
-        self.interrupted = not tuning.complete
+        self.interrupted = not tuning.complete  # Ctrl-C alone leaves the search by the model incomplete
         self.unmeasured = 0
         # an MPI process cannot launch others
         self.confirmations = CONFIRMATIONS if self.confirms and not is_launched() else 0
@@ -272,63 +282,69 @@ class Races:
             ranks = sorted({rank for number in contestants for rank in programs[numbers[kind, number]].ranks})
             case = replace(self.case(kind, size), ranks=ranks, race=race, seconds=self.limit / len(races))
             cases += [replace(case, program=numbers[kind, number]) for number in contestants]
-            owners += [(kind, size, number) for number in contestants]
+            owners += [Owner(kind, size, number) for number in contestants]
         return programs, cases, owners
 
     def measure(self, rows: Mapping[str, Measured]) -> None:
-        """Measure everything in one launch; rows received are kept, however it ends."""
+        """Measure everything in one job; rows received are kept, however it ends."""
         programs, cases, owners = self.cases()
         if not cases:
             return
-        deadline = self.began + self.limit * (1 - self.confirmations * CONFIRM_SHARE)
-        done = self._launch(programs, cases, owners, rows, deadline)
+        deadline = self._end_before(self.confirmations)
+        done = self._run_job(programs, cases, owners, rows, deadline)
         self.complete = self.complete and done == len(cases)
         self.unmeasured += len(cases) - done
 
+    def _end_before(self, confirmations: int) -> float:
+        """Return the time (of time.monotonic) that leaves enough of the limit for so many confirmations."""
+        return self.began + self.limit * (1 - confirmations * CONFIRM_SHARE)
+
     def confirm(self, rows: Mapping[str, Measured]) -> None:
-        """Measure the winners that beat the library again; keep the row of the launch that was worst for each."""
-        for number in range(self.confirmations):
+        """Measure the winners that beat the library again; keep the row of the job that was worst for each."""
+        for remaining in reversed(range(self.confirmations)):
             winners = [
-                (kind, size, best)
+                Owner(kind, size, best)
                 for size in self.ladder
                 for kind, by_size in rows.items()
                 if (best := self._winner(by_size[size])) is not None
             ]
             if self.interrupted or not winners:
                 return
-            programs = [
-                Runnable(self.tuning.shortlist[kind][n].schedule, self.tuning.topology) for kind, _, n in winners
-            ]
-            share = CONFIRM_SHARE * self.limit
-            # One contestant per race. The first race timed single calls on fresh data, these time consecutive ones.
-            cases = [
-                replace(case := self.case(kind, size), program=race, ranks=programs[race].ranks, race=race,
-                        seconds=share / len(winners), inner=max(case.inner, CONSECUTIVE))
-                for race, (kind, size, _) in enumerate(winners)
-            ]  # fmt: skip
             confirmation_rows: dict[str, Measured] = {kind: {size: {} for size in self.ladder} for kind in rows}
-            deadline = self.began + self.limit * (1 - (self.confirmations - 1 - number) * CONFIRM_SHARE)
-            self._launch(programs, cases, winners, confirmation_rows, deadline)
-            for kind, size, n in winners:
-                row = confirmation_rows[kind][size].get(n)
-                if row is not None and row["over_library"] > rows[kind][size][n]["over_library"]:
+            programs, cases = self._confirmation_cases(winners)
+            self._run_job(programs, cases, winners, confirmation_rows, self._end_before(remaining))
+            for kind, size, number in winners:
+                before, now = rows[kind][size][number], confirmation_rows[kind][size].get(number)
+                if now is not None and now["over_library"] > before["over_library"]:
                     race_keys = ("over_best", "over_best_interval", "tied")  # from the race against the other schedules
-                    rows[kind][size][n] = {**row, **{key: rows[kind][size][n][key] for key in race_keys}}
+                    rows[kind][size][number] = {**now, **{key: before[key] for key in race_keys}}
+
+    def _confirmation_cases(self, winners: Sequence[Owner]) -> tuple[list[Runnable], list[Case]]:
+        """Return the programs and cases of races of each winner with the library alone.
+
+        The first race timed single calls on fresh data, these time consecutive ones.
+        """
+        programs, cases = list[Runnable](), list[Case]()
+        seconds = CONFIRM_SHARE * self.limit / len(winners)
+        for race, (kind, size, number) in enumerate(winners):
+            program = Runnable(self.tuning.shortlist[kind][number].schedule, self.tuning.topology)
+            case = self.case(kind, size)
+            inner = max(case.inner, CONSECUTIVE)
+            programs.append(program)
+            cases.append(replace(case, program=race, ranks=program.ranks, race=race, seconds=seconds, inner=inner))
+        return programs, cases
 
     @staticmethod
     def _winner(size_rows: Mapping[int, Row]) -> int | None:
         """Return the best schedule of a size by its number, None if it does not beat the library."""
-        if not size_rows:
-            return None
-        best = min(size_rows, key=lambda n: (relative_time(size_rows[n]), n))
-        ratio, interval = size_rows[best]["over_library"], size_rows[best]["over_library_interval"]
-        return best if ratio is not None and beats_library(ratio, interval[1]) else None
+        best = fastest_number(size_rows)
+        return best if best is not None and surely_beats_library(size_rows[best]) else None
 
-    def _launch(
+    def _run_job(
         self, programs: Sequence[Runnable], cases: Sequence[Case], owners: Sequence[Owner],
         rows: Mapping[str, Measured], deadline: float,
     ) -> int:  # fmt: skip
-        """Measure cases in one launch until `deadline` at most, and add their rows. Return their number."""
+        """Measure cases in one job until `deadline` at most, and add their rows. Return their number."""
         done = 0
 
         def on_row(number: int, row: Row) -> None:
@@ -366,7 +382,9 @@ class Races:
 
 # ---- ranges by measurements ----
 
-AnyRow = Mapping[str, Any]  # a measurement; "over_best", "over_library": its time over that of the winner, the library
+# A measurement. "over_best", "over_library": its time over that of the race's winner, and of the library (None: without
+# one). "over_library_interval": the ends of the interval in which the latter is almost certainly.
+AnyRow = Mapping[str, Any]
 Item = TypeVar("Item")  # what was measured at a size
 
 
@@ -388,6 +406,19 @@ def relative_time(row: AnyRow) -> float:
     return float(row["over_best"])
 
 
+def fastest_number(rows: Mapping[int, AnyRow]) -> int | None:
+    """Return the number of the schedule that was fastest, the lowest of equal ones; None if none was measured."""
+    return min(rows, key=lambda number: (relative_time(rows[number]), number), default=None)
+
+
+def surely_beats_library(row: AnyRow) -> bool:
+    """Return whether the library took part, and the schedule is faster beyond the measurement's spread."""
+    if row["over_library"] is None:
+        return False
+    _, high = row["over_library_interval"]
+    return beats_library(row["over_library"], high)
+
+
 def choose_best_at(
     nbytes: int,
     shortlist: Sequence[Listed],
@@ -399,16 +430,20 @@ def choose_best_at(
     """Return the best of the schedules measured (`rows`: by number in the shortlist); else the model's choice.
 
     Only schedules that combine in `order`, if given. `library_may_serve`: it does if ours is not faster."""
-    measured = {n: row for n, row in rows.items() if order is None or shortlist[n].claims.get("order") == order}
-    if not measured:
-        ordered = [listed for listed in shortlist if order is None or listed.claims.get("order") == order]
-        return SizeChoice(nbytes, min(ordered, key=lambda listed: listed.candidate.seconds[nbytes]), row=None)
-    best = min(measured, key=lambda number: (relative_time(measured[number]), number))
-    ties = tuple(shortlist[n] for n, row in sorted(measured.items()) if n != best and row["tied"])
-    ratio, interval = measured[best]["over_library"], measured[best]["over_library_interval"]
-    # in doubt the library serves: a plan must be faster beyond the measurement's spread
-    library = library_may_serve and ratio is not None and not beats_library(ratio, interval[1])
-    return SizeChoice(nbytes, shortlist[best], measured[best], library, measured_bytes, ties)
+
+    def is_allowed(listed: Listed) -> bool:
+        return order is None or listed.claims.get("order") == order
+
+    measured = {number: row for number, row in rows.items() if is_allowed(shortlist[number])}
+    best = fastest_number(measured)
+    if best is None:
+        allowed = [listed for listed in shortlist if is_allowed(listed)]
+        return SizeChoice(nbytes, min(allowed, key=lambda listed: listed.candidate.seconds[nbytes]), row=None)
+    row = measured[best]
+    ties = tuple(shortlist[n] for n, other in sorted(measured.items()) if n != best and other["tied"])
+    # in doubt the library serves
+    library = library_may_serve and row["over_library"] is not None and not surely_beats_library(row)
+    return SizeChoice(nbytes, shortlist[best], row, library, measured_bytes, ties)
 
 
 def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRow]]) -> str | None:
@@ -465,6 +500,7 @@ def leave_to_library(choices: Sequence[SizeChoice]) -> list[SizeChoice]:
         row = choice.row or {}
         if row.get("reference_seconds"):
             our_least, library_least = min(our_least, row["least"]), min(library_least, row["reference_least"])
+        # MARGIN is below 1: ours must take less than this fraction of the library's time
         slower = library_least < math.inf and our_least >= MARGIN * library_least
         decided.append(replace(choice, library=choice.library or slower))
     return decided[::-1]
@@ -535,7 +571,7 @@ def unmeasured_claims(listed: Listed, library_may_serve: bool = True) -> dict[st
 
 
 def _use_claims(library: bool) -> dict[str, str]:
-    """Return the claims of what serves a range."""
+    """Return the claims on whether the library serves a range, or our schedule. `served_by`: which library."""
     return {"use": "library", "served_by": LIBRARY} if library else {"use": "ours"}
 
 

@@ -132,8 +132,8 @@ class LibraryRaces(Races):
             if self.measures_ours:  # our races have even numbers, the library's odd ones
                 cases.append(replace(case, race=2 * (case.race or 0), seconds=OUR_SHARE * case.seconds))
                 owners.append(owner)
-            kind, size, _ = owner
-            if next_owner is not None and next_owner[:2] == owner[:2]:
+            kind, size = owner.kind, owner.size
+            if next_owner is not None and (next_owner.kind, next_owner.size) == (kind, size):
                 continue
             # after our last case of a collective and size: the cases of the library
             members = list(self.tuning.plans[kind].collective.members)
@@ -141,7 +141,7 @@ class LibraryRaces(Races):
             library_case = replace(case, ranks=members, race=2 * (case.race or 0) + 1, seconds=share)
             for number in self.list_tried(kind, size, len(members), case.nbytes):
                 cases.append(replace(library_case, library=dict(self.tried[kind, size][number].settings)))
-                owners.append((kind, size, len(self.tuning.shortlist[kind]) + number))
+                owners.append(Owner(kind, size, len(self.tuning.shortlist[kind]) + number))
         return programs, cases, owners
 
     def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
