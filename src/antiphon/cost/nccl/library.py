@@ -1,13 +1,16 @@
 """`--library nccl`: predict what NCCL, RCCL or MSCCL does on a topology: its choice at each size, its time, the
 multiprocessors that it occupies, and the basis of the figures.
 
-`library(request, topology)` finds the figures of the machine's GPUs and network (gpus.py, place.py, calls.py);
-`LibraryModel.at` prices all options at a size (choice.py), the chosen one first, and refuses a time below the proved
-bound (proven.py); `LibraryModel.rows` makes the rows that the command line prints. accuracy.py states how far these
+`library(request, topology)` finds the figures of the machine's GPUs and network (gpus.py, calls.py).
+`LibraryModel.at` prices all options at a size (choice.py), the chosen one first. It refuses a time below the proved
+bound (proven.py). `LibraryModel.rows` makes the rows that the command line prints. accuracy.py states how far these
 predictions can be trusted.
 
-A version of NCCL (`nccl-2.32`) leaves out the algorithms that came later (`SINCE`). With `registered=yes` all buffers
-are symmetric windows: symmetric kernels are options, and on Blackwell copy engines take large allgathers.
+An *option* is an algorithm with a protocol. A `Place` (place.py) describes the machine as this model sees it: ranks,
+nodes (hosts), the bandwidth of a rank within its node and of a node. A version of NCCL (`nccl-2.32`) leaves out the
+algorithms that came later (`SINCE`). With `registered=yes` all buffers are registered with NCCL as symmetric windows:
+symmetric kernels are options, and on Blackwell copy engines take large allgathers. MSCCL has algorithms of its own for
+ranges of sizes (msccl.py), which precede NCCL's choice there.
 
 Example: `library("nccl", topology("hgx-h100")).at("allreduce", 1 << 30)[0].name` is "nvls simple".
 """
@@ -47,7 +50,7 @@ from antiphon.cost.nccl.choice import (
     price_options,
 )
 from antiphon.cost.nccl.gpus import generation_named, generation_of
-from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
+from antiphon.cost.nccl.msccl import Algorithm, msccl_algorithms, priced_by
 from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
 from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
@@ -62,7 +65,8 @@ OLDEST, NEWEST = 8, 32  # minor versions of NCCL 2 that are known; later ones co
 SINCE = {NVLS: 17, NVLS_TREE: 18, PAT: 23, SYMMETRIC: 27, COPIES: 28}  # the minor version that an algorithm came with
 # On these GPUs NCCL by default lets copy engines do allgathers of registered buffers above so many bytes.
 COPYING_GPUS, MIN_COPIED = ("b200",), 8 * 2**20
-PROCESSES = ("each", "one")  # a process for each GPU, or one for all of a node
+# a process for each GPU, or one for all of a node
+PROCESSES = PROCESS_PER_GPU, ONE_PROCESS = "each", "one"
 NO_TABLE = (COLLNET, PAT, COPIES)  # algorithms that occur in no table of measurements
 EXAMPLE = "nccl:gpu=h100,network=ib"
 MAX_WITNESS = 120  # characters of a witness in an error
@@ -73,9 +77,9 @@ ATTAINED = 1.005  # a prediction of at most this multiple of the bound attains i
 class LibraryModel:
     """The model of a library (NCCL, RCCL, MSCCL) on a machine; `at` returns the library's choice at a size.
 
-    `registered`: algorithms of MSCCL, which take precedence at sizes within their ranges. `copies_by_default`: copy
-    engines take precedence for large allgathers. `root`: of rooted collectives. `lower_bounds`: by collective the bound
-    below which no prediction may be; None: no bound is known, and none is computed.
+    `algorithms`: those that NCCL or RCCL chooses from. `msccl`: MSCCL's own, which precede the choice at sizes within
+    their ranges. `copies_by_default`: copy engines precede it for large allgathers. `root`: of rooted collectives.
+    `lower_bounds`: by collective the bound below which no prediction may be; None: none is known, and none is computed.
     """
 
     name: str
@@ -83,7 +87,7 @@ class LibraryModel:
     costs: Costs
     machine: Topology
     algorithms: Sequence[str] = CHOSEN
-    registered: Sequence[Algorithm] = ()
+    msccl: Sequence[Algorithm] = ()
     copies_by_default: bool = False
     root: int = 0
     lower_bounds: dict[str, ProvedFigures | None] = field(default_factory=dict)
@@ -93,31 +97,41 @@ class LibraryModel:
 
         If the chosen one is below the bound, the model does not describe this machine: Unsupported.
         """
-        copying = self.copies_by_default and collective == "allgather" and nbytes > MIN_COPIED
-        algorithms = (*self.algorithms, COPIES) if copying else self.algorithms
-        options = price_options(self.place, self.costs, collective, nbytes, algorithms)
-        options.sort(key=lambda option: copying and option.algorithm != COPIES)
-        algorithm = self._find_registered(collective, nbytes)
-        if algorithm is not None:
-            options = [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
+        options = self._price_options(collective, nbytes)
         min_times = [self._least_seconds(option, collective, nbytes) for option in options]
+        algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is not None:
-            # `as_library`: its price is that of the library's own choice, which is next
+            # the first option is MSCCL's; its time is that of NCCL's choice, the second, if it is priced `as_library`
             priced_as = options[1 if algorithm.as_library else 0]
             min_times[0] = self._least_seconds(priced_as, collective, nbytes, algorithm)
-        chosen = options[0]
-        if chosen.seconds < min_times[0] * ROUNDING:
-            bound = self.bound_of(collective)
-            because = shorten(bound.because, MAX_WITNESS, placeholder=" ...") if bound is not None else ""
-            raise Unsupported(
-                f"library {self.name}: its model does not describe {self.machine.name}: {chosen.name} would take "
-                f"{format_seconds(chosen.seconds)} for {collective} of {format_size(nbytes)}, but no schedule takes "
-                f"less than {format_seconds(min_times[0])} by the same figures" + (f" ({because})" if because else "")
-            )
+        if options[0].seconds < min_times[0] * ROUNDING:
+            raise self._below_bound(options[0], collective, nbytes, min_times[0])
         return [option for option, least in zip(options, min_times, strict=True) if option.seconds >= least * ROUNDING]
 
+    def _price_options(self, collective: str, nbytes: int) -> list[OptionPrice]:
+        """Return all options: what takes precedence at this size, then the fastest first."""
+        if self.copies_by_default and collective == "allgather" and nbytes > MIN_COPIED:
+            options = price_options(self.place, self.costs, collective, nbytes, (*self.algorithms, COPIES))
+            options.sort(key=lambda option: option.algorithm != COPIES)  # copies first; else in the same order
+        else:
+            options = price_options(self.place, self.costs, collective, nbytes, self.algorithms)
+        algorithm = self._find_msccl_algorithm(collective, nbytes)
+        if algorithm is None:
+            return options
+        return [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
+
+    def _below_bound(self, chosen: OptionPrice, collective: str, nbytes: int, min_seconds: float) -> Unsupported:
+        """Return the error for a choice that would take less than `min_seconds`, which are proved."""
+        bound = self.bound_of(collective)
+        because = shorten(bound.because, MAX_WITNESS, placeholder=" ...") if bound is not None else ""
+        return Unsupported(
+            f"library {self.name}: its model does not describe {self.machine.name}: {chosen.name} would take "
+            f"{format_seconds(chosen.seconds)} for {collective} of {format_size(nbytes)}, but no schedule takes "
+            f"less than {format_seconds(min_seconds)} by the same figures" + (f" ({because})" if because else "")
+        )
+
     def prove(self, collective: str, proofs: BoundEvaluator) -> None:
-        """From now on refuse predictions of a collective that are below this bound."""
+        """From now on use this bound of a collective, instead of computing one."""
         self.lower_bounds[collective] = ProvedFigures(proofs, self.place, self.costs)
 
     def gap(self, collective: str, nbytes: int) -> float | None:
@@ -131,7 +145,7 @@ class LibraryModel:
         return options[0].seconds / min_seconds if min_seconds else None
 
     def bound_of(self, collective: str) -> ProvedFigures | None:
-        """Return the proved bound of a collective, if it is known."""
+        """Return the proved bound of a collective, computed once; None if it is not known."""
         if collective not in self.lower_bounds:
             self.lower_bounds[collective] = None
             if (proofs := bound_evaluator(self.machine, collective, self.root)) is not None:
@@ -140,7 +154,7 @@ class LibraryModel:
 
     def _attained_witness(self, collective: str, best: OptionPrice, nbytes: int) -> str | None:
         """Return the witness of the bound in words, if a prediction attains the bound."""
-        min_seconds = self._least_seconds(best, collective, nbytes, self._find_registered(collective, nbytes))
+        min_seconds = self._least_seconds(best, collective, nbytes, self._find_msccl_algorithm(collective, nbytes))
         bound = self.bound_of(collective)
         return bound.because if bound is not None and best.seconds <= min_seconds * ATTAINED else None
 
@@ -157,12 +171,13 @@ class LibraryModel:
         share = algorithm.share if algorithm is not None else None
         return option.terms.get("launch", 0.0) + bound.least_seconds(option, nbytes, share)
 
-    def _find_registered(self, collective: str, nbytes: int) -> Algorithm | None:
-        return next((algorithm for algorithm in self.registered if algorithm.has(collective, nbytes)), None)
+    def _find_msccl_algorithm(self, collective: str, nbytes: int) -> Algorithm | None:
+        """Return the algorithm of MSCCL whose range has this size, if any."""
+        return next((algorithm for algorithm in self.msccl if algorithm.has(collective, nbytes)), None)
 
     def _chosen_by(self, collective: str, nbytes: int) -> str:
         """Return why MSCCL chooses this: an algorithm's range, or that it has none here; "" for other libraries."""
-        algorithm = self._find_registered(collective, nbytes)
+        algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is not None:
             return algorithm.why()
         return "no algorithm of MSCCL's here" if self.name == MSCCL else ""
@@ -170,7 +185,7 @@ class LibraryModel:
     def _choice_reason(self, collective: str, nbytes: int, best: OptionPrice, rest: Sequence[OptionPrice]) -> str:
         """Return the size range of MSCCL that decides, or the time of the next best option and the bottleneck."""
         chosen_by = self._chosen_by(collective, nbytes)
-        if self._find_registered(collective, nbytes) is not None:
+        if self._find_msccl_algorithm(collective, nbytes) is not None:
             return f"{chosen_by}; {rest[0].name} would take {format_seconds(rest[0].seconds)}"
         return f"{chosen_by}; {why(best, rest)}" if chosen_by else why(best, rest)
 
@@ -183,21 +198,21 @@ class LibraryModel:
 
     def multiprocessors_used(self, collective: str, nbytes: int) -> int | None:
         """Return the maximum number of multiprocessors of each GPU that the choice occupies; None if unknown."""
-        algorithm = self._find_registered(collective, nbytes)
+        algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is not None:
             return algorithm.blocks
         return occupied_multiprocessors(self.costs, self.at(collective, nbytes)[0].algorithm)
 
     def basis(self, collective: str, nbytes: int) -> str:
         """Return whether the figure of the choice is calibrated, and by which tables."""
-        algorithm = self._find_registered(collective, nbytes)
+        algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is not None:
             return algorithm.basis(self.costs)
         return self.costs.basis() + self._remark_missing(collective, self.at(collective, nbytes)[0])
 
     def brief(self, collective: str, nbytes: int) -> str:
         """Return the basis of the choice at a size, without the names of the tables."""
-        algorithm = self._find_registered(collective, nbytes)
+        algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is not None:
             return algorithm.basis(self.costs)
         return self.costs.brief() + self._remark_missing(collective, self.at(collective, nbytes)[0])
@@ -206,6 +221,7 @@ class LibraryModel:
         """Return remarks, each after "; ", on figures that no table of measurements of this collective covers."""
         remark = self.costs.uncalibrated_remark(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
         if self.place.over_pcie and option.algorithm == RING:
+            # place.py then assumes half the bandwidth of a unit link for the rings
             remark += "; the links hold no ring: PCIe at half a link, not calibrated"
         is_measured = self.place.nodes == 1 and collective in self.costs.gpu.collectives
         if option.algorithm == SYMMETRIC:
@@ -223,22 +239,21 @@ class LibraryModel:
         if the prediction attains the bound. `sms`: multiprocessors occupied at most; `sms_of`: available;
         `without_sms`: seconds by copy engines. `calibrated`: the basis. `others`: seconds of the other options.
         """
-        # busbw = algbw * factor, as nccl-tests reports it.
         factor = busbw_factor(Collective(collective, self.place.ranks))
+        gpu_units = self.costs.gpu.units  # None if it is not known how many multiprocessors a GPU has
         rows = []
         for nbytes in sizes:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
-            multiprocessors = self.costs.gpu.units
             copied = copied_by_engines(self.place, self.costs, collective, nbytes)
-            if copied and copied.seconds < self._least_seconds(copied, collective, nbytes) * ROUNDING:
+            if copied is not None and copied.seconds < self._least_seconds(copied, collective, nbytes) * ROUNDING:
                 copied = None
             rows.append(
                 {
                     "nbytes": nbytes,
                     "seconds": best.seconds,
                     "algbw": algbw,
-                    "busbw": algbw * factor,
+                    "busbw": algbw * factor,  # as nccl-tests reports it
                     "algorithm": best.algorithm,
                     "protocol": best.protocol,
                     "error": (error := self.error_at(collective, nbytes)),
@@ -250,8 +265,8 @@ class LibraryModel:
                     "chosen_by": self._chosen_by(collective, nbytes),
                     "mostly": dominant_term(best),
                     "sms": self.multiprocessors_used(collective, nbytes),
-                    "sms_of": multiprocessors and multiprocessors.of,
-                    "without_sms": copied and copied.seconds,
+                    "sms_of": gpu_units.of if gpu_units is not None else None,
+                    "without_sms": copied.seconds if copied is not None else None,
                     "calibrated": self.basis(collective, nbytes),
                     "others": {option.name: option.seconds for option in rest},
                 }
@@ -296,8 +311,9 @@ def library(request: str, machine: Topology) -> LibraryModel:
         raise Invalid(f"library {name}: registered= is an option of nccl")
     chosen = library_here(machine, **options, version=number)
     if name == MSCCL:
-        algorithms = [] if "algorithm" in options else registered(chosen.costs.gpu.name, chosen.place)
-        return replace(chosen, name=name, registered=algorithms)
+        # a requested algorithm is one of NCCL's, so none of MSCCL's may precede it
+        algorithms = [] if "algorithm" in options else msccl_algorithms(chosen.costs.gpu.name, chosen.place)
+        return replace(chosen, name=name, msccl=algorithms)
     if chosen.name != name:
         figures = chosen.costs.gpu.name
         raise Unsupported(
@@ -319,12 +335,12 @@ def library_here(
     *,
     gpu: str = "",
     network: str = "",
-    processes: str = PROCESSES[0],
+    processes: str = PROCESS_PER_GPU,
     algorithm: str = "",
     registered: str = "no",
     version: str = "",
 ) -> LibraryModel:
-    """Return the library whose figures this topology has.
+    """Return the library whose figures this topology has; Unsupported if there are none.
 
     `registered`: whether all buffers are symmetric windows; `version`: of NCCL, such as 2.28.4; by default the newest.
     """
@@ -345,12 +361,14 @@ def library_here(
         raise Unsupported(f"NCCL 2.{minor} has no {algorithm}, which came with 2.{SINCE[algorithm]}")
     notes = [gpu_note, network_note, f"NCCL 2.{minor} taken for 2.{NEWEST}" if minor > NEWEST else ""]
     is_registered = parse_yes(registered, "option registered")
-    algorithms = tuple(name for name in (*CHOSEN, *[SYMMETRIC] * is_registered) if minor >= SINCE.get(name, OLDEST))
+    candidates = (*CHOSEN, SYMMETRIC) if is_registered else CHOSEN
+    algorithms = tuple(name for name in candidates if minor >= SINCE.get(name, OLDEST))
     if is_registered and SYMMETRIC not in algorithms:
         notes.append(f"NCCL 2.{minor} has no symmetric kernels")
     elif is_registered and not has_symmetric_kernels(place):
         notes.append("no symmetric kernels: the ranks are not in one NVLink domain")
-    costs = Costs(figures, network_figures, processes == PROCESSES[1], "; ".join(filter(None, notes)))
+    one_process = processes == ONE_PROCESS
+    costs = Costs(figures, network_figures, one_process, origin="; ".join(filter(None, notes)))
     return LibraryModel(
         figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else algorithms,
         copies_by_default=is_registered and not algorithm and minor >= SINCE[COPIES] and figures.name in COPYING_GPUS,
@@ -358,10 +376,11 @@ def library_here(
 
 
 def library_of(machine: Topology, members: Collection[int], **options: str) -> LibraryModel:
-    """Return the library on the topology that these ranks form; Unsupported if their links may form no ring."""
+    """Return the library on the topology that these ranks form; Unsupported as `library_here`, or without a ring."""
     if len(members) == machine.ranks:
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
+    # in one node place.py looks for rings; in several it does not, and only ranks that all meet surely form one
     if not group_library.place.all_meet and group_library.place.nodes > 1:
         raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
     return group_library
@@ -370,11 +389,11 @@ def library_of(machine: Topology, members: Collection[int], **options: str) -> L
 def find_library_model(machine: Topology, collectives: Iterable[Collective], **options: str) -> LibraryModel | None:
     """Return the model of the library for these collectives; among a subset of ranks, on the topology that it forms.
 
-    Return None if nothing is known of the group's GPUs or network, and for custom collectives.
+    None for custom collectives, for several groups of ranks, and if no figures of a subset's links are known. On the
+    whole machine an error of `library_here` is the user's to see.
     """
     collectives = tuple(collectives)
     groups = {tuple(sorted(collective.members)) for collective in collectives}
-    # A library's figures hold for one group of ranks at a time.
     if len(groups) != 1 or any(collective.kind not in KINDS for collective in collectives):
         return None
     (members,) = groups
@@ -399,7 +418,7 @@ def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[CallF
         raise Unsupported(
             f"topology {machine.name}: no figures are known of its GPUs; name a generation by gpu= (figures of {named})"
         )
-    return detected
+    return detected.figures, detected.remark
 
 
 def _network_figures(

@@ -115,8 +115,8 @@ def shipped_algorithms() -> tuple[Algorithm, ...]:
         return read_algorithms(read_bytes(SHIPPED))
 
 
-def registered(gpu: str, place: Place) -> list[Algorithm]:
-    """Return MSCCL's algorithms for such a machine."""
+def msccl_algorithms(gpu: str, place: Place) -> list[Algorithm]:
+    """Return the algorithms that MSCCL has for such a machine."""
     return [a for a in shipped_algorithms() if gpu in a.gpus and place.local == a.local and place.nodes in a.nodes]
 
 
