@@ -5,17 +5,17 @@ schedule is built.
 
     allgather       outermost level first: groups exchange what they hold, then the subgroups do (shared/groups)
     reducescatter   the same backwards, on the reversed machine
-    allreduce       reducescatter within groups, allreduce among ranks that hold the same data, allgather within groups;
-                    or of whole vectors on one outer level after the other: fewer steps, more data
+    allreduce       reducescatter within groups; allreduce among ranks that hold the same data; allgather within groups.
+                    Or, on the `undivided` outer levels, an allreduce of all that ranks hold: fewer steps, more data
     broadcast       the root's group scatters, each holder broadcasts its part among the groups, every group gathers
     reduce          the same backwards
     alltoall        among groups first (to the rank with the sender's number in its group), then within groups
 
-Which data a group works on is described by spans: intervals of an imagined line on which all data of the collective
-stand, scaled so that all borders are integers (`line` is its length). A stage consists of placed schedules: a
-`Placement` is (schedule, groups of ranks, spans, links). A seat is a position in the split's order of ranks.
-Throughout, `forward` plans on the machine and `backward` on the machine with all links reversed, for schedules that are
-then run backwards.
+All data of the collective stand on an imagined line of length `line`, scaled so that all borders are integers.
+A `Spans` says which intervals of it each of several owners has, such as the blocks of a group. A stage consists of
+placed schedules: a `Placement` is (schedule, groups of ranks, spans, links). A seat is a position in the split's order
+of ranks. `forward` plans on the machine. `backward` plans on the machine with all links reversed, for schedules that
+are then run backwards.
 
 Example: allgather on 2 boxes of 2 ranks. Stage 0: ranks 0 and 2 exchange, 1 and 3 exchange (each two blocks then).
 Stage 1: within boxes, 0 and 1 exchange two blocks each, 2 and 3 likewise.
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import attrgetter
 from typing import NamedTuple, Protocol
@@ -92,8 +92,8 @@ class Stage:
     """The schedules that the groups of one level carry out at the same time.
 
     `level`: 0 is the outermost. `unpipelined`, `pipelined`: seconds per byte of the whole collective, in one piece and
-    with many slices, in the slowest group. `planners`: the planner of each placement. `separate`: whether the level's
-    other stages run in other groups, so that their loads do not add up.
+    with many slices, in the slowest group. `planners`: the planner of each placement. `separate`: whether the stage
+    runs in some groups of its level only, and other stages in the others: then their loads are on different links.
     """
 
     level: int
@@ -178,13 +178,16 @@ def stage_collective(
     if stage_kind is None:
         raise Unsupported(f"planner compose: plans {', '.join(_KINDS)}, not {collective.kind}; use planner flows")
     size = len(split.seating)
+    # exchanges cut the data of every rank at up to `size` borders, for each root
     if size * size * len(collective.roots or (0,)) > MOST_SPANS:
         suggestion = suggest_planners(forward.request.topology, collective, "ring", "relay", "greedy")
         raise Unsupported(f"planner compose: {size} ranks are too many to be split; {suggestion}")
     if not collective.weights.any():  # no data at all: planned as if blocks were equal
         collective = replace(collective, weights=np.zeros(0, np.int64))
     planners = StagePlanner(collective, split, forward, aim), StagePlanner(collective, split, backward, aim)
-    return stage_kind(collective, split, *planners) if undivided < 2 else _stage_undivided(split, *planners, undivided)
+    if undivided <= 1:  # `_stage_allreduce` itself considers an undivided allreduce on the outermost level
+        return stage_kind(collective, split, *planners)
+    return _stage_undivided(split, *planners, undivided)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +207,10 @@ class StagePlanner:
         """
         placements, unpipelined, pipelined, planners = [], Fraction(0), Fraction(0), []
         groups = self.split.seating[seats]
-        target_bytes = _buffer_bytes(target, int(where.lengths[: target.blocks].sum()))
-        total_bytes = _buffer_bytes(self.collective, line)
+        # all groups have equally much data, so the blocks of the first stand for those of any
+        group_length = int(where.lengths[: target.blocks].sum())
+        # the buffer of a group, as a fraction of the whole collective's
+        share = _buffer_bytes(target, group_length) / _buffer_bytes(self.collective, line)
         for group_class in self.inside.classify_groups(groups):
             plan = min(self.inside.plans_for(group_class.machine, target), key=AIMS[self.aim])
             # the spans of these groups: group g's block b is owned by number g * blocks + b
@@ -213,17 +218,17 @@ class StagePlanner:
             placements.append(
                 Placement(plan.schedule, groups[group_class.groups], where.take(owners), group_class.links)
             )
-            # groups run at the same time, so the slowest counts; its buffer is the fraction target / total of the whole
-            # collective's
-            unpipelined = max(unpipelined, plan.unpipelined * target_bytes / total_bytes)
-            pipelined = max(pipelined, plan.pipelined * target_bytes / total_bytes)
+            # groups run at the same time, so the slowest counts
+            unpipelined = max(unpipelined, plan.unpipelined * share)
+            pipelined = max(pipelined, plan.pipelined * share)
             planners.append(plan.planner)
         return Stage(level, tuple(placements), unpipelined, pipelined, tuple(planners))
 
     def plan_exchange(self, exchange: SeatExchange, line: int) -> Stage:
         """Plan one exchange of an allgather (shared/groups) as a stage."""
         target = Collective("allgather", exchange.width, weights=np.array(exchange.sizes))
-        return self.plan_stage(len(exchange.path) - 1, exchange.seats, exchange.where, target, line)
+        level = len(exchange.path) - 1  # the path has an entry for every level down to this one
+        return self.plan_stage(level, exchange.seats, exchange.where, target, line)
 
 
 def _buffer_bytes(collective: Collective, length: int) -> Fraction:
@@ -231,25 +236,59 @@ def _buffer_bytes(collective: Collective, length: int) -> Fraction:
     return Fraction(length * collective.buffer_weight, int(collective.weights.sum()))
 
 
-def _stage_exchanges(
-    plans: StagePlanner, exchange_list: Sequence[SeatExchange], line: int
-) -> tuple[list[Stage], list[Placement]]:
+@dataclass(frozen=True, eq=False)
+class _Timeline:
+    """Stages in the order of time, and their placements."""
+
+    stages: list[Stage] = field(default_factory=list)
+    placements: list[Placement] = field(default_factory=list)
+
+    def append(self, other: _Timeline) -> None:
+        """Add another timeline after the end of this one."""
+        self.placements.extend(delay_after(other.placements, self.placements))
+        self.stages.extend(other.stages)
+
+    def append_stages(self, *stages: Stage) -> None:
+        """Add stages that run at the same time, after the end of all before."""
+        self.append(_Timeline([*stages], [placement for stage in stages for placement in stage.placed_at(0)]))
+
+    def run_backwards(self) -> _Timeline:
+        """Return what is planned on the reversed machine, run backwards on the machine."""
+        stages = [replace(stage, backwards=True) for stage in self.stages[::-1]]
+        return _Timeline(stages, reverse_parts(self.placements))
+
+    def to_plan(self, split: Split, where: Spans, undivided: int = 1) -> StagedPlan:
+        return StagedPlan(split, tuple(self.placements), tuple(self.stages), where, undivided)
+
+
+def _run_plan_backwards(plan: StagedPlan) -> StagedPlan:
+    timeline = _Timeline([*plan.stages], [*plan.placements])
+    return timeline.run_backwards().to_plan(plan.split, plan.where)
+
+
+def _plan_exchanges(plans: StagePlanner, exchanges: Sequence[SeatExchange], line: int) -> _Timeline:
     """Plan all exchanges; each starts as soon as the one that brings its data is done."""
-    stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}
-    stages, placements = [], []
-    for exchange in exchange_list:
+    timeline = _Timeline()
+    # by the path of an exchange, the first step after it; exchanges without one before them start at 0
+    stop: dict[tuple[tuple[int, ...], ...], int] = {}
+    for exchange in exchanges:
         stage = plans.plan_exchange(exchange, line)
-        # an exchange needs what its group's parent exchange brought, not what happens in other groups
-        start = stop.get(exchange.path[:-1], 0)
+        outer_path = exchange.path[:-1]  # the exchange that brought the data to the groups of this one
+        start = stop.get(outer_path, 0)
         stop[exchange.path] = start + stage.steps
-        stages.append(stage)
-        placements += stage.placed_at(start)
-    return stages, placements
+        timeline.stages.append(stage)
+        timeline.placements.extend(stage.placed_at(start))
+    return timeline
 
 
-def _reverse_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Return the stages run backwards, in reverse order."""
-    return tuple(replace(stage, backwards=True) for stage in stages[::-1])
+def _whole_line(line: int) -> Spans:
+    """Return all data as those of one owner."""
+    return Spans.side_by_side(np.array([line]))
+
+
+def _cut_line(line: int, begin: Longs, end: Longs) -> Spans:
+    """Return an owner for each of these intervals of the line."""
+    return _whole_line(line).cut(np.zeros(len(begin), np.int64), begin, end)
 
 
 def _blocks_in_seat_order(split: Split, units: int) -> Spans:
@@ -259,26 +298,24 @@ def _blocks_in_seat_order(split: Split, units: int) -> Spans:
 
 def _stage_allgather(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
     units = units_per_seat(split.groups)
-    line = len(split.seating) * units
-    stages, placements = _stage_exchanges(forward, split.exchanges, line)
-    return StagedPlan(split, tuple(placements), tuple(stages), _blocks_in_seat_order(split, units))
+    timeline = _plan_exchanges(forward, split.exchanges, len(split.seating) * units)
+    return timeline.to_plan(split, _blocks_in_seat_order(split, units))
 
 
 def _stage_reducescatter(
     collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner
 ) -> StagedPlan:
-    allgather = _stage_allgather(collective, split, backward, forward)
-    return replace(
-        allgather, placements=tuple(reverse_parts(allgather.placements)), stages=_reverse_stages(allgather.stages)
-    )
+    return _run_plan_backwards(_stage_allgather(collective, split, backward, forward))
 
 
 def _stage_allreduce(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
-    """Stage an allreduce; among the outermost groups the better of one plan and of a reducescatter and an allgather."""
+    """Stage an allreduce: reducescatters within groups, a middle among the outermost groups, allgathers within groups.
+
+    The middle is the better of an allreduce and of two halves, a reducescatter and an allgather.
+    """
     line = len(split.seating) * units_per_seat(split.groups)
-    all_spans = Spans.side_by_side(np.array([line]))
     outer, *inner = split.exchanges
-    # the data of each outermost group's exchange, one span set per group: the block of an allreduce
+    # an allreduce has one block: all that the seats of a row of the exchange hold
     outer_spans = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
     allreduce = forward.plan_stage(
         level=0, seats=outer.seats, where=outer_spans, target=Collective("allreduce", outer.width), line=line
@@ -287,20 +324,14 @@ def _stage_allreduce(collective: Collective, split: Split, forward: StagePlanner
     halves = StagesCost(
         scatter.steps + gather.steps, scatter.unpipelined + gather.unpipelined, scatter.pipelined + gather.pipelined
     )
-    # in time: reducescatters within groups, then the middle (among the outermost groups), then allgathers within groups
-    reverse_stages, reverse_placements = _stage_exchanges(backward, inner, line)
-    gather_stages, gather_placements = _stage_exchanges(forward, inner, line)
-    first_placements = reverse_parts(reverse_placements)
+    timeline = _plan_exchanges(backward, inner, line).run_backwards()
     if AIMS[forward.aim](allreduce) < AIMS[forward.aim](halves):
-        middle_placements, middle_stages = delay_after(allreduce.placed_at(0), first_placements), [allreduce]
+        timeline.append_stages(allreduce)
     else:
-        scatter_placements = reverse_parts(scatter.placed_at(0))
-        halves_placements = [*scatter_placements, *delay_after(gather.placed_at(0), scatter_placements)]
-        middle_placements = delay_after(halves_placements, first_placements)
-        middle_stages = [*_reverse_stages([scatter]), gather]
-    last_placements = delay_after(gather_placements, middle_placements or first_placements)
-    stages = (*_reverse_stages(reverse_stages), *middle_stages, *gather_stages)
-    return StagedPlan(split, (*first_placements, *middle_placements, *last_placements), stages, all_spans)
+        timeline.append(_Timeline([scatter], scatter.placed_at(0)).run_backwards())
+        timeline.append_stages(gather)
+    timeline.append(_plan_exchanges(forward, inner, line))
+    return timeline.to_plan(split, _whole_line(line))
 
 
 def _stage_undivided(split: Split, forward: StagePlanner, backward: StagePlanner, undivided: int) -> StagedPlan:
@@ -310,140 +341,138 @@ def _stage_undivided(split: Split, forward: StagePlanner, backward: StagePlanner
     On a hypercube of 2^d ranks with all d levels: d steps, the fewest possible, d times the data per rank.
     """
     size, units = len(split.seating), units_per_seat(split.groups)
+    line = size * units
     inner = [exchange for exchange in split.exchanges if len(exchange.path) > undivided]
-    scatter_stages, scatter_placements = _stage_exchanges(backward, inner, size * units)
-    gather_stages, gather_placements = _stage_exchanges(forward, inner, size * units)
-    placements = reverse_parts(scatter_placements)
-    strides = list(_level_strides(split.groups))[:undivided]
-    # After the reducescatter, ranks of equal digits on the inner levels hold the same data.
-    _, inner_size = strides[-1]
+    outer_levels = list(_level_strides(split.groups))[:undivided]
+    # Seat s is number s % inner_size of its innermost undivided group. After the reducescatter it holds the data of all
+    # seats with this number: `held` has an owner per number.
+    _, inner_size = outer_levels[-1]
     seats = np.arange(size)
-    order = np.argsort(seats % inner_size, kind="stable")
-    held = Spans.of(seats[order] % inner_size, order * units, (order + 1) * units, inner_size)
-    stages = []
-    for level, (fan, stride) in enumerate(strides):
-        first = np.flatnonzero(seats // stride % fan == 0)
-        where = (
-            held.take(first % inner_size)
-            if inner_size > 1
-            else Spans.side_by_side(np.array([size * units])).take(first * 0)
-        )
-        groups = first[:, None] + np.arange(fan) * stride
-        stages.append(forward.plan_stage(level, groups, where, Collective("allreduce", fan), size * units))
-        placements += delay_after(stages[-1].placed_at(0), placements)
-    placements += delay_after(gather_placements, placements)
-    all_spans = Spans.side_by_side(np.array([size * units]))
-    all_stages = (*_reverse_stages(scatter_stages), *stages, *gather_stages)
-    return StagedPlan(split, tuple(placements), all_stages, all_spans, undivided)
+    by_number = np.argsort(seats % inner_size, kind="stable")
+    held = Spans.of(seats[by_number] % inner_size, by_number * units, (by_number + 1) * units, inner_size)
+    timeline = _plan_exchanges(backward, inner, line).run_backwards()
+    for level, (fan, stride) in enumerate(outer_levels):
+        # groups of the seats that differ only in their digit on this level
+        first_seats = _seats_of_digit_zero(size, fan, stride)
+        groups = first_seats[:, None] + np.arange(fan) * stride
+        where = held.take(first_seats % inner_size)
+        timeline.append_stages(forward.plan_stage(level, groups, where, Collective("allreduce", fan), line))
+    timeline.append(_plan_exchanges(forward, inner, line))
+    return timeline.to_plan(split, _whole_line(line), undivided)
 
 
 def _stage_broadcast(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
-    return min(broadcast_variants(collective, split, forward), key=lambda staged: AIMS[forward.aim](staged.cost))
-
-
-def broadcast_variants(collective: Collective, split: Split, forward: StagePlanner) -> Iterator[StagedPlan]:
-    """Yield broadcasts on two levels, among the outermost groups and within each, for a single root.
-
-    In the root's group either the root scatters and all gather, or it broadcasts, or it deals all data out to the
-    others, who then gather (`_deal_from_root`).
-    """
+    """Stage a broadcast from a single root, among the outermost groups and within each: the best of its variants."""
     if len(collective.roots) > 1:
         raise Unsupported("planner compose: several roots are not planned together; use planner trees")
-    flat = Groups.of_parts([Groups.ring(placement.size) for placement in split.groups.subgroups])
-    root = int(np.flatnonzero(split.seating == collective.roots[0])[0])
-    dealing_factor = _dealing_factor(flat, root)
-    line = len(split.seating) * units_per_seat(flat) * dealing_factor
-    all_spans = Spans.side_by_side(np.array([line]))
-    starts, sizes = np.array(flat.part_starts()), np.array([placement.size for placement in flat.subgroups])
-    # the number of the root's group
-    home = int(np.searchsorted(starts, root, side="right")) - 1
-    # a stretch is an interval of the data that one rank of each group holds; `edges`: borders of stretches, all data
-    # being `scale` long; `holders`: [stretch, group] -> seat
-    edges, scale = find_stretches(flat.subgroups)
-    holders = starts + edges[:-1, None] * sizes // scale
+    broadcast = _TwoLevelBroadcast(collective, split, forward)
+    outer_stage = broadcast.plan_outer()
+    plans = []
+    for first_stages, last_stages in broadcast.list_variants():
+        timeline = _Timeline()
+        for stages in (first_stages, [outer_stage], last_stages):
+            timeline.append_stages(*stages)
+        plans.append(timeline.to_plan(split, _whole_line(broadcast.line)))
+    return min(plans, key=lambda staged: AIMS[forward.aim](staged.cost))
 
-    def spans_between(edge: Longs) -> Spans:
-        """Return a span between each position on the line and the next."""
-        return all_spans.cut(np.zeros(len(edge) - 1, np.int64), edge[:-1], edge[1:])
 
-    def plan_within(group_numbers: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
-        """Plan a stage within groups of one size: each rank holds its share of the data, in a broadcast all."""
-        size = int(sizes[group_numbers[0]])
-        holdings = all_spans if kind == "broadcast" else spans_between(np.arange(size + 1) * (line // size))
-        seats = starts[group_numbers][:, None] + np.arange(size)
-        where = holdings.take(np.tile(np.arange(len(holdings)), len(group_numbers)))
-        return forward.plan_stage(
-            level=1, seats=seats, where=where, target=Collective(kind, size, roots=roots), line=line
+class _TwoLevelBroadcast:
+    """The stages of a broadcast among the outermost groups and within each.
+
+    Seats of group g begin at `starts[g]` and are `sizes[g]`. Each group holds all data together, each of its ranks an
+    equal share. `home`: the number of the root's group.
+    """
+
+    def __init__(self, collective: Collective, split: Split, forward: StagePlanner) -> None:
+        self.forward = forward
+        groups = Groups.of_parts([Groups.ring(group.size) for group in split.groups.subgroups])
+        self.subgroups = groups.subgroups
+        self.starts = np.array(groups.part_starts())
+        self.sizes = np.array([group.size for group in groups.subgroups])
+        root_seat = int(np.flatnonzero(split.seating == collective.roots[0])[0])
+        self.home = int(np.searchsorted(self.starts, root_seat, side="right")) - 1
+        self.root_index = root_seat - int(self.starts[self.home])  # in the root's group
+        # to deal out the root's share, each share must be divisible by the number of the others in its group
+        receivers = int(self.sizes[self.home]) - 1
+        shortest_line = groups.size * units_per_seat(groups)
+        self.can_deal = receivers > 1 and shortest_line * receivers < MOST_WHOLE
+        self.line = shortest_line * receivers if self.can_deal else shortest_line
+
+    def plan_outer(self) -> Stage:
+        """Plan the broadcast from the root's group to the others: of each stretch of data, among its holders.
+
+        A stretch is an interval of the data that one rank of each group holds.
+        """
+        edges, scale = find_stretches(self.subgroups)  # borders of stretches, where all data have length `scale`
+        holders = self.starts + edges[:-1, None] * self.sizes // scale  # [stretch, group] -> seat
+        borders = edges * (self.line // scale)
+        target = Collective("broadcast", len(self.sizes), roots=(self.home,))
+        return self.forward.plan_stage(
+            level=0, seats=holders, where=_cut_line(self.line, borders[:-1], borders[1:]), target=target, line=self.line
         )
 
-    def gather_within(group_numbers: Longs) -> list[Stage]:
-        """Plan the allgathers within these groups, a stage for each size of groups."""
-        by_size = [
-            group_numbers[sizes[group_numbers] == size] for size in np.unique(sizes[group_numbers]).tolist() if size > 1
-        ]
-        return [
-            replace(plan_within(same_size, "allgather"), separate=len(group_numbers) < len(sizes))
-            for same_size in by_size
-        ]
+    def list_variants(self) -> list[tuple[list[Stage], list[Stage]]]:
+        """Return the stages before and after that of `plan_outer`, for every way to begin in the root's group.
 
-    outer_stage = forward.plan_stage(
-        level=0,
-        seats=holders,
-        where=spans_between(edges * (line // scale)),
-        target=Collective("broadcast", len(sizes), roots=(home,)),
-        line=line,
-    )
-    all_groups = np.arange(len(sizes))
-    # three ways to begin in the root's group: stages (before, after) `outer_stage`, the broadcast among groups
-    stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gather_within(all_groups))]
-    if sizes[home] > 1:
-        home_group, other_groups = all_groups[home : home + 1], all_groups[all_groups != home]
-        home_root = (root - int(starts[home]),)
-        stage_pairs = [([plan_within(home_group, "scatter", home_root)], gather_within(all_groups))]
-        stage_pairs.append(([plan_within(home_group, "broadcast", home_root)], gather_within(other_groups)))
-        # the third: the root deals everything out and keeps nothing to itself, so each byte leaves it once
+        The root scatters and all gather; or it broadcasts; or it deals out (`_deal_from_root`) and the others gather.
+        """
+        groups = np.arange(len(self.sizes))
+        gather_all = self.gather_within(groups)
+        if self.sizes[self.home] == 1:
+            return [([], gather_all)]
+        home_group, other_groups = groups[groups == self.home], groups[groups != self.home]
+        variants = [
+            ([self.plan_within(home_group, kind, (self.root_index,))], self.gather_within(gathering))
+            for kind, gathering in (("scatter", groups), ("broadcast", other_groups))
+        ]
         with suppress(Unsupported):  # needs a root that reaches all others, and these each other without it
-            if dealing_factor > 1:
-                scatter_stage, gather_stage = _deal_from_root(
-                    forward, np.arange(sizes[home]) + starts[home], home_root[0], all_spans
-                )
-                stage_pairs.append(([scatter_stage], [*gather_within(other_groups), gather_stage]))
-    for first_stages, last_stages in stage_pairs:
-        placements = [placement for stage in first_stages for placement in stage.placed_at(0)]
-        placements += delay_after(outer_stage.placed_at(0), placements)
-        last_start = max(placement.stop for placement in placements)
-        placements += [placement for stage in last_stages for placement in stage.placed_at(last_start)]
-        yield StagedPlan(split, tuple(placements), (*first_stages, outer_stage, *last_stages), all_spans)
+            if self.can_deal:
+                home_seats = self.starts[self.home] + np.arange(self.sizes[self.home])
+                deal_stage, gather_stage = _deal_from_root(self.forward, home_seats, self.root_index, self.line)
+                variants.append(([deal_stage], [*self.gather_within(other_groups), gather_stage]))
+        return variants
+
+    def plan_within(self, group_numbers: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
+        """Plan a stage within groups of one size: each rank holds its share of the data, in a broadcast all."""
+        size = int(self.sizes[group_numbers[0]])
+        borders = np.arange(size + 1) * (self.line // size)
+        blocks = _whole_line(self.line) if kind == "broadcast" else _cut_line(self.line, borders[:-1], borders[1:])
+        return self.forward.plan_stage(
+            level=1,
+            seats=self.starts[group_numbers][:, None] + np.arange(size),
+            where=blocks.take(np.tile(np.arange(len(blocks)), len(group_numbers))),  # the same for every group
+            target=Collective(kind, size, roots=roots),
+            line=self.line,
+        )
+
+    def gather_within(self, group_numbers: Longs) -> list[Stage]:
+        """Plan the allgathers within these groups, a stage for each size of groups."""
+        sizes = self.sizes[group_numbers]
+        is_separate = len(group_numbers) < len(self.sizes)
+        return [
+            replace(self.plan_within(group_numbers[sizes == size], "allgather"), separate=is_separate)
+            for size in np.unique(sizes).tolist()
+            if size > 1
+        ]
 
 
-def _dealing_factor(groups: Groups, root: int) -> int:
-    """Return the factor by which the line must be scaled so that the root's part can be divided among its group.
-
-    1 if the group is too small, or the line would become too long.
-    """
-    ends = np.cumsum([group.size for group in groups.subgroups])
-    receivers = groups.subgroups[int(np.searchsorted(ends, root, side="right"))].size - 1
-    return receivers if receivers > 1 and groups.size * units_per_seat(groups) * receivers < MOST_WHOLE else 1
-
-
-def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, all_spans: Spans) -> tuple[Stage, Stage]:
+def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, line: int) -> tuple[Stage, Stage]:
     """Let a group's root send all data to the others, which then gather. So each byte leaves the root once.
 
-    Each of the others receives its own part and a share of the root's part.
+    Each of the others receives its own share of the line and an equal part of the root's share.
     """
     size = len(seats)
-    line = int(all_spans.lengths.sum())
-    own_length, root_share = line // size, line // (size * (size - 1))
+    share, root_part = line // size, line // (size * (size - 1))
     receivers = np.flatnonzero(np.arange(size) != root_index)
-    # two intervals per receiver: its own part of the line, and its share of the root's part
-    begin = np.stack([receivers * own_length, root_index * own_length + np.arange(size - 1) * root_share], axis=1)
-    end = begin + np.array([own_length, root_share])
-    holdings = all_spans.cut(np.zeros(begin.size, np.int64), begin.ravel(), end.ravel()).grouped(np.arange(size) * 2)
+    # two intervals per receiver: its own share of the line, and its part of the root's
+    begin = np.stack([receivers * share, root_index * share + np.arange(size - 1) * root_part], axis=1)
+    end = begin + np.array([share, root_part])
+    received = _cut_line(line, begin.ravel(), end.ravel()).grouped(np.arange(size) * 2)
+    # a scatter has a block per rank; the root's is empty
+    spans_per_rank = np.zeros(size, np.int64)
+    spans_per_rank[receivers] = np.diff(received.ptr)
+    scatter_spans = Spans(np.append(0, np.cumsum(spans_per_rank)), received.begin, received.end)
     weights = (np.arange(size) != root_index).astype(np.int64)
-    # the root has no span; the i-th receiver has the i-th holdings
-    scatter_spans = Spans(
-        np.cumsum([0, *(np.diff(holdings.ptr)[np.cumsum(weights) - 1] * weights)]), holdings.begin, holdings.end
-    )
     scatter_stage = plans.plan_stage(
         level=1,
         seats=seats[None],
@@ -454,7 +483,7 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, all_span
     if any((placement.schedule.src != root_index).any() for placement in scatter_stage.placements):
         raise Unsupported("planner compose: run backwards, a rank that relays a part would add its own data again")
     gather_stage = plans.plan_stage(
-        level=1, seats=seats[None, receivers], where=holdings, target=Collective("allgather", size - 1), line=line
+        level=1, seats=seats[None, receivers], where=received, target=Collective("allgather", size - 1), line=line
     )
     placements = tuple(_as_broadcast(placement) for placement in scatter_stage.placements)
     planners = tuple(f"{by}, a part each" for by in scatter_stage.planners)
@@ -467,22 +496,16 @@ def _as_broadcast(placement: Placement) -> Placement:
     """Return a scatter as the first part of a broadcast, so that its root reduces what arrives when run backwards."""
     collective = placement.schedule.collective
     target = Collective("broadcast", collective.ranks, roots=collective.roots)
-    line = Spans.side_by_side(np.array([collective.weights.sum()]))
-    schedule = assemble_parts(
-        [Placement.single_copy(placement.schedule, Spans.side_by_side(collective.weights))], target, line
-    )
+    blocks, line = Spans.side_by_side(collective.weights), _whole_line(int(collective.weights.sum()))
+    schedule = assemble_parts([Placement.single_copy(placement.schedule, blocks)], target, line)
     where = placement.where.grouped(np.arange(0, len(placement.where) + 1, collective.blocks))
     return replace(placement, schedule=schedule, where=where)
 
 
 def _stage_reduce(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
     broadcast_collective = Collective("broadcast", collective.ranks, collective.members, collective.roots)
-    broadcast = _stage_broadcast(
-        broadcast_collective, split, replace(backward, collective=broadcast_collective), forward
-    )
-    return replace(
-        broadcast, placements=tuple(reverse_parts(broadcast.placements)), stages=_reverse_stages(broadcast.stages)
-    )
+    planner = replace(backward, collective=broadcast_collective)
+    return _run_plan_backwards(_stage_broadcast(broadcast_collective, split, planner, forward))
 
 
 def _stage_alltoall(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
@@ -498,32 +521,38 @@ def _stage_alltoall(collective: Collective, split: Split, forward: StagePlanner,
             f"planner compose: an alltoall among {size} ranks is too large to be split; "
             + suggest_planners(forward.inside.request.topology, collective, "direct", "pairwise")
         )
-    stages: list[Stage] = []
-    placements: list[Placement] = []
-    seat = np.argsort(split.seating)  # of the member of each number
-    destination, origin = (seat[x] for x in np.divmod(np.arange(size * size), size))
+    timeline = _Timeline()
+    # block d * size + s of an alltoall goes from member s to member d
+    receiver, sender = np.divmod(np.arange(size * size), size)
+    seat_of_member = np.argsort(split.seating)
     # invariant: after a level, each block's holder agrees with its destination in the digits of all levels so far
-    holder = origin.copy()
+    holder, destination = seat_of_member[sender], seat_of_member[receiver]
     for level, (fan, stride) in enumerate(_level_strides(split.groups)):
         # the holder's digit on this level, and the digit that the block must get to
         digit, target_digit = holder // stride % fan, destination // stride % fan
-        base = holder - digit * stride  # the first of the group
-        seats = np.flatnonzero(np.arange(size) // stride % fan == 0)
-        owner = (np.searchsorted(seats, base) * fan + target_digit) * fan + digit
-        # owner: the spans' number in the order (group, destination digit, holder's digit), as blocks of an alltoall are
-        order = np.argsort(owner, kind="stable")
-        where = Spans.of(owner[order], order, order + 1, len(seats) * fan * fan)
-        stage = forward.plan_stage(
-            level, seats[:, None] + np.arange(fan) * stride, where, Collective("alltoall", fan), size * size
-        )
-        stages.append(stage)
-        placements += delay_after(stage.placed_at(0), placements)
-        holder = base + target_digit * stride
-    return StagedPlan(split, tuple(placements), tuple(stages), Spans.side_by_side(np.ones(size * size, np.int64)))
+        group_base = holder - digit * stride  # the group's seat with digit 0
+        first_seats = _seats_of_digit_zero(size, fan, stride)
+        group = np.searchsorted(first_seats, group_base)
+        # the owners are the blocks of the groups' alltoalls, group by group: by destination, then by sender
+        owner = (group * fan + target_digit) * fan + digit
+        by_owner = np.argsort(owner, kind="stable")
+        where = Spans.of(owner[by_owner], by_owner, by_owner + 1, len(first_seats) * fan * fan)
+        groups = first_seats[:, None] + np.arange(fan) * stride
+        timeline.append_stages(forward.plan_stage(level, groups, where, Collective("alltoall", fan), size * size))
+        holder = group_base + target_digit * stride
+    return timeline.to_plan(split, Spans.side_by_side(np.ones(size * size, np.int64)))
+
+
+def _seats_of_digit_zero(size: int, fan: int, stride: int) -> Longs:
+    """Return the seats that are the first of their groups of `fan` seats, `stride` apart."""
+    return np.flatnonzero(np.arange(size) // stride % fan == 0)
 
 
 def _level_strides(groups: Groups) -> Iterator[tuple[int, int]]:
-    """Yield the subgroups per group, and the ranks of each, of every level of equal groups, the outermost first."""
+    """Yield the fan-in of every level of equal groups, and the ranks of a subgroup (the stride), the outermost first.
+
+    So the digit of a seat on a level, which tells the subgroup that it is in, is seat // stride % fan-in.
+    """
     while groups.subgroups:
         yield len(groups.subgroups), groups.subgroups[0].size
         groups = groups.subgroups[0]
