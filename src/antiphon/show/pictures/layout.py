@@ -1,8 +1,7 @@
 """Compute the positions of nodes: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric.
 
-Input: a `DrawnGraph`. Output (`arrange`): a `Drawing`, which has the point of every node and the frames around boxes,
-in pixels, y downwards. Bottom-up: each box of a cluster is laid out by itself (`lay_out_part`), by the first rule that
-matches its structure:
+Input: a `DrawnGraph`. Output (`arrange`): a `Drawing`, which has the point of every node and the frames around boxes.
+Each box of a cluster is laid out by itself (`lay_out_part`), by the first rule that matches its structure:
 
     names of nodes contain coordinates (x1/y2)      a grid; a third axis goes into the depth
     there are no switches                           circles, one per group
@@ -15,6 +14,9 @@ matches its structure:
 The boxes are then placed in rows below their fabric (`place_below_fabric`), many of them in a grid (`_place_box_grid`),
 or in a circle without one (`place_around`). A `Drawing` is a part of the picture that is moved, flipped and framed as
 one.
+
+All lengths are in pixels, y grows downwards, and angles are in radians, clockwise from the right. Lengths and angles
+without another reason were chosen by eye on the machines of the catalogue.
 """
 
 from __future__ import annotations
@@ -24,24 +26,33 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from antiphon.show.pictures.graph import RANK, SWITCH, DrawnGraph
 
-# All lengths are in pixels; distances and angles were chosen by eye on the machines of the catalogue.
 Point = tuple[float, float]
-Frame = tuple[float, float, float, float, str]  # left, top, width, height, label
 _MARGIN = 26.0
-_LEVEL = 84.0  # pixels between levels of switches
+_LEVEL = 84.0  # between levels of switches
+_TOP = -math.pi / 2  # the angle of the point above the centre of a circle
 MAX_ROW_BOXES = 16  # more boxes stand in a grid instead of in two rows
-MAX_TREE_LEAVES = (
-    32  # a switch and its ranks stand in rows if they are at most so many nodes; else in a circle around it
-)
+MAX_TREE_LEAVES = 32  # of a single switch: with more nodes it has them in circles around it, not in rows
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")  # a coordinate in a node's name: x3; beyond six axes a7.3
-# by the number of layers of a third axis: pixels between nodes, and the shift of a layer as a fraction of that
+# by the number of layers of a third axis: the distance between nodes, and the shift of a layer as a fraction of that
 _DEPTH = {
     1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15), 6: (250.0, 0.13),
     7: (275.0, 0.115), 8: (300.0, 0.105),
 }  # fmt: skip
+_FLAT = (120.0, 0.0)  # the same for more layers, which are drawn side by side
+
+
+class Frame(NamedTuple):
+    """A frame around a box; (x, y) is its corner on the upper left."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    label: str
 
 
 @dataclass
@@ -55,23 +66,21 @@ class Drawing:
 
     def moved(self, dx: float, dy: float) -> Drawing:
         position = {node: (x + dx, y + dy) for node, (x, y) in self.position.items()}
-        frames = [(x + dx, y + dy, w, h, label) for x, y, w, h, label in self.frames]
+        frames = [frame._replace(x=frame.x + dx, y=frame.y + dy) for frame in self.frames]
         return Drawing(position, frames, self.width, self.height)
 
 
 def fit_drawing(graph: DrawnGraph, position: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
     """Return a drawing just large enough for these nodes and frames, with a margin."""
-    left_edges = [x - graph.nodes[n].half[0] for n, (x, _) in position.items()] + [f[0] for f in frames]
-    right_edges = [x + graph.nodes[n].half[0] for n, (x, _) in position.items()] + [f[0] + f[2] for f in frames]
-    top_edges = [y - graph.nodes[n].half[1] for n, (_, y) in position.items()] + [f[1] for f in frames]
-    bottom_edges = [y + graph.nodes[n].half[1] for n, (_, y) in position.items()] + [f[1] + f[3] for f in frames]
-    drawing = Drawing(
-        position,
-        list(frames),
-        max(right_edges) - min(left_edges) + 2 * _MARGIN,
-        max(bottom_edges) - min(top_edges) + 2 * _MARGIN,
-    )
-    return drawing.moved(_MARGIN - min(left_edges), _MARGIN - min(top_edges))
+    outlines = list(frames)  # of nodes, too
+    for node, (x, y) in position.items():
+        half_width, half_height = graph.nodes[node].half
+        outlines.append(Frame(x - half_width, y - half_height, 2 * half_width, 2 * half_height, label=""))
+    min_x, min_y = min(outline.x for outline in outlines), min(outline.y for outline in outlines)
+    max_x = max(outline.x + outline.width for outline in outlines)
+    max_y = max(outline.y + outline.height for outline in outlines)
+    drawing = Drawing(position, list(frames), max_x - min_x + 2 * _MARGIN, max_y - min_y + 2 * _MARGIN)
+    return drawing.moved(_MARGIN - min_x, _MARGIN - min_y)
 
 
 def flip_drawing(drawing: Drawing) -> Drawing:
@@ -82,9 +91,10 @@ def flip_drawing(drawing: Drawing) -> Drawing:
 
 def frame_drawing(drawing: Drawing, label: str) -> Drawing:
     """Return the drawing with a frame around it."""
+    gap = 4  # outside of the frame
     drawing = drawing.moved(dx=0, dy=8)
-    drawing.height += 16
-    drawing.frames.insert(0, (4, 4, drawing.width - 8, drawing.height - 8, label))
+    drawing.height += 16  # 8 above, 8 below
+    drawing.frames.insert(0, Frame(gap, gap, drawing.width - 2 * gap, drawing.height - 2 * gap, label))
     return drawing
 
 
@@ -118,16 +128,17 @@ def lay_out_part(graph: DrawnGraph, nodes: Sequence[int], facing: bool = False) 
     if not switches:
         return _place_circles(graph, nodes)
     if graph.is_tree(nodes):
-        # hubs: switch -> its ranks
-        hubs = {s: [n for n in graph.neighbours[s] if n in set(nodes) and n not in switches] for s in switches}
-        if len(switches) <= 2 and all(3 <= len(ranks) <= 16 for ranks in hubs.values()):
-            return _place_ranks_above(graph, hubs) if facing else _place_hubs(graph, hubs)
+        ranks_of = {s: [n for n in graph.neighbours[s] if n in set(nodes) and n not in switches] for s in switches}
+        # with fewer ranks a circle looks like a row, with more it is too wide to stand beside another
+        if len(switches) <= 2 and all(3 <= len(ranks) <= 16 for ranks in ranks_of.values()):
+            return _place_ranks_above(graph, ranks_of) if facing else _place_hubs(graph, ranks_of)
         if len(switches) == 1 and len(nodes) > MAX_TREE_LEAVES and not facing:
-            return _place_rings(graph, switches[0], hubs[switches[0]])
+            (switch,) = switches
+            return _place_rings(graph, switch, ranks_of[switch])
         return _place_tree(graph, nodes)
-    owner = {n: [s for s in graph.neighbours[n] if s in set(switches)] for n in nodes if n not in switches}
-    if all(len(hubs_of) == 1 and len(graph.neighbours[n]) == 1 for n, hubs_of in owner.items()):
-        return _place_routers(graph, switches, {n: hubs_of[0] for n, hubs_of in owner.items()})
+    neighbours = {n: graph.neighbours[n] for n in nodes if n not in switches}
+    if all(len(around) == 1 and set(around) <= set(switches) for around in neighbours.values()):
+        return _place_routers(graph, switches, {n: router for n, (router,) in neighbours.items()})
     return _place_levels(graph, nodes, switches)
 
 
@@ -154,28 +165,35 @@ def _place_grid(graph: DrawnGraph, coordinates: dict[int, tuple[int, ...]]) -> D
     """
     axes = len(next(iter(coordinates.values())))
     sizes = [1 + max(position[axis] for position in coordinates.values()) for axis in range(axes)][::-1]
-    layers = sizes[2] if axes > 2 else 1  # up to 8 are drawn one behind the other (_DEPTH)
-    cell, depth = _DEPTH.get(layers, (120.0, 0.0))
-    # by axis, the last one first: the distance between neighbours along it
-    offset: list[Point] = [(cell, 0.0), (0.0, cell)]
-    width, height = cell * sizes[0], cell * (sizes[1] if axes > 1 else 1)
-    for axis in range(2, axes):
-        if axis == 2 and depth:
-            offset.append((depth * cell, -1.2 * depth * cell))
-            width, height = width + depth * cell * (layers - 1), height + 1.2 * depth * cell * (layers - 1)
-        elif axis % 2 or axis == 2:
-            offset.append((width + 40, 0.52 * cell))
-            width = (width + 40) * sizes[axis]
-        else:
-            offset.append((0.52 * cell, height + 40))
-            height = (height + 40) * sizes[axis]
+    columns, rows, layers = [*sizes, 1, 1][:3]
+    pitch, shift = _DEPTH.get(layers, _FLAT)
+    gap = 40.0  # between copies of a drawing
+    width, height = pitch * columns, pitch * rows
+    # by axis, the last one first: from a node to the next along it
+    steps: list[Point] = [(pitch, 0.0), (0.0, pitch)]
+    for axis, size in enumerate(sizes[2:], 2):
+        if axis == 2 and shift:  # layers, one behind the other
+            right, up = shift * pitch, 1.2 * shift * pitch
+            steps.append((right, -up))
+            width, height = width + right * (size - 1), height + up * (size - 1)
+        elif axis == 2 or axis % 2:  # copies beside each other, each about half a node lower
+            steps.append((width + gap, 0.52 * pitch))
+            width = (width + gap) * size
+        else:  # copies below each other, each about half a node further right
+            steps.append((0.52 * pitch, height + gap))
+            height = (height + gap) * size
     positions = {}
     for node, coordinate in coordinates.items():
-        x = sum(offset[i][0] * p for i, p in enumerate(coordinate[::-1]))
-        y = sum(offset[i][1] * p for i, p in enumerate(coordinate[::-1]))
+        x = sum(dx * index for (dx, _), index in zip(steps, coordinate[::-1], strict=False))
+        y = sum(dy * index for (_, dy), index in zip(steps, coordinate[::-1], strict=False))
         is_beside_router = graph.nodes[node].place.endswith("/rank")  # next to its router
         positions[node] = (x + 26, y + 28) if is_beside_router else (x, y)
     return fit_drawing(graph, positions)
+
+
+def _point_at(centre: Point, radius: float, angle: float) -> Point:
+    x, y = centre
+    return x + radius * math.cos(angle), y + radius * math.sin(angle)
 
 
 # ---- no switches: circles ----
@@ -189,57 +207,65 @@ def _place_circles(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
     groups = list(by_place.values())
     if max(map(len, groups)) <= 2 and len(groups) > 1:  # GPUs with two dies: all dies on one circle, pairs together
         groups = [[node for group in groups for node in group]]
-    radius = max(70.0, max(map(len, groups)) * 8.7 + 20)
-    columns = min(len(groups), 4)
+    radius = max(70.0, 20 + 8.7 * max(map(len, groups)))  # so that neighbours do not touch
     cell = 2 * radius + 90
+    columns = min(len(groups), 4)
+    # several circles are turned a little, so that links between them do not lie on top of each other
+    turn = 0.22 if len(groups) > 1 else 0.0
     position: dict[int, Point] = {}
     for number, group in enumerate(groups):
         centre = (cell * (number % columns), cell * (number // columns))
-        # a little askew, so that links between groups do not lie on top of each other
-        rotation = math.pi / len(group) - (0.22 if len(groups) > 1 else 0.0) if len(group) > 1 else 0.0
-        mirror = -1 if number % 2 else 1  # neighbours face each other: links between equal places stay short
+        first_angle = _TOP - (math.pi / len(group) - turn) if len(group) > 1 else _TOP
+        mirrored = number % 2 == 1  # neighbours face each other: links between equal places stay short
         for i, node in enumerate(group):
-            angle = -math.pi / 2 - rotation + 2 * math.pi * i / len(group)
-            position[node] = (centre[0] + mirror * radius * math.cos(angle), centre[1] + radius * math.sin(angle))
+            angle = first_angle + 2 * math.pi * i / len(group)
+            position[node] = _point_at(centre, radius, math.pi - angle if mirrored else angle)
     return fit_drawing(graph, position)
 
 
 # ---- switches ----
 
 
-def _place_hubs(graph: DrawnGraph, hubs: dict[int, list[int]]) -> Drawing:
+def _place_hubs(graph: DrawnGraph, ranks_of: dict[int, list[int]]) -> Drawing:
     """Place each switch with its ranks around it, side by side."""
     position: dict[int, Point] = {}
-    for number, (switch, ranks) in enumerate(hubs.items()):
-        radius = max(88.0, 7.6 * len(ranks) + 30)
-        x = number * (2 * radius + 120)
-        position[switch] = (x, 0.0)
+    for number, (switch, ranks) in enumerate(ranks_of.items()):
+        radius = max(88.0, 30 + 7.6 * len(ranks))  # so that neighbours do not touch
+        centre = (number * (2 * radius + 120), 0.0)
+        position[switch] = centre
         for i, node in enumerate(ranks):
-            angle = -math.pi / 2 + 2 * math.pi * (i + 0.5) / len(ranks)
-            position[node] = (x + radius * math.cos(angle), radius * math.sin(angle))
+            position[node] = _point_at(centre, radius, _TOP + 2 * math.pi * (i + 0.5) / len(ranks))
     return fit_drawing(graph, position)
 
 
 def _place_rings(graph: DrawnGraph, switch: int, leaves: Sequence[int]) -> Drawing:
     """Place the leaves of a switch in turn on two rings around it, in the order of their ranks from the top on."""
-    spacing = 2 * max(graph.nodes[n].half[0] for n in leaves) + 14
-    radius = max(len(leaves) / 2 * spacing / (2 * math.pi), 110.0)
-    position = {switch: (0.0, 0.0)}
+    spacing = _max_width(graph, leaves) + 14
+    # the inner ring has every other leaf: its circumference is their number times the spacing
+    inner_radius = max(len(leaves) / 2 * spacing / (2 * math.pi), 110.0)
+    centre = (0.0, 0.0)
+    position = {switch: centre}
     for i, node in enumerate(sorted(leaves, key=lambda n: graph.nodes[n].ranks[:1])):
-        angle, ring = -math.pi / 2 + 2 * math.pi * i / len(leaves), radius + i % 2 * spacing
-        position[node] = (ring * math.cos(angle), ring * math.sin(angle))
+        radius = inner_radius if i % 2 == 0 else inner_radius + spacing
+        position[node] = _point_at(centre, radius, _TOP + 2 * math.pi * i / len(leaves))
     return fit_drawing(graph, position)
 
 
-def _place_ranks_above(graph: DrawnGraph, hubs: dict[int, list[int]]) -> Drawing:
+def _max_width(graph: DrawnGraph, nodes: Sequence[int]) -> float:
+    half_widths = (half_width for half_width, _ in (graph.nodes[n].half for n in nodes))
+    return 2 * max(half_widths)
+
+
+def _place_ranks_above(graph: DrawnGraph, ranks_of: dict[int, list[int]]) -> Drawing:
     """Place the ranks of each switch in a row above it, side by side."""
+    pitch, gap = 40.0, 24  # between neighbouring ranks; between the ranks of two switches
     position: dict[int, Point] = {}
-    x = 0.0
-    for switch, ranks in hubs.items():
+    first_x = 0.0
+    for switch, ranks in ranks_of.items():
         for i, node in enumerate(ranks):
-            position[node] = (x + 40.0 * i, 0.0)
-        position[switch] = (x + 20.0 * (len(ranks) - 1), 92.0)
-        x += 40.0 * len(ranks) + 24
+            position[node] = (first_x + pitch * i, 0.0)
+        position[switch] = (first_x + pitch / 2 * (len(ranks) - 1), 92.0)
+        first_x += pitch * len(ranks) + gap
     return fit_drawing(graph, position)
 
 
@@ -260,7 +286,7 @@ def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
     """Lay out a tree, each switch centred above its children."""
     inside, roots = set(nodes), _find_roots(graph, nodes)
     position: dict[int, Point] = {}
-    right_edge = [0.0]  # the right edge of what has been placed
+    right_edge = 0.0  # of what has been placed
     visited = set(roots)
     level_height = min(max(92.0, 3.0 * len(nodes)), 150.0)
 
@@ -273,19 +299,21 @@ def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
 
     def visit(node: int, depth: int) -> float:
         """Place a node and all below it; return its x."""
+        nonlocal right_edge
         visited.add(node)
         below = [n for n in graph.neighbours[node] if n in inside and n not in visited]
         # children in the order of ranks, so that numbers ascend from left to right
         below.sort(key=lambda n: lowest_rank(n, node))
-        half = graph.nodes[node].half[0]
+        half_width, _ = graph.nodes[node].half
         if below:
             # a parent is centred above its children, a leaf is placed at the right edge
             xs = [visit(n, depth + 1) for n in below]
             x = (xs[0] + xs[-1]) / 2
-            right_edge[0] = max(right_edge[0] + (14 if len(below) > 1 else 0), x + half + 8)
+            gap_to_cousins = 14 if len(below) > 1 else 0
+            right_edge = max(right_edge + gap_to_cousins, x + half_width + 8)
         else:
-            x = right_edge[0] + half + 4
-            right_edge[0] = x + half + 4
+            x = right_edge + half_width + 4
+            right_edge = x + half_width + 4
         position[node] = (x, depth * level_height)
         return x
 
@@ -296,25 +324,29 @@ def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
 
 def _place_routers(graph: DrawnGraph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
     """Place switches on a circle, the ranks of each outside of it. `owner`: the switch of each rank."""
-    max_ranks = max(sum(s == switch for s in owner.values()) for switch in switches)
+    ranks_of = {switch: [n for n, router in owner.items() if router == switch] for switch in switches}
+    distance, pitch = 58, 42  # of ranks from their switch, and between ranks of a switch
     # large enough that neither switches nor the ranks outside overlap
+    max_ranks = max(map(len, ranks_of.values()))
     radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * max_ranks - 40)
+    centre = (0.0, 0.0)
     position: dict[int, Point] = {}
-    for number, switch in enumerate(switches):
-        middle = -math.pi / 2 + 2 * math.pi * (number + 0.5) / len(switches)
-        position[switch] = (radius * math.cos(middle), radius * math.sin(middle))
-        ranks = [n for n, s in owner.items() if s == switch]
+    for number, (switch, ranks) in enumerate(ranks_of.items()):
+        middle = _TOP + 2 * math.pi * (number + 0.5) / len(switches)
+        position[switch] = _point_at(centre, radius, middle)
         for i, node in enumerate(ranks):
-            angle = middle + (i - (len(ranks) - 1) / 2) * 42 / (radius + 58)
-            position[node] = ((radius + 58) * math.cos(angle), (radius + 58) * math.sin(angle))
+            angle = middle + (i - (len(ranks) - 1) / 2) * pitch / (radius + distance)
+            position[node] = _point_at(centre, radius + distance, angle)
     return fit_drawing(graph, position)
 
 
 def _place_levels(graph: DrawnGraph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
     """Place ranks in rows at the bottom, switches in levels above, by their distance from the ranks."""
     ranks = [n for n in nodes if n not in set(switches)]
-    columns = max(1, min(len(ranks), 16 if graph.nodes[ranks[0]].shape == RANK else 12))
-    position: dict[int, Point] = {n: (92.0 * (i % columns), 80.0 * (i // columns)) for i, n in enumerate(ranks)}
+    pitch, row_height, level_height = 92.0, 80.0, 96.0
+    max_columns = 16 if graph.nodes[ranks[0]].shape == RANK else 12  # other shapes are wider
+    columns = max(1, min(len(ranks), max_columns))
+    position: dict[int, Point] = {n: (pitch * (i % columns), row_height * (i // columns)) for i, n in enumerate(ranks)}
     placed, row, depth = set(ranks), list(ranks), 0
     while row:
         # the switches adjacent to the level below, not yet placed
@@ -322,9 +354,9 @@ def _place_levels(graph: DrawnGraph, nodes: Sequence[int], switches: Sequence[in
         placed.update(row)
         depth += 1
         for i, switch in enumerate(row):
-            position[switch] = (92.0 * (columns - 1) * (i + 0.5) / len(row), -96.0 * depth)
-    for i, switch in enumerate(s for s in switches if s not in placed):
-        position[switch] = (92.0 * i, -96.0 * (depth + 1))
+            position[switch] = (pitch * (columns - 1) * (i + 0.5) / len(row), -level_height * depth)
+    for i, switch in enumerate(s for s in switches if s not in placed):  # connected to no rank
+        position[switch] = (pitch * i, -level_height * (depth + 1))
     return fit_drawing(graph, position)
 
 
@@ -335,64 +367,94 @@ def place_around(graph: DrawnGraph, drawings: Sequence[Drawing]) -> Drawing:
     """Place boxes that are connected directly, without a fabric: in a circle, two side by side."""
     size = max(max(drawing.width, drawing.height) for drawing in drawings)
     count = len(drawings)
-    radius = 0.0 if count < 2 else size * 0.56 if count == 2 else size * 0.66 / math.sin(math.pi / count)
+    first_angle = _TOP
+    if count == 1:
+        radius = 0.0
+    elif count == 2:
+        radius, first_angle = 0.56 * size, math.pi  # a little more than half a box each, left and right
+    else:
+        radius = size * 0.66 / math.sin(math.pi / count)  # neighbours are 1.32 boxes apart
     placed = []
     for number, drawing in enumerate(drawings):
-        angle = (math.pi if count == 2 else -math.pi / 2) + 2 * math.pi * number / count
-        x, y = radius * math.cos(angle), radius * math.sin(angle)
+        x, y = _point_at((0.0, 0.0), radius, first_angle + 2 * math.pi * number / count)
         placed.append(drawing.moved(x - drawing.width / 2, y - drawing.height / 2))
     return _combine_drawings(graph, placed, switches={})
+
+
+@dataclass(frozen=True)
+class _FabricRows:
+    """The rows of switches between boxes, from the top of the fabric downwards.
+
+    With two rows of boxes (`is_between`), outer parts of the fabric have the switches that reach one row only, and the
+    inner part between them those that reach both. With one row of boxes all switches are in the inner part.
+    `box_distance`: from the boxes to the nearest switches. `inner_levels`: levels with switches in the inner part.
+    `outer_levels`: the number of levels in an outer part.
+    """
+
+    is_between: bool
+    box_distance: float
+    inner_levels: list[int]
+    outer_levels: int
+
+    @property
+    def outer_height(self) -> float:
+        if self.outer_levels and self.is_between:
+            return self.box_distance + (self.outer_levels - 1) * _LEVEL
+        return self.box_distance - _LEVEL  # the inner part keeps a level's distance itself
+
+    @property
+    def height(self) -> float:
+        inner_height = (len(self.inner_levels) + 1) * _LEVEL
+        if self.is_between:
+            return 2 * self.outer_height + inner_height
+        return self.outer_height + inner_height - _LEVEL * 0.5
+
+    def y_of(self, level: int, side: str) -> float:
+        """Return the y of the switches of a level that reach this side; in the inner part the highest is on top."""
+        from_boxes = self.box_distance + (level - 1) * _LEVEL
+        if side == "upper":
+            return from_boxes
+        if side == "lower":
+            return self.height - from_boxes
+        inner_top = self.outer_height + _LEVEL if self.is_between else _LEVEL * 0.5
+        levels_above = len(self.inner_levels) - 1 - self.inner_levels.index(level)
+        return inner_top + levels_above * _LEVEL
 
 
 def place_below_fabric(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
     """Place up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
     if len(boxes) > MAX_ROW_BOXES:
         return _place_box_grid(graph, boxes, outside)
+    two_rows = len(boxes) > 4
+    columns = math.ceil(len(boxes) / 2) if two_rows else len(boxes)
     # boxes of the upper row are flipped, so that in both rows the side with network cards faces the fabric
-    rows = 1 if len(boxes) <= 4 else 2
-    columns = -(-len(boxes) // rows)
     drawings = [
-        frame_drawing(flip_drawing(drawing) if rows == 2 and i < columns else drawing, name)
+        frame_drawing(flip_drawing(drawing) if two_rows and i < columns else drawing, name)
         for i, (name, drawing) in enumerate(boxes.items())
     ]
+    upper, lower = (drawings[:columns], drawings[columns:]) if two_rows else ([], drawings)
     column_width, row_height = max(b.width for b in drawings) + 18, max(b.height for b in drawings)
-    upper = set().union(*(b.position for b in drawings[:columns])) if rows == 2 else set()
-    # fabric: rows of switches by their distance from the boxes
     level = _switch_levels(graph, drawings, outside)
-    side = _find_box_rows(graph, upper, level, rows)
-    two_sided_levels = sorted({level[s] for s in outside if side[s] == "both"})
-    max_one_sided_level = max((level[s] for s in outside if side[s] != "both"), default=0)
-    # from the lowest switches to the boxes; it grows with the width, so that cables stay steep
-    box_distance = min(max(_LEVEL, column_width * columns / 8), 190.0)
-    outer_height = (
-        box_distance + (max_one_sided_level - 1) * _LEVEL
-        if max_one_sided_level and rows == 2
-        else box_distance - _LEVEL
+    upper_nodes = {node for drawing in upper for node in drawing.position}
+    side = _find_box_rows(graph, upper_nodes, level) if two_rows else dict.fromkeys(level, "both")
+    fabric = _FabricRows(
+        two_rows,
+        # grows with the width, so that cables stay steep
+        box_distance=min(max(_LEVEL, column_width * columns / 8), 190.0),
+        inner_levels=sorted({level[s] for s in outside if side[s] == "both"}),
+        outer_levels=max((level[s] for s in outside if side[s] != "both"), default=0),
     )
-    inner_height = (len(two_sided_levels) + 1) * _LEVEL
-    # height of the fabric: per row of boxes an outer part, for switches that reach this row only, and between these an
-    # inner part, for switches that reach both rows (with one row: all that the boxes reach)
-    fabric_height = 2 * outer_height + inner_height if rows == 2 else outer_height + inner_height - _LEVEL * 0.5
-    top = row_height if rows == 2 else 0.0
-    placed = [
-        drawing.moved(
-            column_width * (i % columns),
-            (top + fabric_height) if rows == 1 or i >= columns else row_height - drawing.height,
-        )
-        for i, drawing in enumerate(drawings)
-    ]
+    fabric_top = row_height if two_rows else 0.0
+    lower_top = fabric_top + fabric.height
+    placed = [box.moved(column_width * i, row_height - box.height) for i, box in enumerate(upper)]
+    placed += [box.moved(column_width * i, lower_top) for i, box in enumerate(lower)]
     position = {node: point for drawing in placed for node, point in drawing.position.items()}
-    middle = top + (_LEVEL * 0.5 if rows == 1 else outer_height + _LEVEL)
     for number in range(1, max(level.values()) + 1):
-        for where in ("upper", "lower", "both"):
-            row = [s for s in outside if level[s] == number and side[s] == where]
-            if where == "upper":
-                y = top + box_distance + (number - 1) * _LEVEL
-            elif where == "lower":
-                y = top + fabric_height - box_distance - (number - 1) * _LEVEL
-            else:
-                y = middle + (len(two_sided_levels) - 1 - two_sided_levels.index(number)) * _LEVEL if row else 0.0
-            _spread_switches(graph, row, position, y, column_width * columns)
+        for reached in ("upper", "lower", "both"):
+            row = [s for s in outside if level[s] == number and side[s] == reached]
+            if row:
+                y = fabric_top + fabric.y_of(number, reached)
+                _spread_switches(graph, row, position, y, column_width * columns)
     return _combine_drawings(graph, placed, {s: position[s] for s in outside})
 
 
@@ -400,14 +462,18 @@ def _place_box_grid(graph: DrawnGraph, boxes: Mapping[str, Drawing], outside: Se
     """Place many boxes in a grid, about as wide as a screen, below the switches of their fabric."""
     drawings = [frame_drawing(drawing, name) for name, drawing in boxes.items()]
     width, height = max(b.width for b in drawings) + 18, max(b.height for b in drawings) + 18
-    columns = math.ceil(math.sqrt(1.7 * len(drawings) * height / width))
+    # columns * width = screen_shape * rows * height, where columns * rows is the number of boxes
+    screen_shape = 1.7
+    columns = math.ceil(math.sqrt(screen_shape * len(drawings) * height / width))
     level = _switch_levels(graph, drawings, outside)
-    fabric_height = max(level.values()) * _LEVEL * 2
+    level_height = 2 * _LEVEL
+    fabric_height = max(level.values()) * level_height
     placed = [b.moved(width * (i % columns), fabric_height + height * (i // columns)) for i, b in enumerate(drawings)]
     position = {node: point for drawing in placed for node, point in drawing.position.items()}
     for number in range(1, max(level.values()) + 1):
         row = [s for s in outside if level[s] == number]
-        _spread_switches(graph, row, position, fabric_height - number * _LEVEL * 2 + _LEVEL * 0.6, width * columns)
+        y = fabric_height - number * level_height + 0.6 * _LEVEL
+        _spread_switches(graph, row, position, y, width * columns)
     return _combine_drawings(graph, placed, {s: position[s] for s in outside})
 
 
@@ -420,18 +486,17 @@ def _switch_levels(graph: DrawnGraph, drawings: Sequence[Drawing], outside: Sequ
     """Return each switch's distance from the nearest box: 1 if it is connected to one."""
     level = dict.fromkeys((node for drawing in drawings for node in drawing.position), 0)
     row, free = list(level), set(outside)
+    number = 0
     while row:
-        number = level[row[0]] + 1
+        number += 1
         row = sorted({s for node in row for s in graph.neighbours[node] if s in free})
         free.difference_update(row)
         level.update(dict.fromkeys(row, number))
-    return level | dict.fromkeys(free, 1)
+    return level | dict.fromkeys(free, 1)  # connected to no box
 
 
-def _find_box_rows(graph: DrawnGraph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
+def _find_box_rows(graph: DrawnGraph, upper: set[int], level: dict[int, int]) -> dict[int, str]:
     """Return whether all boxes below a switch are in the "upper" row, in the "lower" one, or in "both"."""
-    if rows == 1:
-        return dict.fromkeys(level, "both")
     side = {node: "upper" if node in upper else "lower" for node, number in level.items() if number == 0}
     for node in sorted(level, key=lambda n: level[n]):
         if level[node]:
@@ -446,10 +511,10 @@ def _spread_switches(graph: DrawnGraph, row: Sequence[int], position: dict[int, 
         return
     target_x = {}
     for switch in row:
-        xs = [position[n][0] for n in graph.neighbours[switch] if n in position]
+        xs = [x for x, _ in (position[n] for n in graph.neighbours[switch] if n in position)]
         target_x[switch] = sum(xs) / len(xs) if xs else width / 2
     order = sorted(row, key=lambda s: (target_x[s], s))
-    spacing = max(2 * graph.nodes[s].half[0] for s in row) + 22
+    spacing = _max_width(graph, row) + 22
     # too narrow: centre the row with equal gaps
     if target_x[order[-1]] - target_x[order[0]] < spacing * (len(row) - 1):
         centre = sum(target_x.values()) / len(row)
