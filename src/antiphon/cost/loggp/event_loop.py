@@ -136,7 +136,8 @@ def _simulate(
     heap, lists, event, needed, waits, ready, _ = workspace
     count, ranks, nodes = len(src), len(node), int(node.max()) + 1 if len(node) else 0
     record, reports_left = len(log.ready) > 0, len(on_left_ptr) > 0
-    receiver = 0 if packets is None else count  # m + receiver: number of the receiver's events
+    # m + receiver_offset: number of the receiver's events of message m, which has others only with packets
+    receiver_offset = 0 if packets is None else count
     # condition -> the message that contributed last
     last_contributor = np.full(len(waits) if record else 0, -1, np.int32)
     # port -> when its last byte has passed; whether it is in use or reserved for its queue
@@ -149,6 +150,7 @@ def _simulate(
     nic_idle_from = np.full(2 * nodes * nics, FAR_PAST)  # NIC -> when it is idle
     rank_idle_from = np.zeros(ranks)  # rank -> when it has combined everything received so far
     made_ready = np.empty(count, np.int32)  # the messages that one event makes ready
+    # the latest end of a message, and which; messages done; bytes received
     last, last_message, finished, received = 0.0, -1, 0, 0.0
     if packets is not None:
         packet_bytes, size, per_byte = packets
@@ -198,7 +200,7 @@ def _simulate(
                 if packets is not None and side == 1:  # delay all its packets by as much as the first waited
                     delay[queued] = now - first_arrival[queued] + gap[cost_class[queued]]
                     at = first_arrival[queued] + delay[queued]
-                queued += side * receiver
+                queued += side * receiver_offset
                 event[queued] = SEND if side == 0 else PASS
                 put(heap, lists, at, queued)
             if packets is None:
@@ -208,8 +210,8 @@ def _simulate(
         first_condition, end_condition, contribution_time, has_left_now = 0, 0, now, False
         # ---- a message within a rank: it has left at once, then is combined and done ----
         if kind == ASK and s == d and (reports_left or work[k] > 0):
-            event[receiver + m] = COMBINE if work[k] > 0 else DONE
-            put(heap, lists, now, receiver + m)
+            event[receiver_offset + m] = COMBINE if work[k] > 0 else DONE
+            put(heap, lists, now, receiver_offset + m)
             if not reports_left:
                 continue
             first_condition, end_condition, has_left_now = on_left_ptr[m], on_left_ptr[m + 1], True
@@ -241,8 +243,8 @@ def _simulate(
                     if packets is not None and side == 1:
                         delay[m] = at - now
                         at = now + delay[m]
-                    event[side * receiver + m] = SEND if side == 0 else PASS
-                    put(heap, lists, at, side * receiver + m)
+                    event[side * receiver_offset + m] = SEND if side == 0 else PASS
+                    put(heap, lists, at, side * receiver_offset + m)
                     continue
             kind = SEND if side == 0 else PASS
         if packets is None:
@@ -251,8 +253,8 @@ def _simulate(
                 side = 0 if kind == SEND else 1
                 start, nic_node = now, node[s] if side == 0 else node[d]
                 if nics > 0 and nic_node >= 0 and node[s] != node[d]:
-                    nic, at = find_earliest(nic_idle_from, (side * nodes + nic_node) * nics, nics)
-                    start = max(now, at)
+                    nic, nic_idle = find_earliest(nic_idle_from, (side * nodes + nic_node) * nics, nics)
+                    start = max(now, nic_idle)
                     nic_idle_from[nic] = start + busy[k]
                     if record:
                         log.nic[m] += start - now
@@ -293,8 +295,8 @@ def _simulate(
             if kind == PACKET:
                 b, start, nic_node = min(packet_bytes, to_send[m]), now, node[s]
                 if nic_node >= 0:
-                    nic, at = find_earliest(nic_idle_from, nic_node * nics, nics)
-                    start = max(now, at)
+                    nic, nic_idle = find_earliest(nic_idle_from, nic_node * nics, nics)
+                    start = max(now, nic_idle)
                     nic_idle_from[nic] = start + np.rint(per_byte[k] * b)
                 departed = start + np.rint(per_byte[k] * max(b - 1, 0.0))
                 packet = free_packet
@@ -336,9 +338,9 @@ def _simulate(
                     b, nic_node = min(packet_bytes, size[k] - received_bytes[m]), node[d]
                     if nic_node >= 0:
                         behind_first = np.rint(per_byte[k] * max(b - 1, 0.0))  # from its first byte to its last
-                        at_first = now - behind_first + now * ROUNDING
-                        nic, at = find_latest_before(nic_idle_from, (nodes + nic_node) * nics, nics, at_first)
-                        contribution_time = max(now, at + behind_first)
+                        first_byte = now - behind_first + now * ROUNDING  # when it is here, or a rounding error later
+                        nic, nic_idle = find_latest_before(nic_idle_from, (nodes + nic_node) * nics, nics, first_byte)
+                        contribution_time = max(now, nic_idle + behind_first)
                         nic_idle_from[nic] = contribution_time + np.rint(per_byte[k] * min(b, 1.0))
                     packet = next_packet[m]
                     next_packet[m] = following_packet[packet]
@@ -365,8 +367,8 @@ def _simulate(
         if kind == PASS or kind == LANDED:
             contribution_time += receive[k]
             if work[k] > 0:
-                event[receiver + m] = COMBINE
-                put(heap, lists, contribution_time, receiver + m)
+                event[receiver_offset + m] = COMBINE
+                put(heap, lists, contribution_time, receiver_offset + m)
                 continue
         elif kind == COMBINE:
             contribution_time = max(now, rank_idle_from[d]) + work[k]
@@ -377,7 +379,7 @@ def _simulate(
         if not has_left_now:
             if len(on_done_ptr):
                 first_condition, end_condition = on_done_ptr[m], on_done_ptr[m + 1]
-            else:
+            else:  # every message contributes to two conditions (Graph.on_done_ptr)
                 first_condition, end_condition = 2 * m, 2 * m + 2
             finished += 1
             if contribution_time > last or last_message < 0:
@@ -388,20 +390,11 @@ def _simulate(
                     log.ready[m], log.begin[m], log.landed[m] = ready[m], contribution_time - work[k], contribution_time
         # ---- messages that become ready ask for a port o_s later ----
         conditions = on_left if has_left_now else on_done
-        for i in range(
-            contribute(
-                workspace,
-                graph,
-                log,
-                last_contributor,
-                made_ready,
-                conditions,
-                first_condition,
-                end_condition,
-                contribution_time,
-                m,
-            )
-        ):
+        ready_count = contribute(
+            workspace, graph, log, last_contributor, made_ready,
+            conditions, first_condition, end_condition, contribution_time, m,
+        )  # fmt: skip
+        for i in range(ready_count):
             other = made_ready[i]
             event[other] = ASK
             put(heap, lists, ready[other] + send[cost_class[other]], other)
