@@ -4,9 +4,9 @@ place).
 A program has four kinds of operations, each at a rank: send, receive, fold (copy or reduce data inside the rank) and
 join (only waits). All blocks are imagined on one line of data, on which the borders of chunks are *points*. An
 operation reads or writes *parts*: intervals between two points, in an input, an output or scratch, which is buffer
-space of the program. The *base* of a part is its place: a buffer of the rank with a shift, or a stretch of scratch. An
-operation waits for others of its rank. Its *time* orders it among the operations of all ranks: twice the schedule's
-step, plus 1 for folds.
+space of the program. The *base* of a part is its place: a buffer of the rank and how far the line is shifted in it, or
+a stretch of scratch. An operation waits for others of its rank. Its *time* orders it among the operations of all ranks:
+twice the schedule's step, plus 1 for folds.
 
 The stages; each hands a frozen table to the next:
 
@@ -42,7 +42,7 @@ from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.lower.moves import DataMoves, Folds, ScratchStretches, Slots, assign_stretches, folds, moves
-from antiphon.lower.rows import Prepared, find_positions, prepare
+from antiphon.lower.rows import DataLine, Prepared, find_positions, prepare
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class OperationTable:
 
     columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, time, chunk
     part_columns: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base (its place)
-    waits: list[tuple[Longs, Longs]] = field(default_factory=list)  # the operations that wait, and for which
+    waits: list[tuple[Longs, Longs]] = field(default_factory=list)  # later, earlier: who waits, and for whom
     joint: list[tuple[Longs, Longs]] = field(default_factory=list)  # operations, and the joint of each
     count: int = 0
 
@@ -99,19 +99,17 @@ def assemble_program(
     # At equal times receives come first, so that data can arrive early; folds last, as they need the receives.
     kind_order = np.where(kind == RECEIVE, 0, np.where(kind == SEND, 1, 2))
     order = order_of(*pack_columns((rank, ranks), (when, int(when.max(initial=0)) + 1), (kind_order, 3)))
-    # `number` is the inverse permutation: from the order of creation to the final number of an operation.
-    number = np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order))
+    number = _invert_order(order)  # from the order of creation to the final number of an operation
     operation, begin, end, base = table.all("part_columns", 4)
     part_order = order_of(number[operation], len(order))
     later, earlier = table.all("waits", 2)
-    # An edge (later, earlier) is one integer, so that one sort removes duplicates; see `edges //` and `%` below.
-    edges = distinct(number[later] * max(len(order), 1) + number[earlier])
+    # A pair (later, earlier) is packed into one integer, so that one sort removes duplicates.
+    factor = max(len(order), 1)
+    later, earlier = np.divmod(distinct(number[later] * factor + number[earlier]), factor)
     # Bases: first the places in users' buffers, then one per stretch of scratch; both sorted by rank.
     base_rank = np.concatenate([places.rank, schedule.dst[movement.head]]).astype(np.int64)
     by_rank = order_of(base_rank, ranks)
-    base_number = np.empty(len(by_rank), np.int64)
-    base_number[by_rank] = np.arange(len(by_rank))
+    base_number = _invert_order(by_rank)
     # columns of zeros: for the places (no slot, no origin), and for the stretches (no shift)
     place_zeros, stretch_zeros = np.zeros(len(places), np.int64), np.zeros(len(movement.head), np.int64)
     # The data of a stretch lie relative to the first point of its first chunk.
@@ -150,8 +148,8 @@ def assemble_program(
         part_begin=begin[part_order],
         part_end=end[part_order],
         part_base=base_number[base[part_order]],
-        wait_ptr=pointers(edges // max(len(order), 1), len(order)),
-        wait=edges % max(len(order), 1),
+        wait_ptr=pointers(later, len(order)),
+        wait=earlier,
         finish_ptr=pointers(finish_rank, ranks),
         finish_begin=finish_begin,
         finish_end=finish_end,
@@ -159,6 +157,28 @@ def assemble_program(
         finish_count=divisor,
         joint=joint,
     )
+
+
+def _invert_order(order: Longs) -> Longs:
+    """Return per element its position in an order (the inverse permutation)."""
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return position
+
+
+def _find_intervals(line: DataLine, chunk: Longs, *columns: Longs) -> tuple[Bools, Bools]:
+    """Return which of these ordered chunks begin an interval, and which end one.
+
+    Adjacent chunks with equal values in all columns form an interval.
+    """
+    starts = np.logical_or.reduce([run_starts(column) for column in columns])
+    starts[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
+    return starts, _run_ends(starts)
+
+
+def _run_ends(starts: Bools) -> Bools:
+    """Return which rows are the last of a run: the next one starts a run, or there is none."""
+    return np.append(starts[1:], True)[: len(starts)]
 
 
 def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
@@ -169,14 +189,12 @@ def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs
     >>> _finish_table(prepare(star(), in_place=False))
     (array([0, 1, 2]), array([0, 0, 0]), array([1, 1, 1]), array([1, 3, 5]), array([3, 3, 3]))
     """
-    ends, line = prepared.analysis.outputs, prepared.line
-    rows = np.flatnonzero(ends.count > 1)
-    rows = rows[np.lexsort((line.position[ends.chunk[rows]], ends.rank[rows]))]
-    chunk, rank, base, count = ends.chunk[rows], ends.rank[rows], prepared.places.outputs[rows], ends.count[rows]
-    # Merge adjacent chunks: a new interval starts where rank, base or count changes, or after a gap on the line.
-    starts = run_starts(rank) | run_starts(base) | run_starts(count)
-    starts[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
-    last = np.append(starts[1:], True)[: len(starts)]
+    outputs, line = prepared.analysis.outputs, prepared.line
+    rows = np.flatnonzero(outputs.count > 1)
+    rows = rows[np.lexsort((line.position[outputs.chunk[rows]], outputs.rank[rows]))]
+    chunk, rank, count = outputs.chunk[rows], outputs.rank[rows], outputs.count[rows]
+    base = prepared.places.outputs[rows]
+    starts, last = _find_intervals(line, chunk, rank, base, count)
     begin, end = line.begin[chunk[starts]], line.end[chunk[last]]
     return rank[starts], begin, end, base[starts], count[starts]
 
@@ -245,8 +263,8 @@ def _add_transfers(
     target = np.where(movement.stretch >= 0, len(prepared.places) + movement.stretch, movement.base[write])
     source = movement.base[read]
     # Rows that read a copied input after step 0: sending from the output lets neighbouring parts be joined.
-    from_copy = (copies.place[read] >= 0) & (prepared.time > 0) & (line.pieces[schedule.chunk] == 1)
-    from_copy = np.flatnonzero(from_copy & (schedule.src != schedule.dst))
+    is_late_read = (copies.place[read] >= 0) & (prepared.time > 0) & (line.pieces[schedule.chunk] == 1)
+    from_copy = np.flatnonzero(is_late_read & (schedule.src != schedule.dst))
     source[from_copy] = copies.place[read[from_copy]]
     arrives, reads = _add_messages(prepared, movement, table, target, source)
     table.wait(reads[from_copy], copies.operation[read[from_copy]])
@@ -306,18 +324,17 @@ def _add_messages(
     schedule, line, rows = prepared.schedule, prepared.line, movement.crossing
     first = rows[run_starts(movement.message)]
     begin, end = line.begin[schedule.chunk[rows]], line.end[schedule.chunk[rows]]
-    operation_of_row: list[Longs] = []  # receives, then sends
-    for kind, rank, peer, base in (
-        (RECEIVE, schedule.dst, schedule.src, target),
-        (SEND, schedule.src, schedule.dst, source),
-    ):
+
+    def add_operations(kind: int, rank: Ints, peer: Ints, base: Longs) -> Longs:
         chunk = schedule.chunk[first]
         number = table.add(kind, rank[first], peer[first], line.pieces[chunk], 2 * prepared.time[first], chunk)
         operation = np.full(schedule.transfers, -1, np.int64)
         operation[rows] = number[movement.message]
         _add_parts(table, begin, end, base[rows], operation[rows], movement.joined)
-        operation_of_row.append(operation)
-    return operation_of_row[0], operation_of_row[1]
+        return operation
+
+    receives = add_operations(RECEIVE, schedule.dst, schedule.src, target)
+    return receives, add_operations(SEND, schedule.src, schedule.dst, source)
 
 
 def _add_folds(prepared: Prepared, movement: DataMoves, folding: Folds, table: OperationTable) -> Longs:
@@ -357,8 +374,7 @@ def _add_parts(table: OperationTable, begin: Longs, end: Longs, base: Longs, ope
     """
     starts = ~joined
     starts[1:] |= base[1:] != base[:-1]
-    last = np.append(starts[1:], True)[: len(starts)]
-    table.part(operation[starts], begin[starts], end[last], base[starts])
+    table.part(operation[starts], begin[starts], end[_run_ends(starts)], base[starts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,19 +399,17 @@ def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
     >>> copies.place.tolist(), copies.operation.tolist()
     ([1, -1, -1, -1, -1, 3], [0, -1, -1, -1, -1, 1])
     """
-    ends, line, order = prepared.analysis.outputs, prepared.line, prepared.values.order
-    entry = find_positions(prepared.analysis.inputs.cell, ends.cell)
+    outputs, line, order = prepared.analysis.outputs, prepared.line, prepared.values.order
+    entry = find_positions(prepared.analysis.inputs.cell, outputs.cell)
     # Outputs whose last version is the initial one: no row writes them.
     is_unwritten = (prepared.last < 0) | order.initial[prepared.last] if len(order) else prepared.last < 0
     rows = np.flatnonzero(is_unwritten & (entry >= 0))
     # In place the input is already where the output is.
     rows = rows[prepared.places.inputs[entry[rows]] != prepared.places.outputs[rows]]
-    rows = rows[np.lexsort((line.position[ends.chunk[rows]], ends.rank[rows]))]
-    chunk, rank = ends.chunk[rows], ends.rank[rows]
+    rows = rows[np.lexsort((line.position[outputs.chunk[rows]], outputs.rank[rows]))]
+    chunk, rank = outputs.chunk[rows], outputs.rank[rows]
     source, target = prepared.places.inputs[entry[rows]], prepared.places.outputs[rows]
-    starts = run_starts(rank) | run_starts(source) | run_starts(target)
-    starts[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
-    last = np.append(starts[1:], True)[: len(starts)]
+    starts, last = _find_intervals(line, chunk, rank, source, target)
     number = table.add(FOLD, rank[starts], rank[starts], 1, np.ones(int(starts.sum()), np.int64), chunk[starts])
     for base in (target, source):
         table.part(number, line.begin[chunk[starts]], line.end[chunk[last]], base[starts])
@@ -428,7 +442,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     if not len(rows):
         return
     line, order, collective = prepared.line, prepared.values.order, prepared.schedule.collective
-    ends, members = prepared.analysis.outputs, len(collective.members)
+    outputs, members = prepared.analysis.outputs, len(collective.members)
     when, pieces = table.when(), np.concatenate([pieces for _, _, _, pieces, _, _ in table.columns])
     # Readers of the initial content of places that are overwritten.
     old = order.initial[accesses.read]
@@ -436,7 +450,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     # A place is rank * members + the member at the other end. The block that sender i has for receiver j is
     # j * members + i: inputs lie by receiver (//), outputs by sender (%).
     read_place = order.rank[version] * members + prepared.schedule.chunks.block[order.chunk[version]] // members
-    end_place = ends.rank[rows] * members + prepared.schedule.chunks.block[ends.chunk[rows]] % members
+    end_place = outputs.rank[rows] * members + prepared.schedule.chunks.block[outputs.chunk[rows]] % members
     is_replaced = np.zeros(collective.ranks * members, bool)
     is_replaced[end_place] = True
     reader, read_place = reader[is_replaced[read_place]], read_place[is_replaced[read_place]]
@@ -450,8 +464,8 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     join[places] = table.add(JOIN, rank, peer=rank, pieces=1, when=ready[places], chunk=0)
     table.wait(join[read_place], reader)
     # And a copy for each output, which waits for the join of its place.
-    value, chunk = prepared.last[rows], ends.chunk[rows]
-    end_rank = ends.rank[rows]
+    value, chunk = prepared.last[rows], outputs.chunk[rows]
+    end_rank = outputs.rank[rows]
     begin = np.maximum(ready[end_place], when[accesses.writer[value]]) + 1
     number = table.add(FOLD, end_rank, end_rank, line.pieces[chunk], begin, chunk)
     for base in (prepared.places.outputs[rows], movement.base[value]):
