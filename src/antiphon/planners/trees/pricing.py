@@ -56,6 +56,17 @@ class HopPrices:
         self.max_tree_cost = 4 * self.scale * prices_per_link * topology.ranks * (topology.switches + 1)
         self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))  # link of each entry of limit_of
 
+    def _cheapest_of_pairs(self, link_cost: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return for each of `pairs` the cost of its cheapest link, and this link, the first of equals."""
+        ordered = link_cost[self.order]
+        cheapest = np.minimum.reduceat(ordered, self.first)
+        if len(self.first) == len(ordered):  # no parallel links
+            return cheapest, self.order[self.first]
+        pair = np.repeat(np.arange(len(cheapest)), self.size)
+        candidates = np.flatnonzero(ordered == cheapest[pair])
+        _, first = np.unique(pair[candidates], return_index=True)
+        return cheapest, self.order[candidates[first]]
+
     def price_hops(self, price: NDArray[Any]) -> PricedHops:
         """Return the cheapest hops at these prices (of links, then of shared limits). O(switches * nodes^2)."""
         topology = self.topology
@@ -64,14 +75,7 @@ class HopPrices:
         link_cost = price[:links] * self.scale + 1
         if len(self.owner):
             np.add.at(link_cost, self.owner, price[self.limit_of] * self.scale)
-        cost_of_link = link_cost[self.order]
-        cheapest_of_pair = np.minimum.reduceat(cost_of_link, self.first)
-        position = self.first
-        if len(position) < len(cost_of_link):  # parallel links: take the first of the cheapest of each pair
-            cheap = np.flatnonzero(cost_of_link == np.repeat(cheapest_of_pair, self.size))
-            pair = np.repeat(np.arange(len(cheapest_of_pair)), self.size)[cheap]
-            position = cheap[np.unique(pair, return_index=True)[1]]
-        cheapest_link = self.order[position]
+        cheapest_of_pair, cheapest_link = self._cheapest_of_pairs(link_cost)
         # above any tree's cost; 4 as for `max_tree_cost`. Prices too large for int64 are Python ints, of type object
         far: Any = FAR if price.dtype != object else (int(link_cost.sum()) + 1) * 4 * ranks
         cost = np.full(nodes * nodes, far, price.dtype)
@@ -143,7 +147,7 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
     [-1, 0, 1]
     """
     count = len(cost)
-    ids = list(range(count))  # the node of every row and column of the matrix
+    node_at = list(range(count))  # the node of every row and column of the matrix
     cost = cost.copy()
     cost[:, root] = far
     tail = np.repeat(np.arange(count)[:, None], count, axis=1)  # the ranks of the hop that every entry stands for
@@ -154,44 +158,43 @@ def cheapest_tree(cost: Costs, root: int, far: float) -> Parents | None:
     while True:
         # every node but the root takes its cheapest hop
         best = cost.argmin(axis=0)
-        every = np.arange(len(ids))  # of rows and of columns
-        cheapest_hop = cost[best, every]
-        start = ids.index(root)
-        if any(value >= far for at, value in enumerate(cheapest_hop.tolist()) if at != start):
+        columns = np.arange(len(node_at))
+        cheapest_hop = cost[best, columns]
+        start = node_at.index(root)
+        if any(value >= far for column, value in enumerate(cheapest_hop.tolist()) if column != start):
             return None
-        for at, node in enumerate(ids):
-            if at != start:
-                hop[node] = (int(tail[best[at], at]), int(head[best[at], at]))
+        ends = zip(tail[best, columns].tolist(), head[best, columns].tolist(), strict=True)
+        hop.update((node, end) for node, end in zip(node_at, ends, strict=True) if node != root)
         cycles = _find_cycles(best.tolist(), start)
         if not cycles:
             break
         # each cycle becomes one node, in the row and column of its first
-        keep = np.ones(len(ids), bool)
+        keep = np.ones(len(node_at), bool)
         for cycle in cycles:
             new = len(contracted_into)
             contracted_into.append(new)
-            cycle_nodes[new] = [ids[at] for at in cycle]
-            for at in cycle:
-                contracted_into[ids[at]] = new
+            cycle_nodes[new] = [node_at[i] for i in cycle]
+            for node in cycle_nodes[new]:
+                contracted_into[node] = new
             rows = np.array(cycle)
+            lead, *merged = cycle
             # hops into it: by the formula above, the cheapest entrance from each node
             entering = cost[:, rows] - cheapest_hop[rows][None, :]
             entering[cost[:, rows] >= far] = far
-            lead = rows[0]
             entrance = entering.argmin(axis=1)
-            cost[:, lead] = entering[every, entrance]
-            tail[:, lead], head[:, lead] = tail[every, rows[entrance]], head[every, rows[entrance]]
+            cost[:, lead] = entering[columns, entrance]
+            tail[:, lead], head[:, lead] = tail[columns, rows[entrance]], head[columns, rows[entrance]]
             # hops out of it: from the cheapest of its nodes
-            entrance = rows[cost[rows].argmin(axis=0)]
-            row, row_tail, row_head = cost[entrance, every], tail[entrance, every], head[entrance, every]
+            leaving = rows[cost[rows].argmin(axis=0)]
+            row, row_tail, row_head = cost[leaving, columns], tail[leaving, columns], head[leaving, columns]
             cost[lead], tail[lead], head[lead] = row, row_tail, row_head
             cost[lead, lead] = far
-            keep[rows[1:]] = False
-            ids[lead] = new
+            keep[merged] = False
+            node_at[lead] = new
         remaining = np.flatnonzero(keep)
         block = np.ix_(remaining, remaining)
         cost, tail, head = cost[block], tail[block], head[block]
-        ids = [ids[at] for at in remaining.tolist()]
+        node_at = [node_at[i] for i in remaining.tolist()]
     return _open_cycles(count, root, contracted_into, cycle_nodes, hop)
 
 
@@ -201,25 +204,20 @@ def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
     >>> _find_cycles([0, 2, 1, 1], 0)
     [[1, 2]]
     """
-    state = [0] * len(best)
-    state[start] = -1
+    met_by = [-1] * len(best)  # node -> the first node of the walk to the parents that met it; -1: none yet
+    met_by[start] = start
     cycles = []
     for first in range(len(best)):
-        at, mark = first, first + 1
-        while state[at] == 0:
-            state[at] = mark
-            at = best[at]
-        if state[at] == mark:
-            # met a node of this very walk: a new cycle
-            cycle, node = [at], best[at]
-            while node != at:
-                cycle.append(node)
-                node = best[node]
-            cycles.append(sorted(cycle))
         node = first
-        while state[node] == mark:
-            state[node] = -1
+        while met_by[node] < 0:
+            met_by[node] = first
             node = best[node]
+        if met_by[node] == first != start:  # met again by the same walk: a new cycle
+            cycle, other = [node], best[node]
+            while other != node:
+                cycle.append(other)
+                other = best[other]
+            cycles.append(sorted(cycle))
     return cycles
 
 
@@ -239,12 +237,12 @@ def _open_cycles(
     """
     for node in sorted(cycle_nodes, reverse=True):
         _, entered = hop[node]
-        at = entered
         # from the rank that the hop ends at up to the member of this cycle that contains it
-        while contracted_into[at] != node:
-            at = contracted_into[at]
-        hop[at] = hop[node]
-    return [-1 if rank == root else hop[rank][0] for rank in range(count)]
+        while contracted_into[entered] != node:
+            entered = contracted_into[entered]
+        hop[entered] = hop[node]
+    parents = {rank: parent for rank, (parent, _) in hop.items()}
+    return [-1 if rank == root else parents[rank] for rank in range(count)]
 
 
 def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, restarts: int = 0) -> Parents | None:
@@ -256,12 +254,12 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, restarts: int
     """
     best, best_cost = None, far
     rng = np.random.default_rng(max_depth)
-    # perturb by at most half of the highest cost
-    max_shift = int(cost[cost < far].max(initial=0)) // 2
+    # add up to half of the highest cost, in 64 equal steps: a random fraction in whole numbers
+    max_shift, shifts = int(cost[cost < far].max(initial=0)) // 2, 64
     for number in range(1 + restarts):
         perturbed_cost = cost
         if number:
-            perturbed_cost = cost + max_shift * rng.integers(0, 64, cost.shape) // 64
+            perturbed_cost = cost + max_shift * rng.integers(0, shifts, cost.shape) // shifts
             perturbed_cost[cost >= far] = far
         for tree in _start_trees(perturbed_cost, root, max_depth, far):
             parents = _improve_tree(cost, tree, max_depth)
@@ -346,7 +344,9 @@ def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_paren
         offered[at] = far
         deep = int(depth[at]) + 1
         if deep <= max_depth:
-            better = out & ((cost[at] < offered) | ((cost[at] == offered) & (deep < depth) & (offered < far)))
+            # what it offers is cheaper, or as cheap and less deep; `far` offers nothing
+            is_shallower = (cost[at] == offered) & (deep < depth) & (offered < far)
+            better = out & ((cost[at] < offered) | is_shallower)
             offered[better] = cost[at][better]
             parents[better] = at
             depth[better] = deep
@@ -377,13 +377,13 @@ def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
             parent_of[first] = new_parent[first]
             continue
         # several leaves may move at once, unless one would hang below another that moves
-        moved, used = np.zeros(count, bool), np.zeros(count, bool)
+        moved, fixed = np.zeros(count, bool), np.zeros(count, bool)  # fixed: another moved below it
         leaves = np.flatnonzero((saving > 0) & (height == 0))
         for rank in leaves[np.argsort(-saving[leaves], kind="stable")].tolist():
-            to = int(new_parent[rank])
-            if not moved[to] and not used[rank]:
-                moved[rank] = used[to] = True
-                parent_of[rank] = to
+            parent = int(new_parent[rank])
+            if not moved[parent] and not fixed[rank]:
+                moved[rank] = fixed[parent] = True
+                parent_of[rank] = parent
     parent_of[root] = -1
     return parent_of.tolist()
 
@@ -402,9 +402,10 @@ def tree_shape(
     ancestor, climbed = every.copy(), 0
     while True:
         below[every, ancestor] = True
-        # a rank that has not yet met the root is `climbed` hops below its `ancestor`, so the ancestor's subtree is at
-        # least that high; of ranks that met the root, `depth` is the number of hops
-        np.maximum.at(height, ancestor, np.where(depth >= climbed, climbed, 0))
+        # a rank still climbing (its depth grew with every hop so far) is `climbed` hops below its `ancestor`, so the
+        # ancestor's subtree is at least that high
+        is_climbing = depth >= climbed
+        np.maximum.at(height, ancestor, np.where(is_climbing, climbed, 0))
         if np.all(ancestor == root):
             return depth, height, below
         depth += ancestor != root
