@@ -144,17 +144,16 @@ def _pair_stages(arc_paths: ArcPaths, switch: int, nodes: int) -> list[list[Arc]
     stages: list[list[tuple[int, Arc]]] = [[], [], []]
     for tail in into:
         own_group, own_position = group_of[tail]
-        rows: list[list[tuple[int, int, int, int]]] = [[], [], []]
+        partners: list[list[tuple[int, int, int, int]]] = [[], [], []]  # by stage: sort keys, and the partner
         for head in out:
             other_group, position = group_of[head]
             stage_number = 2 if tail == head else 1 if own_group == other_group else 0
-            joined_capacity = sum(arc_paths.get((tail, head), {}).values())
-            # a node's partners are ordered by these keys: capacity so far, equal positions first, the nearest group
-            rows[stage_number].append(
-                (joined_capacity, (position - own_position) % largest_group, (other_group - own_group) % groups, head)
-            )
-        for stage, row in zip(stages, rows, strict=True):
-            stage += [(round_number, (tail, head)) for round_number, (*_, head) in enumerate(sorted(row))]
+            direct_capacity = sum(arc_paths.get((tail, head), {}).values())
+            # equal positions first, then the next ones; likewise groups
+            distance, group_distance = (position - own_position) % largest_group, (other_group - own_group) % groups
+            partners[stage_number].append((direct_capacity, distance, group_distance, head))
+        for stage, stage_partners in zip(stages, partners, strict=True):
+            stage += [(round_number, (tail, head)) for round_number, (*_, head) in enumerate(sorted(stage_partners))]
     return [[pair for _, pair in sorted(stage)] for stage in stages]
 
 
@@ -230,10 +229,10 @@ class ExactSplit:
     def split_all_pairs(self, guess: Amounts) -> Amounts:
         """Return the amount of each pair: as much of the guess as possible, then as much more as possible."""
         amounts: Amounts = {}
-        for pair, limit in [*guess.items(), *((pair, -1) for pair in self.pairs)]:
-            amount = self.split_pair(self.index[pair[0]], self.index[pair[1]], limit)
+        for (tail, head), limit in [*guess.items(), *((pair, -1) for pair in self.pairs)]:
+            amount = self.split_pair(self.index[tail], self.index[head], limit)
             if amount:
-                amounts[pair] = amounts.get(pair, 0) + amount
+                amounts[tail, head] = amounts.get((tail, head), 0) + amount
         return amounts
 
     def split_pair(self, tail: int, head: int, limit: int) -> int:
@@ -269,12 +268,12 @@ class ExactSplit:
         `direct`: the new arc; -1 where a pair leads back to the same node.
         """
         flows = self.flows
-        used = [flows.flow[into][sink], flows.flow[out][sink]]
-        if used[0] < flows.capacity[into] and used[1] < flows.capacity[out]:
+        used_in, used_out = flows.flow[into][sink], flows.flow[out][sink]
+        if used_in < flows.capacity[into] and used_out < flows.capacity[out]:
             return 0
-        excess = max(used[0] - flows.capacity[into], used[1] - flows.capacity[out], 0)
+        excess = max(used_in - flows.capacity[into], used_out - flows.capacity[out], 0)
         # what went in and out through this pair of arcs can use the new direct arc without any search
-        shift = min(excess, *used)
+        shift = min(excess, used_in, used_out)
         for arc in (into, out, direct):
             if arc >= 0:
                 flows.flow[arc][sink] += shift if arc == direct else -shift
@@ -364,22 +363,22 @@ def build_link_graph(topology: Topology) -> LinkGraph | None:
         # the shared limit becomes a switch `middle`: its links end (or begin) there, and one link of the limit's
         # capacity joins it to the node where they ended (or began)
         middle = topology.nodes + number
-        ends = (tail, head)[side]
-        extra_link = [middle, middle]
-        extra_link[side] = ends[limit.links[0]]
+        first, *_ = limit.links
+        ends = tail if side == "tail" else head
+        extra_tail, extra_head = (tail[first], middle) if side == "tail" else (middle, head[first])
         for link in limit.links:
             ends[link] = middle
-        tail.append(extra_link[0])
-        head.append(extra_link[1])
+        tail.append(extra_tail)
+        head.append(extra_head)
         capacity.append(min(width[topology.links + number], sum(width[link] for link in limit.links)))
     nodes = topology.nodes + len(topology.limits)
     return LinkGraph(topology.ranks, nodes, topology.links, tuple(tail), tuple(head), tuple(capacity))
 
 
-def _common_end(topology: Topology, limit: SharedLimit) -> int | None:
-    """Return 0 if all the limit's links begin at one node, 1 if all end at one, else None."""
+def _common_end(topology: Topology, limit: SharedLimit) -> str | None:
+    """Return "tail" if all the limit's links begin at one node, "head" if all end at one, else None."""
     links = list(limit.links)
-    for side, ends in enumerate((topology.link_src, topology.link_dst)):
+    for side, ends in (("tail", topology.link_src), ("head", topology.link_dst)):
         if len(set(ends[links].tolist())) == 1:
             return side
     return None
