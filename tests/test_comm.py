@@ -201,6 +201,56 @@ def test_mpi_processes_of_one_host_share_memory(openmpi: Mpi, tmp_path: Path, wa
     assert found == [{"during": wanted, "after": 0}] * 3, said
 
 
+COUNTED_SENDS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdio.h>
+int PMPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+    int (*next)(const void *, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request *) =
+        (int (*)(const void *, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request *))dlsym(RTLD_NEXT, "PMPI_Isend");
+    int rank;
+    PMPI_Comm_rank(comm, &rank);
+    if (!rank) fprintf(stderr, "sent %d\n", count);
+    return next(data, count, type, to, tag, comm, request);
+}
+"""
+SUMS = """
+import sys, numpy as np, antiphon
+comm = antiphon.comm.connect(table=sys.argv[1])
+for count in (0, 100, 31_000, 500_000, 1_500_000):
+    values = np.arange(count, dtype="f8") * (comm.rank + 1)
+    assert (comm.allreduce(values) == 6 * np.arange(count)).all()
+print("{}")
+"""
+
+
+# Settings of Open MPI, the longest piece, and what is sent whole although it is longer: blocks of 4 MB, in eight slices
+PIECES = [
+    ({"btl": "tcp,self"}, 65_024, set()),
+    ({"btl": "tcp,self", "btl_tcp_eager_limit": "4096"}, 3_584, {500_000}),  # too many pieces
+    ({"btl": "sm,self"}, 200_000, {500_000}),
+]
+
+
+@needs_cc
+@pytest.mark.parametrize(("settings", "limit", "longer"), in_turn(PIECES))
+def test_open_mpi_by_tcp_sends_messages_in_pieces(
+    openmpi: Mpi, tmp_path: Path, settings: dict[str, str], limit: int, longer: set[int]
+) -> None:
+    """Above its eager limit a message would wait for an agreement, behind what goes the other way."""
+    (tmp_path / "counted.c").write_text(COUNTED_SENDS)
+    counted = tmp_path / "counted.so"
+    subprocess.run([*openmpi.compiler, "-shared", "-fPIC", str(tmp_path / "counted.c"), "-o", str(counted)], check=True)
+    own = {f"OMPI_MCA_{name}": value for name, value in {**settings, "pml": "ob1"}.items()}
+    env = {**openmpi.env, **own, "ANTIPHON_SHARED": "0", "LD_PRELOAD": str(counted)}
+    found, said = launch([*openmpi.mpiexec(3), openmpi.python, "-c", SUMS, str(table(tmp_path, 3))], env)
+    assert found == [{}] * 3, said
+    sent = {int(line.split()[1]) for line in said.splitlines() if line.startswith("sent ")}
+    assert {length for length in sent if length > limit} == longer
+    assert max(sent - longer) > 0.9 * min(limit, 166_672)
+
+
 @needs_cc
 def test_a_killed_process_is_an_error_at_the_others() -> None:
     found, said = over_sockets(4, "", "killed")

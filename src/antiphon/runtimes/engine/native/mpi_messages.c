@@ -1,6 +1,10 @@
 /* Messages by MPI itself, between processes that share no memory: the tag is the channel, and MPI keeps the order. If calls are
  * compared (ap_wire_call), every message begins with a packet that carries the identity of its call (mpi_types.h).
  *
+ * Pieces. Open MPI by TCP sends a longer message only when its receiver has agreed. Where two processes send to each other, an
+ * agreement waits behind all data that its sender has begun to send the other way: the link carries one direction at a time.
+ * So messages are cut into pieces which Open MPI sends at once, up to MAX_PIECES of them (a late receiver has to buffer them).
+ *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: packets belong to their transfer, then to the wire's list of spare ones.
  */
@@ -21,10 +25,38 @@ int ap_mpi_failed(ap_error *error, const char *function, int code) {
     return ap_fail(error, AP_TRANSPORT, "%s: %.200s", function, text);
 }
 
-/* Makes room for two more requests, a packet and its data. */
+enum { MAX_PIECES = 64, ALIGN = 64, MPI_HEADER = 512 }; /* MPI_HEADER: at least what Open MPI sends before the data */
+
+/* The value of a parameter of Open MPI; 0: there is none, or its component is not in use. */
+static size_t read_parameter(const char *name) {
+    MPI_T_cvar_handle handle;
+    int index, count = 0;
+    size_t value = 0;
+    if (PMPI_T_cvar_get_index(name, &index) || PMPI_T_cvar_handle_alloc(index, NULL, &handle, &count)) return 0;
+    if (count == 1) PMPI_T_cvar_read(handle, &value);
+    PMPI_T_cvar_handle_free(&handle);
+    return value;
+}
+
+int ap_mpi_find_piece(mpi_wire *w) {
+    uint64_t own = 0, least = 0;
+    int level;
+    if (!PMPI_T_init_thread(MPI_THREAD_SINGLE, &level)) {
+        /* its component ob1 sends by TCP between hosts, unless that of InfiniBand is in use */
+        const int is_tcp = read_parameter("pml_ob1_priority") && !read_parameter("btl_openib_eager_limit");
+        const uint64_t limit = is_tcp ? read_parameter("btl_tcp_eager_limit") : 0;
+        own = limit > 2 * MPI_HEADER ? (limit - MPI_HEADER) / ALIGN * ALIGN : 0;
+        PMPI_T_finalize();
+    }
+    const int code = PMPI_Allreduce(&own, &least, 1, MPI_UINT64_T, MPI_MIN, w->of); /* alike at all processes */
+    w->piece = least ? least : SIZE_MAX;
+    return code;
+}
+
+/* Makes room for the requests of one more message: a packet, and its data in pieces. */
 static int reserve_transfers(mpi_wire *w, ap_error *error) {
-    if (w->active + 2 <= w->space) return AP_OK;
-    int space = w->space ? 2 * w->space : 64;
+    if (w->active + 1 + MAX_PIECES <= w->space) return AP_OK;
+    int space = w->space ? 2 * w->space : 2 * MAX_PIECES;
     MPI_Request *request = realloc(w->request, space * sizeof *request);
     if (request) w->request = request;
     flight *flights = realloc(w->flight, space * sizeof *flights);
@@ -78,13 +110,11 @@ static packet *take_packet(mpi_wire *w) {
 static void give_packet(mpi_wire *w, packet *p) { p->next = w->spare, w->spare = p; }
 
 /* Starts sending or receiving a packet, with the data in it if they are at most PACK bytes. A receive always has room for PACK
- * bytes: the message may be of another call, and then of any length. A packet with all data is the message, so its end is
- * reported to the engine. */
+ * bytes: the message may be of another call, and then of any length. */
 static int start_packet(mpi_wire *w, const void *data, int tag, flight f, ap_error *error) {
     packet *p = f.packet = take_packet(w);
     size_t packed = f.bytes <= PACK ? f.bytes : 0;
     if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
-    f.reported = f.bytes <= PACK;
     if (!f.is_receive) {
         p->call = w->base.current_call, p->bytes = f.bytes;
         if (packed) memcpy(p->data, data, packed);
@@ -96,17 +126,26 @@ static int start_packet(mpi_wire *w, const void *data, int tag, flight f, ap_err
 
 int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                  ap_error *error) {
-    flight f = {.number = number, .peer = peer, .reported = 1, .is_receive = !sends, .target = data, .bytes = bytes};
+    size_t pieces = bytes > w->piece ? (bytes - 1) / w->piece + 1 : 1;
+    if (pieces > MAX_PIECES) pieces = 1;
+    const int has_packet = w->base.call != NULL, is_packed = has_packet && bytes <= PACK;
+    flight f = {.number = number, .peer = peer, .is_shared = pieces > 1 || (has_packet && !is_packed), .is_receive = !sends,
+                .target = data, .bytes = bytes};
     int code = reserve_transfers(w, error), tag = (int)channel;
     if (code) return code;
     if (w->process_of[peer] < 0 || tag >= w->most_tag)
         return ap_fail(error, AP_INVALID,
                        w->process_of[peer] < 0 ? "rank %u is no process here" : "channel of rank %u: beyond MPI's tags", peer);
-    if (w->base.call) {
-        code = start_packet(w, data, tag, f, error);
-        if (code || bytes <= PACK) return code;
-    }
-    return start_transfer(w, data, bytes, tag, f, error);
+    if (has_packet) code = start_packet(w, data, tag, f, error);
+    if (is_packed) return code;
+    const size_t piece = pieces > 1 ? ((bytes - 1) / pieces / ALIGN + 1) * ALIGN : bytes;
+    size_t begin = 0, length;
+    do {
+        length = bytes - begin < piece ? bytes - begin : piece;
+        code = code ? code : start_transfer(w, (unsigned char *)data + begin, length, tag, f, error);
+        begin += length;
+    } while (begin < bytes);
+    return code;
 }
 
 /* Called when a request is done: compares the call in a received packet with the one under way, and copies its data. */
@@ -120,7 +159,7 @@ static int finish_packet(mpi_wire *w, const flight *f, ap_error *error) {
         if (!code && p->bytes != f->bytes)
             code = ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes where %zu are expected", f->peer,
                            (unsigned long long)p->bytes, f->bytes);
-        if (!code && f->reported && f->bytes) memcpy(f->target, p->data, f->bytes);
+        if (!code && f->bytes && f->bytes <= PACK) memcpy(f->target, p->data, f->bytes);
     }
     give_packet(w, p);
     return code;
@@ -184,11 +223,18 @@ static int test_transfers(mpi_wire *w, int block, double timeout, int capacity, 
     return code ? explain_failure(w, code, error) : AP_OK;
 }
 
+/* Whether a message has requests that are not done. */
+static int is_under_way(const mpi_wire *w, uint32_t number) {
+    int i = 0;
+    while (i < w->active && w->flight[i].number != number) i++;
+    return i < w->active;
+}
+
 int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count,
                            ap_error *error) {
     int done = 1, code = AP_OK;
     *count = 0;
-    while (w->active && done && !code && !*count) { /* until a message is done: no packet without its data (`reported`) */
+    while (w->active && done && !code && !*count) { /* until all requests of a message are done */
         code = test_transfers(w, block, timeout, capacity, &done, error);
         if (code) return code;
         if (done > 1) qsort(w->index, (size_t)done, sizeof(int), descending);
@@ -197,7 +243,7 @@ int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *num
             flight f = w->flight[at];
             w->request[at] = w->request[last], w->flight[at] = w->flight[last];
             if (!code) code = finish_packet(w, &f, error);
-            if (f.reported) numbers[(*count)++] = f.number;
+            if (f.number != AP_NO_NUMBER && !(f.is_shared && is_under_way(w, f.number))) numbers[(*count)++] = f.number;
         }
     }
     return code;
@@ -221,7 +267,8 @@ static int notify_all(mpi_wire *w, uint64_t note, ap_error *error) {
         if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
         p->call = w->base.current_call, p->bytes = note;
         code = reserve_transfers(w, error);
-        if (!code) code = start_transfer(w, &p->call, HEAD, w->most_tag, (flight){.peer = r, .packet = p}, error);
+        flight f = {.number = AP_NO_NUMBER, .peer = r, .packet = p};
+        if (!code) code = start_transfer(w, &p->call, HEAD, w->most_tag, f, error);
     }
     return code;
 }

@@ -11,6 +11,7 @@
 /* If calls are compared, every message begins with a packet: the call's identity, and the data if these are up to PACK bytes;
  * more data follow as a second message. */
 enum { PACK = 1 << 12 };
+#define AP_NO_NUMBER UINT32_MAX
 
 typedef struct packet {
     struct packet *next; /* in the list of spare packets */
@@ -19,10 +20,11 @@ typedef struct packet {
     unsigned char data[PACK];
 } packet;
 
-/* An MPI request under way: a message, or its packet. */
+/* An MPI request under way: a message, one of its pieces, its packet, or a note. When the last request of a message is done, the
+ * engine gets `number`. */
 typedef struct {
-    uint32_t number, peer;
-    int reported, is_receive; /* reported: when it is done, the engine gets `number` */
+    uint32_t number, peer; /* number: AP_NO_NUMBER: of a note */
+    int is_shared, is_receive; /* is_shared: the message has further requests */
     packet *packet;           /* or NULL */
     void *target;             /* where data received in the packet belong */
     size_t bytes;             /* of the message's data */
@@ -37,6 +39,7 @@ typedef struct {
     flight *flight;
     int *index;           /* of requests that a test found done */
     int active, space;    /* requests under way; entries of the three arrays */
+    size_t piece;         /* bytes of a message above which it is sent in several; SIZE_MAX: never */
     int most_tag;         /* the greatest tag, for notes between calls; messages use lower ones */
     int crowded;          /* `yields`, unless MPI itself yields the processor between tests */
     packet *spare;
@@ -51,6 +54,9 @@ int ap_mpi_failed(ap_error *error, const char *function, int code);
 /* Starts a message by MPI: sends it, or receives it (`sends` 0). */
 int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                  ap_error *error);
+/* Collective: the bytes that MPI can send at once, without asking the receiver first (`piece`), where it sends by TCP. Returns an
+ * error code of MPI. */
+int ap_mpi_find_piece(mpi_wire *w);
 /* As `completed` of a wire, for messages by MPI; returns without an error after `timeout` seconds, at once unless `block`. */
 int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count,
                            ap_error *error);

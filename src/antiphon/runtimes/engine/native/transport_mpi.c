@@ -320,7 +320,7 @@ static int connect_far(mpi_wire *w) {
     if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
     if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &tag_bound, &has_bound);
     w->most_tag = has_bound ? *tag_bound : 32767;
-    return code;
+    return code ? code : ap_mpi_find_piece(w);
 }
 
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error) {
