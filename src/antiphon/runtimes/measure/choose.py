@@ -466,14 +466,7 @@ def make_entries(choices: Sequence[SizeChoice], on: str, library_may_serve: bool
     """Return ranges by measurements, or one by the model. `library_may_serve`: as for `make_ranges`."""
     measured = [choice for choice in choices if choice.row is not None]
     if not measured:
-        return [
-            Entry(
-                start=0,
-                stop=None,
-                schedule=choices[-1].listed.schedule,
-                claims=unmeasured_claims(choices[-1].listed, library_may_serve),
-            )
-        ]
+        return [_unmeasured_entry(0, None, choices[-1].listed, library_may_serve)]
     if library_may_serve:
         measured = leave_to_library(measured)
     return make_ranges(
@@ -547,14 +540,12 @@ def make_ranges(
     below, above = choices[0].listed, choices[-1].listed
     # nothing was measured below the smallest and above the largest size
     if smallest:
-        entries.insert(
-            0,
-            Entry(start=0, stop=smallest, schedule=below.schedule, claims=unmeasured_claims(below, library_may_serve)),
-        )
-    return [
-        *entries,
-        Entry(largest + 1, stop=None, schedule=above.schedule, claims=unmeasured_claims(above, library_may_serve)),
-    ]
+        entries.insert(0, _unmeasured_entry(0, smallest, below, library_may_serve))
+    return [*entries, _unmeasured_entry(largest + 1, None, above, library_may_serve)]
+
+
+def _unmeasured_entry(start: int, stop: int | None, listed: Listed, library_may_serve: bool) -> Entry:
+    return Entry(start, stop, listed.schedule, unmeasured_claims(listed, library_may_serve))
 
 
 def _min_bytes(choice: SizeChoice) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from antiphon.errors import Invalid
 from antiphon.select import Setting, Tuning, settings
@@ -19,15 +20,22 @@ from antiphon.show.pictures.chart import FONT
 from antiphon.show.words import model_text, options_text
 from antiphon.units import format_seconds, format_size
 
-# greatest ratio of a cell's seconds to the best of its column, colours on light and on dark pages, label
+
+class Level(NamedTuple):
+    max_ratio: float  # of a cell's seconds to the best of its column
+    light: str  # the colour on light pages
+    dark: str
+    label: str
+
+
 LEVELS = (
-    (1.02, "#0d3f73", "#a9d4ff", "2 %"),
-    (1.05, "#2f6fab", "#6fb0ee", "5 %"),
-    (1.10, "#6697c6", "#478ac9", "10 %"),
-    (1.25, "#9dbfdd", "#2f6799", "25 %"),
-    (1.5, "#c6d8e8", "#254a6c", "50 %"),
-    (2.0, "#e2e6e8", "#263543", "100 %"),
-    (float("inf"), "#f3f0e9", "#22262b", "more"),
+    Level(1.02, "#0d3f73", "#a9d4ff", "2 %"),
+    Level(1.05, "#2f6fab", "#6fb0ee", "5 %"),
+    Level(1.10, "#6697c6", "#478ac9", "10 %"),
+    Level(1.25, "#9dbfdd", "#2f6799", "25 %"),
+    Level(1.5, "#c6d8e8", "#254a6c", "50 %"),
+    Level(2.0, "#e2e6e8", "#263543", "100 %"),
+    Level(float("inf"), "#f3f0e9", "#22262b", "more"),
 )
 MAX_ROWS = 160  # of a panel
 MAX_TITLES = 1500  # cells with tooltips; more of them are drawn as one shape per colour
@@ -52,12 +60,21 @@ class Panel:
     key: str  # the option, if only one was swept: then the labels are its values alone; else ""
     labels: tuple[str, ...]
     total_rows: int  # number of rows, drawn or not
-    cell: tuple[float, float]  # pixels: width and height of a cell
-    left: float  # pixels of the labels to the left of the cells
+    cell_width: float  # pixels, as all lengths
+    cell_height: float
+    labels_width: float  # of the labels to the left of the cells
+
+    def x_of(self, size: float) -> float:
+        """Return the left edge of a column, by the number of its size; a half more is its middle."""
+        return self.labels_width + self.cell_width * size
+
+    def y_of(self, row: float) -> float:
+        """Return the top of a row; a half more is its middle."""
+        return self.head + self.cell_height * row
 
     @property
     def width(self) -> float:
-        return self.left + self.cell[0] * len(self.best)
+        return self.x_of(len(self.best))
 
     @property
     def has_short_labels(self) -> bool:
@@ -65,12 +82,12 @@ class Panel:
 
     @property
     def head(self) -> float:
-        """Pixels above the cells, for the planner and the labels of the best values."""
+        """Height above the cells, for the planner and the labels of the best values."""
         return 44.0 if self.has_short_labels else 22.0
 
     @property
     def height(self) -> float:
-        return self.head + self.cell[1] * len(self.rows) + FOOT_HEIGHT
+        return self.y_of(len(self.rows)) + FOOT_HEIGHT
 
 
 def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_width: float = MAX_WIDTH) -> str:
@@ -111,7 +128,7 @@ def heatmap_svg(tuning: Tuning, kind: str = "", standalone: bool = True, max_wid
 
 def _svg_head(width: float, height: float, themed: bool) -> list[str]:
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
-    shades = " ".join(f".hm-{i} {{ fill: {dark} }}" for i, (_, _, dark, _) in enumerate(LEVELS))
+    shades = " ".join(f".hm-{i} {{ fill: {level.dark} }}" for i, level in enumerate(LEVELS))
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}" font-size="12" role="img">',
         *([DARK % shades] if themed else []),
@@ -136,15 +153,18 @@ def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fas
     shown = _shown_rows(len(seconds), set(best))
     rows = tuple(list(by_setting)[row] for row in shown)
     keys = {key for setting in by_setting for key, _ in setting}
-    labels = tuple(str(setting[0][1]) if len(keys) == 1 else options_text(dict(setting)) for setting in rows)
-    longest, key = max(map(len, labels)), next(iter(keys)) if len(keys) == 1 else ""
-    # Cells as wide as the label of the best value above them, if it is short.
+    key, labels = "", tuple(options_text(dict(setting)) for setting in rows)
+    if len(keys) == 1:
+        (key,), labels = keys, tuple(str(value) for ((_, value),) in rows)
+    longest = max(map(len, labels))
+    # Cells as wide as the label of the best value above them, if it is short: some 6.8 pixels per character.
     cell_width = max(18.0, 6.8 * longest + 6) if key and longest <= MAX_SHORT_LABEL else 20.0
+    # The more rows, the lower, so that a panel fits a screen as long as possible.
     cell_height = 20.0 if len(rows) <= 16 else 14.0 if len(rows) <= 32 else 9.0 if len(rows) <= 80 else 6.0
     return Panel(
         planner, rows, tuple(seconds[row] for row in shown), tuple(shown.index(row) for row in best),
         tuple(seconds[row][size] <= fastest[size] * (1 + TIE) for size, row in enumerate(best)),
-        key, labels, len(seconds), (cell_width, cell_height), 6.3 * max(longest, len(key)) + 10,
+        key, labels, len(seconds), cell_width, cell_height, labels_width=6.3 * max(longest, len(key)) + 10,
     )  # fmt: skip
 
 
@@ -167,24 +187,24 @@ def _break_lines(panels: Sequence[Panel], max_width: float) -> Iterator[list[Pan
 
 
 def _draw_panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
-    cell_width, cell_height = panel.cell
-    bottom = panel.head + cell_height * len(panel.rows)
+    bottom = panel.y_of(len(panel.rows))
     shown_text = f" ({len(panel.rows)} of {panel.total_rows} values)" if panel.total_rows > len(panel.rows) else ""
     out = [
-        _draw_text(panel.left, 14, panel.planner + shown_text, "ink", 'font-weight="600"'),
-        _draw_text(panel.left - 6, panel.head - 7, panel.key, "soft", 'text-anchor="end" font-size="10.5"'),
+        _draw_text(panel.labels_width, 14, panel.planner + shown_text, "ink", 'font-weight="600"'),
+        _draw_text(panel.labels_width - 6, panel.head - 7, panel.key, "soft", 'text-anchor="end" font-size="10.5"'),
         *(_draw_cells if cells <= MAX_TITLES else _draw_shapes)(tuning, panel),
         *_draw_best(tuning, panel),
         *_row_labels(panel),
     ]
-    label_spacing = next((n for n in (1, 2, 3, 4, 5, 8, 10) if n * cell_width >= 46), 16)
+    # label every n-th column, so that each label has 46 pixels
+    label_spacing = next((n for n in (1, 2, 3, 4, 5, 8, 10) if n * panel.cell_width >= 46), 16)
     for i in range(0, len(tuning.sizes), label_spacing):
-        x = panel.left + cell_width * (i + 0.5)
+        x = panel.x_of(i + 0.5)
         out.append(f'<path class="hm-line" d="M{x:.1f} {bottom + 2:.1f} v4" stroke="#b9b4a8"/>')
         out.append(
             _draw_text(x, bottom + 17, format_size(tuning.sizes[i]), "soft", 'text-anchor="middle" font-size="11"')
         )
-    out.append(_draw_text(panel.left + cell_width * len(panel.best) / 2, bottom + 31, "size (nbytes)", "soft", _MIDDLE))
+    out.append(_draw_text(panel.x_of(len(panel.best) / 2), bottom + 31, "size (nbytes)", "soft", _MIDDLE))
     return out
 
 
@@ -195,32 +215,30 @@ def _level_of(panel: Panel, row: int, size: int) -> int:
     """Return the number in LEVELS of a cell."""
     fastest = panel.seconds[panel.best[size]][size]
     ratio = panel.seconds[row][size] / fastest if fastest > 0 else 1.0
-    return next(i for i, (limit, *_) in enumerate(LEVELS) if ratio <= limit * (1 + TIE))
+    return next(i for i, level in enumerate(LEVELS) if ratio <= level.max_ratio * (1 + TIE))
 
 
 def _draw_cells(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """Draw every cell as a shape with its time as a tooltip."""
-    cell_width, cell_height = panel.cell
     for row in range(len(panel.rows)):
         for size in range(len(panel.best)):
             level = _level_of(panel, row, size)
-            corner = f'x="{panel.left + cell_width * size:.1f}" y="{panel.head + cell_height * row:.1f}"'
-            box = f'{corner} width="{cell_width - 1:.1f}" height="{cell_height - 1:.1f}"'
+            corner = f'x="{panel.x_of(size):.1f}" y="{panel.y_of(row):.1f}"'
+            box = f'{corner} width="{panel.cell_width - 1:.1f}" height="{panel.cell_height - 1:.1f}"'
             title = escape(_cell_text(tuning, panel, row, size))
-            yield f'<rect class="hm-{level}" {box} fill="{LEVELS[level][1]}"><title>{title}</title></rect>'
+            yield f'<rect class="hm-{level}" {box} fill="{LEVELS[level].light}"><title>{title}</title></rect>'
 
 
 def _draw_shapes(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """Draw one shape per colour, of all its cells."""
-    cell_width, cell_height = panel.cell
+    width, height = panel.cell_width - 1, panel.cell_height - 1
     shapes: dict[int, list[str]] = {}
     for row in range(len(panel.rows)):
         for size in range(len(panel.best)):
-            x, y = panel.left + cell_width * size, panel.head + cell_height * row
-            cell = f"M{x:.1f} {y:.1f}h{cell_width - 1:.1f}v{cell_height - 1:.1f}h{1 - cell_width:.1f}z"
+            cell = f"M{panel.x_of(size):.1f} {panel.y_of(row):.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
             shapes.setdefault(_level_of(panel, row, size), []).append(cell)
     for level, drawn in sorted(shapes.items()):
-        yield f'<path class="hm-{level}" fill="{LEVELS[level][1]}" d="{"".join(drawn)}"/>'
+        yield f'<path class="hm-{level}" fill="{LEVELS[level].light}" d="{"".join(drawn)}"/>'
 
 
 def _cell_text(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
@@ -234,10 +252,9 @@ def _cell_text(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
 
 def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """Draw a dot on the best cell of every column, and its value above the column if values are short."""
-    cell_width, cell_height = panel.cell
-    radius = min(cell_width, cell_height) * 0.24
+    radius = min(panel.cell_width, panel.cell_height) * 0.24
     for size, row in enumerate(panel.best):
-        x, y = panel.left + cell_width * (size + 0.5) - 0.5, panel.head + cell_height * (row + 0.5) - 0.5
+        x, y = panel.x_of(size + 0.5) - 0.5, panel.y_of(row + 0.5) - 0.5  # a cell is drawn 1 pixel smaller
         title = escape(_cell_text(tuning, panel, row, size))
         yield (
             f'<circle class="hm-dot" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="#ffffff">'
@@ -253,8 +270,7 @@ def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
 
 def _row_labels(panel: Panel) -> Iterator[str]:
     """Draw the labels of the best rows, and as many others as there is room for."""
-    cell_height = panel.cell[1]
-    best, min_distance = set(panel.best), 10.5 / cell_height
+    best, min_distance = set(panel.best), 10.5 / panel.cell_height  # in rows; a label is 10.5 pixels high
     shown: list[int] = []
     # Labels by priority: rows best most often, then the ends, then all others, as far as there is room.
     for row in [*sorted(best, key=lambda row: -panel.best.count(row)), 0, len(panel.rows) - 1, *range(len(panel.rows))]:
@@ -263,17 +279,18 @@ def _row_labels(panel: Panel) -> Iterator[str]:
     for row in sorted(shown):
         weight = ' font-weight="700"' if row in best else ""
         style = f'text-anchor="end" font-size="10.5"{weight}'
-        y = panel.head + cell_height * (row + 0.5) + 3.2
-        yield _draw_text(panel.left - 6, y, panel.labels[row], "ink" if row in best else "soft", style)
+        y = panel.y_of(row + 0.5) + 3.2
+        yield _draw_text(panel.labels_width - 6, y, panel.labels[row], "ink" if row in best else "soft", style)
 
 
 def _draw_legend(y: float) -> list[str]:
     out = [_draw_text(EDGE_MARGIN, y + 11, "slower than the best value by up to", "soft")]
     x = EDGE_MARGIN + 245.0
-    for i, (_, shade, _, words) in enumerate(LEVELS):
-        out.append(f'<rect class="hm-{i} hm-line" x="{x:.0f}" y="{y:.0f}" width="26" height="13" fill="{shade}"/>')
-        out.append(_draw_text(x + 31, y + 11, words, "soft"))
-        x += 31 + 7.2 * len(words) + 14
+    for i, level in enumerate(LEVELS):
+        box = f'x="{x:.0f}" y="{y:.0f}" width="26" height="13"'
+        out.append(f'<rect class="hm-{i} hm-line" {box} fill="{level.light}"/>')
+        out.append(_draw_text(x + 31, y + 11, level.label, "soft"))
+        x += 31 + 7.2 * len(level.label) + 14
     explanation = "dot, and figure above: the best value at this size; bold: it is the fastest of all planners"
     dot = (
         f'<circle cx="{EDGE_MARGIN + 5}" cy="{y + 32:.0f}" r="3.2" fill="#ffffff" stroke="#2f6fab" stroke-width="2.4"/>'
