@@ -27,7 +27,7 @@ from antiphon.cost.nccl.accuracy import FILE, FORMAT, PLACES, RANGES, VERSION
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs, price_options
 from antiphon.cost.nccl.gpus import gpu_of
-from antiphon.cost.nccl.place import place_of
+from antiphon.cost.nccl.layout import layout_of
 from antiphon.show.pictures.chart import DARK, FONT, GREY, Frame
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
@@ -57,9 +57,9 @@ def points() -> list[Point]:
         gpu = known.get(table.gpu) or gpu_of(table.topology, known)
         assert gpu is not None, table.name
         costs = Costs(gpu, known[table.fabric] if table.fabric else None, table.processes == ONE_FOR_ALL)
-        place = place_of(topology(table.topology))
+        layout = layout_of(topology(table.topology))
         for nbytes, seconds in table.seconds():
-            best = price_options(place, costs, table.collective, nbytes, algorithms_of(table))[0]
+            best = price_options(layout, costs, table.collective, nbytes, algorithms_of(table))[0]
             found.append(Point(table.name, table.part, nbytes, seconds, best.seconds, best.name))
     return found
 

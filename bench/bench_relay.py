@@ -69,7 +69,7 @@ def compared() -> list[Row]:
     )
     start, rate = fitted_relays()
     hop = shipped_calls()[MACHINE].hop[SIMPLE]
-    place = next(table.place for table in relay_tables() if table.ranks == len(BUSY))
+    layout = next(table.layout for table in relay_tables() if table.ranks == len(BUSY))
     costs = Costs(shipped_calls()[MACHINE], None, False)
     links = Profile(alpha={"xgmi": hop}, bandwidth_factor={"xgmi": Fraction(rate / each)})
     found: list[Row] = []
@@ -80,7 +80,7 @@ def compared() -> list[Row]:
         found.append({
             "nbytes": row.nbytes, "rccl_measured": row.nccl, "relay_measured": row.relay,
             "pipelined_relay_measured": row.pipelined,
-            "rccl_modelled": price_options(place, costs, "allreduce", row.nbytes)[0].seconds,
+            "rccl_modelled": price_options(layout, costs, "allreduce", row.nbytes)[0].seconds,
             "relay_modelled": start + STEPS * LINK_SHARE["allreduce"] * row.nbytes / rate,
             "ours_at_rccl_rate": ours, "ours_at_rcclx_rate": start - STEPS * hop + as_relays,
             "links_alone": row.nbytes / 7 / LINK, "planner": entry.schedule.provenance["planner"],

@@ -13,8 +13,8 @@ import numpy as np
 from _common import print_table
 from published import published
 
+from antiphon.cost.nccl.layout import layout_of
 from antiphon.cost.nccl.msccl import SHIPPED, moved_by, shipped_algorithms
-from antiphon.cost.nccl.place import place_of
 from antiphon.topologies import topology
 
 
@@ -26,10 +26,10 @@ def main() -> None:
         if not one.calibrated_by:
             continue
         (table,) = (tables[name] for name in one.calibrated_by)
-        place = place_of(topology(table.topology))
+        layout = layout_of(topology(table.topology))
         mine = [(row[0], row[3] * 1e-6) for row in table.rows if one.has(table.collective, row[0])]
         nbytes, seconds = (np.array(column, float) for column in zip(*mine, strict=True))
-        moved = moved_by(table.collective, table.ranks) * nbytes / place.wire
+        moved = moved_by(table.collective, table.ranks) * nbytes / layout.wire
         (start, slope), *_ = np.linalg.lstsq(
             np.stack([1 / seconds, moved / seconds], axis=1), np.ones(len(mine)), rcond=None
         )

@@ -179,7 +179,7 @@ def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, i
     """The figures that these tables tell of, the number of measurements, and that of evaluations."""
     from scipy.optimize import least_squares
 
-    places = {table.name: table.place for table in tables}
+    places = {table.name: table.layout for table in tables}
     told = {name for table in tables for name in (table.gpu, table.fabric) if name}
     names = [name for name in prior if name.split(" ")[0] in told]
     start = np.log([prior[name] for name in names])

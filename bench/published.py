@@ -22,7 +22,7 @@ from antiphon.core.files import read_bytes, reading
 from antiphon.core.interpret import busbw_factor
 from antiphon.core.jsontext import check_keys, decode
 from antiphon.core.reshape import keep
-from antiphon.cost.nccl.place import Place, place_of
+from antiphon.cost.nccl.layout import NcclLayout, layout_of
 from antiphon.errors import Invalid, quote
 from antiphon.topologies import topology
 
@@ -75,10 +75,10 @@ class Published(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     complete: bool = True
 
     @property
-    def place(self) -> Place:
+    def layout(self) -> NcclLayout:
         """The machine as NCCL sees it; of a larger machine its first ranks."""
         machine = topology(self.topology)
-        return place_of(machine if machine.ranks == self.ranks else keep(machine, range(self.ranks)).topology)
+        return layout_of(machine if machine.ranks == self.ranks else keep(machine, range(self.ranks)).topology)
 
     @property
     def factor(self) -> float:

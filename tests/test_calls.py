@@ -160,7 +160,7 @@ def test_another_generation_and_another_collective_say_so() -> None:
 def test_among_some_ranks_nccl_is_that_of_the_machine_they_make_up() -> None:
     some = tune("allreduce", "hgx-h100", nbytes="1KB", model="calls", workers="none", planners="ring", ranks=[0, 1])
     assert some.library is not None
-    assert some.library.place.ranks == 2
+    assert some.library.layout.ranks == 2
     assert (some.ranges[0].rests_on, some.ranges[0].speedup) == ("calibrated by h100", pytest.approx(1, abs=0.02))
     odd = tune(  # two of one node, one of another: no model of NCCL is calibrated there
         "allreduce", "cluster:box=hgx-h100,boxes=2", nbytes="1KB", model="calls", workers="none", planners="ring",

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.cli import application, run
 from antiphon.runtimes import inventory
-from antiphon.runtimes.inventory import list_routes, look_here
+from antiphon.runtimes.inventory import list_workflows, look_here
 
 NVIDIA, AMD = ("0x10de", "0x2330", "0x030200"), ("0x1002", "0x74a1", "0x120000")
 NCCL, RACE = "NCCL's algorithms, chosen by nccl-tests", "NCCL's settings, raced on your GPUs"
@@ -70,12 +70,12 @@ def test_routes(
     assert (len(found["gpus"]), found["memory"]) == (len(gpus), 2**30)
     assert found["cards"] == [{"name": "mlx5_0", "kind": "InfiniBand", "bandwidth": 50e9}]
     assert [row["version"] for row in found["libraries"]] == [name.partition(".so.")[2] for name in libraries]
-    routes = list_routes(found)
-    working = [row["works"] for row in routes]
+    workflows = list_workflows(found)
+    working = [row["works"] for row in workflows]
     assert working == sorted(working, reverse=True)
     assert working[0]
-    assert first is None or routes[0]["route"] == first
-    assert missing.items() <= {row["route"]: row["missing"] for row in routes if not row["works"]}.items()
+    assert first is None or workflows[0]["route"] == first
+    assert missing.items() <= {row["route"]: row["missing"] for row in workflows if not row["works"]}.items()
 
 
 def test_the_race_is_tried_before_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +85,10 @@ def test_the_race_is_tried_before_logs(tmp_path: Path, monkeypatch: pytest.Monke
     environment = machine(tmp_path, [NVIDIA] * 8, {"mpiexec": "echo 'mpiexec (Open MPI) 5.0.3'", "cc": "echo cc 12.1"})
     files(tmp_path / "lib", {"libnccl.so.2.32.3": ""})
     for start in ("mpiexec -n 8 antiphon", "torchrun --nproc-per-node 8 -m antiphon"):
-        routes = list_routes(look_here(str(tmp_path), environment))
-        names = [row["route"] for row in routes if row["works"]]
+        workflows = list_workflows(look_here(str(tmp_path), environment))
+        names = [row["route"] for row in workflows if row["works"]]
         assert names.index("describe this machine") < names.index(RACE) < names.index(NCCL)
-        race = next(row for row in routes if row["route"] == RACE)
+        race = next(row for row in workflows if row["route"] == RACE)
         assert race["commands"][0] == f"{start} tune allreduce here.json --on nccl -o table.json"
         assert race["status"] == "not yet run on a GPU"
         installed.pop("mpi4py", None)
@@ -98,8 +98,8 @@ def test_the_race_is_tried_before_logs(tmp_path: Path, monkeypatch: pytest.Monke
     ("printed", "runs_mpiexec"), [("HYDRA build details: Version: 5.0.0", True), ("Open MPI 5.0.3", False)]
 )
 def test_a_lab_runs_mpiexec_of_mpich_only(printed: str, runs_mpiexec: bool, tmp_path: Path) -> None:
-    routes = list_routes(look_here(str(tmp_path), machine(tmp_path, [], {"mpiexec": f"echo '{printed}'"})))
-    commands = next(row for row in routes if row["route"] == "an emulated cluster")["commands"]
+    workflows = list_workflows(look_here(str(tmp_path), machine(tmp_path, [], {"mpiexec": f"echo '{printed}'"})))
+    commands = next(row for row in workflows if row["route"] == "an emulated cluster")["commands"]
     assert any("mpiexec" in command for command in commands) == runs_mpiexec
 
 
@@ -130,7 +130,7 @@ def test_programs_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {row["name"]: row["fault"] for row in (*found["mpi"], *found["compilers"])} == {
         "mpiexec": "Exec format error", "cc": "", "gcc": "Exec format error",
     }  # fmt: skip
-    missing = {row["route"]: row["missing"] for row in list_routes(found)}
+    missing = {row["route"]: row["missing"] for row in list_workflows(found)}
     assert missing["plans under an unchanged MPI program"] == "mpiexec"
 
 
@@ -153,8 +153,8 @@ def test_versions(name: str, printed: str, version: str, tmp_path: Path) -> None
     rows = [row for kind in ("mpi", "launchers", "compilers") for row in found[kind]]
     assert [row["version"] for row in rows] == [version]
     if name in ("mpirun", "mpiexec"):
-        route = next(r for r in list_routes(found) if r["route"] == "plans under an unchanged MPI program")
-        assert (route["missing"] == "mpiexec") == (not version)
+        workflow = next(r for r in list_workflows(found) if r["route"] == "plans under an unchanged MPI program")
+        assert (workflow["missing"] == "mpiexec") == (not version)
 
 
 def test_names_and_drivers_are_those_of_nvidia_smi(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_names_and_drivers_are_those_of_nvidia_smi(tmp_path: Path) -> None:
 def test_the_commands_exist(tmp_path: Path) -> None:
     found = look_here(str(tmp_path), machine(tmp_path, [NVIDIA, AMD], {}))
     for gpus in (found["gpus"], []):
-        for row in list_routes({**found, "gpus": gpus}):
+        for row in list_workflows({**found, "gpus": gpus}):
             for line in row["commands"]:
                 for words in re.findall(r"\bantiphon ([^)]+)", line):
                     command: Any = application()

@@ -132,9 +132,9 @@ def test_who_is_in_no_allocation_is_not_in_the_lab() -> None:
 def test_shared_limits_are_queues_where_the_links_meet() -> None:
     layout = lay_out(antiphon.topology("cluster:box=dgx1v,boxes=2"))
     (switch,) = [node for node in layout.nodes if node >= layout.machine.ranks]
-    assert len(layout.funnels) == len(layout.machine.limits)
-    assert {funnel.node for funnel in layout.funnels} == {switch}
-    assert {funnel.outward for funnel in layout.funnels} == {True, False}
+    assert len(layout.limit_queues) == len(layout.machine.limits)
+    assert {limit_queue.node for limit_queue in layout.limit_queues} == {switch}
+    assert {limit_queue.outward for limit_queue in layout.limit_queues} == {True, False}
     one = LinkType("x", Fraction(10**9))
     pairs = [(0, 1, one), (1, 0, one), (2, 3, one), (3, 2, one)]
     with pytest.raises(Unsupported, match="bus"):

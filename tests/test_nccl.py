@@ -38,8 +38,8 @@ from antiphon.cost.nccl.choice import (
     Costs,
     price_options,
 )
+from antiphon.cost.nccl.layout import layout_of
 from antiphon.cost.nccl.msccl import read_algorithms
-from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported
 from antiphon.show.words import baseline_text
 from antiphon.topologies import topology
@@ -58,8 +58,8 @@ NET = CallFigures(
 
 
 def price(machine: str, collective: str, nbytes: int, algorithm: str) -> float:
-    place = place_of(topology(machine))
-    return price_options(place, Costs(FLAT, NET), collective, nbytes, (algorithm,))[0].seconds
+    layout = layout_of(topology(machine))
+    return price_options(layout, Costs(FLAT, NET), collective, nbytes, (algorithm,))[0].seconds
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_forms_of_symmetric_kernels(kind: str, protocol: str, hops: int, wires: 
     """A launch of 1 us, hops of 1 us, and 9 MB over 300 GB/s (30 us)."""
     found = {
         way.name: way
-        for way in price_options(place_of(topology("dgx-a100")), Costs(FLAT), kind, 9_000_000, [SYMMETRIC])
+        for way in price_options(layout_of(topology("dgx-a100")), Costs(FLAT), kind, 9_000_000, [SYMMETRIC])
     }
     assert found[f"symmetric {protocol}"].seconds * 1e6 == pytest.approx(1 + hops + 30 * wires)
     assert "symmetric nvls" not in found
@@ -393,7 +393,7 @@ def test_forms_of_symmetric_kernels(kind: str, protocol: str, hops: int, wires: 
 )
 def test_protocols_of_sends(machine: str, nbytes: int, protocol: str) -> None:
     """By NCCL's threshold of 16 KiB for each send, which has no LL128."""
-    options = price_options(place_of(topology(machine)), Costs(FLAT, NET), "alltoall", nbytes)
+    options = price_options(layout_of(topology(machine)), Costs(FLAT, NET), "alltoall", nbytes)
     assert [option.protocol for option in options] == [protocol]
 
 

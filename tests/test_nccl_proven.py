@@ -13,8 +13,8 @@ from antiphon.core.reshape import keep
 from antiphon.cost.bound_evaluator import BoundEvaluator
 from antiphon.cost.model_bound import model_bound
 from antiphon.cost.nccl.choice import COPIES, KINDS, TO_EACH, OptionPrice
+from antiphon.cost.nccl.layout import layout_of
 from antiphon.cost.nccl.library import LIBRARIES, LibraryModel, library
-from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.proven import MAX_RANKS, MAX_RANKS_ALLTOALL
 from antiphon.cost.nccl.rings import ring_bandwidth
 from antiphon.errors import AntiphonError, Unsupported
@@ -101,11 +101,11 @@ def test_tune_compares_with_schedules_where_the_model_of_nccl_is_refused() -> No
 )  # fmt: skip
 def test_rings_of_a_fragment(ranks: tuple[int, ...], gigabytes: float) -> None:
     fragment = keep(antiphon.topology("dgx1v"), ranks).topology
-    place = place_of(fragment)
-    assert place.wire == gigabytes * 1e9
-    assert place.over_pcie == (gigabytes == 12.5)
+    layout = layout_of(fragment)
+    assert layout.wire == gigabytes * 1e9
+    assert layout.over_pcie == (gigabytes == 12.5)
     rings = len(pack_rings(fragment).cycles)
-    assert ring_bandwidth(fragment) == rings * 25e9 == (0 if place.over_pcie else gigabytes * 1e9)
+    assert ring_bandwidth(fragment) == rings * 25e9 == (0 if layout.over_pcie else gigabytes * 1e9)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -302,7 +302,7 @@ def slower_rules(reader: Any, library: LibraryModel) -> set[tuple[str, int]]:
     """Collectives and sizes at which a rule makes the library slower than its own choice, by the model."""
     found = set()
     for kind, nbytes in itertools.product(COLLECTIVES, SIZES):
-        rule = reader.choice(kind, nbytes, library.place.ranks, library.place.nodes)
+        rule = reader.choice(kind, nbytes, library.layout.ranks, library.layout.nodes)
         if rule is not None:
             algorithm, protocol = rule[0].replace("_", "-"), rule[1]
             own, *others = library.at(kind, nbytes)

@@ -16,8 +16,8 @@ from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import ALGORITHMS, KINDS, price_options
+from antiphon.cost.nccl.layout import layout_of
 from antiphon.cost.nccl.library import library_here
-from antiphon.cost.nccl.place import place_of
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import AntiphonError
 from antiphon.select import collective
@@ -53,7 +53,7 @@ def test_what_nccl_takes_is_above_the_bound_and_grows(machine: Topology, kind: s
         return
     before: dict[str, float] = {}
     for nbytes in sorted((one, other)):
-        found = price_options(library.place, library.costs, kind, nbytes, ALGORITHMS)
+        found = price_options(library.layout, library.costs, kind, nbytes, ALGORITHMS)
         for way in found:
             transfer = float(nbytes / least.bytes_per_second) if least.bytes_per_second else 0.0
             assert max(least.latency, transfer) <= way.seconds * (1 + 1e-9), way
@@ -138,7 +138,7 @@ def test_a_job_is_told_the_same_of_a_group_that_no_model_of_nccl_knows() -> None
     ],
 )
 def test_what_leads_out_of_groups_of_nodes(fabric: str, cuts: tuple[tuple[int, float], ...]) -> None:
-    assert place_of(topology(f"cluster:box=hgx-h100,boxes=8,fabric={fabric}")).cuts == cuts
+    assert layout_of(topology(f"cluster:box=hgx-h100,boxes=8,fabric={fabric}")).cuts == cuts
 
 
 def test_a_thin_network_is_paid_for() -> None:

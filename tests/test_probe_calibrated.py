@@ -18,7 +18,7 @@ from antiphon.core.symmetry import canonical
 from antiphon.cost import usual_model
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.gpus import generation_of
-from antiphon.cost.nccl.place import place_of
+from antiphon.cost.nccl.layout import layout_of
 from antiphon.formats.probe.here import look_at_machine
 from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.table import read
@@ -189,7 +189,7 @@ def check_as_good(box: Probed, name: str) -> None:
     assert antiphon.bound("allreduce", box.machine).inverse == antiphon.bound("allreduce", catalogue).inverse
     target = (antiphon.collective("allreduce", box.machine),)
     assert usual_model(box.machine, wanted=target) == usual_model(catalogue, wanted=target) == "calls"
-    figures = generation_of(box.machine, place_of(box.machine), shipped_calls())
+    figures = generation_of(box.machine, layout_of(box.machine), shipped_calls())
     assert figures is not None
     assert figures[0].name == FIGURES[name]
     library = "rccl" if name in GENERATIONS else "nccl"

@@ -18,7 +18,7 @@ from quick import examples
 import antiphon
 from antiphon.cli import run
 from antiphon.cost import chrome_trace, prepare, simulate
-from antiphon.cost.chrome import RANKS, Passage, RankWork, TraceWriter, write_ranks
+from antiphon.cost.chrome import RANKS, RankWork, TracedMessage, TraceWriter, write_ranks
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats import chrome
 from antiphon.select import plan
@@ -65,16 +65,16 @@ def spans_of(events: list[Event]) -> dict[tuple[int, int], list[tuple[int, int, 
 
 def enclosing(spans: dict[tuple[int, int], list[tuple[int, int, Event]]], arrow: Event) -> Event:
     """The slice of its line that is open where an arrow begins or ends: just one, as no two of a line overlap."""
-    at, line = round(arrow["ts"] * 1000), spans[arrow["pid"], arrow["tid"]]
-    begin, end, found = line[bisect_right(line, at, key=lambda one: one[0]) - 1]
+    at, add_track = round(arrow["ts"] * 1000), spans[arrow["pid"], arrow["tid"]]
+    begin, end, found = add_track[bisect_right(add_track, at, key=lambda one: one[0]) - 1]
     assert begin <= at < end
     return found
 
 
 def check_lines(events: list[Event]) -> None:
     """No two slices of a line overlap, to the nanosecond."""
-    for line in spans_of(events).values():
-        assert all(one[1] <= other[0] for one, other in itertools.pairwise(line))
+    for add_track in spans_of(events).values():
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(add_track))
 
 
 @pytest.mark.parametrize(("model", "profile", "spec"), MODELS)
@@ -125,8 +125,8 @@ moments = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pa
 def test_slices_of_a_line_never_overlap(drawn: list[Any]) -> None:
     """Whatever the moments are; what a rank does within itself has no other end."""
     writer = TraceWriter("any")
-    passages = [Passage(a, b, {"src": src, "dst": dst, "step": 0}) for src, dst, a, b in drawn]
-    write_ranks(writer, passages, [RankWork(src, "fold", "fold", a, {}) for src, _, a, _ in drawn])
+    messages = [TracedMessage(a, b, {"src": src, "dst": dst, "step": 0}) for src, dst, a, b in drawn]
+    write_ranks(writer, messages, [RankWork(src, "fold", "fold", a, {}) for src, _, a, _ in drawn])
     check_lines(writer.events)
     kinds = Counter(e["cat"] for e in writer.events if e["ph"] == "X")
     apart = sum(src != dst for src, dst, *_ in drawn)

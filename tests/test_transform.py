@@ -26,13 +26,13 @@ from antiphon.core.transform import (
     compose,
     dual,
     expand,
+    find_unneeded,
     invert,
     merge,
     pipeline,
     plain_copies,
     relabel,
     split,
-    waste,
 )
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
@@ -95,8 +95,8 @@ def test_relabelling_changes_no_verdict_and_no_figure(case: generate.Case, rng: 
 def test_cleaning_keeps_the_outcome_and_leaves_no_waste(case: generate.Case) -> None:
     lean = clean(case.schedule)
     assert right(lean, case.topology)
-    assert not waste(lean)
-    found = waste(case.schedule)
+    assert not find_unneeded(lean)
+    found = find_unneeded(case.schedule)
     assert lean.transfers == case.schedule.transfers - len(found.redundant) - len(found.dead)
 
 

@@ -156,7 +156,7 @@ def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> No
     machine, wanted = topology("line:ranks=5"), Collective("allgather", 5)
     waits = HopTimer(only("trees", machine, wanted, pieces=1), machine)
     finest = len(every(waits)[0])
-    few_places = replace(pipelining.PIPELINING, max_places=finest * 4 * waits.plan.steps)
+    few_places = replace(pipelining.PIPELINING, max_unknowns=finest * 4 * waits.plan.steps)
     monkeypatch.setattr(pipelining, "PIPELINING", few_places)
     found, _ = pipelining.best_hop_timing(waits, 10**6, 0.0)
     assert found is not None

@@ -112,10 +112,10 @@ def doctor() -> Row:
         processors, memory (bytes), gpus, cards, mpi, launchers, compilers, packages, libraries, and routes: a row each
         with route, works, missing, status (how far it is proven) and commands, in the order in which to try them.
     """
-    from antiphon.runtimes.inventory import list_routes, look_here
+    from antiphon.runtimes.inventory import list_workflows, look_here
 
     inventory = look_here()
-    return {**inventory, "routes": list_routes(inventory)}
+    return {**inventory, "routes": list_workflows(inventory)}
 
 
 def _with_missing(kind: str) -> list[Row]:

@@ -86,8 +86,8 @@ def run_lines(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _title(run: Mapping[str, Any]) -> str:
-    by = run["library"] or run["program"]
-    return f"{run['collective']} of {run['ranks']} ranks ({by})"
+    program = run["library"] or run["program"]
+    return f"{run['collective']} of {run['ranks']} ranks ({program})"
 
 
 def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ PROGRAM_ROWS = (("MPI", "mpi"), ("launchers", "launchers"), ("compilers", "compi
 
 
 def doctor_command() -> None:
-    """Find what is on this machine, which of Antiphon's routes work here, in what order to try them, and which
+    """Find what is on this machine, which of Antiphon's workflows work here, in what order to try them, and which
     parts are unproven. Nothing is changed or measured."""
     with working("looking at this machine"):
         inventory = doctor()
@@ -26,16 +26,16 @@ def doctor_command() -> None:
 
 def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     """Return what to try first, the ways to use Antiphon on this machine, then what is on it."""
-    processors, gpus, routes = inventory["processors"], inventory["gpus"], inventory["routes"]
+    processors, gpus, workflows = inventory["processors"], inventory["gpus"], inventory["routes"]
     names = [f"{gpu['vendor']} {gpu['name'].removeprefix(gpu['vendor']).strip()}" for gpu in gpus]
     counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"
     memory = f", {inventory['memory'] / 1e9:.0f} GB" if inventory["memory"] else ""
     summary = f"{counts}; {processors['allowed']} processors{memory}"
-    lines = paragraph(one_line(f"{summary}. Try first: {routes[0]['route']}"), "", "  ")
-    for number, row in enumerate((row for row in routes if row["works"]), 1):
+    lines = paragraph(one_line(f"{summary}. Try first: {workflows[0]['route']}"), "", "  ")
+    for number, row in enumerate((row for row in workflows if row["works"]), 1):
         lines += ["", *paragraph(f"{number}. {row['route']} ({row['status']})", "", "   ")]
         lines += [f"   {command}" for command in row["commands"]]
-    missing = [[row["route"], f"needs {row['missing']}"] for row in routes if not row["works"]]
+    missing = [[row["route"], f"needs {row['missing']}"] for row in workflows if not row["works"]]
     lines += ["", "not possible here", *wrap_table(head=[], rows=missing)] if missing else []
     drivers = sorted({gpu["driver"] for gpu in gpus} - {""})
     cards = [

@@ -86,9 +86,9 @@ def working(activity: str) -> Iterator[None]:
         yield
 
 
-def dash(value: Any, form: Callable[[Any], str] = format_seconds) -> str:
+def dash(value: Any, format_value: Callable[[Any], str] = format_seconds) -> str:
     """Return a cell of a table: "-" if there is no value."""
-    return "-" if value is None else form(value)
+    return "-" if value is None else format_value(value)
 
 
 def origin_text() -> str:

@@ -111,8 +111,8 @@ def _is_point(row: dict[str, Any]) -> bool:
 
 def _figure_lines(row: dict[str, Any]) -> Iterator[str]:
     """Yield a paragraph for a row with other figures: published, ours, note."""
-    by = f"{row['seconds']:.2f} CPU s" + (f", {row['engine']}" if row["engine"] else "")
-    yield from paragraph(f"{row['name']}: {by}", "  ", "      ")
+    effort_text = f"{row['seconds']:.2f} CPU s" + (f", {row['engine']}" if row["engine"] else "")
+    yield from paragraph(f"{row['name']}: {effort_text}", "  ", "      ")
     for side in ("published", "ours"):
         figures = ", ".join(_figure_text(key, value) for key, value in (row[side] or {}).items())
         yield from paragraph(f"{side + ':':<10} {figures or '-'}", "    ", " " * 15)

@@ -133,7 +133,7 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
     nothing = np.zeros(0, np.int64)
     if not any(ability.own for ability in topology.abilities):
         return nothing
-    own = np.array([topology.ability(node).own for node in range(topology.nodes)])
+    returns_own = np.array([topology.ability(node).own for node in range(topology.nodes)])
     crossings = []
     for kind in (MULTICAST, REDUCTION):  # THROUGH adds none: ranks that are both ends are in its tree
         joint = np.flatnonzero(joints.kind == kind)
@@ -143,7 +143,7 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
         position = resolved.table.ptr[route] if kind == MULTICAST else resolved.table.ptr[route + 1] - 1
         link = resolved.table.links[position]
         switch = (topology.link_dst if kind == MULTICAST else topology.link_src)[link]
-        joint, link = joint[own[switch]], link[own[switch]]
+        joint, link = joint[returns_own[switch]], link[returns_own[switch]]
         back = link_back(topology, link)
         crossings.append((joint * topology.links + back)[back >= 0])
     return np.concatenate([nothing, *crossings])

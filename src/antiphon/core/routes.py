@@ -332,12 +332,12 @@ def opposite_links(topology: Topology) -> Ints:
     """
     by_pair = np.lexsort((topology.link_type, topology.link_dst, topology.link_src))
     by_opposite_pair = np.lexsort((topology.link_type, topology.link_src, topology.link_dst))
-    same = (
+    is_opposite = (
         np.array_equal(topology.link_src[by_pair], topology.link_dst[by_opposite_pair])
         and np.array_equal(topology.link_dst[by_pair], topology.link_src[by_opposite_pair])
         and np.array_equal(topology.link_type[by_pair], topology.link_type[by_opposite_pair])
     )
-    if not same:
+    if not is_opposite:
         raise Unsupported(
             f"topology {topology.name}: some links have no equal link back, so no plan runs backwards on it"
         )

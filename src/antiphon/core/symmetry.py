@@ -423,8 +423,8 @@ def _map_limited(topology: Topology, node_image: Ints, image: Longs) -> None:
     own_graph = _encode_graph(topology, list(range(topology.nodes)))
     image_label, *image_form = image_graph.canonical()
     own_label, *own_form = own_graph.canonical()
-    same = all(np.array_equal(a, b) for a, b in zip(image_form, own_form, strict=True))
-    if image_graph.legend != own_graph.legend or not same:
+    is_equal = all(np.array_equal(a, b) for a, b in zip(image_form, own_form, strict=True))
+    if image_graph.legend != own_graph.legend or not is_equal:
         raise Invalid(f"permutation: not a symmetry of {topology.name}; automorphisms() lists its symmetries")
     vertex_of_label = np.argsort(own_label)
     for vertex, links in image_graph.tails.items():

@@ -133,10 +133,13 @@ def simulate(
     loaded_profile, requested_model = as_profile(profile), model
     model = model or usual_model(plan.topology, loaded_profile, MESSAGE_MODEL, wanted=(plan.collective,))
     ready = prepare(model, entry.schedule, plan.topology, profile=loaded_profile)
-    traced, by = ready, model
+    traced, model_name = ready, model
     if trace and not requested_model and not hasattr(ready, "events"):
         # the usual model may be `calls`, which gives no events where switches reduce
-        traced, by = prepare(MESSAGE_MODEL, entry.schedule, plan.topology, profile=loaded_profile), MESSAGE_MODEL
+        traced, model_name = (
+            prepare(MESSAGE_MODEL, entry.schedule, plan.topology, profile=loaded_profile),
+            MESSAGE_MODEL,
+        )
     if trace and not hasattr(traced, "events"):
         able = [name for name, other in sorted(registered("model").items()) if other.can.trace]
         raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
@@ -151,9 +154,11 @@ def simulate(
     }
     if not trace:
         return row, None
-    if by != model:
-        remark = f"the trace is by model {by}, {basis_of(traced(size), loaded_profile)}, and takes times of its own"
+    if model_name != model:
+        remark = (
+            f"the trace is by model {model_name}, {basis_of(traced(size), loaded_profile)}, and takes times of its own"
+        )
         row["note"] = "; ".join(filter(None, (prediction.note, remark)))
         path = traced(size).critical_path
-    title = f"{plan.collective.kind} on {plan.topology.name}, model {by}"
+    title = f"{plan.collective.kind} on {plan.topology.name}, model {model_name}"
     return row, chrome_trace(traced.events(size), plan.topology, size, title, path)  # type: ignore[attr-defined]

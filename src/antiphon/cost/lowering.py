@@ -31,8 +31,8 @@ from antiphon.core.topology import Topology
 from antiphon.cost.basis import profile_basis
 from antiphon.cost.lowering_costs import COPIES, KERNEL, PULL, STEPS, LoweringCosts, check_lowering
 from antiphon.cost.nccl.calls import LL, SIMPLE, CallFigures
+from antiphon.cost.nccl.layout import node_of_ranks
 from antiphon.cost.nccl.library import library_here
-from antiphon.cost.nccl.place import node_of_ranks
 from antiphon.cost.prediction import LazyPath, Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers

@@ -3,7 +3,7 @@
 `Events` has per message the times at which it starts and has arrived. Links and shared limits serve messages one after
 another: the time of a message on one of them is its *turn* there, and `Events` has the begin and end of every turn.
 Models with barriers between steps derive events from their steps (`barrier_events`); simulators record them.
-`chrome_trace` writes them as JSON for chrome://tracing or Perfetto: a line per rank, per link, and for the critical
+`chrome_trace` writes them as JSON for chrome://tracing or Perfetto: a track per rank, per link, and for the critical
 path.
 """
 
@@ -21,7 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost.busy import Utilisation
-from antiphon.cost.chrome import LIMITS, LINKS, PATH, RANKS, Passage, TraceWriter, write_ranks
+from antiphon.cost.chrome import LIMITS, LINKS, PATH, RANKS, TracedMessage, TraceWriter, write_ranks
 from antiphon.cost.prediction import Hop, Prediction, Predictor
 from antiphon.cost.steps import Barriers
 from antiphon.errors import Unsupported
@@ -118,7 +118,7 @@ def barrier_events(barriers: Barriers, nbytes: int) -> Events:
 def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, path: Sequence[Hop] = ()) -> bytes:
     """Return JSON for chrome://tracing or Perfetto (docs/export.md), with times in microseconds.
 
-    Lines: what each rank sends and receives, each link and shared limit, and the critical path (`path`). On the lines
+    Tracks: what each rank sends and receives, each link and shared limit, and the critical path (`path`). On the tracks
     of ranks a slice lasts from when a message starts until it has arrived, at its sender and at its receiver, with an
     arrow between them. On a link or limit a slice is a message's turn there. If flows share links, a counter ("C")
     shows each link's load instead.
@@ -141,21 +141,25 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
     for number in chain:
         facts[number]["critical"] = True
     intervals = zip((events.start * 1e6).tolist(), (events.landed * 1e6).tolist(), strict=True)
-    passages = [Passage(when, when, about, "critical" in about) for when, about in zip(intervals, facts, strict=True)]
-    write_ranks(writer, passages)
+    traced_messages = [
+        TracedMessage(when, when, about, "critical" in about) for when, about in zip(intervals, facts, strict=True)
+    ]
+    write_ranks(writer, traced_messages)
     for resource in np.unique(routing.use_resource).tolist():
-        pid, tid = _line_of(resource, topology)
-        writer.line(pid, resource_name(topology, resource), tid)
+        pid, tid = _track_of(resource, topology)
+        writer.add_track(pid, resource_name(topology, resource), tid)
     busy = getattr(events, "busy", None)
     if busy is not None:  # flows share links: turns overlap, so show the load of each link
         _write_counters(writer, busy, topology)
     else:
-        _write_turns(writer, events, passages, topology)
-    _write_path(writer, [passages[number] for number in chain])
+        _write_turns(writer, events, traced_messages, topology)
+    _write_path(writer, [traced_messages[number] for number in chain])
     return writer.encode()
 
 
-def _write_turns(writer: TraceWriter, events: Events, passages: Sequence[Passage], topology: Topology) -> None:
+def _write_turns(
+    writer: TraceWriter, events: Events, traced_messages: Sequence[TracedMessage], topology: Topology
+) -> None:
     """Write per link and limit the turns of messages. Rounding must not make turns overlap, so each begins no earlier
     than the previous one ended.
     """
@@ -165,8 +169,15 @@ def _write_turns(writer: TraceWriter, events: Events, passages: Sequence[Passage
     for number, resource, start, end in zip(*(c[order].tolist() for c in columns), strict=True):
         begin = max(start, free_from.get(resource, start))
         free_from[resource] = max(begin, end)
-        passage, when = passages[number], (begin, free_from[resource])
-        writer.add_interval("turn", passage.title, _line_of(resource, topology), when, passage.facts, passage.marked)
+        traced_message, when = traced_messages[number], (begin, free_from[resource])
+        writer.add_interval(
+            "turn",
+            traced_message.title,
+            _track_of(resource, topology),
+            when,
+            traced_message.facts,
+            traced_message.marked,
+        )
 
 
 def path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
@@ -180,24 +191,26 @@ def path_messages(events: Events, path: Sequence[Hop]) -> list[int]:
     return [latest[hop] for hop in path if hop in latest]
 
 
-def _write_path(writer: TraceWriter, passages: Sequence[Passage]) -> None:
-    """Write one line with the messages of the path, each starting where the previous one has landed."""
-    tid, end = writer.line(PATH, "critical path"), 0.0
-    for passage in passages:
-        begin = max(end, passage.sent[0])
-        end = max(begin, passage.received[1])
-        writer.add_interval("critical", passage.title, (PATH, tid), (begin, end), passage.facts, marked=True)
+def _write_path(writer: TraceWriter, traced_messages: Sequence[TracedMessage]) -> None:
+    """Write one track with the messages of the path, each starting where the previous one has landed."""
+    tid, end = writer.add_track(PATH, "critical path"), 0.0
+    for traced_message in traced_messages:
+        begin = max(end, traced_message.sent[0])
+        end = max(begin, traced_message.received[1])
+        writer.add_interval(
+            "critical", traced_message.title, (PATH, tid), (begin, end), traced_message.facts, marked=True
+        )
 
 
 def _write_counters(writer: TraceWriter, busy: Utilisation, topology: Topology) -> None:
     """Write per link and limit a counter ("C") of the share of its capacity that is in use."""
     columns = zip(*(c.tolist() for c in (busy.resource, busy.begin, busy.end, busy.share)), strict=True)
     for resource, begin, end, share in columns:
-        name, place = resource_name(topology, resource), _line_of(resource, topology)
+        name, place = resource_name(topology, resource), _track_of(resource, topology)
         for at, value in ((begin, share), (end, 0.0)):
             writer.counter(name, place, at * 1e6, {"share": round(value, 6)})
 
 
-def _line_of(resource: int, topology: Topology) -> tuple[int, int]:
-    """Return the trace's process (pid) and line (tid) of a link or limit."""
+def _track_of(resource: int, topology: Topology) -> tuple[int, int]:
+    """Return the trace's process (pid) and track (tid) of a link or limit."""
     return (LINKS, resource + 1) if resource < topology.links else (LIMITS, resource - topology.links + 1)

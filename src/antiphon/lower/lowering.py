@@ -284,11 +284,11 @@ def _add_transfers(
     reads[direct] = fold_of[group[direct]]
     # Operands without a row are a rank's own values, read by the fold itself. The others come from rows whose data wait
     # in scratch for their fold.
-    own, from_rows = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
+    own_values, from_rows = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
     from_rows = from_rows[movement.waiting[values.row[from_rows]]]
     table.wait(fold_of[values.owner[from_rows]], arrives[values.row[from_rows]])
-    all_read = np.concatenate([read, values.operand[own]])
-    return _Accesses(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
+    all_read = np.concatenate([read, values.operand[own_values]])
+    return _Accesses(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own_values]]]))
 
 
 def _mark_joints(

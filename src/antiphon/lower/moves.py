@@ -327,8 +327,8 @@ def folds(prepared: Prepared, movement: DataMoves) -> Folds:
         operand_base = base[concat_ranges(values.first[groups], count)]
         # Operand i of a group is compared with operand i of the group before, which has as many.
         counterpart = np.arange(len(operand_base)) - np.repeat(count, count)
-        same = operand_base == operand_base[np.maximum(counterpart, 0)]
-        joined &= np.logical_and.reduceat(same, np.cumsum(count) - count)
+        in_same_operand = operand_base == operand_base[np.maximum(counterpart, 0)]
+        joined &= np.logical_and.reduceat(in_same_operand, np.cumsum(count) - count)
     fold = np.full(len(movement.folded), -1, np.int64)
     fold[groups] = np.cumsum(~joined) - 1
     head = groups[~joined]

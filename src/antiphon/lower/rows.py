@@ -184,19 +184,19 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     )  # fmt: skip
 
 
-def find_positions(among: Longs, keys: Longs) -> Longs:
+def find_positions(available_keys: Longs, keys: Longs) -> Longs:
     """Return the position of each key among these distinct numbers, -1 where it is missing. O(n log n).
 
     >>> find_positions(np.array([30, 10, 20]), np.array([10, 15, 30]))
     array([ 1, -1,  0])
     """
-    if not len(among):
+    if not len(available_keys):
         return np.full(len(keys), -1, np.int64)
-    order = np.argsort(among)
-    at = np.searchsorted(among[order], keys)
-    at[at == len(among)] = 0
+    order = np.argsort(available_keys)
+    at = np.searchsorted(available_keys[order], keys)
+    at[at == len(available_keys)] = 0
     position = order[at]
-    return np.where(among[position] == keys, position, -1)
+    return np.where(available_keys[position] == keys, position, -1)
 
 
 def _place_values(

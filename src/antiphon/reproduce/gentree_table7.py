@@ -150,8 +150,8 @@ def compare_fastest(network: str, simulated: Mapping[str, Times]) -> Row:
 
 def compare_rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
     """Return the row on the share of the time that data rearrangement saves: GenTree against GenTree*."""
-    with_it, without = TABLE7[network]["GenTree"], TABLE7[network]["GenTree*"]
-    published = {size: 1 - a / b for size, a, b in zip(SIZES, with_it, without, strict=True)}
+    with_it, without_it = TABLE7[network]["GenTree"], TABLE7[network]["GenTree*"]
+    published = {size: 1 - a / b for size, a, b in zip(SIZES, with_it, without_it, strict=True)}
     ours = {size: 1 - simulated["GenTree"][size] / simulated["GenTree*"][size] for size in SIZES}
     return row(
         f"{network}, data rearrangement saves time",

@@ -3,11 +3,11 @@
 `look_here` reads Linux's files (processors, memory, GPUs, network cards), asks programs on PATH for their versions, and
 finds libraries by their file names and Python packages by their metadata. Nothing is imported or loaded, so a broken
 installation cannot crash the search. Programs run at the same time, each with a timeout; one that hangs has no version,
-and one that fails without a word has a `fault` and serves no route.
+and one that fails without a word has a `fault` and serves no workflow.
 
-`list_routes` turns that into routes. Here, a route is a use of Antiphon with its commands (such as plans under
-PyTorch), not a path of links. Routes that work come first, in the order in which to try them. `missing` names the first
-requirement that is not met; `status` states on what hardware the route was tested.
+`list_workflows` turns that into workflows: uses of Antiphon with their commands (such as plans under
+PyTorch), "route" in JSON. Those that work come first, in the order in which to try them. `missing` names the first
+requirement that is not met; `status` states on what hardware the workflow was tested.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LIBRARIES = {"NCCL": "libnccl.so*", "RCCL": "librccl.so*", "MSCCL++": "libmscclp
 FOLDERS = (
     "usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib", "usr/local/cuda*/lib64", "opt/rocm*/lib",
 )  # fmt: skip
-# Values of a route's `status`.
+# Values of a workflow's `status`.
 TESTED, ON_MPI = "tested on processors", "tested on processors with Open MPI 5.0 and MPICH 5.0"
 MEASURES = "tune measures for up to 10 minutes"
 NO_GPU, LOGS = "not yet run on a GPU", "tested on published logs"
@@ -112,12 +112,12 @@ def _read_memory(root: Path) -> int | None:
 def _read_gpus(devices: Path) -> list[dict[str, str]]:
     """Return the GPUs among the PCI devices; `name`: the product, or the device number if it is unknown."""
     gpus = []
-    for place in sorted(devices.glob("*")):
-        vendor = VENDORS.get(read_text(place / "vendor"))
-        if vendor and read_text(place / "class").startswith(GPU_CLASSES):
-            board = device_name(read_text(place / "vendor"), read_text(place / "device"))
-            driver = read_text(place / "driver/module/version")
-            gpus.append({"vendor": vendor, "name": board or read_text(place / "device"), "driver": driver})
+    for device in sorted(devices.glob("*")):
+        vendor = VENDORS.get(read_text(device / "vendor"))
+        if vendor and read_text(device / "class").startswith(GPU_CLASSES):
+            board = device_name(read_text(device / "vendor"), read_text(device / "device"))
+            driver = read_text(device / "driver/module/version")
+            gpus.append({"vendor": vendor, "name": board or read_text(device / "device"), "driver": driver})
     return gpus
 
 
@@ -139,15 +139,15 @@ def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
 
     `fault`: why it printed nothing, if it neither hung nor succeeded.
     """
-    place = shutil.which(name, path=path) or name
-    output, why = (b"", "") if name == "torchrun" else run_program((place, "--version"), TIMEOUT)
+    executable = shutil.which(name, path=path) or name
+    output, why = (b"", "") if name == "torchrun" else run_program((executable, "--version"), TIMEOUT)
     printed, fault = output.decode("utf-8", "replace"), "" if output or why == TOO_LONG else why
     version = VERSION.search(printed)
     if kind == "mpi" and output and version is None:
         fault = "unknown version"  # it may be anything
     makers = [maker for maker, pattern in MPIS.items() if re.search(pattern, printed)] if kind == "mpi" else []
     return {
-        "name": name, "by": makers[0] if makers else "", "version": version[1] if version else "", "path": place,
+        "name": name, "by": makers[0] if makers else "", "version": version[1] if version else "", "path": executable,
         "fault": fault,
     }  # fmt: skip
 
@@ -176,8 +176,8 @@ def _find_libraries(root: Path, search_path: str) -> list[dict[str, str]]:
     return list(rows.values())
 
 
-class Route(NamedTuple):
-    """A route. `needs`: its requirements by name, and whether each is met here."""
+class Workflow(NamedTuple):
+    """A way to use Antiphon. `needs`: its requirements by name, and whether each is met here."""
 
     name: str
     status: str
@@ -185,8 +185,8 @@ class Route(NamedTuple):
     commands: tuple[str, ...]
 
 
-def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the routes with what is missing, those that work here first, for GPUs before others."""
+def list_workflows(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the workflows with what is missing, those that work here first, for GPUs before others."""
     packages = inventory["packages"]
     compilers, launchers = (
         {row["name"] for row in inventory[kind] if not row["fault"]} for kind in ("compilers", "mpi")
@@ -219,44 +219,44 @@ def list_routes(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     race = f"{start} antiphon tune allreduce {box} --on nccl -o table.json"
     small_plan = f"antiphon plan allreduce full:ranks={ranks} -o plan.json"
     under_mpi = f"antiphon lab run full:ranks={ranks} -- mpiexec -n {ranks} ./program"
-    check_logs = Route(
+    check_logs = Workflow(
         "check logs of nccl-tests", LOGS, needs={}, commands=(f"antiphon check-log nccl.log --topology {box}",)
     )
-    routes = [
-        *([Route("describe this machine", NO_GPU, needs={}, commands=("antiphon topology probe -o here.json",)),
+    workflows = [
+        *([Workflow("describe this machine", NO_GPU, needs={}, commands=("antiphon topology probe -o here.json",)),
            check_logs] if inventory["gpus"] else []),
-        Route("NCCL's settings, raced on your GPUs", NO_GPU, {**nvidia, **nccl, **launch_needs},
+        Workflow("NCCL's settings, raced on your GPUs", NO_GPU, {**nvidia, **nccl, **launch_needs},
               (race, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
-        Route("NCCL's algorithms, chosen by nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
+        Workflow("NCCL's algorithms, chosen by nccl-tests", NO_GPU, {**nvidia, **nccl, **compiler},
               (tune_by_logs, f"{export} --to nccl-tuner -o tuner", "antiphon build nccl-tuner")),
-        Route("RCCL's settings, raced on your GPUs", NO_GPU, {**amd, **rccl, **launch_needs},
+        Workflow("RCCL's settings, raced on your GPUs", NO_GPU, {**amd, **rccl, **launch_needs},
               (race, f"{export} --to nccl-csv -o tuner")),
-        Route("RCCL's algorithms, chosen by rccl-tests", NO_GPU, {**amd, **rccl},
+        Workflow("RCCL's algorithms, chosen by rccl-tests", NO_GPU, {**amd, **rccl},
               (tune_by_logs, f"{export} --to nccl-csv -o tuner")),
-        Route("plans for MSCCL++", NO_GPU, {**nvidia, **mscclpp},
+        Workflow("plans for MSCCL++", NO_GPU, {**nvidia, **mscclpp},
               (f"antiphon tune allreduce {box} -o table.json", f"{export} --to mscclpp-json -o plans")),
-        Route("our GPU kernel", NO_GPU, {**nvidia, "nvcc": "nvcc" in compilers}, (plan, f"{RUN} --on cuda")),
-        Route("our GPU kernel on AMD", NO_GPU, {**amd, "hipcc": "hipcc" in compilers}, (plan, f"{RUN} --on hip")),
-        Route("plans under an unchanged MPI program", f"{ON_MPI}; {MEASURES}", mpi, (
+        Workflow("our GPU kernel", NO_GPU, {**nvidia, "nvcc": "nvcc" in compilers}, (plan, f"{RUN} --on cuda")),
+        Workflow("our GPU kernel on AMD", NO_GPU, {**amd, "hipcc": "hipcc" in compilers}, (plan, f"{RUN} --on hip")),
+        Workflow("plans under an unchanged MPI program", f"{ON_MPI}; {MEASURES}", mpi, (
             f"{tune} --on mpi -o table.json", "export ANTIPHON_TABLE=table.json",
             f"LD_PRELOAD=$(antiphon build mpi) mpiexec -n {ranks} ./program")),
-        Route("your MPI's own algorithms", f"{ON_MPI}; {MEASURES}", mpi, (
+        Workflow("your MPI's own algorithms", f"{ON_MPI}; {MEASURES}", mpi, (
             f"{tune} --on mpi --library-only -o library.json",
             f"antiphon export library.json --to {'mpich' if has_mpich else 'openmpi'}-rules -o rules")),
-        Route("plans under PyTorch", f"{TESTED}; {MEASURES}", torch, (
+        Workflow("plans under PyTorch", f"{TESTED}; {MEASURES}", torch, (
             f"{tune} --on torch -o table.json", "export ANTIPHON_TABLE=table.json",
             f"torchrun --nproc-per-node {ranks} program.py  # with init_process_group(\"antiphon\")")),
-        Route("an emulated cluster", TESTED, {"root": hasattr(os, "geteuid") and os.geteuid() == 0, **lab},
+        Workflow("an emulated cluster", TESTED, {"root": hasattr(os, "geteuid") and os.geteuid() == 0, **lab},
               (under_mpi,) if has_mpich else (small_plan, f"{RUN} --on lab")),
-        Route("plans in one process", TESTED, needs={}, commands=(small_plan, RUN)),
+        Workflow("plans in one process", TESTED, needs={}, commands=(small_plan, RUN)),
         *([] if inventory["gpus"] else [check_logs]),
     ]  # fmt: skip
     rows = [
         {
-            "route": route.name, "works": all(route.needs.values()), "status": route.status,
-            "missing": next((need for need, is_here in route.needs.items() if not is_here), ""),
-            "commands": list(route.commands),
+            "route": workflow.name, "works": all(workflow.needs.values()), "status": workflow.status,
+            "missing": next((need for need, is_here in workflow.needs.items() if not is_here), ""),
+            "commands": list(workflow.commands),
         }
-        for route in routes
+        for workflow in workflows
     ]  # fmt: skip
     return sorted(rows, key=lambda row: not row["works"])

@@ -252,8 +252,8 @@ class Ledger:
         """
         if self.tasks[index].planner not in self.names:
             return []
-        own = [evaluation for key, evaluation in self.evaluations.items() if key[0] == index]
-        return [evaluation.seconds for evaluation in own if not evaluation.figures.get("uses")]
+        own_evaluations = [evaluation for key, evaluation in self.evaluations.items() if key[0] == index]
+        return [evaluation.seconds for evaluation in own_evaluations if not evaluation.figures.get("uses")]
 
     def _worker_text(self, index: int, seconds: float) -> str:
         """Describe a candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU time)"."""
@@ -414,10 +414,12 @@ class Ledger:
             repeats.setdefault(leader, [])
             if leader[0] != key[0]:
                 repeats[leader].append(key)
-        return {key: self._make_candidate(key, calls[key[0]], also) for key, also in repeats.items()}
+        return {key: self._make_candidate(key, calls[key[0]], repeated_keys) for key, repeated_keys in repeats.items()}
 
-    def _make_candidate(self, key: Key, call: Sequence[Key], also: Sequence[Key]) -> Candidate:
-        """Return a candidate. `call`: all schedules of the same planner call; `also`: other calls with an equal one."""
+    def _make_candidate(self, key: Key, call: Sequence[Key], repeated_keys: Sequence[Key]) -> Candidate:
+        """Return a candidate. `call`: all schedules of the same planner call; `repeated_keys`: other calls with an
+        equal one.
+        """
         evaluation, task, sizes = self.evaluations[key], self.tasks[key[0]], self.context.sizes
         prices = evaluation.prices
         why = zip(prices.bottlenecks, prices.terms, strict=True)
@@ -426,7 +428,7 @@ class Ledger:
             seconds=dict(zip(sizes, evaluation.seconds, strict=True)), why=dict(zip(sizes, why, strict=True)),
             rests_on=dict(zip(sizes, prices.rests_on, strict=True)), figures=evaluation.figures,
             seconds_per_byte=evaluation.seconds_per_byte, may_win=task.planner in self.names,
-            also=tuple({k[0]: dict(self.tasks[k[0]].options) for k in also}.values()),
+            also=tuple({k[0]: dict(self.tasks[k[0]].options) for k in repeated_keys}.values()),
             alone=dict(zip(sizes, evaluation.unjoined_seconds, strict=False)),  # seconds if switches only forward
         )  # fmt: skip
 

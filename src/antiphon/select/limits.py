@@ -82,9 +82,9 @@ class Limit:
         """Return steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
         rate = self.bytes_per_second
         exact: dict[str, Any] = {"bytes_per_second": float(rate), "bytes_per_second_exact": str(rate)} if rate else {}
-        without = self.without_switches
-        if without is not None:
-            exact |= {"without_switches": float(without), "without_switches_exact": str(without)}
+        without_rate = self.without_switches
+        if without_rate is not None:
+            exact |= {"without_switches": float(without_rate), "without_switches_exact": str(without_rate)}
         return {"latency_steps": self.steps, "bytes_per_second": None, "bytes_per_second_exact": None, **exact}
 
     def as_json(self, sizes: tuple[int, ...]) -> dict[str, Any]:
@@ -258,15 +258,15 @@ def compare_bounds(
     rows = []
     for kind, collective in collectives.items():
         if collective.custom is None:
-            among = _limit_or_none(intact, collective)
+            remaining_limit = _limit_or_none(intact, collective)
             is_uneven = bool(np.any(collective.weights != collective.weights[:1]))
             every_rank = Collective(kind, intact.ranks, members=(), roots=collective.roots)
             rows.append(
                 Loss(
                     kind,
                     intact.name,
-                    among if is_uneven else _limit_or_none(intact, every_rank),
-                    among,
+                    remaining_limit if is_uneven else _limit_or_none(intact, every_rank),
+                    remaining_limit,
                     limits.get(kind),
                 )
             )

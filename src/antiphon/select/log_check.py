@@ -22,8 +22,8 @@ from antiphon.core.interpret import busbw_factor
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.choice import KINDS, OptionPrice
 from antiphon.cost.nccl.diagnosis import LIMITS, Diagnosis, diagnose, most_normal
+from antiphon.cost.nccl.layout import count_cards
 from antiphon.cost.nccl.library import LibraryModel, doubt_gpus, library, library_here
-from antiphon.cost.nccl.place import count_cards
 from antiphon.cost.nccl.proven import bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.benchmark_log import NAME_IT, OSU, BenchmarkRun, is_collective
@@ -94,7 +94,7 @@ def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str,
     if library_model is not None:
         signs = [*run.signs, *(f"{name}={value}" for name, value in run.environment.items())]
         diagnosis = diagnose(
-            library_model, run.kind, points, signs, count_cards(topology) if library_model.place.nodes > 1 else 0
+            library_model, run.kind, points, signs, count_cards(topology) if library_model.layout.nodes > 1 else 0
         )
         result["causes"] = [
             {"cause": cause.fault.name, "text": cause.fault.text, "check": cause.fault.check, "misfit": cause.misfit,
@@ -232,12 +232,12 @@ def compare_runs(before: Sequence[BenchmarkRun], after: Sequence[BenchmarkRun]) 
     return {"verdict": verdict, "collectives": comparisons, "notes": notes}
 
 
-def _garbled_notes(runs: Sequence[BenchmarkRun], which: str) -> list[str]:
-    """Return a note if rows of a log are not compared. `which`: "before" or "after"."""
+def _garbled_notes(runs: Sequence[BenchmarkRun], log_name: str) -> list[str]:
+    """Return a note if rows of a log are not compared. `log_name`: "before" or "after"."""
     garbled = sum(run.garbled for run in runs)
     if not garbled:
         return []
-    return [f"{garbled} rows of the log {which} are garbled and left out (their algbw contradicts their time)"]
+    return [f"{garbled} rows of the log {log_name} are garbled and left out (their algbw contradicts their time)"]
 
 
 def _median_times(runs: Sequence[BenchmarkRun]) -> dict[int, float]:
@@ -269,7 +269,7 @@ def _compare_kind(
             ends = [format_size(changed[i]["nbytes"]) for i in (0, -1)]
             changes = sorted(abs(row["change"]) for row in changed)
             spans = f"{ends[0]} to {ends[1]}" if len(changed) > 1 else ends[0]
-            by = f"{changes[0]:.0%} to {changes[-1]:.0%}" if len(changed) > 1 else f"{changes[0]:.0%}"
-            changes_text.append(f"{word} at {len(changed)} of {len(rows)} sizes ({spans}) by {by}")
+            change_text = f"{changes[0]:.0%} to {changes[-1]:.0%}" if len(changed) > 1 else f"{changes[0]:.0%}"
+            changes_text.append(f"{word} at {len(changed)} of {len(rows)} sizes ({spans}) by {change_text}")
     text = f"{'; '.join(changes_text) or f'unchanged at all {len(rows)} sizes'}; noise {noise:.0%}"
     return {"collective": kind, "text": text, "noise": noise, "libraries": libraries, "rows": rows}

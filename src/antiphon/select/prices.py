@@ -218,8 +218,8 @@ class ByLibrary:
             if self.name:
                 raise
             return None
-        by = f"{best.name}; {library.basis(kind, nbytes)}"
-        return Price(best.seconds, by, library.brief(kind, nbytes))
+        source_text = f"{best.name}; {library.basis(kind, nbytes)}"
+        return Price(best.seconds, source_text, library.brief(kind, nbytes))
 
     def _library_for(self, members: tuple[int, ...]) -> Any:
         """Return the library's model for these ranks; None if it has no figures."""

@@ -25,8 +25,8 @@ from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
 from antiphon.core.transform import unjoined
 from antiphon.cost import predict
 from antiphon.cost.nccl.accuracy import error_at, is_clearly_faster
+from antiphon.cost.nccl.layout import count_nodes
 from antiphon.cost.nccl.library import find_library_model
-from antiphon.cost.nccl.place import count_nodes
 from antiphon.errors import AntiphonError, NotFound, Unsupported
 from antiphon.formats import emit
 from antiphon.options import name_with_options

@@ -216,9 +216,9 @@ class Remote:
 
     def write(self, name: str, data: bytes) -> None:
         self.files.makedirs(self.root, exist_ok=True)
-        draft = f"{self.root}/.{name}.{os.getpid()}.{time.time_ns()}"
-        self.files.pipe_file(draft, data)
-        self.files.mv(draft, f"{self.root}/{name}")
+        temporary_path = f"{self.root}/.{name}.{os.getpid()}.{time.time_ns()}"
+        self.files.pipe_file(temporary_path, data)
+        self.files.mv(temporary_path, f"{self.root}/{name}")
 
     def delete(self, name: str) -> None:
         if self.files.exists(f"{self.root}/{name}"):

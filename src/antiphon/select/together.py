@@ -36,9 +36,9 @@ def find_call_sets(job: RecordedJob) -> dict[CallSet, int]:
     seconds: dict[CallSet, float] = defaultdict(float)
     running: list[int] = []  # earlier calls that have not ended when this one starts
     for number, call in enumerate(order):
-        this = job.calls[call]
-        middle = this.start + this.seconds / 2
-        running = [earlier for earlier in running if job.calls[earlier].end > this.start]
+        own_call = job.calls[call]
+        middle = own_call.start + own_call.seconds / 2
+        running = [earlier for earlier in running if job.calls[earlier].end > own_call.start]
         later = number + 1
         while later < len(order) and job.calls[order[later]].start <= middle:
             later += 1
@@ -46,7 +46,7 @@ def find_call_sets(job: RecordedJob) -> dict[CallSet, int]:
         calls = frozenset((job.calls[c].kind, job.calls[c].nbytes, job.calls[c].group) for c in overlapping)
         if len({group for _, _, group in calls}) > 1:
             count[calls] += 1
-            seconds[calls] += this.seconds
+            seconds[calls] += own_call.seconds
         running.append(call)
     # Each call of a set has counted the set.
     sets = sorted(count, key=lambda calls: (-seconds[calls], sorted(calls)))

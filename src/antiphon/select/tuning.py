@@ -246,12 +246,16 @@ def _switches_note(r: Range) -> str:
     """
     if r.without is None or r.served_by:
         return ""
-    at, without = format_size(r.at), r.without
-    alone = "is not priced by the model" if without.alone is None else f"takes {format_seconds(without.alone)} at {at}"
+    at, forwarding = format_size(r.at), r.without
+    alone = (
+        "is not priced by the model"
+        if forwarding.alone is None
+        else f"takes {format_seconds(forwarding.alone)} at {at}"
+    )
     best = "no planner here does without"
-    if without.seconds is not None:
-        name = name_with_options(str(without.planner), without.options or {})
-        best = f"the best that does without, {name}, takes {format_seconds(without.seconds)}"
+    if forwarding.seconds is not None:
+        name = name_with_options(str(forwarding.planner), forwarding.options or {})
+        best = f"the best that does without, {name}, takes {format_seconds(forwarding.seconds)}"
     span = f"from {format_size(r.start)} to {format_size(r.stop)}" if r.stop > r.start else f"at {at}"
     return (
         f"{r.collective} {span} uses {format_switch_uses(r.candidate.uses)}; where a runtime cannot, the same "
@@ -317,8 +321,8 @@ def measure_gains(
 ) -> tuple[Gain, ...]:
     """Return the gains of planners that have schedules with two settings or more."""
     rows = []
-    for kind, of_kind in candidates.items() if sweep else ():
-        for planner, by_setting in settings(of_kind, sweep, sizes).items():
+    for kind, kind_candidates in candidates.items() if sweep else ():
+        for planner, by_setting in settings(kind_candidates, sweep, sizes).items():
             if len(by_setting) < 2:
                 continue
             order = list(by_setting)
@@ -333,7 +337,7 @@ def measure_gains(
             )
             mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
             largest = max(range(len(ratios)), key=lambda s: ratios[s])
-            rests = join_bases([c.rests_on[at] for c in of_kind if c.planner == planner for at in c.rests_on])
+            rests = join_bases([c.rests_on[at] for c in kind_candidates if c.planner == planner for at in c.rests_on])
             rows.append(Gain(kind, planner, order[0], mean, ratios[largest], sizes[largest], best, rests))
     return tuple(rows)
 

@@ -53,7 +53,7 @@ def baseline_text(tuning: Tuning, kinds: Collection[str]) -> str:
     """Return the baseline of the speedups of these collectives; "" if there is none."""
     if tuning.library is not None:
         basis, calibrated = tuning.library.costs.basis(), bool(tuning.library.costs.gpu.calibrated_by)
-        note = accuracy_note(kinds, tuning.library.place.nodes, calibrated=calibrated)
+        note = accuracy_note(kinds, tuning.library.layout.nodes, calibrated=calibrated)
         return f"what {tuning.library.name.upper()} would choose by its model, {basis}{note}"
     kinds_of: dict[tuple[str, ...], list[str]] = {}  # collectives by the planners that stand for NCCL
     for kind, names in tuning.baselines.items():

@@ -204,22 +204,22 @@ class _Failures:
     def find_link(self, text: str) -> _Item:
         """Return a link by its name "0-1", or some of its parallel links by "0-1:2" or "0-1:pcie"."""
         topology = self.topology
-        name, colon, which = text.rpartition(":")
+        name, colon, kind_or_number = text.rpartition(":")
         kinds = {t.kind for t in topology.types}
-        if not colon or not (which.isdigit() or which in kinds):
-            name, which = text, ""
+        if not colon or not (kind_or_number.isdigit() or kind_or_number in kinds):
+            name, kind_or_number = text, ""
         a, b = pair_of(topology, name)
         src, dst = topology.link_src, topology.link_dst
         links = np.flatnonzero(((src == a) & (dst == b)) | ((src == b) & (dst == a)))
-        if which in kinds:
-            links = links[[topology.types[i].kind == which for i in topology.link_type[links].tolist()]]
+        if kind_or_number in kinds:
+            links = links[[topology.types[i].kind == kind_or_number for i in topology.link_type[links].tolist()]]
         if not links.size:
-            of_kind = f" of kind {which}" if which in kinds else ""
+            kind_text = f" of kind {kind_or_number}" if kind_or_number in kinds else ""
             ends = f"{topology.node_name(a)} and {topology.node_name(b)}"
-            raise MissingLink(f"degrade: no link{of_kind} joins {ends} of {topology.name}")
-        if which.isdigit() and int(which[:9]) == 0:
+            raise MissingLink(f"degrade: no link{kind_text} joins {ends} of {topology.name}")
+        if kind_or_number.isdigit() and int(kind_or_number[:9]) == 0:
             raise Invalid(f"link {quote(text)}: expected a number of wires from 1 behind the colon")
-        return _Item(text, links, wires=int(which[:9]) if which.isdigit() else 0)
+        return _Item(text, links, wires=int(kind_or_number[:9]) if kind_or_number.isdigit() else 0)
 
     def count_wires(self, name: str) -> Fraction:
         """Return the number of unit links of a link in its wider direction."""

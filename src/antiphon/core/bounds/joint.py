@@ -204,19 +204,19 @@ class JointSearch(BandwidthSearch):
         resources = self.topology.resources
         used = np.zeros(len(resources.class_of), bool)
         for group, scale in zip(self.collective.groups, group_scales(self.collective), strict=True):
-            own = keep(self.topology, group.members)
-            links = np.array(own.links, np.int64)
+            group_machine = keep(self.topology, group.members)
+            links = np.array(group_machine.links, np.int64)
             _, resources_of_links = resources.with_limits(links)
-            of_group = np.unique(resources_of_links)
+            group_resources = np.unique(resources_of_links)
             # Each member must reach member 0 and be reached from it on these links.
-            every_link = np.ones(own.topology.links, bool)
-            reached = [reachable_nodes(own.topology, [0], every_link, back) for back in (False, True)]
-            if used[of_group].any() or not all(side[: own.topology.ranks].all() for side in reached):
+            every_link = np.ones(group_machine.topology.links, bool)
+            reached = [reachable_nodes(group_machine.topology, [0], every_link, back) for back in (False, True)]
+            if used[group_resources].any() or not all(side[: group_machine.topology.ranks].all() for side in reached):
                 return False
-            used[of_group] = True
-            roots = tuple(own.number(root) for root in group.roots)
+            used[group_resources] = True
+            roots = tuple(group_machine.number(root) for root in group.roots)
             target = Collective(group.kind, len(group.members), members=(), roots=roots, weights=group.weights)
-            proved = BandwidthSearch(own.topology, target, needs_of(target)).find_best()
+            proved = BandwidthSearch(group_machine.topology, target, needs_of(target)).find_best()
             if proved.tight is not True or proved.time * scale > self._best_time:
                 return False
         return True

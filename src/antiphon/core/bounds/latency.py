@@ -145,10 +145,12 @@ def _unreachable_error(topology: Topology, arcs: _Arcs, holders: tuple[int, ...]
         pass
     unreached = np.flatnonzero(reach[: topology.ranks, 0] == 0).tolist()
     other_ranks = [r for r in unreached if r != rank]
-    also = f" (nor can rank{'s' if len(other_ranks) > 1 else ''} {_format_ranks(other_ranks)})" if other_ranks else ""
+    other_ranks_text = (
+        f" (nor can rank{'s' if len(other_ranks) > 1 else ''} {_format_ranks(other_ranks)})" if other_ranks else ""
+    )
     start = f"rank {holders[0]}" if len(holders) == 1 else f"ranks {_format_ranks(list(holders))}"
     return Invalid(
-        f"rank {rank} cannot be reached from {start}{also}: no path of links leads there; "
+        f"rank {rank} cannot be reached from {start}{other_ranks_text}: no path of links leads there; "
         "add links, or leave these ranks out"
     )
 

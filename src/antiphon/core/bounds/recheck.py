@@ -57,11 +57,13 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
     _require(len(collective.groups) == len(witness.groups), "it must have one dual per group")
     total, first = 0, 0
     for group, dual in zip(collective.groups, witness.groups, strict=True):
-        own = collective.weights[first : first + group.blocks]
+        group_weights = collective.weights[first : first + group.blocks]
         first += group.blocks
         # The blocks of the group weigh `scale` times as much here as in its own collective.
-        scale = int(own.sum()) // int(group.weights.sum())
-        _require(bool(np.array_equal(own, group.weights * scale)), "the weights of a group are not in proportion")
+        scale = int(group_weights.sum()) // int(group.weights.sum())
+        _require(
+            bool(np.array_equal(group_weights, group.weights * scale)), "the weights of a group are not in proportion"
+        )
         total += scale * _check_dual(topology, group, replace(dual, prices=witness.prices))
     return Fraction(total) / priced_capacity
 

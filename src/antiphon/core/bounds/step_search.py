@@ -247,8 +247,8 @@ class TimedNetwork:
             near_nodes = np.concatenate([near_from < step, near[step, ranks:]])
             far_nodes = np.concatenate([near_from > step, ~near[step, ranks:]])
             crossing.append(near_nodes[tail] & far_nodes[head])
-        never = near_from > self.steps
-        weight = float(self.shares[never].sum() if len(self.shares) else supply[near_from == 0].sum())
+        never_near = near_from > self.steps
+        weight = float(self.shares[never_near].sum() if len(self.shares) else supply[near_from == 0].sum())
         return Condition(np.array(crossing), weight, tuple(near_from.tolist()), tuple(switches))
 
     def add_violated(self, widths: Floats, conditions: list[Condition]) -> bool:

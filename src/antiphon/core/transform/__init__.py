@@ -13,7 +13,7 @@ assemble_parts  several small schedules as one; a Placement gives each its ranks
            its first step
 relabel    renumber the ranks; relabel_collective: of a collective
 unjoined   remove joints, for runtimes that cannot use switches to multicast or reduce
-clean      remove redundant and dead transfers; waste: find these transfers
+clean      remove redundant and dead transfers; find_unneeded: find them
 plain_copies  replace reductions into empty cells by copies
 """
 
@@ -24,7 +24,7 @@ from antiphon.core.transform.pieces import NO_CUTS, Cuts, Cutting
 from antiphon.core.transform.renaming import relabel, relabel_collective
 from antiphon.core.transform.reversing import dual, invert
 from antiphon.core.transform.staging import Placement, Spans, assemble_parts
-from antiphon.core.transform.tidying import Waste, clean, plain_copies, unjoined, waste
+from antiphon.core.transform.tidying import UnneededRows, clean, find_unneeded, plain_copies, unjoined
 
 __all__ = [
     "NO_CUTS",
@@ -32,7 +32,7 @@ __all__ = [
     "Cutting",
     "Placement",
     "Spans",
-    "Waste",
+    "UnneededRows",
     "add_on_arrival",
     "assemble_parts",
     "clean",
@@ -40,6 +40,7 @@ __all__ = [
     "dual",
     "expand",
     "expand_separately",
+    "find_unneeded",
     "invert",
     "merge",
     "pipeline",
@@ -50,5 +51,4 @@ __all__ = [
     "split",
     "split_groups",
     "unjoined",
-    "waste",
 ]  # fmt: skip

@@ -228,9 +228,9 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
     target = joint(
         [group for s in schedules for group in s.collective.groups or (s.collective,)],
         [
-            size * common // max(own) * relative
-            for own, relative in zip(own_sizes, sizes or [1] * len(schedules), strict=True)
-            for size in own
+            size * common // max(own_size) * relative
+            for own_size, relative in zip(own_sizes, sizes or [1] * len(schedules), strict=True)
+            for size in own_size
         ],
     )
     denominator = math.lcm(*(s.chunks.denominator for s in schedules))
@@ -262,7 +262,7 @@ def split_groups(schedule: Schedule) -> list[Schedule]:
 
     >>> from antiphon.core.example import of_rows
     >>> pair = of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))
-    >>> [own.collective.kind for own in split_groups(run_together([pair, pair]))]
+    >>> [rows_in.collective.kind for rows_in in split_groups(run_together([pair, pair]))]
     ['broadcast']
     """
     joint_collective = schedule.collective
@@ -270,19 +270,19 @@ def split_groups(schedule: Schedule) -> list[Schedule]:
     pieces = np.asarray(schedule.pieces)
     for group, blocks in zip(joint_collective.groups, joint_collective.group_blocks, strict=True):
         block = schedule.chunks.block
-        own = np.flatnonzero((block >= blocks.start) & (block < blocks.stop))
+        rows_in = np.flatnonzero((block >= blocks.start) & (block < blocks.stop))
         new_chunk = np.full(len(block), -1, np.int32)
-        new_chunk[own] = np.arange(len(own), dtype=np.int32)
+        new_chunk[rows_in] = np.arange(len(rows_in), dtype=np.int32)
         rows = np.flatnonzero(new_chunk[schedule.chunk] >= 0)
         chunks = Chunks(
-            block[own] - np.int32(blocks.start), schedule.chunks.offset[own], schedule.chunks.share[own],
+            block[rows_in] - np.int32(blocks.start), schedule.chunks.offset[rows_in], schedule.chunks.share[rows_in],
             schedule.chunks.denominator,
         )  # fmt: skip
         _, step = unique_inverse(schedule.step[rows].astype(np.int64), schedule.steps or 1)
         by_collective.setdefault(group, schedule.take(
             rows, collective=group, chunks=chunks, chunk=new_chunk[schedule.chunk[rows]],
             step=as_int32(step),
-            pieces=pieces[own] if pieces.ndim else schedule.pieces, provenance={},
+            pieces=pieces[rows_in] if pieces.ndim else schedule.pieces, provenance={},
         ))  # fmt: skip
     return list(by_collective.values())
 
@@ -294,9 +294,10 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
         used = [distinct(np.concatenate([s.src, s.dst, list(s.collective.members)])) for s in schedules]
         overlapping = find_overlap(used)
         if overlapping is not None:
-            rank, *which = overlapping
+            rank, *schedule_numbers = overlapping
             first, other = (
-                f"schedule {number + 1} ({_collective_text(schedules[number].collective)})" for number in which
+                f"schedule {number + 1} ({_collective_text(schedules[number].collective)})"
+                for number in schedule_numbers
             )
             raise Invalid(
                 f"merge: rank {rank} is used by {first} and by {other}, which both have all of the data; give every "

@@ -110,8 +110,8 @@ def _check_invertible(schedule: Schedule, history: Versions, gathers: Bools, spr
     twice = (writes[cell[history.write]] > 1) | initial_with_data(schedule, history)[history.write - 1]
     _refuse_rows(schedule, np.flatnonzero(twice & spreads[block]), "writes a cell that holds something else already")
     reads = np.bincount(cell[history.read], minlength=int(history.initial.sum()))
-    again = (reads[cell[history.read]] > 1) & gathers[block]
-    _refuse_rows(schedule, np.flatnonzero(again), "reads a cell that another transfer reads too")
+    read_again = (reads[cell[history.read]] > 1) & gathers[block]
+    _refuse_rows(schedule, np.flatnonzero(read_again), "reads a cell that another transfer reads too")
     early = ~history.final[history.read] & gathers[block]
     _refuse_rows(schedule, np.flatnonzero(early), "reads a cell that is written again later")
 

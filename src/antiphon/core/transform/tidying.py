@@ -28,7 +28,7 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule
 
 
 @dataclass(frozen=True, eq=False)
-class Waste:
+class UnneededRows:
     """Rows of a schedule that are not needed."""
 
     redundant: Longs  # rows that write the value that the cell already has
@@ -193,14 +193,14 @@ def _find_needed(schedule: Schedule, history: Versions) -> Bools:
     return needed
 
 
-def waste(schedule: Schedule) -> Waste:
+def find_unneeded(schedule: Schedule) -> UnneededRows:
     """Find redundant and dead rows. O(n log n) and a loop over steps, repeated until there are none.
 
     The last row returns to rank 0 its own block:
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0), (1, 0, 1, 0, 0)]
-    >>> waste(of_rows("allgather", 2, rows)).redundant
+    >>> find_unneeded(of_rows("allgather", 2, rows)).redundant
     array([2])
     """
     remaining = np.arange(schedule.transfers)
@@ -218,7 +218,7 @@ def waste(schedule: Schedule) -> Waste:
             break
         remaining = not_redundant[is_needed]
     nothing = [np.zeros(0, np.int64)]
-    return Waste(np.sort(np.concatenate(redundant or nothing)), np.sort(np.concatenate(dead or nothing)))
+    return UnneededRows(np.sort(np.concatenate(redundant or nothing)), np.sort(np.concatenate(dead or nothing)))
 
 
 def unjoined(schedule: Schedule) -> Schedule:
@@ -228,7 +228,7 @@ def unjoined(schedule: Schedule) -> Schedule:
 
 def clean(schedule: Schedule) -> Schedule:
     """Return a schedule with the same result without redundant and dead transfers."""
-    wasted = waste(schedule)
+    wasted = find_unneeded(schedule)
     if not wasted:
         return schedule
     keep = np.ones(schedule.transfers, np.bool_)

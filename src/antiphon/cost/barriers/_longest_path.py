@@ -134,26 +134,27 @@ class SortedSchedule:
 
     @cached_property
     def _order(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
-        """Return the order in which `run` works: rows, row_ptr, message_steps, row_steps, use_steps, queue_place.
+        """Return the order in which `run` works: rows, row_ptr, message_steps, row_steps, use_steps, queue_position.
 
         `rows`: the rows of the schedule, sorted by message; `row_ptr`: where those of each message begin. `*_steps`:
-        where the messages, rows and uses of each step begin. `queue_place`: per use of a link, its place in the queue
-        of this link in this step.
+        where the messages, rows and uses of each step begin. `queue_position`: per use of a link, its position in the
+        queue of this link in this step.
 
         >>> from antiphon.core.example import machine, star
-        >>> rows, row_ptr, message_steps, row_steps, use_steps, queue_place = SortedSchedule(star(), machine())._order
-        >>> rows.tolist(), row_ptr.tolist(), message_steps.tolist(), queue_place.tolist()  # four messages of a row each
-        ([1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 2, 4], [0, 0, 0, 0])
+        >>> rows, row_ptr, message_steps, row_steps, use_steps, queue_position = SortedSchedule(star(),
+        machine())._order
+        >>> rows.tolist(), row_ptr.tolist(), message_steps.tolist(), queue_position.tolist()  # four messages of a row
+        each ([1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 2, 4], [0, 0, 0, 0])
         """
         table, routing = self.messages, self.paths
         rows = order_of(table.of_row, max(len(table), 1))
         row_ptr = pointers(table.of_row[rows], len(table))
         message_steps = np.append(np.flatnonzero(np.diff(table.step, prepend=-1)), len(table))
         use_steps = np.searchsorted(routing.use_message[self._by_message], message_steps)
-        queue_place = index_in_run(
+        queue_position = index_in_run(
             table.step[routing.use_message].astype(np.int64) * routing.resources + routing.use_resource
         )
-        return rows, row_ptr, message_steps, row_ptr[message_steps], use_steps, queue_place
+        return rows, row_ptr, message_steps, row_ptr[message_steps], use_steps, queue_position
 
     @cached_property
     def _by_message(self) -> Longs:
@@ -163,7 +164,7 @@ class SortedSchedule:
     def run(self, nbytes: int) -> Times:
         """Compute all times, step by step: what a step reads was written in earlier steps."""
         table, routing, version_table = self.messages, self.paths, self.versions
-        rows, row_ptr, message_steps, row_steps, use_steps, queue_place = self._order
+        rows, row_ptr, message_steps, row_steps, use_steps, queue_position = self._order
         read, write, of_row = version_table.read[rows], version_table.write[rows], table.of_row[rows]
         written_at, last_read = np.zeros(len(version_table)), np.zeros(len(version_table))
         ready, sent, cost = np.zeros(len(table)), np.zeros(len(table)), self.cost * nbytes
@@ -177,7 +178,7 @@ class SortedSchedule:
             reads, writes, message_of_row = read[r0:r1], write[r0:r1], of_row[r0:r1] - m0
             ready[m0:m1] = np.maximum.reduceat(written_at[reads], row_ptr[m0:m1] - r0)
             user, resource = routing.use_message[u0:u1] - m0, routing.use_resource[u0:u1]
-            begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], idle_from[resource], queue_place[u0:u1])
+            begin, end = _queue_turns(ready[m0:m1][user], cost[u0:u1], idle_from[resource], queue_position[u0:u1])
             use_start[u0:u1], use_end[u0:u1] = begin, end
             idle_from[resource] = end  # of several turns on a link, the last one is assigned last
             last_turn_end = ready[m0:m1].copy()  # of messages that use no link
@@ -292,28 +293,28 @@ class _Walk:
         return PathTime(float(np.sum(self.alpha)), float(np.sum(cost)), len(self.alpha), greatest, weight, tuple(hops))
 
 
-def _queue_turns(ready: Floats, cost: Floats, idle_from: Floats, place: Longs) -> tuple[Floats, Floats]:
+def _queue_turns(ready: Floats, cost: Floats, idle_from: Floats, queue_position: Longs) -> tuple[Floats, Floats]:
     """Return the begin and end of every turn, one after another on each link.
 
-    `ready`, `cost`: per turn, in seconds. `idle_from`: per turn, when its link becomes idle. `place`: per turn, its
-    place in the queue of its link; 0 begins a queue.
+    `ready`, `cost`: per turn, in seconds. `idle_from`: per turn, when its link becomes idle. `queue_position`: per
+    turn, its position in the queue of its link; 0 begins a queue.
 
     The end of turn i is the greatest of ready[j] + cost[j] + ... + cost[i] over the turns j <= i of its queue. With
     prefix sums of the costs this is a running maximum, found in log2(longest queue) passes.
     """
-    begin = np.maximum(ready, np.where(place == 0, idle_from, 0.0))
-    longest = int(place.max(initial=0))
+    begin = np.maximum(ready, np.where(queue_position == 0, idle_from, 0.0))
+    longest = int(queue_position.max(initial=0))
     if longest == 0:
         return begin, begin + cost
     total = np.cumsum(cost)
-    first = np.arange(len(place)) - place
+    first = np.arange(len(queue_position)) - queue_position
     total -= total[first] - cost[first]  # costs of the queue up to and including this turn
     best = begin - (total - cost)  # running maximum of: when the queue would begin if this turn did not wait
     shift = 1
     while shift <= longest:
-        earlier = np.where(place[shift:] >= shift, best[:-shift], -np.inf)  # in the same queue
+        earlier = np.where(queue_position[shift:] >= shift, best[:-shift], -np.inf)  # in the same queue
         best[shift:] = np.maximum(best[shift:], earlier)
         shift *= 2
     end = best + total
-    previous = np.where(place == 0, 0.0, np.concatenate([[0.0], end[:-1]]))
+    previous = np.where(queue_position == 0, 0.0, np.concatenate([[0.0], end[:-1]]))
     return np.maximum(begin, previous), end

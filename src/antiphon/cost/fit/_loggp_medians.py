@@ -228,8 +228,8 @@ def _excess_half_trips(burst: SimultaneousFit, n: Floats) -> Floats:
 
 def _has_same_ports(small: SimultaneousFit, large: SimultaneousFit, n: Floats, excess_half_trips: Floats) -> bool:
     """Return whether large messages are limited by the same ports as small ones, and by nothing else."""
-    same = (small.count, small.form) == (large.count, large.form)
-    return same and bool((excess_half_trips <= MAX_TURN_RATIO * large.extra_turns(n) + NEGLIGIBLE).all())
+    has_same_model = (small.count, small.form) == (large.count, large.form)
+    return has_same_model and bool((excess_half_trips <= MAX_TURN_RATIO * large.extra_turns(n) + NEGLIGIBLE).all())
 
 
 def _kind_of(row: RoundTrip) -> str:

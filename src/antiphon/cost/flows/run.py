@@ -222,9 +222,9 @@ class FlowSimulation:
         """Return each value once, without sorting: of equal ones only the last finds its own mark. O(values)."""
         if len(values) < 2:
             return values
-        place = np.arange(len(values))
-        self.scratch[values] = place
-        return values[self.scratch[values] == place]
+        position = np.arange(len(values))
+        self.scratch[values] = position
+        return values[self.scratch[values] == position]
 
     def _schedule_event(self, time: float, kind: int, items: Longs) -> None:
         """Put an event of these messages or versions into the calendar."""

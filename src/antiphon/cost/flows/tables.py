@@ -226,12 +226,12 @@ def _find_connections(routing: Paths) -> tuple[Longs, Bools, bool]:
     # within a connection messages are in order of their numbers, and so of steps
     pair = (table.src * np.int64(table.ranks) + table.dst)[order]
     same_pair = pair[1:] == pair[:-1]
-    same = same_pair & (route[order][1:] == route[order][:-1])
+    same_route = same_pair & (route[order][1:] == route[order][:-1])
     after = np.full(len(table) + 1, len(table), np.int64)
-    after[order[:-1][same]] = order[1:][same]
+    after[order[:-1][same_route]] = order[1:][same_route]
     first = np.ones(len(table), np.bool_)
-    first[order[1:][same]] = False
-    return after, first, bool((same_pair & ~same).any())
+    first[order[1:][same_route]] = False
+    return after, first, bool((same_pair & ~same_route).any())
 
 
 def find_crowds(

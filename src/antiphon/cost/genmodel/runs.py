@@ -72,8 +72,8 @@ def segments(sent: Messages) -> Segments:
     end = begin + sent.pieces
     if not len(begin):
         return Segments(begin, begin, begin, begin)
-    marks, place = unique_inverse(np.concatenate([begin, end]), int(end.max()) + 1)
-    return Segments(marks[:-1], np.diff(marks), place[: len(begin)], place[len(begin) :])
+    marks, position = unique_inverse(np.concatenate([begin, end]), int(end.max()) + 1)
+    return Segments(marks[:-1], np.diff(marks), position[: len(begin)], position[len(begin) :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,17 +102,17 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
     if not len(key):
         return Runs(key, low, high, tuple(columns))
     if runs_are_disjoint(low, high):
-        place = key * count + low
+        position = key * count + low
         # If a table of all (key, segment) has at most 4 elements per run, adding up in it is faster than sorting.
         if (int(key.max()) + 1) * count <= 4 * len(key):
-            used = np.flatnonzero(np.bincount(place))
-            sums = tuple(np.bincount(place, weights=column)[used] for column in columns)
+            used = np.flatnonzero(np.bincount(position))
+            sums = tuple(np.bincount(position, weights=column)[used] for column in columns)
             return Runs(used // count, used % count, used % count + 1, sums)
-        order = order_of(place, (int(key.max()) + 1) * count)
-        first = np.flatnonzero(run_starts(place[order]))
-        place = place[order[first]]
+        order = order_of(position, (int(key.max()) + 1) * count)
+        first = np.flatnonzero(run_starts(position[order]))
+        position = position[order[first]]
         totals = tuple(np.add.reduceat(column[order], first) for column in columns)
-        return Runs(place // count, place % count, place % count + 1, totals)
+        return Runs(position // count, position % count, position % count + 1, totals)
     # Sweep line: +value at each begin, -value at each end; the prefix sum is the height between events.
     event = np.concatenate([key * (count + 1) + low, key * (count + 1) + high])  # (key, segment) as one number
     order = order_of(event, (int(key.max()) + 1) * (count + 1))
@@ -151,15 +151,15 @@ def highest_per_key(runs: Runs, count: int) -> Runs:
     ([7, 7, 7], [0, 1, 2], [1, 2, 3], [4, 5, 5])
     """
     if runs_are_disjoint(runs.low, runs.high):
-        places, place = unique_inverse(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
-        maxima = np.zeros(len(places), runs.values[0].dtype)
-        np.maximum.at(maxima, place, runs.values[0])
-        return Runs(places // count, places % count, places % count + 1, (maxima,))
+        positions, position = unique_inverse(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
+        maxima = np.zeros(len(positions), runs.values[0].dtype)
+        np.maximum.at(maxima, position, runs.values[0])
+        return Runs(positions // count, positions % count, positions % count + 1, (maxima,))
     max_pairs = (int(runs.key.max(initial=0)) + 1) * (count + 1)
     ends = np.concatenate([runs.key * (count + 1) + runs.low, runs.key * (count + 1) + runs.high])
-    marks, place = unique_inverse(ends, max_pairs)
+    marks, position = unique_inverse(ends, max_pairs)
     size = len(runs.key)
-    top, winner = upper_envelope(place[:size], place[size:], runs.values[0], len(marks))
+    top, winner = upper_envelope(position[:size], position[size:], runs.values[0], len(marks))
     used = np.flatnonzero(winner >= 0)
     key, low = np.divmod(marks[used], count + 1)
     return Runs(key, low, marks[used + 1] % (count + 1), (top[used],))

@@ -56,13 +56,13 @@ class Incasts:
         array([1, 1, 1, 1])
         """
         kinds = [profile.incast.get(t.kind, NO_INCAST) for t in topology.types]
-        of_limits = []
+        entries_of_limits = []
         for limit in topology.limits:
             joined = [kinds[int(topology.link_type[link])] for link in limit.links]
             # The worst link decides: greatest epsilon, and for equal ones the smallest threshold.
-            of_limits.append(max(joined, key=lambda incast: (incast.epsilon, -incast.w_t)))
-        incasts = [*kinds, *of_limits]  # per link type, then per shared limit
-        index = np.concatenate([topology.link_type, len(kinds) + np.arange(len(of_limits))]).astype(np.int64)
+            entries_of_limits.append(max(joined, key=lambda incast: (incast.epsilon, -incast.w_t)))
+        incasts = [*kinds, *entries_of_limits]  # per link type, then per shared limit
+        index = np.concatenate([topology.link_type, len(kinds) + np.arange(len(entries_of_limits))]).astype(np.int64)
         epsilon = np.array([incast.epsilon for incast in incasts], np.float64)
         return Incasts(epsilon[index], np.array([incast.w_t for incast in incasts], np.int64)[index])
 
@@ -116,12 +116,14 @@ class Work:
         pair, low, high = resource * ranks + dst[message], span.low[message], span.high[message]
         if not self._is_simple:
             # Overlapping messages of one sender over a resource count as one sender: merge their runs.
-            pairs, place = unique_inverse(pair, (int(resource.max()) + 1) * ranks)
-            triples, low, high = merge_runs(place * ranks + src[message], low, high, count)
+            pairs, position = unique_inverse(pair, (int(resource.max()) + 1) * ranks)
+            triples, low, high = merge_runs(position * ranks + src[message], low, high, count)
             pair = pairs[triples // ranks]
         if runs_are_disjoint(low, high):
-            places, which = unique_inverse(pair * count + low, (int(pair.max()) + 1) * count)
-            senders_to_one = Runs(places // count // ranks, places % count, places % count + 1, (np.bincount(which),))
+            positions, position_index = unique_inverse(pair * count + low, (int(pair.max()) + 1) * count)
+            senders_to_one = Runs(
+                positions // count // ranks, positions % count, positions % count + 1, (np.bincount(position_index),)
+            )
         else:
             senders_per_pair = sum_runs(pair, low, high, (np.ones(len(pair), np.int64),), count)
             senders_to_one = Runs(
@@ -150,8 +152,12 @@ class Work:
         table, ranks = self.paths.messages, self.paths.messages.ranks
         is_between_ranks, span = table.src != table.dst, self.segments
         if span.is_unpipelined:
-            receptions, which = unique_inverse(table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span))
-            return (np.bincount(which, weights=is_between_ranks, minlength=len(receptions)) > w_t)[which]
+            receptions, reception_index = unique_inverse(
+                table.dst.astype(np.int64) * len(span) + span.low, ranks * len(span)
+            )
+            return (np.bincount(reception_index, weights=is_between_ranks, minlength=len(receptions)) > w_t)[
+                reception_index
+            ]
         pairs = distinct((table.dst.astype(np.int64) * ranks + table.src)[is_between_ranks])
         return (np.bincount(pairs // ranks, minlength=ranks) > w_t)[table.dst]
 

@@ -214,26 +214,26 @@ class Simulation:
         work, log = self.work, state.new_log(len(self.work) if record else 0)
         if not len(work):
             return Outcome(seconds=0.0, last=-1, done=0, log=log)
-        outcome = self._simulate_size(nbytes, record, log, stop * state.GRAINS)
+        outcome = self._simulate_size(nbytes, record, log, stop * state.FEMTOSECONDS)
         if outcome.done != len(work) and math.isfinite(outcome.seconds):
             raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages were done")
-        for grains in (log.ready, log.begin, log.landed, log.done, log.port, log.port_out, log.nic, log.combining):
-            np.divide(grains, state.GRAINS, out=grains)
-        return replace(outcome, seconds=outcome.seconds / state.GRAINS)
+        for times in (log.ready, log.begin, log.landed, log.done, log.port, log.port_out, log.nic, log.combining):
+            np.divide(times, state.FEMTOSECONDS, out=times)
+        return replace(outcome, seconds=outcome.seconds / state.FEMTOSECONDS)
 
     def _simulate_size(self, nbytes: int, record: bool, log: state.Log, stop: float) -> Outcome:
-        """Simulate with the loop that fits. Times, also `stop`, are in grains (state.py)."""
+        """Simulate with the loop that fits. Times, also `stop`, are in femtoseconds (state.py)."""
         work = self.work
         # Sums of whole numbers below 2^53 are exact in a double, so equal times do not depend on the order of addition.
         exact_cost, size, per_byte = self.cost(nbytes)
-        cost = state.Cost(*(np.rint(values * state.GRAINS) for values in exact_cost))
+        cost = state.Cost(*(np.rint(values * state.FEMTOSECONDS) for values in exact_cost))
         ports, nics = self.ports, self.nics
         if self.options.processors:
             eager = size <= self.options.eager
             return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log)
         packets = None
         if self.options.packets:
-            packets = state.Packets(float(self.options.limits.packet), size, per_byte * state.GRAINS)
+            packets = state.Packets(float(self.options.limits.packet), size, per_byte * state.FEMTOSECONDS)
         else:
             ports, nics = self.active_limits(cost)
             # no rank combines two messages at a time

@@ -1,9 +1,9 @@
 """State shared by the simulation loops (dependencies, costs per class, log), and small compiled functions on it.
 
 In comments m is a message, k its class (messages of one class cost the same), c a condition; "m -> x" describes an
-array indexed by m. Times are in seconds, or in whole *grains* of 1e-15 s while a simulation runs. A message contributes
-to conditions when it is done, and to others when its last byte has left. A condition holds when all its contributions
-have happened; a message is ready when all conditions that it needs hold (core/messages/waits.py).
+array indexed by m. Times are in seconds, or in whole *femtoseconds* (1e-15 s) while a simulation runs. A message
+contributes to conditions when it is done, and to others when its last byte has left. A condition holds when all its
+contributions have happened; a message is ready when all conditions that it needs hold (core/messages/waits.py).
 
 Example: messages 0 and 1 contribute to condition 0, which messages 2 and 3 need: waits[0] = 2, release = [2, 3]. When 0
 is done at 8 and 1 at 12, condition 0 holds from 12, and `contribute` reports that 2 and 3 are ready at 12.
@@ -22,8 +22,9 @@ from antiphon.cost.loggp.heap import new_queue
 
 FAR_PAST = -1e300  # a time before all others
 ROUNDING = 1e-12  # relative to the time so far: times closer than this are equal
-# Grains per second. Sums of whole grains are exact up to 9 s, so equal times compare equal however they were computed.
-GRAINS = 1e15
+# Femtoseconds per second. Sums of whole femtoseconds are exact up to 9 s, so equal times compare equal however they
+# were computed.
+FEMTOSECONDS = 1e15
 
 
 # numba's cache files name these classes: with another name here, the files of an older installation cannot be read.
@@ -51,7 +52,7 @@ class Graph(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The cost of a message of b bytes in seconds, or in grains; arrays are per class."""
+    """The cost of a message of b bytes in seconds, or in femtoseconds; arrays are per class."""
 
     latency: Floats  # L
     send: Floats  # o_s
@@ -67,7 +68,7 @@ class Packets(NamedTuple):
 
     nbytes: float  # of a packet
     size: Floats  # k -> bytes of a message
-    per_byte: Floats  # k -> G, in grains
+    per_byte: Floats  # k -> G, in femtoseconds
 
 
 class Log(NamedTuple):

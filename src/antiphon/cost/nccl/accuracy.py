@@ -80,10 +80,10 @@ def _error_in(collective: str, sizes: str, nodes: int, calibrated: bool) -> floa
     None if there is none.
     """
     errors = [row for row in held_out_errors() if (row.place, row.range) == (PLACES[nodes > 1], sizes)]
-    own = next((row for row in errors if row.collective == collective), None)
+    collective_error = next((row for row in errors if row.collective == collective), None)
     min_error = MIN_ERROR if calibrated else UNCALIBRATED_ERROR
-    if collective in TO_EACH or (own is not None and own.machines >= MIN_MACHINES):
-        return max(own.error, min_error) if own is not None else None
+    if collective in TO_EACH or (collective_error is not None and collective_error.machines >= MIN_MACHINES):
+        return max(collective_error.error, min_error) if collective_error is not None else None
     return max([min_error, *(row.error for row in errors if row.collective not in TO_EACH)])
 
 

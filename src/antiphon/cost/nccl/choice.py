@@ -27,9 +27,9 @@ cards at full speed, and the first of them are slower over the wire, as few chan
 So a call gains bandwidth with its size, and loses `ramp` at most.
 
 From `CallFigures` (calls.py), by protocol: `hop`, seconds from one rank to the next; `share`, the fraction of a link's
-bandwidth that data get. From `Place` (place.py), in bytes per second: `wire`, with which a rank sends within its node;
-`card`, a node's, over all its cards; `to_all`, a rank's while all of its node send to all; `cuts`, out of groups of
-nodes. `local` is g.
+bandwidth that data get. From `NcclLayout` (layout.py), in bytes per second: `wire`, with which a rank sends within its
+node; `card`, a node's, over all its cards; `to_all`, a rank's while all of its node send to all; `cuts`, out of groups
+of nodes. `local` is g.
 
 Example: a ring allreduce of S = 1 GB on 8 GPUs of one node at 300 GB/s usable: 14 h + 1.75 GB / 300 GB/s + ramp.
 """
@@ -42,7 +42,7 @@ from math import ceil, log2
 
 from antiphon.core.collective import ROOTED
 from antiphon.cost.nccl.calls import LL, LL128, SIMPLE, CallFigures
-from antiphon.cost.nccl.place import Place
+from antiphon.cost.nccl.layout import NcclLayout
 from antiphon.errors import Unsupported
 
 RING, TREE, NVLS, NVLS_TREE, COLLNET, PAT, SENDS = CHOSEN = (
@@ -103,13 +103,13 @@ class Costs:
         all_launches = gpu.launch + gpu.launch_more * (local - 1) + gpu.launch_channel * local * (channels - 1)
         return max(gpu.launch, all_launches - rest if self.one_process else 0.0)
 
-    def channels(self, place: Place, algorithm: str, protocol: str, nbytes: int) -> int:
+    def channels(self, layout: NcclLayout, algorithm: str, protocol: str, nbytes: int) -> int:
         """Return the channels that NCCL opens for a call of this size, by its rule; sends: one for each rank."""
         if algorithm == SENDS:
-            return place.local
+            return layout.local
         if protocol not in CHANNEL_BYTES:
             return 1
-        needed = ceil(nbytes / (CHANNEL_BYTES[protocol] * (place.ranks if protocol == LL else 1)))
+        needed = ceil(nbytes / (CHANNEL_BYTES[protocol] * (layout.ranks if protocol == LL else 1)))
         return max(1, min(needed, occupied_multiprocessors(self, RING) or 1))
 
     def basis(self) -> str:
@@ -168,16 +168,16 @@ class Load:
     messages: int = 0
     to_all_nodes: bool = False
 
-    def out_of(self, nodes: int, place: Place) -> float:
+    def out_of(self, nodes: int, layout: NcclLayout) -> float:
         """Return the bytes that leave a group of this many nodes: as many as leave one node, as a
         ring leaves the group at one node; with `to_all_nodes` those of all its nodes to nodes outside."""
         if not self.to_all_nodes:
             return self.cards
-        return self.cards * nodes * (place.nodes - nodes) / (place.nodes - 1)
+        return self.cards * nodes * (layout.nodes - nodes) / (layout.nodes - 1)
 
 
 def price_options(
-    place: Place, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = CHOSEN
+    layout: NcclLayout, costs: Costs, collective: str, nbytes: int, algorithms: Collection[str] = CHOSEN
 ) -> list[OptionPrice]:
     """Price all options of NCCL for this collective, fastest first."""
     if collective not in KINDS:
@@ -185,64 +185,66 @@ def price_options(
     options = []
     for algorithm in CHOSEN:
         if algorithm in algorithms:
-            load = _load_of(algorithm, place, costs, collective, nbytes)
+            load = _load_of(algorithm, layout, costs, collective, nbytes)
             if load is not None:
                 options += [
-                    price_option(load, algorithm, p, place, costs, nbytes)
-                    for p in _protocols_of(algorithm, place, costs, nbytes)
+                    price_option(load, algorithm, p, layout, costs, nbytes)
+                    for p in _protocols_of(algorithm, layout, costs, nbytes)
                 ]
-    copied = copied_by_engines(place, costs, collective, nbytes) if COPIES in algorithms else None
+    copied = copied_by_engines(layout, costs, collective, nbytes) if COPIES in algorithms else None
     options += [] if copied is None else [copied]
     if SYMMETRIC in algorithms:  # in front: of equal prices the first is chosen
-        options = [*_symmetric_kernels(place, costs, collective, nbytes), *options]
+        options = [*_symmetric_kernels(layout, costs, collective, nbytes), *options]
     if not options:
         raise Unsupported(f"nccl: none of {', '.join(algorithms)} can do {collective} here")
     return sorted(options, key=lambda option: option.seconds)
 
 
-def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) -> OptionPrice | None:
+def copied_by_engines(layout: NcclLayout, costs: Costs, collective: str, nbytes: int) -> OptionPrice | None:
     """Price copy engines; None if NCCL cannot use them or they have no figures."""
     copies = costs.gpu.copies
-    if copies is None or collective not in COPIED or place.nodes > 1 or place.local < 2:
+    if copies is None or collective not in COPIED or layout.nodes > 1 or layout.local < 2:
         return None
-    peers = place.local - 1
-    wire = place.wire if collective in ROOTED else place.to_all or place.wire
-    hops, transfer = peers * copies.latency, peers / place.local * nbytes / (wire * copies.share)  # seconds
-    return _sum_terms(COPIES, ENGINE, costs, place, nbytes, {"hops": hops, "network": 0.0, "bytes": transfer}, "wire")
+    peers = layout.local - 1
+    wire = layout.wire if collective in ROOTED else layout.to_all or layout.wire
+    hops, transfer = peers * copies.latency, peers / layout.local * nbytes / (wire * copies.share)  # seconds
+    return _sum_terms(COPIES, ENGINE, costs, layout, nbytes, {"hops": hops, "network": 0.0, "bytes": transfer}, "wire")
 
 
-def has_symmetric_kernels(place: Place) -> bool:
+def has_symmetric_kernels(layout: NcclLayout) -> bool:
     """Return whether all ranks are in one NVLink domain, in which each reaches the memory of all others."""
-    return place.nodes == 1 and place.local > 1 and place.all_meet and {kind for kind, _ in place.inner} == {"nvlink"}
+    return (
+        layout.nodes == 1 and layout.local > 1 and layout.all_meet and {kind for kind, _ in layout.inner} == {"nvlink"}
+    )
 
 
-def _symmetric_kernels(place: Place, costs: Costs, collective: str, nbytes: int) -> list[OptionPrice]:
+def _symmetric_kernels(layout: NcclLayout, costs: Costs, collective: str, nbytes: int) -> list[OptionPrice]:
     """Price NCCL's symmetric kernels, by the figures of its other kernels; none if they cannot serve the collective.
 
     Their own speed is in no public table. By LL (AGxLL, RSxLL) flags travel with the data, and an allreduce is summed
     by every rank. By simple (AGxST, RSxLD) barriers stand before and after; with multicast they move what NVLS does.
     """
-    if collective not in ("allreduce", *HALVES) or not has_symmetric_kernels(place):
+    if collective not in ("allreduce", *HALVES) or not has_symmetric_kernels(layout):
         return []
-    received, is_allreduce = (place.ranks - 1) / place.ranks * nbytes, collective == "allreduce"
-    hops = place.hops * (2 if collective == "allgather" else 3)
+    received, is_allreduce = (layout.ranks - 1) / layout.ranks * nbytes, collective == "allreduce"
+    hops = layout.hops * (2 if collective == "allgather" else 3)
     loads = {
-        LL: Load(place.hops, between=0, wire=place.ranks * received if is_allreduce else received, cards=0),
+        LL: Load(layout.hops, between=0, wire=layout.ranks * received if is_allreduce else received, cards=0),
         SIMPLE: Load(hops, between=0, wire=2 * received if is_allreduce else received, cards=0),
     }
-    options = [price_option(loads[p], SYMMETRIC, p, place, costs, nbytes) for p in loads if p in costs.gpu.hop]
-    if (multicast := _load_of(NVLS, place, costs, collective, nbytes)) is not None:
-        option = price_option(multicast, NVLS, SIMPLE, place, costs, nbytes)
+    options = [price_option(loads[p], SYMMETRIC, p, layout, costs, nbytes) for p in loads if p in costs.gpu.hop]
+    if (multicast := _load_of(NVLS, layout, costs, collective, nbytes)) is not None:
+        option = price_option(multicast, NVLS, SIMPLE, layout, costs, nbytes)
         options.append(replace(option, algorithm=SYMMETRIC, protocol=NVLS))
     return options
 
 
 def _sum_terms(
-    algorithm: str, protocol: str, costs: Costs, place: Place, nbytes: int, rest: Mapping[str, float], limit: str
+    algorithm: str, protocol: str, costs: Costs, layout: NcclLayout, nbytes: int, rest: Mapping[str, float], limit: str
 ) -> OptionPrice:
     """Add the launch to the other terms."""
-    channels = costs.channels(place, algorithm, protocol, nbytes)
-    terms = {"launch": costs.launch(place.local, sum(rest.values()), channels), **rest}
+    channels = costs.channels(layout, algorithm, protocol, nbytes)
+    terms = {"launch": costs.launch(layout.local, sum(rest.values()), channels), **rest}
     return OptionPrice(algorithm, protocol, sum(terms.values()), terms, limit)
 
 
@@ -255,121 +257,123 @@ def occupied_multiprocessors(costs: Costs, algorithm: str) -> int | None:
     return counts.get({NVLS: NVLS, NVLS_TREE: NVLS, SENDS: SENDS}.get(algorithm, RING))
 
 
-def price_option(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs, nbytes: int) -> OptionPrice:
+def price_option(
+    load: Load, algorithm: str, protocol: str, layout: NcclLayout, costs: Costs, nbytes: int
+) -> OptionPrice:
     """Price launch, hops, and the bytes over their bottleneck, by the formula at the top of this file."""
     share, switched = costs.gpu.share[protocol], algorithm in (NVLS, NVLS_TREE)
     if switched and costs.gpu.nvls is not None:
         share = costs.gpu.nvls.share
     # Bytes flow through wire and cards at the same time: the slower one is the bottleneck.
-    wire_seconds = load.wire / (place.wire * share) if place.wire else 0.0
+    wire_seconds = load.wire / (layout.wire * share) if layout.wire else 0.0
     ramp = costs.gpu.ramp_seconds(wire_seconds, in_switches=switched)
     seconds, between = {"wire": wire_seconds + ramp}, 0.0
-    if place.nodes > 1 and costs.network is not None:
+    if layout.nodes > 1 and costs.network is not None:
         # a single node, and each group of nodes below common switches, sends over the bandwidth that leaves it
-        slowest = max(load.out_of(nodes, place) / bandwidth for nodes, bandwidth in ((1, place.card), *place.cuts))
+        slowest = max(load.out_of(nodes, layout) / bandwidth for nodes, bandwidth in ((1, layout.card), *layout.cuts))
         seconds["cards"] = slowest / costs.network.share[protocol]
         between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
     limit = max(seconds, key=lambda name: seconds[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
     moving = max(wire_seconds, seconds.get("cards", 0.0))  # without the ramp
     rest = {"hops": inside, "network": between, "bytes": moving, "ramp": seconds[limit] - moving}
-    return _sum_terms(algorithm, protocol, costs, place, nbytes, rest, limit)
+    return _sum_terms(algorithm, protocol, costs, layout, nbytes, rest, limit)
 
 
-def _protocols_of(algorithm: str, place: Place, costs: Costs, nbytes: int) -> tuple[str, ...]:
+def _protocols_of(algorithm: str, layout: NcclLayout, costs: Costs, nbytes: int) -> tuple[str, ...]:
     """Return the protocols that this algorithm can use on this machine."""
     if algorithm in (NVLS, NVLS_TREE, COLLNET, PAT):
         return (SIMPLE,)
     if algorithm == SENDS:  # NCCL's rule; to other nodes it has no buffers for LL
-        is_small = place.nodes == 1 and nbytes <= place.ranks * SEND_BY_LL and LL in costs.gpu.hop
+        is_small = layout.nodes == 1 and nbytes <= layout.ranks * SEND_BY_LL and LL in costs.gpu.hop
         return (LL,) if is_small else (SIMPLE,)
     # A protocol needs figures for the GPUs and, between nodes, for the network.
     protocols = [p for p in (LL, LL128, SIMPLE) if p in costs.gpu.hop]
-    if place.nodes > 1 and costs.network is not None:
+    if layout.nodes > 1 and costs.network is not None:
         protocols = [p for p in protocols if p in costs.network.hop]
     return tuple(protocols)
 
 
-def _load_of(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
+def _load_of(algorithm: str, layout: NcclLayout, costs: Costs, collective: str, nbytes: int) -> Load | None:
     """Return the load of this algorithm for the collective; None if it does not support it."""
     if (algorithm == SENDS) != (collective in TO_EACH):
         return None
     if algorithm == SENDS:
-        return _sends_load(place, collective, nbytes)
+        return _sends_load(layout, collective, nbytes)
     if algorithm == RING:
-        return _ring_load(place, collective, nbytes)
+        return _ring_load(layout, collective, nbytes)
     if algorithm == PAT:
-        return _pat_load(place, collective, nbytes)
+        return _pat_load(layout, collective, nbytes)
     if algorithm == TREE:
-        if collective != "allreduce" or place.nodes == 1:
+        if collective != "allreduce" or layout.nodes == 1:
             return None
-        cards = _tree_load(place, nbytes)
-        return Load(inside=2 * (place.local - 1), between=_up_and_down(place), wire=2 * nbytes, cards=cards)
-    return _by_switches(algorithm, place, costs, collective, nbytes)
+        cards = _tree_load(layout, nbytes)
+        return Load(inside=2 * (layout.local - 1), between=_up_and_down(layout), wire=2 * nbytes, cards=cards)
+    return _by_switches(algorithm, layout, costs, collective, nbytes)
 
 
-def _by_switches(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: int) -> Load | None:
+def _by_switches(algorithm: str, layout: NcclLayout, costs: Costs, collective: str, nbytes: int) -> Load | None:
     """Return the load if switches multicast and reduce: those of a node (and trees between nodes), or those of the
     network."""
     if collective in CHAINS:
         return None
-    nvls = costs.gpu.nvls if place.in_switches else None
+    nvls = costs.gpu.nvls if layout.in_switches else None
     # An allreduce loads a wire by 1 + 1/local of the data; each of its halves by the data alone, at half the latency.
-    latency_factor, own_share = (0.5, 0.0) if collective in HALVES else (1.0, 1 / place.local)
+    latency_factor, own_share = (0.5, 0.0) if collective in HALVES else (1.0, 1 / layout.local)
     wire = (1 + own_share) * nbytes
     if algorithm == NVLS:
-        if nvls is None or place.nodes > 1:
+        if nvls is None or layout.nodes > 1:
             return None
         return Load(inside=0, between=0, wire=wire, cards=0, fixed=nvls.latency * latency_factor)
     if algorithm == NVLS_TREE:
-        if nvls is None or place.nodes == 1 or collective != "allreduce":
+        if nvls is None or layout.nodes == 1 or collective != "allreduce":
             return None
         return Load(
-            inside=0, between=_up_and_down(place), wire=wire, cards=_tree_load(place, nbytes), fixed=nvls.latency
+            inside=0, between=_up_and_down(layout), wire=wire, cards=_tree_load(layout, nbytes), fixed=nvls.latency
         )
-    if not place.in_network or place.nodes == 1:
+    if not layout.in_network or layout.nodes == 1:
         return None
     if nvls is not None:
         return Load(inside=0, between=2, wire=wire, cards=nbytes, fixed=nvls.latency)
-    return Load(inside=2 * (place.local - 1), between=2, wire=2 * nbytes, cards=nbytes)
+    return Load(inside=2 * (layout.local - 1), between=2, wire=2 * nbytes, cards=nbytes)
 
 
-def _ring_load(place: Place, collective: str, nbytes: int) -> Load:
+def _ring_load(layout: NcclLayout, collective: str, nbytes: int) -> Load:
     """Return the load of a ring."""
-    n, rounds = place.ranks, 2 if collective == "allreduce" else 1
+    n, rounds = layout.ranks, 2 if collective == "allreduce" else 1
     # Of the n - 1 hops per round of a ring, nodes - 1 cross the network; the others stay within nodes.
-    between = rounds * (place.nodes - 1)
+    between = rounds * (layout.nodes - 1)
     share = 1.0 if collective in CHAINS else rounds * (n - 1) / n
     wire = share * nbytes
-    return Load(inside=rounds * (n - 1) - between, between=between, wire=wire, cards=wire if place.nodes > 1 else 0)
+    return Load(inside=rounds * (n - 1) - between, between=between, wire=wire, cards=wire if layout.nodes > 1 else 0)
 
 
-def _up_and_down(place: Place) -> int:
+def _up_and_down(layout: NcclLayout) -> int:
     """Return the hops between nodes up a binary tree and down again."""
-    return 2 * ceil(log2(place.nodes))
+    return 2 * ceil(log2(layout.nodes))
 
 
-def _tree_load(place: Place, nbytes: int) -> float:
+def _tree_load(layout: NcclLayout, nbytes: int) -> float:
     """Return the bytes that a node sends in two binary trees: it is a leaf of one, and forwards to two nodes in the
     other."""
-    return nbytes if place.nodes == 2 else 2 * nbytes
+    return nbytes if layout.nodes == 2 else 2 * nbytes
 
 
-def _pat_load(place: Place, collective: str, nbytes: int) -> Load | None:
+def _pat_load(layout: NcclLayout, collective: str, nbytes: int) -> Load | None:
     """Return the load of PAT, which needs one rank per node."""
-    if collective not in HALVES or place.local > 1 or place.nodes == 1:
+    if collective not in HALVES or layout.local > 1 or layout.nodes == 1:
         return None
-    cards = (place.ranks - 1) / place.ranks * nbytes
-    return Load(inside=0, between=ceil(log2(place.nodes)), wire=0, cards=cards)
+    cards = (layout.ranks - 1) / layout.ranks * nbytes
+    return Load(inside=0, between=ceil(log2(layout.nodes)), wire=0, cards=cards)
 
 
-def _sends_load(place: Place, collective: str, nbytes: int) -> Load:
+def _sends_load(layout: NcclLayout, collective: str, nbytes: int) -> Load:
     """Return the load of sending each rank its share: one stays, some go within the node, the rest to other nodes.
 
     If pairs of a node have no link, relayed data count as more bytes over the wire.
     """
-    share, outside_ranks = nbytes / place.ranks, place.ranks - place.local
+    share, outside_ranks = nbytes / layout.ranks, layout.ranks - layout.local
     messages = max(outside_ranks - 1, 0)
-    relayed = place.wire / place.to_all if collective not in ROOTED and place.to_all else 1.0
-    inside, between = share * (place.local - 1) * relayed, share * place.local * outside_ranks
-    return Load(place.hops, 1 if outside_ranks else 0, inside, between, messages=messages, to_all_nodes=True)
+    relayed = layout.wire / layout.to_all if collective not in ROOTED and layout.to_all else 1.0
+    inside, between = share * (layout.local - 1) * relayed, share * layout.local * outside_ranks
+    return Load(layout.hops, 1 if outside_ranks else 0, inside, between, messages=messages, to_all_nodes=True)

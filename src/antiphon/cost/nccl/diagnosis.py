@@ -31,8 +31,8 @@ import msgspec
 from antiphon.cost.nccl.accuracy import LARGE, SMALL
 from antiphon.cost.nccl.calls import PROTOCOLS
 from antiphon.cost.nccl.choice import CHOSEN, NVLS, NVLS_TREE, RING, TREE, Costs, OptionPrice, price_options
+from antiphon.cost.nccl.layout import NcclLayout
 from antiphon.cost.nccl.library import LibraryModel
-from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
 from antiphon.units import format_bandwidth, format_seconds
 
@@ -98,7 +98,7 @@ class MachineFault:
 
     name: str
     text: str
-    place: Place
+    layout: NcclLayout
     costs: Costs
     algorithms: Sequence[str]
     protocols: Sequence[str] = PROTOCOLS
@@ -112,7 +112,7 @@ class MachineFault:
 
     def at(self, collective: str, nbytes: int) -> OptionPrice:
         """Return the library's choice on the degraded machine; Unsupported if no option is left."""
-        for option in price_options(self.place, self.costs, collective, nbytes, self.algorithms):
+        for option in price_options(self.layout, self.costs, collective, nbytes, self.algorithms):
             if option.protocol in self.protocols:
                 return replace(option, seconds=option.seconds + self.call_seconds)
         raise Unsupported(f"{collective}: no option is left")
@@ -162,7 +162,7 @@ def most_normal(library: LibraryModel, collective: str, nbytes: int) -> float:
     """
     choice, *alternatives = library.at(collective, nbytes)
     ring = min((o.seconds for o in alternatives if o.algorithm == RING), default=0.0)
-    by_version = choice.algorithm == TREE and library.place.nodes == 2 and nbytes > SMALL
+    by_version = choice.algorithm == TREE and library.layout.nodes == 2 and nbytes > SMALL
     return _slack(library, collective, nbytes) * max(1.0, ring / choice.seconds if by_version else 1.0)
 
 
@@ -170,7 +170,7 @@ def _slack(library: LibraryModel, collective: str, nbytes: int) -> float:
     """Return the factor by which a time may be off the model in either direction."""
     slowdown = LIMITS.tolerance * error_of(library, collective, nbytes)
     min_slowdown = LIMITS.min_slowdown[BANDS.index(band_of(nbytes))]
-    return 1 + (slowdown if nbytes >= LARGE and library.place.nodes == 1 else max(slowdown, min_slowdown))
+    return 1 + (slowdown if nbytes >= LARGE and library.layout.nodes == 1 else max(slowdown, min_slowdown))
 
 
 def band_of(nbytes: int) -> str:
@@ -245,11 +245,11 @@ def _lists_all_cards(sign: str, cards: int) -> bool:
 
 def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
     """Yield the degraded machines; faults with a degree once per degree."""
-    place, costs, every = library.place, library.costs, tuple(library.algorithms)
-    healthy = MachineFault(name="", text="", place=place, costs=costs, algorithms=every)
+    layout, costs, every = library.layout, library.costs, tuple(library.algorithms)
+    healthy = MachineFault(name="", text="", layout=layout, costs=costs, algorithms=every)
     # without the algorithms whose switches reduce
     unaided = tuple(a for a in every if a not in (NVLS, NVLS_TREE))
-    if place.in_switches and costs.gpu.nvls is not None:
+    if layout.in_switches and costs.gpu.nvls is not None:
         yield replace(healthy, name="nvls-off", text="NVLS is off: the switches do not reduce", algorithms=unaided)
     for kind, value in (*(("protocol", p) for p in costs.gpu.hop), *(("algorithm", a) for a in every if a in CHOSEN)):
         setting = f"NCCL_{'PROTO' if kind == 'protocol' else 'ALGO'}={value.replace('-', '')}"
@@ -259,42 +259,44 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
     for seconds in LAUNCHES:
         text = f"each call takes {format_seconds(seconds)} more, whatever its size"
         yield replace(healthy, name="launch", text=text, call_seconds=seconds, degrees=1)
-    if place.wire and place.local > 1:
+    if layout.wire and layout.local > 1:
         yield from _list_faults_within(healthy, unaided)
-    if place.nodes > 1:
+    if layout.nodes > 1:
         yield from _list_faults_between(healthy, cards)
 
 
 def _list_faults_within(healthy: MachineFault, unaided: Sequence[str]) -> Iterator[MachineFault]:
     """Yield slower links within nodes, and PCIe or the host's memory in their place."""
-    place = healthy.place
-    links = "/".join(sorted({kind for kind, _ in place.inner})) or "links"
+    layout = healthy.layout
+    links = "/".join(sorted({kind for kind, _ in layout.inner})) or "links"
     for degree in DEGREES:
-        rate = f"{format_bandwidth(degree * place.wire)} of {format_bandwidth(place.wire)}"
-        slower = replace(place, wire=degree * place.wire, to_all=degree * place.to_all)
+        rate = f"{format_bandwidth(degree * layout.wire)} of {format_bandwidth(layout.wire)}"
+        slower = replace(layout, wire=degree * layout.wire, to_all=degree * layout.to_all)
         if degree > LIMITS.pcie or links == "pcie":
             text = f"{links} of one GPU, or of all, at {degree:.0%}: {rate}"
-            yield replace(healthy, name="links", text=text, place=slower, degrees=1)
+            yield replace(healthy, name="links", text=text, layout=slower, degrees=1)
         else:
             text, slower = f"PCIe or host memory in place of {links}, at {rate}", replace(slower, in_switches=False)
             # The kind of link and its rate are chosen.
-            yield replace(healthy, name="pcie", text=text, place=slower, algorithms=unaided, degrees=2)
+            yield replace(healthy, name="pcie", text=text, layout=slower, algorithms=unaided, degrees=2)
 
 
 def _list_faults_between(healthy: MachineFault, cards: int) -> Iterator[MachineFault]:
     """Yield missing network cards, and a network that is slow in bandwidth and at every hop."""
-    place, network = healthy.place, healthy.costs.network
+    layout, network = healthy.layout, healthy.costs.network
     assert network is not None
     for used in range(1, cards):
-        also = ", or one card at half its speed" if 2 * used == cards else ""
-        text = f"{used} of {cards} network cards of a node in use{also}"
-        yield replace(healthy, name="cards", text=text, place=replace(place, card=place.card * used / cards), degrees=1)
-    for degree, factor in [*((d, 1.0) for d in DEGREES), *((d, factor) for d in DEGREES[::5] for factor in HOPS)]:
-        rate = f"{format_bandwidth(degree * place.card)} of {format_bandwidth(place.card)}"
-        slow_network = msgspec.structs.replace(network, hop={p: factor * seconds for p, seconds in network.hop.items()})
-        also = f" and hops that take {factor:.0f} times as long" if factor > 1 else ""
+        qualifier = ", or one card at half its speed" if 2 * used == cards else ""
+        text = f"{used} of {cards} network cards of a node in use{qualifier}"
         yield replace(
-            healthy, name="network", text=f"a network with {rate} from each node{also}",
-            place=replace(place, card=degree * place.card), costs=replace(healthy.costs, network=slow_network),
+            healthy, name="cards", text=text, layout=replace(layout, card=layout.card * used / cards), degrees=1
+        )
+    for degree, factor in [*((d, 1.0) for d in DEGREES), *((d, factor) for d in DEGREES[::5] for factor in HOPS)]:
+        rate = f"{format_bandwidth(degree * layout.card)} of {format_bandwidth(layout.card)}"
+        slow_network = msgspec.structs.replace(network, hop={p: factor * seconds for p, seconds in network.hop.items()})
+        qualifier = f" and hops that take {factor:.0f} times as long" if factor > 1 else ""
+        yield replace(
+            healthy, name="network", text=f"a network with {rate} from each node{qualifier}",
+            layout=replace(layout, card=degree * layout.card), costs=replace(healthy.costs, network=slow_network),
             degrees=1 + (factor > 1),
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import CallFigures
-from antiphon.cost.nccl.place import Place, place_of
+from antiphon.cost.nccl.layout import NcclLayout, layout_of
 from antiphon.errors import AntiphonError
 from antiphon.topologies.degraded import DEGRADED
 from antiphon.topologies.spec import machine_of
@@ -43,12 +43,12 @@ class DetectedGpu(NamedTuple):
     remark: str
 
 
-def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, CallFigures]) -> DetectedGpu | None:
+def generation_of(machine: Topology, layout: NcclLayout, catalogue: Mapping[str, CallFigures]) -> DetectedGpu | None:
     """Return the GPUs of a machine; None if unknown."""
     calls = gpu_of(machine.name, catalogue)
     if calls is not None:
         box, changes = _catalogue_box(machine.name), machine.name.removeprefix(_catalogue_spec(machine.name))
-        if not _matches_box(place, box, slowed=DEGRADED in changes):
+        if not _matches_box(layout, box, slowed=DEGRADED in changes):
             return None
         name = box_of(machine.name)
         is_own = name in calls.measured or not calls.calibrated_by
@@ -58,14 +58,14 @@ def generation_of(machine: Topology, place: Place, catalogue: Mapping[str, CallF
     if not model or not generation or generation not in catalogue:
         return None
     slowed = DEGRADED in machine.name
-    fits = any(_matches_box(place, box, slowed=slowed) for box in catalogue[generation].boxes)
+    fits = any(_matches_box(layout, box, slowed=slowed) for box in catalogue[generation].boxes)
     remark = f"GPUs taken for {generation} by their name, {model['model']}"
     return DetectedGpu(catalogue[generation], remark) if fits else None
 
 
 def generation_named(model: str, catalogue: Mapping[str, CallFigures]) -> str | None:
     """Return the generation of GPUs with this model name, or of the catalogue's machine of this name."""
-    if generation := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
+    if generation := next((name for pattern, name in _MODELS if re.fullmatch(pattern, model)), None):
         return generation
     calls = gpu_of(model, catalogue)
     return calls.name if calls is not None else None
@@ -103,34 +103,38 @@ def _catalogue_box(name: str) -> str:
     return EC2 + options.get("instance", "") if kind == "ec2" else kind
 
 
-def _matches_box(place: Place, box: str, *, slowed: bool) -> bool:
+def _matches_box(layout: NcclLayout, box: str, *, slowed: bool) -> bool:
     """Return whether nodes are no larger than a box, and have its links within; slower ones are allowed if `slowed`."""
-    full_box = _place_within(box)
-    if full_box is None or place.local > full_box.local:
+    full_box = _layout_within(box)
+    if full_box is None or layout.local > full_box.local:
         return False
-    is_complete = (place.local, place.pairs) == (full_box.local, full_box.pairs * place.nodes)
-    if not place.all_meet and not is_complete and (place.nodes > 1 or (place.local == full_box.local and not slowed)):
+    is_complete = (layout.local, layout.pairs) == (full_box.local, full_box.pairs * layout.nodes)
+    if (
+        not layout.all_meet
+        and not is_complete
+        and (layout.nodes > 1 or (layout.local == full_box.local and not slowed))
+    ):
         return False  # several meshes with failed links may have no ring
-    if not place.all_meet and is_complete and not slowed and place.wire != full_box.wire:
+    if not layout.all_meet and is_complete and not slowed and layout.wire != full_box.wire:
         return False
     fastest = dict[str, Fraction]()
     for kind, bandwidth in full_box.inner:
         fastest[kind] = max(bandwidth, fastest.get(kind, bandwidth))
     if slowed:
-        return all(bandwidth <= fastest.get(kind, 0) for kind, bandwidth in place.inner)
-    return place.inner <= full_box.inner
+        return all(bandwidth <= fastest.get(kind, 0) for kind, bandwidth in layout.inner)
+    return layout.inner <= full_box.inner
 
 
 def kinds_within(calls: CallFigures) -> set[str]:
     """Return the kinds of links within the nodes that these figures describe."""
-    places = [within_box for box in calls.boxes if (within_box := _place_within(box)) is not None]
-    return {kind for place in places for kind, _ in place.inner}
+    layouts = [within_box for box in calls.boxes if (within_box := _layout_within(box)) is not None]
+    return {kind for layout in layouts for kind, _ in layout.inner}
 
 
 @cache
-def _place_within(box: str) -> Place | None:
+def _layout_within(box: str) -> NcclLayout | None:
     """Return a machine of the catalogue as NCCL's model sees it; None for parts of a machine."""
     try:
-        return place_of(machine_of(box))
+        return layout_of(machine_of(box))
     except AntiphonError:
         return None

@@ -6,7 +6,7 @@ multiprocessors that it occupies, and the basis of the figures.
 bound (proven.py). `LibraryModel.rows` makes the rows that the command line prints. accuracy.py states how far these
 predictions can be trusted.
 
-An *option* is an algorithm with a protocol. A `Place` (place.py) describes the machine as this model sees it: ranks,
+An *option* is an algorithm with a protocol. A `NcclLayout` (layout.py) describes the machine as this model sees it: ranks,
 nodes (hosts), the bandwidth of a rank within its node and of a node. A version of NCCL (`nccl-2.32`) leaves out the
 algorithms that came later (`SINCE`). With `registered=yes` all buffers are registered with NCCL as symmetric windows:
 symmetric kernels are options, and on Blackwell copy engines take large allgathers. MSCCL has algorithms of its own for
@@ -51,7 +51,7 @@ from antiphon.cost.nccl.choice import (
 )
 from antiphon.cost.nccl.gpus import generation_named, generation_of
 from antiphon.cost.nccl.msccl import Algorithm, msccl_algorithms, priced_by
-from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
+from antiphon.cost.nccl.layout import NcclLayout, by_name, network_of, layout_of
 from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_options, parse_yes
@@ -83,7 +83,7 @@ class LibraryModel:
     """
 
     name: str
-    place: Place
+    layout: NcclLayout
     costs: Costs
     machine: Topology
     algorithms: Sequence[str] = CHOSEN
@@ -111,14 +111,14 @@ class LibraryModel:
     def _price_options(self, collective: str, nbytes: int) -> list[OptionPrice]:
         """Return all options: what takes precedence at this size, then the fastest first."""
         if self.copies_by_default and collective == "allgather" and nbytes > MIN_COPIED:
-            options = price_options(self.place, self.costs, collective, nbytes, (*self.algorithms, COPIES))
+            options = price_options(self.layout, self.costs, collective, nbytes, (*self.algorithms, COPIES))
             options.sort(key=lambda option: option.algorithm != COPIES)  # copies first; else in the same order
         else:
-            options = price_options(self.place, self.costs, collective, nbytes, self.algorithms)
+            options = price_options(self.layout, self.costs, collective, nbytes, self.algorithms)
         algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is None:
             return options
-        return [priced_by(algorithm, self.place, self.costs, nbytes, options), *options]
+        return [priced_by(algorithm, self.layout, self.costs, nbytes, options), *options]
 
     def _below_bound(self, chosen: OptionPrice, collective: str, nbytes: int, min_seconds: float) -> Unsupported:
         """Return the error for a choice that would take less than `min_seconds`, which are proved."""
@@ -132,7 +132,7 @@ class LibraryModel:
 
     def prove(self, collective: str, proofs: BoundEvaluator) -> None:
         """From now on use this bound of a collective, instead of computing one."""
-        self.lower_bounds[collective] = ProvedFigures(proofs, self.place, self.costs)
+        self.lower_bounds[collective] = ProvedFigures(proofs, self.layout, self.costs)
 
     def gap(self, collective: str, nbytes: int) -> float | None:
         """Return the time of the choice over the lower bound; None if no bound is known.
@@ -194,7 +194,7 @@ class LibraryModel:
         unmeasured = {COPIES, SYMMETRIC}  # the errors of other algorithms say nothing of these
         if unmeasured.intersection(self.algorithms) and self.at(collective, nbytes)[0].algorithm in unmeasured:
             return None
-        return error_at(collective, nbytes, self.place.nodes, calibrated=bool(self.costs.gpu.calibrated_by))
+        return error_at(collective, nbytes, self.layout.nodes, calibrated=bool(self.costs.gpu.calibrated_by))
 
     def multiprocessors_used(self, collective: str, nbytes: int) -> int | None:
         """Return the maximum number of multiprocessors of each GPU that the choice occupies; None if unknown."""
@@ -220,10 +220,10 @@ class LibraryModel:
     def _remark_missing(self, collective: str, option: OptionPrice) -> str:
         """Return remarks, each after "; ", on figures that no table of measurements of this collective covers."""
         remark = self.costs.uncalibrated_remark(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
-        if self.place.over_pcie and option.algorithm == RING:
+        if self.layout.over_pcie and option.algorithm == RING:
             # place.py then assumes half the bandwidth of a unit link for the rings
             remark += "; the links hold no ring: PCIe at half a link, not calibrated"
-        is_measured = self.place.nodes == 1 and collective in self.costs.gpu.collectives
+        is_measured = self.layout.nodes == 1 and collective in self.costs.gpu.collectives
         if option.algorithm == SYMMETRIC:
             return f"; {option.algorithm}: model, not fitted to a measurement{remark}"
         if option.algorithm in NO_TABLE or (option.algorithm == SENDS and not is_measured):
@@ -239,13 +239,13 @@ class LibraryModel:
         if the prediction attains the bound. `sms`: multiprocessors occupied at most; `sms_of`: available;
         `without_sms`: seconds by copy engines. `calibrated`: the basis. `others`: seconds of the other options.
         """
-        factor = busbw_factor(Collective(collective, self.place.ranks))
+        factor = busbw_factor(Collective(collective, self.layout.ranks))
         gpu_units = self.costs.gpu.units  # None if it is not known how many multiprocessors a GPU has
         rows = []
         for nbytes in sizes:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
-            copied = copied_by_engines(self.place, self.costs, collective, nbytes)
+            copied = copied_by_engines(self.layout, self.costs, collective, nbytes)
             if copied is not None and copied.seconds < self._least_seconds(copied, collective, nbytes) * ROUNDING:
                 copied = None
             rows.append(
@@ -257,7 +257,7 @@ class LibraryModel:
                     "algorithm": best.algorithm,
                     "protocol": best.protocol,
                     "error": (error := self.error_at(collective, nbytes)),
-                    "error_above_aim": missed_aim(error, self.place.nodes),
+                    "error_above_aim": missed_aim(error, self.layout.nodes),
                     "terms": dict(best.terms),
                     "limit": best.limit,
                     "limited_by": self._attained_witness(collective, best, nbytes),
@@ -312,7 +312,7 @@ def library(request: str, machine: Topology) -> LibraryModel:
     chosen = library_here(machine, **options, version=number)
     if name == MSCCL:
         # a requested algorithm is one of NCCL's, so none of MSCCL's may precede it
-        algorithms = [] if "algorithm" in options else msccl_algorithms(chosen.costs.gpu.name, chosen.place)
+        algorithms = [] if "algorithm" in options else msccl_algorithms(chosen.costs.gpu.name, chosen.layout)
         return replace(chosen, name=name, msccl=algorithms)
     if chosen.name != name:
         figures = chosen.costs.gpu.name
@@ -344,13 +344,13 @@ def library_here(
 
     `registered`: whether all buffers are symmetric windows; `version`: of NCCL, such as 2.28.4; by default the newest.
     """
-    place = place_of(machine)
-    if place.local > 1 and not place.wire:
+    layout = layout_of(machine)
+    if layout.local > 1 and not layout.wire:
         raise Unsupported(
             f"topology {machine.name}: a rank has no link to others of its node; no model of NCCL is calibrated there"
         )
-    figures, gpu_note = _gpu_figures(machine, place, gpu)
-    network_figures, network_note = _network_figures(machine, place, figures, network)
+    figures, gpu_note = _gpu_figures(machine, layout, gpu)
+    network_figures, network_note = _network_figures(machine, layout, figures, network)
     if processes not in PROCESSES:
         raise Invalid(f"processes={quote(processes)}: expected {' or '.join(PROCESSES)}")
     if algorithm and algorithm not in ALGORITHMS:
@@ -365,12 +365,12 @@ def library_here(
     algorithms = tuple(name for name in candidates if minor >= SINCE.get(name, OLDEST))
     if is_registered and SYMMETRIC not in algorithms:
         notes.append(f"NCCL 2.{minor} has no symmetric kernels")
-    elif is_registered and not has_symmetric_kernels(place):
+    elif is_registered and not has_symmetric_kernels(layout):
         notes.append("no symmetric kernels: the ranks are not in one NVLink domain")
     one_process = processes == ONE_PROCESS
     costs = Costs(figures, network_figures, one_process, origin="; ".join(filter(None, notes)))
     return LibraryModel(
-        figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else algorithms,
+        figures.library.lower(), layout, costs, machine, (algorithm,) if algorithm else algorithms,
         copies_by_default=is_registered and not algorithm and minor >= SINCE[COPIES] and figures.name in COPYING_GPUS,
     )  # fmt: skip
 
@@ -381,7 +381,7 @@ def library_of(machine: Topology, members: Collection[int], **options: str) -> L
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
     # in one node place.py looks for rings; in several it does not, and only ranks that all meet surely form one
-    if not group_library.place.all_meet and group_library.place.nodes > 1:
+    if not group_library.layout.all_meet and group_library.layout.nodes > 1:
         raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
     return group_library
 
@@ -405,10 +405,10 @@ def find_library_model(machine: Topology, collectives: Iterable[Collective], **o
         return None
 
 
-def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[CallFigures, str]:
+def _gpu_figures(machine: Topology, layout: NcclLayout, requested: str) -> tuple[CallFigures, str]:
     """Return the figures of the machine's GPUs, and a remark if they are not known to be its own."""
     catalogue = shipped_calls()
-    detected = generation_of(machine, place, catalogue)
+    detected = generation_of(machine, layout, catalogue)
     if requested:
         chosen = by_name(requested, catalogue, "gpu", boxes=True)
         is_own = detected is not None and chosen is detected.figures and not detected.remark
@@ -422,20 +422,20 @@ def _gpu_figures(machine: Topology, place: Place, requested: str) -> tuple[CallF
 
 
 def _network_figures(
-    machine: Topology, place: Place, gpu: CallFigures, requested: str
+    machine: Topology, layout: NcclLayout, gpu: CallFigures, requested: str
 ) -> tuple[CallFigures | None, str]:
     """Return the figures of the machine's network or None, and a remark unless they are known to be its own."""
     catalogue = shipped_calls()
     chosen = by_name(requested, catalogue, "network", boxes=False) if requested else None
-    if place.nodes == 1:
+    if layout.nodes == 1:
         return None, ""
-    detected = network_of(place, gpu.name, catalogue)
+    detected = network_of(layout, gpu.name, catalogue)
     if chosen is not None:
         return chosen, "" if chosen is detected else f"network taken for {chosen.name} as asked"
     if detected is None:
         named = ", ".join(name for name, calls in catalogue.items() if not calls.boxes)
         raise Unsupported(
-            f"topology {machine.name}: no figures are known of a network of {' and '.join(place.kinds)} links; name "
+            f"topology {machine.name}: no figures are known of a network of {' and '.join(layout.kinds)} links; name "
             f"one by network= (figures of {named})"
         )
     return detected, ""

@@ -20,7 +20,7 @@ from fractions import Fraction
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, CallFigures
 from antiphon.cost.nccl.choice import Costs
-from antiphon.cost.nccl.place import Place, wires_of
+from antiphon.cost.nccl.layout import NcclLayout, wires_of
 from antiphon.cost.profile import Profile
 from antiphon.errors import Unsupported
 
@@ -29,11 +29,11 @@ LinkFigures = Mapping[str, tuple[float | None, float]]
 NVLS_PASSES = 4  # links that a reduction in a node's switches and the multicast after it cross, one after another
 
 
-def figures_by_protocol(costs: Costs, place: Place, topology: Topology) -> dict[str, LinkFigures]:
+def figures_by_protocol(costs: Costs, layout: NcclLayout, topology: Topology) -> dict[str, LinkFigures]:
     """Return by protocol the latency and bandwidth share of each kind of link."""
     gpu, network = costs.gpu, costs.network
-    near, far, trunks = sort_kinds(place, topology)
-    links_per_hop = links_of_hop(place, topology)
+    near, far, trunks = sort_kinds(layout, topology)
+    links_per_hop = links_of_hop(layout, topology)
     return {
         protocol: {
             **dict.fromkeys(near, (gpu.hop[protocol] / links_per_hop, gpu.share[protocol])),
@@ -44,14 +44,14 @@ def figures_by_protocol(costs: Costs, place: Place, topology: Topology) -> dict[
     }
 
 
-def links_of_hop(place: Place, topology: Topology) -> int:
+def links_of_hop(layout: NcclLayout, topology: Topology) -> int:
     """Return the number of links that a hop within a node crosses."""
-    return 2 if (place if place.local > 1 else wires_of(topology)).switched else 1
+    return 2 if (layout if layout.local > 1 else wires_of(topology)).switched else 1
 
 
-def switched_figures(costs: Costs, place: Place, topology: Topology) -> LinkFigures | None:
+def switched_figures(costs: Costs, layout: NcclLayout, topology: Topology) -> LinkFigures | None:
     """Return the figures of links if switches reduce and multicast; None if none are known."""
-    near, far, trunks = sort_kinds(place, topology)
+    near, far, trunks = sort_kinds(layout, topology)
     nvls = costs.gpu.nvls
     if nvls is None:
         return None
@@ -59,14 +59,14 @@ def switched_figures(costs: Costs, place: Place, topology: Topology) -> LinkFigu
     return {**dict.fromkeys(near, (latency, share)), **_network_figures(costs.network, far, trunks, SIMPLE)}
 
 
-def sort_kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:
+def sort_kinds(layout: NcclLayout, topology: Topology) -> tuple[set[str], set[str], set[str]]:
     """Return the kinds of links within nodes (near), into or out of nodes (far), and between switches of the network.
 
     Kinds that a group (some ranks of the machine) lacks but may use are sorted as in the whole machine.
     """
     wires = wires_of(topology)
-    near = {kind for kind, _ in place.inner}
-    far, trunks = set(place.kinds), set(place.trunks) - set(place.kinds)
+    near = {kind for kind, _ in layout.inner}
+    far, trunks = set(layout.kinds), set(layout.trunks) - set(layout.kinds)
     if near & (far | trunks):
         names = ", ".join(sorted(near & (far | trunks)))
         raise Unsupported(

@@ -30,6 +30,7 @@ from antiphon.cost.barriers.critical_path import critical_path
 from antiphon.cost.nccl.calls import SIMPLE, CallFigures
 from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, occupied_multiprocessors
 from antiphon.cost.nccl.gpus import kinds_within
+from antiphon.cost.nccl.layout import TRUNK, NcclLayout, node_of_ranks
 from antiphon.cost.nccl.library import LibraryModel, library_here, library_of
 from antiphon.cost.nccl.link_figures import (
     LinkFigures,
@@ -38,7 +39,6 @@ from antiphon.cost.nccl.link_figures import (
     sort_kinds,
     switched_figures,
 )
-from antiphon.cost.nccl.place import TRUNK, Place, node_of_ranks
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
@@ -86,10 +86,10 @@ def calls(
     costs = library.costs if uses_network else replace(library.costs, network=None)
     joined = schedule.joint is not None and bool((crosses & (schedule.joint >= 0)).any())
     has_events = all(hasattr(predictor, "events") for predictor in predictors.values())
-    on_wire = _seconds_on_wire(library.place, schedule, topology) if uses_network else None
+    on_wire = _seconds_on_wire(library.layout, schedule, topology) if uses_network else None
     remark = _remark_uncalibrated(library, schedule, topology)
     predictor_class = _CallPredictorWithEvents if has_events else _CallPredictor
-    return predictor_class(predictors, library.place, extra, costs, on_wire, joined, remark)
+    return predictor_class(predictors, library.layout, extra, costs, on_wire, joined, remark)
 
 
 def _find_library(
@@ -106,7 +106,7 @@ def _find_library(
         library = library_of(topology, members, **overrides)
     except (Invalid, Unsupported):
         return library_here(topology, **overrides)
-    if uses_network and library.place.nodes == 1:
+    if uses_network and library.layout.nodes == 1:
         with suppress(Invalid, Unsupported):
             return library_here(topology, **overrides)
     return library
@@ -122,7 +122,7 @@ class _CallPredictor:
     """
 
     by_protocol: Mapping[str, Predictor]
-    place: Place
+    layout: NcclLayout
     extra: Mapping[str, float]
     costs: Costs
     on_wire: float | None
@@ -150,8 +150,8 @@ class _CallPredictor:
         waiting = transfer_seconds - within_nodes  # for the network
         ramp = max(gpu.ramp_seconds(within_nodes, in_switches=switched) - waiting, 0.0)
         rest = sum(self.extra.values()) + ramp + transfers.seconds
-        channels = self.costs.channels(self.place, RING, SIMPLE if switched else name, nbytes)
-        launch = self.costs.launch(self.place.local, rest, channels)
+        channels = self.costs.channels(self.layout, RING, SIMPLE if switched else name, nbytes)
+        launch = self.costs.launch(self.layout.local, rest, channels)
         terms = {"launch": launch, **self.extra, "ramp": ramp, **transfers.terms}
         return replace(transfers, seconds=launch + rest, terms=terms)
 
@@ -198,12 +198,12 @@ def units_text(costs: Costs, algorithm: str) -> str:
     return "" if units is None or occupied is None else f"up to {occupied} of {units.of} SMs; "
 
 
-def _seconds_on_wire(place: Place, schedule: Schedule, topology: Topology) -> float:
+def _seconds_on_wire(layout: NcclLayout, schedule: Schedule, topology: Topology) -> float:
     """Return the seconds per byte in which the busiest rank sends its data within its node, at its nominal bandwidth.
 
     O(rows log rows), shared with the predictors.
     """
-    kinds_within_nodes, _, _ = sort_kinds(place, topology)
+    kinds_within_nodes, _, _ = sort_kinds(layout, topology)
     load = loads(schedule, topology)
     link = np.minimum(load.resource, topology.links - 1)
     inside = np.isin(
@@ -213,7 +213,7 @@ def _seconds_on_wire(place: Place, schedule: Schedule, topology: Topology) -> fl
     sent = np.bincount(
         topology.link_src[link[selected]], weights=(load.load[selected] * load.window[selected]).astype(np.float64)
     )
-    return float(sent.max(initial=0.0)) / load.scale / place.wire if place.wire else 0.0
+    return float(sent.max(initial=0.0)) / load.scale / layout.wire if layout.wire else 0.0
 
 
 def _count_messages(schedule: Schedule, node: Longs) -> float:
@@ -282,10 +282,10 @@ def _prepare_protocols(
     library: LibraryModel, schedule: Schedule, topology: Topology, model: ScheduleModel
 ) -> dict[str, Predictor]:
     """Prepare a predictor per protocol, with the latency and bandwidth share of each kind of link."""
-    costs, place = library.costs, library.place
-    if schedule.joint is not None and (switched := switched_figures(costs, place, topology)) is not None:
+    costs, layout = library.costs, library.layout
+    if schedule.joint is not None and (switched := switched_figures(costs, layout, topology)) is not None:
         return {NVLS: _prepare_switched(schedule, topology, switched)}
-    figures = figures_by_protocol(costs, place, topology)
+    figures = figures_by_protocol(costs, layout, topology)
     return {protocol: model(schedule, topology, profile=profile_by_kind(links)) for protocol, links in figures.items()}
 
 
@@ -317,14 +317,14 @@ def protocol_figures(
     figures = []
     for uses_network in (False,) if len(members) == topology.ranks else (False, True):
         library = _find_library(topology, members, uses_network, overrides)
-        switched = switched_figures(library.costs, library.place, topology)
+        switched = switched_figures(library.costs, library.layout, topology)
         figures.append(
             ProtocolFigures(
-                library.costs.gpu if library.place.nodes == 1 and not uses_network else None,
-                partial(library.costs.launch, library.place.local),
+                library.costs.gpu if library.layout.nodes == 1 and not uses_network else None,
+                partial(library.costs.launch, library.layout.local),
                 tuple(
                     profile_by_kind(links)
-                    for links in figures_by_protocol(library.costs, library.place, topology).values()
+                    for links in figures_by_protocol(library.costs, library.layout, topology).values()
                 ),
                 None if switched is None else profile_by_kind(switched),
             )
@@ -334,10 +334,10 @@ def protocol_figures(
 
 def _remark_uncalibrated(library: LibraryModel, schedule: Schedule, topology: Topology) -> str:
     """Return a remark if the schedule uses kinds of links without figures; "" if it does not."""
-    place, network = library.place, library.costs.network
-    calibrated = {kind for kind, _ in place.inner}
+    layout, network = library.layout, library.costs.network
+    calibrated = {kind for kind, _ in layout.inner}
     if network is not None:
-        calibrated |= {*place.kinds, *place.trunks, *network.kinds, TRUNK}
+        calibrated |= {*layout.kinds, *layout.trunks, *network.kinds, TRUNK}
     if all(kind.kind in calibrated for kind in topology.types):
         return ""
     resource = loads(schedule, topology).resource

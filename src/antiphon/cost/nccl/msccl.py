@@ -25,7 +25,7 @@ from antiphon.core.files import read_bytes, reading
 from antiphon.core.jsontext import check_keys, decode
 from antiphon.cost.nccl.calls import PROTOCOLS
 from antiphon.cost.nccl.choice import Costs, Load, OptionPrice, price_option
-from antiphon.cost.nccl.place import Place
+from antiphon.cost.nccl.layout import NcclLayout
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 
@@ -115,13 +115,13 @@ def shipped_algorithms() -> tuple[Algorithm, ...]:
         return read_algorithms(read_bytes(SHIPPED))
 
 
-def msccl_algorithms(gpu: str, place: Place) -> list[Algorithm]:
+def msccl_algorithms(gpu: str, layout: NcclLayout) -> list[Algorithm]:
     """Return the algorithms that MSCCL has for such a machine."""
-    return [a for a in shipped_algorithms() if gpu in a.gpus and place.local == a.local and place.nodes in a.nodes]
+    return [a for a in shipped_algorithms() if gpu in a.gpus and layout.local == a.local and layout.nodes in a.nodes]
 
 
 def priced_by(
-    algorithm: Algorithm, place: Place, costs: Costs, nbytes: int, library: Sequence[OptionPrice]
+    algorithm: Algorithm, layout: NcclLayout, costs: Costs, nbytes: int, library: Sequence[OptionPrice]
 ) -> OptionPrice:
     """Price an algorithm. `library`: all options of NCCL, its choice first."""
     if algorithm.as_library:
@@ -129,13 +129,13 @@ def priced_by(
         return OptionPrice(algorithm.way, algorithm.protocol, best.seconds, best.terms, best.limit)
     if algorithm.seconds is not None and algorithm.share is not None:
         # the fitted seconds contain the launch, so hops are the rest of them
-        transfer = moved_by(algorithm.collective, place.ranks) * nbytes / (place.wire * algorithm.share)
+        transfer = moved_by(algorithm.collective, layout.ranks) * nbytes / (layout.wire * algorithm.share)
         rest = {"network": 0.0, "bytes": transfer, "hops": max(algorithm.seconds - costs.gpu.launch, 0.0)}
         # launches on further GPUs overlap with the rest of the call
-        terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
+        terms = {"launch": costs.launch(layout.local, sum(rest.values())), **rest}
         return OptionPrice(algorithm.way, algorithm.protocol, sum(terms.values()), terms, "wire")
-    load = _load_of(algorithm.way, place, nbytes)
-    return price_option(load, algorithm.way, algorithm.protocol, place, costs, nbytes)
+    load = _load_of(algorithm.way, layout, nbytes)
+    return price_option(load, algorithm.way, algorithm.protocol, layout, costs, nbytes)
 
 
 def moved_by(collective: str, ranks: int) -> float:
@@ -143,13 +143,13 @@ def moved_by(collective: str, ranks: int) -> float:
     return (2 if collective == "allreduce" else 1) * (ranks - 1) / ranks
 
 
-def _load_of(algorithm: str, place: Place, nbytes: int) -> Load:
+def _load_of(algorithm: str, layout: NcclLayout, nbytes: int) -> Load:
     """Return the load of an algorithm.
 
     allpairs: all to all, twice; direct: once. hierarchical, three-step: data for other nodes are first gathered at the
     GPU with the same number, so that each sends one message to each node.
     """
-    g, n = place.local, place.ranks
+    g, n = layout.local, layout.ranks
     if algorithm == ALLPAIRS:
         return Load(inside=2, between=0, wire=2 * (n - 1) / n * nbytes, cards=0)
     if algorithm == DIRECT:
@@ -160,6 +160,6 @@ def _load_of(algorithm: str, place: Place, nbytes: int) -> Load:
         between=1,
         wire=nbytes * (g - 1) / g,
         cards=share * g * (n - g),
-        messages=max(place.nodes - 2, 0),  # beyond the first, one to each other node
+        messages=max(layout.nodes - 2, 0),  # beyond the first, one to each other node
         to_all_nodes=True,
     )

@@ -1,6 +1,6 @@
 """Compute lower bounds for NCCL's predicted times: none may be faster than the bound by the same figures.
 
-NCCL's model describes a machine by a few numbers (place.py): the bandwidths of a rank within its node and of a node's
+NCCL's model describes a machine by a few numbers (layout.py): the bandwidths of a rank within its node and of a node's
 network cards. If the machine has less bandwidth elsewhere, a time predicted from these numbers may be impossible. So
 every prediction is compared with the lower bound by size of the same figures: the quickest path and the tightest cut of
 the machine, with the hop latency and the share of bandwidth of the prediction's protocol, both without the launch. A
@@ -22,6 +22,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.bound_evaluator import BoundEvaluator, SecondsBySize
 from antiphon.cost.nccl.calls import SIMPLE
 from antiphon.cost.nccl.choice import COLLNET, COPIES, NVLS, NVLS_TREE, Costs, OptionPrice
+from antiphon.cost.nccl.layout import NcclLayout
 from antiphon.cost.nccl.link_figures import (
     LinkFigures,
     figures_by_protocol,
@@ -29,7 +30,6 @@ from antiphon.cost.nccl.link_figures import (
     profile_by_kind,
     switched_figures,
 )
-from antiphon.cost.nccl.place import Place
 from antiphon.cost.profile import Profile
 from antiphon.errors import Infeasible, Invalid, Unsupported
 
@@ -46,7 +46,7 @@ class ProvedFigures:
     """Lower bounds of a collective's time on a machine, by the figures of each algorithm and protocol of a library."""
 
     proofs: BoundEvaluator
-    place: Place
+    layout: NcclLayout
     costs: Costs
     _bounds: dict[object, SecondsBySize] = field(default_factory=dict)
 
@@ -75,17 +75,17 @@ class ProvedFigures:
 
     def _profile_of(self, option: OptionPrice, in_switches: bool) -> Profile:
         """Return the latencies and bandwidth shares of links by the figures of an option."""
-        topology, costs, place = self.proofs.topology, self.costs, self.place
+        topology, costs, layout = self.proofs.topology, self.costs, self.layout
         try:
-            by_protocol = figures_by_protocol(costs, place, topology)
+            by_protocol = figures_by_protocol(costs, layout, topology)
         except Unsupported:  # links within and between nodes have the same kind, so either's figures could apply
             return self._complete_profile(figures={}, share=None)
-        near = [kind for kind, _ in place.inner]
+        near = [kind for kind, _ in layout.inner]
         figures = dict(by_protocol.get(option.protocol, {}))
         if option.algorithm == COPIES and costs.gpu.copies is not None:
             copies = costs.gpu.copies
-            figures = dict.fromkeys(near, (copies.latency / links_of_hop(place, topology), copies.share))
-        elif in_switches and (switched := switched_figures(costs, place, topology)) is not None:
+            figures = dict.fromkeys(near, (copies.latency / links_of_hop(layout, topology), copies.share))
+        elif in_switches and (switched := switched_figures(costs, layout, topology)) is not None:
             figures = {**figures, **switched}
             if option.algorithm == COLLNET:  # the share of the protocol, the latency of switches
                 share = costs.gpu.share[SIMPLE]

@@ -18,7 +18,7 @@ import numpy as np
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, RecordedJob, TimelineItem
 from antiphon.cost.replay.steps import (
     CollectiveStates,
-    RankLine,
+    RankProgress,
     ReplayOutcome,
     begin_times,
     list_kept_times,
@@ -40,7 +40,9 @@ def remove_slowdown(job: RecordedJob, cores: int) -> RecordedJob:
     spans = [
         (i.recorded_at, i.recorded_at + i.seconds, 1) for items in job.ranks.values() for i in items if i.kind == WORK
     ]
-    spans += [(c.start, c.start + c.seconds, len(who)) for c, who in zip(job.calls, callers, strict=True)]
+    spans += [
+        (c.start, c.start + c.seconds, len(caller_ranks)) for c, caller_ranks in zip(job.calls, callers, strict=True)
+    ]
     # when any activity begins or ends, ascending, and the number of busy threads from then on
     times = np.array([time for begin, end, _ in spans for time in (begin, end)])
     change = np.array([sign * threads for _, _, threads in spans for sign in (1, -1)], float)
@@ -71,7 +73,7 @@ def replay_job(job: RecordedJob, seconds: Sequence[float], cores: int, *, serial
     """
     if sum(map(len, job.ranks.values())) * len(job.ranks) > MAX_WORK:
         raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
-    lines = {rank: RankLine(items, begin=0.0) for rank, items in job.ranks.items()}
+    progress_of = {rank: RankProgress(items, begin=0.0) for rank, items in job.ranks.items()}
     calls, waited, now = CollectiveStates(job, serial), [0.0] * len(job.calls), 0.0
     keeps_recorded_time = list_kept_times(job, seconds)
     work_of_rank = dict(begin_times(job))  # rank -> seconds of work before its next item; at first, until it begins
@@ -98,34 +100,34 @@ def replay_job(job: RecordedJob, seconds: Sequence[float], cores: int, *, serial
         for rank in ready:
             work_of_rank.pop(rank, None)
             idle.discard(rank)
-            startable += _advance_rank(rank, lines[rank], now, work_of_rank, blocked, calls, keeps_recorded_time)
+            startable += _advance_rank(rank, progress_of[rank], now, work_of_rank, blocked, calls, keeps_recorded_time)
         work_of_running |= {call: seconds[call] for call in startable}
-    stuck = next((rank for rank, line in lines.items() if line.position < len(line.items)), None)
+    stuck = next((rank for rank, progress in progress_of.items() if progress.position < len(progress.items)), None)
     if stuck is not None:
         raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
-    return make_outcome(job, [line.ends for line in lines.values()], waited, calls)
+    return make_outcome(job, [progress.ends for progress in progress_of.values()], waited, calls)
 
 
 def _advance_rank(
-    rank: int, line: RankLine, now: float, work_of_rank: dict[int, float], blocked: dict[int, float],
+    rank: int, progress: RankProgress, now: float, work_of_rank: dict[int, float], blocked: dict[int, float],
     calls: CollectiveStates, keeps_recorded_time: Sequence[bool],
 ) -> list[int]:  # fmt: skip
     """Advance a rank until something takes time; return the collectives that begin because of it."""
     startable = []
-    if not line.position:
-        line.ends[0] = now
-    while line.position < len(line.items):
-        item: TimelineItem = line.items[line.position]
+    if not progress.position:
+        progress.ends[0] = now
+    while progress.position < len(progress.items):
+        item: TimelineItem = progress.items[progress.position]
         if item.kind == WAIT and calls.ends[item.call] is None:
             calls.waiting_ranks[item.call].append(rank)
             blocked[rank] = now
             break
-        line.position += 1
+        progress.position += 1
         if item.kind == WORK and item.seconds > _ZERO_SECONDS and (item.call < 0 or keeps_recorded_time[item.call]):
             work_of_rank[rank] = item.seconds
             break
         if item.kind == CALL and calls.meet_dependency(item.call, now):
             startable.append(item.call)
         elif item.kind == STEP:
-            line.ends.append(now)
+            progress.ends.append(now)
     return startable

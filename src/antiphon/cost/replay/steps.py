@@ -33,7 +33,7 @@ class ReplayOutcome:
         return median(self.steps)
 
 
-class RankLine:
+class RankProgress:
     """How far a rank has advanced in its timeline."""
 
     def __init__(self, items: Sequence[TimelineItem], begin: float) -> None:
@@ -55,20 +55,20 @@ def replay_job(job: RecordedJob, seconds: Sequence[float], *, serial: bool = Fal
     Raises Invalid if a rank waits for a collective that never begins. O(items).
     """
     begins = begin_times(job)
-    lines = {rank: RankLine(items, begins[rank]) for rank, items in job.ranks.items()}
+    progress_of = {rank: RankProgress(items, begins[rank]) for rank, items in job.ranks.items()}
     calls, keeps_recorded_time = CollectiveStates(job, serial), list_kept_times(job, seconds)
     waited = [0.0] * len(job.calls)  # per collective, the sum over ranks
-    awake = list(lines)  # ranks that can advance
+    awake = list(progress_of)  # ranks that can advance
     while awake:
         rank = awake.pop()
-        line = lines[rank]
-        while line.position < len(line.items):
-            item = line.items[line.position]
+        progress = progress_of[rank]
+        while progress.position < len(progress.items):
+            item = progress.items[progress.position]
             if item.kind == WORK:
-                line.now += item.seconds if item.call < 0 or keeps_recorded_time[item.call] else 0.0
+                progress.now += item.seconds if item.call < 0 or keeps_recorded_time[item.call] else 0.0
             elif item.kind == CALL:
                 # collectives that begin now: this one, and those on lanes that become free
-                startable = [item.call] if calls.meet_dependency(item.call, line.now) else []
+                startable = [item.call] if calls.meet_dependency(item.call, progress.now) else []
                 while startable:
                     finished = startable.pop()
                     woken, started = calls.finish(finished, calls.ready[finished] + seconds[finished])
@@ -80,15 +80,15 @@ def replay_job(job: RecordedJob, seconds: Sequence[float], *, serial: bool = Fal
                     break
                 if keeps_recorded_time[item.call]:
                     end -= item.seconds  # it was done so much earlier at this rank than at the last
-                waited[item.call] += max(end - line.now, 0.0)
-                line.now = max(line.now, end)
+                waited[item.call] += max(end - progress.now, 0.0)
+                progress.now = max(progress.now, end)
             elif item.kind == STEP:
-                line.ends.append(line.now)
-            line.position += 1
-    stuck = next((rank for rank, line in lines.items() if line.position < len(line.items)), None)
+                progress.ends.append(progress.now)
+            progress.position += 1
+    stuck = next((rank for rank, progress in progress_of.items() if progress.position < len(progress.items)), None)
     if stuck is not None:
         raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
-    return make_outcome(job, [line.ends for line in lines.values()], waited, calls)
+    return make_outcome(job, [progress.ends for progress in progress_of.values()], waited, calls)
 
 
 def list_kept_times(job: RecordedJob, seconds: Sequence[float]) -> list[bool]:

@@ -173,7 +173,7 @@ def source(  # noqa: PLR0913
         _data_tables(collective, inputs, outputs),
         _expand_header("written.h", included),
         _heading_comment("The plan"),
-        *(function.text() for variant in variants for of_stream in variant.functions for function in of_stream),
+        *(function.text() for variant in variants for group in variant.functions for function in group),
         _dispatch_function(variants),
         _heading_comment("The program around it"), _expand_header("driver.h", included),
     ]  # fmt: skip
@@ -213,7 +213,7 @@ def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
     streams_of_ranks = [rank.streams for rank in ranks] if launches is None else launches.ranks
     size_count = len(ranks[0].slot_sizes)
     by_stream = functions(streams_of_ranks, size_count, prefix)
-    statement_count = sum(function.statement_count for of_stream in by_stream for function in of_stream)
+    statement_count = sum(function.statement_count for group in by_stream for function in group)
     return _Variant(rank_tables, ranks, by_stream, statement_count, launches)
 
 
@@ -422,8 +422,8 @@ def _dispatch_function(variants: Sequence[_Variant]) -> str:
     ]
     stream_count = max(len(variant.functions) for variant in variants)
     for variant_number, variant in enumerate(variants):
-        for stream, stream_functions in enumerate(variant.functions):
-            for function in stream_functions:
+        for stream, group in enumerate(variant.functions):
+            for function in group:
                 for member, rank in enumerate(function.members):
                     case = f"{variant_number * stream_count + stream} * RANKS + {rank}"
                     lines.append(f"    case {case}: w.member = {member}; return {function.name}(w);")

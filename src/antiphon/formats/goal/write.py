@@ -134,15 +134,15 @@ class _Operations:
 
 
 def _write_text(priced: _PricedMessages, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
-    """Yield the file. Lines are added kind by kind, each with its *place*, and written in the order of places."""
+    """Yield the file. Lines are added kind by kind, each with its *position*, and written in the order of positions."""
     messages = priced.messages
     has_join = _find_useful_joins(needs)
     operations = _list_operations(priced, needs, has_join)
     after, before, begun = _list_edges(priced, needs, operations, has_join)
     lines = Lines()
     ranks = messages.ranks
-    # operations have odd places, their dependencies the even places after them; one place before each rank is its
-    # head's
+    # operations have odd positions, their dependencies the even positions after them; one position before each rank is
+    # its head's
     at = 2 * (np.arange(len(operations.rank)) + operations.rank) + 1
     ends = np.cumsum(np.bincount(operations.rank, minlength=ranks))
     head = 2 * (np.concatenate([[0], ends[:-1]]) + np.arange(ranks))
@@ -204,7 +204,7 @@ def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _
     [(0, 1, 0, 1), (0, 1, 1, 2), (0, 0, 2, 3), (0, 0, 3, 4)]
     """
     messages, inside = priced.messages, priced.inside
-    # four places per message: join before it, send, receive, combination
+    # four positions per message: join before it, send, receive, combination
     number, end = np.arange(len(messages)), 4 * len(messages)
     crossing = number[~inside]
     pairs = np.flatnonzero(has_join[needs.set])
@@ -212,7 +212,7 @@ def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _
     joins = needs.set[first].astype(np.int64)
     reducing, inner = number[(priced.combining_ns > 0) & ~inside], number[inside]
     ranks = np.arange(messages.ranks if priced.end_work_ns else 0)
-    # (rank, kind, subject, place) of each kind of operation
+    # (rank, kind, subject, position) of each kind of operation
     groups: list[tuple[Ints, int, Longs, Longs]] = [
         (messages.src[crossing], SEND, crossing, 4 * crossing + 1),
         (messages.dst[crossing], RECEIVE, crossing, 4 * crossing + 2),
@@ -224,8 +224,8 @@ def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _
     rank = np.concatenate([group[0] for group in groups])
     kind = np.concatenate([np.full(len(group[2]), group[1], np.int8) for group in groups])
     subject = np.concatenate([group[2] for group in groups])
-    place = np.concatenate([group[3] for group in groups])
-    order = order_of(*pack_columns((rank, messages.ranks), (place, end + 1)))
+    position = np.concatenate([group[3] for group in groups])
+    order = order_of(*pack_columns((rank, messages.ranks), (position, end + 1)))
     rank = rank[order]
     return _Operations(rank, kind[order], subject[order], index_in_run(rank) + 1)
 
@@ -261,23 +261,23 @@ def _list_edges(
     joined_pairs = np.flatnonzero(pair_joined)
     owner, member = needs.members(np.flatnonzero(has_join & (join >= 0)))
     computing = np.flatnonzero(compute >= 0)
-    never = np.zeros(0, np.bool_)  # stands for a column of False
+    all_false = np.zeros(0, np.bool_)  # stands for a column of False
     edges = [
         (send[message], row_of_item(item), (item & 1 == 1) & priced.inside[item >> 1]),
-        (send[needs.message[joined_pairs]], join[needs.set[joined_pairs]], never),
+        (send[needs.message[joined_pairs]], join[needs.set[joined_pairs]], all_false),
         (join[owner], row_of_item(member), (member & 1 == 1) & priced.inside[member >> 1]),
-        (compute[computing], receive[computing], never),
+        (compute[computing], receive[computing], all_false),
     ]
     last = np.flatnonzero(operations.kind == LAST)
     if len(last):  # waits for all of its rank that nothing else waits for
         unawaited = np.ones(len(operations.rank), np.bool_)
         for _, before, begun in edges:
-            unawaited[before if begun is never else before[~begun]] = False
+            unawaited[before if begun is all_false else before[~begun]] = False
         unawaited[last] = False
         unfinished = np.flatnonzero(unawaited)
-        edges.append((last[operations.rank[unfinished]], unfinished, never))
+        edges.append((last[operations.rank[unfinished]], unfinished, all_false))
     after, before = (np.concatenate([edge[i] for edge in edges]) for i in (0, 1))
-    begun = np.concatenate([np.zeros(len(edge[0]), np.bool_) if edge[2] is never else edge[2] for edge in edges])
+    begun = np.concatenate([np.zeros(len(edge[0]), np.bool_) if edge[2] is all_false else edge[2] for edge in edges])
     order = np.lexsort((begun, before, after))
     after, before, begun = after[order], before[order], begun[order]
     is_distinct = run_starts(after) | run_starts(before)  # waiting for the end implies the beginning

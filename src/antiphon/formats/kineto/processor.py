@@ -142,8 +142,8 @@ def _complete_steps(steps: Sequence[Span], calls: Sequence[_Call]) -> list[Span]
 
 def _step_of(steps: Sequence[Span], moment: float) -> int | None:
     """Return the number of the step that contains a moment, or None."""
-    place = bisect_right(steps, (moment, float("inf"))) - 1
-    return place if place >= 0 and moment <= steps[place][1] else None
+    index = bisect_right(steps, (moment, float("inf"))) - 1
+    return index if index >= 0 and moment <= steps[index][1] else None
 
 
 def _is_our_call(event: Event) -> bool:

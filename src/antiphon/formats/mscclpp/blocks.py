@@ -323,11 +323,13 @@ class _LaneWriter:
                 ]
             )
         else:
-            own = [move for move in step.moves if move.peer == self.ends.rank]
+            local_moves = [move for move in step.moves if move.peer == self.ends.rank]
             sent = [move for move in step.moves if move.peer != self.ends.rank]
             block, ids, target = self._find_ids(MEMORY, sent)
-            target = ",".join([*(self._local_text(move.target, move.size) for move in own), *filter(None, [target])])
-            name = f"re{'c' if own else ''}{'s' if sent else ''}{suffix}"
+            target = ",".join(
+                [*(self._local_text(move.target, move.size) for move in local_moves), *filter(None, [target])]
+            )
+            name = f"re{'c' if local_moves else ''}{'s' if sent else ''}{suffix}"
             block.operations.append(
                 f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"{self.share_text}}}'

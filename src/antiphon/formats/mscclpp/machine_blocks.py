@@ -235,8 +235,8 @@ class _SeparateThreads:
         The first thread may do so before any thread has waited; the last comes after all earlier waits.
         """
         block = self._new_block()
-        own = [spot for other, spot in self.data_operations if _are_dealt_alike(other, item.instruction)]
-        item.instruction.wait = (*self.fence, *own)
+        alike_spots = [spot for other, spot in self.data_operations if _are_dealt_alike(other, item.instruction)]
+        item.instruction.wait = (*self.fence, *alike_spots)
         spot = self.machine.add(block, item.instruction)
         self.data_operations.append((item.instruction, spot))
         record_packets(self.machine, spot, item.flags, marks=())

@@ -187,7 +187,9 @@ def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None
     for code, section, key in ((COPY, COPIES, "copy"), (REDUCE, REDUCES, "reduce")):
         runs = np.flatnonzero(op == code)
         places = transfer[runs] * PARTS + section
-        templates = [f' {key}="{form}' for form in forms] + [f",{form}" for form in forms]
+        templates = [f' {key}="{number_format}' for number_format in forms] + [
+            f",{number_format}" for number_format in forms
+        ]
         offset = np.where(run_starts(places), 0, len(forms))  # all but the first of a transfer begin with a comma
         lines.mixed(places, templates, kind[runs] + offset, chunk[runs], second[runs], dst_slot[begin][runs])
         lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')

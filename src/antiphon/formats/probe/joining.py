@@ -21,7 +21,7 @@ from antiphon.core.serialize import load_topology
 from antiphon.core.topology import LinkType, NetworkCard, Topology, both_ways, build
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.gpus import generation_of
-from antiphon.cost.nccl.place import place_of
+from antiphon.cost.nccl.layout import layout_of
 from antiphon.errors import Invalid, Unsupported, quote, warn_unlikely
 from antiphon.formats.probe.box import ports_of_card
 from antiphon.formats.probe.lines import read_sample
@@ -165,7 +165,7 @@ def _sold_as(machine: Topology) -> str:
     if sold_with_cards(machine.name):
         return machine.name
     with suppress(Unsupported):
-        gpu = generation_of(machine, place_of(machine), shipped_calls())
+        gpu = generation_of(machine, layout_of(machine), shipped_calls())
         boxes = [name for name in gpu.figures.boxes if sold_with_cards(name)] if gpu is not None else []
         return next((name for name in boxes if topology(name).ranks == machine.ranks), "")
     return ""

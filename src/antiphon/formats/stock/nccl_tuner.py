@@ -106,7 +106,7 @@ class RuleTable(NamedTuple):
     ranks: int  # of the machine
     nodes: int  # its number of hosts, as NCCL counts nodes
     rules: Sequence[RangeRule]
-    unruled: Sequence[RangeRule]  # ranges in which the library chooses by itself
+    left_to_library: Sequence[RangeRule]  # ranges in which the library chooses by itself
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ class RuleTable(NamedTuple):
 
     def notes(self) -> list[str]:
         """Return the summary: measured rules with their gains, and what the library keeps, with the reason."""
-        counts, *reasons = notes_of(len(self.rules), self.name, [item.rule.reason for item in self.unruled])
+        counts, *reasons = notes_of(len(self.rules), self.name, [item.rule.reason for item in self.left_to_library])
         measured = [item for item in self.rules if item.rule.reason.startswith(MEASURED)]
         lines = [
             f"  {item.kind} {' to '.join(format_ends(item.start, item.stop))}: {item.rule}: {item.rule.reason}"
@@ -148,7 +148,9 @@ def nccl_tuner(
             "calls without a rule; export --to nccl-csv for its built-in tuner"
         )
     lines = [HEAD, table.title, COLUMNS + (" chunk" if any(item.rule.chunk for item in table.rules) else "")]
-    for item in sorted((*table.rules, *table.unruled), key=lambda item: (list(plans).index(item.kind), item.start)):
+    for item in sorted(
+        (*table.rules, *table.left_to_library), key=lambda item: (list(plans).index(item.kind), item.start)
+    ):
         rule = item.rule
         if rule.algorithm:
             lines += [f"# {rule.reason}"] if rule.reason else []
@@ -176,7 +178,7 @@ def choose_rules(
     machine = first_plan(plans).topology
     library = _library_on(machine)
     nodes = len(set(hosts(machine))) or 1
-    rules, unruled = list[RangeRule](), list[RangeRule]()
+    rules, left_to_library = list[RangeRule](), list[RangeRule]()
     for kind, plan in plans.items():
         refuse_subset(plan, format_name)
         for size_range in merge_ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
@@ -187,8 +189,10 @@ def choose_rules(
             rule = rule._replace(
                 protocol=protocol if rule.protocol == "auto" else rule.protocol, channels=rule.channels or channels
             )
-            (rules if rule.algorithm else unruled).append(RangeRule(kind, size_range.start, size_range.stop, rule))
-    reasons = dict.fromkeys(item.rule.reason for item in unruled)
+            (rules if rule.algorithm else left_to_library).append(
+                RangeRule(kind, size_range.start, size_range.stop, rule)
+            )
+    reasons = dict.fromkeys(item.rule.reason for item in left_to_library)
     if not rules and list(reasons) == [NO_ALGORITHM]:
         raise Unsupported(
             f"{format_name}: NCCL has no algorithm for any plan of this table ({_in_words(plans)}); NCCL knows the "
@@ -201,7 +205,7 @@ def choose_rules(
             "option unproven=yes writes lines to measure, each with what it costs by the model"
         )
     title = f"# for {' '.join(machine.name.split())[:100]}"
-    return RuleTable(library, title, machine.ranks, nodes, rules, unruled)
+    return RuleTable(library, title, machine.ranks, nodes, rules, left_to_library)
 
 
 def _library_on(machine: Topology) -> LibraryModel | None:

@@ -81,10 +81,10 @@ class Arranged:
 
     def steps(self, rank: int, steps: Sequence[StreamStep], in_place: bool) -> list[StreamStep]:
         """Return the changed steps. In place, the rank's own block first moves to the beginning of its buffer."""
-        own = StreamStep(
+        own_fold = StreamStep(
             FOLD, peers=(), moves=(), into=(OUTPUT, 0), operands=((OUTPUT, rank * self.block),), size=self.block
         )
-        first_steps = [own, StreamStep(SYNC)] if in_place and rank else []
+        first_steps = [own_fold, StreamStep(SYNC)] if in_place and rank else []
         return [*first_steps, *(arranged for step in steps for arranged in self._arrange_step(rank, step))]
 
     def _arrange_step(self, rank: int, step: StreamStep) -> list[StreamStep]:

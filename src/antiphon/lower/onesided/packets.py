@@ -163,10 +163,10 @@ def _running_sums(key: Longs, size: Longs, keys: int) -> Longs:
     >>> _running_sums(np.array([1, 0, 1, 1]), np.array([5, 2, 1, 1]), 2).tolist()
     [0, 0, 5, 6]
     """
-    by = order_of(key, keys)
-    before = np.cumsum(size[by]) - size[by]
-    running = np.empty(len(by), np.int64)
-    running[by] = before - before[np.flatnonzero(run_starts(key[by]))][np.cumsum(run_starts(key[by])) - 1]
+    order = order_of(key, keys)
+    before = np.cumsum(size[order]) - size[order]
+    running = np.empty(len(order), np.int64)
+    running[order] = before - before[np.flatnonzero(run_starts(key[order]))][np.cumsum(run_starts(key[order])) - 1]
     return running
 
 
@@ -363,7 +363,7 @@ class _StepWriter:
         for turn in turns:
             # Folds of the previous turn are delayed to here, so that they can send their results themselves.
             remaining = self._write_folds(turn.moves) if self.pending else turn.moves
-            for moves in ([move for move in remaining if self._is_own(move) == own] for own in (False, True)):
+            for moves in ([move for move in remaining if self._is_own(move) == is_own] for is_own in (False, True)):
                 if moves:
                     self.written.put(PACK, moves)
             # The proxy forwards packets once they are there, so no sync stands before this step.

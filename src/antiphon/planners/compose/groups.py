@@ -108,11 +108,11 @@ def _plan_alone(request: Request, names: Sequence[str], _: Fraction) -> list[_Me
     for number, group in enumerate(request.collective.groups):
         numbers.setdefault(_renumbered(group), []).append(number)
     classes = []
-    for target, own in numbers.items():
-        ranks = np.array([request.collective.groups[i].members for i in own])
+    for target, group_numbers in numbers.items():
+        ranks = np.array([request.collective.groups[i].members for i in group_numbers])
         for group_class in planner.classify_groups(ranks):
             plans = planner.plans_for(group_class.machine, target)
-            classes.append((group_class, ranks, [own[i] for i in group_class.groups.tolist()], plans))
+            classes.append((group_class, ranks, [group_numbers[i] for i in group_class.groups.tolist()], plans))
     merged: dict[tuple[int, ...], _Merged] = {}
     for aim in AIMS:
         best = [min(plans, key=AIMS[aim]) for *_, plans in classes]
@@ -120,12 +120,12 @@ def _plan_alone(request: Request, names: Sequence[str], _: Fraction) -> list[_Me
             placements = [
                 _place(
                     request.collective,
-                    own,
+                    group_numbers,
                     _with_all_routes(plan.schedule, each.machine),
                     ranks[each.groups],
                     each.links,
                 )
-                for plan, (each, ranks, own, _) in zip(best, classes, strict=True)
+                for plan, (each, ranks, group_numbers, _) in zip(best, classes, strict=True)
             ]
             merged[key] = _merge(request, placements, best, "alone")
     return list(merged.values())
@@ -186,11 +186,11 @@ def _own_machine(topology: Topology, group: Collective, loads: Floats, number: i
     limits = []
     new_link = {link: i for i, link in enumerate(used.tolist())}
     for limit in topology.limits:
-        own = [new_link[link] for link in limit.links if link in new_link]
-        if own:
+        own_links = [new_link[link] for link in limit.links if link in new_link]
+        if own_links:
             limited = list(limit.links)
             share = _share(float(loads[number, limited].sum() / total[limited].sum()))
-            limits.append(SharedLimit(limit.name, tuple(own), limit.bandwidth * share))
+            limits.append(SharedLimit(limit.name, tuple(own_links), limit.bandwidth * share))
     machine = Topology(
         topology.name, len(ranks), len(all_nodes) - len(ranks), new_number[src], new_number[dst],
         np.array([types[kind] for kind in kinds], np.int32),

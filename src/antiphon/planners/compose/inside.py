@@ -207,7 +207,7 @@ class GroupPlanner:
             return
         whole_buffer = Spans.side_by_side(np.array([len(receivers)]))
         for first, second in {
-            tuple(min(plans, key=by) for plans in plans_of_halves): None for by in (_BY_TIME, _BY_RATE)
+            tuple(min(plans, key=sort_key) for plans in plans_of_halves): None for sort_key in (_BY_TIME, _BY_RATE)
         }:
             scatter_rows = Placement.single_copy(first.schedule, Spans.side_by_side(weights))
             gather_rows = Placement.single_copy(second.schedule, Spans.side_by_side(np.ones(len(receivers), np.int64)))
@@ -285,9 +285,9 @@ def _to_canonical_form(topology: Topology, machine: Topology, links: Ints) -> _G
     kind = {value: i for i, value in enumerate(sorted({repr(t) for t in topology.types}))}
     types = np.array([kind[repr(t)] for t in topology.types])[topology.link_type[links]]
     order = np.lexsort((np.arange(machine.links), types, label[machine.link_dst], label[machine.link_src]))
-    place = np.argsort(order)  # by link, where it is in canonical order
+    position = np.argsort(order)  # by link, where it is in canonical order
     limits = sorted(
-        (str(limit.bandwidth), tuple(sorted(place[list(limit.links)].tolist()))) for limit in machine.limits
+        (str(limit.bandwidth), tuple(sorted(position[list(limit.links)].tolist()))) for limit in machine.limits
     )
     ends = label[machine.link_src[order]], label[machine.link_dst[order]], types[order]
     return _Group(machine, links, order, (key, machine.ranks, tuple(limits), *(column.tobytes() for column in ends)))

@@ -486,7 +486,7 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, line: in
         level=1, seats=seats[None, receivers], where=received, target=Collective("allgather", size - 1), line=line
     )
     placements = tuple(_as_broadcast(placement) for placement in scatter_stage.placements)
-    planners = tuple(f"{by}, a part each" for by in scatter_stage.planners)
+    planners = tuple(f"{planner}, a part each" for planner in scatter_stage.planners)
     scatter_stage = replace(scatter_stage, placements=placements, planners=planners)
     # in both stages together the others receive as much as the root sends, which the first stage already counts
     return scatter_stage, replace(gather_stage, pipelined=Fraction(0))

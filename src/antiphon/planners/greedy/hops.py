@@ -216,8 +216,8 @@ def _hops_through_switches(topology: Topology, link_width: Floats, usable_links:
         if ranks > MANY_RANKS and len(shifts) > MOST_SHIFTS:
             most_hops = max(links.shape[1] for links in shifts)
             common = [links for links in shifts if 2 * links.shape[1] >= most_hops]
-            places = np.unique(np.rint(np.geomspace(1, max(len(common) // 2, 1), MOST_SHIFTS // 2)).astype(int) - 1)
-            hop_links += [common[at] for at in sorted({*places.tolist(), *(len(common) - 1 - places).tolist()})]
+            positions = np.unique(np.rint(np.geomspace(1, max(len(common) // 2, 1), MOST_SHIFTS // 2)).astype(int) - 1)
+            hop_links += [common[at] for at in sorted({*positions.tolist(), *(len(common) - 1 - positions).tolist()})]
         else:
             hop_links += shifts
     if not hop_links:

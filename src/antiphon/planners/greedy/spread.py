@@ -345,7 +345,7 @@ class Spreading:
 
 
 def _first_occurrences(values: Longs) -> Bools:
-    """Return where each value occurs first. Values are sorted with their places in the lowest bits.
+    """Return where each value occurs first. Values are sorted with their positions in the lowest bits.
 
     >>> _first_occurrences(np.array([7, 2, 7, 2, 5])).tolist()
     [True, True, False, False, True]
@@ -353,9 +353,9 @@ def _first_occurrences(values: Longs) -> Bools:
     count = len(values)
     low = count.bit_length()
     order = np.sort((values << low) | np.arange(count))
-    value, place = order >> low, order & ((1 << low) - 1)
+    value, position = order >> low, order & ((1 << low) - 1)
     comes_first = np.zeros(count, np.bool_)
-    comes_first[place[np.append(True, value[1:] != value[:-1])[:count]]] = True
+    comes_first[position[np.append(True, value[1:] != value[:-1])[:count]]] = True
     return comes_first
 
 

@@ -45,7 +45,7 @@ def parse_sizes(groups: Sizes, ranks: int) -> list[int]:
 
 def format_sizes(sizes: Iterable[int]) -> str:
     """Format sizes as the option takes them."""
-    runs = [(size, len(list(same))) for size, same in groupby(sizes)]
+    runs = [(size, len(list(equal_sizes))) for size, equal_sizes in groupby(sizes)]
     return "+".join(f"{times}*{size}" if times > 1 else str(size) for size, times in runs)
 
 

@@ -208,18 +208,18 @@ def _plan_exchange(collective: Collective, order: Sequence[int], radices: Radice
     core = core_of(ranks, radices.size)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far=True, node=number, item=number)
-    place = digit_reversal(radices)
+    position = digit_reversal(radices)
     edge = np.arange(radices.size + 1) * ranks // radices.size
-    first, count = edge[:-1], np.diff(edge)  # by place: its first block and number of blocks
-    times = count[place[moves.item]]  # by move: its number of blocks
+    first, count = edge[:-1], np.diff(edge)  # by position: its first block and number of blocks
+    times = count[position[moves.item]]  # by move: its number of blocks
     home = np.argsort(seats.member)  # by block: the seat that contributes it
     # which core must hold each block first, so that far-first rounds append blocks in ascending order
-    holder = core.seat[np.argsort(place)][np.repeat(np.arange(radices.size), count)]
+    holder = core.seat[np.argsort(position)][np.repeat(np.arange(radices.size), count)]
     block = np.arange(ranks)
     is_moved = holder != home
     targets = np.repeat(core.extra, ranks)
     step = [0 * block[is_moved], np.repeat(moves.step, times) + 1, np.full(len(targets), len(radices.rounds) + 1)]
-    item = [block[is_moved], concat_ranges(first[place[moves.item]], times), np.tile(block, len(core.extra))]
+    item = [block[is_moved], concat_ranges(first[position[moves.item]], times), np.tile(block, len(core.extra))]
     src = [home[is_moved], core.seat[np.repeat(moves.src, times)], np.repeat(core.partner, ranks)]
     dst = [holder[is_moved], core.seat[np.repeat(moves.dst, times)], targets]
     when, items, senders, receivers = (np.concatenate(column) for column in (step, item, src, dst))

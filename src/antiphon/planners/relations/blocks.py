@@ -144,9 +144,11 @@ class _Gather:
         """
         sums: dict[int, list[tuple[int, int]]] = {}
         for rank in sorted(self.depth, key=self.depth.__getitem__, reverse=True):
-            own = [(self.position[rank],) * 2] if rank in self.uses else []
+            own_interval = [(self.position[rank],) * 2] if rank in self.uses else []
             joined: list[tuple[int, int]] = []
-            for first, last in sorted([*own, *(span for child in self.below.get(rank, ()) for span in sums[child])]):
+            for first, last in sorted(
+                [*own_interval, *(span for child in self.below.get(rank, ()) for span in sums[child])]
+            ):
                 if joined and (not self.ordered or first == joined[-1][1] + 1):
                     joined[-1] = (joined[-1][0], last)
                 else:
@@ -340,11 +342,13 @@ class _Block:
 
         for rank, times in gather.uses.items():
             # a value that is used several times is first added up locally, one step for each time
-            own = slot_of(rank, gather.position[rank]) if rank != centre else self._new_slot(centre) if times > 1 else 0
-            for step in range(times - (rank == centre)) if own else ():
-                self.out.add_row(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own))
-            if rank == centre and own:
-                self.out.add_row(end - 1, self.chunk, (rank, rank), REDUCE, (), (own, 0))
+            own_slot = (
+                slot_of(rank, gather.position[rank]) if rank != centre else self._new_slot(centre) if times > 1 else 0
+            )
+            for step in range(times - (rank == centre)) if own_slot else ():
+                self.out.add_row(step, self.chunk, (rank, rank), REDUCE if step else COPY, (), (0, own_slot))
+            if rank == centre and own_slot:
+                self.out.add_row(end - 1, self.chunk, (rank, rank), REDUCE, (), (own_slot, 0))
         for rank, depth in gather.depth.items():
             if rank != centre:
                 hop = tree[rank]
@@ -361,8 +365,8 @@ class _Block:
         the whole sum at the centre."""
         if rank == gather.centre:
             return self._new_slot(rank) if gather.replaces else 0
-        own = gather.position.get(rank)
-        is_initial = partial_sum == (own, own) and gather.uses[rank] == 1
+        own_position = gather.position.get(rank)
+        is_initial = partial_sum == (own_position, own_position) and gather.uses[rank] == 1
         return 0 if is_initial else self._new_slot(rank)
 
 

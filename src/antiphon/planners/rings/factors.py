@@ -198,14 +198,14 @@ class _Factors:
         if other_factor >= 0 and self.cycle_counts[other_factor] > before and self.rng.random() < 0.5:
             self._swap_edges(factor, other_factor, bc, da, ab, cd)  # no gain in total: undo it half of the time
 
-    def _swap_edges(self, own: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
-        """Give edges bc and da to factor `own`, and ab and cd to `other` (-1: to none)."""
+    def _swap_edges(self, own_factor: int, other_factor: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
+        """Give edges bc and da to factor `own_factor`, and ab and cd to `other_factor` (-1: to none)."""
         for edge in (ab, cd, bc, da):
             self._remove_edge(edge)
-        for edges, factor in (((bc, da), own), ((ab, cd), other)):
+        for edges, factor in (((bc, da), own_factor), ((ab, cd), other_factor)):
             for edge in edges:
                 self._add_edge(edge, factor)
-        for factor in (own, other):
+        for factor in (own_factor, other_factor):
             if factor >= 0:
                 self.label[factor] = self._label_cycles(factor)
                 self.cycle_counts[factor] = max(self.label[factor]) + 1

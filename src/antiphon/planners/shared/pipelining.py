@@ -62,7 +62,7 @@ class PipeliningLimits:
     # hop timing is tried if the time of equal pieces, as a multiple of the time at full rate, lies between these
     timed_from: float = 1.005
     timed_to: float = 2.0  # above, latency dominates
-    max_places: int = 7000  # classes of hops times steps in the linear program of hop timing: four CPU seconds
+    max_unknowns: int = 7000  # classes of hops times steps in the linear program of hop timing: four CPU seconds
     max_timed_rows: int = 300_000  # transfers of a schedule with hop timing
     # the classes of hop timing must fit a linear program of this many times the plan's steps; the search for the best
     # number of steps begins at half of that
@@ -283,7 +283,7 @@ def _class_levels(timer: HopTimer, steps: int) -> Iterator[HopClasses]:
     For few steps they are no finer than those that the search for the best number of steps uses: so the result depends
     on the number of steps alone.
     """
-    yield from timer.class_levels(PIPELINING.max_places // max(steps, PIPELINING.class_steps * timer.plan.steps))
+    yield from timer.class_levels(PIPELINING.max_unknowns // max(steps, PIPELINING.class_steps * timer.plan.steps))
 
 
 def _hop_progress(timer: HopTimer, steps: int) -> HopProgress | None:

@@ -393,13 +393,13 @@ class SwitchLinks:
         if len(with_links):
             min_hops[with_links] = np.minimum.reduceat(hops_left, (np.cumsum(link_count) - link_count)[with_links])
         # filter twice: nearest to the target, then widest; D-mod-k decides among the rest
-        good = (hops_left == min_hops[owner]) & (hops_left < FAR)
-        row, owner = row[good], owner[good]
+        is_shortest = (hops_left == min_hops[owner]) & (hops_left < FAR)
+        row, owner = row[is_shortest], owner[is_shortest]
         widest = np.zeros(len(node), np.int64)
         begin = np.flatnonzero(run_starts(owner))
         widest[owner[begin]] = self.up.width[row[begin]]
-        good = self.up.width[row] == widest[owner]
-        row, owner = row[good], owner[good]
+        is_shortest = self.up.width[row] == widest[owner]
+        row, owner = row[is_shortest], owner[is_shortest]
         begin = np.flatnonzero(run_starts(owner))
         count = np.diff(np.append(begin, len(owner)))
         reached = owner[begin]

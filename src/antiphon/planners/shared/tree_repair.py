@@ -265,10 +265,12 @@ class _Trees:
                 cheapest = int(np.argmin(with_depth))
                 if with_depth[cheapest] < best:
                     best, final = float(with_depth[cheapest]), (int(candidates[cheapest]), current)
-            closer = np.flatnonzero(open_ranks[ends] & (cost < distance[ends]) & (cost < best))
-            closer = closer[np.argsort(-cost[closer], kind="stable")]  # of parallel hops the cheapest is assigned last
-            distance[ends[closer]], next_hop[ends[closer]] = cost[closer], candidates[closer]
-            next_rank[ends[closer]] = current
+            improved = np.flatnonzero(open_ranks[ends] & (cost < distance[ends]) & (cost < best))
+            improved = improved[
+                np.argsort(-cost[improved], kind="stable")
+            ]  # of parallel hops the cheapest is assigned last
+            distance[ends[improved]], next_hop[ends[improved]] = cost[improved], candidates[improved]
+            next_rank[ends[improved]] = current
         if final[0] < 0:
             return False
         hop, current = final
@@ -483,8 +485,8 @@ def _check_trees(step: Longs, other: Longs, root: Longs, *, up: bool) -> None:
     """Raise Unsupported unless steps rise along every path to the root (`up`) or from it: then there are no cycles."""
     chunk, rank = np.nonzero(step >= 0)
     parent = other[chunk, rank]
-    own, parent_step = step[chunk, rank], step[chunk, parent]
-    ordered = parent_step > own if up else (parent_step >= 0) & (parent_step < own)
+    rank_step, parent_step = step[chunk, rank], step[chunk, parent]
+    ordered = parent_step > rank_step if up else (parent_step >= 0) & (parent_step < rank_step)
     if not (ordered | (parent == root[chunk])).all() or (step[np.arange(len(root)), root] >= 0).any():
         raise Unsupported("repair: chunks of this schedule do not move along trees")
 

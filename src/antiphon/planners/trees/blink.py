@@ -137,8 +137,8 @@ def blink(
     bounds = bound(topology, collective)
     # Blink's trees do not use switches that reduce or multicast: compare with the bound without them.
     bound_without_switches = bounds.without_help
-    unpiped, count, method = _plan_unpiped(topology, collective, options)
-    rate = throughput(unpiped, topology)
+    unpipelined, count, method = _plan_unpipelined(topology, collective, options)
+    rate = throughput(unpipelined, topology)
     statement = {
         "rate": None if rate is None else str(rate / topology.unit),
         "optimal": rate == bounds.bytes_per_second,
@@ -150,7 +150,7 @@ def blink(
     stated_options = {"epsilon": options.epsilon, "threshold": str(threshold), "hybrid": options.hybrid, "t_dpa": t_dpa}
     defaults = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
     changed = {key: value for key, value in stated_options.items() if value != defaults[key]}
-    for schedule in pipe_schedule(unpiped, topology, pieces, request.sizes, request.profile):
+    for schedule in pipe_schedule(unpipelined, topology, pieces, request.sizes, request.profile):
         shown_options = {**changed, "pieces": int(schedule.pieces)}
         proof = {"bound": (bounds if rate == bounds.bytes_per_second else bound_without_switches).plan_json()}
         yield replace(schedule, provenance={"planner": "blink", "options": shown_options, "found": statement, **proof})
@@ -179,13 +179,13 @@ def _parse_seconds(value: Any) -> Fraction:
     return seconds
 
 
-def _plan_unpiped(topology: Topology, collective: Collective, options: BlinkOptions) -> tuple[Schedule, int, str]:
+def _plan_unpipelined(topology: Topology, collective: Collective, options: BlinkOptions) -> tuple[Schedule, int, str]:
     """Return the schedule without pipelining, its number of trees (over servers: parts of the data), and the method."""
     if len(collective.members) < 2:
         return spread_trees(collective, trees=()), 0, "nothing to move"
     # Combining collectives: plan the dual on the reversed machine, then run it backwards.
     if collective.kind in RUN_BACKWARDS:
-        schedule, count, method = _plan_unpiped(reverse(topology), dual(collective).collective, options)
+        schedule, count, method = _plan_unpipelined(reverse(topology), dual(collective).collective, options)
         return replace(invert(schedule), collective=collective), count, method
     servers = ranks_by_host(topology, collective.members)
     if collective.kind == "allreduce":

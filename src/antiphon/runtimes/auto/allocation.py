@@ -53,15 +53,15 @@ def _probe_source(source: str) -> Probed:
 def _probe_hosts(job: Sequence[ProcessPlace], environment: Mapping[str, str], probe: Probe) -> Probed:
     """Probe this host; with several hosts, assume the same box in each, on the network that Slurm reports."""
     box = probe("")
-    boots = list(dict.fromkeys(process.boot for process in job))
+    boot_ids = list(dict.fromkeys(process.boot for process in job))
     if not box.names or not box.names[0].startswith("GPU"):
         raise Unsupported(f"no GPU is seen here ({'; '.join(box.notes)[:200]}); name the machine by {MACHINE}")
-    if len(boots) == 1:
+    if len(boot_ids) == 1:
         return box
     if not environment.get("SLURM_JOB_ID"):
-        raise Unsupported(f"{len(boots)} hosts, and their network is unknown; name the machine by {MACHINE}")
+        raise Unsupported(f"{len(boot_ids)} hosts, and their network is unknown; name the machine by {MACHINE}")
     fabric = probe("slurm")
-    names = [next(process.host for process in job if process.boot == boot) for boot in boots]
+    names = [next(process.host for process in job if process.boot == boot_id) for boot_id in boot_ids]
     short = replace(fabric, names=tuple(name.partition(".")[0] for name in fabric.names))
     order = ranks_named(short, [name.partition(".")[0] for name in names], "the hosts of this job")
     return join_box_and_fabric(
@@ -83,14 +83,14 @@ def _assign_ranks(probed: Probed, job: Sequence[ProcessPlace], environment: Mapp
     if len(job) > machine.ranks:
         raise Unsupported(f"{machine.name} has {machine.ranks} ranks, but there are {len(job)} processes")
     boxes = hosts(machine)
-    boots = list(dict.fromkeys(process.boot for process in job))
-    if not boxes or len(boots) == 1:
+    boot_ids = list(dict.fromkeys(process.boot for process in job))
+    if not boxes or len(boot_ids) == 1:
         return _assign_gpus(list(range(machine.ranks)), job)
     ranks = [-1] * len(job)
-    if len(boots) > len(set(boxes)):
-        raise Unsupported(f"{machine.name} has {len(set(boxes))} hosts, but the processes are on {len(boots)}")
-    for number, boot in enumerate(boots):
-        process_numbers = [process_number for process_number, process in enumerate(job) if process.boot == boot]
+    if len(boot_ids) > len(set(boxes)):
+        raise Unsupported(f"{machine.name} has {len(set(boxes))} hosts, but the processes are on {len(boot_ids)}")
+    for number, boot_id in enumerate(boot_ids):
+        process_numbers = [process_number for process_number, process in enumerate(job) if process.boot == boot_id]
         box = [rank for rank in range(machine.ranks) if boxes[rank] == number]
         for process_number, rank in zip(
             process_numbers, _assign_gpus(box, [job[process_number] for process_number in process_numbers]), strict=True

@@ -139,11 +139,11 @@ class Group(Memory):
             raise Unsupported(f"there is no memory for its scratch where a unit has {unit} elements") from None
         where, lengths = np.zeros((self.ranks, 3), np.uintp), np.zeros((self.ranks, 3), np.int64)
         with self.for_a_while():
-            for place, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
+            for buffer, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
                 joint_addresses = self.joined(arrays) if joined and arrays else []
                 for rank, array in enumerate(arrays):
                     address = joint_addresses[rank] if joined else self.memory(rank, array)
-                    where[rank, place], lengths[rank, place] = address, array.size
+                    where[rank, buffer], lengths[rank, buffer] = address, array.size
             if way == "kernel":
                 self.go(plan, unit, where, lengths, dtype, op, lanes=lanes, rounds=rounds, timeout=timeout)
             else:

@@ -45,30 +45,32 @@ class Memory:
         """Return addresses of new memory of every rank, for use here; this process's ranks have these values."""
         if self._allgather is None:
             return [self.memory(rank, values[rank]) for rank in range(self.ranks)]
-        own, message = dict[int, int](), b""
+        own_addresses, message = dict[int, int](), b""
         for rank in self.own_ranks:
             token = ctypes.create_string_buffer(_TOKEN)
             memory = self.device.call.ad_memory_shared(self.handles[rank], values[rank].nbytes, token)
-            own[rank] = self._note_memory(rank, memory, values[rank])
+            own_addresses[rank] = self._note_memory(rank, memory, values[rank])
             message += rank.to_bytes(8, "little") + token.raw
-        return self._map_remote(own, self._allgather(message))
+        return self._map_remote(own_addresses, self._allgather(message))
 
-    def _map_remote(self, places: dict[int, int], messages: Sequence[bytes]) -> list[int]:
-        """Return `places` (addresses by rank) with the memory of other processes' ranks, mapped by their messages."""
+    def _map_remote(self, rank_addresses: dict[int, int], messages: Sequence[bytes]) -> list[int]:
+        """Return `rank_addresses` (addresses by rank) with the memory of other processes' ranks, mapped by their
+        messages.
+        """
         size = 8 + _TOKEN
         for data in messages:
             for at in range(0, len(data), size):
                 rank = int.from_bytes(data[at : at + 8], "little")
-                if rank in places:
+                if rank in rank_addresses:
                     continue
                 memory = self.device.call.ad_memory_reached(self._any, data[at + 8 : at + size])
                 if not memory:
                     raise Unsupported(f"memory of rank {rank}: {self.device.why()}")
                 self._reached.append(int(memory))
-                places[rank] = int(memory)
-        if sorted(places) != list(range(self.ranks)):
-            raise Invalid(f"ranks {sorted(places)} told of their memory, of {self.ranks} ranks")
-        return [places[rank] for rank in range(self.ranks)]
+                rank_addresses[rank] = int(memory)
+        if sorted(rank_addresses) != list(range(self.ranks)):
+            raise Invalid(f"ranks {sorted(rank_addresses)} told of their memory, of {self.ranks} ranks")
+        return [rank_addresses[rank] for rank in range(self.ranks)]
 
     @property
     def _any(self) -> int:
@@ -103,42 +105,42 @@ class Memory:
         if self.device.call.ad_joint_new(self.ranks, ranks, max(array.nbytes for array in values), handles):
             raise Unsupported(self.device.why())
         self._joined.append(int(handles[0] or 0))
-        places = [int(handle or 0) for handle in handles]
-        for rank, (place, array) in enumerate(zip(places, values, strict=True)):
-            self.bring(rank, place, array)
-        return places
+        rank_addresses = [int(handle or 0) for handle in handles]
+        for rank, (rank_address, array) in enumerate(zip(rank_addresses, values, strict=True)):
+            self.bring(rank, rank_address, array)
+        return rank_addresses
 
     def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
         """Allocate in steps: process 0 makes a joint, all enter it, add their memory, and map that of the others."""
         call, size = self.device.call, 8 + _TOKEN
         sizes = self._exchange_checked(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
         max_bytes = max(int.from_bytes(size_bytes, "little") for size_bytes in sizes)
-        token, good = ctypes.create_string_buffer(_TOKEN), True
+        token, succeeded = ctypes.create_string_buffer(_TOKEN), True
         if 0 in self.handles:
-            good = not call.ad_joint_make(self.handles[0], self.ranks, max_bytes, token)
-        tokens = self._exchange_checked((token.raw if 0 in self.handles else b"") if good else None)
-        joint = next(filter(None, tokens))  # only process 0 has made one
-        good = not any(call.ad_joint_enter(handle, joint) for handle in self.handles.values())
-        self._exchange_checked(b"" if good else None)
-        places_of, own = dict[int, int](), b""
+            succeeded = not call.ad_joint_make(self.handles[0], self.ranks, max_bytes, token)
+        tokens = self._exchange_checked((token.raw if 0 in self.handles else b"") if succeeded else None)
+        first_token = next(filter(None, tokens))  # only process 0 has made one; it names the joint
+        succeeded = not any(call.ad_joint_enter(handle, first_token) for handle in self.handles.values())
+        self._exchange_checked(b"" if succeeded else None)
+        address_of_rank, own_tokens = dict[int, int](), b""
         for rank, handle in self.handles.items():
-            places_of[rank] = int(call.ad_joint_own(handle, token) or 0)
-            own += rank.to_bytes(8, "little") + token.raw
-        for data in self._exchange_checked(own if all(places_of.values()) else None):
+            address_of_rank[rank] = int(call.ad_joint_own(handle, token) or 0)
+            own_tokens += rank.to_bytes(8, "little") + token.raw
+        for data in self._exchange_checked(own_tokens if all(address_of_rank.values()) else None):
             for at in range(0, len(data), size):
                 rank = int.from_bytes(data[at : at + 8], "little")
-                if rank not in places_of:
-                    places_of[rank] = int(call.ad_joint_reached(self._any, data[at + 8 : at + size]) or 0)
-        good = all(places_of.values())
-        all_places = [places_of[rank] for rank in range(self.ranks)]
-        self._exchange_checked(b"" if good else None)
-        if call.ad_joint_all(self.ranks, (c_void_p * self.ranks)(*all_places)):
-            good = False
-        self._exchange_checked(b"" if good else None)
-        self._joined.append(all_places[0])
+                if rank not in address_of_rank:
+                    address_of_rank[rank] = int(call.ad_joint_reached(self._any, data[at + 8 : at + size]) or 0)
+        succeeded = all(address_of_rank.values())
+        all_addresses = [address_of_rank[rank] for rank in range(self.ranks)]
+        self._exchange_checked(b"" if succeeded else None)
+        if call.ad_joint_all(self.ranks, (c_void_p * self.ranks)(*all_addresses)):
+            succeeded = False
+        self._exchange_checked(b"" if succeeded else None)
+        self._joined.append(all_addresses[0])
         for rank, array in values.items():
-            self.bring(rank, all_places[rank], array)
-        return all_places
+            self.bring(rank, all_addresses[rank], array)
+        return all_addresses
 
     def _exchange_checked(self, data: bytes | None) -> list[bytes]:
         """Return the messages of all processes; Unsupported if one of them failed (None)."""

@@ -82,10 +82,10 @@ def keep_learned(path: str | os.PathLike[str], lines: Sequence[LearnedLine]) -> 
     replaced = {_merge_key(line) for line in lines}
     earlier = read_learned(path) if os.path.exists(path) else []
     remaining = [line for line in earlier if _merge_key(line) not in replaced]
-    draft = f"{os.fspath(path)}.new"
-    with open(draft, "w", encoding="utf-8") as file:
+    temporary_path = f"{os.fspath(path)}.new"
+    with open(temporary_path, "w", encoding="utf-8") as file:
         file.write(write_learned([*remaining, *lines]))
-    os.replace(draft, path)
+    os.replace(temporary_path, path)
 
 
 def _merge_key(line: LearnedLine) -> tuple[Any, ...]:

@@ -200,21 +200,21 @@ def _routes_by_switch(
 
 
 def _add_limits(layout: LabLayout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:
-    """Redirect the traffic of each shared limit (a funnel of the layout) over a device with the rate of the limit."""
+    """Redirect the traffic of each shared limit (`LimitQueue`) over a device with the rate of the limit."""
     devices_with_filters: set[tuple[int, str]] = set()
-    for funnel in layout.funnels:
-        queue = f"ifb{funnel.number}"
-        ip[funnel.node].append(f"link add name {queue} mtu {MTU} txqueuelen {_QUEUE} type ifb")
-        ip[funnel.node].append(f"link set dev {queue} up")
-        tc[funnel.node] += _shaper_commands(queue, funnel.rate)
-        for peer in funnel.peers:
+    for limit_queue in layout.limit_queues:
+        queue = f"ifb{limit_queue.number}"
+        ip[limit_queue.node].append(f"link add name {queue} mtu {MTU} txqueuelen {_QUEUE} type ifb")
+        ip[limit_queue.node].append(f"link set dev {queue} up")
+        tc[limit_queue.node] += _shaper_commands(queue, limit_queue.rate)
+        for peer in limit_queue.peers:
             device = layout.space(peer)
-            if (funnel.node, device) not in devices_with_filters:
-                devices_with_filters.add((funnel.node, device))
-                tc[funnel.node].append(f"qdisc add dev {device} clsact")
-            side = "egress" if funnel.outward else "ingress"
+            if (limit_queue.node, device) not in devices_with_filters:
+                devices_with_filters.add((limit_queue.node, device))
+                tc[limit_queue.node].append(f"qdisc add dev {device} clsact")
+            side = "egress" if limit_queue.outward else "ingress"
             action = f"action mirred egress redirect dev {queue}"
-            tc[funnel.node].append(f"filter add dev {device} {side} protocol all u32 match u32 0 0 {action}")
+            tc[limit_queue.node].append(f"filter add dev {device} {side} protocol all u32 match u32 0 0 {action}")
 
 
 def lab_facts(layout: LabLayout, name: str, scale: str) -> dict[str, Any]:

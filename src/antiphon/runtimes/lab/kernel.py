@@ -171,8 +171,8 @@ def _run_batch(command: Sequence[str], text: str) -> None:
         failed = [line for line in lines if line.startswith("Command failed")]
         # "Command failed -:LINE" names the line of the batch
         number = int(failed[0].rpartition(":")[2]) if failed and failed[0].rpartition(":")[2].isdigit() else 0
-        which = text.splitlines()[number - 1] if number else ""
-        raise OSError(0, f"{' '.join(command[:-2])} {which}: {lines[0] if lines else 'failed'}")
+        failed_line = text.splitlines()[number - 1] if number else ""
+        raise OSError(0, f"{' '.join(command[:-2])} {failed_line}: {lines[0] if lines else 'failed'}")
 
 
 # ---- into a lab ----
@@ -271,7 +271,7 @@ def _run_each(command: Sequence[str]) -> int:
     _mount_filesystem("proc", "/proc", "proc")
     with open(ABOUT, encoding="utf-8") as text:
         ranks = json.load(text)["ranks"]
-    running = {_fork_into(_become_rank, rank, place, command) for place, rank in enumerate(ranks)}
+    running = {_fork_into(_become_rank, rank, process, command) for process, rank in enumerate(ranks)}
     worst = 0
     while running:
         child, status = os.wait()
@@ -286,11 +286,11 @@ def _run_each(command: Sequence[str]) -> int:
     return worst
 
 
-def _become_rank(rank: int, place: int, command: Sequence[str]) -> int:
+def _become_rank(rank: int, process: int, command: Sequence[str]) -> int:
     """Set PyTorch's environment variables for a rank, enter its namespace, and become the command."""
     with open(ABOUT, encoding="utf-8") as text:
         about = json.load(text)
-    os.environ.update(RANK=str(place), LOCAL_RANK="0", WORLD_SIZE=str(len(about["ranks"])))
+    os.environ.update(RANK=str(process), LOCAL_RANK="0", WORLD_SIZE=str(len(about["ranks"])))
     os.environ.setdefault("MASTER_ADDR", about["hosts"][f"r{about['ranks'][0]}"])
     os.environ.setdefault("MASTER_PORT", "29500")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", about["devices"][str(rank)])
@@ -341,12 +341,12 @@ def become_host(host: str, words: Sequence[str]) -> int:
     _move_to(int(rank))
     with open(ABOUT, encoding="utf-8") as text:
         device = json.load(text)["devices"][rank]
-    own = f"{SETTINGS}.{host}"
-    with open(own, "w", encoding="ascii") as out:
+    own_settings = f"{SETTINGS}.{host}"
+    with open(own_settings, "w", encoding="ascii") as out:
         out.write(f"btl_tcp_if_include = {device}\n")
     with open(SETTINGS, "a", encoding="ascii"):  # a file to mount that on; started from r0, it is that of r0
         pass
-    _mount_filesystem(own, SETTINGS, kind="", flags=_BIND)
+    _mount_filesystem(own_settings, SETTINGS, kind="", flags=_BIND)
     return _exec_command(["/bin/sh", "-c", " ".join(words)])
 
 

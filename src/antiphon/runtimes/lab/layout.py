@@ -4,7 +4,7 @@
 namespace with one address, shared by all its devices; every switch is a namespace with a bridge. All links between two
 nodes form one cable (a veth pair); each end has the total rate of the links in its direction. Other ranks are reached
 along the shortest path, over ranks only if no path leads through switches alone. A limit that links share becomes a
-funnel: a queue at a node that all of them leave or enter. There is one path per pair of ranks, so plans that spread
+limit queue at a node that all of them leave or enter. There is one path per pair of ranks, so plans that spread
 over several routes are refused (`check_paths`).
 
 Example: 2 ranks at a switch by links of 50 GB/s, at "2Mbit per GB/s": namespaces r0, r1 and s0, two cables, 100 Mbit/s
@@ -44,11 +44,11 @@ class CableEnd:
 
 
 @dataclass(frozen=True)
-class Funnel:
+class LimitQueue:
     """A shared limit: everything sent (`outward`) or received by these ports of a node goes through one queue."""
 
     node: int
-    number: int  # index among the lab's funnels
+    number: int  # index among the limit queues of the lab
     peers: tuple[int, ...]  # the nodes at the far ends of these ports
     outward: bool
     rate: Fraction  # bytes per second
@@ -62,7 +62,7 @@ class LabLayout:
     speed: Fraction  # rate in the lab / rate of the machine
     nodes: tuple[int, ...]
     cables: tuple[tuple[CableEnd, CableEnd], ...]
-    funnels: tuple[Funnel, ...]
+    limit_queues: tuple[LimitQueue, ...]
     next_link: dict[int, dict[int, int]] = field(repr=False)  # [d][n]: the first link on the path from node n to rank d
 
     @property
@@ -118,7 +118,7 @@ def lay_out(topology: Topology, scale: str = "") -> LabLayout:
     machine = _scale_machine(topology, speed)
     cables = _make_cables(machine)
     next_link = {rank: _links_towards(machine, rank) for rank in nodes if rank < machine.ranks}
-    return LabLayout(machine, speed, nodes, cables, _make_funnels(machine), next_link)
+    return LabLayout(machine, speed, nodes, cables, _make_limit_queues(machine), next_link)
 
 
 def _parse_scale(topology: Topology, scale: str) -> Fraction:
@@ -136,10 +136,10 @@ def _parse_scale(topology: Topology, scale: str) -> Fraction:
             speed = _parse_rate(per[1]) / parse_bandwidth(amount, "--scale")
         else:
             raise Invalid(f'--scale: expected "2Mbit per GB/s" or "link=40Mbit", got {quote(scale)}')
-    for which, bandwidth in (("fastest", max(used)), ("slowest", min(used))):
+    for extreme, bandwidth in (("fastest", max(used)), ("slowest", min(used))):
         if not MIN_RATE <= bandwidth * speed <= MAX_RATE:
             raise Invalid(
-                f"--scale: the {which} link would have {format_bandwidth(bandwidth * speed)}; a lab keeps rates from "
+                f"--scale: the {extreme} link would have {format_bandwidth(bandwidth * speed)}; a lab keeps rates from "
                 f"{format_bandwidth(MIN_RATE)} to {format_bandwidth(MAX_RATE)} (0.1 Mbit/s to 10 Gbit/s)"
             )
     return speed
@@ -214,27 +214,27 @@ def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -
 # ---- shared limits ----
 
 
-def _make_funnels(machine: Topology) -> tuple[Funnel, ...]:
+def _make_limit_queues(machine: Topology) -> tuple[LimitQueue, ...]:
     """Return a queue for each shared limit, at a node that all its links leave, or else one at which all arrive."""
-    funnels: list[Funnel] = []
+    limit_queues: list[LimitQueue] = []
     # an end of a cable can pass through one queue only: (node, peer, outward) of the ports that have one
     used: set[tuple[int, int, bool]] = set()
     for limit in machine.limits:
-        funnel = _make_funnel(machine, limit.links, len(funnels), limit.bandwidth, used)
-        if funnel is None:
+        limit_queue = _make_limit_queue(machine, limit.links, len(limit_queues), limit.bandwidth, used)
+        if limit_queue is None:
             raise Unsupported(
                 f"the lab cannot emulate the limit {quote(limit.name)} of {machine.name}: its links neither all leave "
                 "one node nor all arrive at one, or share their ends with another limit; take those links out, or "
                 "choose a machine without it"
             )
-        funnels.append(funnel)
-        used |= {(funnel.node, peer, funnel.outward) for peer in funnel.peers}
-    return tuple(funnels)
+        limit_queues.append(limit_queue)
+        used |= {(limit_queue.node, peer, limit_queue.outward) for peer in limit_queue.peers}
+    return tuple(limit_queues)
 
 
-def _make_funnel(
+def _make_limit_queue(
     machine: Topology, links: Sequence[int], number: int, rate: Fraction, used: set[tuple[int, int, bool]]
-) -> Funnel | None:
+) -> LimitQueue | None:
     """Return the queue that limits exactly these links together; None if there is no such queue."""
     tails = {int(machine.link_src[link]) for link in links}
     heads = {int(machine.link_dst[link]) for link in links}
@@ -245,7 +245,7 @@ def _make_funnel(
         node = next(iter(near_nodes))
         cable_links = _links_between(machine, node, far_nodes, outward)
         if cable_links == set(links) and not any((node, peer, outward) in used for peer in far_nodes):
-            return Funnel(node, number, tuple(sorted(far_nodes)), outward, rate)
+            return LimitQueue(node, number, tuple(sorted(far_nodes)), outward, rate)
     return None
 
 

@@ -224,10 +224,10 @@ def _greatest_load(layout: LabLayout, links: Sequence[Row]) -> int:
     load = {link["link"]: link["expected"] for link in links}
     shared = [
         sum(
-            load.get(">".join([near, far] if funnel.outward else [far, near]), 0)
-            for near, far in ((layout.space(funnel.node), layout.space(peer)) for peer in funnel.peers)
+            load.get(">".join([near, far] if limit_queue.outward else [far, near]), 0)
+            for near, far in ((layout.space(limit_queue.node), layout.space(peer)) for peer in limit_queue.peers)
         )
-        for funnel in layout.funnels
+        for limit_queue in layout.limit_queues
     ]
     return max([*load.values(), *shared], default=0)
 

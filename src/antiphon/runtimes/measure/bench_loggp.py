@@ -137,10 +137,10 @@ def bench_loggp(  # noqa: PLR0913
     with deciding_process(on, how) as deciding:
         if not deciding:
             return None
-        place = MeasuredPlace(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
+        setup = MeasurementSetup(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
         base_case = Case(
             program=0,
-            ranks=[*range(place.ranks)],
+            ranks=[*range(setup.ranks)],
             unit=0,
             nbytes=0,
             dtype="uint8",
@@ -148,7 +148,7 @@ def bench_loggp(  # noqa: PLR0913
             warmup=warmup,
             split=0,
         )
-        work = _ChainMeasurement(place, n, base_case)
+        work = _ChainMeasurement(setup, n, base_case)
         chains: list[tuple[int, _Chains]] = []
         one_way: dict[int, float] = {}  # seconds of a message, by size
 
@@ -162,7 +162,7 @@ def bench_loggp(  # noqa: PLR0913
         bursts: list[RoundTrip] = []
         # 2. Time messages at once.
         if ranks is not None:
-            bursts = _measure_bursts(place, one_way, n, repetitions, base_case, progress or (lambda _: None))
+            bursts = _measure_bursts(setup, one_way, n, repetitions, base_case, progress or (lambda _: None))
             work.n = _last_alone(n, bursts)
 
         def on_sizes_measured(size: int, seconds: Mapping[str, float]) -> None:
@@ -178,7 +178,7 @@ def bench_loggp(  # noqa: PLR0913
 
 
 def _measure_bursts(
-    place: MeasuredPlace,
+    setup: MeasurementSetup,
     one_way: Mapping[int, float],
     n: int,
     repetitions: int,
@@ -187,10 +187,10 @@ def _measure_bursts(
 ) -> list[RoundTrip]:  # fmt: skip
     """Time 1, 2, ... messages that begin at once: small ones, and large ones."""
     burst_messages = min(n, MAX_AT_ONCE)
-    max_messages = max(burst_messages, len(place.peers))
+    max_messages = max(burst_messages, len(setup.peers))
     large = large_size(one_way, max_messages, min(one_way), min(LARGEST, MAX_BUFFERS // (2 * max_messages)))
-    schedules = [trip(number + 1, ranks=place.ranks, far=place.far) for number in range(burst_messages)]
-    return radix_rows(place, schedules, (min(one_way), large), repetitions, base_case, progress)
+    schedules = [trip(number + 1, ranks=setup.ranks, far=setup.far) for number in range(burst_messages)]
+    return radix_rows(setup, schedules, (min(one_way), large), repetitions, base_case, progress)
 
 
 def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
@@ -206,8 +206,8 @@ def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
 class _ChainMeasurement:
     """Measures the schedules of sizes, each with its numbers of copies; each schedule is lowered once."""
 
-    def __init__(self, place: MeasuredPlace, n: int, base_case: Case) -> None:
-        self.place, self.n, self.base_case = place, n, base_case
+    def __init__(self, setup: MeasurementSetup, n: int, base_case: Case) -> None:
+        self.setup, self.n, self.base_case = setup, n, base_case
 
     def measure(
         self, chains_of_sizes: Sequence[tuple[int, _Chains]], on_seconds: Callable[[int, Mapping[str, float]], None]
@@ -220,7 +220,7 @@ class _ChainMeasurement:
             for name, copies in self._list_schedules(chains):
                 if (name, copies) not in programs:
                     programs[name, copies] = len(runnables)
-                    runnables.append(Runnable(self._make_schedule(name, copies), self.place.machine))
+                    runnables.append(Runnable(self._make_schedule(name, copies), self.setup.machine))
                 race = 2 * index + (name in SERVER)  # schedules of one collective take turns, with the same noise
                 cases.append(self._make_chain_case(programs[name, copies], size, race))
                 names.append((index, name))
@@ -235,7 +235,7 @@ class _ChainMeasurement:
             if len(seconds[index]) == len(self._list_schedules(chains_of_sizes[index][1])):
                 on_seconds(chains_of_sizes[index][0], seconds[index])
 
-        load_runtime(self.place.on).run(runnables, cases, self.place.how, on_row)
+        load_runtime(self.setup.on).run(runnables, cases, self.setup.how, on_row)
 
     def _list_schedules(self, chains: _Chains) -> list[tuple[str, int]]:
         """Return the schedules of a size as (name, number of copies).
@@ -245,7 +245,7 @@ class _ChainMeasurement:
         return [("one", 0), ("pings", 0), ("many", 0), ("delayed", chains.delay), ("alone", chains.delay), *server]
 
     def _make_schedule(self, name: str, copies: int) -> Schedule:
-        n, where = self.n, (self.place.ranks, self.place.far)
+        n, where = self.n, (self.setup.ranks, self.setup.far)
         if name in SERVER:
             return busy(n if name == "busy" else 1, copies, *where)
         if name == "pings":
@@ -354,7 +354,7 @@ def _messages_at_once(messages: Sequence[tuple[int, int]], ranks: int, same_bloc
 
 
 @dataclass(frozen=True)
-class MeasuredPlace:
+class MeasurementSetup:
     """Where to measure: a runtime and machine. `between`: from the first half of the ranks to the second half."""
 
     on: str
@@ -388,7 +388,7 @@ def large_size(one_way: Mapping[int, float], max_messages: int, min_size: int, l
 
 
 def radix_rows(
-    place: MeasuredPlace, bursts: Sequence[Schedule], sizes: tuple[int, int], repetitions: int, base_case: Case,
+    setup: MeasurementSetup, bursts: Sequence[Schedule], sizes: tuple[int, int], repetitions: int, base_case: Case,
     progress: Callable[[str], None],
 ) -> list[RoundTrip]:  # fmt: skip
     """Measure messages at once. `bursts`: schedules of 1, 2, ... messages. `sizes`: a small one, where only gaps count,
@@ -397,13 +397,13 @@ def radix_rows(
     bursts_of_kinds = [  # (kind, number of messages, bytes of each, schedule)
         (BURST, n + 1, size, schedule) for size in dict.fromkeys(sizes) for n, schedule in enumerate(bursts)
     ]
-    peers, ranks = place.peers, place.ranks
+    peers, ranks = setup.peers, setup.ranks
     for n in range(1, len(peers) + 1):
         bursts_of_kinds.append((FAN_OUT, n, large, fan_out(peers[:n], ranks)))
         bursts_of_kinds.append((FAN_IN, n, large, fan_in(peers[:n], ranks)))
-        if place.between and n <= place.far:
-            bursts_of_kinds.append((PAIRS, n, large, pairs(n, place.far, ranks)))
-    runnables = [Runnable(schedule, place.machine) for *_, schedule in bursts_of_kinds]
+        if setup.between and n <= setup.far:
+            bursts_of_kinds.append((PAIRS, n, large, pairs(n, setup.far, ranks)))
+    runnables = [Runnable(schedule, setup.machine) for *_, schedule in bursts_of_kinds]
     cases = [
         _make_case(base_case, number, size, schedule) for number, (_, _, size, schedule) in enumerate(bursts_of_kinds)
     ]
@@ -420,7 +420,7 @@ def radix_rows(
                 f"up to {max(len(bursts), len(peers))} messages at once (repetition {repetition} of {repetitions})"
             )
 
-    load_runtime(place.on).run(runnables, cases * repetitions, place.how, on_row)
+    load_runtime(setup.on).run(runnables, cases * repetitions, setup.how, on_row)
     return rows
 
 

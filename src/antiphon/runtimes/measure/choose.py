@@ -166,7 +166,7 @@ def tune_measured(  # noqa: PLR0913
     `deterministic` the library never serves collectives that combine. Ctrl-C keeps the results so far. `races`: a
     subclass that measures something else. Under mpiexec or srun only process 0 has a result, the others None.
     """
-    ladder = parse_sizes(nbytes or NBYTES, usual=factor)
+    sizes = parse_sizes(nbytes or NBYTES, usual=factor)
     how = How(mpiexec, compiler, math.inf, scale, library=library)
     how.refuse_unless(on, find("runtime", on).can.options)
     with deciding_process(on, how) as deciding:
@@ -178,7 +178,7 @@ def tune_measured(  # noqa: PLR0913
         tuning = tune(
             collective,
             topology,
-            nbytes=ladder,
+            nbytes=sizes,
             nccl=False,
             shortlist=few,
             cuts=cuts_of(on),  # how the runtime cuts messages into pieces of its own
@@ -191,7 +191,7 @@ def tune_measured(  # noqa: PLR0913
         default_case = Case(
             program=0, ranks=[], unit=0, nbytes=0, dtype=data_type(dtype).name, op=op, repeat=iterations, warmup=warmup
         )
-        work = (races or Races)(tuning, ladder, few, on, how, limit, progress, default_case)
+        work = (races or Races)(tuning, sizes, few, on, how, limit, progress, default_case)
         return work.measure_and_choose(bool(options.get("deterministic")))
 
 
@@ -201,10 +201,10 @@ class Races:
     confirms = True  # whether winners race the library again
 
     def __init__(
-        self, tuning: Tuning, ladder: Sequence[int], few: int, on: str, how: How, limit: float,
+        self, tuning: Tuning, sizes: Sequence[int], few: int, on: str, how: How, limit: float,
         progress: Progress | None, default_case: Case,
     ) -> None:  # fmt: skip
-        self.tuning, self.ladder, self.few, self.on, self.how = tuning, ladder, few, on, how
+        self.tuning, self.sizes, self.few, self.on, self.how = tuning, sizes, few, on, how
         self.progress, self.default_case = progress, default_case
         self.began, self.limit = time.monotonic(), limit
         self.rows: list[Row] = []
@@ -217,7 +217,7 @@ class Races:
     def measure_and_choose(self, deterministic: bool) -> MeasuredTuning:
         """Measure everything, and choose a schedule or the library for every size."""
         tuning = self.tuning
-        rows: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
+        rows: dict[str, Measured] = {kind: {n: {} for n in self.sizes} for kind in tuning.plans}
         self.measure(rows)
         if not deterministic:
             self.confirm(rows)
@@ -230,7 +230,7 @@ class Races:
             library_may_serve = order is None or not tuning.plans[kind].collective.combining
             choices = [
                 choose_best_at(size, listed, order, kind_rows[size], library_may_serve, self.case(kind, size).nbytes)
-                for size in self.ladder
+                for size in self.sizes
             ]
             plans[kind] = Plan(
                 tuning.topology, tuning.plans[kind].collective, tuple(make_entries(choices, self.on, library_may_serve))
@@ -271,7 +271,7 @@ class Races:
         numbers: dict[tuple[str, int], int] = {}
         cases, owners = list[Case](), list[Owner]()
         # by size first: if time ends early, the small sizes of all collectives are done
-        races = [(kind, size) for size in self.ladder for kind in self.tuning.plans]
+        races = [(kind, size) for size in self.sizes for kind in self.tuning.plans]
         for race, (kind, size) in enumerate(races):
             contestants = self.contestants(kind, size)
             for number in contestants:
@@ -304,13 +304,13 @@ class Races:
         for remaining in reversed(range(self.confirmations)):
             winners = [
                 Owner(kind, size, best)
-                for size in self.ladder
+                for size in self.sizes
                 for kind, by_size in rows.items()
                 if (best := self._winner(by_size[size])) is not None
             ]
             if self.interrupted or not winners:
                 return
-            confirmation_rows: dict[str, Measured] = {kind: {size: {} for size in self.ladder} for kind in rows}
+            confirmation_rows: dict[str, Measured] = {kind: {size: {} for size in self.sizes} for kind in rows}
             programs, cases = self._confirmation_cases(winners)
             self._run_job(programs, cases, winners, confirmation_rows, self._end_before(remaining))
             for kind, size, number in winners:

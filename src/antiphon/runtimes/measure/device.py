@@ -233,17 +233,17 @@ class _DeviceBuffers(AllBuffers):
             return False
         return True
 
-    def _place_all(self, place: int, values: Sequence[Array]) -> None:
-        self.addresses[:, place] = self._allocate_buffers(place, values)
-        self.lengths[:, place] = [array.size for array in values]
+    def _place_all(self, buffer: int, values: Sequence[Array]) -> None:
+        self.addresses[:, buffer] = self._allocate_buffers(buffer, values)
+        self.lengths[:, buffer] = [array.size for array in values]
 
-    def _allocate_buffers(self, place: int, values: Sequence[Array]) -> list[int]:
-        if self.uses_switches and place != SCRATCH:
+    def _allocate_buffers(self, buffer: int, values: Sequence[Array]) -> list[int]:
+        if self.uses_switches and buffer != SCRATCH:
             return self.group.joined(values)
         return [self.group.memory(rank, array) for rank, array in enumerate(values)]
 
-    def _place_buffer(self, rank: int, place: int, values: Array) -> None:
-        self.addresses[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
+    def _place_buffer(self, rank: int, buffer: int, values: Array) -> None:
+        self.addresses[rank, buffer], self.lengths[rank, buffer] = self.group.memory(rank, values), values.size
 
     def prepare_plan(
         self, schedule: Schedule, names: Sequence[str], choices_of: Callable[[Plans, int, int], Iterator[CallChoice]]
@@ -372,7 +372,7 @@ class _DeviceBuffers(AllBuffers):
         arrays_of_places = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
         with self.group.for_a_while():
             yield np.array(
-                [self._allocate_buffers(place, arrays) for place, arrays in enumerate(arrays_of_places)], np.uintp
+                [self._allocate_buffers(buffer, arrays) for buffer, arrays in enumerate(arrays_of_places)], np.uintp
             ).T.copy()
 
     def _with_scratch(self, plans: Plans) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:

@@ -102,8 +102,8 @@ class LibraryCandidate:
 def library_here(mpi: Any) -> Library:
     """Return the MPI of this process."""
     description = mpi.Get_library_version().strip("\0 \n")
-    for name, form in ((OPEN_MPI, r"Open MPI v([\w.]+)"), (MPICH, r"MPICH Version:\s*([\w.]+)")):
-        version = re.search(form, description)
+    for name, pattern in ((OPEN_MPI, r"Open MPI v([\w.]+)"), (MPICH, r"MPICH Version:\s*([\w.]+)")):
+        version = re.search(pattern, description)
         if version:
             control = Control(mpi)
             variables = {

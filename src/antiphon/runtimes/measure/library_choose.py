@@ -96,12 +96,12 @@ class LibraryRaces(Races):
         # by collective and size: the algorithms tried; their rows, by index in `tried`
         self.tried: dict[tuple[str, int], list[LibraryCandidate]] = {}
         self.library_rows: dict[tuple[str, int], dict[int, Row]] = {}
-        ours: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
+        ours: dict[str, Measured] = {kind: {n: {} for n in self.sizes} for kind in tuning.plans}
         self.measure(ours)
         plans = {}
         for kind, rows in ours.items():
             best_by_size = [
-                best for size in self.ladder if (best := self._best_at_size(kind, size, rows[size])) is not None
+                best for size in self.sizes if (best := self._best_at_size(kind, size, rows[size])) is not None
             ]
             entries = library_entries(best_by_size, tuning.shortlist[kind], self.library.description, self.on)
             plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))

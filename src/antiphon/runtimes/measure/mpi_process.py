@@ -63,11 +63,11 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
         return partial(library_call, buffers.source, buffers.target)
 
     default_call = call_on(comm)
-    communicators = [steering.communicator(comm, contestant.library or {}) for contestant in cases]
+    communicators = [steering.communicator(comm, race_case.library or {}) for race_case in cases]
     calls = [call_on(communicator) for communicator in communicators]
     settings: dict[int, dict[str, int]] = {
-        id(call): dict(contestant.library or {}) if steering.reads_at_calls else {}
-        for call, contestant in zip(calls, cases, strict=True)
+        id(call): dict(race_case.library or {}) if steering.reads_at_calls else {}
+        for call, race_case in zip(calls, cases, strict=True)
     }
     faults = [_try_once(steering, buffers, call, settings[id(call)], peers) for call in calls]
     working = [number for number, fault in enumerate(faults) if not fault]
@@ -248,9 +248,9 @@ class MpiProcess:
         case, rank = cases[0], cases[0].ranks[comm.rank]
         collective = self.job.collectives[case.program]
         buffers, plans = RankBuffers(collective, rank, case), []
-        for contestant in cases:
-            program = self._open_program(contestant)
-            plans.append(program.plan(rank, contestant.unit, contestant.in_place, contestant.split))
+        for race_case in cases:
+            program = self._open_program(race_case)
+            plans.append(program.plan(rank, race_case.unit, race_case.in_place, race_case.split))
         ours = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
         library_call = make_library_call(collective, comm, self.mpi, case.unit, buffers.dtype, case.op, case.in_place)
         theirs = None if library_call is None else partial(library_call, buffers.source, buffers.target)
@@ -262,7 +262,7 @@ class MpiProcess:
         if mpi_call is not None:
             for run in ours:  # the needs of a plan are known after its first run
                 run()
-            programs = [self._open_program(contestant) for contestant in cases]
+            programs = [self._open_program(race_case) for race_case in cases]
             with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
                 preloaded = [PreloadedCall(calls, program, mpi_call, buffers) for program in programs]
                 rows = Measurement(

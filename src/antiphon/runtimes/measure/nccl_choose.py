@@ -132,7 +132,7 @@ class NcclRaces(LibraryRaces):
         """Yield what gains beyond the choice but needs changes of the program, and untried settings."""
         for kind in self.tuning.plans:
             gains: dict[str, dict[int, float]] = {}
-            for size in self.ladder:
+            for size in self.sizes:
                 key = kind, size
                 best = self.best_number(key)
                 chosen = self.library_rows[key][best]["over_library"] if best else 1.0

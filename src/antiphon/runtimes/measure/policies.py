@@ -103,8 +103,8 @@ class Bandit:
 
     def choose(self) -> int:
         while True:
-            if (own := self._learner.report()) is not None:
-                self._learner.update(own)
+            if (own_report := self._learner.report()) is not None:
+                self._learner.update(own_report)
             column = self._column.get(self._learner.begin())
             if column is not None:
                 return column

@@ -204,8 +204,8 @@ def rounding_growth(dtype: np.dtype[Any], m: int) -> float:
     """Return the maximum relative error of a sum of m numbers of this type, compared to float64."""
     stored, wide = (float(_float_limits(float_type).eps) / 2 for float_type in (dtype, accumulator(dtype)))
     # In logarithms: (1 + u)^m - 1 would lose all digits for small u.
-    own = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
-    return float(np.expm1(own) + np.expm1(m * np.log1p(2.0**-53)))
+    own_growth = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
+    return float(np.expm1(own_growth) + np.expm1(m * np.log1p(2.0**-53)))
 
 
 def smallest_positive(dtype: np.dtype[Any]) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.cost.chrome import RANKS, Passage, RankWork, TraceWriter, write_ranks
+from antiphon.cost.chrome import RANKS, RankWork, TracedMessage, TraceWriter, write_ranks
 from antiphon.cost.trace import MAX_EVENTS
 from antiphon.errors import Unsupported
 from antiphon.runtimes.engine.native import Wire
@@ -173,11 +173,11 @@ class _Rank:
         return works
 
 
-def _match_messages(columns: Mapping[int, _Rank]) -> list[Passage]:
+def _match_messages(columns: Mapping[int, _Rank]) -> list[TracedMessage]:
     """Match sends with receives: the messages between two ranks on one channel arrive in the order of sending.
 
     A receive that was already waiting when its message was sent begins at the send."""
-    passages = []
+    traced_messages = []
     received = {rank: receiver.messages(RECEIVE) for rank, receiver in columns.items()}
     for src, sender in columns.items():
         for (dst, channel), rows in sender.messages(SEND).items():
@@ -188,5 +188,5 @@ def _match_messages(columns: Mapping[int, _Rank]) -> list[Passage]:
                 facts = {"step": int(sender.step[send]), "src": src, "dst": dst, "bytes": int(sender.bytes[send])}
                 if channel:
                     facts["channel"] = channel
-                passages.append(Passage(sent, (begin, received_at[1]), facts))
-    return passages
+                traced_messages.append(TracedMessage(sent, (begin, received_at[1]), facts))
+    return traced_messages

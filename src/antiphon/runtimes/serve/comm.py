@@ -283,14 +283,14 @@ class Comm:
         """Return the rows that every process (first axis) receives from every other. `rows`: to each from this one."""
         with self._lock:
             self._begin_uneven(dtype)
-            own = np.array([*rows, row_size], np.int64)
+            own_shape = np.array([*rows, row_size], np.int64)
             if self._serving is None:
                 return rows.reshape(1, 1)
-            everyone = self._serving.gather(own, self.timeout, library=self._library is not None)
+            everyone = self._serving.gather(own_shape, self.timeout, library=self._library is not None)
             if everyone is None:
-                everyone = np.empty((self.ranks, len(own)), np.int64)
+                everyone = np.empty((self.ranks, len(own_shape)), np.int64)
                 self._serving.agree(self.timeout)
-                self._library.run("allgather", len(own), own, everyone.reshape(-1), "sum", -1)
+                self._library.run("allgather", len(own_shape), own_shape, everyone.reshape(-1), "sum", -1)
         for other in np.flatnonzero(everyone[:, -1] != row_size)[:1].tolist():
             raise Invalid(f"x: its rows have {row_size} elements, those of process {other} have {everyone[other, -1]}")
         return everyone[:, :-1].T
@@ -360,8 +360,8 @@ def _refuse_read_only(x: Array, name: str) -> None:
         raise Invalid(f"{name}: it cannot be written to; give a copy")
 
 
-def _result_array(out: Array | None, shape: tuple[int, ...], like: Array) -> Array:
-    return np.empty(shape, like.dtype) if out is None else out
+def _result_array(out: Array | None, shape: tuple[int, ...], expected: Array) -> Array:
+    return np.empty(shape, expected.dtype) if out is None else out
 
 
 def _check_target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:

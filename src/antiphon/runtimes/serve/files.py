@@ -54,14 +54,14 @@ def write_cache_file(data: bytes, path: Path, limit: int = MAX_FILES) -> None:
             book.unlink(missing_ok=True)
         path.parent.chmod(0o755)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix="new-", delete=False) as file:
-        draft = Path(file.name)
+        temporary_path = Path(file.name)
         try:
             file.write(data)
             file.close()
-            draft.chmod(0o644)
-            draft.replace(path)
+            temporary_path.chmod(0o644)
+            temporary_path.replace(path)
         finally:
-            draft.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
     books = sorted(path.parent.glob(f"*{path.suffix}"), key=lambda file: file.stat().st_mtime)
     for old in books[:-limit]:
         old.unlink(missing_ok=True)

@@ -122,13 +122,13 @@ def _is_private(folder: Path) -> bool:
 def _create_secret(path: Path) -> None:
     """Create the file of a secret atomically. If several processes do so, the first one wins."""
     try:
-        descriptor, draft = tempfile.mkstemp(prefix=f"{_NAME}-", dir=path.parent)
+        descriptor, temporary_path = tempfile.mkstemp(prefix=f"{_NAME}-", dir=path.parent)
         try:
             with open(descriptor, "w", encoding="ascii") as file:
                 file.write(secrets.token_hex(32) + "\n")
             with suppress(FileExistsError):
-                os.link(draft, path)
+                os.link(temporary_path, path)
         finally:
-            os.unlink(draft)
+            os.unlink(temporary_path)
     except OSError as error:
         raise Invalid(f"{path}: cannot be made ({error.strerror}); set ${TEXT} for all processes") from None

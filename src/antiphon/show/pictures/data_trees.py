@@ -200,10 +200,10 @@ def data_tree_of(shape: str, root: int, rows: Sequence[Row]) -> DataTree:
         steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
         return DataTree(ANY, root=-1, arrows=tuple(sorted(steps, key=_arrow_order)))
     # reduction and broadcast over the same links are drawn as one tree
-    same = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
-    kind = SAME_BOTH_WAYS if same else OUT if not into else IN if not out else IN_AND_OUT
+    is_mirrored = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
+    kind = SAME_BOTH_WAYS if is_mirrored else OUT if not into else IN if not out else IN_AND_OUT
     arrows = [Arrow(src, dst, outward_depth[dst], inwards=False, via=via) for (src, dst), via in out.items()]
-    if not same:
+    if not is_mirrored:
         arrows += [
             Arrow(child, parent, inward_depth[child], inwards=True, via=via) for (parent, child), via in into.items()
         ]

@@ -292,9 +292,10 @@ def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
 
     def lowest_rank(node: int, above: int) -> int:
         """Return the lowest rank below a node: children are sorted by it."""
-        own = graph.nodes[node].ranks[:1]
+        own_rank = graph.nodes[node].ranks[:1]
         return min(
-            [*own, *(lowest_rank(n, node) for n in graph.neighbours[node] if n in inside and n != above)], default=node
+            [*own_rank, *(lowest_rank(n, node) for n in graph.neighbours[node] if n in inside and n != above)],
+            default=node,
         )
 
     def visit(node: int, depth: int) -> float:

@@ -1,6 +1,6 @@
 """A machine as NCCL's model sees it: ranks, nodes, a rank's bandwidth within its node and a node's to other nodes.
 
-Input: a topology, whose places name the hosts. Output: a `Place` (of the whole machine, not of one node), or
+Input: a topology, whose places name the hosts. Output: a `NcclLayout` (of the whole machine, not of one node), or
 Unsupported if no measurements exist for such a machine (nodes of different size, or that cannot reach each other).
 *wire*: a rank's links within its node; *cards*: a node's links to others; *trunks*: links between switches outside of
 nodes.
@@ -33,7 +33,7 @@ MAX_SOURCES = 64  # ranks of a node from which distances are computed
 
 
 @dataclass(frozen=True)
-class Place:
+class NcclLayout:
     """The figures of a machine that NCCL's model needs. Bandwidths are in bytes per second."""
 
     ranks: int
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Wires:
-    """The links of a machine with any kind of nodes: `inner`, `kinds`, `trunks`, `switched` as in Place."""
+    """The links of a machine with any kind of nodes: `inner`, `kinds`, `trunks`, `switched` as in `NcclLayout`."""
 
     inner: frozenset[tuple[str, Fraction]]
     kinds: tuple[str, ...]
@@ -71,19 +71,19 @@ class Wires:
     switched: bool
 
 
-_places: WeakKeyDictionary[Topology, Place] = WeakKeyDictionary()  # cached, as every plan of a machine needs it
+_layouts: WeakKeyDictionary[Topology, NcclLayout] = WeakKeyDictionary()  # cached, as every plan of a machine needs it
 _wires: WeakKeyDictionary[Topology, Wires] = WeakKeyDictionary()
 
 
-def place_of(machine: Topology) -> Place:
-    """Derive the place from the links; raise Unsupported if nodes differ in size or do not reach each other.
+def layout_of(machine: Topology) -> NcclLayout:
+    """Derive the layout from the links; raise Unsupported if nodes differ in size or do not reach each other.
 
     O(links), once per machine.
     """
-    place = _places.get(machine)
-    if place is None:
-        place = _places[machine] = _find_place(machine)
-    return place
+    layout = _layouts.get(machine)
+    if layout is None:
+        layout = _layouts[machine] = _find_layout(machine)
+    return layout
 
 
 def wires_of(machine: Topology) -> Wires:
@@ -106,8 +106,8 @@ def count_cards(machine: Topology) -> int:
     return len(cards) + len(leaving.difference(*cards))
 
 
-def _find_place(machine: Topology) -> Place:
-    """Compute the `Place` of a machine from its links: bandwidths of a rank within its node and of a node to others."""
+def _find_layout(machine: Topology) -> NcclLayout:
+    """Compute the layout of a machine from its links: bandwidths of a rank within its node and of a node to others."""
     of_rank = node_of_ranks(machine)
     nodes = int(of_rank.max()) + 1
     if len(set(np.bincount(of_rank).tolist())) > 1:
@@ -129,7 +129,7 @@ def _find_place(machine: Topology) -> Place:
     ring_limited = nodes == 1 and 1 < local <= MAX_RANKS and not machine.switches
     rings = _ring_bandwidth(machine, min_wire) if ring_limited else min_wire
     over_pcie = ring_limited and not rings
-    return Place(
+    return NcclLayout(
         machine.ranks, nodes, wire=PCIE * float(machine.unit) if over_pcie else rings, card=card, kinds=wires.kinds,
         switched=wires.switched, in_switches=in_switches and local > 1, in_network=in_network, all_meet=meet,
         pairs=linked, inner=wires.inner, trunks=wires.trunks,
@@ -265,10 +265,10 @@ def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
         if not reached[:nodes].all():
             stuck = np.flatnonzero(reached[:nodes] == forth)  # nodes that node 0 reaches, or that do not reach it
             first = machine.places[int(np.flatnonzero(node_of == stuck[0])[0])]
-            also = f" and {len(stuck) - 1} nodes with it" if len(stuck) > 1 else ""
+            others_text = f" and {len(stuck) - 1} nodes with it" if len(stuck) > 1 else ""
             raise Unsupported(
-                f"topology {machine.name}: no link leads out of {_host(first) or first}{also} to the others; no model "
-                "of NCCL is calibrated there"
+                f"topology {machine.name}: no link leads out of {_host(first) or first}{others_text} to the others; no "
+                "model of NCCL is calibrated there"
             )
 
 
@@ -325,9 +325,10 @@ def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
     return able[0], able[1]
 
 
-def network_of(place: Place, gpu: str, networks: Mapping[str, CallFigures]) -> CallFigures | None:
-    """Return the figures of the network that has all links of the place outside its nodes, preferably with this GPU."""
-    kinds, above = set(place.kinds), set(place.trunks) - {TRUNK}
+def network_of(layout: NcclLayout, gpu: str, networks: Mapping[str, CallFigures]) -> CallFigures | None:
+    """Return the figures of the network that has all links of the layout outside its nodes, preferably with this GPU.
+    """
+    kinds, above = set(layout.kinds), set(layout.trunks) - {TRUNK}
     if not kinds:
         return None
     candidates = [c for c in networks.values() if kinds | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)]
