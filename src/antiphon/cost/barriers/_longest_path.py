@@ -141,10 +141,11 @@ class SortedSchedule:
         queue of this link in this step.
 
         >>> from antiphon.core.example import machine, star
-        >>> rows, row_ptr, message_steps, row_steps, use_steps, queue_position = SortedSchedule(star(),
-        machine())._order
-        >>> rows.tolist(), row_ptr.tolist(), message_steps.tolist(), queue_position.tolist()  # four messages of a row
-        each ([1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 2, 4], [0, 0, 0, 0])
+        >>> rows, row_ptr, message_steps, *_, queue_position = SortedSchedule(star(), machine())._order
+        >>> rows.tolist(), row_ptr.tolist(), message_steps.tolist()  # four messages of a row each
+        ([1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 2, 4])
+        >>> queue_position.tolist()
+        [0, 0, 0, 0]
         """
         table, routing = self.messages, self.paths
         rows = order_of(table.of_row, max(len(table), 1))

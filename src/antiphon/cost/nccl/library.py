@@ -6,11 +6,11 @@ multiprocessors that it occupies, and the basis of the figures.
 bound (proven.py). `LibraryModel.rows` makes the rows that the command line prints. accuracy.py states how far these
 predictions can be trusted.
 
-An *option* is an algorithm with a protocol. A `NcclLayout` (layout.py) describes the machine as this model sees it: ranks,
-nodes (hosts), the bandwidth of a rank within its node and of a node. A version of NCCL (`nccl-2.32`) leaves out the
-algorithms that came later (`SINCE`). With `registered=yes` all buffers are registered with NCCL as symmetric windows:
-symmetric kernels are options, and on Blackwell copy engines take large allgathers. MSCCL has algorithms of its own for
-ranges of sizes (msccl.py), which precede NCCL's choice there.
+An *option* is an algorithm with a protocol. A `NcclLayout` (layout.py) describes the machine as this model sees it:
+ranks, nodes (hosts), the bandwidth of a rank within its node and of a node. A version of NCCL (`nccl-2.32`) leaves out
+the algorithms that came later (`SINCE`). With `registered=yes` all buffers are registered with NCCL as symmetric
+windows: symmetric kernels are options, and on Blackwell copy engines take large allgathers. MSCCL has algorithms of its
+own for ranges of sizes (msccl.py), which precede NCCL's choice there.
 
 Example: `library("nccl", topology("hgx-h100")).at("allreduce", 1 << 30)[0].name` is "nvls simple".
 """
@@ -50,8 +50,8 @@ from antiphon.cost.nccl.choice import (
     price_options,
 )
 from antiphon.cost.nccl.gpus import generation_named, generation_of
+from antiphon.cost.nccl.layout import NcclLayout, by_name, layout_of, network_of
 from antiphon.cost.nccl.msccl import Algorithm, msccl_algorithms, priced_by
-from antiphon.cost.nccl.layout import NcclLayout, by_name, network_of, layout_of
 from antiphon.cost.nccl.proven import ROUNDING, ProvedFigures, bound_evaluator
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_options, parse_yes
@@ -221,7 +221,7 @@ class LibraryModel:
         """Return remarks, each after "; ", on figures that no table of measurements of this collective covers."""
         remark = self.costs.uncalibrated_remark(option.protocol, in_switches=option.algorithm in (NVLS, NVLS_TREE))
         if self.layout.over_pcie and option.algorithm == RING:
-            # place.py then assumes half the bandwidth of a unit link for the rings
+            # layout.py then assumes half the bandwidth of a unit link for the rings
             remark += "; the links hold no ring: PCIe at half a link, not calibrated"
         is_measured = self.layout.nodes == 1 and collective in self.costs.gpu.collectives
         if option.algorithm == SYMMETRIC:
@@ -380,7 +380,7 @@ def library_of(machine: Topology, members: Collection[int], **options: str) -> L
     if len(members) == machine.ranks:
         return library_here(machine, **options)
     group_library = library_here(keep(machine, members, name=machine.name).topology, **options)
-    # in one node place.py looks for rings; in several it does not, and only ranks that all meet surely form one
+    # in one node layout.py looks for rings; in several it does not, and only ranks that all meet surely form one
     if not group_library.layout.all_meet and group_library.layout.nodes > 1:
         raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
     return group_library
