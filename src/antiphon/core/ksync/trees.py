@@ -115,8 +115,8 @@ def _value_by_roots(instance: Instance, costs: Any, trees: Sequence[Tree]) -> in
     value = 0
     for (root, toward, _), lengths in zip(trees, tables, strict=True):
         _require(0 <= root < instance.ranks, "a root is no rank")
-        cost_before_step = list_tree_costs(send_costs(instance, lengths.tolist(), toward))
-        value += int(cost_before_step[0][1 << root])
+        of_all_steps, *_ = list_tree_costs(send_costs(instance, lengths.tolist(), toward))
+        value += int(of_all_steps[1 << root])
     return value
 
 
@@ -132,8 +132,8 @@ def _table_of(rows: Rows, count: int, steps: int) -> Any:
     """Return rows as an array by resource (or bond) and step."""
     table = np.zeros((count, steps), np.int64)
     for resource, step, amount in rows:
-        in_range = 0 <= resource < count and 0 <= step < steps and 0 <= amount <= MAX_PRICE
-        _require(in_range, "a price is out of range")
+        is_entry = 0 <= resource < count and 0 <= step < steps
+        _require(is_entry and 0 <= amount <= MAX_PRICE, "a price is out of range")
         table[resource, step] = amount
     return table
 

@@ -286,9 +286,9 @@ def _whole_line(line: int) -> Spans:
     return Spans.side_by_side(np.array([line]))
 
 
-def _cut_line(line: int, begin: Longs, end: Longs) -> Spans:
-    """Return an owner for each of these intervals of the line."""
-    return _whole_line(line).cut(np.zeros(len(begin), np.int64), begin, end)
+def _cut_line(line: int, borders: Longs) -> Spans:
+    """Return an owner for each interval of the line from one border to the next."""
+    return _whole_line(line).cut(np.zeros(len(borders) - 1, np.int64), borders[:-1], borders[1:])
 
 
 def _blocks_in_seat_order(split: Split, units: int) -> Spans:
@@ -317,9 +317,7 @@ def _stage_allreduce(collective: Collective, split: Split, forward: StagePlanner
     outer, *inner = split.exchanges
     # an allreduce has one block: all that the seats of a row of the exchange hold
     outer_spans = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
-    allreduce = forward.plan_stage(
-        level=0, seats=outer.seats, where=outer_spans, target=Collective("allreduce", outer.width), line=line
-    )
+    allreduce = forward.plan_stage(0, outer.seats, outer_spans, Collective("allreduce", outer.width), line)
     scatter, gather = backward.plan_exchange(outer, line), forward.plan_exchange(outer, line)
     halves = StagesCost(
         scatter.steps + gather.steps, scatter.unpipelined + gather.unpipelined, scatter.pipelined + gather.pipelined
@@ -405,11 +403,9 @@ class _TwoLevelBroadcast:
         """
         edges, scale = find_stretches(self.subgroups)  # borders of stretches, where all data have length `scale`
         holders = self.starts + edges[:-1, None] * self.sizes // scale  # [stretch, group] -> seat
-        borders = edges * (self.line // scale)
+        stretches = _cut_line(self.line, edges * (self.line // scale))
         target = Collective("broadcast", len(self.sizes), roots=(self.home,))
-        return self.forward.plan_stage(
-            level=0, seats=holders, where=_cut_line(self.line, borders[:-1], borders[1:]), target=target, line=self.line
-        )
+        return self.forward.plan_stage(0, holders, stretches, target, self.line)
 
     def list_variants(self) -> list[tuple[list[Stage], list[Stage]]]:
         """Return the stages before and after that of `plan_outer`, for every way to begin in the root's group.
@@ -435,15 +431,11 @@ class _TwoLevelBroadcast:
     def plan_within(self, group_numbers: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
         """Plan a stage within groups of one size: each rank holds its share of the data, in a broadcast all."""
         size = int(self.sizes[group_numbers[0]])
-        borders = np.arange(size + 1) * (self.line // size)
-        blocks = _whole_line(self.line) if kind == "broadcast" else _cut_line(self.line, borders[:-1], borders[1:])
-        return self.forward.plan_stage(
-            level=1,
-            seats=self.starts[group_numbers][:, None] + np.arange(size),
-            where=blocks.take(np.tile(np.arange(len(blocks)), len(group_numbers))),  # the same for every group
-            target=Collective(kind, size, roots=roots),
-            line=self.line,
-        )
+        shares = _cut_line(self.line, np.arange(size + 1) * (self.line // size))
+        blocks = _whole_line(self.line) if kind == "broadcast" else shares
+        where = blocks.take(np.tile(np.arange(len(blocks)), len(group_numbers)))  # the same for every group
+        seats = self.starts[group_numbers][:, None] + np.arange(size)
+        return self.forward.plan_stage(1, seats, where, Collective(kind, size, roots=roots), self.line)
 
     def gather_within(self, group_numbers: Longs) -> list[Stage]:
         """Plan the allgathers within these groups, a stage for each size of groups."""
@@ -467,24 +459,18 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, line: in
     # two intervals per receiver: its own share of the line, and its part of the root's
     begin = np.stack([receivers * share, root_index * share + np.arange(size - 1) * root_part], axis=1)
     end = begin + np.array([share, root_part])
-    received = _cut_line(line, begin.ravel(), end.ravel()).grouped(np.arange(size) * 2)
+    intervals = _whole_line(line).cut(np.zeros(begin.size, np.int64), begin.ravel(), end.ravel())
+    received = intervals.grouped(np.arange(size) * 2)
     # a scatter has a block per rank; the root's is empty
     spans_per_rank = np.zeros(size, np.int64)
     spans_per_rank[receivers] = np.diff(received.ptr)
     scatter_spans = Spans(np.append(0, np.cumsum(spans_per_rank)), received.begin, received.end)
     weights = (np.arange(size) != root_index).astype(np.int64)
-    scatter_stage = plans.plan_stage(
-        level=1,
-        seats=seats[None],
-        where=scatter_spans,
-        target=Collective("scatter", size, roots=(root_index,), weights=weights),
-        line=line,
-    )
+    scatter = Collective("scatter", size, roots=(root_index,), weights=weights)
+    scatter_stage = plans.plan_stage(1, seats[None], scatter_spans, scatter, line)
     if any((placement.schedule.src != root_index).any() for placement in scatter_stage.placements):
         raise Unsupported("planner compose: run backwards, a rank that relays a part would add its own data again")
-    gather_stage = plans.plan_stage(
-        level=1, seats=seats[None, receivers], where=received, target=Collective("allgather", size - 1), line=line
-    )
+    gather_stage = plans.plan_stage(1, seats[None, receivers], received, Collective("allgather", size - 1), line)
     placements = tuple(_as_broadcast(placement) for placement in scatter_stage.placements)
     planners = tuple(f"{planner}, a part each" for planner in scatter_stage.planners)
     scatter_stage = replace(scatter_stage, placements=placements, planners=planners)

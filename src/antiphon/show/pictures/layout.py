@@ -46,9 +46,7 @@ _FLAT = (120.0, 0.0)  # the same for more layers, which are drawn side by side
 
 
 class Frame(NamedTuple):
-    """A frame around a box; (x, y) is its corner on the upper left."""
-
-    x: float
+    x: float  # of the corner on the upper left
     y: float
     width: float
     height: float
@@ -91,10 +89,9 @@ def flip_drawing(drawing: Drawing) -> Drawing:
 
 def frame_drawing(drawing: Drawing, label: str) -> Drawing:
     """Return the drawing with a frame around it."""
-    gap = 4  # outside of the frame
     drawing = drawing.moved(dx=0, dy=8)
-    drawing.height += 16  # 8 above, 8 below
-    drawing.frames.insert(0, Frame(gap, gap, drawing.width - 2 * gap, drawing.height - 2 * gap, label))
+    drawing.height += 16  # 8 above, 8 below; 4 remain outside of the frame
+    drawing.frames.insert(0, Frame(4, 4, drawing.width - 8, drawing.height - 8, label))
     return drawing
 
 
@@ -368,12 +365,10 @@ def place_around(graph: DrawnGraph, drawings: Sequence[Drawing]) -> Drawing:
     """Place boxes that are connected directly, without a fabric: in a circle, two side by side."""
     size = max(max(drawing.width, drawing.height) for drawing in drawings)
     count = len(drawings)
-    first_angle = _TOP
-    if count == 1:
-        radius = 0.0
-    elif count == 2:
+    radius, first_angle = 0.0, _TOP
+    if count == 2:
         radius, first_angle = 0.56 * size, math.pi  # a little more than half a box each, left and right
-    else:
+    elif count > 2:
         radius = size * 0.66 / math.sin(math.pi / count)  # neighbours are 1.32 boxes apart
     placed = []
     for number, drawing in enumerate(drawings):
@@ -384,31 +379,25 @@ def place_around(graph: DrawnGraph, drawings: Sequence[Drawing]) -> Drawing:
 
 @dataclass(frozen=True)
 class _FabricRows:
-    """The rows of switches between boxes, from the top of the fabric downwards.
-
-    With two rows of boxes (`is_between`), outer parts of the fabric have the switches that reach one row only, and the
-    inner part between them those that reach both. With one row of boxes all switches are in the inner part.
-    `box_distance`: from the boxes to the nearest switches. `inner_levels`: levels with switches in the inner part.
-    `outer_levels`: the number of levels in an outer part.
+    """The rows of switches between boxes. With two rows of boxes (`is_between`), outer parts of the fabric have the
+    switches that reach one row only, the inner part between them those that reach both; else all are in the inner part.
     """
 
     is_between: bool
-    box_distance: float
-    inner_levels: list[int]
-    outer_levels: int
+    box_distance: float  # from the boxes to the nearest switches
+    inner_levels: list[int]  # levels with switches in the inner part
+    outer_levels: int  # number of levels in an outer part
 
     @property
     def outer_height(self) -> float:
-        if self.outer_levels and self.is_between:
-            return self.box_distance + (self.outer_levels - 1) * _LEVEL
-        return self.box_distance - _LEVEL  # the inner part keeps a level's distance itself
+        has_outer_part = self.outer_levels and self.is_between
+        # without one, the inner part keeps a level's distance itself
+        return self.box_distance + (self.outer_levels - 1 if has_outer_part else -1) * _LEVEL
 
     @property
     def height(self) -> float:
         inner_height = (len(self.inner_levels) + 1) * _LEVEL
-        if self.is_between:
-            return 2 * self.outer_height + inner_height
-        return self.outer_height + inner_height - _LEVEL * 0.5
+        return inner_height + (2 * self.outer_height if self.is_between else self.outer_height - _LEVEL * 0.5)
 
     def y_of(self, level: int, side: str) -> float:
         """Return the y of the switches of a level that reach this side; in the inner part the highest is on top."""
