@@ -21,7 +21,7 @@ DECIDING = ("core", "topologies", "cost", "planners", "lower", "select")  # laye
 # Their products are of sparse matrices (no BLAS), or of whole numbers, which are exact in any order.
 HARMLESS = {
     "core/bounds/joint.py", "core/symmetry.py", "planners/flows/linear_program.py", "planners/greedy/hops.py",
-    "planners/greedy/tasks.py", "planners/synth/linear.py", "planners/synth/product.py",
+    "planners/greedy/tasks.py", "planners/synth/linear.py",
     "core/bounds/exact_solve.py", "planners/trees/rounding.py",
 }  # fmt: skip
 CALLS = "dot inner vdot matmul tensordot convolve correlate polyfit linalg exp log power"  # differ between processors

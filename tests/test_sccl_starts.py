@@ -1,5 +1,6 @@
 """Large machines: plans of quick planners come first, and are improved; what is too large is searched no further."""
 
+import random
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,6 +12,8 @@ from antiphon.core.collective import Collective
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.loads import rounds
 from antiphon.core.request import Request
+from antiphon.core.reshape import join, relabel
+from antiphon.core.topology import LinkType
 from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, Unsupported
 from antiphon.planners.synth import all_forms, starts, work
@@ -89,6 +92,28 @@ def test_more_ranks_than_are_searched_have_the_plans_of_quick_planners() -> None
     assert verify(first, machine).fault is None
     with pytest.raises(Unsupported, match="144 ranks; it searches up to 128"):
         next(iter(sccl(Request(machine, request.collective, effort=1.0), cache=False)))
+
+
+def test_four_boxes_in_a_ring_meet_the_bound() -> None:
+    """What search alone does not find in minutes, whatever the ranks are called; chunks are cut in two for it."""
+    box = topology("dgx1v_sccl")
+    link = LinkType("ib", box.unit)
+    ring = join([box] * 4, cables=[((a, g), ((a + 1) % 4, g), link) for a in range(4) for g in range(8)])
+    order = list(range(32))
+    random.Random(5).shuffle(order)
+    machine = relabel(ring, order)
+    target = Collective("allgather", 32)
+    points = sccl(Request(machine, target), cache=False)
+    schedule = next(s for s in points if Fraction(rounds(s, machine), s.chunks_per_rank) == Fraction(31, 8))
+    assert bound(machine, target).inverse == Fraction(31, 8)
+    assert verify(schedule, machine).fault is None
+
+
+def test_an_alltoall_on_32_ranks_is_few_flows_and_searched() -> None:
+    machine = topology("hypercube:ranks=32")
+    points = sccl(Request(machine, Collective("alltoall", 32)), cache=False)
+    best = next(s for s in points if s.provenance["found"]["proof"] == "proved-optimal")
+    assert (best.chunks_per_rank, best.steps, rounds(best, machine)) == (32, 5, 16)
 
 
 def test_improving_ends_when_its_effort_is_spent() -> None:

@@ -148,11 +148,6 @@ def usual_steps(fewest: int) -> int:
     return max(2 * fewest, fewest + 4)
 
 
-def is_large(instance: Instance, steps: int) -> bool:
-    """Return whether a candidate may take long to decide."""
-    return size_of(instance, steps) > LARGE
-
-
 def size_of(instance: Instance, steps: int) -> int:
     """Return the number of chunks, at one part per block, times arcs times steps."""
     return sum(kind.weight for kind in instance.kinds) * len(instance.arcs) * steps
@@ -179,7 +174,8 @@ class _StepSearch:
 
     @property
     def large(self) -> bool:
-        return is_large(self.search.instance, self.steps)
+        """Whether a candidate may take long to decide."""
+        return size_of(self.search.instance, self.steps) > LARGE
 
     def search_quickly(self) -> None:
         """Try every candidate with little effort, by ascending R / C until one is found; then retry undecided ones with

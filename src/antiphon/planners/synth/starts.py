@@ -5,7 +5,8 @@ any other. `improve_starts` yields those that no other beats, and then better on
 rounds, then with fewer steps, then with more steps and fewer rounds. Above MOST_SEARCHED nothing else is tried.
 
 These points have no certificate: on hundreds of ranks checking one takes long. A point is optimal all the same if its
-R/C meets the bandwidth bound. On the torus 8x16 improving leads to (4, 12, 127), which has the fewest steps, too.
+R/C meets the bandwidth bound. On the torus 8x16 improving leads to (4, 12, 127), which has the fewest steps, too; on
+four DGX-1 in a ring, from chunks cut in two, to (8, 14, 31).
 
 `quick_schedules` yields the plans as they are, on machines of any size and for any collective.
 """
@@ -30,6 +31,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.errors import EffortSpent, Infeasible, Invalid, NotFound, Unsupported
 from antiphon.planners.synth.effort_budget import UNIT, EffortBudget
+from antiphon.planners.synth.flow import has_single_destinations
 from antiphon.planners.synth.frontier import Point, size_of
 from antiphon.planners.synth.improve import LIMITS, ChangingAlgorithm
 from antiphon.planners.synth.search import SearchState
@@ -41,23 +43,27 @@ START_PRICE = 2 * UNIT  # effort of all of them together
 LEAST_EFFORT = 10 * UNIT  # with less they do not run before a search; `tune` gives less and runs them itself
 MOST_MOVES = 150_000  # of a start that is improved
 # Size of an instance (frontier.size_of): chunks at one part per block, times arcs, times steps.
-START_SIZE, START_RANKS = 30_000, 32  # above this size, or on more ranks, quick plans come before the search
+START_SIZE, START_RANKS = 30_000, 32  # above this size, or on as many ranks, quick plans come before the search
 MOST_SEARCHED = 400_000  # above this size they replace it
 IMPROVE_SHARE = 6  # improving gets 1 / 6 of the effort where the search goes on afterwards
 
 Tell = Callable[[str], None]
+_Start = tuple[str, int, tuple[Move, ...]]  # planner, chunks per block, moves
 
 
 def starts_quickly(search: SearchState) -> bool:
     """Return whether quick plans come first: where the exact search takes long, if the effort suffices for both."""
     size, effort = size_of(search.instance, search.instance.least_steps), search.budget.left()
-    takes_long = size > START_SIZE or search.instance.ranks > START_RANKS
-    return size > MOST_SEARCHED or (takes_long and (effort is None or effort >= LEAST_EFFORT))
+    takes_long = size > START_SIZE or search.instance.ranks >= START_RANKS
+    return is_too_large(search.instance) or (takes_long and (effort is None or effort >= LEAST_EFFORT))
 
 
 def is_too_large(instance: Instance) -> bool:
     """Return whether the linear program over time is out of reach."""
-    return size_of(instance, instance.least_steps) > MOST_SEARCHED
+    size = size_of(instance, instance.least_steps)
+    if has_single_destinations(instance):  # the chunks of one source are one flow
+        size = size * len({kind.holders for kind in instance.kinds}) // len(instance.kinds)
+    return size > MOST_SEARCHED
 
 
 def quick_schedules(topology: Topology, collective: Collective, budget: EffortBudget) -> Iterator[tuple[str, Schedule]]:
@@ -100,7 +106,7 @@ def improve_starts(
 
     try:
         # by (S, R per chunk of a block): planner, chunks per block, moves
-        starts: dict[tuple[int, Fraction], tuple[str, int, tuple[Move, ...]]] = {}
+        starts: dict[tuple[int, Fraction], _Start] = {}
         for name, block_chunks, moves in _list_starts(instance, budget):
             rounds = rounds_of(instance, moves)
             starts.setdefault((len(rounds), Fraction(sum(rounds), block_chunks)), (name, block_chunks, moves))
@@ -109,8 +115,10 @@ def improve_starts(
             start for figures, start in sorted(starts.items())
             if not any(s <= figures[0] and r <= figures[1] and (s, r) != figures for s, r in starts)
         ]  # fmt: skip
-        for number, (name, block_chunks, moves) in enumerate(unbeaten):
-            start_budget = EffortBudget(_share_of(budget, len(unbeaten) - number), budget.until, budget.spent)
+        # finer ones get the effort that the others leave
+        finer = [finer_start for start in unbeaten for finer_start in _cut_finer(start, floor * instance.input_weight)]
+        for number, (name, block_chunks, moves) in enumerate([*unbeaten, *finer]):
+            start_budget = EffortBudget(_share_of(budget, max(len(unbeaten) - number, 1)), budget.until, budget.spent)
             min_rounds = math.ceil(floor * instance.input_weight * block_chunks)
             with suppress(EffortSpent):
                 for improved in _improve(
@@ -123,6 +131,18 @@ def improve_starts(
     except EffortSpent:
         pass
     search.budget.pay(min(budget.spent, search.budget.effort or budget.spent) - search.budget.spent)
+
+
+def _cut_finer(start: _Start, least_rounds: Fraction) -> Iterator[_Start]:
+    """Yield the start with every chunk cut into so many that whole rounds can meet the bound, if they could not before.
+
+    `least_rounds`: the bound on rounds per chunk of a block.
+    """
+    name, block_chunks, moves = start
+    factor = (least_rounds * block_chunks).denominator
+    if factor > 1 and len(moves) * factor <= MOST_MOVES:
+        finer = ((kind, chunk * factor + i, path, step) for kind, chunk, path, step in moves for i in range(factor))
+        yield name, block_chunks * factor, tuple(sorted(finer))
 
 
 def _share_of(budget: EffortBudget, count: int) -> int | None:

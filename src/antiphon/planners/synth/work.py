@@ -9,7 +9,6 @@ The search handles collectives that only copy (spreading ones). Those that reduc
                                                                                   everywhere and added on arrival;
                                  then any allreduce at all (all_forms.py)         none
 
-On large machines that are Cartesian products, a point assembled from both factors is a further candidate (product.py).
 Searches run on a canonically renumbered instance (canonical.py), so equal problems have equal answers and share the
 cache.
 """
@@ -33,7 +32,7 @@ from antiphon.planners.synth.all_forms import SUM_LIMITS, AllForms
 from antiphon.planners.synth.auto import Solved, decide_candidate
 from antiphon.planners.synth.canonical import CanonicalProblem
 from antiphon.planners.synth.effort_budget import EffortBudget
-from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, find_frontier, is_large, usual_steps
+from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, find_frontier, usual_steps
 from antiphon.planners.synth.points import (
     SUMMED,
     Conversion,
@@ -44,7 +43,6 @@ from antiphon.planners.synth.points import (
     send_everywhere,
 )
 from antiphon.planners.synth.problem import MOST_RANKS, Problem, Tell, refuse_many_ranks
-from antiphon.planners.synth.product import by_product
 from antiphon.planners.synth.search import SearchState
 from antiphon.planners.synth.starts import (
     LEAST_EFFORT,
@@ -173,8 +171,8 @@ def _find_spreading(
 ) -> Iterator[Point]:
     """Yield the frontier of a collective that copies.
 
-    On a large machine, improved plans of other planners and a product of factors come first; if the machine is too
-    large for the exact search, nothing follows them.
+    On a large machine, improved plans of other planners come first; if it is too large for the exact search, nothing
+    follows them.
 
     `max_steps`: the maximum that was asked for, of two halves together if `halved`.
     """
@@ -187,10 +185,6 @@ def _find_spreading(
         if any_start and too_large:
             tell("the machine is too large for the exact search")
             return
-    if limits.k is None and is_large(search.instance, search.instance.least_steps):
-        product = by_product(search, tell)
-        if product is not None and (steps_limit is None or product.steps <= steps_limit):
-            yield product
     yield from find_frontier(search, floor, limits, tell)
 
 
