@@ -86,33 +86,37 @@ def blink_broadcast(
     `epsilon`: accuracy of the multiplicative weights. `threshold`: fraction of the optimum that may be lost to have few
     trees.
     """
-    n, arcs, root_vertex = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
+    root_vertex = machine.members.index(root)
     _, optimum = tightest_side(machine, root)
-    usable = [e for e, (_, b, _) in enumerate(arcs) if b != root_vertex]
-    ends = [arcs[e][:2] for e in usable]
+    usable, ends, capacity = list[int](), list[tuple[int, int]](), list[int]()  # arcs that do not enter the root
+    for e, (a, b, arc_capacity, *_) in enumerate(machine.arcs):
+        if b != root_vertex:
+            usable.append(e)
+            ends.append((a, b))
+            capacity.append(arc_capacity)
 
     def find_cheapest(lengths: Sequence[float]) -> EdgeSet:
         """Return the cheapest tree out of the root, as positions in `usable`."""
-        return least_arborescence(n, ends, lengths, root_vertex)
+        return least_arborescence(machine.vertices, ends, lengths, root_vertex)
 
-    packed = multiplicative_weights([arcs[e][2] for e in usable], find_cheapest, epsilon)
-    selected, weight_kind = select_few_trees(packed, [arcs[e][2] for e in usable], Fraction(optimum), threshold)
+    packed = multiplicative_weights(capacity, find_cheapest, epsilon)
+    selected, weight_kind = select_few_trees(packed, capacity, Fraction(optimum), threshold)
     trees = tuple(tree_of_arcs(machine, root, [usable[e] for e in chosen], w * machine.unit) for w, chosen in selected)
     return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weight_kind)
 
 
 def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fraction = Fraction(1, 20)) -> Blink:
     """Pack undirected spanning trees, for a reduce up and a broadcast down (3.3); options as `blink_broadcast`."""
-    n, edges = machine.vertices, [edge[:3] for edge in machine.edges]
-    optimum, _ = weakest_partition_of(n, edges)
-    ends = [edge[:2] for edge in edges]
+    edges = [(a, b, capacity) for a, b, capacity, *_ in machine.edges]
+    optimum, _ = weakest_partition_of(machine.vertices, edges)
+    ends, capacity = [(a, b) for a, b, _ in edges], [capacity for *_, capacity in edges]
 
     def find_cheapest(lengths: Sequence[float]) -> EdgeSet:
         """Return the cheapest spanning tree."""
-        return least_spanning_tree(n, ends, lengths)
+        return least_spanning_tree(machine.vertices, ends, lengths)
 
-    packed = multiplicative_weights([c for *_, c in edges], find_cheapest, epsilon)
-    selected, weight_kind = select_few_trees(packed, [c for *_, c in edges], optimum, threshold)
+    packed = multiplicative_weights(capacity, find_cheapest, epsilon)
+    selected, weight_kind = select_few_trees(packed, capacity, optimum, threshold)
     trees = tuple(tree_of_edges(machine, chosen, w * machine.unit) for w, chosen in selected)
     return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weight_kind)
 
@@ -139,6 +143,7 @@ def multiplicative_weights(
     load = [0] * len(capacity)
     weight_of: dict[EdgeSet, int] = {}
     total, upper_bound = 0, float("inf")
+    # several times the number of rounds that the method needs; it ends by itself below
     for _ in range(1000 + ceil(4 * len(capacity) * (1 + log(len(capacity) + 1)) / epsilon**2)):
         tree = find_least_tree(length)
         tree_length = sum(length[e] for e in tree)
@@ -214,26 +219,21 @@ def _select_trees(
     for i, tree in enumerate(trees):
         uses[list(tree), i] = 1
     narrowest = [min(capacity[e] for e in tree) for tree in trees]
-    min_total = (1 - threshold) * optimum
-    best: tuple[Fraction, WeightedTrees, str] = (sum((w for w, _ in packed), Fraction(0)), [*packed], "fractions")
-    for denominator in range(LARGEST_DENOMINATOR + 1):  # 0: weights of 0 or 1
-        scale = max(denominator, 1)
-        max_weight = [1 if denominator == 0 else width * scale for width in narrowest]
-        chosen = _integer_weights(uses, [c * scale for c in capacity], max_weight, min_sum=None)
-        if chosen is not None and sum(chosen) >= min_total * scale:
+    min_total, packed_total = (1 - threshold) * optimum, sum((w for w, _ in packed), Fraction(0))
+    kinds = [("0 or 1", 1, [1] * len(trees)), ("whole", 1, narrowest)]
+    kinds += [(f"1/{d}", d, [width * d for width in narrowest]) for d in range(2, LARGEST_DENOMINATOR + 1)]
+    for weight_kind, denominator, max_weight in kinds:
+        scaled_capacity = [c * denominator for c in capacity]
+        chosen = _integer_weights(uses, scaled_capacity, max_weight, min_sum=None)
+        if chosen is not None and sum(chosen) >= min_total * denominator:
             # first maximize the total; then, at the required total, minimize the number of trees
-            if denominator:
-                chosen = (
-                    _integer_weights(uses, [c * scale for c in capacity], max_weight, ceil(min_total * scale)) or chosen
-                )
-            return _weighted_trees(
-                chosen, scale, trees
-            ), "0 or 1" if not denominator else "whole" if denominator == 1 else f"1/{denominator}"
+            if weight_kind != "0 or 1":
+                min_sum = ceil(min_total * denominator)
+                chosen = _integer_weights(uses, scaled_capacity, max_weight, min_sum) or chosen
+            return _weighted_trees(chosen, denominator, trees), weight_kind
     fractions = _fractional_weights(uses, capacity, trees)
     total = sum((w for w, _ in fractions), Fraction(0))
-    if total >= min(min_total, best[0]):
-        return fractions, "fractions"
-    return best[1], "fractions"
+    return fractions if total >= min(min_total, packed_total) else [*packed], "fractions"
 
 
 def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[EdgeSet]) -> WeightedTrees:
@@ -251,33 +251,24 @@ def _integer_weights(
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    count = uses.shape[1]
-    limits = np.array(capacity, float)
-    if min_sum is None:
-        solution = milp(
-            -np.ones(count),
-            constraints=LinearConstraint(uses, -np.inf, limits),
-            bounds=Bounds(0, np.array(max_weight, float)),
-            integrality=np.ones(count),
-            options={"node_limit": MOST_NODES},
-        )
-    else:
+    _, count = uses.shape
+    limits, max_values = np.array(capacity, float), np.array(max_weight, float)
+    goal, constraints = -np.ones(count), [LinearConstraint(uses, -np.inf, limits)]
+    if min_sum is not None:
         # variables: the weights, then per tree 0 or 1 for "chosen"
-        zero = np.zeros_like(uses)
+        total = np.repeat([[1.0, 0.0]], count, axis=1)
         # a weight is nonzero only if its tree is chosen: w <= max_weight * chosen
-        allowed = np.hstack([np.eye(count), -np.diag(np.array(max_weight, float))])
-        total = np.hstack([np.ones((1, count)), np.zeros((1, count))])
-        solution = milp(
-            np.concatenate([np.zeros(count), np.ones(count)]),
-            constraints=[
-                LinearConstraint(np.hstack([uses, zero]), -np.inf, limits),
-                LinearConstraint(allowed, -np.inf, 0),
-                LinearConstraint(total, min_sum, np.inf),
-            ],
-            bounds=Bounds(0, np.concatenate([np.array(max_weight, float), np.ones(count)])),
-            integrality=np.ones(2 * count),
-            options={"node_limit": MOST_NODES},
-        )
+        allowed = np.hstack([np.eye(count), -np.diag(max_values)])
+        constraints = [
+            LinearConstraint(np.hstack([uses, np.zeros_like(uses)]), -np.inf, limits),
+            LinearConstraint(allowed, -np.inf, 0),
+            LinearConstraint(total, min_sum, np.inf),
+        ]
+        goal, max_values = np.repeat([0.0, 1.0], count), np.append(max_values, np.ones(count))
+    solution = milp(
+        goal, constraints=constraints, bounds=Bounds(0, max_values), integrality=np.ones(len(goal)),
+        options={"node_limit": MOST_NODES},
+    )  # fmt: skip
     if solution.x is None:
         return None
     weights = [round(x) for x in solution.x[:count]]
@@ -344,11 +335,8 @@ def three_phases(
     packed = [
         pack_server(ranks) if len(ranks) > 1 else [SpanningTree(ranks[0], Fraction(1), hops=())] for ranks in servers
     ]
-    network_cards = (
-        [_network_cards(reach, servers, server_number) for server_number in range(len(servers))]
-        if len(servers) > 1
-        else []
-    )
+    several = range(len(servers)) if len(servers) > 1 else ()  # cards matter only between servers
+    network_cards = [_network_cards(reach, servers, server_number) for server_number in several]
     lists: list[Sequence[SpanningTree | _NetworkCard]] = [*packed, *network_cards]
     refinement = refine_shares(lists)
     denominator = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
@@ -368,9 +356,8 @@ def three_phases(
             roots.append(_choose_root(tree, cards[server_number].ranks, load) if cards else tree.root)
             load[roots[-1]] += share
         rerooted = [reroot_tree(tree.hops, root) for tree, root in zip(trees, roots, strict=True)]
-        stages += _part_stages(
-            reach, collective.ranks, list(zip(roots, rerooted, strict=True)), data.take(np.array([number]))
-        )
+        root_trees = list(zip(roots, rerooted, strict=True))
+        stages += _part_stages(reach, collective.ranks, root_trees, data.take(np.array([number])))
     return assemble_parts(stages, collective, Spans.side_by_side(np.array([denominator]))), len(refinement)
 
 
@@ -384,14 +371,15 @@ def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, 
     stages = [replace(Placement.single_copy(up, data), start=start - up.steps) for up, _ in servers]
     # the roots exchange: each adds up an equal fraction of the part from all others, then sends the sum back to them
     if len(trees) > 1:
-        bounds = np.arange(len(trees) + 1) * (int(data.lengths[0]) // len(trees))
+        borders = np.arange(len(trees) + 1) * (int(data.lengths.sum()) // len(trees))
+        own_shares = data.cut(np.zeros(len(trees), np.int64), borders[:-1], borders[1:])
         for number, (center, _) in enumerate(trees):
             other_roots = [root for root, _ in trees if root != center]
             star = {
                 root: Hop(center, _one_hop_path(reach, center, root), depth=1, back=_one_hop_path(reach, root, center))
                 for root in other_roots
             }
-            own_data = data.cut(np.zeros(1, np.int64), bounds[number : number + 1], bounds[number + 1 : number + 2])
+            own_data = own_shares.take(np.array([number]))
             stages += [
                 replace(Placement.single_copy(phase, own_data), start=start + i)
                 for i, phase in enumerate(_tree_schedules(ranks, center, star))
@@ -423,11 +411,11 @@ def _network_cards(reach: Reach, servers: Sequence[Sequence[int]], server: int) 
     A machine names no cards: ranks share one if their paths to another server begin with the same link or shared limit.
     """
     topology = reach.topology
-    outside_rank = servers[server - 1][0]
+    outside_rank, *_ = servers[server - 1]
     ranks_of_card: dict[tuple[int, ...], list[int]] = {}
     rate_of_card: dict[tuple[int, ...], Fraction] = {}
     for rank in servers[server]:
-        first = _one_hop_path(reach, rank, outside_rank)[0]
+        first, *_ = _one_hop_path(reach, rank, outside_rank)
         limits = [limit for limit in topology.limits if first in limit.links]
         key = tuple(sorted({link for limit in limits for link in limit.links})) or (first,)
         ranks_of_card.setdefault(key, []).append(rank)
