@@ -8,7 +8,7 @@ by its role: "best" if it is fastest at some size, "nccl" if it stands for what 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -18,27 +18,30 @@ from antiphon.units import format_seconds, format_size
 
 COLOURS = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#b8860b", "#a8333f", "#2a8c8c", "#d1578f")
 GREY, DARK, BOUND = "#c9c6bf", "#77736a", "#1d1d1b"
+ROUNDING = 1e-9  # of logarithms: the ends of an axis belong to it
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the axes lie, in pixels, and what they span: `low` and `high`, logarithms of (bytes, value) to base 10."""
+    """Where the axes lie, in pixels, and the values at their ends, as logarithms to base 10."""
 
     left: float
     top: float
     width: float
     height: float
-    low: tuple[float, float]
-    high: tuple[float, float]
+    min_x: float
+    max_x: float
+    min_y: float
+    max_y: float
 
     def x(self, size: float) -> float:
         """Return the pixel of a message size."""
-        return self.left + self.width * (math.log10(size) - self.low[0]) / ((self.high[0] - self.low[0]) or 1)
+        return self.left + self.width * (math.log10(size) - self.min_x) / ((self.max_x - self.min_x) or 1)
 
     def y(self, value: float) -> float:
         """Return the pixel of a value; values beyond the axis lie on its edge."""
-        share = (math.log10(value) - self.low[1]) / ((self.high[1] - self.low[1]) or 1)
+        share = (math.log10(value) - self.min_y) / ((self.max_y - self.min_y) or 1)
         return self.top + self.height * (1 - min(max(share, 0.0), 1.0))
 
 
@@ -75,60 +78,43 @@ def frame_of(tuning: Tuning, kind: str, width: float, height: float) -> Frame:
     if bound is not None:
         values += bound.times.values()
     values = [v for v in values if v > 0] or [1.0]
-    low, high = math.log10(min(values)) - 0.08, math.log10(max(values)) + 0.05  # with margins, in decades
+    min_value, max_value = math.log10(min(values)) - 0.08, math.log10(max(values)) + 0.05  # with margins, in decades
     left = 64.0 if width > 600 else 54.0
-    return Frame(
-        left, 14, width - left - 16, height - 14 - 46,
-        (math.log10(tuning.sizes[0]), low), (math.log10(tuning.sizes[-1]), high),
-    )  # fmt: skip
+    min_size, max_size = math.log10(tuning.sizes[0]), math.log10(tuning.sizes[-1])
+    # 14 pixels are free above the axes, 16 to the right, and 46 for the sizes below
+    return Frame(left, 14, width - left - 16, height - 14 - 46, min_size, max_size, min_value, max_value)
 
 
 def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460) -> str:
     """Return one chart: axes, the candidates that are nowhere best in grey, then NCCL's, the best, and the bound."""
     frame = frame_of(tuning, kind, width, height)
     candidates, bound = tuning.of(kind), tuning.limits.get(kind)
-    order = {"other": 0, "nccl": 1, "best": 2}
+    roles = ("other", "nccl", "best")  # grey lines first: later lines lie on top
     lines = []
-    styles = [(order[role], i, role, colour) for i, (role, colour) in line_styles(tuning, kind).items()]
-    # Draw grey lines first: later lines lie on top.
+    styles = [(roles.index(role), i, role, colour) for i, (role, colour) in line_styles(tuning, kind).items()]
     for _, i, role, colour in sorted(styles):
-        points = list(candidates[i].seconds.items())
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
         stroke_width = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
-        lines.append(
-            _draw_line(
-                frame, points, f'{dash} stroke="{colour}" stroke-width="{stroke_width}" data-c="{i}"', candidates[i]
-            )
-        )
+        style = f'{dash} stroke="{colour}" stroke-width="{stroke_width}" data-c="{i}"'
+        lines.append(_draw_line(frame, candidates[i].seconds, style, candidates[i]))
     if bound is not None:
-        lines.append(
-            _draw_line(
-                frame,
-                list(bound.times.items()),
-                f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"',
-                candidate=None,
-            )
-        )
+        style = f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"'
+        lines.append(_draw_line(frame, bound.times, style, candidate=None))
     size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     label = f"{escape(kind)}: time by size"
-    return "\n".join(
-        [
-            f'<svg {size} font-family="{FONT}" font-size="12" role="img" aria-label="{label}">',
-            *_draw_axes(frame, height),
-            *lines,
-            "</svg>",
-        ]
-    )
+    head = f'<svg {size} font-family="{FONT}" font-size="12" role="img" aria-label="{label}">'
+    return "\n".join([head, *_draw_axes(frame, height), *lines, "</svg>"])
 
 
-def _draw_line(frame: Frame, points: Sequence[tuple[int, float]], style: str, candidate: Candidate | None) -> str:
-    at = [(frame.x(size), frame.y(value)) for size, value in points if value > 0]
+def _draw_line(frame: Frame, times: Mapping[int, float], style: str, candidate: Candidate | None) -> str:
+    """Draw seconds by size. `candidate`: None for the bound."""
+    points = [(frame.x(size), frame.y(value)) for size, value in times.items() if value > 0]
     title = "the bound" if candidate is None else f"{candidate.planner} {options_text(candidate.options)}".strip()
     # A single size is drawn as a short horizontal line.
-    if len(at) == 1:
-        [(x, y)] = at
-        at = [(x - 6, y), (x + 6, y)]
-    path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at) if at else ""
+    if len(points) == 1:
+        ((x, y),) = points
+        points = [(x - 6, y), (x + 6, y)]
+    path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points) if points else ""
     return f'<path d="{path}" fill="none" stroke-linejoin="round"{style}><title>{escape(title)}</title></path>'
 
 
@@ -139,8 +125,9 @@ def _draw_axes(frame: Frame, height: float) -> list[str]:
         y = frame.y(value)
         out.append(f'<path d="M{frame.left:.1f} {y:.1f} H{right:.1f}" stroke="#ebe8e1"/>')
         out.append(f'<text x="{frame.left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{text}</text>')
-    # A grid line at every power of two; labels at least 58 pixels apart.
-    powers = range(math.ceil(frame.low[0] / math.log10(2) - 1e-9), math.floor(frame.high[0] / math.log10(2) + 1e-9) + 1)
+    # Grid lines with labels at powers of two (all, every second, ...), at least 58 pixels apart.
+    octave = math.log10(2)  # a power of two, in decades
+    powers = range(math.ceil(frame.min_x / octave - ROUNDING), math.floor(frame.max_x / octave + ROUNDING) + 1)
     spacing = next((n for n in (1, 2, 5, 10) if len(powers) / n * 58 <= frame.width), 10)
     for k in powers:
         x = frame.x(2**k)
@@ -157,14 +144,14 @@ def _draw_axes(frame: Frame, height: float) -> list[str]:
 def _y_ticks(frame: Frame) -> list[tuple[float, str]]:
     """Return the values marked on the y axis, with their labels."""
     ticks = []
-    decades = range(math.floor(frame.low[1]), math.ceil(frame.high[1]) + 1)
+    decades = range(math.floor(frame.min_y), math.ceil(frame.max_y) + 1)
     # Few decades have room for more ticks.
     mantissas = (1, 2, 5) if len(decades) <= 3 else (1,)
     for decade in decades:
         for mantissa in mantissas:
-            v = mantissa * 10.0**decade
-            if frame.low[1] - 1e-9 <= math.log10(v) <= frame.high[1] + 1e-9:
-                ticks.append((v, format_seconds(v * (1 + 1e-12))))
+            value = mantissa * 10.0**decade
+            if frame.min_y - ROUNDING <= math.log10(value) <= frame.max_y + ROUNDING:
+                ticks.append((value, format_seconds(value * (1 + 1e-12))))
     return ticks
 
 
@@ -201,9 +188,9 @@ def chart_svg(tuning: Tuning) -> str:
         body.append(inner)
         y += 40 + chart_height
         for n, (colour, dash, words) in enumerate(rows):
-            x, at = 70 + 410 * (n % 2), y + 14 + 20 * (n // 2)
-            body.append(f'<path d="M{x} {at} h30" stroke="{colour}" stroke-width="2.6" stroke-dasharray="{dash}"/>')
-            body.append(f'<text x="{x + 40}" y="{at + 4}">{escape(words[:58])}</text>')
+            x, row_y = 70 + 410 * (n % 2), y + 14 + 20 * (n // 2)  # two columns
+            body.append(f'<path d="M{x} {row_y} h30" stroke="{colour}" stroke-width="2.6" stroke-dasharray="{dash}"/>')
+            body.append(f'<text x="{x + 40}" y="{row_y + 4}">{escape(words[:58])}</text>')  # what fits a column
         y += 20 * math.ceil(len(rows) / 2) + 30
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}"'
     back = f'<rect width="{width}" height="{y}" fill="#ffffff"/>'

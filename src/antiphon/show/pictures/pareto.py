@@ -44,20 +44,20 @@ def _panel(name: str, machines: list[MachineResult]) -> list[str]:
     """Return the elements of one price list."""
     prices = [float(m.price[name] or 0) for m in machines]
     times = [float(m.relative_time or 1) for m in machines]
-    # Ends of the axes, as logarithms of (price, time), with margins.
-    low = math.log10(min(prices)) - 0.03, math.log10(min(times)) - 0.02
-    high = math.log10(max(prices)) + 0.03, math.log10(max(times)) + 0.08
-    frame = Frame(70, 56, WIDTH - 90, HEIGHT - 116, low, high)
+    # Ends of the axes, as logarithms, with margins.
+    min_price, max_price = math.log10(min(prices)) - 0.03, math.log10(max(prices)) + 0.03
+    min_time, max_time = math.log10(min(times)) - 0.02, math.log10(max(times)) + 0.08
+    frame = Frame(70, 56, WIDTH - 90, HEIGHT - 116, min_price, max_price, min_time, max_time)
     bottom = frame.top + frame.height
     shared = shared_prefix([m.machine for m in machines])
     title = "relative time against price: the lower the faster, the line joins the best for their price"
     out = [f'<text x="16" y="26" font-size="14" font-weight="600">{escape(title)}</text>']
     out += [f'<text x="16" y="43" fill="#55524b">{escape(shared)}...</text>'] if shared else []
-    for value in _ticks(low[1], high[1]):
+    for value in _ticks(min_time, max_time):
         y = frame.y(value)
         out.append(f'<path d="M{frame.left} {y:.1f} h{frame.width}" stroke="#ebe8e1"/>')
         out.append(f'<text x="{frame.left - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{value:g}x</text>')
-    for value in _ticks(low[0], high[0]):
+    for value in _ticks(min_price, max_price):
         x = frame.x(value)
         out.append(f'<path d="M{x:.1f} {frame.top} V{bottom}" stroke="#f3f1ec"/>')
         out.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle" fill="#55524b">{value:,.10g}</text>')
