@@ -247,6 +247,18 @@ def test_an_alltoallv_goes_by_a_plan_for_counts(mpi: Mpi, folder: Path) -> None:
     assert run.left == {"alltoallv: the table has no plan for it": 44}
 
 
+@pytest.mark.slow
+def test_an_alltoallv_without_memory_for_its_counts_goes_to_mpi(mpi: Mpi, folder: Path) -> None:
+    """At all processes, if one has none: the others would wait for it."""
+    save_plans(folder / "counts.json", {"alltoall": plan_of_counts(antiphon.topology("line:ranks=3"))}, table=False)
+    shim = compiled(folder, mpi, "no_counts", "-D_GNU_SOURCE", "-shared", "-fPIC", "-ldl")
+    settings = {"ANTIPHON_LEAST": "0", "FIRST": shim, "POOR": "1"}
+    run = Run(mpi, folder, 3, [mpi.python, "-c", UNEVEN], [folder / "counts.json"], **settings).right()
+    assert run.warnings == ["antiphon: alltoallv is left to the MPI library: rank 1 has no memory for the counts"] * 2
+    assert run.served("alltoallv", 3) == 0
+    assert run.left == {"alltoallv: a process could not run the plan": 44}
+
+
 BLOCKS = """
 import numpy as np
 from mpi4py import MPI

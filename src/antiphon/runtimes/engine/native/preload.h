@@ -229,6 +229,8 @@ typedef struct {
     ap_learning *learning; /* preload_learn.c; the latest first */
     void *stage[AP_STAGES]; /* staging memory, allocated when needed, and its bytes */
     size_t stage_bytes[AP_STAGES];
+    uint64_t *counts; /* of alltoallvs: bytes per block, then what the processes exchange; NULL: not allocated */
+    int lacks_counts; /* a process has no memory for them */
 } ap_group;
 
 /* The group of a communicator, made at its first call and freed with it; NULL: out of memory. */
@@ -261,6 +263,8 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, u
 /* The same for blocks of an alltoall with these bytes (ap_prepare_counts). It is not cached: the caller releases it. */
 ap_plan *ap_plan_for_counts(ap_group *g, ap_row *row, const uint64_t *counts, uint64_t bytes, int *refused, int *code,
                             ap_error *error);
+/* Collective in the first call: whether all processes have memory for the counts of an alltoallv. *code: an error of MPI. */
+int ap_group_take_counts(ap_group *g, int *code, ap_error *error);
 /* Collective until the row's state is known: whether all processes can run its program. *code: an error of MPI. */
 int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error);
 

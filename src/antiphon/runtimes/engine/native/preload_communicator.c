@@ -198,7 +198,7 @@ void ap_group_free(ap_group *g) {
     atomic_fetch_sub(&shared_bytes, g->shared_bytes);
     for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]);
     ap_group_clear(g);
-    free(g->process), free(g);
+    free(g->counts), free(g->process), free(g);
 }
 
 /* ---- finding a communicator ---- */
@@ -460,6 +460,19 @@ ap_plan *ap_plan_for_counts(ap_group *g, ap_row *row, const uint64_t *counts, ui
     if (good) return plan;
     ap_release(plan);
     return NULL;
+}
+
+int ap_group_take_counts(ap_group *g, int *code, ap_error *error) {
+    const size_t size = (size_t)g->size;
+    *code = MPI_SUCCESS;
+    if (g->counts || g->lacks_counts) return !g->lacks_counts;
+    g->counts = malloc((size * size + (size + 1) * (2 * size + 1)) * sizeof *g->counts);
+    const int failing = first_failing_rank(g, g->counts != NULL, code, error);
+    g->lacks_counts = *code || failing != INT_MAX;
+    if (failing == g->rank)
+        fprintf(stderr, "antiphon: alltoallv is left to the MPI library: rank %d has no memory for the counts\n", g->rank);
+    if (g->lacks_counts) free(g->counts), g->counts = NULL;
+    return !g->lacks_counts;
 }
 
 /* ---- before the first call ---- */

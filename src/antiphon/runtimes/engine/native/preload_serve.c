@@ -501,10 +501,8 @@ static int list_bytes(const call_state *x, const void *buffer, MPI_Datatype type
 static int exchange_counts(call_state *x, int *code) {
     const ap_call *c = x->call;
     const size_t size = (size_t)x->g->size, row = 2 * size + 1; /* bytes to and from each process; whether plans can serve it */
-    uint64_t *all = malloc((size + 1) * row * sizeof *all), *own = all ? all + size * row : NULL;
+    uint64_t *all = x->counts + size * size, *own = all + size * row;
     int reason = AP_SERVED;
-    *code = all ? MPI_SUCCESS : MPI_ERR_NO_MEM;
-    if (!all) return AP_SERVED;
     memset(own, 0, row * sizeof *own);
     own[2 * size] = list_bytes(x, c->send, c->send_type, &c->send_counts, own) &&
                     list_bytes(x, c->recv, c->recv_type, &c->counts, own + size);
@@ -516,7 +514,6 @@ static int exchange_counts(call_state *x, int *code) {
             if (x->counts[r * size + s] != all[r * row + size + s]) reason = AP_SPREAD; /* MPI reports what is wrong */
         }
     }
-    free(all);
     for (int i = 0; i < x->g->size && !*code; i++)
         for (int sends = 0; sends < 2; sends++) {
             const uint64_t bytes = count_bytes(x, i, sends);
@@ -528,7 +525,6 @@ static int exchange_counts(call_state *x, int *code) {
 /* As ap_serve, for an alltoallv on a communicator of the job. */
 static int serve_alltoallv(call_state *x, double **stopwatch, int *code) {
     ap_error error = {0, ""};
-    const size_t size = x->g ? (size_t)x->g->size : 0;
     int reason = !x->g ? AP_SERVED : x->g->reason;
     if (!has_plans(AP_ALLTOALLV)) {
         pass_on_every_call(x->call);
@@ -539,17 +535,13 @@ static int serve_alltoallv(call_state *x, double **stopwatch, int *code) {
     if (!reason && x->g && !x->g->broken && is_new(x)) reason = AP_NEW_COMMUNICATOR;
     if (reason) return fall_back(x, reason);
     if (!x->g || x->g->broken) return serve_by_plan(x, stopwatch, code); /* which raises the error */
-    if (!(x->counts = malloc(size * size * sizeof *x->counts))) {
-        ap_fail(&error, AP_MEMORY, "out of memory");
-        return fail_call(x, code, &error);
-    }
+    if (!ap_group_take_counts(x->g, code, &error)) return *code ? fail_call(x, code, &error) : fall_back(x, AP_REFUSED);
+    x->counts = x->g->counts;
     reason = exchange_counts(x, code);
     if (*code) ap_fail(&error, AP_TRANSPORT, "the counts of the processes could not be exchanged");
     if (!*code && !reason) reason = ap_group_choose_row(x->g, AP_ALLTOALLV, -1, x->bytes, &x->row);
     x->type = AP_UINT8, x->op = AP_SUM;
-    const int done = *code ? fail_call(x, code, &error) : reason ? fall_back(x, reason) : serve_by_plan(x, stopwatch, code);
-    free(x->counts);
-    return done;
+    return *code ? fail_call(x, code, &error) : reason ? fall_back(x, reason) : serve_by_plan(x, stopwatch, code);
 }
 
 /* Whether the call is in place at this process, as `locate_buffers` decides. */
