@@ -103,6 +103,7 @@ def _simulate_queue(
     next_in_line = np.full(2 * count, -1, np.int64)
     # rank -> when its processor is idle; the same for port i of a rank, at index (kind * ranks + rank) * ports + i
     processor_idle_from, idle_from = np.zeros(ranks), np.full(2 * ranks * ports, FAR_PAST)
+    # the latest end of a message, and which; messages done; turns given
     last, last_message, finished, turn_count = 0.0, -1, 0, 0
     queue = [(0.0, 0)]
     queue.clear()  # for Numba, a list that begins empty has no type
@@ -125,12 +126,13 @@ def _simulate_queue(
             next_in_line[tail[line]] = operation
             tail[line] = operation
             continue
-        port, free = find_earliest(idle_from, first_port, ports) if uses_port else (0, FAR_PAST)
-        if max(processor_idle_from[rank], free) > now:  # first in line, too early
+        port, port_idle = find_earliest(idle_from, first_port, ports) if uses_port else (0, FAR_PAST)
+        may_begin = max(processor_idle_from[rank], port_idle)
+        if may_begin > now:  # first in line, too early
             head[line] = operation
             if next_in_line[operation] < 0:
                 tail[line] = operation
-            heappush(queue, (max(processor_idle_from[rank], free), entry))
+            heappush(queue, (may_begin, entry))
             continue
         k, inside = cost_class[m], src[m] == dst[m]
         if record:  # how long it waited since it could have begun
@@ -177,8 +179,8 @@ def _simulate_queue(
             head[line] = next_in_line[operation]
             next_in_line[operation] = -1
             if head[line] >= 0:
-                free = find_earliest(idle_from, first_port, ports)[1] if uses_port else FAR_PAST
-                heappush(queue, (max(end_time, free), turn[head[line]]))
+                _, port_idle = find_earliest(idle_from, first_port, ports) if uses_port else (0, FAR_PAST)
+                heappush(queue, (max(end_time, port_idle), turn[head[line]]))
         if done:
             finished += 1
             if end_time > last or last_message < 0:
@@ -193,21 +195,13 @@ def _simulate_queue(
             elif side == 1 and done:
                 if len(on_done_ptr):
                     first_condition, end_condition = on_done_ptr[m], on_done_ptr[m + 1]
-                else:
+                else:  # every message contributes to two conditions (Graph.on_done_ptr)
                     first_condition, end_condition = 2 * m, 2 * m + 2
             conditions = on_left if side == 0 else on_done
             ready_count = contribute(
-                workspace,
-                graph,
-                log,
-                last_contributor,
-                made_ready,
-                conditions,
-                first_condition,
-                end_condition,
-                moment,
-                m,
-            )
+                workspace, graph, log, last_contributor, made_ready,
+                conditions, first_condition, end_condition, moment, m,
+            )  # fmt: skip
             for i in range(ready_count):
                 new = int(made_ready[i])  # not int32, whose turns would overflow where this is not compiled
                 taken_in[new] = src[new] == dst[new]
