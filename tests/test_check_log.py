@@ -120,6 +120,9 @@ SEPARATE = "./all_reduce_perf\n" + "".join(
 )  # fmt: skip
 
 
+A100 = "./all_reduce_perf\n#  Rank  0 Group  0 Pid 1 on a device  0 [0x07] NVIDIA A100-SXM4-80GB\n"
+
+
 @pytest.mark.parametrize(
     ("text", "spec", "words"),
     [
@@ -133,6 +136,7 @@ SEPARATE = "./all_reduce_perf\n" + "".join(
         (row(GB, 4e-3, "none -1", 0.875), "hgx-h100", "cannot tell: the collective is not named"),
         (LOG.replace(" 0 OK", " 3 FAILED"), "full:ranks=2", "wrong results at 3 of 3 sizes"),
         (f"./all_reduce_perf\n{row(GB, GB / 900e9, 'sum -1', 1.75)}", "hgx-h100", "faster than these links allow"),
+        (A100 + row(GB, GB / 133e9, "sum -1", 1.75), "hgx-h100", "not known (the log names other GPUs)"),
     ],
 )
 def test_what_cannot_be_told(text: str, spec: str, words: str, tmp_path: Path) -> None:
@@ -178,6 +182,22 @@ def test_versions(version: str, library: str, verdict: str, tmp_path: Path) -> N
     path = write(tmp_path, "allreduce", 8, points)
     path.write_text(f"NCCL version {version}+cuda12.0\n{path.read_text()}")
     assert check_log(path, "hgx-h100", library=library)[0]["verdict"] == verdict
+
+
+def test_a_launch_that_hides_small_calls(tmp_path: Path) -> None:
+    """Calls are launched while others run, so that none takes less than a launch, and large ones take no longer."""
+    points = [(n, library_here(topology("hgx-h100")).at("allreduce", n)[0].seconds) for n in SWEEP]
+    (result,) = check_log(write(tmp_path, "allreduce", 8, [(n, max(t, 3e-4)) for n, t in points]), "hgx-h100")
+    assert (result["verdict"], result["causes"][0]["cause"]) == ("slow", "launch")
+    assert "each call takes at least 3" in result["causes"][0]["text"]
+
+
+def test_a_single_slow_size_is_named(tmp_path: Path) -> None:
+    points = [(n, library_here(topology("hgx-h100")).at("allreduce", n)[0].seconds) for n in SWEEP]
+    path = write(tmp_path, "allreduce", 8, [(n, 4 * t if n == 8 * 4**10 else t) for n, t in points])
+    (result,) = check_log(path, "hgx-h100")
+    assert result["verdict"] == "normal"
+    assert result["text"].endswith("as this machine should give; but 4 times the predicted time at 8MiB")
 
 
 def test_upgrades(tmp_path: Path) -> None:
@@ -227,6 +247,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     }  # fmt: skip
     assert run(["check-log", path, slow]) == 0
     assert capsys.readouterr().out.startswith("allreduce: unchanged")
+    before = tmp_path / "before.log"
+    before.write_text(Path(write(tmp_path, "allreduce", 8, healthy)).read_text())
+    after = str(write(tmp_path, "allreduce", 8, [(n, 3 * t) for n, t in healthy]))
+    for arguments in ([str(before), "--after", after], ["--before", str(before), after]):
+        assert run(["check-log", *arguments]) == 1
+        assert capsys.readouterr().out.startswith("allreduce: slower")
     four = [(n, library_here(topology("mi300x")).at("allreduce", n)[0].seconds) for n in SWEEP]
     path = str(write(tmp_path, "allreduce", 4, four))
     assert run(["check-log", path, "--topology", "mi300x"]) == 2

@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from commands import answer
 
 import antiphon
 from antiphon.core.reshape import only
@@ -92,6 +93,15 @@ def test_a_fraction_of_the_links_is_the_same_everywhere_and_grows() -> None:
         == some
         != antiphon.machines.degrade(whole, fraction=0.02, seed=2)
     )
+
+
+def test_names_to_drop_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in ANTIPHON_DEAD, a name shows its kind; --drop may be repeated."""
+    machine = "cluster:box=dgx1v,boxes=2"
+    each = answer(capsys, "topology", "degrade", machine, "--drop", "0-3,host0/nic1,5", "--drop", "8-9,6")
+    listed = {"links": "0-3,8-9", "nics": "host0/nic1", "ranks": "5,6"}
+    drops = [word for kind, items in listed.items() for word in ("--drop", f"{kind}={items}")]
+    assert each == answer(capsys, "topology", "degrade", machine, *drops)
 
 
 def test_parts_without_a_link_between_them_are_reported() -> None:

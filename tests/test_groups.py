@@ -138,6 +138,7 @@ PLANS = [  # collective, machine, mesh, bytes per second of nbytes at the bound,
     ("allgather@a + alltoall@b", "full:ranks=6", "a=2,b=3", None, 1.1),
     ("reducescatter@a + broadcast@b", "ring:ranks=6", "a=3,b=2", None, 1.1),
     ("alltoall@0,1;3,5", "ring:ranks=6", None, None, 1.1),  # ranks 2 and 4 relay
+    ("broadcast@0-3;4,5", "full:ranks=7", None, 125 * 10**9, 1.1),  # relays; one-way links between some receivers
 ]
 
 

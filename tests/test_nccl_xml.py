@@ -189,6 +189,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert run("topology export topo.xml -o again.xml --to nccl-xml:gdr=no --json".split()) == 0  # noqa: SIM905
     told = json.loads(capsys.readouterr().out)
     assert told["written"] == ["again.xml"]
+    assert run("topology export hgx-h100:only=0-3 -o four.xml".split()) == 0  # noqa: SIM905
+    assert Path("four.xml").read_text(encoding="utf-8").count("<gpu") == 4
     check_form(Path("again.xml").read_text(encoding="utf-8"))
     for line, said in (
         ("topology export hgx-h100 -o t.xml --to xml", "nccl-xml"),

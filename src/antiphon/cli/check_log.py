@@ -42,7 +42,7 @@ def check_log_command(
     Prompts, prefixes of launchers, wrapped lines and several runs in a file are fine. Exit code 1: slow, or wrong
     results; of two logs: some size became slower by more than the noise.
     """
-    logs = [*(path for path in (before, after) if path is not None), *(files or ())]
+    logs = [path for path in (before, *(files or ()), after) if path is not None]
     if len(logs) == 2:
         if topo or only or library:
             raise Invalid("two logs are compared with each other; leave --topology and --library out")

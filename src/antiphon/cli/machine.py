@@ -235,7 +235,11 @@ def export_machine_command(
     if to != "nccl-xml":
         raise unknown("format of machines", to, ["nccl-xml"])
     check_writable(out)
-    files = call("format", to, nccl_xml, options, joining.read_machine(topo))
+    name, kept_ranks = arg.split_machine(topo)
+    box = joining.read_machine(name)
+    if kept_ranks is not None:
+        box = box.only(kept_ranks, f"only ranks {ranks_text(kept_ranks)}")
+    files = call("format", to, nccl_xml, options, box)
     rows = write_files(out.parent, {out.name: files["topo.xml"]})
     lines = [f"written: {out} ({format_size(rows[0][1])})"]
     for note in files.notes:
@@ -249,8 +253,8 @@ def degrade_command(
         list[str] | None,
         typer.Option(
             "--drop", metavar="[KIND=]ITEMS",
-            help="links by nodes: 0-1,3-nvswitch (0-1:2: two of its wires); ranks=0,4-5; nics=host0/nic1; links=2%: a "
-            "random share; repeatable",
+            help="links, ranks and NICs: 0-1,3-nvswitch,5,host0/nic1 (0-1:2: two of its wires); ranks=0,4-5; links=2%: "
+            "a random share (nics=, ranks=); repeatable",
         ),
     ] = None,
     slow: Annotated[
@@ -287,14 +291,22 @@ def _next_lines(intact: str, broken: str) -> list[str]:
 def _parse_failures(drop: Sequence[str], slow: str) -> dict[str, Any]:
     """Return the arguments of `degrade` for the values of --drop and --slow."""
     options: dict[str, Any] = {}
-    texts = [text if "=" in text else f"links={text}" for text in drop]
-    for kind, items in parse_options(texts, "--drop", "ranks=0,4-5").items():
-        if kind not in ITEMS:
+    names: dict[str, list[str]] = {}  # by kind
+    for text in drop:
+        kind, equals, items = text.partition("=")
+        if not equals:  # each name shows its kind: 3, host0/nic1, 0-1
+            for item in filter(None, text.split(",")):
+                kind = "ranks" if item.isdigit() else "links" if "-" in item else "nics"
+                names.setdefault(kind, []).append(item)
+        elif kind not in ITEMS:
             raise unknown("kind of items to drop", kind, ITEMS)
-        if items.endswith("%"):
+        elif items.endswith("%"):
             options |= _random_share(options, kind, items)
         else:
-            options[f"drop_{kind}"] = parse_ranks(items, "--drop ranks") if kind == "ranks" else items
+            names.setdefault(kind, []).append(items)
+    for kind, items_of_kind in names.items():
+        joined = ",".join(items_of_kind)
+        options[f"drop_{kind}"] = parse_ranks(joined, "--drop ranks") if kind == "ranks" else joined
     share = re.fullmatch(r"(?:(\w+):)?([^=:]+%)=(.+)", slow)
     if share is None:
         return options | ({"slow": slow} if slow else {})

@@ -73,6 +73,8 @@ def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str,
         return result
     library_model, why_not = _find_library(run, topology, request)
     result["notes"] = _notes(run, library_model)
+    if doubt_gpus(run.gpu, library_model):
+        library_model, why_not = None, "the log names other GPUs"
     points = run.points(topology.ranks, steady=True)
     choices: dict[int, OptionPrice] = {}
     try:
@@ -101,7 +103,7 @@ def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str,
              "evidence": list(cause.evidence), "seconds": {str(n): seconds for n, seconds in cause.seconds.items()}}
             for cause in diagnosis.causes
         ]  # fmt: skip
-    result["verdict"], result["text"] = _verdict(result, diagnosis, why_not)
+    result["verdict"], result["text"] = _verdict(result, diagnosis, why_not, max_normal_ratio)
     return result
 
 
@@ -183,8 +185,10 @@ def _reached(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{format_seconds(min(row['seconds'] for row in rows))} at least"
 
 
-def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: str) -> tuple[str, str]:
-    """Return the verdict of a run and the sentence for it."""
+def _verdict(
+    result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: str, max_normal_ratio: Mapping[int, float]
+) -> tuple[str, str]:
+    """Return the verdict of a run and the sentence for it. `max_normal_ratio`: by size, as of `_size_row`."""
     rows = result["rows"]
     reached = _reached(rows)
     if wrong_sizes := sum(row["wrong"] for row in rows):
@@ -205,7 +209,10 @@ def _verdict(result: Mapping[str, Any], diagnosis: Diagnosis | None, why_not: st
         else f"; it ends at {format_size(largest)}, which says nothing of bandwidth"
     )
     as_what = "as this machine should give" if diagnosis.verdict == NORMAL else "faster than predicted"
-    return diagnosis.verdict, f"{diagnosis.verdict}: {reached}, {as_what}{too_small}"
+    ratios = {row["nbytes"]: row["ratio"] for row in rows if row["ratio"] > max_normal_ratio[row["nbytes"]]}
+    slowest = max(ratios, key=lambda nbytes: ratios[nbytes], default=0)
+    but = f"; but {ratios[slowest]:.2g} times the predicted time at {format_size(slowest)}" if slowest else ""
+    return diagnosis.verdict, f"{diagnosis.verdict}: {reached}, {as_what}{but}{too_small}"
 
 
 # ---- logs before and after an upgrade ----

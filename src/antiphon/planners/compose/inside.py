@@ -36,7 +36,7 @@ from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Placement, Spans, assemble_parts
 from antiphon.core.verify import verify
-from antiphon.errors import AntiphonError, Unsupported
+from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.planners.shared.groups import delay_after
 from antiphon.registry import call, effort_of_planner, find, table
 
@@ -195,15 +195,15 @@ class GroupPlanner:
         The root sends everything once, as it must; in a scatter and an allgather of all ranks it would send its own
         block to each of them, too.
         """
-        receivers = np.setdiff1d(np.arange(target.ranks), target.roots)
+        receivers = tuple(member for member in target.members if member not in target.roots)
         if len(receivers) < 2 or len(target.roots) > 1:
             return
-        weights = np.isin(np.arange(target.ranks), receivers).astype(np.int64)
-        scatter = Collective("scatter", target.ranks, roots=target.roots, weights=weights)
-        gather = Collective("allgather", target.ranks, tuple(receivers.tolist()))
+        weights = np.isin(target.members, receivers).astype(np.int64)
+        scatter = Collective("scatter", target.ranks, target.members, roots=target.roots, weights=weights)
+        gather = Collective("allgather", target.ranks, receivers)
         try:
             plans_of_halves = [self.plans_for(machine, half) for half in (scatter, gather)]
-        except Unsupported:
+        except (Unsupported, Invalid):  # Invalid: on one-way links the receivers may not reach each other
             return
         whole_buffer = Spans.side_by_side(np.array([len(receivers)]))
         for first, second in {
