@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -72,13 +73,10 @@ def read_tree(topology: Topology, members: Sequence[int]) -> UnrootedTree:
     nodes = [*members, *sorted(node for node in tree if node >= topology.ranks)]
     number = {node: i for i, node in enumerate(nodes)}
     tree_links: dict[tuple[int, int], list[int]] = {}
-    for (first, second), numbers in links.items():
-        if (
-            merged_into.get(first) in number
-            and merged_into.get(second) in number
-            and merged_into[first] != merged_into[second]
-        ):
-            tree_links.setdefault((number[merged_into[first]], number[merged_into[second]]), []).extend(numbers)
+    for (first, second), link_numbers in links.items():
+        tail, head = merged_into.get(first, -1), merged_into.get(second, -1)
+        if tail in number and head in number and tail != head:
+            tree_links.setdefault((number[tail], number[head]), []).extend(link_numbers)
     merged_nodes: dict[int, list[int]] = {}  # by representative
     for node in sorted(merged_into):
         merged_nodes.setdefault(merged_into[node], []).append(node)
@@ -87,8 +85,8 @@ def read_tree(topology: Topology, members: Sequence[int]) -> UnrootedTree:
         tuple(_switch_name(topology, merged_nodes[node], boxes) for node in nodes),
         tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),
         tree_links,
-        not boxes and not representative and all(len(links) == 1 for links in tree_links.values()),
-        bool(boxes),
+        plain=not boxes and not representative and all(len(links) == 1 for links in tree_links.values()),
+        boxes=bool(boxes),
     )
 
 
@@ -107,17 +105,12 @@ def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[I
     # links within a box lead from a rank to the box, or from the box to a rank; the others keep their ends, with boxes
     # in place of the switches and cards inside
     within_box = (box[src] == box[dst]) & (box[src] >= 0)
-    out = src[within_box & (src < topology.ranks)], box[src[within_box & (src < topology.ranks)]]
-    into = box[dst[within_box & (dst < topology.ranks)]], dst[within_box & (dst < topology.ranks)]
-    outer_ends = [
-        np.where(box[side[~within_box]] >= 0, box[side[~within_box]], side[~within_box]) for side in (src, dst)
-    ]
+    to_box, from_box, outer = within_box & (src < topology.ranks), within_box & (dst < topology.ranks), ~within_box
+    outer_src, outer_dst = (np.where(box[end] >= 0, box[end], end) for end in (src[outer], dst[outer]))
     return (
-        np.concatenate([out[0], into[0], outer_ends[0]]),
-        np.concatenate([out[1], into[1], outer_ends[1]]),
-        np.concatenate(
-            [link[within_box & (src < topology.ranks)], link[within_box & (dst < topology.ranks)], link[~within_box]]
-        ),
+        np.concatenate([src[to_box], box[dst[from_box]], outer_src]),
+        np.concatenate([box[src[to_box]], dst[from_box], outer_dst]),
+        np.concatenate([link[to_box], link[from_box], link[outer]]),
     )
 
 
@@ -153,11 +146,9 @@ def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str
     names = []
     for group in groups:
         paths = [topology.places[rank].split("/")[:-1] for rank in group]
-        # the longest common prefix of all the host's places, level by level
-        prefix_length = 0
-        while all(len(p) > prefix_length and p[prefix_length] == paths[0][prefix_length] for p in paths):
-            prefix_length += 1
-        names.append("/".join(paths[0][:prefix_length]))
+        # the longest common prefix of all the host's places: the names on each level, while there is one only
+        levels = takewhile(lambda level: len(level) == 1, map(set, zip(*paths, strict=False)))
+        names.append("/".join(name for (name,) in levels))
     return names if len(names) > 1 and all(names) and len(set(names)) == len(names) else None
 
 
