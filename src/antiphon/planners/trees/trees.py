@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
@@ -182,7 +182,11 @@ class TreePlan:
         return rate / (1 - self.rounding.loss) if rate is not None and self.rounding is not None else rate
 
 
-PipelinedPlan = tuple[TreePlan, PipelinedSchedule]  # a plan, and one of its schedules
+class PipelinedPlan(NamedTuple):
+    """A plan, and one of its pipelined schedules."""
+
+    plan: TreePlan
+    pipelined: PipelinedSchedule
 
 
 # ---- stage 3: pipelining ----
@@ -212,9 +216,8 @@ def _pipeline_plan(
     def pipeline_halves(pipelining: PipelineOptions) -> list[PipelinedPlan]:
         """Return the pipelined plans in two halves."""
         split, gather, reversed_gather = split_in_halves()
-        return [
-            (split, candidate) for candidate in _one_after_the_other(gather, reversed_gather, collective, pipelining)
-        ]
+        schedules = _one_after_the_other(gather, reversed_gather, collective, pipelining)
+        return [PipelinedPlan(split, pipelined) for pipelined in schedules]
 
     if use_halves:
         yield from pipeline_halves(pipelining)
@@ -227,16 +230,16 @@ def _pipeline_plan(
         for_size = replace(pipelining, sizes=(nbytes,))
         if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):
             schedules = pipe_schedule(packing.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
-            candidates = [
-                (packing, PipelinedSchedule(schedule, {"pieces": int(schedule.pieces)})) for schedule in schedules
-            ]
+            pipelined = [PipelinedSchedule(schedule, {"pieces": int(schedule.pieces)}) for schedule in schedules]
         else:
             if is_free and collective.kind == "allreduce":  # start times per hop gain more with halves, tried below
                 for_size = replace(for_size, waits=False)
-            candidates = [(packing, candidate) for candidate in stage_plans(prepared, for_size)]
+            pipelined = list(stage_plans(prepared, for_size))
+        candidates = [PipelinedPlan(packing, candidate) for candidate in pipelined]
         if nbytes is not None and collective.kind == "allreduce" and is_free:
             for_size = replace(for_size, waits=pipelining.waits)
-            candidates = [_faster_with_halves(candidates[0], pipeline_halves, for_size, nbytes, topology, lower_bound)]
+            first, *_ = candidates
+            candidates = [_faster_with_halves(first, pipeline_halves, for_size, nbytes, topology, lower_bound)]
         yield from candidates
 
 
@@ -248,12 +251,12 @@ def _faster_with_halves(
 
     def seconds(option: PipelinedPlan) -> float:
         """Return the predicted time."""
-        return alpha_beta(option[1].schedule, topology, profile=pipelining.profile)(nbytes).seconds
+        return alpha_beta(option.pipelined.schedule, topology, profile=pipelining.profile)(nbytes).seconds
 
     bound_seconds = float(lower_bound.seconds(nbytes))
     # near the bound nothing is left to gain; far above it latency decides, and halves have more of it
     halves_may_gain = HALVES_FROM * bound_seconds < seconds(candidate) < HALVES_TO * bound_seconds
-    if not halves_may_gain or candidate[0].schedule.collective.ranks > HALVES_RANKS:
+    if not halves_may_gain or candidate.plan.schedule.collective.ranks > HALVES_RANKS:
         return candidate
     return min([candidate, *pipeline_halves(pipelining)], key=seconds)
 
@@ -330,14 +333,10 @@ def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
         rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
         # of those fast enough: with a loss the one of the fewest trees, without one that of the fewest steps
         max_packed_rate = max(rates)
-        fast_enough = [
-            pair for pair in zip(packings, rates, strict=True) if pair[1] >= (1 - task.max_loss) * max_packed_rate
-        ]
-        packing, rate = min(
-            fast_enough, key=lambda pair: (pair[0].count if task.max_loss else 0, pair[0].schedule.steps)
-        )
-        proved = any(packing.best and proved_rate == rate for packing, proved_rate in zip(packings, rates, strict=True))
-        return replace(packing, best=proved and rate == max_packed_rate)
+        fast_enough = [number for number, rate in enumerate(rates) if rate >= (1 - task.max_loss) * max_packed_rate]
+        chosen = min(fast_enough, key=lambda n: (packings[n].count if task.max_loss else 0, packings[n].schedule.steps))
+        proved_rates = [rate for packing, rate in zip(packings, rates, strict=True) if packing.best]
+        return replace(packings[chosen], best=rates[chosen] == max_packed_rate and max_packed_rate in proved_rates)
     if task.collective.kind in SPREADING:
         return _plan_spreading(task)
     machine, links = machine_for_dual(task.topology)
@@ -370,9 +369,10 @@ def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
         schedule = spread_images(collective, replace(forest, representatives=trees))
     else:
         reach = Reach(topology)
+        hops_from = {root: reach.tree_from(root).items() for root in weightless}
         idle_trees = [
-            SpanningTree(root, Fraction(1), tuple(hop for hop in reach.tree_from(root).items() if hop[0] != root))
-            for root in weightless
+            SpanningTree(root, Fraction(1), tuple((rank, hop) for rank, hop in hops if rank != root))
+            for root, hops in hops_from.items()
         ]
         trees, rounding = rounded_trees(packed.trees, demand, task.members, topology, task.max_denominator)
         schedule = spread_trees(collective, [*trees, *idle_trees])
@@ -446,13 +446,13 @@ def _two_forests(task: PackingTask) -> TreePlan:
     rounding = round_shares(portions, Capacities.of_topology(topology, group), task.max_denominator)
     in_trees = with_shares(in_trees, rounding, len(out_trees))
     out_trees = with_shares(out_trees, rounding)
-    halves = [
+    spread, reversed_spread = (
         spread_trees(gather, trees) if group is None else spread_images(gather, Forest(topology, group, trees))
         for trees in (out_trees, in_trees)
-    ]
+    )
     return TreePlan(
-        compose(invert(halves[1]), halves[0]), (*in_trees, *out_trees), count_trees_per_root(out_trees),
-        f"reducescatter and allgather by {out.method}", best=False, rounding=rounding, halves=(halves[0], halves[1]),
+        compose(invert(reversed_spread), spread), (*in_trees, *out_trees), count_trees_per_root(out_trees),
+        f"reducescatter and allgather by {out.method}", best=False, rounding=rounding, halves=(spread, reversed_spread),
     )  # fmt: skip
 
 
@@ -467,11 +467,9 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
         packing = pack_allreduce_lp(topology, task.members)
         proved, into, out = packing.proved, packing.trees_in, packing.trees_out
     else:
-        by_cuts = (
-            pack_by_cuts(topology, demand=None, directions=(False, True))
-            if ranks == topology.ranks and ranks <= CUTS_RANKS
-            else None
-        )
+        if ranks < topology.ranks or ranks > CUTS_RANKS:
+            return None
+        by_cuts = pack_by_cuts(topology, demand=None, directions=(False, True))  # out of roots, and in to them
         if by_cuts is None:
             return None
         into, out = by_cuts.trees[True], by_cuts.trees[False]
@@ -479,14 +477,10 @@ def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
     # pair the trees by root, and round the pairs' shares
     pairs = pairs_of(into, out)
     total = sum((pair.rate for pair in pairs), Fraction(0))
+    links_of = [tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path) for pair in pairs]
     portions = [
-        Portion(
-            group=None,
-            share=pair.rate / total,
-            weight=1,
-            links=tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path),
-        )
-        for pair in pairs
+        Portion(group=None, share=pair.rate / total, weight=1, links=links)
+        for pair, links in zip(pairs, links_of, strict=True)
     ]
     rounding = round_shares(portions, Capacities.of_topology(topology), task.max_denominator)
     if rounding is not None:
@@ -555,11 +549,8 @@ def pack_trees(
     if len(demand) == 1:
         # one root: no symmetric roots to use, but on few ranks with direct links the fewest trees can be searched for
         linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
-        machine = (
-            _direct_links(topology, members)
-            if len(members) <= FEWEST_TREES_MAX_RANKS and linked <= set(members)
-            else None
-        )
+        is_small = len(members) <= FEWEST_TREES_MAX_RANKS and linked <= set(members)
+        machine = _direct_links(topology, members) if is_small else None
         if machine is not None:
             (root,) = demand
             fewest = fewest_broadcast(machine, root, loss=loss)
