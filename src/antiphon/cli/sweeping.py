@@ -48,10 +48,10 @@ def sweep_command(
 ) -> None:  # fmt: skip
     """Compare many machines: which fabric is the best for these collectives, and for the money?
 
-    FILE has collectives, nbytes and [[machines]] with a topology each, whose `vary` makes every combination of options;
-    also planners, model, profile, effort, budget and seed, as for tune (an example: docs/have/fabric.md). [[prices]]
-    are lists by rank, switch and links of each kind; a machine's own `price` replaces the sum. What the store holds is
-    not planned again, so a sweep that was interrupted goes on. The picture shows time against price.
+    FILE has collectives, nbytes and [[machines]] with a topology each, whose `vary` makes every combination of options.
+    It may also have planners, model, profile, effort, budget and seed, as for tune (an example: docs/have/fabric.md).
+    [[prices]] are lists by rank, switch and links of each kind; a machine's own `price` replaces the sum. What the
+    store holds is not planned again, so a sweep that was interrupted goes on. The picture shows time against price.
     """
     files = sort_outputs("sweep", output)
     with show_progress() as progress:

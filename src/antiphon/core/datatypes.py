@@ -1,7 +1,7 @@
 """The data types and operators of collectives, with the names and the arithmetic of NCCL and C.
 
 Integers wrap around as in C. float16, bfloat16 and float8 are combined in float32 and rounded to the data type once per
-combination, to the nearest with ties to even (float8_e4m3fn has no infinity: values out of range become NaN); every
+combination, to the nearest with ties to even. (float8_e4m3fn has no infinity: values out of range become NaN.) Every
 other type is combined in itself. avg is a sum with one division at the end.
 """
 

@@ -4,7 +4,7 @@ Input: a schedule and a topology. Output: `loads` (bytes per resource and step, 
 limit), `timeline` (exact seconds per byte of each step), `throughput` and `rounds` (SCCL's R).
 
 Pipelined chunks are never expanded into one row per piece. A chunk of p pieces sends one p-th of its data in each of
-the p steps from the row's step on, so every row loads its links during a *window* of p steps, and the load of one link
+the p steps from the row's step on. So every row loads its links during a *window* of p steps, and the load of one link
 over time is a staircase with two corners per row. The time of a step is its greatest load over capacity; the time of
 the schedule is the sum over steps, i.e. the area under the upper envelope of the staircases of all resources
 (stairs.py).

@@ -1,8 +1,9 @@
 """Symmetries (automorphisms) of a machine, and a canonical form that is equal for all isomorphic machines.
 
-Two machines are isomorphic if some renumbering, ranks to ranks and switches to switches, maps links to links of the
-same kind, bandwidth and latency (with the same multiplicity and direction), switches to switches with the same
-abilities and shared limits to shared limits of the same bandwidth. Names, places and the declared unit do not count.
+Two machines are isomorphic if some renumbering, ranks to ranks and switches to switches, maps one to the other. Links
+go to links of the same kind, bandwidth and latency (with the same multiplicity and direction), switches to switches
+with the same abilities, and shared limits to shared limits of the same bandwidth. Names, places and the declared unit
+do not count.
 
 The graph library (BLISS, inside igraph) handles plain undirected graphs with coloured vertices, so a machine is encoded
 as such a graph. All links between two nodes that are under no limit form one *bond*, described by the number of links

@@ -1,9 +1,9 @@
 """Predicted times of a plan by protocol, and the sizes at which a file that has one protocol is worth its place.
 
-Tuning compares plans at a few sizes, each by its fastest protocol; a file has one protocol and serves a range. So
-every size of the range, within a factor of 2, is compared again: with the time of the choice, for the note, and with
-that of the library (NCCL, RCCL), to which sizes are left at which the file would be slower. Example, MI300X, a plan
-tuned at 8 KiB that wins up to 64 KiB by LL:
+Tuning compares plans at a few sizes, each by its fastest protocol; a file has one protocol and serves a range. So every
+size of the range, within a factor of 2, is compared again: with the time of the choice, for the note, and with that of
+the library (NCCL, RCCL). Sizes at which the file would be slower are left to the library. Example, MI300X, a plan tuned
+at 8 KiB that wins up to 64 KiB by LL:
 
     8 KiB    packets 8.8 us   RCCL 13.6 us   written by packets
     16 KiB   LL128 9.7 us, plain data 46 us, RCCL 14 us: the file of plain data does not serve it

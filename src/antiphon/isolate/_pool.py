@@ -198,11 +198,10 @@ def in_order(
     """Yield (job, result) for every needed job, in order: what `terms.work` returned, Stopped or Lost. AntiphonErrors
     are raised in their turn.
 
-    The results do not depend on the number of workers: each job has a process of its own, forked from this one (so
-    `terms.work` need not be picklable), and a job that earlier results make needless (`is_needed`, called after each
-    result) is killed and dropped. `on_message` receives intermediate results at once. Once `terms.seconds(job)`, a
-    job's budget, raises TimedOut, no more jobs begin, and the error is raised after the results of those that have
-    begun.
+    The results do not depend on the number of workers: each job has a process of its own, forked from this one, so
+    `terms.work` need not be picklable. A job that earlier results make needless (`is_needed`, called after each result)
+    is killed and dropped. `on_message` receives intermediate results at once. Once `terms.seconds(job)`, a job's
+    budget, raises TimedOut, no more jobs begin, and the error is raised after the results of those that have begun.
     """
     if not CAN_ISOLATE:
         yield from _in_order_here(jobs, terms, is_needed, on_message)

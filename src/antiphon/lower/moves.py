@@ -6,8 +6,8 @@ user's buffer, and the shift from positions on the line to positions in the buff
 `Slots`, which lowering.py converts to operations.
 
 - A *row* of the schedule (a transfer) goes straight to the place of its value, or into a *stretch* of scratch (buffer
-  space of the program): if its value has no place in a user's buffer, or if the row waits there until a fold combines
-  it with others.
+  space of the program). It goes there if its value has no place in a user's buffer, or to wait until a fold
+  combines it with others.
 - A *fold* makes a *version* (a chunk at a rank after one of its writes) from several operands. A *group* is all writes
   of one version. The versions of a chunk at a rank have successive numbers: v - 1 is the one before v. Folds of
   neighbouring chunks whose operands are neighbours, too, are merged into one.

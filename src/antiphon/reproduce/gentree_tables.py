@@ -2,6 +2,11 @@
 
 Sizes are in floats of 4 bytes, times in seconds, one per size or number of servers. Table 5 is the profile
 genmodel-table5.
+
+Names are the paper's. Plans of a switch: "CPS" is a co-located parameter server, "ACPS" an asymmetric one; "6x2" is a
+hierarchical one of groups of 6, then of 2; "RHD" is halving-doubling; "GenTree*" is GenTree without rearranged blocks.
+Networks (topologies/gentree.py): SS24 is a single switch, SYM384 and ASY384 are symmetric and asymmetric trees, CDC384
+joins two data centres; the number is that of servers.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ TABLE4: Mapping[int, Mapping[str, tuple[float, ...]]] = {
 
 # ---- Table 6: which plan each switch has ----
 
+# the plans for the three sizes; _OF_16 is of a switch over 16 servers or switches
 _CPS, _ACPS = ("CPS",) * 3, ("ACPS",) * 3
 _OF_16, _OF_24, _OF_32 = (("CPS", name, name) for name in ("8x2", "8x3", "8x4"))
 TABLE6: Mapping[str, Mapping[str, tuple[str, ...]]] = {

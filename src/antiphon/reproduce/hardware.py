@@ -173,8 +173,8 @@ BLINK_SPEEDUPS = {  # 5.2.1, 5.2.2: the greatest speedup and the geometric mean
 def blink_figures() -> Iterator[Row]:
     """Yield Blink's claims about a DGX-1 at 500 MB, where only bandwidth counts.
 
-    First the speedups of trees over NCCL's rings on all allocations (the GPUs of the box that a job may get); then how
-    much less bandwidth an allreduce has than a broadcast; then the share of a training step that trees save.
+    First the speedups of trees over NCCL's rings on all allocations (the GPUs of the box that a job may get). Then how
+    much less bandwidth an allreduce has than a broadcast. Last the share of a training step that trees save.
     """
     share, link = _nvlink_costs()
     boxes = {name: unique_allocations(topology(name)) for name in ("dgx1v", "dgx1p")}

@@ -2,9 +2,9 @@
 
 The paper measured and drew their times; here they are simulated. All are recursive doubling allgathers (k = 2) whose
 partners are far away at first and near in the end (distance halving). So blocks arrive out of order, and there are four
-methods to get them in order: exchange all data at the beginning in one round more (the baseline, `exchange`), exchange
-only blocks in the wrong position (`exchange-minimal`), send each block as a message of its own to its right position
-(`separate`, Send/Recv), or permute at the end by a GPU kernel (`permute`). The claims about them are compared (V.D).
+methods to get them in order. The baseline (`exchange`) exchanges all data at the beginning in one round more;
+`exchange-minimal` only blocks in the wrong position. `separate` (Send/Recv) sends each block as a message of its own to
+its right position. `permute` permutes at the end by a GPU kernel. The claims about them are compared (V.D).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def row(
 
 
 def claim(name: str, holds: bool, **details: Any) -> Row:
-    """Return a row for a statement without figures, published as true."""
+    """Return a row for a statement without figures, published as true: its only figure, `so`, is whether it holds."""
     return row(name, {"so": True}, {"so": holds}, holds, **details)
 
 

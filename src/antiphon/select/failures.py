@@ -1,7 +1,7 @@
 """Plans made beforehand for every single failure: one table for the intact machine and the machine after each failure.
 
 `tune_failures` (tuner.py) lists the failures of links, of single wires of links, of network cards, or of ranks
-(`topologies/degraded.py`), groups those after which the machine is the same up to the numbers of its nodes (equal
+(`topologies/degraded.py`). It groups those after which the machine is the same up to the numbers of its nodes (equal
 canonical forms), and tunes once per class. A table holds the plans of a class with the names of its failures:
 
     {"dead": ["0-1", "2-3"], "plans": {...}}     the plans are for a machine without 0-1

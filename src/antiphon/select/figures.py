@@ -1,9 +1,9 @@
 """Compute the figures that a plan claims of its schedule.
 
-These are counts (chunks, steps, rounds, transfers), gaps (figures divided by their lower bounds), which bounds the
-schedule meets (`proof`), whether its switches multicast or reduce, its rate (bandwidth in the limit of many slices),
-and the order in which it combines values. `plan`, `tune`, `frontier` and the checks of plan files all use these
-functions, so that their figures agree.
+These are counts (chunks, steps, rounds, transfers), gaps (figures divided by their lower bounds) and the bounds that
+the schedule meets (`proof`). Further: whether its switches multicast or reduce, its rate (bandwidth in the limit of
+many slices), and the order in which it combines values. `plan`, `tune`, `frontier` and the checks of plan files all use
+these functions, so that their figures agree.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A candidate is a planner with its options; a task (task.py) tries it and sends its results as messages. Hundreds of
 candidates may be priced, and one schedule may take a gigabyte. So the ledger keeps all evaluations (times by size,
-which are small), but only those schedules that can still win: after each message it drops the schedules that are best
+which are small), but only those schedules that can still win. After each message it drops the schedules that are best
 at no size, or that another equals or beats at every size (`ranges.worth_keeping`). With a shortlist it also keeps the
 next best schedules, which may be faster when measured.
 

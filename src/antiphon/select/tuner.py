@@ -224,10 +224,10 @@ def _read_targets(
 def usual_planners(topology: Topology, *, barriers: bool = True) -> list[str]:
     """Return all planners that are tried if the user names none.
 
-    The table entry of a planner leaves it out where another planner is always as good: everywhere (`tuned` is false),
-    on fewer ranks than `tuned_from`, if links join every two ranks (`tuned_joined` is false), or under a model with
-    `barriers` between steps (`timed`). Planners whose schedules let switches multicast or reduce are left out if no
-    switch of the machine can.
+    The table entry of a planner leaves it out where another planner is always as good. That is everywhere (`tuned` is
+    false), on fewer ranks than `tuned_from`, where links join every two ranks (`tuned_joined` is false), or under a
+    model with `barriers` between steps (`timed`). Planners whose schedules let switches multicast or reduce are left
+    out if no switch of the machine can.
     """
     joined = _join_all_ranks(topology)
     available = [

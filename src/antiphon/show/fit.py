@@ -2,8 +2,9 @@
 
 A fit (cost/fit) estimates a model's parameters from measured times; an `Estimate` has a name, a value, an interval and
 a state (determined, weak, given ...). For each of the models GenModel, memory access (GenModel's gamma and delta) and
-LogGP there is a text for the terminal (`*_text`) and a picture (`*_svg`): above, measured times as points and
-fitted times as lines, with a logarithmic axis of time; below, by how much each measurement exceeds the fit.
+LogGP there is a text for the terminal (`*_text`) and a picture (`*_svg`). The picture's upper part has measured times
+as points and fitted times as lines, with a logarithmic axis of time; its lower part shows by how much each measurement
+exceeds the fit.
 """
 
 from __future__ import annotations

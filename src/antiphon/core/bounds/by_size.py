@@ -274,7 +274,7 @@ def least_message_latency(topology: Topology) -> float:
     """Return the least latency in seconds of a route from one rank to another; 0 if there is no route.
 
     Every switch keeps its quickest route from any rank and its quickest route from a second rank, because a route must
-    not end where it began: if host A hangs on switch A, the quickest route at that switch comes from A itself and
+    not end where it began. If rank A hangs on a switch, the quickest route at that switch comes from A itself and
     cannot be used to reach A. Bellman-Ford: routes grow by one link in each round.
     """
     if not topology.links:

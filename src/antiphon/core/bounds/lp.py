@@ -17,8 +17,8 @@ nothing by itself. By duality any non-negative prices of links give a bound:
     T  >=  (sum over needs of weight * length of the shortest path)  /  (sum over links of price * capacity)
 
 where each family has lengths of links of its own, and on every link the lengths of all families sum to at most its
-price (`LpDual` has the full formula). So the float duals are rounded to whole numbers with small ratios (the cone of
-duals does not depend on capacities, so its extreme rays have small integer entries), link prices are raised to at least
+price (`LpDual` has the full formula). So the float duals are rounded to whole numbers with small ratios: the cone of
+duals does not depend on capacities, so its extreme rays have small integer entries. Link prices are raised to at least
 the sum of the lengths, and the result is evaluated exactly (recheck.py).
 
 Example: a broadcast of N bytes over two parallel paths of 1 and 2 GB/s. The optimal duals price the two links equally,

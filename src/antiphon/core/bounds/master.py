@@ -1,9 +1,9 @@
 """The linear program of tree packing over the trees generated so far (the restricted master of column generation).
 
 Column generation (planners/trees/columns.py, attained.py) adds trees one by one; this file solves the linear program
-over them. Input: trees as columns (how often each loads which row; a row is a link, a shared limit or an orbit of
-these), the rows' capacities, and the groups that trees belong to (the trees of one root, or a root's trees in one
-direction). Output: a rate per tree.
+over them. Input: trees as columns, the rows' capacities, and the groups that trees belong to (the trees of one root, or
+a root's trees in one direction). A row is a link, a shared limit or an orbit of these; a column says how often a tree
+loads each row. Output: a rate per tree.
 
     maximize   sum over j of gain_j t_j
     such that  for every group g:  sum of the rates of its trees = sum over j of share_gj t_j

@@ -5,10 +5,10 @@ transfers of all data cross between the parts. So the weakest partition bounds i
 of a network (1985), for directed arcs and with switches: the capacity out of a part of ranks is that of a minimum cut
 between it and the other ranks, with switches on either side.
 
-That function of the part is submodular. For a fixed ratio the partition that minimises the sum over parts of (capacity
-out - ratio) is therefore found by the greedy algorithm for its Dilworth truncation: add ranks one by one, and let each
-merge with the parts that a minimum cut puts on its side. A Newton iteration (Dinkelbach) wraps this: the ratio of the
-last partition is the next one to test, until no partition has a lower one.
+That function of the part is submodular. So the greedy algorithm for its Dilworth truncation finds, for a fixed ratio,
+the partition that minimises the sum over parts of (capacity out - ratio). It adds ranks one by one, and lets each merge
+with the parts that a minimum cut puts on its side. A Newton iteration (Dinkelbach) wraps this: the ratio of the last
+partition is the next one to test, until no partition has a lower one.
 
 Example: two cliques of 4 ranks, links of capacity 3 between the ranks of a clique and 2 links each way of capacity 1
 between the cliques. Single ranks: 2 * 4 * 3 * 3 + 4 = 76 capacity out over 7, about 10.9. The two cliques: 4 over 1 =

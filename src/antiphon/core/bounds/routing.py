@@ -1,7 +1,7 @@
 """Spread unicast data evenly over shortest paths: if its time equals a lower bound, routing and bound are optimal.
 
 For every source, data flow along all shortest paths. At a node the flow from each incoming arc is proportional to the
-number of paths that arrive over it (each path as wide as the product of its arcs' capacities): one forward pass counts
+number of paths that arrive over it, each path as wide as the product of its arcs' capacities. One forward pass counts
 paths in order of distance, one backward pass distributes the demand, as in Brandes' betweenness algorithm (2001). An
 arc (`MergedArcs`) is all parallel links with the same ends and shared limits; `exact` is their summed capacity as an
 integer.

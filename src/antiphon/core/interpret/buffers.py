@@ -6,9 +6,9 @@ once; its output is the blocks it must end with, likewise. Example, allgather of
 input is one block, at 0; the output is the blocks at 0, 1, 2.
 
 In place, a rank has one buffer: its input and output blocks together in the order of their numbers, each once. So the
-input of an allgather is at its place in the output, the result of a reducescatter at its place in the input, those of
-allreduce, broadcast and reduce are the same buffer, and the root of a gather or scatter leaves its own block where it
-is: as with MPI_IN_PLACE and in NCCL. Only an alltoall differs: the block for the j-th rank is at position j and is
+input of an allgather is at its place in the output, and the result of a reducescatter at its place in the input. Those
+of allreduce, broadcast and reduce are the same buffer. The root of a gather or scatter leaves its own block where it
+is, as with MPI_IN_PLACE and in NCCL. Only an alltoall differs: the block for the j-th rank is at position j and is
 replaced by the j-th rank's block, which must be as long. Input blocks that are no output keep their contents.
 
 A block has a weight, its relative size. Positions are sums of weights, to be multiplied by the *unit*: elements per

@@ -1,9 +1,9 @@
 """Proofs by resolution that the clauses of a question contradict each other, and their check.
 
-A question is whether there is an algorithm for given parts, steps and rounds; cnf.py turns it into clauses.
-A proof is a list of chains. A chain names clauses, of the formula or of earlier chains, and stands for the lemma that
-results from resolving them one after the other: each next clause must clash with the intermediate result in exactly one
-literal (x in one, not x in the other), and both literals are removed. The last lemma must be empty.
+A question is whether there is an algorithm for given parts, steps and rounds; cnf.py turns it into clauses. A proof is
+a list of chains. A chain names clauses, of the formula or of earlier chains, and stands for the lemma that results from
+resolving them one after the other. Each next clause must clash with the intermediate result in exactly one literal (x
+in one, not x in the other), and both literals are removed. The last lemma must be empty.
 
 Example. Clauses 0: (a b), 1: (-a b), 2: (-b). Chain [0, 1] resolves on a and gives lemma 3: (b); chain [3, 2] resolves
 on b and gives the empty clause: contradiction.

@@ -10,7 +10,7 @@ what it has just combined, which a switch can do only with the ability `through`
 only multicast.
 
 Testing each node as hub separately would be quadratic. Instead the number of faults with a node as hub is computed for
-all nodes at once by rerooting: moving the hub across one link changes only the direction of that link, so only its two
+all nodes at once, by rerooting. Moving the hub across one link changes only the direction of that link, so only its two
 ends can gain or lose a fault. The faults with the root as hub, plus the changes along the path from the root to a node,
 give the faults with that node as hub.
 

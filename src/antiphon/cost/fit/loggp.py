@@ -182,10 +182,10 @@ class LogGPFit:
 def fit_loggp(measured: Sequence[RoundTrip]) -> LogGPFit:
     """Fit L, o_s, o_r, g and G of every regime, with 95 % t-intervals. O(sizes^3) in few passes, sizes at most 300.
 
-    The error of each median (from the scatter of its repetitions or about lines through neighbouring sizes, whichever
-    is greater) is carried through the formulas, which are linear; if the lines of a regime miss its figures by more
-    than that, the intervals are widened accordingly. Lines are robust (Huber's weights). Growth of L, o_s or o_r with
-    the size is included only if it is certain (99 %), and a figure that comes out below 0 has no value.
+    The error of each median comes from the scatter of its repetitions or about lines through neighbouring sizes,
+    whichever is greater. It is carried through the formulas, which are linear. If the lines of a regime miss its
+    figures by more than that, the intervals are widened accordingly. Lines are robust (Huber's weights). Growth of L,
+    o_s or o_r with the size is included only if it is certain (99 %), and a figure that comes out below 0 has no value.
     """
     simultaneous_fits = fit_simultaneous(measured)
     medians = find_medians(measured, simultaneous_fits)

@@ -2,7 +2,7 @@
 
 Input: the recorded moments of a run. Output: seconds per term (latency alpha, bandwidth beta, incast epsilon, additions
 gamma, memory access delta) that sum to the total time, and the messages on the path. Going back, a version (a cell's
-value between two writes) was delayed by the last message that wrote it or by its rank's earlier work; a message was
+value between two writes) was delayed by the last message that wrote it or by its rank's earlier work. A message was
 delayed by the version that it read last or by the previous message on its connection. `Moments` (run.py) has per
 message when it was ready, began to move and was sent, and per version when combining was possible, began (`combine`)
 and was complete (`written_at`).

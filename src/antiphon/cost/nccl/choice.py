@@ -1,7 +1,7 @@
 """Price NCCL's options, each an algorithm with a protocol; NCCL chooses the fastest. `library` calls `price_options`.
 
 The algorithms, from NCCL's documentation and logs: rings, double binary trees, NVLS and NVLS trees (the switches of a
-node reduce and multicast), CollNet (the network reduces), PAT (parallel aggregated trees; one rank per node), each with
+node reduce and multicast), CollNet (the network reduces), PAT (parallel aggregated trees; one rank per node). Each has
 the protocols LL (four bytes of data for each flag of four), LL128 (120 of 128 bytes are data) and Simple. NCCL takes
 what its own model says is fastest. The formulas here are ours; their parameters come from published measurements
 (`calls`).
@@ -22,9 +22,9 @@ within its node; *cards*: a node's network cards):
     symmetric  kernels that reach the registered buffers of all ranks of an NVLink domain. LL: each rank sends its
                input to all others, 1 h; simple: a barrier, loads (of sums), stores, a barrier, 2 or 3 h; or as nvls
 
-A call takes launch + hops + max(b + min(slowdown * b, ramp), c): its bytes need b seconds over the wire and c over the
-cards at full speed, and the first of them are slower over the wire, as few channels are in use and buffers are short.
-So a call gains bandwidth with its size, and loses `ramp` at most.
+A call takes launch + hops + max(b + min(slowdown * b, ramp), c). Its bytes need b seconds over the wire and c over the
+cards at full speed. The first of them are slower over the wire, as few channels are in use and buffers are short. So a
+call gains bandwidth with its size, and loses `ramp` at most.
 
 From `CallFigures` (calls.py), by protocol: `hop`, seconds from one rank to the next; `share`, the fraction of a link's
 bandwidth that data get. From `NcclLayout` (layout.py), in bytes per second: `wire`, with which a rank sends within its

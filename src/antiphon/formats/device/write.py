@@ -1,8 +1,8 @@
 """Write a plan as one CUDA or HIP source file that compiles and runs by itself, also on CPU threads (docs/device.md).
 
-The file contains the headers of our kernel from runtimes/device/native, the plan as functions generated from its
-tables (`statements` reads the tables, `shapes` finds functions that ranks share, loops and formulas), and a driver
-with `main` that checks the results and prints times.
+The file contains the headers of our kernel from runtimes/device/native, the plan as generated functions, and a driver
+with `main` that checks the results and prints times. Functions are generated from the plan's tables: `statements` reads
+the tables, `shapes` finds functions that ranks share, loops and formulas.
 """
 
 from __future__ import annotations

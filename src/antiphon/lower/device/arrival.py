@@ -1,8 +1,8 @@
 """Plan an allgather whose output is filled in the order of arrival and permuted in place at the end.
 
 For planner `permrecmult` (permuted recursive multiplying) every message is then one contiguous run of memory at sender
-and receiver (paper on parameterized collectives, section III.C, Figure 3b; docs/planners/radix.md), so a GPU's copies
-are few and large; in the usual order a message has many runs. table.py passes in the steps (instructions) of all ranks
+and receiver, so a GPU's copies are few and large. In the usual order a message has many runs. (Paper on parameterized
+collectives, section III.C, Figure 3b; docs/planners/radix.md.) table.py passes in the steps (instructions) of all ranks
 (onesided/form.py), and writes into the table the steps with changed places and the cycles of the permutation.
 
 Example: a rank receives the blocks of ranks 2, 0 and 1 in this order, so its buffer holds 2, 0, 1. Block 0 arrives at

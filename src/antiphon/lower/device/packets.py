@@ -2,7 +2,7 @@
 
 Input are steps (instructions of ranks) with puts, signals and waits (onesided.form); output are steps with packets. A
 **box** is a rank's buffer for packets. Every message has a **slot** of its own in the box of its receiver. So it needs
-neither a credit (the receiver's signal that the place is free) nor a signal that data have arrived: puts write packets,
+neither a credit (the receiver's signal that the place is free) nor a signal that data have arrived. Puts write packets,
 and where a rank waited for a signal it now takes the data out of its box. Folds add packets on arrival, and results to
 be forwarded leave as they are computed.
 

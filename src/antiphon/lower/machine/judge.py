@@ -12,9 +12,9 @@ The proof has three parts.
 Example: two thread blocks add into the same cell without a wait between them. Both orders may give the right sum in an
 atomic simulation, but on hardware one addition can be lost; so two unordered additions are always a fault.
 
-Readers of files mark (code.py): *detached* blocks, such as proxies, which run beside their rank; *ahead* instructions,
-which may write at a rank that has not begun; *loose* ones, whose signals do not make their writes visible; pairs
-*inorder*, whose order a runtime relies on; and *delays*, by which an instruction cannot end before another.
+Readers of files mark (code.py) *detached* blocks, such as proxies, which run beside their rank. Instructions are
+*ahead* if they may write at a rank that has not begun, and *loose* if their signals do not make their writes visible. A
+runtime relies on the order of *inorder* pairs; by *delays* an instruction cannot end before another.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Nodes are the ranks and the switches that multicast. An arc leads from node to node over links and through switches that
 only forward. It occupies *resources*: its links and the shared limits that they are under. By the rules of the model
-`critical-path`, a message that is ready at time t takes a turn of bytes / bandwidth on every resource, each as soon as
-the resource is free from t on, and arrives when the last turn has ended and all latencies have passed.
+`critical-path`, a message that is ready at time t takes a turn of bytes / bandwidth on every resource, as soon as the
+resource is free from t on. It arrives when the last turn has ended and all latencies have passed.
 
 Times are whole femtoseconds: sums are exact, so that equal times are equal.
 

@@ -9,9 +9,9 @@ A flow is decomposed from its ends backwards: follow the links that carry most b
 amount on the way, repeat. Cycles met on the way are removed. A demand has at most as many paths as ends and links
 together, since each path uses up a link or an end.
 
-Chunks are fractions of a block, so the shares of the paths between a pair become integers over one denominator: the
-least one that represents all shares exactly, if there is a small one, else the one of several that costs least time
-(rounding moves load to other links).
+Chunks are fractions of a block, so the shares of the paths between a pair become integers over one denominator. That is
+the least one that represents all shares exactly, if it is small; else the one of several that costs least time, as
+rounding moves load to other links.
 
 Example: 0 sends weight 1 to 3, 2/3 over 1 and 1/3 over 2. From 3 back: the link from 1 carries most, path 0 > 1 > 3
 with 2/3; the remainder is 0 > 2 > 3 with 1/3. Denominator 3: chunks of 2/3 and 1/3 of the block.

@@ -5,7 +5,7 @@ of hops: which chunks does the sender have that the receiver lacks, and what is 
 
 A random member is drawn in two levels: first a random nonzero word, by a bitmap of the nonzero words (more levels for
 more than 64 words), then a random bit in it. "Random" means the first set bit from a random position on, cyclically.
-That is not uniform, but needs only shifts and a population count: with b the lowest bit set, popcount(b - 1) is its
+That is not uniform, but needs only shifts and a population count: the bits below the lowest set bit are as many as its
 position.
 
 Example: the set of chunks 3 and 129, of 192, is the words (8, 0, 2). Words 0 and 2 are nonzero, so the bitmap is 101.
@@ -114,7 +114,7 @@ def _first_set_bit(word: Words, start: Words) -> Longs:
     later = word >> start
     later <<= start
     np.copyto(later, word, where=later == 0)
-    below = later - _ONE
+    below = later - _ONE  # turns the lowest set bit off, and all bits below it on
     below &= ~later
     return np.bitwise_count(below).astype(np.int64)
 
@@ -127,7 +127,7 @@ def _nonzero_words(sets: Words) -> Words:
     """
     rows, words = sets.shape
     # Pad to 8, 16, 32 or 64 flags, or a multiple of 64, so that packed flags form whole words.
-    width = 8 << max(0, (words - 1).bit_length() - 3) if words <= 64 else -(-words // 64) * 64
+    width = next((width for width in (8, 16, 32, 64) if words <= width), -(-words // 64) * 64)
     is_nonzero = sets != 0
     if width > words:
         is_nonzero, unpadded = np.zeros((rows, width), np.bool_), is_nonzero

@@ -9,7 +9,7 @@ long in the middle, which saves latency, and short again at the end (`Pace`).
 
 Within a step, kinds of hops are served from the narrowest to the widest, batches in random order. Which chunk a hop
 brings (`_pick_chunks`): one that only a single island (islands.py: ranks joined by wider hops) has, else one new to the
-destination's island, else any; of two random candidates the one with fewer copies ("power of two choices", an
+destination's island, else any. Of two random candidates it is the one with fewer copies ("power of two choices", an
 inexpensive form of rarest first).
 
 State: `had`, the chunks of each rank before the step; `lack`, those that it lacks now; `absent`, per kind, those that

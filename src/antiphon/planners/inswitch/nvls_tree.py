@@ -11,8 +11,8 @@ with rings.
 Example: 2 boxes of 8 GPUs: each GPU ends the reducescatter with 1/8 of the box's sum, exchanges it with its peer in the
 other box, and the allgather spreads it.
 
-Boxes of unequal sizes have as many lanes as the least common multiple of the sizes: with 7 and 8 ranks lane i of 56
-joins rank i // 8 of the one and rank i // 7 of the other, so that every rank of a box is in equally many.
+Boxes of unequal sizes have as many lanes as the least common multiple of the sizes, so that every rank of a box is in
+equally many. With 7 and 8 ranks, lane i of 56 joins rank i // 8 of the one and rank i // 7 of the other.
 """
 
 from __future__ import annotations

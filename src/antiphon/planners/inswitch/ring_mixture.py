@@ -1,8 +1,8 @@
 """Plan an allreduce by joints and, at the same time, a ring, for switches that serve few joints at once.
 
 Input: the members, trees of switches, and the number r of joints that these serve at once. Output of `plan_mixture`: a
-schedule in which a fixed share of the data is reduced and multicast by the switches (a joint is one reduction or one
-multicast by a switch), and the rest goes around a ring of plain transfers over the links that joints leave idle.
+schedule in which the switches reduce and multicast a fixed share of the data. (A joint is one reduction or one
+multicast by a switch.) The rest goes around a ring of plain transfers over the links that joints leave idle.
 
 With r joints at once, k = r // 2 chunks are reduced in a step while the k chunks of the step before are multicast. Let
 all chunks have size q, and let a rank's own data cross the switch, too (as on NVSwitches). Then every link

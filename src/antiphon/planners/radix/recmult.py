@@ -7,8 +7,8 @@ Number the ranks in base k. In round i all ranks that differ only in digit i exc
 of all ranks that agree with it in the later digits. That takes log_k P rounds with k - 1 messages per rank each: fewer
 rounds than doubling, at the price of more simultaneous messages, which NICs with several ports handle well.
 
-If P is no power of k, it is written as a product of radices up to k (mixed.py); or some ranks fold: those beyond the
-largest power of k give their data to a partner first and get the result last, as in MPICH.
+If P is no power of k, it is written as a product of radices up to k (mixed.py), or some ranks fold, as in MPICH. Those
+beyond the largest power of k give their data to a partner first and get the result last.
 
 Example: P = 9, k = 3: round 0 among {0,1,2}, {3,4,5}, {6,7,8}; round 1 among {0,3,6}, {1,4,7}, {2,5,8}.
 """

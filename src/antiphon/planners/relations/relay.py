@@ -74,9 +74,9 @@ MOST_DETOURS = 256  # ranks up to which detours are looked for: 0.2 s for each s
 def relay(
     request: Request, *, by: By = "blocks", trees: Trees = None, pieces: PiecesOrBest = None, detours: Detours = None
 ) -> Iterator[Schedule]:
-    """Yield a schedule on one tree of shortest paths per source; then, where latencies differ, one without hops that
-    take longer than detours; then, if that is faster for large sizes, schedules on several trees per source that share
-    the data, one for each number of pieces.
+    """Yield a schedule on one tree of shortest paths per source. Then, where latencies differ, one without hops that
+    take longer than detours. Last, if faster for large sizes, schedules on several trees per source that share the
+    data, one for each number of pieces.
 
     O(ranks * (ranks + links)) to find the trees, 16 times that for several trees; a row per hop and block, or share of
     a block.

@@ -4,11 +4,10 @@ Input: a machine and its members. Output of `widest_cycle`: the members in the o
 is as wide as can be found, or [] if there is none. `search_cycle` is the search for one cycle in a given network.
 
 Finding a Hamiltonian cycle is NP-hard in general, but machines are regular. Bandwidths are tried from the widest down,
-each time with the links that have at least that much: first the members in the given order; then a depth-first search
-that extends a path to the neighbour with the fewest free neighbours (Warnsdorff's rule), with at most MOST_EXTENSIONS
-extensions; then, if the search gives up, the method of factors.py, which suits grids. It covers the members by disjoint
-cycles (a 2-factor); where opposite sides of a square are on two cycles, the other two sides replace them and so join
-the cycles.
+each time with the links that have at least that much. First the members in the given order; then a depth-first search
+that extends a path to the neighbour with the fewest free neighbours (Warnsdorff's rule), at most MOST_EXTENSIONS times.
+If the search gives up, the method of factors.py follows, which suits grids. It covers the members by disjoint cycles (a
+2-factor); where opposite sides of a square are on two cycles, the other two sides replace them and so join the cycles.
 
 A bipartite machine with sides of different size has no cycle at all, which is checked first: a grid of 3 x 3 has five
 black and four white ranks, and a cycle alternates.

@@ -14,8 +14,8 @@ links or shared limits (`orbit_rows`).
 Example: allgather on a 16 x 16 torus has 256 roots. The translations act freely, so one root is planned, and the 1,024
 directed links are 4 rows.
 
-How a large free group is found: start with a symmetry that moves all roots in cycles of equal length, then extend the
-group by a symmetry that commutes with all chosen ones, as long as no product keeps a root in place. Symmetries that
+How a large free group is found: start with a symmetry that moves all roots in cycles of equal length. Then extend the
+group by symmetries that commute with all chosen ones, as long as no product keeps a root in place. Symmetries that
 commute with s are the automorphisms of the machine with an extra link from each node to its image by s. Random
 symmetries come from product replacement. With many roots random ones rarely work, so `find_rotations` first tries
 rotations of the boxes, or of the rows of a grid, as the ranks' places suggest.

@@ -1,9 +1,9 @@
 """Predict the time of a switch's part of a plan by GenModel (section 3.3), link by link of the tree.
 
 Input: the rooted tree with the figures of its links, the message size, and what a switch might do (choose.py). Output:
-seconds. The rules are those of model `genmodel`: a step takes alpha seconds; a link takes its load times beta +
-epsilon * max(w - w_t, 0) seconds per byte, where w is the number of servers (ranks) that send to one receiver over it,
-and w_t how many it bears without incast; servers take gamma and delta per byte for adding and for memory access.
+seconds. The rules are those of model `genmodel`. A step takes alpha seconds. A link takes beta + epsilon * max(w - w_t,
+0) seconds per byte of its load: w is the number of servers (ranks) that send to one receiver over it, and w_t the
+number that it bears without incast. Servers take gamma and delta per byte for adding and for memory access.
 
 Equal children, each with k servers that hold partial sums: k groups, with one server of each child, work at the same
 time, each on 1/k of the data. The closed forms (cost/genmodel/forms.py) price one group. A link that k groups share

@@ -1,11 +1,11 @@
 """Renumber problems canonically, so that isomorphic problems have the same answer, effort and cache entry.
 
 An instance (a machine and a collective, core.ksync.instance) becomes a graph with colored vertices, built as a
-`Topology` because the symmetry code reads those: ranks and switches; a vertex per shared limit, and per bond (parallel
-links) under a limit; and, where needed, a vertex per kind (blocks with equal holders and destinations), joined to its
-holders and destinations. Colors encode capacities and the ranks' roles in the collective. BLISS (core.symmetry)
-computes a canonical labelling of the graph: numbers of its vertices that are equal for isomorphic graphs. Canonical
-numbers of nodes, bonds, limits and kinds follow from it.
+`Topology` because the symmetry code reads those. Its vertices are ranks and switches; a vertex per shared limit, and
+per bond (parallel links) under a limit; and, where needed, a vertex per kind (blocks with equal holders and
+destinations), joined to its holders and destinations. Colors encode capacities and the ranks' roles in the collective.
+BLISS (core.symmetry) computes a canonical labelling of the graph: numbers of its vertices that are equal for isomorphic
+graphs. Canonical numbers of nodes, bonds, limits and kinds follow from it.
 
 `CanonicalProblem` holds the original instance, the renumbered one and the map between them. The search runs on the
 renumbered one; its moves, proofs and points are translated back.

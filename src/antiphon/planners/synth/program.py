@@ -23,9 +23,9 @@ on the number of chunks.
 Example: broadcast from rank 0 on the path 0 - 1 - 2 with unit links. In S = 2 steps all data cross each link, one link
 per step: r_1 = r_2 = 1, R / parts = 2. In S = 3 half of the data follow a step behind: r = 1/2 each, R / parts = 3/2.
 
-Symmetry shrinks the program: averaging a solution over the symmetry group gives another one, so all bonds of an orbit
-(bonds that symmetries map to each other) share their variables, and only one commodity and one destination of each
-orbit have any.
+Symmetry shrinks the program, since averaging a solution over the symmetry group gives another one. So all bonds of an
+orbit (bonds that symmetries map to each other) share their variables, and only one commodity and one destination of
+each orbit have any.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ Variables per chunk:
 
 A cell includes an input at most once: terms of a sum have no input in common. Loads and rounds are as in sat.py.
 
-Symmetry shrinks this. Under a group H of symmetries of the machine, with a subgroup K, chunks form orbits of size
-|H| / |K|: the first chunk of an orbit is sent alike under every element of K, and its images under H are the others. So
-only arcs and cells up to K have variables, and only loads of resources up to H are limited. That finds algorithms; it
-proves nothing where there is none.
+Symmetry shrinks this. Under a group H of symmetries of the machine, with a subgroup K, chunks form orbits of size |H| /
+|K|. The first chunk of an orbit is sent alike under every element of K; its images under H are the others. So only arcs
+and cells up to K have variables, and only loads of resources up to H are limited. That finds algorithms; it proves
+nothing where there is none.
 
 Example: recursive doubling among 4 ranks is one chunk alike under all exchanges 0-1, 2-3 and 0-2, 1-3 (|H| = |K| = 4):
 one variable says that a link of the first kind is used in step 0, another that one of the second kind is in step 1.

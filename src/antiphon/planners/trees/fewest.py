@@ -5,10 +5,10 @@ a lower bound on the number of trees that the rate needs. Fewer trees mean large
 packings with this number of trees, one with shallower trees is then looked for.
 
 Why a finite search suffices: the best weights of K given trees are a vertex of a linear program with integral
-capacities, so by Cramer's rule they are a_i / D with integers a_i, where D is the determinant of a K x K matrix of
-zeros and ones. Such determinants are at most 1, 1, 2, 3, 5, 9, 32, ... for K = 1, 2, ... (Hadamard's problem, OEIS
-A003432). So for each K there are finitely many weight vectors, and fewest_search.py decides for each whether trees of
-these weights exist. Some K need no search:
+capacities. By Cramer's rule they are a_i / D with integers a_i, where D is the determinant of a K x K matrix of zeros
+and ones. Such determinants are at most 1, 1, 2, 3, 5, 9, 32, ... for K = 1, 2, ... (Hadamard's problem, OEIS A003432).
+So for each K there are finitely many weight vectors, and fewest_search.py decides for each whether trees of these
+weights exist. Some K need no search:
 
     denominators   a rate of 24/7 needs a D that is a multiple of 7, so at least 6 trees
     cuts           K trees cross a cut on at most K of its links, so their rate is at most the sum of the K widest

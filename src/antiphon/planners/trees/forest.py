@@ -5,11 +5,11 @@ Output (`pack_forests`): weighted trees that send every root's data to all sinks
 link, and their rate. None if switches or relaying ranks keep this method from the greatest rate; columns.py then takes
 over.
 
-Why it works: Edmonds ("Edge-disjoint branchings", 1973) proved that if every sink alone could receive every root's
-supply (by some flow), then the supplies can be sent to all sinks at once, along spanning arborescences (trees directed
-away from their roots) within the capacities. So the greatest rate is that of the tightest cut, a fraction p/q. With
-capacities times q and demands times p all numbers are integers. First the switches are replaced by arcs between ranks
-(splitting.py), then trees are packed in integral weights.
+Why it works: Edmonds ("Edge-disjoint branchings", 1973) proved: if every sink alone could receive every root's supply
+(by some flow), the supplies can be sent to all sinks at once within the capacities. They go along spanning
+arborescences (trees directed away from their roots). So the greatest rate is that of the tightest cut, a fraction p/q.
+With capacities times q and demands times p all numbers are integers. First the switches are replaced by arcs between
+ranks (splitting.py), then trees are packed in integral weights.
 
 The constructive proof grows a tree arc by arc, such that the remaining capacity still serves all sinks. Here a whole
 batch of equal trees grows at once, as one tree with as much weight as possible (Schrijver, "Combinatorial

@@ -422,8 +422,8 @@ def tree_of(
     `useful`: the ranks that may be in the tree: root, sinks and ranks that may relay. `restarts`: as for
     `shallow_tree`. The tree is the cheapest if every useful rank is root or sink and `max_depth` is None. Otherwise it
     is the cheapest of up to three: over root and sinks alone; over all useful ranks, with branches that reach no sink
-    removed; and, without a depth limit, over the ranks on shortest paths between sinks (the metric-closure heuristic
-    for Steiner trees). None if none is found.
+    removed; and over the ranks on shortest paths between sinks. The third, only without a depth limit, is the
+    metric-closure heuristic for Steiner trees. None if none is found.
     """
     required = sorted({root, *sinks})
     if len(required) == len(cost):

@@ -242,8 +242,8 @@ class Arborescences:
     """Pack directed trees out of one root, of total weight `goal`, where a flow of `goal` reaches every vertex.
 
     Such trees exist (Edmonds). A tree is grown arc by arc, with the greatest weight that still lets the remaining trees
-    be packed: an arc from u (in the tree) to v can carry weight w if the flow from u and the root together to v exceeds
-    the weight of all other trees by w (Lovász's condition, for all sets with v and without u).
+    be packed. An arc from u (in the tree) to v can carry weight w if the flow from u and the root together to v exceeds
+    the weight of all other trees by w. This is Lovász's condition, for all sets with v and without u.
 
     For many roots see forest.ForestGrower, which updates its flows from tree to tree. With one root, new flows by a
     compiled library are ten times faster on 128 ranks.

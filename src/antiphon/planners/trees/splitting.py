@@ -5,12 +5,13 @@ must each be able to receive the whole supply. Output (`without_switches`): arcs
 receive the whole supply. Each arc comes with the paths of links that it stands for (`ArcPaths`), so that trees over
 arcs translate back to links.
 
-A switch with equal capacity in and out can be split off: for a pair of neighbours (ports) u and t, some capacity of the
-arcs u -> switch and switch -> t moves to a new arc u -> t, until no capacity passes through the switch any more. Some
-choice of amounts keeps every sink served (Mader 1982; Frank 1989; Jackson 1988; Bang-Jensen, Frank and Jackson 1995),
-and it is found in any order of pairs if each pair moves at most what the cuts allow (`ExactSplit`). Spreading capacity
-evenly over the pairs is a cheap guess that usually suffices; the exact amounts are computed only where the guess fails.
-An unbalanced switch is treated in the same way; if that leaves some sink short, the result is None.
+A switch with equal capacity in and out can be split off. For a pair of neighbours (ports) u and t, some capacity of the
+arcs u -> switch and switch -> t moves to a new arc u -> t. This is repeated until no capacity passes through the
+switch. Some choice of amounts keeps every sink served (Mader 1982; Frank 1989; Jackson 1988; Bang-Jensen, Frank and
+Jackson 1995), and it is found in any order of pairs if each pair moves at most what the cuts allow (`ExactSplit`).
+Spreading capacity evenly over the pairs is a cheap guess that usually suffices; the exact amounts are computed only
+where the guess fails. An unbalanced switch is treated in the same way; if that leaves some sink short, the result is
+None.
 
 Example: 4 ranks on one switch, 3 units in and out each. The even guess gives 1 unit to each of the 12 ordered pairs:
 a complete graph, with the same cuts between ranks as before.

@@ -1,7 +1,7 @@
 """The runtime `lab`: programs in the emulated cluster, whose link rates predict their times (docs/lab.md).
 
-`LabRuntime.run` makes a lab per machine (or uses the one that is up), starts one job in it with all cases (`_job`), and
-completes each row: the time that the model `flows` predicts for the lab's rates, and per link the bytes that the
+`LabRuntime.run` makes a lab per machine (or uses the one that is up) and starts one job in it with all cases (`_job`).
+It adds to each row the time that the model `flows` predicts for the lab's rates and, per link, the bytes that the
 program sends over it beside those that the kernel counted.
 """
 

@@ -24,7 +24,8 @@ from antiphon.cost.lowering_costs import check_lowering
 from antiphon.errors import Invalid
 from antiphon.formats.program import both
 
-# Below SMALL bytes, this many calls are timed together: their start is less precise than a call.
+# Processes do not leave the barrier before a call at the same moment, which would falsify the time of a short call. So
+# CALLS_TOGETHER calls of less than SMALL bytes are timed as one.
 SMALL, CALLS_TOGETHER = 2**16, 5
 
 Row = dict[str, Any]
@@ -97,8 +98,8 @@ class Case:
     repeat: int = 3
     warmup: int = 1
     inner: int = 1  # consecutive calls that are timed together
-    split: int | None = None
-    timeout: float = 0.0
+    split: int | None = None  # bytes into which the engine cuts messages; 0: never, None: as for users' calls
+    timeout: float = 0.0  # seconds that a call may wait without progress; 0: no limit
     digest: bool = False  # add a checksum of the outputs of every process to the row
     trace: bool = False  # add what the engine recorded in one run to the row (recorder.Recorder); not in a race
     race: int | None = None
@@ -125,9 +126,10 @@ def group_cases(cases: Sequence[Case]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class How:
-    """Options of runtimes. `mpiexec`, `compiler`: commands; `scale`, `name`: of a lab; `timeout`: seconds for all.
-    `hybrid`: on GPUs, whether kinds of links that a plan does not use carry some of the data. `library`: the file of
-    NCCL or RCCL. `lowering`: how plans run on GPUs, of cost.lowering_costs.LOWERINGS; "": the fastest."""
+    """Options of runtimes. `mpiexec`, `compiler`: commands; `scale`, `name`: of a lab (docs/lab.md); `timeout`: seconds
+    for all cases. `hybrid`: on GPUs, whether kinds of links that a plan does not use carry some of the data. `library`:
+    the file of NCCL or RCCL. `lowering`: how plans run on GPUs, of cost.lowering_costs.LOWERINGS; "": the fastest.
+    """
 
     mpiexec: str = ""
     compiler: str = ""
@@ -174,9 +176,9 @@ def sizes_and_type(
     nbytes: int | str | Sequence[int | str], dtype: str, op: str, repeat: int
 ) -> tuple[list[int | str], str]:
     """Return the sizes and the type name of a run. Invalid if one of the four arguments is."""
-    kind, _ = data_type(dtype), combine_of(op)
-    if kind.kind == "O":
+    numpy_type, _ = data_type(dtype), combine_of(op)
+    if numpy_type.kind == "O":  # Python objects
         raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
     if repeat < 1:
         raise Invalid(f"repeat: expected 1 or more runs, got {repeat}")
-    return ([nbytes] if isinstance(nbytes, int | str) else list(nbytes)), kind.name
+    return ([nbytes] if isinstance(nbytes, int | str) else list(nbytes)), numpy_type.name

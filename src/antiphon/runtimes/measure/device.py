@@ -1,9 +1,9 @@
 """The runtimes `threads`, `cuda` and `hip`: the GPU engine with all ranks in this process.
 
 For each group of cases: allocate the buffers of all ranks on the device (`_DeviceBuffers`), load the schedule as tables
-(one per entry of `TABLES`, such as "packets"), time every choice of table and number of thread blocks once
-(`call_choices`), and measure the best in turn with NCCL or RCCL, whose outputs are checked, too. With `hybrid`, links
-that the plan leaves idle carry a share (`runtimes/device/hybrid`).
+(one per entry of `TABLES`, such as "packets"), and time every choice of table and number of thread blocks once
+(`call_choices`). Then the best is measured in turn with NCCL or RCCL, whose outputs are checked, too. With `hybrid`,
+links that the plan leaves idle carry a share (`runtimes/device/hybrid`).
 
 `threads` shows correctness, not speed: processor threads take the same steps as a GPU, with other memory and timing.
 """

@@ -2,7 +2,7 @@
 
 A disturbance of the machine slows all contestants of a round. So they are compared within rounds: by the median, over
 the rounds, of the logarithm of their ratio. Its confidence interval comes from order statistics, which assume nothing
-about the distribution of times: of n sorted values, the k-th smallest and the k-th largest enclose the median unless
+about the distribution of times. Of n sorted values, the k-th smallest and the k-th largest enclose the median unless
 fewer than k of n fair coins fall on one side. For n = 20 and an error of 0.5 %, k is 4.
 
 `Race.add` takes the times of a round; `decide` drops contestants that are surely slower than the best, and says whether

@@ -1,9 +1,9 @@
 """Record what the engine does at the processes of a measurement, on one clock, and write it as a trace.
 
-Stages: the engine records sends, receives and folds (combinations) of every call in a ring of memory (engine/trace);
-after the measurement, the call of median time is collected from all ranks (`Recorder.collect`), its times converted to
-the first process's clock (`clock_offset`); `measured_trace` matches sends with receives and writes Chrome's trace
-format, in which calls and folds are slices and messages are arrows.
+Stages: the engine records sends, receives and folds (combinations) of every call in a ring of memory (engine/trace).
+After the measurement, the call of median time is collected from all ranks (`Recorder.collect`), and its times are
+converted to the first process's clock (`clock_offset`); `measured_trace` matches sends with receives and writes
+Chrome's trace format, in which calls and folds are slices and messages are arrows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Execute PyTorch's collectives, one at a time, in the worker thread of a group: by the engine, else by gloo.
 
-`Calls` has a method per collective. Each checks its tensors, turns them into flat NumPy views, begins the call (its
-kind and size travel with every message, so that different calls of processes are noticed), looks for the page of the
-table, which has the program for this collective and size, and runs it. Without a page, or if the engine lacks the
+`Calls` has a method per collective. Each checks its tensors, turns them into flat NumPy views and begins the call: its
+kind and size travel with every message, so that different calls of processes are noticed. Then it looks for the page of
+the table, which has the program for this collective and size, and runs it. Without a page, or if the engine lacks the
 operator or type, gloo (PyTorch's own CPU backend) makes the call. That decision depends only on arguments that are
 equal at all processes, so all of them decide alike.
 

@@ -1,9 +1,9 @@
 """Draw the trees along which data travels: a panel per tree, in the layout of the machine's own picture.
 
 Stages of `trees_svg`: recover the trees (`data_trees_of`), lay out the machine once for all panels
-(`_make_panel_layout`), route the arrows of each tree around the nodes (`_route_arrows`), then draw each panel: links in
-grey, arrows coloured by their distance from the root, the root filled. Title lines compare the schedule's rate with the
-bound; a panel's caption says which share of the data its tree carries.
+(`_make_panel_layout`), route the arrows of each tree around the nodes (`_route_arrows`), then draw each panel. Links
+are grey, arrows coloured by their distance from the root, and the root is filled. Title lines compare the schedule's
+rate with the bound; a panel's caption says which share of the data its tree carries.
 """
 
 from __future__ import annotations
