@@ -65,7 +65,7 @@ def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDAr
     capacities = [total[pair] for pair in pairs]
     # int64 where sums in the computation of flows surely fit, else Python ints
     fits_int64 = sum(capacities) * 4 < 2**62
-    tail, head = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
+    tail, head = np.array(pairs, np.int64).reshape(-1, 2).T
     return tail, head, np.array(capacities, np.int64 if fits_int64 else object)
 
 
@@ -90,24 +90,21 @@ def pack_edges(edges: Sequence[WeightedEdge], tau: Fraction, partition: Sequence
     each part are packed separately, and the trees combined.
     """
     goal, scale = tau.numerator, tau.denominator
+
+    def pack_layer(number_of: dict[int, int], chosen: Sequence[int]) -> list[WeightedTree]:
+        """Pack trees of the chosen edges, whose ends are renumbered by `number_of`."""
+        ends = [edges[e] for e in chosen]
+        layer_edges = [(number_of[a], number_of[b], capacity * scale) for a, b, capacity in ends]
+        trees = _pack_base(len(set(number_of.values())), layer_edges, goal)
+        return [(weight, tuple(chosen[e] for e in tree)) for weight, tree in trees]
+
     part_of = {v: i for i, side in enumerate(partition) for v in side}
-    across = [e for e, (a, b, _) in enumerate(edges) if part_of[a] != part_of[b]]
-    between_parts = [(part_of[edges[e][0]], part_of[edges[e][1]], edges[e][2] * scale) for e in across]
-    layers = [_renumber_edges(_pack_base(len(partition), between_parts, goal), across)]
+    layers = [pack_layer(part_of, [e for e, (a, b, _) in enumerate(edges) if part_of[a] != part_of[b]])]
     for i, side in enumerate(partition):
         if len(side) > 1:
-            index_in_part = {v: j for j, v in enumerate(side)}
             inner_edges = [e for e, (a, b, _) in enumerate(edges) if part_of[a] == part_of[b] == i]
-            inside_part = [
-                (index_in_part[edges[e][0]], index_in_part[edges[e][1]], edges[e][2] * scale) for e in inner_edges
-            ]
-            layers.append(_renumber_edges(_pack_base(len(side), inside_part, goal), inner_edges))
+            layers.append(pack_layer({v: j for j, v in enumerate(side)}, inner_edges))
     return side_by_side(layers)
-
-
-def _renumber_edges(trees: list[WeightedTree], numbers: Sequence[int]) -> list[WeightedTree]:
-    """Return the trees with edge e as numbers[e]."""
-    return [(weight, tuple(numbers[e] for e in chosen)) for weight, chosen in trees]
 
 
 def side_by_side(layers: Sequence[list[WeightedTree]]) -> list[WeightedTree]:
@@ -115,21 +112,19 @@ def side_by_side(layers: Sequence[list[WeightedTree]]) -> list[WeightedTree]:
 
     Layers with weights (2, 1) and (1, 2) combine to three trees of weight 1.
     """
-    stacks = [sorted(layer, reverse=True) for layer in layers]
+    stacks = [sorted(layer) for layer in layers]  # of each layer the trees not used up, the heaviest last
     weight_of: dict[tuple[int, ...], int] = {}
-    at = [0] * len(stacks)
-    remaining = [stack[0][0] for stack in stacks]
+    current = [stack.pop() for stack in stacks]  # of each layer the remaining weight of a tree, and the tree
     while True:
-        step = min(remaining)
-        chosen = tuple(sorted(e for stack, i in zip(stacks, at, strict=True) for e in stack[i][1]))
+        step = min(weight for weight, _ in current)
+        chosen = tuple(sorted(e for _, tree in current for e in tree))
         weight_of[chosen] = weight_of.get(chosen, 0) + step
-        for s, stack in enumerate(stacks):
-            remaining[s] -= step
-            if not remaining[s]:
-                at[s] += 1
-                if at[s] == len(stack):
+        current = [(weight - step, tree) for weight, tree in current]
+        for layer, (weight, _) in enumerate(current):
+            if not weight:
+                if not stacks[layer]:
                     return [(weight, chosen) for chosen, weight in weight_of.items()]
-                remaining[s] = stack[at[s]][0]
+                current[layer] = stacks[layer].pop()
 
 
 def _pack_base(vertices: int, edges: Sequence[WeightedEdge], goal: int) -> list[WeightedTree]:
@@ -168,7 +163,7 @@ class _Orientation:
         """Orient the whole capacity of every edge so that `goal` enters every vertex but the root: one maximum flow."""
         n, m = self.vertices, len(self.edges)
         source, sink = n + m, n + m + 1
-        # flow network: source -> edge -> its two ends -> sink
+        # flow network: source -> edge e (node n + e) -> its two ends -> sink; arcs in this order
         tail, head, capacity = [source] * m, [n + e for e in range(m)], [c for *_, c in self.edges]
         for e, (a, b, c) in enumerate(self.edges):
             tail += [n + e, n + e]
@@ -185,10 +180,10 @@ class _Orientation:
         """Add edges by descending capacity, as much of each as possible, turning earlier edges to make room."""
         n, goal = self.vertices, self.goal
         inflows = [(0, 0)] * len(self.edges)
-        order = sorted(range(len(self.edges)), key=lambda e: (-self.edges[e][2], e))
+        by_capacity = sorted((-capacity, e, a, b) for e, (a, b, capacity) in enumerate(self.edges))
         missing = goal * (n - 1)
-        for e in order:
-            a, b, capacity = self.edges[e]
+        for minus_capacity, e, a, b in by_capacity:
+            capacity = -minus_capacity
             inflows = self._gather_room(inflows, (a, b), goal + capacity)
             room_a, room_b = (goal - self._vertex_load(inflows, v) for v in (a, b))
             # room of `goal` must remain at both ends together: S = {a, b} may carry (|S| - 1) * goal, not |S| * goal
@@ -219,22 +214,23 @@ class _Orientation:
         missing = wanted_room - sum(goal - load[v] for v in at)
         if missing <= 0:
             return list(inflows)
-        # flow network: n -> the vertices `at` (their load) -> along edges, as far as they can be turned -> vertices
-        # with room -> n + 1
-        tail, head, capacity = [n] * len(at), list(at), [load[v] for v in at]
+        # flow network: source, which limits the flow to what is missing -> start -> the vertices `at` (their load) ->
+        # along edges, as far as they can be turned -> vertices with room -> sink
+        start, sink, source = n, n + 1, n + 2
+        tail, head, capacity = [start] * len(at), list(at), [load[v] for v in at]
         for (a, b, _), (x, y) in zip(self.edges, inflows, strict=True):
             tail += [a, b]
             head += [b, a]
             capacity += [x, y]
         for v in range(n):
             tail.append(v)
-            head.append(n + 1)
+            head.append(sink)
             capacity.append(0 if v in at else goal - load[v])
-        tail.append(n + 2)  # limit the flow to what is missing
-        head.append(n)
-        capacity.append(missing)
-        flow = MaxFlows(n + 3, tail, head).arc_flows(capacity, n + 2, n + 1).tolist()[len(at) :]
-        turned_amounts = [flow[2 * e] - flow[2 * e + 1] for e in range(len(self.edges))]
+        flows = MaxFlows(n + 3, [*tail, source], [*head, start]).arc_flows([*capacity, missing], source, sink).tolist()
+        along_edges = flows[len(at) : len(at) + 2 * len(self.edges)]  # of each edge one way, then the other
+        turned_amounts = [
+            forward - backward for forward, backward in zip(along_edges[::2], along_edges[1::2], strict=True)
+        ]
         return [(x - t, y + t) for (x, y), t in zip(inflows, turned_amounts, strict=True)]
 
 
@@ -250,7 +246,8 @@ class Arborescences:
     """
 
     def __init__(self, vertices: int, arcs: Sequence[tuple[int, int]], capacity: Sequence[int], root: int) -> None:
-        self.vertices, self.arcs, self.root = vertices, arcs, root
+        self.vertices, self.root = vertices, root
+        self.tail, self.head = [u for u, _ in arcs], [v for _, v in arcs]  # of every arc
         self.remaining = list(capacity)
 
     def pack_all(self, goal: int) -> list[WeightedTree]:
@@ -265,14 +262,14 @@ class Arborescences:
     def _start_flows(self) -> None:
         """Build the flow network of the arcs that are not used up."""
         n, remaining = self.vertices, self.remaining
-        usable = [e for e in range(len(self.arcs)) if remaining[e]]
+        usable = [e for e, amount in enumerate(remaining) if amount]
         self.position = {e: i for i, e in enumerate(usable)}
         self.out: list[list[int]] = [[] for _ in range(n)]
         self.into: list[list[int]] = [[] for _ in range(n)]
         for e in usable:
-            self.out[self.arcs[e][0]].append(e)
-            self.into[self.arcs[e][1]].append(e)
-        tail, head = [self.arcs[e][0] for e in usable], [self.arcs[e][1] for e in usable]
+            self.out[self.tail[e]].append(e)
+            self.into[self.head[e]].append(e)
+        tail, head = [self.tail[e] for e in usable], [self.head[e] for e in usable]
         self.capacity_now = [remaining[e] for e in usable]
         # an extra source n has an arc to every vertex; `_spare_flow` opens those to the vertices that it starts at
         self.flows = MaxFlows(n + 1, tail + [n] * n, head + list(range(n)))
@@ -294,7 +291,7 @@ class Arborescences:
         def offer(e: int) -> None:
             """Sort an arc into `ready` or `aside`."""
             if self.remaining[e] >= weight:
-                heapq.heappush(ready, (depth[self.arcs[e][0]], -self.remaining[e], e))
+                heapq.heappush(ready, (depth[self.tail[e]], -self.remaining[e], e))
             else:
                 aside[e] = self.remaining[e]
 
@@ -303,14 +300,14 @@ class Arborescences:
             offer(e)
         while len(depth) < self.vertices:
             while ready:
-                e = heapq.heappop(ready)[2]
-                if self.arcs[e][1] not in depth:
+                _, _, e = heapq.heappop(ready)
+                if self.head[e] not in depth:
                     slack = self._spare_flow(e, goal - weight, weight)
                     if slack >= weight:
                         break
                     aside[e] = slack
             else:  # no arc takes the whole weight: lower the weight of the whole tree
-                aside = {e: limit for e, limit in aside.items() if self.arcs[e][1] not in depth}
+                aside = {e: limit for e, limit in aside.items() if self.head[e] not in depth}
                 e, slack = self._widest_arc(aside, goal - weight, weight)
                 for used in chosen:
                     self._use_arc(used, slack - weight)
@@ -321,10 +318,10 @@ class Arborescences:
                     offer(other)
             self._use_arc(e, weight)
             chosen.append(e)
-            v = self.arcs[e][1]
-            depth[v] = depth[self.arcs[e][0]] + 1
+            v = self.head[e]
+            depth[v] = depth[self.tail[e]] + 1
             for other in self.out[v]:
-                if self.arcs[other][1] not in depth:
+                if self.head[other] not in depth:
                     offer(other)
         return weight, tuple(sorted(chosen))
 
@@ -353,17 +350,17 @@ class Arborescences:
 
         `other_weight`: the weight of all other trees.
         """
-        u, v = self.arcs[e]
+        u, v = self.tail[e], self.head[e]
         needed = other_weight + weight
         # cheap test first: paths of at most two arcs often carry enough, and need no maximum flow
         inflow = [0] * self.vertices
-        for w in {u, self.root}:
-            for other in self.out[w]:
-                inflow[self.arcs[other][1]] += self.remaining[other]
+        for start in {u, self.root}:
+            for other in self.out[start]:
+                inflow[self.head[other]] += self.remaining[other]
         inflow[u] = inflow[self.root] = needed
         inflow_of: dict[int, int] = {}
         for other in self.into[v]:
-            inflow_of[self.arcs[other][0]] = inflow_of.get(self.arcs[other][0], 0) + self.remaining[other]
+            inflow_of[self.tail[other]] = inflow_of.get(self.tail[other], 0) + self.remaining[other]
         if sum(min(x, inflow[w]) for w, x in inflow_of.items()) >= needed:
             return weight  # paths of one or two arcs suffice
         feed = [0] * self.vertices
@@ -381,7 +378,7 @@ def _central_vertex(vertices: int, edges: Sequence[WeightedEdge]) -> int:
         neighbours[b].append(a)
         width[a] += capacity
         width[b] += capacity
-    best: tuple[int, int, int] | None = None
+    keys: list[tuple[int, int, int]] = []  # eccentricity, -capacity, vertex
     for start in range(vertices):
         depth, queue = {start: 0}, [start]
         for v in queue:
@@ -389,7 +386,7 @@ def _central_vertex(vertices: int, edges: Sequence[WeightedEdge]) -> int:
                 if w not in depth:
                     depth[w] = depth[v] + 1
                     queue.append(w)
-        key = (depth[queue[-1]], -width[start], start)
-        best = key if best is None or key < best else best
-    assert best is not None
-    return best[2]
+        farthest = queue[-1]
+        keys.append((depth[farthest], -width[start], start))
+    *_, vertex = min(keys)
+    return vertex
