@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,17 @@ MOST_COMPARED = 2**31  # loads compared to find dominated resources: some CPU se
 HALF_TOLERANCE = 1e-6
 LOAD_TOLERANCE = 1e-9  # relative tolerance when loads are compared: they are sums of floats
 Hashes = NDArray[np.uint64]
-Span = tuple[Longs, Longs]  # by group of items: number of its first item, and of the first one after it
+
+
+class GroupSpans(NamedTuple):
+    """Where the items of each group begin and end in a list of `items`."""
+
+    items: Longs
+    begin: Longs
+    end: Longs
+
+    def of_groups(self, groups: Longs) -> GroupSpans:
+        return GroupSpans(self.items, self.begin[groups], self.end[groups])
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +178,7 @@ class HopTimer:
         classes, resources = self.classes, self.topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.class_of]
         row, resource = classes.crossings
-        representatives = np.unique(classes.resource, return_index=True)[1]
+        _, representatives = np.unique(classes.resource, return_index=True)
         representatives = representatives[np.isin(representatives, resource)]  # unused resources have a class, too
         if len(representatives) ** 2 * count > MOST_COMPARED:
             return None
@@ -232,8 +242,8 @@ class HopTimer:
     def to_schedule(self, progress: HopProgress) -> Schedule:
         """Return the schedule: each chunk cut where some hop of chunks of its label pauses, each hop when it is due."""
         plan, hops = self.plan, progress.hops
-        chunk_table, rows = [unmoved_chunks([plan], progress.denominator, plan.chunks.denominator)], []
-        count = len(chunk_table[0][0])
+        unmoved_blocks, unmoved_shares = unmoved_chunks([plan], progress.denominator, plan.chunks.denominator)
+        chunk_table, rows, count = [(unmoved_blocks, unmoved_shares)], [], len(unmoved_blocks)
         for owned in _classes_by_owner(hops):
             index_of = np.full(len(hops), -1, np.int64)
             index_of[owned] = np.arange(len(owned))
@@ -245,9 +255,8 @@ class HopTimer:
                 chunk_table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
                 rows.append((0, hop_rows, due[index_of[hops.class_of[hop_rows]]], number + count))
                 count += len(chunks)
-        return join_plans(
-            [plan], chunk_table, rows, plan.chunks.denominator * progress.denominator, np.ones(count, np.int64)
-        )
+        denominator = plan.chunks.denominator * progress.denominator
+        return join_plans([plan], chunk_table, rows, denominator, np.ones(count, np.int64))
 
 
 def _classes_by_owner(hops: HopClasses) -> Iterator[Longs]:
@@ -270,11 +279,9 @@ def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
-    progress_count, kinds = len(hops) * steps, hops.load.shape[1]
-    f_columns, length_columns = (
-        np.arange(progress_count).reshape(len(hops), steps),
-        np.arange(progress_count, progress_count + steps),
-    )
+    progress_count = len(hops) * steps
+    f_columns = np.arange(progress_count).reshape(len(hops), steps)
+    length_columns = progress_count + np.arange(steps)
     low, high = np.zeros(progress_count + steps), np.full(progress_count + steps, np.inf)
     step = np.arange(steps)
     # nothing can pass before step `depth`, and everything must have passed `height` steps before the end
@@ -287,9 +294,9 @@ def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
     for lag in (0, 1):
         after, first = f_columns[hops.later[hops.lag == lag]], f_columns[hops.earlier[hops.lag == lag]]
         rows.add_rows((after[:, lag:].ravel(), 1.0), (first[:, : steps - lag].ravel(), -1.0))
-    for kind in range(kinds):
-        loading = np.flatnonzero(hops.load[:, kind])
-        load = hops.load[loading, kind][:, None] / hops.load.max()
+    for kind_load in hops.load.T:
+        loading = np.flatnonzero(kind_load)
+        load = kind_load[loading][:, None] / hops.load.max()
         rows.add_step_sums(f_columns[loading], np.broadcast_to(load, (len(loading), steps)), length_columns)
     cost = np.zeros(progress_count + steps)
     cost[length_columns] = 1
@@ -309,7 +316,8 @@ class _Rows:
 
     def add_rows(self, *terms: tuple[Longs, float]) -> None:
         """Append rows: the i-th is the sum, over the terms (columns, value), of value * columns[i]."""
-        count = len(terms[0][0])
+        (first_columns, _), *_ = terms
+        count = len(first_columns)
         for columns, value in terms:
             self.entries.append((self.count + np.arange(count), columns, np.full(count, value)))
         self.count += count
@@ -406,41 +414,33 @@ def find_constraints(schedule: Schedule) -> StartOrder:
     joins[1:] = ~first[1:] & ~first[:-1] & is_unread[:-1] & ~copied[1:] & ~copied[:-1]
     begin = np.flatnonzero(~joins)
     end = np.append(begin[1:], len(history))
-    wrote, read = (write_at[begin], write_at[end]), (read_at[begin], read_at[end])
-    all_groups = np.arange(len(begin))
-    later = np.flatnonzero(~first[begin])  # versions that replace an earlier one of their cell
-    unread = later[read[0][later - 1] == read[1][later - 1]]
+    # by group of versions: the rows that write it, and those that read it
+    writes = GroupSpans(writers, write_at[begin], write_at[end])
+    reads = GroupSpans(readers, read_at[begin], read_at[end])
+    later = np.flatnonzero(~first[begin])  # groups that replace an earlier one of their cell
+    unread = later[reads.begin[later - 1] == reads.end[later - 1]]
     # the three hazards of a processor pipeline: read after write, write after read, and write after write of a version
     # that nothing reads
     pairs = [
-        (_pair_items(writers, wrote, all_groups, readers, read, all_groups), 1),
-        (_pair_items(readers, read, later - 1, writers, wrote, later), 0),
-        (_pair_items(writers, wrote, unread - 1, writers, wrote, unread), 1),
+        _pair_items(writes, reads, lag=1),
+        _pair_items(reads.of_groups(later - 1), writes.of_groups(later), lag=0),
+        _pair_items(writes.of_groups(unread - 1), writes.of_groups(unread), lag=1),
     ]
-    # a row that reads and writes one cell need not wait for itself
-    earlier, after = (np.concatenate([pair[side] for pair, _ in pairs]) for side in (0, 1))
-    lag = np.concatenate([np.full(len(pair[0]), distance, np.int64) for pair, distance in pairs])
-    are_distinct = earlier != after
+    earlier, after, lag = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
+    are_distinct = earlier != after  # a row that reads and writes one cell need not wait for itself
     return StartOrder(earlier[are_distinct], after[are_distinct], lag[are_distinct])
 
 
-def _pair_items(
-    left_items: Longs, of_left: Span, left_groups: Longs, right: Longs, of_right: Span, right_groups: Longs
-) -> tuple[Longs, Longs]:
-    """Return all pairs of an item of a left group and an item of the right group beside it.
-
-    `of_left`, `of_right`: where each group's items begin and end in `left_items` and `right`. `left_groups[i]` is
-    matched with `right_groups[i]`.
-    """
-    low, left_count = of_left[0][left_groups], (of_left[1] - of_left[0])[left_groups]
-    start, right_count = of_right[0][right_groups], (of_right[1] - of_right[0])[right_groups]
-    pair_counts = left_count * right_count
-    owner = np.repeat(np.arange(len(left_groups)), pair_counts)
-    place = concat_ranges(np.zeros(len(pair_counts), np.int64), pair_counts)
-    right_sizes = right_count[owner]
-    return left_items[low[owner] + place // right_sizes].astype(np.int64), right[
-        start[owner] + place % right_sizes
-    ].astype(np.int64)
+def _pair_items(before: GroupSpans, after: GroupSpans, lag: int) -> tuple[Longs, Longs, Longs]:
+    """Return all pairs of an item of group i of `before` and one of group i of `after`, and the lag for each pair."""
+    after_sizes = after.end - after.begin
+    pair_counts = (before.end - before.begin) * after_sizes
+    group = np.repeat(np.arange(len(pair_counts)), pair_counts)
+    # the pairs of a group are numbered: each item before in turn with all items after
+    number = concat_ranges(np.zeros(len(pair_counts), np.int64), pair_counts)
+    earlier = before.items[before.begin[group] + number // after_sizes[group]]
+    later = after.items[after.begin[group] + number % after_sizes[group]]
+    return earlier.astype(np.int64), later.astype(np.int64), np.full(len(group), lag, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -491,35 +491,26 @@ def classify_hops(schedule: Schedule, topology: Topology) -> Classification:
     chunk_color = _hash_rows(_number_values(weights))
     block_color = _hash_rows(_number_values(schedule.collective.weights))
     block = schedule.chunks.block.astype(np.int64)
+    earlier, later, lag = start_order.earlier, start_order.later, start_order.lag.astype(np.uint64)
     color_count = 0
     while True:
         # one round: hash each item's color with the multiset of its neighbours' colors
-        resource_color = _hash_rows(
-            resource_color, _sum_hashes(_hash_rows(row_color[crossing_row]), crossed, len(resource_color))
-        )
-        chunk_color = _hash_rows(
-            chunk_color, _sum_hashes(_hash_rows(row_color), chunk, len(chunk_color)), block_color[block]
-        )
+        crossing_rows = _sum_hashes(_hash_rows(row_color[crossing_row]), crossed, len(resource_color))
+        resource_color = _hash_rows(resource_color, crossing_rows)
+        rows_of_chunk = _sum_hashes(_hash_rows(row_color), chunk, len(chunk_color))
+        chunk_color = _hash_rows(chunk_color, rows_of_chunk, block_color[block])
         block_color = _hash_rows(block_color, _sum_hashes(_hash_rows(chunk_color), block, len(block_color)))
-        row_color = _hash_rows(
-            row_color,
-            chunk_color[chunk],
-            _sum_hashes(_hash_rows(resource_color[crossed]), crossing_row, rows),
-            _sum_hashes(
-                _hash_rows(row_color[start_order.earlier], start_order.lag.astype(np.uint64)), start_order.later, rows
-            ),
-            _sum_hashes(
-                _hash_rows(row_color[start_order.later], start_order.lag.astype(np.uint64)), start_order.earlier, rows
-            ),
-        )
+        crossed_resources = _sum_hashes(_hash_rows(resource_color[crossed]), crossing_row, rows)
+        rows_before = _sum_hashes(_hash_rows(row_color[earlier], lag), later, rows)
+        rows_after = _sum_hashes(_hash_rows(row_color[later], lag), earlier, rows)
+        row_color = _hash_rows(row_color, chunk_color[chunk], crossed_resources, rows_before, rows_after)
         # classes only split (each hash includes the old color), so an unchanged number means a stable partition
         new_count = sum(len(np.unique(colors)) for colors in (row_color, resource_color, chunk_color, block_color))
         if new_count <= color_count:
             break
         color_count = new_count
     hop, chunks, blocks, resources_of = (
-        np.unique(colors, return_inverse=True)[1].astype(np.int64)
-        for colors in (row_color, chunk_color, block_color, resource_color)
+        _number_values(colors).astype(np.int64) for colors in (row_color, chunk_color, block_color, resource_color)
     )
     weight = np.asarray(weights, np.float64)[chunk] / float(scale)
     return Classification(
@@ -551,7 +542,7 @@ def merge_classes(classes: Classification, chunk_label: Longs) -> Longs:
         is_new[1:] = (np.diff(after[order]) != 0) | (predecessor_color[order][1:] != predecessor_color[order][:-1])
         distinct = order[is_new]  # count each class once, not its members
         color = _hash_rows(base, _sum_hashes(predecessor_color[distinct], after[distinct], rows))
-    return np.unique(color, return_inverse=True)[1].astype(np.int64)
+    return _number_values(color).astype(np.int64)
 
 
 def longest_chains(first: Longs, after: Longs, lag: Longs, count: int) -> Longs:
@@ -567,7 +558,8 @@ def longest_chains(first: Longs, after: Longs, lag: Longs, count: int) -> Longs:
 
 def _number_values(values: NDArray[Any]) -> Hashes:
     """Return for each value its position among the distinct values, ascending."""
-    return np.unique(values, return_inverse=True)[1].astype(np.uint64)
+    _, position = np.unique(values, return_inverse=True)
+    return position.astype(np.uint64)
 
 
 def _hash_rows(*columns: Hashes) -> Hashes:
