@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from antiphon.planners.trees.direct_links import radius
@@ -36,7 +37,7 @@ from antiphon.planners.trees.direct_links import radius
 EdgeSets = list[tuple[int, ...]]  # by tree: the numbers of its edges
 WeightedEdge = tuple[int, int, int]  # a, b, capacity
 Joined = tuple[tuple[int, ...], ...]  # by partition and vertex: a set of vertices, as a bit mask
-SpanningState = tuple[int, tuple[int, ...]]
+SpanningState = tuple[int, tuple[int, ...]]  # number of the connections; positions of the edges taken
 
 
 class NodeLimitReached(Exception):
@@ -136,7 +137,8 @@ class TreeSearch(ABC):
         can_skip = [self.can_skip(group.state, at) for group in groups]
         room = min((slack[t] - self.waste[at + 1][t] for t in self.tracked[at]), default=None)
         # try all numbers of trees per group that may take this item, those that leave the least unused first
-        for counts, unused in _list_assignments(groups, with_item, can_skip, self.ends[at][2], room):
+        _, _, capacity = self.ends[at]
+        for counts, unused in _list_assignments(groups, with_item, can_skip, capacity, room):
             new_slack = list(slack)
             for t in self.tracked[at]:
                 new_slack[t] -= unused
@@ -145,12 +147,12 @@ class TreeSearch(ABC):
             for group, into, j in zip(groups, with_item, counts, strict=True):
                 if j:
                     assert into is not None
-                    # these trees cross once more than they must
-                    for t in into[1]:
+                    state, crossed_again = into
+                    for t in crossed_again:
                         new_slack[t] -= j * group.weight
                     # the class splits into trees that take the item and trees that do not; by symmetry it does not
                     # matter which ones
-                    new_groups.append(TreeClass(into[0], group.trees[:j], group.weight))
+                    new_groups.append(TreeClass(state, group.trees[:j], group.weight))
                     picked += group.trees[:j]
                 if j < len(group.trees):
                     new_groups.append(TreeClass(group.state, group.trees[j:], group.weight))
@@ -193,7 +195,7 @@ def _list_assignments(
             extend(g + 1, unused - j * group.weight, (*counts, j))
 
     extend(0, capacity, ())
-    choices.sort(key=lambda x: x[0])
+    choices.sort(key=itemgetter(0))  # by unused capacity; equal ones stay in order
     return [(counts, unused) for unused, counts in choices]
 
 
@@ -203,15 +205,21 @@ def _edge_order(vertices: int, edges: Sequence[WeightedEdge]) -> list[int]:
     So all edges of some vertices are decided early, and dead ends show up early.
     """
     unordered = set(range(len(edges)))
-    at: list[list[int]] = [[e for e, edge in enumerate(edges) if v in edge[:2]] for v in range(vertices)]
+    edges_at: list[list[int]] = [[e for e, (a, b, _) in enumerate(edges) if v in (a, b)] for v in range(vertices)]
     order, remaining = [], set(range(vertices))
     while remaining:
-        v = min(remaining, key=lambda v: (sum(e in unordered for e in at[v]), -len(at[v]), v))
+        v = min(remaining, key=lambda v: (sum(e in unordered for e in edges_at[v]), -len(edges_at[v]), v))
         remaining.discard(v)
-        vertex_edges = sorted((e for e in at[v] if e in unordered), key=lambda e: (-edges[e][2], e))
+        vertex_edges = _widest_first(edges, (e for e in edges_at[v] if e in unordered))
         unordered.difference_update(vertex_edges)
         order += vertex_edges
     return order
+
+
+def _widest_first(edges: Sequence[WeightedEdge], numbers: Iterable[int]) -> list[int]:
+    """Return these edges (or arcs) by descending capacity, then by number."""
+    capacity = [edge_capacity for _, _, edge_capacity in edges]
+    return sorted(numbers, key=lambda e: (-capacity[e], e))
 
 
 class SpanningSearch(TreeSearch):
@@ -260,14 +268,11 @@ class SpanningSearch(TreeSearch):
 
     def start_state(self) -> Any:
         """Return the state where every vertex is connected with itself only, or in coarser partitions with its part."""
-        single_vertices = [1 << v for v in range(self.vertices)]
-        merged = [
-            sum(1 << w for w in range(self.vertices) if part_of[w] == part_of[v])
-            for part_of in self.labels
-            for v in range(self.vertices)
-        ]
-        coarser = (tuple(merged[t * self.vertices :][: self.vertices]) for t in range(1, len(self.labels)))
-        return self._number_of((tuple(single_vertices), *coarser)), ()
+        joined = (
+            tuple(sum(1 << w for w, other in enumerate(labels) if other == label) for label in labels)
+            for labels in self.labels
+        )
+        return self._number_of(tuple(joined)), ()
 
     def take_item(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
         """Join the ends of the edge; None if that closes a cycle, is too deep, or isolates vertices."""
@@ -280,7 +285,8 @@ class SpanningSearch(TreeSearch):
             return result
         (joined, _), crossed_again = result
         edges_taken = (*edges_taken, at)
-        complete = self.connections[joined][0][0] == self.all_vertices
+        single_vertices, *_ = self.connections[joined]  # the partition into these: what is connected in fact
+        complete = single_vertices[0] == self.all_vertices
         if complete and radius(self.vertices, [self.ends[i][:2] for i in edges_taken]) > self.deepest:
             return None
         return (joined, edges_taken), crossed_again
@@ -292,9 +298,10 @@ class SpanningSearch(TreeSearch):
         """
         a, b, _ = self.ends[at]
         joined = self.connections[number]
-        if joined[0][a] >> b & 1:
+        component, *_ = joined
+        if component[a] >> b & 1:
             return None
-        union_of_ends = joined[0][a] | joined[0][b]
+        union_of_ends = component[a] | component[b]
         if union_of_ends != self.all_vertices and not self._has_exit(union_of_ends, at):
             return None
         new, crossed_again = [], []
@@ -318,15 +325,17 @@ class SpanningSearch(TreeSearch):
 
     def can_skip(self, state: Any, at: int) -> bool:
         """Return whether the components of both ends have an edge to other vertices among later items."""
-        number = state[0]
+        number, _ = state
         if number not in self.skips[at]:
-            self.skips[at][number] = self._stays_connected(self.connections[number][0], at)
+            component, *_ = self.connections[number]
+            self.skips[at][number] = self._stays_connected(component, at)
         return self.skips[at][number]
 
-    def _stays_connected(self, joined: Sequence[int], at: int) -> bool:
+    def _stays_connected(self, component: Sequence[int], at: int) -> bool:
         """Return whether the components of both ends of edge `at` can grow without it."""
         a, b, _ = self.ends[at]
-        return joined[a] == self.all_vertices or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
+        of_a, of_b = component[a], component[b]
+        return of_a == self.all_vertices or (self._has_exit(of_a, at) and self._has_exit(of_b, at))
 
     def _has_exit(self, inside: int, at: int) -> bool:
         """Return whether some edge after this position leaves the vertices `inside`; cached, as it is asked often."""
@@ -392,8 +401,8 @@ class ArborescenceSearch(TreeSearch):
 
     def can_skip(self, state: Any, at: int) -> bool:
         """Return whether the head has a parent already, or a later arc can still enter it."""
-        b = self.ends[at][1]
-        top = state[0]
+        _, b, _ = self.ends[at]
+        top, *_ = state
         return bool(top[b] != b or any(top[a] != b for a in self.later_tails[at]))
 
 
@@ -410,4 +419,4 @@ def _breadth_first(arcs: Sequence[WeightedEdge], root: int) -> Iterator[int]:
 
 def _arcs_into(arcs: Sequence[WeightedEdge], v: int) -> list[int]:
     """Return the arcs into a vertex, the widest first."""
-    return sorted((e for e, arc in enumerate(arcs) if arc[1] == v), key=lambda e: (-arcs[e][2], e))
+    return _widest_first(arcs, (e for e, (_, head, _) in enumerate(arcs) if head == v))
