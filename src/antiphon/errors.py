@@ -79,13 +79,22 @@ def quote(name: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def list_first(items: Iterable[object], limit: int = 8) -> str:
+    """Return the first items, separated by commas, and "..." if there are more.
+
+    >>> list_first(range(5), limit=3)
+    '0, 1, 2, ...'
+    """
+    texts = list(map(str, items))
+    return ", ".join(texts if len(texts) <= limit else [*texts[:limit], "..."])
+
+
 def unknown(label: str, name: object, known_names: Iterable[str]) -> Invalid:
     """Return the error for an unknown name: it suggests a similar name, if there is one, and lists the known names."""
     names = sorted(known_names)
     suggestion = _near_miss(name, names) if isinstance(name, str) else None
     hint = f"; did you mean {suggestion!r}?" if suggestion else ""
-    listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
-    return Invalid(f"unknown {label} {quote(name)}{hint} (known: {listed})")
+    return Invalid(f"unknown {label} {quote(name)}{hint} (known: {list_first(names, limit=30)})")
 
 
 def _near_miss(name: str, names: Sequence[str]) -> str | None:

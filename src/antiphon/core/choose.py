@@ -58,10 +58,8 @@ class SizeChooser(Generic[Page]):
     def page(self, call: Call) -> Page | None:
         """Return the page that serves the call, or None. O(log ranges)."""
         kind, nbytes, root, members = call
-        ranges = self._ranges.get((kind, root, members))
-        if ranges is None or nbytes < 0:
-            return None
-        return ranges[1][bisect_right(ranges[0], nbytes) - 1]
+        starts, pages = self._ranges.get((kind, root, members), ([0], [None]))
+        return None if nbytes < 0 else pages[bisect_right(starts, nbytes) - 1]
 
 
 def _split_at(starts: list[int], pages: list[Page | None], at: int) -> int:

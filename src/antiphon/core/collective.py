@@ -28,7 +28,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from antiphon.core.columns import AnyInts, Ints, Longs, distinct
+from antiphon.core.columns import (
+    SAFE_INT64,
+    AnyInts,
+    Ints,
+    Longs,
+    distinct,
+    distinct_pairs,
+    is_ascending,
+    pair_keys,
+    run_starts,
+)
 from antiphon.core.topology import MAX_NODES
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 
@@ -38,7 +48,7 @@ COMBINING = ("reduce", "reducescatter", "allreduce")  # kinds that combine data
 # Kind -> the kind that it becomes if all transfers are reversed
 DUAL = {"broadcast": "reduce", "scatter": "gather", "allgather": "reducescatter", "alltoall": "alltoall"}
 DUAL |= {dual: kind for kind, dual in DUAL.items()}
-MAX_BLOCKS = 2**25
+MAX_BLOCKS = 2**25  # an alltoall of 5,793 ranks; its columns take 128 MiB each
 MAX_PAIRS = 2**27  # (block, rank) rows of a relation
 
 # What MPI, NCCL and PyTorch put before and behind the name of a collective; the suffixes name the buffer convention.
@@ -168,8 +178,8 @@ class Collective:
         if self.custom is None:
             count = len(self.members) if self.kind in COMBINING else 1
             return np.full(self.blocks, count, np.int64)
-        pairs = distinct(_pair_number(self.relation.pre_block, self.relation.pre_id))
-        return np.bincount((pairs >> 32).astype(np.int64), minlength=self.blocks).astype(np.int64)
+        block, _ = distinct_pairs(self.relation.pre_block, self.relation.pre_id)
+        return np.bincount(block, minlength=self.blocks).astype(np.int64)
 
     @cached_property
     def input_weights(self) -> Longs:
@@ -194,9 +204,9 @@ class Collective:
 
     def _side_weights(self, block: Ints, rank: Ints) -> Longs:
         """Return per rank the total weight of its blocks on one side of the relation."""
-        pairs = distinct(_pair_number(block, rank))
+        block_of_pair, rank_of_pair = distinct_pairs(block, rank)
         sums = np.zeros(self.ranks, np.int64)
-        np.add.at(sums, (pairs & 0xFFFFFFFF).astype(np.int64), self.weights[pairs >> 32])
+        np.add.at(sums, rank_of_pair, self.weights[block_of_pair])
         return sums
 
     @cached_property
@@ -258,10 +268,6 @@ class Collective:
         return f"Collective({self.title!r}, ranks={self.ranks}{root}{group}{order})"
 
 
-def _pair_number(high: Ints, low: Ints) -> Longs:
-    return (high.astype(np.int64) << 32) | low
-
-
 def _check_ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple[int, ...]:
     """Return ranks as a tuple, checked to be in range and distinct."""
     members: list[int] = []
@@ -281,7 +287,7 @@ def _check_weights(weights: ArrayLike | None, blocks: int) -> Longs:
         array = np.ones(blocks, np.int64)
     if array.shape != (blocks,) or (array.size and array.dtype.kind not in "iu"):
         raise Invalid(f"weights: expected {blocks} whole numbers, one per block")
-    if array.size and (int(array.min()) < 0 or float(array.sum(dtype=np.float64)) >= 2**62):
+    if array.size and (int(array.min()) < 0 or float(array.sum(dtype=np.float64)) >= SAFE_INT64):
         raise Invalid("weights: must be 0 or more, and their sum below 2^62")
     array = array.astype(np.int64)
     common = int(np.gcd.reduce(array)) if array.size else 1
@@ -329,8 +335,9 @@ def _builtin_relation(collective: Collective) -> Relation:
             "alltoall": np.repeat(members, m),
         }
         pre, post = (block, one_rank_side), (block, destinations[kind])
-    want: NDArray[np.int32] = np.full(len(post[0]), -1, np.int32)
-    return Relation(pre[0], pre[1], pre[1], post[0], post[1], want)
+    (pre_block, pre_rank), (post_block, post_rank) = pre, post
+    want: NDArray[np.int32] = np.full(len(post_block), -1, np.int32)
+    return Relation(pre_block, pre_rank, pre_rank, post_block, post_rank, want)
 
 
 def joint(groups: Sequence[Collective], sizes: Sequence[int] = ()) -> Collective:
@@ -358,7 +365,7 @@ def joint(groups: Sequence[Collective], sizes: Sequence[int] = ()) -> Collective
     common = math.lcm(*(group.buffer_weight for group in groups))
     scales = [common * size // group.buffer_weight for group, size in zip(groups, sizes, strict=True)]
     total = sum(scale * int(group.weights.sum()) for scale, group in zip(scales, groups, strict=True))
-    if total >= 2**62:
+    if total >= SAFE_INT64:
         raise Unsupported("joint: the weights of the groups have no common measure below 2^62; use rounder sizes")
     weights = np.concatenate([group.weights * scale for group, scale in zip(groups, scales, strict=True)])
     first = np.cumsum([0, *(group.blocks for group in groups)]).tolist()
@@ -397,42 +404,41 @@ def relation_of(pre_rows: AnyInts, post_rows: AnyInts, wants: tuple[tuple[int, .
     """Build a checked relation from columns: (block, rank, id) rows and (block, rank, index into `wants` or -1 for all)
     rows."""
     for side, rows in (("pre", pre_rows), ("post", post_rows)):
-        if rows.size and (rows[:, :2].min() < 0 or rows[:, 1].max() >= ranks or rows[:, 0].max() >= MAX_BLOCKS):
+        block, rank, _ = rows.T
+        if rows.size and (min(block.min(), rank.min()) < 0 or rank.max() >= ranks or block.max() >= MAX_BLOCKS):
             raise Invalid(f"custom collective, {side}: a block or rank is out of range (ranks are 0 to {ranks - 1})")
-    if pre_rows.size and (pre_rows[:, 2].min() < 0 or pre_rows[:, 2].max() >= 2**31):
+    _, _, ids = pre_rows.T
+    if ids.size and (ids.min() < 0 or ids.max() >= 2**31):
         raise Invalid("custom collective, pre: contribution ids must be from 0 to 2^31-1")
     unsorted_post, pre_rows, post_rows = post_rows, _order_rows(pre_rows), _order_rows(post_rows)
-    if post_rows.size and np.any(np.all(post_rows[1:, :2] == post_rows[:-1, :2], axis=1)):
+    block, rank, _ = post_rows.T
+    if not run_starts(pair_keys(block, rank)).all():
         raise Invalid("custom collective, post: a (block, rank) is named twice")
-    unsourced = ~np.isin(unsorted_post[:, 0], pre_rows[:, 0])
-    with_ids = unsorted_post[unsorted_post[:, 2] >= 0]
-    pairs = pre_rows if with_ids.size else pre_rows[:0]  # the contributions matter only for wants with ids
-    contributed = distinct(pairs[:, 0].astype(np.int64) * 2**31 + pairs[:, 2])
-    unmet = {pair for pair in set(zip(with_ids[:, 0].tolist(), with_ids[:, 2].tolist(), strict=True))
-           if not _all_contributed(pair[0], wants[pair[1]], contributed)}  # fmt: skip
+    pre_block, _, ids = pre_rows.T
+    post_block, _, want_of = unsorted_post.T
+    unsourced = ~np.isin(post_block, pre_block)
+    block_wants = {*zip(post_block[want_of >= 0].tolist(), want_of[want_of >= 0].tolist(), strict=True)}
+    contributed = distinct(pair_keys(pre_block, ids)) if block_wants else np.zeros(0, np.int64)
+    unmet = {(block, want) for block, want in block_wants if not _all_contributed(block, wants[want], contributed)}
     if unmet or unsourced.any():
-        faulty_rows = (
-            row
-            for row, lacks_source in zip(unsorted_post, unsourced, strict=True)
-            if lacks_source or (int(row[0]), int(row[2])) in unmet
+        faulty_block, faulty_rank = next(
+            (block, rank)
+            for (block, rank, want), lacks_source in zip(unsorted_post.tolist(), unsourced.tolist(), strict=True)
+            if lacks_source or (block, want) in unmet
         )
-        block, rank, _ = next(faulty_rows).tolist()
-        raise Invalid(f"custom collective: rank {rank} wants of block {block} what no rank contributes")
+        raise Invalid(f"custom collective: rank {faulty_rank} wants of block {faulty_block} what no rank contributes")
     pre, post = (np.ascontiguousarray(rows.T, np.int32) for rows in (pre_rows, post_rows))
-    return Relation(pre[0], pre[1], pre[2], post[0], post[1], post[2], wants)
+    (pre_block, pre_rank, pre_id), (post_block, post_rank, post_want) = pre, post
+    return Relation(pre_block, pre_rank, pre_id, post_block, post_rank, post_want, wants)
 
 
 def _all_contributed(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
     """Return whether all these ids of a block are contributed by some rank."""
     if not ids or min(ids) < 0 or max(ids) >= 2**31:
         return False
-    return bool(np.isin(block * 2**31 + np.array(ids, np.int64), contributed).all())
+    return bool(np.isin(pair_keys(np.full(len(ids), block), np.array(ids)), contributed).all())
 
 
 def _order_rows(rows: AnyInts) -> AnyInts:
     """Sort rows by block, rank and the last column; rows from files are mostly in order already."""
-    after, before = rows[1:], rows[:-1]
-    is_ordered = (after[:, 0] > before[:, 0]) | (after[:, 0] == before[:, 0]) & (
-        (after[:, 1] > before[:, 1]) | (after[:, 1] == before[:, 1]) & (after[:, 2] >= before[:, 2])
-    )
-    return rows if is_ordered.all() else rows[np.lexsort(rows.T[::-1])]
+    return rows if is_ascending(*rows.T) else rows[np.lexsort(rows.T[::-1])]

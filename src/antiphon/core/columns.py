@@ -7,7 +7,9 @@ Code on tables of millions of rows is made of these operations instead of Python
     order_of              the stable order of rows by a key
     is_ascending          whether rows are in order
     pack_columns          several columns as one integer key per row
+    pair_keys, split_keys the same for two int32 columns, and back
     distinct              the distinct values
+    distinct_pairs        the distinct rows of two int32 columns
     are_among             which values occur in an ascending column
     unique_inverse        the distinct values, and the index of every row's value among them
     number_rows           the same index for rows of several columns
@@ -16,6 +18,7 @@ Code on tables of millions of rows is made of these operations instead of Python
     pointers              where each owner's rows begin (CSR offsets), if rows are in order of owners
     concat_ranges         the rows of chosen owners, one owner after another
     sums_by_group         sums of whole numbers by group
+    word_count, set_bits  sets of small numbers as bits of 64-bit words
     reached_nodes         the nodes of a graph that can be reached from start nodes
     row_batches           slices of rows that fit the cache
 
@@ -46,6 +49,8 @@ Floats = NDArray[np.float64]
 Kind = TypeVar("Kind", bound=np.generic)
 ROWS_PER_BATCH = 2**16  # so that the intermediate results of one batch stay in the processor's cache
 TABLE_PER_ROW = 4  # a table of all possible values replaces a sort if it has at most so many entries per row
+WORD_BITS = 64
+SAFE_INT64 = 2**62  # two whole numbers below it still fit int64 when added
 HASH_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)  # odd; of multiply-xorshift hashes, whose overflow wraps on purpose
 
 
@@ -126,13 +131,24 @@ def pack_columns(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
     key, bound = first.astype(np.int64), max(bound, 1)
     for values, values_bound in columns[1:]:
         size = max(values_bound, 1)
-        if bound * size >= 2**62:  # would overflow int64: renumber the key so far without gaps
+        if bound * size >= SAFE_INT64:  # would overflow int64: renumber the key so far without gaps
             values_used, key = unique_inverse(key, bound)
             bound = max(len(values_used), 1)
         key *= size
         key += values
         bound *= size
     return key, bound
+
+
+def pair_keys(high: NDArray[Any], low: NDArray[Any]) -> Longs:
+    """Combine two columns, `low` in 0..2^32 - 1, into one key per row that sorts like the pairs."""
+    keys: Longs = (high.astype(np.int64) << 32) | low
+    return keys
+
+
+def split_keys(keys: Longs) -> tuple[Longs, Longs]:
+    """Return the two columns of `pair_keys`."""
+    return keys >> 32, keys & 0xFFFFFFFF
 
 
 def is_ascending(*columns: NDArray[Any]) -> bool:
@@ -209,6 +225,15 @@ def distinct(key: AnyInts, bound: int | None = None) -> Longs:
     return ordered[run_starts(ordered)]
 
 
+def distinct_pairs(high: NDArray[Any], low: NDArray[Any]) -> tuple[Longs, Longs]:
+    """Return the distinct rows of two columns, ascending; `low` is in 0..2^32 - 1.
+
+    >>> distinct_pairs(np.array([1, 0, 1]), np.array([2, 5, 2]))
+    (array([0, 1]), array([5, 2]))
+    """
+    return split_keys(distinct(pair_keys(high, low)))
+
+
 def are_among(values: Longs, ascending: Longs) -> Bools:
     """Return which values are in an ascending column. One binary search per value; np.isin would sort or hash both.
 
@@ -276,6 +301,23 @@ def number_rows(*columns: NDArray[Any]) -> Longs:
     out = np.empty(len(order), np.int64)
     out[order] = np.cumsum(begins_row) - 1
     return out
+
+
+def word_count(bits: Any) -> Any:
+    """Return how many words of WORD_BITS bits hold so many bits."""
+    return (bits + WORD_BITS - 1) // WORD_BITS
+
+
+def set_bits(words: NDArray[np.uint64], row: NDArray[Any], number: NDArray[Any]) -> None:
+    """Set a bit per element: number % 64 of words[row, number // 64].
+
+    >>> words = np.zeros((2, word_count(66)), np.uint64)
+    >>> set_bits(words, np.array([0, 1, 1]), np.array([2, 0, 65]))
+    >>> words.tolist()
+    [[4, 0], [1, 2]]
+    """
+    bit = np.uint64(1) << (number % WORD_BITS).astype(np.uint64)
+    np.bitwise_or.at(words, (row, number // WORD_BITS), bit)
 
 
 def reached_nodes(start: Bools, src: NDArray[Any], dst: NDArray[Any]) -> Bools:

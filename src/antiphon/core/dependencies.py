@@ -24,7 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Ints, Longs, order_of, pointers, run_starts, unique_inverse
+from antiphon.core.columns import SAFE_INT64, Bools, Ints, Longs, order_of, pointers, run_starts, unique_inverse
 from antiphon.core.schedule import Schedule
 
 
@@ -126,7 +126,7 @@ def versions(schedule: Schedule) -> Versions:
     times, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     bits = max(len(times) - 1, 1).bit_length() + 1  # for the time and one bit for 0 = read, 1 = write
     cells: Longs | None = None
-    if bound << bits >= 2**62:  # renumber the cells, so that keys fit into 63 bits
+    if bound << bits >= SAFE_INT64:  # renumber the cells, so that keys fit into 63 bits
         cells, keys = unique_inverse(np.concatenate([src, dst]), bound)
         src, dst, bound = keys[:rows], keys[rows:], len(cells)
     time <<= 1

@@ -145,7 +145,7 @@ class _Pipe(io.RawIOBase):
                 raise OSError(
                     None, f"is a pipe to which nobody writes (for {PIPE_TIMEOUT:g} s); start its writer first"
                 )
-            time.sleep(0.02)
+            time.sleep(0.02)  # short beside PIPE_TIMEOUT
 
     def close(self) -> None:
         if not self.closed:

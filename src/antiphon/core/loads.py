@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.columns import (
+    SAFE_INT64,
     Floats,
     Ints,
     Longs,
@@ -254,7 +255,7 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
     # An upper bound of any sum below, to choose between int64 and Python integers.
     max_sum = float(weights.max(initial=0)) * common * max(len(resolved.route), 1) * _max_path_links(resolved)
     # Load of one piece, over the common denominator of all piece counts. Python integers where int64 could overflow.
-    per_chunk = weights * (common // pieces) if max_sum < 2**62 else weights.astype(object) * [
+    per_chunk = weights * (common // pieces) if max_sum < SAFE_INT64 else weights.astype(object) * [
         common // int(p) for p in pieces
     ]  # fmt: skip
     # Number the distinct window lengths and step numbers without gaps, so that (resource, step, window) fits into one
@@ -443,7 +444,7 @@ def _group_steps(schedule: Schedule, resolved: Resolved) -> _StepPatterns:
     """Group the steps of a long schedule by pattern: one sort of all rows by step, and of each step by route."""
     steps, step_index = unique_inverse(schedule.step, schedule.steps)
     order, end = order_of(step_index, len(steps)), pointers(step_index, len(steps))
-    weights = schedule.chunks.weights(schedule.collective)[0]
+    weights, _ = schedule.chunks.weights(schedule.collective)
     weight_kinds = np.unique(weights)
     weight_kind = np.searchsorted(weight_kinds, weights)
     # Rows joined in a switch share links, which routes do not show; for short steps the search costs too much.
@@ -475,7 +476,7 @@ def _add_totals(totals: _Totals, traffic: _Traffic, steps: Longs) -> _Totals:
     """Return the totals with further loads, each of them in this many steps."""
     per_step = traffic.unpipelined
     max_sum = float(per_step.load.astype(float).sum()) * int(steps.max(initial=1))
-    load = per_step.load if max_sum < 2**62 else per_step.load.astype(object)
+    load = per_step.load if max_sum < SAFE_INT64 else per_step.load.astype(object)
     in_slice = np.zeros(len(totals[0]), load.dtype)
     np.add.at(in_slice, per_step.resource, load * steps)
     return totals[0] + in_slice, per_step.scale

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from antiphon.core.columns import Bools, Ints, Longs, reached_nodes
 from antiphon.core.topology import FORWARD_ONLY, Ability, LinkType, NetworkCard, SharedLimit, Topology, build
 from antiphon.errors import Invalid, quote, unknown
-from antiphon.units import exact, parse_bandwidth
+from antiphon.units import exact, parse_bandwidth, ranks_text
 
 End = tuple[int, int] | str  # (box, node of that box), or the name of a switch that `join` adds
 Bandwidth = int | Fraction | float | str
@@ -45,10 +45,9 @@ class Restriction:
     def number(self, node: int) -> int:
         """Return the number in the allocation of a node of the original."""
         if node not in self.nodes:
-            old_ranks = ", ".join(map(str, self.nodes[: min(self.topology.ranks, 16)]))
-            listed = f"{old_ranks}, ..." if self.topology.ranks > 16 else old_ranks
             raise Invalid(
-                f"node {quote(node)} is not part of {self.topology.name} (it has ranks {listed} of the original)"
+                f"node {quote(node)} is not part of {self.topology.name} "
+                f"(it has {ranks_text(self.nodes[: self.topology.ranks], longest=16)} of the original)"
             )
         return self.nodes.index(node)
 
@@ -345,10 +344,7 @@ def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
 
 
 def _select_links(
-    topology: Topology,
-    pairs: Iterable[tuple[int, int]] | None,
-    kind: str | None,
-    links: Iterable[int] | None,
+    topology: Topology, pairs: Iterable[tuple[int, int]] | None, kind: str | None, links: Iterable[int] | None
 ) -> Bools:
     """Return the links that all given selections name; every entry of a selection must match some link."""
     if pairs is None and kind is None and links is None:

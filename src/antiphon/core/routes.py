@@ -49,8 +49,7 @@ class Routes:
         ([0, 1, 3, 5], [4, 7, 8, 5, 6])
         """
         return Routes(
-            np.concatenate([self.ptr, self.ptr[-1] + other.ptr[1:]]),
-            np.concatenate([self.links, other.links]),
+            np.concatenate([self.ptr, self.ptr[-1] + other.ptr[1:]]), np.concatenate([self.links, other.links])
         )
 
     def take(self, indices: Longs) -> Routes:

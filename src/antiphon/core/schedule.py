@@ -25,12 +25,13 @@ from numpy.typing import ArrayLike, NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.columns import (
     HASH_MULTIPLIER,
+    SAFE_INT64,
     AnyInts,
     Bools,
     Ints,
     Longs,
     column,
-    distinct,
+    distinct_pairs,
     is_ascending,
     number_rows,
     octet_column,
@@ -43,7 +44,7 @@ from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.errors import Invalid, Unsupported, quote
 
 COPY, REDUCE = 0, 1  # values of `op`
-MAX_DENOMINATOR = 2**62  # of the boundaries of chunks
+MAX_DENOMINATOR = SAFE_INT64  # of the boundaries of chunks
 MAX_PIECES = 2**30
 
 
@@ -96,7 +97,7 @@ class Chunks:
         """
         weight = collective.weights[self.block]
         product_bound = float(self.share.max(initial=0)) * float(weight.max(initial=0))
-        exact = self.share * weight if product_bound < 2**62 else self.share.astype(object) * weight.astype(object)
+        exact = self.share * weight if product_bound < SAFE_INT64 else self.share.astype(object) * weight.astype(object)
         return exact, self.denominator * collective.buffer_weight
 
     def find_gap(self, weights: Longs) -> tuple[str, int | None] | None:
@@ -180,7 +181,7 @@ class Schedule:
         object.__setattr__(self, "src", column(self.src, "src", 0, ranks))
         object.__setattr__(self, "dst", column(self.dst, "dst", 0, ranks))
         object.__setattr__(self, "op", octet_column(self.op, "op (0 = copy, 1 = reduce)", 0, 2))
-        max_slots, max_number = 2**15, 2**31 - 1
+        max_slots, max_number = 2**15, 2**31 - 1  # far above the slots of any planner; int32
         for key, low, high in (
             ("route", -1, max_number),
             ("src_slot", 0, max_slots),
@@ -226,9 +227,9 @@ class Schedule:
         pieces = np.broadcast_to(np.asarray(self.pieces, np.int64), len(self.chunks))
         per_block = np.zeros(blocks, np.int64)
         np.add.at(per_block, self.chunks.block, pieces)
-        pairs = distinct((relation.pre_block.astype(np.int64) << 32) | relation.pre_rank)
+        block, rank = distinct_pairs(relation.pre_block, relation.pre_rank)
         sums = np.zeros(self.collective.ranks, np.int64)
-        np.add.at(sums, pairs & 0xFFFFFFFF, per_block[pairs >> 32])
+        np.add.at(sums, rank, per_block[block])
         return int(sums.max(initial=0))
 
     def slot(self, side: str) -> Ints:
@@ -251,7 +252,8 @@ class Schedule:
         process them so. The rows of a joint are one message, which is placed where the first of them would be. O(rows).
         """
         if self.joint is not None:
-            return [(self._joined[0][rows], self._joined[1])]
+            key, key_bound, _, _ = self._joined
+            return [(key[rows], key_bound)]
         return self._message_columns(rows)
 
     def message_key_columns(self, rows: AnyInts | slice = slice(None)) -> list[NDArray[Any]]:
@@ -274,7 +276,7 @@ class Schedule:
         """Return the message key of rows with bounds, without regard to joints."""
         bounds = [self.steps, self.collective.ranks, self.collective.ranks]
         if self.route is not None:
-            bounds.append(int(self.route.max()) + 2)
+            bounds.append(int(self.route.max()) + 2)  # `_key_columns` adds 1
         if not isinstance(self.pieces, int):
             bounds.append(int(self.pieces.max()) + 1)
         return list(zip(self._key_columns(rows), bounds, strict=True))
@@ -329,7 +331,8 @@ class Schedule:
     @property
     def leads(self) -> Longs:
         """Per row the first row of its joint in the order of `message_key`; for a single row, itself."""
-        return np.arange(self.transfers) if self.joint is None else self._joined[2]
+        _, _, leads, _ = self._joined
+        return np.arange(self.transfers) if self.joint is None else leads
 
     def runs(self) -> Bools:
         """Return per row whether its message key may differ from that of the row before it. O(rows)."""
@@ -342,7 +345,7 @@ class Schedule:
         for values in columns[1:]:
             starts_run[1:] |= values[1:] != values[:-1]
         if self.joint is not None:
-            joint_number = self._joined[3]
+            _, _, _, joint_number = self._joined
             same_joint = joint_number[1:] == joint_number[:-1]
             starts_run[1:] = (starts_run[1:] | ~same_joint) & ~(same_joint & (joint_number[1:] > 0))
         return starts_run

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, distinct, order_of, run_starts, sums_by_group
+from antiphon.core.columns import SAFE_INT64, Longs, distinct, order_of, run_starts, sums_by_group
 
 Exact = NDArray[Any]  # int64 where nothing can overflow, Python ints otherwise
 Runs = tuple[Longs, Longs, Longs, Exact]  # resource, begin, end, value; in order of resource and begin
@@ -55,7 +55,7 @@ def build_staircase(resource: Longs, step: Longs, window: Longs, load: Exact) ->
         return resource, step, step + 1, load
     step_bound = int((step + window).max(initial=0)) + 1
     key_bound = (int(resource.max(initial=0)) + 1) * step_bound
-    if key_bound >= 2**62:  # (resource, step) as one number would not fit into int64
+    if key_bound >= SAFE_INT64:  # (resource, step) as one number would not fit into int64
         resource, border = np.tile(resource, 2), np.concatenate([step, step + window])
         order = np.lexsort((border, resource))
         resource, border, change = resource[order], border[order], np.concatenate([load, -load])[order]

@@ -153,7 +153,7 @@ def link_map(topology: Topology, permutation: ArrayLike) -> Ints:
 class _ColouredGraph:
     """The coloured graph of a machine: vertices 0..nodes-1 are its nodes."""
 
-    edges: Longs
+    edges: Longs  # [edge, end]: vertices
     colour: list[int]  # per vertex
     legend: tuple[Hashable, ...]  # the meaning of the colours: machines with equal graphs and legends are isomorphic
     # Tail vertex of parallel links under the same limits -> these links, in order of type, then number
@@ -187,7 +187,7 @@ def _numbers_to_vertices() -> bool:
     import igraph
 
     permutation: list[int] = igraph.Graph(n=3).canonical_permutation(color=[1, 2, 0])
-    return permutation == [2, 0, 1]
+    return permutation == [2, 0, 1]  # the vertices of colours 0, 1 and 2; the reverse is [1, 2, 0]
 
 
 def _split_orbits(encoded: _ColouredGraph) -> list[int]:
@@ -236,11 +236,12 @@ def _scramble_bits(values: Sums) -> Sums:
 def _refine_colours(sums: Sums, joined: Any) -> Sums:
     """Refine colours by those of the neighbours until no class splits (Weisfeiler and Leman)."""
     classes = 0
-    for _ in range(64):  # enough for machines; stopping early only separates fewer orbits
+    for _ in range(64):  # rounds: enough for machines; stopping early only separates fewer orbits
         new_classes = len(np.unique(sums))
         if new_classes <= classes:
             break
         classes = new_classes
+        # the own colour counts three times, so that it is not taken for a neighbour's
         sums = _scramble_bits(sums * np.uint64(3) + joined @ _scramble_bits(sums + np.uint64(1)))
     return sums
 

@@ -24,7 +24,7 @@ from antiphon.core.display import Displayed
 from antiphon.errors import Invalid, quote
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
-MAX_NODES = 2**24
+MAX_NODES = 2**24  # far above real machines; a wrong number in a file ends before memory does
 MAX_NAME = 200  # characters
 
 
@@ -297,8 +297,7 @@ class Resources:
         limit_class = np.array([index[limit.bandwidth] for limit in topology.limits], np.int32)
         link = np.array([link for limit in topology.limits for link in limit.links], np.int64)
         owner = np.repeat(
-            np.arange(len(topology.limits), dtype=np.int32) + topology.links,
-            [len(x.links) for x in topology.limits],
+            np.arange(len(topology.limits), dtype=np.int32) + topology.links, [len(x.links) for x in topology.limits]
         )
         order = np.argsort(link, kind="stable")
         return Resources(

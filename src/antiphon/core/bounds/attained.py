@@ -47,7 +47,7 @@ from antiphon.errors import Invalid
 
 MOST_RANKS = 8  # larger machines are not tried
 MOST_SWITCHES = 8
-MOST_LINKS = 256
+MOST_LINKS = 256  # 16 nodes have 240 pairs, so only parallel links exceed it
 MOST_ROUNDS = 60  # linear programs solved before giving up
 MOST_COLUMNS = 1500  # trees in one program before giving up
 _CLOSE = 1e-9  # relative distance at which a floating-point time counts as equal to the bound

@@ -129,12 +129,13 @@ class SizeBound:
             return min_seconds
         # Both views together, for up to `combined` steps; for more steps the machine's own bound.
         (alpha, _), (host_alpha, _) = self.views
+        (own_latency, _), (own_transfer, host_transfer) = latencies, transfers
         combined = LIMITS.combined_steps
-        beyond = float(self._times(latencies[0], transfers[0], nbytes)[combined:].min(initial=np.inf))
-        steps = np.arange(1, len(transfers[0][:combined]) + 1)
+        beyond = float(self._times(own_latency, own_transfer, nbytes)[combined:].min(initial=np.inf))
+        steps = np.arange(1, len(own_transfer[:combined]) + 1)
         between = steps[:, None]  # M: of all steps, those in which data pass between hosts
-        latency = np.maximum(latencies[0][:combined], steps * alpha + between * (host_alpha - alpha))
-        total = latency + np.maximum(transfers[0][:combined], transfers[1][:combined, None])
+        latency = np.maximum(own_latency[:combined], steps * alpha + between * (host_alpha - alpha))
+        total = latency + np.maximum(own_transfer[:combined], host_transfer[:combined, None])
         return max(min_seconds, min(beyond, float(np.where(between <= steps, total, np.inf).min())))
 
     def _latencies(self, view: int) -> Floats:
@@ -324,13 +325,14 @@ def _view_of(topology: Topology, collective: Collective, hosts_of: Sequence[int]
         holds[i, list(holders)] = True
     inside = holds[needs.holders, dst]  # a host that holds the data itself needs nothing
     keep = has_holders[needs.holders] & ~inside
-    rows = np.unique(np.stack([needs.block[keep], needs.holders[keep], dst[keep]], axis=1), axis=0)
     # Merge sets of ranks that are equal as sets of hosts; otherwise an exchange between hosts would not be recognised.
     distinct = sorted(set(sets))
     number_of_set = {holders: i for i, holders in enumerate(distinct)}
     number = np.array([number_of_set[holders] for holders in sets], np.int64)
-    rows = np.unique(np.stack([rows[:, 0], number[rows[:, 1]], rows[:, 2]], axis=1), axis=0)
-    merged = replace(needs, block=rows[:, 0], holders=rows[:, 1], dst=rows[:, 2], sets=tuple(distinct))
+    block, holders_number, dst = np.unique(
+        np.stack([needs.block[keep], number[needs.holders[keep]], dst[keep]]), axis=1
+    )
+    merged = replace(needs, block=block, holders=holders_number, dst=dst, sets=tuple(distinct))
     return _View(contract(topology, host), merged, collective)
 
 
@@ -364,6 +366,7 @@ def _search(view: _View, any_steps: float) -> Iterator[Evidence]:
 
 def _find_strongest(proofs: Mapping[Evidence, StepTimes]) -> list[Evidence]:
     """Return the evidence that proves the most for at least one number of steps."""
+    # some 200 numbers of steps, ever sparser: curves that cross between two neighbours hardly differ there
     steps = np.unique(np.geomspace(1, LIMITS.max_steps, 256).astype(np.int64)).astype(np.float64)
     if not proofs:
         return []
@@ -412,7 +415,8 @@ def _chains(view: _View, src: int, dst: int) -> Iterator[Chain]:
     topology = view.topology
     from_src, to_dst = steps_from(topology, src), steps_from(topology, dst, backwards=True)
     top = int(from_src[dst])
-    three_levels = np.where(np.arange(topology.ranks) == src, 0, np.where(np.arange(topology.ranks) == dst, 2, 1))
+    three_levels = np.ones(topology.ranks, np.int64)
+    three_levels[src], three_levels[dst] = 0, 2
     assignments = [np.clip(levels, 0, top) for levels in (from_src, top - to_dst, (from_src + top - to_dst) // 2)]
     assignments += [three_levels, *_levels_between_cuts(topology, src, dst)]
     for levels in {tuple(levels.tolist()): levels for levels in assignments}.values():
@@ -555,12 +559,12 @@ def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> It
     first = max(delivery.least_steps() for delivery in deliveries)
     for steps in _step_counts(first):
         evidence = [cuts for search in searches if (cuts := search(steps)) is not None]
-        rates = {cuts: float(view.prove(cuts).base_time) for cuts in evidence}
-        if not rates:
+        proved = {cuts: float(view.prove(cuts).base_time) for cuts in evidence}
+        if not proved:
             return
-        strongest = max(rates, key=rates.__getitem__)
-        other_rates = [float(times.per_weight(np.array([float(steps)]))[0]) for times in proofs]
-        if rates[strongest] > max([any_steps, *other_rates]) * LIMITS.min_gain:
+        strongest = max(proved, key=proved.__getitem__)
+        otherwise_proved = [float(times.per_weight(np.array([float(steps)])).item()) for times in proofs]
+        if proved[strongest] > max([any_steps, *otherwise_proved]) * LIMITS.min_gain:
             yield strongest
         elif steps > first:
             return

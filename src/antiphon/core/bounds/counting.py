@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,8 @@ def _cheapest_cover(topology: Topology, multiplicity: NDArray[Any]) -> tuple[tup
     """Return the shared limits to count instead of their links, as (limit, count) pairs, and the total capacity.
 
     `multiplicity`: how often each link counts, 0 for links that do not cross. In a cut it is 0 or 1. In a partition
-    it is greater where a link leaves several parts (a switch may be in more than one) or leaves one part and enters
-    another while both directions are summed.
+    it is greater where a link leaves several parts (ranks are in one part each, but a switch may count to several) or
+    leaves one part and enters another while both directions are summed.
 
     Any choice of limits gives a valid capacity. A link covered by one limit is not counted again for the next, so the
     order matters if limits overlap: then listed order and descending saving are both tried. O(links + sum of the sizes
@@ -48,23 +47,24 @@ def _cheapest_cover(topology: Topology, multiplicity: NDArray[Any]) -> tuple[tup
     limited_links = [link for number in limit_numbers for link in topology.limits[number].links]
     if cover and len(limited_links) > len(set(limited_links)):
         remaining = multiplicity.astype(np.int64)
-        saved = {number: _saving_of_limit(topology, capacity, remaining, number)[1] for number in limit_numbers}
-        cover, total = min(
-            (cover, total),
-            _apply_limits(topology, capacity, multiplicity, sorted(limit_numbers, key=saved.__getitem__, reverse=True)),
-            key=itemgetter(1),
-        )
+        savings = [_saving_of_limit(topology, capacity, remaining, number) for number in limit_numbers]
+        saved = {number: saved for number, (_, saved) in zip(limit_numbers, savings, strict=True)}
+        by_saving = sorted(limit_numbers, key=saved.__getitem__, reverse=True)
+        other_cover, other_total = _apply_limits(topology, capacity, multiplicity, by_saving)
+        if other_total < total:
+            cover, total = other_cover, other_total
     return tuple(sorted(cover)), total * topology.resources.scale
 
 
 def capacity_of(topology: Topology, crossing: NDArray[np.bool_]) -> Fraction:
     """Return the bytes per second of these links together, within their shared limits."""
-    return _cheapest_cover(topology, crossing)[1]
+    _, capacity = _cheapest_cover(topology, crossing)
+    return capacity
 
 
 def _limits_over(topology: Topology, multiplicity: NDArray[Any]) -> list[int]:
     """Return the numbers of the limits that cover a link of multiplicity 1 or more, ascending."""
-    _, resource = topology.resources.with_limits(np.flatnonzero(multiplicity))
+    _, resource = topology.resources.with_limits(np.flatnonzero(multiplicity))  # those links, then their limits
     limits: list[int] = (np.unique(resource[resource >= topology.links]) - topology.links).tolist()
     return limits
 

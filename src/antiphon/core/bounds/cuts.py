@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.network import Network
+from antiphon.core.columns import SAFE_INT64
 
 ROUNDING = 1e-9  # relative; greater than the error of the quotients that are compared
 
@@ -78,7 +79,8 @@ class _CutSearch:
         while True:
             sink = self._next_sink()
             if sink is None:
-                return self.best[1], self.best[0]
+                rate, side = self.best
+                return side, rate
             self._test_sink(sink)
 
     def _start_from_single_nodes(self) -> None:
@@ -115,16 +117,17 @@ class _CutSearch:
         """Set the capacities of all arcs for the current rate p/q: links times q, supplies times p, all whole
         numbers."""
         assert self.best is not None
-        p, q = self.best[0].numerator, self.best[0].denominator
+        rate, _ = self.best
+        p, q = rate.numerator, rate.denominator
         self.need = p * self.total
         links = [int(c) * q for c in self.network.capacity.tolist()]
         to_nodes = [self.need if s else p * w for s, w in zip(self.served.tolist(), self.sole_weight, strict=True)]
         to_groups = [p * w for w, _ in self.groups]
         to_holders = [self.need] * sum(len(holders) for _, holders in self.groups)
         self._capacities = links + to_nodes + to_groups + to_holders  # in the order of the arcs in `_flow_graph`
-        # The sums of _next_sink, at most need + sum(links) each, must fit into int64; otherwise use Python integers.
-        # The test is generous: machines near the border are rare.
-        exceeds_int64 = self.need * 4 * (self.network.nodes + 1) + 4 * sum(links) >= 2**62
+        # No flow or sum of _next_sink exceeds these arcs together; beyond int64, use Python integers. The test is
+        # generous (four times as much): machines near the border are rare.
+        exceeds_int64 = 4 * (self.need * (self.network.nodes + 1) + sum(links)) >= SAFE_INT64
         dtype: Any = object if exceeds_int64 else np.int64
         self._links = np.array(links, dtype)
         self._feed = np.array(to_nodes, dtype)

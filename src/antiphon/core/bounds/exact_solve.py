@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import SAFE_INT64, Longs
 
-PRIME = 2**26 - 5  # a row of a product stays below 2**63 for up to 2048 columns
+PRIME = 2**26 - 5  # the greatest prime below 2^26: 2048 products of remainders add up to less than 2^63
 _MOST_DIGITS = 4000  # digits in base PRIME after which the result is None
 _MOST_UNKNOWNS = 2000  # more would take too long; below the 2048 columns of PRIME
 CLOSE = 1e-7  # relative tolerance when floats are taken for simple ratios
@@ -47,14 +47,14 @@ def solve_exactly(rows: Longs, right_side: Sequence[int]) -> list[Fraction] | No
     square = rows[chosen_rows]
     inverse = _invert_modulo(square % PRIME)
     # Python ints where int64 could overflow
-    exceeds_int64 = int(np.abs(rows).max(initial=0)) * width * PRIME >= 2**62
+    exceeds_int64 = int(np.abs(rows).max(initial=0)) * width * PRIME >= SAFE_INT64
     exact: NDArray[Any] = square.astype(object) if exceeds_int64 else square
     residual: NDArray[Any] = np.array([int(right_side[i]) for i in chosen_rows], object)
     # Hadamard's bound: numerators and denominators of x fit below it, so this many digits are enough
     lengths = [math.isqrt(int(s)) + 1 for s in (square.astype(object) ** 2).sum(axis=1)]
     limit = math.prod(lengths) * (math.isqrt(sum(int(v) ** 2 for v in residual)) + 1)
     value, power = np.zeros(width, object), 1
-    next_attempt = 8
+    next_attempt = 8  # an attempt costs more than a digit: made after 8, 16, 32, ... digits
     for digit in range(1, _MOST_DIGITS):
         step = inverse @ (residual % PRIME).astype(np.int64) % PRIME
         value = value + step.astype(object) * power

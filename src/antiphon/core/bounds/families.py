@@ -23,7 +23,7 @@ import numpy as np
 
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, distinct, distinct_pairs
 
 UNICAST = ("scatter", "gather", "alltoall")  # kinds in which every block has one holder and one destination
 SPREAD = ("broadcast", "allgather")  # one holder, several destinations
@@ -78,8 +78,8 @@ def from_each(needs: Needs) -> Iterator[FamilyRows]:
 
 def _has_one_destination(needs: Needs) -> bool:
     """Whether every block is needed by one rank only (for any number of its contributions)."""
-    pairs = np.unique(needs.block << 32 | needs.dst)
-    return len(np.unique(pairs >> 32)) == len(pairs)
+    block, _ = distinct_pairs(needs.block, needs.dst)
+    return len(distinct(block)) == len(block)
 
 
 def _rows_between(needs: Needs, source: int, target: int) -> Longs:

@@ -106,7 +106,7 @@ class JointProgram:
         equal: list[list[Any]] = []
         equal_right: list[Floats] = []
         for i, (program, (conservation, right_side)) in enumerate(zip(programs, flows, strict=True)):
-            load_column, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)
+            load_column, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)  # own: loads and flows of group i
             upper[0][load_column] = sparse.diags_array(row_scale * relative_supply[i]) @ over_resources
             # "At most" rows: flows of each family under the loads; loads that cross each partition often enough.
             (under_load, under_flow), (crossing, minimum) = program._load_rows()
@@ -136,17 +136,16 @@ class JointProgram:
         prices = np.split(-result.ineqlin.marginals, np.cumsum([len(b) for b in upper_right])[:-1])
         values = np.split(-result.eqlin.marginals, np.cumsum([len(b) for b in equal_right])[:-1])
         link, limits = np.split(prices[0] * row_scale, [arcs])
-        first_load, solutions = 1, []
+        time, first_load, solutions = float(result.x[0]), 1, []
         for i, program in enumerate(programs):
             # A price counts per unit of the joint weights; the duals of a group's rows per unit of its own.
             lengths, multipliers = (prices[1 + 2 * i + k] / relative_supply[i] for k in (0, 1))
-            potentials = program._switch_potentials(values[2 * i + 1] / relative_supply[i])
+            _, balance_duals = values[2 * i : 2 * i + 2]
+            potentials = program._switch_potentials(balance_duals / relative_supply[i])
             load = result.x[first_load : first_load + arcs]
             first_load += arcs + flows[i][0].shape[1]
-            solutions.append(
-                Solution(result.x[0], load, link, limits, lengths.reshape(-1, arcs), potentials, multipliers)
-            )
-        return JointSolution(float(result.x[0]) * time_scale, limits, solutions, [s * unit for s in relative_supply])
+            solutions.append(Solution(time, load, link, limits, lengths.reshape(-1, arcs), potentials, multipliers))
+        return JointSolution(time * time_scale, limits, solutions, [s * unit for s in relative_supply])
 
     def exact_witnesses(self, solution: JointSolution) -> Iterator[JointDual]:
         """Yield exact witnesses rounded from the float duals, the simplest first, as `BoundProgram` does."""

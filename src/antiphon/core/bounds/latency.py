@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Distance
-from antiphon.core.columns import Longs, row_batches
+from antiphon.core.columns import WORD_BITS, Longs, row_batches, set_bits, word_count
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
@@ -88,8 +88,8 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
     by_holders = needs.rows_by_holders
     needed_sets = np.flatnonzero(np.diff(by_holders.pointer))
     most_steps, farthest_set, farthest_rank = -1, needs.sets[0], 0
-    block = 64 * max(1, _MAX_WORDS // max(1, topology.links))
-    # Blocks of holder sets bound the memory of the bitsets.
+    # Blocks of holder sets, a bit each in words of 64, bound the memory of the bitsets.
+    block = WORD_BITS * max(1, _MAX_WORDS // max(1, topology.links))
     for first in range(0, len(needed_sets), block):
         set_numbers = needed_sets[first : first + block]
         column = np.repeat(np.arange(len(set_numbers)), by_holders.counts(set_numbers))
@@ -106,10 +106,9 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
 
 def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
     """Return a bitset of `width` bits per node, with bit columns[i] of node rows[i] set."""
-    words = np.zeros((nodes, (width + 63) // 64), np.uint64)
+    words = np.zeros((nodes, word_count(width)), np.uint64)
     for bits in row_batches(len(rows)):
-        word, bit = columns[bits] // 64, (columns[bits] % 64).astype(np.uint64)
-        np.bitwise_or.at(words, (rows[bits], word), np.uint64(1) << bit)
+        set_bits(words, rows[bits], columns[bits])
     return words
 
 

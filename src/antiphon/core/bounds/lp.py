@@ -156,10 +156,7 @@ class BoundProgram:
 
         arcs = len(self._tail)
         incidence = sp.csr_array(
-            (
-                np.repeat([1.0, -1.0], arcs),
-                (np.concatenate([self._tail, self._head]), np.tile(np.arange(arcs), 2)),
-            ),
+            (np.repeat([1.0, -1.0], arcs), (np.concatenate([self._tail, self._head]), np.tile(np.arange(arcs), 2))),
             shape=(self._nodes, arcs),
         )
         blocks, supplies = [], []
@@ -185,8 +182,7 @@ class BoundProgram:
         arcs = len(self.arcs)
         ends = np.concatenate([self.arcs.head, self.arcs.tail])
         incidence = sp.csr_array(
-            (np.repeat([1.0, -1.0], arcs), (ends, np.tile(np.arange(arcs), 2))),
-            shape=(self.topology.nodes, arcs),
+            (np.repeat([1.0, -1.0], arcs), (ends, np.tile(np.arange(arcs), 2))), shape=(self.topology.nodes, arcs)
         )
         return incidence[np.flatnonzero(~self.is_combining)]
 
@@ -261,8 +257,11 @@ class BoundProgram:
         balance = self._switch_balance()[: 0 if self._single else None]
         # Zero blocks for scipy: T in the rows of flows, and flows in the rows of balance.
         no_time, no_flow = sp.csr_array((flow.shape[0], 1)), sp.csr_array((balance.shape[0], flow.shape[1]))
+        # Variables: T, the time; loads of arcs; flows. Minimize T.
+        time_alone = np.zeros(upper.shape[1])
+        time_alone[0] = 1
         result = linprog(
-            np.eye(1, upper.shape[1])[0],
+            time_alone,
             A_ub=upper,
             b_ub=np.concatenate([np.zeros(upper.shape[0] - len(crossing_rows)), crossing_rows]),
             A_eq=sp.block_array([[no_time, None, flow], [None, balance, no_flow]], format="csr"),
@@ -275,9 +274,10 @@ class BoundProgram:
         arcs, price = len(self.arcs), -result.ineqlin.marginals
         ends = np.cumsum([0, arcs, len(limit_capacity), len(self.families) * arcs, len(crossing_rows)])
         link, limits, lengths, multipliers = (price[x:y] for x, y in itertools.pairwise(ends.tolist()))
+        time, loads, _ = np.split(result.x, [1, 1 + arcs])
         return Solution(
-            result.x[0] * time_scale,
-            result.x[1 : 1 + arcs],
+            time.item() * time_scale,
+            loads,
             link / np.maximum(link_room, 1),
             limits / np.maximum(limit_room, 1),
             lengths.reshape(-1, arcs),
@@ -365,7 +365,7 @@ def count_crossings(
 
 def _find_scales(values: NDArray[np.float64]) -> list[int]:
     """Return up to three multipliers that make all values nearly whole numbers, in ascending order."""
-    distinct = np.unique(np.round(values, 10))
+    distinct = np.unique(np.round(values, 10))  # the solver is less exact than 10 digits
     scales = []
     for scale in range(1, _MAX_PRICE if len(distinct) < _MANY_PRICES else _FEW_SCALES):
         scaled = distinct * scale

@@ -1,7 +1,8 @@
 """Exact maximum flows and minimum cuts with integer capacities of any size.
 
 igraph computes in doubles, which are exact for integers as long as no sum exceeds 2^53. Above that, capacities are
-scaled: first the flow of their high bits, then, with 20 bits more at a time, augmenting flows in the residual graph.
+scaled: first the flow of their highest 20 bits, then, with 20 bits more at a time, augmenting flows in the residual
+graph.
 
 >>> flows = MaxFlows(3, [0, 0, 1], [1, 2, 2])
 >>> flows.arc_flows([3, 1, 2], 0, 2).tolist()  # 0 -> 1 -> 2 carries 2, 0 -> 2 carries 1
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Bools, reached_nodes
 
 EXACT_DOUBLES = 2**53  # doubles hold whole numbers below this exactly
+# A round adds less than 2 * arcs * 2^20 units: below `max_capacity`, so by one flow, on machines of up to 2^15 arcs
+BITS_PER_ROUND = 20
 
 
 class MaxFlows:
@@ -54,7 +57,8 @@ class MaxFlows:
             ends = zip(self.tail, self.head, capacity, strict=True)
             return sum(c for a, b, c in ends if side[a] and not side[b]), side
         minimum_cut = self._build_graph().maxflow(source, sink, list(capacity))
-        return int(minimum_cut.value), self._mark_nodes(minimum_cut.partition[0])
+        source_side, _ = minimum_cut.partition
+        return int(minimum_cut.value), self._mark_nodes(source_side)
 
     def smallest_cut(self, capacity: Sequence[int], source: int, sink: int) -> Bools:
         """Return for every node whether it is on the source's side of the minimum cut with the fewest nodes there.
@@ -76,11 +80,12 @@ class MaxFlows:
 
         pairs, count = list(zip(self.tail, self.head, strict=True)), len(self.tail)
         residual_graph = igraph.Graph(self.nodes, pairs + [(b, a) for a, b in pairs], directed=True)
-        max_capacity = EXACT_DOUBLES // (4 * count)  # larger capacities are cut to this, so that sums stay exact
+        # Larger capacities are cut to this: the 2 * count arcs sum to at most half of what doubles hold exactly.
+        max_capacity = EXACT_DOUBLES // (4 * count)
         flow = [0] * count
         shift = sum(capacity).bit_length()
         while shift:
-            shift = max(shift - 20, 0)
+            shift = max(shift - BITS_PER_ROUND, 0)
             while True:
                 residual = [c - x for c, x in zip(capacity, flow, strict=True)] + flow
                 gain = residual_graph.maxflow(source, sink, [min(x >> shift, max_capacity) for x in residual])
@@ -93,7 +98,8 @@ class MaxFlows:
     def cut_floats(self, capacity: NDArray[np.float64], source: int, sink: int) -> tuple[float, list[bool]]:
         """Return a minimum cut as `cut` does, by inexact floating point: evaluate the cut exactly afterwards."""
         minimum_cut = self._build_graph().maxflow(source, sink, capacity.tolist())
-        return float(minimum_cut.value), self._mark_nodes(minimum_cut.partition[0])
+        source_side, _ = minimum_cut.partition
+        return float(minimum_cut.value), self._mark_nodes(source_side)
 
     def _mark_nodes(self, marked: Sequence[int]) -> list[bool]:
         """Return for every node whether it is among these."""

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.assumed import REDUCTION, conditions_without_help
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, order_of, pack_columns, run_starts, sums_by_group, unique_inverse
+from antiphon.core.columns import SAFE_INT64, Longs, order_of, pack_columns, run_starts, sums_by_group, unique_inverse
 from antiphon.core.dependencies import cell_keys
 from antiphon.core.joints import joints_of
 from antiphon.core.loads import pieces_of
@@ -70,7 +70,9 @@ def list_reductions(schedule: Schedule) -> Reductions:
     cell, cell_count = cell_keys(schedule, "dst")
     distinct_steps, step_index = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     step_count = max(len(distinct_steps), 1)
-    if cell_count * step_count >= 2**62:  # the key (cell, step) would not fit into int64: number only the cells in use
+    if (
+        cell_count * step_count >= SAFE_INT64
+    ):  # the key (cell, step) would not fit into int64: number only the cells in use
         cells, cell = unique_inverse(cell, cell_count)
         cell_count = len(cells)
     order = order_of(cell * step_count + step_index, cell_count * step_count)
@@ -141,7 +143,7 @@ def work_of(schedule: Schedule) -> MemoryWork:
     reductions = list_reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
     # Python integers where int64 could overflow: a byte counts at most once per row, plus twice per reduction
-    if float(weights.max(initial=0)) * (schedule.transfers + 2 * len(reductions.row)) >= 2**62:
+    if float(weights.max(initial=0)) * (schedule.transfers + 2 * len(reductions.row)) >= SAFE_INT64:
         weights = weights.astype(object)
     weight = weights[reductions.chunk]
 
@@ -180,9 +182,9 @@ def most_senders(schedule: Schedule) -> int:
     last = np.append(first[1:], len(pair)) - 1
     dst, begin, end = pair[first] // ranks, begin[first], latest_end[last] - group[last] * end_bound
     # Sweep over begins and ends per receiver; at equal times ends come first.
-    begins = np.repeat([1, 0], len(first))
-    order = order_of(*pack_columns((np.tile(dst, 2), ranks), (np.concatenate([begin, end]), end_bound), (begins, 2)))
-    return int(np.cumsum(2 * begins[order] - 1).max())
+    is_begin = np.repeat([1, 0], len(first))
+    order = order_of(*pack_columns((np.tile(dst, 2), ranks), (np.concatenate([begin, end]), end_bound), (is_begin, 2)))
+    return int(np.cumsum(np.where(is_begin[order], 1, -1)).max())  # the ends of a receiver cancel its begins
 
 
 # ---- lower bounds ----

@@ -129,7 +129,8 @@ def needs_of(collective: Collective) -> Needs:
             column[size:end] = values[is_need]
         size = end
     sets = tuple((rank,) for rank in range(collective.ranks))
-    return Needs(columns[0, :size], columns[1, :size], columns[2, :size], sets, collective.weights)
+    block, holders, dst = columns[:, :size]
+    return Needs(block, holders, dst, sets, collective.weights)
 
 
 def _needs_of_groups(collective: Collective) -> Needs:
@@ -176,8 +177,8 @@ def _custom_needs(collective: Collective) -> Needs:
                 )
             if rank not in holder_set:
                 rows.add((block, index.setdefault(holders, len(index)), rank))
-    table = np.array(sorted(rows), np.int64).reshape(-1, 3)
-    return Needs(table[:, 0], table[:, 1], table[:, 2], tuple(index), collective.weights, _begins_joined(relation))
+    block_of, holders_of, dst_of = np.array(sorted(rows), np.int64).reshape(-1, 3).T
+    return Needs(block_of, holders_of, dst_of, tuple(index), collective.weights, _begins_joined(relation))
 
 
 def _usable_holders(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import SAFE_INT64, Longs
 from antiphon.core.topology import Topology
 
 
@@ -41,10 +41,10 @@ class Network:
 
     def node_capacities(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the capacity out of and into every node."""
-        sums = [np.zeros(self.nodes, self.capacity.dtype) for _ in range(2)]
-        for total, end in zip(sums, (self.tail, self.head), strict=True):
-            np.add.at(total, end, self.capacity)
-        return sums[0], sums[1]
+        out, into = np.zeros(self.nodes, self.capacity.dtype), np.zeros(self.nodes, self.capacity.dtype)
+        np.add.at(out, self.tail, self.capacity)
+        np.add.at(into, self.head, self.capacity)
+        return out, into
 
     @property
     def balanced(self) -> bool:
@@ -67,7 +67,9 @@ def link_capacities(topology: Topology) -> NDArray[Any]:
     """Return the capacity of every link in units of `resources.scale`: int64 if no sum can overflow, else objects."""
     resources = topology.resources
     largest = max(resources.capacity, default=1)
-    fits_int64 = largest * 4 * (topology.links + len(topology.limits) + 1) < 2**62  # if each link counts four times
+    fits_int64 = (
+        largest * 4 * (topology.links + len(topology.limits) + 1) < SAFE_INT64
+    )  # if each link counts four times
     class_capacity = np.array(resources.capacity, np.int64 if fits_int64 else object)
     return class_capacity[resources.class_of[: topology.links]]
 

@@ -30,7 +30,8 @@ from antiphon.core.bounds.network import Network
 
 Groups = list[list[int]]  # groups of ranks that stay in one part: a member and the relays assigned to it
 
-MOST_ASSIGNMENTS = 256  # of relays to members: each costs a whole search, so above this only up to 9 are tried
+MOST_ASSIGNMENTS = 256  # of relays to members: each costs a whole search, so above this only some are tried
+MAX_SAME_GROUP = 8  # groups that all relays together are assigned to in turn, then
 MOST_MEMBERS = 16  # with more members, and switches that must be in a part, only one assignment is tried
 
 
@@ -63,14 +64,15 @@ def _assign_relays(network: Network, members: list[int], relays: list[int], max_
     """Return all assignments of relays to members, each as one group per member.
 
     If there are more than `max_assignments`: the assignment by widest connection, and those that put all relays into
-    one group (these not if `max_assignments` is 0).
+    one of the first MAX_SAME_GROUP groups (these not if `max_assignments` is 0).
     """
     if len(members) ** len(relays) <= max_assignments:
         assignments = list(itertools.product(range(len(members)), repeat=len(relays)))
     else:
         owners = tie_to_members(network, members, relays)
         assignments = [tuple(owners[relay] for relay in relays)]
-        assignments += [tuple(i for _ in relays) for i in range(min(len(members), 8)) if max_assignments]
+        same_groups = min(len(members), MAX_SAME_GROUP) if max_assignments else 0
+        assignments += [(i,) * len(relays) for i in range(same_groups)]
     choices = []
     for assignment in assignments:
         groups = [[member] for member in members]
@@ -85,8 +87,7 @@ def tie_to_members(network: Network, members: list[int], relays: list[int]) -> d
     first."""
     owner = {member: i for i, member in enumerate(members)}
     arcs = sorted(
-        zip(network.capacity.tolist(), network.tail.tolist(), network.head.tolist(), strict=True),
-        reverse=True,
+        zip(network.capacity.tolist(), network.tail.tolist(), network.head.tolist(), strict=True), reverse=True
     )
     has_grown = True
     while has_grown:
@@ -117,7 +118,7 @@ class _Strength:
         tail = network.tail.tolist() + [a for a, _ in ties] + [self.source] * len(groups) + self.first_nodes
         head = network.head.tolist() + [b for _, b in ties] + self.first_nodes + [self.sink] * len(groups)
         self.tie_count = len(ties)
-        self.flows = MaxFlows(n + 2, tail, head)
+        self.flows = MaxFlows(n + 2, tail, head)  # the nodes, a source and a sink
         self.capacities = [int(c) for c in network.capacity.tolist()]
         self.infinite = sum(self.capacities) + 1
 

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.abilities import abilities_of, switches_to_assign, switches_with_own_data
 from antiphon.core.bounds.witness import Cut, Distance, Family, JointDual, LpDual, Partition, Witness
 from antiphon.core.collective import Collective
+from antiphon.core.columns import pair_keys, split_keys
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 
@@ -91,14 +92,8 @@ def check_distance(topology: Topology, collective: Collective, proof: Distance) 
     link_ends = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     path = proof.path
     _require(bool(path) and path[0] in proof.holders and path[-1] == proof.rank, "its path does not join its ranks")
-    _require(
-        all(hop in link_ends for hop in itertools.pairwise(path)),
-        "its path uses a link that is not there",
-    )
-    _require(
-        sum(node < topology.ranks for node in path[1:]) == proof.steps,
-        "its path takes another number of steps",
-    )
+    _require(all(hop in link_ends for hop in itertools.pairwise(path)), "its path uses a link that is not there")
+    _require(sum(node < topology.ranks for node in path[1:]) == proof.steps, "its path takes another number of steps")
     all_but_rank = np.ones(topology.nodes, bool)
     all_but_rank[proof.rank] = False
     _require(
@@ -123,7 +118,7 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
     if np.any((block[1:] == block[:-1]) & (rank[1:] == rank[:-1])):  # values with several contributions
         return _crossing_rows(collective, set(np.flatnonzero(inside).tolist()), needed)
     # Identify each contribution by (block, id) in one integer; it is held inside if no holder is outside.
-    datum = (relation.pre_block.astype(np.int64) << 31) | relation.pre_id
+    datum = pair_keys(relation.pre_block, relation.pre_id)
     data, datum_index = np.unique(datum, return_inverse=True)
     held_inside = np.ones(len(data), bool)
     held_inside[datum_index[~inside[relation.pre_rank]]] = False
@@ -135,14 +130,15 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
         held_inside &= np.bincount(holder_pairs, minlength=len(data)) == len(needed)
     wanted_outside = ~inside[relation.post_rank]
     has_datum_inside = np.zeros(collective.blocks, bool)
-    has_datum_inside[data[held_inside] >> 31] = True
+    block_inside, _ = split_keys(data[held_inside])
+    has_datum_inside[block_inside] = True
     crossing = np.zeros(collective.blocks, bool)
     # Ranks that want all contributions (-1) first, as arrays; then those that want some, one by one.
     all_wanted, some_wanted = wanted_outside & (relation.post_want < 0), wanted_outside & (relation.post_want >= 0)
     crossing[relation.post_block[all_wanted]] = has_datum_inside[relation.post_block[all_wanted]]
-    data_inside = set(data[held_inside].tolist())
+    data_inside = set(zip(*(column.tolist() for column in split_keys(data[held_inside])), strict=True))
     for block, want in zip(relation.post_block[some_wanted], relation.post_want[some_wanted], strict=True):
-        if any((int(block) << 31) | name in data_inside for name in relation.wants[want]):
+        if any((int(block), number) in data_inside for number in relation.wants[want]):
             crossing[block] = True
     return int(collective.weights[crossing].sum())
 
@@ -318,16 +314,17 @@ def _weighted_distances(
     """Return the sum over the family's blocks of weight times the distance of the block's farthest need."""
     assert collective.weights is not None
     at, kind = family.at, family.of
-    # a need: (block, holders, destination)
-    selects: dict[str, Callable[[Need], bool]] = {
-        "to": lambda need: need[2] == at[0],
-        "from": lambda need: need[1] == (at[0],),
-        "pair": lambda need: need[1] == (at[0],) and need[2] == at[1],
-        "all": lambda need: True,
+    # `at`: one rank, or for a pair the only holder and the destination
+    selects: dict[str, Callable[[tuple[int, ...], int], bool]] = {
+        "to": lambda holders, destination: (destination,) == at,
+        "from": lambda holders, destination: holders == at,
+        "pair": lambda holders, destination: (*holders, destination) == at,
+        "all": lambda holders, destination: True,
     }
     _require(kind in selects, f"there is no family of kind {kind!r}")
-    _require(len(at) == {"all": 0, "pair": 2}.get(kind, 1), "a family names a wrong number of ranks")
-    family_needs = [need for need in needs if selects[kind](need)]
+    ranks_named = {"all": 0, "to": 1, "from": 1, "pair": 2}
+    _require(len(at) == ranks_named[kind], "a family names a wrong number of ranks")
+    family_needs = [need for need in needs if selects[kind](*need[1:])]
     back = kind == "to"  # then one search from the destination along reversed links serves all holders
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]

@@ -60,8 +60,8 @@ def even_routings(topology: Topology, needs: Needs) -> list[EvenRouting]:
         return []
     arcs = arcs_of(topology)
     lengths = [[1] * len(arcs)]
-    # Lengths by time are made whole numbers, so that distances stay exact in doubles: hence the limits on their common
-    # multiple.
+    # Lengths by time are made whole numbers, which doubles add exactly: 10^9 per arc leave room for paths of 10^6 arcs.
+    # The common multiple of many speeds is larger, so that is not even computed.
     speeds = set(arcs.exact)
     common = math.lcm(*speeds) if len(speeds) < 20 else 0
     if 0 < common < 10**9 and len(speeds) > 1:

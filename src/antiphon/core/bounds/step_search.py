@@ -81,7 +81,7 @@ def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Swit
     heads[: topology.ranks] = np.where(far, sink, -1)
     tail, head = tails[topology.link_src], heads[topology.link_dst]
     usable = (tail >= 0) & (head >= 0)
-    flows = MaxFlows(topology.nodes + 2, tail[usable].tolist(), head[usable].tolist())
+    flows = MaxFlows(sink + 1, tail[usable].tolist(), head[usable].tolist())
     value, side = flows.cut(link_capacities(topology)[usable].tolist(), source, sink)
     return value, tuple(switch for switch in range(topology.ranks, topology.nodes) if side[switch])
 
@@ -132,10 +132,11 @@ class DataDelivery:
             return [(self.supply, sink) for sink in self.sinks if representative[sink] == sink]
         steps = np.array([steps_from(self.topology, rank) for rank in range(ranks)])
         representatives = np.unique(orbit_labels(pair_images(self.symmetries, ranks), ranks * ranks))
-        pairs = [(-int(steps[a, b]), a, b) for a, b in (divmod(int(i), ranks) for i in representatives)]
-        pairs = [pair for pair in sorted(pairs) if pair[1] != pair[2] and {*pair[1:]} <= {*self.members}]
+        pairs = [divmod(int(i), ranks) for i in representatives]
+        pairs = [(a, b) for a, b in pairs if a != b and {a, b} <= {*self.members}]
+        pairs.sort(key=lambda pair: (-int(steps[pair]), pair))  # the farthest first
         weight = int(self.supply.max())
-        return [(weight * (np.arange(ranks) == a), b) for _, a, b in pairs[:MAX_DEMANDS]]
+        return [(weight * (np.arange(ranks) == a), b) for a, b in pairs[:MAX_DEMANDS]]
 
     def least_steps(self) -> int:
         """Return the greatest distance from a rank with data to a member."""

@@ -133,7 +133,8 @@ class Partition(Record):
 
     @property
     def times(self) -> int:
-        """How often all data cross between parts."""
+        """How often all data cross between parts: an allreduce leaves and enters all parts but one; see the class for
+        "both"."""
         return 2 * (len(self.parts) + 1) if self.direction == "both" else 2 * (len(self.parts) - 1)
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:

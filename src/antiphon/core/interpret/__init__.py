@@ -9,12 +9,4 @@ from antiphon.core.interpret.buffers import block_elements, busbw_factor
 from antiphon.core.interpret.orders import order_of_combining
 from antiphon.core.interpret.stepwise import interpret, run
 
-__all__ = [
-    "Analysis",
-    "analyse",
-    "block_elements",
-    "busbw_factor",
-    "interpret",
-    "order_of_combining",
-    "run",
-]
+__all__ = ["Analysis", "analyse", "block_elements", "busbw_factor", "interpret", "order_of_combining", "run"]

@@ -21,7 +21,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, concat_ranges, distinct, order_of, pointers, run_starts, unique_inverse
+from antiphon.core.columns import (
+    Bools,
+    Longs,
+    concat_ranges,
+    distinct_pairs,
+    order_of,
+    pair_keys,
+    pointers,
+    run_starts,
+    unique_inverse,
+)
 from antiphon.core.schedule import COPY, Schedule
 from antiphon.errors import Invalid
 
@@ -35,7 +45,7 @@ class BufferCells:
     pair: Longs  # the index of (rank, block) among all that the buffers have, in ascending order (`Side` in buffers.py)
     rank: Longs
     chunk: Longs
-    cell: Longs
+    cell: Longs  # its number; until `_cell_keys` has numbered cells, the chunk
     count: Longs  # of outputs: the number of contributions required
 
 
@@ -68,10 +78,10 @@ class _Rows:
     """The rows ordered by (level, cell written), and their groups."""
 
     order: Longs  # row numbers
-    src: Longs
-    dst: Longs
+    src: Longs  # cell read
+    dst: Longs  # cell written
     level: Longs
-    head: Longs  # where each group begins
+    head: Longs  # where each group begins in `order`
     size: Longs
     copies: Bools  # per group: whether it contains a copy
     races: Bools  # per group: whether it has a copy and other writes
@@ -138,11 +148,10 @@ def _find_ends(schedule: Schedule) -> tuple[BufferCells, BufferCells]:
     bounds = pointers(chunks.block, collective.blocks)
 
     def list_chunks(rank: NDArray[np.int32], block: NDArray[np.int32]) -> BufferCells:
-        pairs = distinct((rank.astype(np.int64) << 32) | block)
-        ranks, blocks = pairs >> 32, pairs & 0xFFFFFFFF
+        ranks, blocks = distinct_pairs(rank, block)
         chunk_count = bounds[blocks + 1] - bounds[blocks]
         chunk = by_block[concat_ranges(bounds[blocks], chunk_count)]
-        pair = np.repeat(np.arange(len(pairs)), chunk_count)
+        pair = np.repeat(np.arange(len(ranks)), chunk_count)
         return BufferCells(pair, ranks[pair], chunk, chunk, np.ones(len(chunk), np.int64))
 
     inputs = list_chunks(relation.pre_rank, relation.pre_block)
@@ -188,7 +197,7 @@ def least_ids(schedule: Schedule) -> Longs:
     """
     relation = schedule.collective.relation
     order = np.lexsort([relation.pre_id, relation.pre_block, relation.pre_rank])
-    key = (relation.pre_rank.astype(np.int64) << 32 | relation.pre_block)[order]
+    key = pair_keys(relation.pre_rank, relation.pre_block)[order]
     return relation.pre_id[order][run_starts(key)].astype(np.int64)
 
 
@@ -283,7 +292,7 @@ def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Lo
         return group, rows.src, rows.order
     group = np.concatenate([group, own_groups])
     # Sort key: group, then least contribution; the lowest bit puts the cell's own value before an equal operand.
-    key = (group << 32) | np.concatenate([row_least * 2 + 1, own_least[own_groups] * 2])
+    key = pair_keys(group, np.concatenate([row_least * 2 + 1, own_least[own_groups] * 2]))
     cell = np.concatenate([rows.src, rows.dst[rows.head[own_groups]]])
     row = np.concatenate([rows.order, np.full(len(own_groups), -1)])
     order = np.argsort(key)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Ints, Longs, distinct
+from antiphon.core.columns import SAFE_INT64, Ints, Longs, distinct_pairs, pair_keys
 from antiphon.core.datatypes import data_type
 from antiphon.core.schedule import Chunks
 from antiphon.errors import Invalid, Unsupported
@@ -57,8 +57,7 @@ def _make_side(collective: Collective, rank: Ints, block: Ints) -> Side:
     (array([0, 0, 1]), array([0, 2, 1]), array([0, 2, 0]), array([5, 1, 0]))
     """
     assert collective.weights is not None
-    pairs = distinct((rank.astype(np.int64) << 32) | block)
-    ranks, blocks = pairs >> 32, pairs & 0xFFFFFFFF
+    ranks, blocks = distinct_pairs(rank, block)
     ends = np.concatenate([[0], np.cumsum(collective.weights[blocks])])
     bounds = ends[np.searchsorted(ranks, np.arange(collective.ranks + 1))]
     return Side(ranks, blocks, ends[:-1] - bounds[ranks], np.diff(bounds))
@@ -88,13 +87,13 @@ def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
         np.concatenate([relation.pre_rank, relation.post_rank]),
         np.concatenate([relation.pre_block, relation.post_block]),
     )
-    keys = (combined.rank << 32) | combined.block
+    keys = pair_keys(combined.rank, combined.block)
     return _place_within(pre, combined, keys), _place_within(post, combined, keys)
 
 
 def _place_within(side: Side, combined: Side, keys: Longs) -> Side:
     """Return a side with positions in the combined buffer."""
-    index = np.searchsorted(keys, (side.rank << 32) | side.block)
+    index = np.searchsorted(keys, pair_keys(side.rank, side.block))
     return Side(side.rank, side.block, combined.start[index], combined.size)
 
 
@@ -144,7 +143,7 @@ def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
     n: Array = elements[chunks.block]
     ends: Array = chunks.offset + chunks.share
     begins: Array = chunks.offset
-    if float(n.max(initial=0)) * chunks.denominator >= 2.0**62:  # n * offset could overflow: use Python ints
+    if float(n.max(initial=0)) * chunks.denominator >= SAFE_INT64:  # n * offset could overflow: use Python ints
         n, begins, ends = n.astype(object), begins.astype(object), ends.astype(object)
     low, high = n * begins // chunks.denominator, n * ends // chunks.denominator
     return low.astype(np.int64), high.astype(np.int64)

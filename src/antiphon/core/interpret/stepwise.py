@@ -192,7 +192,7 @@ def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
     >>> _assign_batches(job)[:2]
     (array([0, 1, 0, 1]), 2)
     """
-    # Chunks whose lengths differ by less than a third share a kind, so that rows waste little padding.
+    # Chunks of at least 3/4 of the longest of a kind share it, so that rows waste little padding; so do all short ones.
     sizes, length_index = np.unique(job.length, return_inverse=True)
     kinds = np.zeros(len(sizes), np.int64)
     kind, kind_length = 0, int(sizes[-1])

@@ -315,10 +315,9 @@ def _encode_load(out: Formula, literals: list[int], capacity: Fraction, round_li
     For every n: more than capacity * (n - 1) chunks imply r_s >= n.
     """
     thresholds: dict[int, int] = {}
-    for n in range(1, len(round_literals) + 2):
+    for n, implied in enumerate([*round_literals, 0], 1):  # no step has more rounds than literals: false
         count = math.floor(capacity * (n - 1)) + 1  # this many chunks do not fit into n - 1 rounds
-        implied = round_literals[n - 1] if n <= len(round_literals) else 0
-        if count <= len(literals) and implied is not None:
+        if count <= len(literals) and implied is not None:  # None: true
             thresholds[count] = implied
     _encode_thresholds(out, [[x] for x in literals], thresholds)
 

@@ -143,9 +143,9 @@ def pack_chains(chains: Iterable[Sequence[int]], clause_count: int) -> bytes:
 
 
 def _write_number(out: bytearray, number: int) -> None:
-    """Append a number in groups of 7 bits, the lowest first; the top bit marks that more follow."""
-    while number > 127:
-        out.append(number & 127 | 128)
+    """Append a number as LEB128: in groups of 7 bits, the lowest first; the top bit marks that more follow."""
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
 
@@ -171,9 +171,8 @@ def _read_numbers(data: bytes) -> Iterator[int]:
     """Yield the numbers written by `_write_number`."""
     number, shift = 0, 0
     for byte in data:
-        number |= (byte & 127) << shift
-        # Variable-length integers: the top bit marks that more digits follow, least significant digit first.
-        if byte > 127:
+        number |= (byte & 0x7F) << shift
+        if byte & 0x80:
             shift += 7
             _require(shift < 7 * MOST_DIGITS, "a number in it is too great")
         else:

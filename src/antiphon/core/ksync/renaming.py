@@ -1,9 +1,10 @@
-"""Relabel an instance, and translate duals and refutations between labellings of it.
+"""Renumber a search problem (an `Instance`), and translate its proofs between numberings.
 
-Certificates are cached by the isomorphism class of their problem: problems that differ only in numbering share one, so
-a proof found for one labelling must be checkable for every other one. Only capacities count here: every bond (a group
-of parallel links) becomes one link of its capacity in chunks per round; its links in the original machine do not
-matter. Any bijection is sound: an algorithm, a dual or a refutation for one labelling is one for the other.
+A proof is a dual (prices of links) or a refutation (a proof by resolution that a formula has no solution, see
+`proof.py`). Certificates are cached by the isomorphism class of their problem: problems that differ only in numbering
+share one, so a proof found for one numbering must be checkable for every other one. Only capacities count here: every
+bond (a group of parallel links) becomes one link of its capacity in chunks per round; its links in the original machine
+do not matter. Any bijection is sound: an algorithm or proof for one numbering is one for the other.
 
 Example: in a ring of 4, relabelling node i as i + 1 (mod 4) maps the bond 0 -> 1 to the bond 1 -> 2. A dual with price
 1 on bond 0 -> 1 becomes one with price 1 on bond 1 -> 2, and proves the same.
@@ -83,6 +84,7 @@ def rename_instance(instance: Instance, naming: Naming) -> Instance:
     resources = np.concatenate([old_bond, count + np.argsort(naming.limits)])
     capacity = tuple(instance.capacity[r] for r in resources.tolist())
     new_number = naming.resources
+    # `limits_of`: per bond its limits, by their numbers as resources
     limits_of = tuple(tuple(sorted(new_number[list(instance.limits_of[bond])].tolist())) for bond in old_bond.tolist())
     collective, block = relabel_collective(instance.collective, nodes[: instance.ranks])
     kinds = []

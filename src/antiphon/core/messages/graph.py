@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32, column, distinct, order_of, pointers
+from antiphon.core.columns import SAFE_INT64, Bools, Floats, Ints, Longs, as_int32, column, distinct, order_of, pointers
 from antiphon.core.messages.waits import Waits
 from antiphon.errors import Invalid, quote
 
@@ -60,7 +60,7 @@ class MessageGraph:
         excessive = np.flatnonzero(self.combined > self.nbytes)
         if excessive.size:
             raise Invalid(f"combined[{excessive[0]}]: more bytes than the message has")
-        object.__setattr__(self, "deps_ptr", _check_longs(self.deps_ptr, "deps_ptr", 2**62))
+        object.__setattr__(self, "deps_ptr", _check_longs(self.deps_ptr, "deps_ptr", SAFE_INT64))
         object.__setattr__(self, "deps", column(self.deps, "deps", 0, max(count, 1)))
         if (
             len(self.deps_ptr) != count + 1

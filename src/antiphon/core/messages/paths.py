@@ -41,8 +41,9 @@ def _refuse_missing(schedule: Schedule, routes: Resolved, row: Ints | None = Non
 
 def seconds_per_byte(topology: Topology) -> Floats:
     """Return the seconds per byte of every link, then of every shared limit."""
-    resources = topology.resources
-    return np.array([1 / float(c * resources.scale) for c in resources.capacity], np.float64)[resources.class_of]
+    resources = topology.resources  # resources of equal capacity form a class
+    of_class = np.array([1 / float(c * resources.scale) for c in resources.capacity], np.float64)
+    return of_class[resources.class_of]
 
 
 def resource_name(topology: Topology, resource: int) -> str:
@@ -60,7 +61,7 @@ def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Long
     hops = table.ptr[used_routes + 1] - table.ptr[used_routes]
     link = table.links[concat_ranges(table.ptr[used_routes], hops)].astype(np.int64)
     owner: Longs = np.repeat(routed, hops)
-    index, resource = topology.resources.with_limits(link)
+    index, resource = topology.resources.with_limits(link)  # index: of the link that loads the resource
     return owner[index], resource
 
 
@@ -77,21 +78,23 @@ class Paths:
     table: Routes
     route: Ints  # per message its route in `table`; -1: within a rank
     alpha: Floats  # per message its latency in seconds
-    joint: tuple[Longs, Longs] | None = None  # the uses (message, resource) if the schedule has joints
+    joint_uses: tuple[Longs, Longs] | None = None  # if the schedule has joints: the uses (message, resource), unsorted
 
     @property
     def use_message(self) -> Longs:
         """The message of every use."""
-        return self._ordered_uses[0]
+        message, _ = self._ordered_uses
+        return message
 
     @property
     def use_resource(self) -> Longs:
         """The resource of every use: a link or, from topology.links on, a shared limit."""
-        return self._ordered_uses[1]
+        _, resource = self._ordered_uses
+        return resource
 
     @cached_property
     def _ordered_uses(self) -> tuple[Longs, Longs]:
-        uses = uses_of(self.topology, self.table, self.route) if self.joint is None else self.joint
+        uses = uses_of(self.topology, self.table, self.route) if self.joint_uses is None else self.joint_uses
         return _sort_uses(self.messages, self.resources, *uses)
 
     @property
@@ -124,22 +127,22 @@ def paths(messages: Messages, topology: Topology) -> Paths:
 def _with_joints(messages: Messages, topology: Topology) -> Paths:
     """Return the paths of a schedule with joints: a joint takes as long as the longest of its rows, and uses each link
     once."""
-    schedule, of_row = messages.schedule, messages.of_row
+    schedule, message_of_row = messages.schedule, messages.of_row
     routes = resolve_routes(schedule, topology)
     row_latency = np.where(routes.route >= 0, latencies(topology, routes.table)[routes.route], 0.0)
     # Latency of a message: the maximum over its rows; for rows of one route all are equal.
     alpha = np.zeros(len(messages))
-    np.maximum.at(alpha, of_row, row_latency)
+    np.maximum.at(alpha, message_of_row, row_latency)
     joints = joints_of(schedule)
     # Rows that load links: one per message, and every row of a joint, whose links are merged below.
     loads_links = np.zeros(schedule.transfers, np.bool_)
-    loads_links[messages.row] = True
+    loads_links[messages.row] = True  # the first row of every message
     if joints is not None:
-        loads_links |= joints.of_row >= 0
+        loads_links |= joints.of_row >= 0  # -1: a row of no joint
     route = np.where(loads_links, routes.route, np.int32(-1))  # the rows of a message use their common links once
     link, row = crossed_links(schedule, replace(routes, route=route), topology)
-    index, resource = topology.resources.with_limits(link)
-    message = of_row[row[index]].astype(np.int64)
+    index, resource = topology.resources.with_limits(link)  # index: of the link that loads the resource
+    message = message_of_row[row[index]].astype(np.int64)
     return Paths(messages, topology, routes.table, routes.route[messages.row], alpha, (message, resource))
 
 

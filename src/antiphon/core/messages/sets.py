@@ -23,6 +23,7 @@ from antiphon.core.columns import (
     as_int32,
     concat_ranges,
     distinct,
+    distinct_pairs,
     number_rows,
     order_of,
     pack_columns,
@@ -57,20 +58,14 @@ class Sets:
         """
         message, chosen = self.message[waits], self.set[waits]
         set_sizes = (self.high - self.low)[chosen]
-        return _distinct_pairs(
+        return distinct_pairs(
             np.repeat(message.astype(np.int64), set_sizes), self.items[concat_ranges(self.low[chosen], set_sizes)]
         )
 
     def members(self, chosen: Longs) -> tuple[Longs, Longs]:
         """Return the pairs (set, item) of these sets, each once, sorted."""
         set_sizes = (self.high - self.low)[chosen]
-        return _distinct_pairs(np.repeat(chosen, set_sizes), self.items[concat_ranges(self.low[chosen], set_sizes)])
-
-
-def _distinct_pairs(owner: Longs, item: Longs) -> tuple[Longs, Longs]:
-    item_bound = int(item.max(initial=0)) + 1
-    pair = distinct(owner * item_bound + item)
-    return pair // item_bound, pair % item_bound
+        return distinct_pairs(np.repeat(chosen, set_sizes), self.items[concat_ranges(self.low[chosen], set_sizes)])
 
 
 def sets(waits: Waits) -> Sets:
@@ -92,9 +87,10 @@ def sets(waits: Waits) -> Sets:
     count = len(waits)
     # Stage 1: all pairs (awaited message, condition), with the item that each adds to the condition's set.
     message, condition = waits.pairs("need")
-    awaited_pairs = [waits.pairs(event) for event in ("done", "left")]
-    awaited, target = (np.concatenate(columns) for columns in zip(*awaited_pairs, strict=True))  # target: the condition
-    item = np.concatenate([2 * awaited_pairs[0][0], 2 * awaited_pairs[1][0] + 1])
+    # target: the condition that waits for the message
+    (arriving, arrived_target), (leaving, left_target) = waits.pairs("done"), waits.pairs("left")
+    awaited, target = np.concatenate([arriving, leaving]), np.concatenate([arrived_target, left_target])
+    item = np.concatenate([2 * arriving, 2 * leaving + 1])
     before = waits.before.astype(np.int64)
     # Stage 2: drop predecessors that are implied. If an awaited message itself needs the condition before, then
     # that condition already held when the message started, so a new set can begin here.
@@ -161,7 +157,7 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
     if not len(used):
         empty = np.zeros(0, np.int32)
         return Sets(items, low, high, empty, empty)
-    generator = np.random.default_rng(20240229)
+    generator = np.random.default_rng(20240229)  # any seed: the same in every run
     item_bound = int(items.max(initial=0)) + 1
     set_sums: list[NDArray[np.uint64]] = []
     for _ in range(2):

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import (
+    SAFE_INT64,
     Floats,
     Ints,
     Longs,
@@ -67,7 +68,8 @@ class Messages:
     @cached_property
     def scale(self) -> int:
         """The number of weight units that make up `nbytes`."""
-        return self.schedule.chunks.weights(self.schedule.collective)[1] * self._common_pieces
+        _, denominator = self.schedule.chunks.weights(self.schedule.collective)
+        return denominator * self._common_pieces
 
     @cached_property
     def _common_pieces(self) -> int:
@@ -82,7 +84,9 @@ class Messages:
         # Bound of any sum over rows. Factor 3: f >= 2 operands are combined by f - 1 rows and take f + 1 <= 3 (f - 1)
         # memory accesses.
         sum_bound = float(weights.max(initial=0)) * self._common_pieces * 3 * max(self.schedule.transfers, 1)
-        return weights * piece_divisor if sum_bound < 2**62 else weights.astype(object) * piece_divisor.astype(object)
+        return (
+            weights * piece_divisor if sum_bound < SAFE_INT64 else weights.astype(object) * piece_divisor.astype(object)
+        )
 
     @cached_property
     def weight(self) -> NDArray[Any]:

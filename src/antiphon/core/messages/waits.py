@@ -22,16 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import (
-    Ints,
-    Longs,
-    as_int32,
-    distinct,
-    order_of,
-    pointers,
-    run_starts,
-    unique_inverse,
-)
+from antiphon.core.columns import Ints, Longs, as_int32, distinct, order_of, pointers, run_starts, unique_inverse
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.messages.table import Messages
 from antiphon.errors import Invalid, quote
@@ -218,10 +209,10 @@ def _join_waits(first: Waits, second: Waits, messages: int) -> Waits:
     """Return the conditions of both, those of the second numbered after those of the first. O(n log n)."""
     columns: dict[str, Ints] = {}
     for event in ("done", "left", "need"):
-        first_pairs, second_pairs = first.pairs(event), second.pairs(event)
+        (first_message, first_condition), (second_message, second_condition) = first.pairs(event), second.pairs(event)
         ptr, conditions = _conditions_by_message(
-            np.concatenate([first_pairs[0], second_pairs[0]]),
-            as_int32(np.concatenate([first_pairs[1], second_pairs[1] + len(first)])),
+            np.concatenate([first_message, second_message]),
+            as_int32(np.concatenate([first_condition, second_condition + len(first)])),
             messages,
             len(first) + len(second),
         )

@@ -4,7 +4,7 @@
 a program computes its collective at all sizes (prove.py), and their files and text (codec.py).
 """
 
-from antiphon.core.program.codec import decode, dump, encode
+from antiphon.core.program.codec import collective_of, decode, dump, encode
 from antiphon.core.program.kinds import (
     FOLD,
     JOIN,
@@ -30,6 +30,7 @@ __all__ = [
     "Program",
     "among",
     "collective_among",
+    "collective_of",
     "decode",
     "dump",
     "encode",

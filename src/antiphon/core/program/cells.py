@@ -97,8 +97,9 @@ def cells_of(program: Program) -> Cells:
         raise Unsupported("it touches more than 2^22 stretches of data, too many to prove: use fewer, larger chunks")
     counts = [len(low), len(input_side.block), len(output_side.block), len(program.finish_base)]
     cuts = np.cumsum([0, *counts])
+    finish_cut = cuts[3]  # the finish table begins here
     # Stage 2: expand each interval to its atoms; a cell is a distinct pair (view, atom).
-    view, region, slot_reuses = _find_views(program, input_side, output_side, block_begin, points)
+    view, (region, shift), slot_reuses = _find_views(program, input_side, output_side, block_begin, points)
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(coordinates[0])
     key, cell = unique_inverse(view[row] * atoms + concat_ranges(begin, length), (int(view.max(initial=0)) + 1) * atoms)
@@ -109,18 +110,18 @@ def cells_of(program: Program) -> Cells:
     operations = program.operations
     # Inputs are written before the first operation, outputs are read after the last.
     op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
-    before_finish = slice(0, borders[3])
+    before_finish = slice(0, finish.start)
     is_write = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
-    same_pieces = np.full(cuts[3], -1, np.int64)
+    same_pieces = np.full(finish_cut, -1, np.int64)
     # Only parts of the same interval in the same view have the same pieces, so only these may go piece by piece.
     pipelined = np.flatnonzero(program.pieces[program.part_op] > 1)
     same_pieces[pipelined] = number_rows(view[pipelined], low[pipelined], high[pipelined])
     cell_view, atom = np.divmod(key, max(atoms, 1))
     # Stage 4: place the cells in memory, by the region and shift of their view.
     region_of_view = np.zeros(int(view.max(initial=-1)) + 1, np.int64)
-    region_of_view[view] = region[0]
+    region_of_view[view] = region
     shift_of_view = np.zeros(len(region_of_view), np.int64)
-    shift_of_view[view] = region[1]
+    shift_of_view[view] = shift
     memory, stretches = _find_memory(coordinates, cell_view, atom, region_of_view, shift_of_view)
     rows = row[before_finish]
     # Rows count across the four tables; subtract those of the tables before its own.
@@ -130,7 +131,7 @@ def cells_of(program: Program) -> Cells:
         program=program, input_side=input_side, output_side=output_side, operations=operations,
         inputs=inputs, outputs=outputs, op=op[rows], row=row_in_table, cell=cell[before_finish], written=is_write[rows],
         same_pieces=same_pieces[rows], first_access=(ends - length)[: counts[0]], access_count=length[: counts[0]],
-        finish_cell=cell[finish], finish_row=row[finish] - cuts[3], memory=memory, stretches=stretches,
+        finish_cell=cell[finish], finish_row=row[finish] - finish_cut, memory=memory, stretches=stretches,
         in_output=(cell_region >= 0) & (cell_region % 2 == OUTPUT),  # as `_find_views` numbers regions
         slot_reuses=slot_reuses,
     )  # fmt: skip
@@ -156,10 +157,11 @@ def _number_points(
     units = np.concatenate([program.point_whole, block_begin, block_begin + weights])
     numerators = np.concatenate([program.point_part, zero])
     number = number_rows(units, numerators)
-    coordinates = np.zeros((2, int(number.max(initial=-1)) + 1), np.int64)
-    coordinates[0, number], coordinates[1, number] = units, numerators
+    point_count = int(number.max(initial=-1)) + 1
+    unit_of_point, numerator_of_point = np.zeros(point_count, np.int64), np.zeros(point_count, np.int64)
+    unit_of_point[number], numerator_of_point[number] = units, numerators
     points, begin, end = np.split(number, [len(program.point_whole), len(program.point_whole) + len(block_begin)])
-    return (coordinates[0], coordinates[1]), points, (begin, end)
+    return (unit_of_point, numerator_of_point), points, (begin, end)
 
 
 def _find_views(
@@ -349,6 +351,6 @@ def by_memory(cells: Cells) -> tuple[Longs, Longs]:
     stretch = concat_ranges(cells.memory[cells.cell], stretch_count)
     # Sort key within a stretch: inputs have operation -1, hence + 1. Writes are odd: an operation reads first.
     time = 2 * (cells.op[access] + 1) + cells.written[access]
-    time_bound = 2 * (cells.operations + 2)
+    time_bound = 2 * (cells.operations + 2)  # outputs are read by operation number `operations`
     order = order_of(stretch * time_bound + time, (int(stretch.max(initial=0)) + 1) * time_bound)
     return stretch[order], access[order]

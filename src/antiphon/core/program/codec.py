@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.collective import KINDS, Collective, Relation
-from antiphon.core.columns import Longs, pointers
+from antiphon.core.collective import KINDS, MAX_BLOCKS, Collective, Relation
+from antiphon.core.columns import SAFE_INT64, Longs, pair_keys, pointers
 from antiphon.core.program.form import refuse_collective, refuse_work
 from antiphon.core.program.kinds import FOLD, JOIN, NAMES, RECEIVE, SCRATCH, SEND, Program
 from antiphon.errors import Invalid, Unsupported
@@ -189,6 +189,12 @@ def decode(data: bytes) -> list[Program]:
     return [reader.program(variant) for variant in range(2) if reader.variants >> variant & 1]
 
 
+def collective_of(data: bytes) -> Collective:
+    """Return the collective that every program of a file carries out."""
+    program, *_ = decode(data)
+    return program.collective
+
+
 class _Reader:
     """Reads the head of a file, and its sections."""
 
@@ -204,7 +210,7 @@ class _Reader:
             raise Invalid(f"is cut short or has something behind it: {len(data)} bytes, not {size}")
         if not HEADER.size <= head <= size or zlib.crc32(data[16:head]) != crc:
             raise Invalid("is damaged: the checksum of its head is wrong")
-        if kind >= len(_KINDS) or not 1 <= self.denominator < 2**62 or self.variants not in (1, 2, 3):
+        if kind >= len(_KINDS) or not 1 <= self.denominator < SAFE_INT64 or self.variants not in (1, 2, 3):
             raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
         self.data, self.ranks = data, ranks
         self.at = HEADER.size  # read position in the head
@@ -231,12 +237,13 @@ class _Reader:
         ]
 
     def _take_bytes(self, count: int) -> bytes:
-        """Return the next bytes of the head, and skip the padding."""
+        """Return the next bytes of the head, and skip the padding to a multiple of 8 bytes."""
         stop = self.at + count
-        if stop + -stop % 8 > self.end:
+        padded_stop = stop + -stop % 8
+        if padded_stop > self.end:
             raise Invalid("its head is shorter than its tables")
         content = self.data[self.at : stop]
-        self.at = stop + -stop % 8
+        self.at = padded_stop
         return content
 
     def _take_array(self, kind: str, count: int) -> Table:
@@ -253,18 +260,17 @@ class _Reader:
             raise Invalid("its relation does not fit together")
         # The caps bound the memory that a damaged count could claim before the relation is checked.
         for blocks, ranks, _ in (pre_columns, post_columns):
-            for column, bound in ((blocks, 2**25), (ranks, self.ranks)):
+            for column, bound in ((blocks, MAX_BLOCKS), (ranks, self.ranks)):
                 if len(column) and not 0 <= int(column.min()) <= int(column.max()) < bound:
                     raise Invalid("its relation names a block or rank that does not exist")
-        for columns, min_step in ((pre_columns, 0), (post_columns, 1)):
-            if np.any(np.diff((columns[0].astype(np.int64) << 32) | columns[1]) < min_step):
+        for (blocks, ranks, _), min_step in ((pre_columns, 0), (post_columns, 1)):
+            if np.any(np.diff(pair_keys(blocks, ranks)) < min_step):
                 raise Invalid("its relation is not in the order of its blocks and ranks")
-        if len(post_columns[2]) and not -1 <= int(post_columns[2].min()) <= int(post_columns[2].max()) < wants:
+        (pre_block, pre_rank, pre_id), (post_block, post_rank, post_want) = pre_columns, post_columns
+        if len(post_want) and not -1 <= int(post_want.min()) <= int(post_want.max()) < wants:
             raise Invalid("its relation wants a set that is not listed")
         want_ids = tuple(tuple(ids[a:b]) for a, b in zip([0, *ends[:-1]], ends, strict=True)) if ends else ()
-        return Relation(
-            pre_columns[0], pre_columns[1], pre_columns[2], post_columns[0], post_columns[1], post_columns[2], want_ids
-        )
+        return Relation(pre_block, pre_rank, pre_id, post_block, post_rank, post_want, want_ids)
 
     def program(self, variant: int) -> Program:
         """Return one variant: the sections of all ranks, concatenated.
@@ -334,7 +340,7 @@ class _Reader:
                 raise Invalid(f"{section_name} is shorter than its tables")
             tables.append(np.frombuffer(data, table, count, offset))
             offset += count * table.itemsize
-            offset += -offset % 8
+            offset += -offset % 8  # padding, as of `_pad_section`
         if offset != size:
             raise Invalid(f"{section_name} does not have the length that it states")
         misfit = _find_misfit(counts, tables, self.ranks)

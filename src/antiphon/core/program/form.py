@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Longs, concat_ranges, run_starts
+from antiphon.core.columns import SAFE_INT64, Bools, Longs, concat_ranges, run_starts
 from antiphon.core.program.kinds import FOLD, INPUT, JOIN, NAMES, OUTPUT, RECEIVE, SCRATCH, SEND, Program
 from antiphon.errors import Invalid, Unsupported
 
@@ -196,7 +196,8 @@ def _refuse_points(program: Program) -> None:
     total = int(program.collective.weights.sum())
     if np.any((units < 0) | (units > total) | ((units == total) & (numerators > 0))):
         raise Invalid("a point does not lie on the line of its blocks")
-    if np.any(abs(program.base_shift.astype(np.float64)) > 2.0**61) or np.any(program.class_whole > total):
+    # A shift and a point, which is below 2^62, can be added in int64.
+    if np.any(abs(program.base_shift.astype(np.float64)) > SAFE_INT64 / 2) or np.any(program.class_whole > total):
         raise Invalid("a shift or class is larger than all blocks together")
     begin, end = program.part_begin, program.part_end
     is_faulty = np.zeros(program.operations, bool)

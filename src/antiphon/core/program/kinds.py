@@ -210,7 +210,7 @@ def positions(wholes: Longs, numerators: Longs, denominator: int, unit: int) -> 
     array([ 0,  3,  7, 10])
     """
     products: Any = numerators
-    # numerator < denominator, so the product fits in 64 bits below this; beyond, use Python's integers.
+    # numerator < denominator, so the product fits in int64 below 2^63; beyond, use Python's integers.
     if unit * denominator >= 2**63:
         products = numerators.astype(object)
     out: Longs = wholes * np.int64(unit) + np.asarray(products * unit // denominator).astype(np.int64)
@@ -254,7 +254,8 @@ def layout_of(program: Program, unit: int) -> BufferLayout:
     offset[scratch] = ends[slot] - first[ranks[scratch]] - at[program.base_origin[scratch]]
     base_stride = np.zeros(len(offset), np.int64)
     base_stride[scratch] = stride[program.slot_class[slot]]
-    sizes = np.stack([program.weights[0] * unit, program.weights[1] * unit, np.diff(first)], axis=1)
+    input_weights, output_weights = program.weights
+    sizes = np.stack([input_weights * unit, output_weights * unit, np.diff(first)], axis=1)
     begin, base = at[program.part_begin], program.part_base
     return BufferLayout(
         unit,

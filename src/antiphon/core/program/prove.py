@@ -27,7 +27,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, are_among, concat_ranges, distinct, run_starts
+from antiphon.core.columns import Bools, Longs, are_among, concat_ranges, distinct, pair_keys, run_starts, split_keys
 from antiphon.core.program.cells import Cells, by_memory, cells_of
 from antiphon.core.program.form import Envelopes, op_text, refuse_faulty, refuse_form, refuse_other_messages
 from antiphon.core.program.kinds import FOLD, Program
@@ -338,17 +338,18 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
     Both follow from the collective's relation: which contributions ranks begin with, and which they must end with.
     """
     relation = cells.program.collective.relation
-    name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id  # of a contribution: its block and number
-    names, contribution = np.unique(name, return_inverse=True)
+    # A contribution is named by its block and number.
+    names, contribution = np.unique(pair_keys(relation.pre_block, relation.pre_id), return_inverse=True)
     # 128 random bits per contribution; both variants use one seed, so that equal data have equal values.
     random_numbers = np.random.default_rng(seed).integers(0, 2**64, (len(names), 2), np.uint64)
-    key = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block  # rank and block as one number
-    row = np.searchsorted((cells.input_side.rank << 32) | cells.input_side.block, key)
+    key = pair_keys(relation.pre_rank, relation.pre_block)
+    row = np.searchsorted(pair_keys(cells.input_side.rank, cells.input_side.block), key)
     initial = _sum_by_row(row, contribution, random_numbers, len(cells.input_side.rank))
     blocks = cells.program.collective.blocks
-    block_sums, block_counts = _sum_by_row(names >> 32, np.arange(len(names)), random_numbers, blocks)
-    key = (relation.post_rank.astype(np.int64) << 32) | relation.post_block
-    row = np.searchsorted((cells.output_side.rank << 32) | cells.output_side.block, key)
+    block_of_name, _ = split_keys(names)
+    block_sums, block_counts = _sum_by_row(block_of_name, np.arange(len(names)), random_numbers, blocks)
+    key = pair_keys(relation.post_rank, relation.post_block)
+    row = np.searchsorted(pair_keys(cells.output_side.rank, cells.output_side.block), key)
     block, want = (np.zeros(len(cells.output_side.rank), np.int64) for _ in range(2))
     block[row], want[row] = relation.post_block, relation.post_want
     # Most ranks want all contributions to a block (-1); the others list the contributions that they want.
@@ -359,9 +360,8 @@ def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tupl
         ids = np.array([i for ids in relation.wants for i in ids], np.int64)
         first = np.cumsum(lengths) - lengths
         want_sizes = lengths[want[listed]]
-        # keys (block, contribution), as in `names`
         contributions = ids[concat_ranges(first[want[listed]], want_sizes)]
-        keys = (np.repeat(block[listed], want_sizes) << 32) | contributions
+        keys = pair_keys(np.repeat(block[listed], want_sizes), contributions)  # as in `names`
         id_rows = np.minimum(np.searchsorted(names, keys), max(len(names) - 1, 0))
         if not len(names) or np.any(names[id_rows] != keys):
             raise Invalid("its relation wants what no rank contributes")

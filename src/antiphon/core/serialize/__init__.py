@@ -17,14 +17,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.files import name_of, read_bytes, reading, write_bytes
 from antiphon.core.jsontext import check_keys, decode, layout, locate, move_place
 from antiphon.core.plan import Plan
-from antiphon.core.serialize.convert import (
-    collective_in,
-    collective_out,
-    plan_in,
-    plan_out,
-    topology_in,
-    topology_out,
-)
+from antiphon.core.serialize.convert import collective_in, collective_out, plan_in, plan_out, topology_in, topology_out
 from antiphon.core.serialize.schemas import (
     COLLECTIVE,
     PLAN,

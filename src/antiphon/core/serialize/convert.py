@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from antiphon.core.collective import ROOTED, Collective, joint, relation_of
-from antiphon.core.columns import AnyInts, Longs, freeze
+from antiphon.core.columns import SAFE_INT64, AnyInts, Longs, freeze
 from antiphon.core.files import within
 from antiphon.core.jsontext import NumberLists, decode, without_place
 from antiphon.core.plan import Entry, Plan, check_plain
@@ -75,7 +75,7 @@ def topology_in(row: TopologyRow) -> Topology:
         _check_links(links, row.ranks + row.switches, len(types))
     if row.places == []:
         raise Invalid("places: is empty; leave it out or name every node")
-    src, dst, type_of = (links[:, i] for i in range(3))
+    src, dst, type_of = links.T
     unit = Fraction(0) if row.unit is None else stored_bandwidth(row.unit, "unit")
     limit_rows, places = tuple(limits), tuple(row.places or ())
     cards = []
@@ -90,9 +90,10 @@ def topology_in(row: TopologyRow) -> Topology:
 
 def _check_links(links: Longs, nodes: int, types: int) -> None:
     """Refuse the first link that leads to no node or to itself, or has no type."""
-    ends = links[:, :2]
-    is_faulty = ((ends < 0) | (ends >= nodes)).any(axis=1) | (ends[:, 0] == ends[:, 1])
-    is_faulty |= (links[:, 2] < 0) | (links[:, 2] >= types)
+    srcs, dsts, types_of = links.T
+    is_faulty = (srcs == dsts) | (types_of < 0) | (types_of >= types)
+    for end in (srcs, dsts):
+        is_faulty |= (end < 0) | (end >= nodes)
     if not is_faulty.any():
         return
     link = int(np.flatnonzero(is_faulty)[0])
@@ -243,7 +244,7 @@ def _custom_in(
                 (receiver, -1) if isinstance(receiver, int) else (receiver.rank, _want_number(receiver.ids, wants))
             )
             post.extend((i, _check_below(rank, row.ranks, f"blocks[{i}].post: rank"), want))
-        weights.append(_check_below(block.weight, 2**62, f"blocks[{i}].weight:"))
+        weights.append(_check_below(block.weight, SAFE_INT64, f"blocks[{i}].weight:"))
     # The relation has one block more than the greatest that its rows name, so an empty last block would vanish.
     if blocks and not (block.pre or block.post):
         raise Invalid(f"blocks[{len(blocks) - 1}]: nobody has it and nobody wants it; remove it")
@@ -346,7 +347,10 @@ def _column_in(row: ScheduleRow, name: str, position: str) -> list[int] | AnyInt
     if values:
         numbers = np.fromstring(values, np.int64, sep=",")
         # Numbers beyond int64 are clipped to its ends, so values near these are left to the full checks.
-        if len(numbers) == values.count(b",") + 1 and -(2**62) < int(numbers.min()) <= int(numbers.max()) < 2**62:
+        if (
+            len(numbers) == values.count(b",") + 1
+            and -SAFE_INT64 < int(numbers.min()) <= int(numbers.max()) < SAFE_INT64
+        ):
             fits_int32 = -(2**31) <= int(numbers.min()) <= int(numbers.max()) < 2**31
             return freeze(numbers.astype(np.int32)) if fits_int32 else freeze(numbers)
     try:

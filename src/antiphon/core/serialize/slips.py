@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from antiphon.core.columns import pair_keys
 from antiphon.core.jsontext import locate
 from antiphon.core.serialize.schemas import Exact, TopologyRow
 from antiphon.units import exact, is_bare, plain
@@ -72,13 +73,13 @@ def _bare_values(row: TopologyRow) -> Iterator[tuple[str, str]]:
 
 def _one_way(row: TopologyRow) -> Iterator[tuple[str, str]]:
     """Yield links without a reverse link, of types most of whose links have one (otherwise the type is one-way)."""
-    links = np.array(row.links, np.int64).reshape(-1, 3)
-    nodes = row.ranks + row.switches
-    lacks_reverse = ~np.isin(links[:, 0] * nodes + links[:, 1], links[:, 1] * nodes + links[:, 0])
+    src_of, dst_of, type_of = np.array(row.links, np.int64).reshape(-1, 3).T
+    lacks_reverse = ~np.isin(pair_keys(src_of, dst_of), pair_keys(dst_of, src_of))
     one_way_count, link_count = (
-        np.bincount(kinds, minlength=len(row.types)) for kinds in (links[lacks_reverse, 2], links[:, 2])
+        np.bincount(types, minlength=len(row.types)) for types in (type_of[lacks_reverse], type_of)
     )
-    for link in np.flatnonzero(lacks_reverse & (2 * one_way_count <= link_count)[links[:, 2]]).tolist():
+    is_two_way = 2 * one_way_count <= link_count
+    for link in np.flatnonzero(lacks_reverse & is_two_way[type_of]).tolist():
         src, dst, kind = row.links[link]
         yield (
             f"links[{link}]",

@@ -53,10 +53,10 @@ def add_on_arrival(allgather: Schedule, collective: Collective) -> Schedule:
         part_number, block = divmod(chunk, blocks)
         if collective.members[block] == rank and last_step > 0:
             rows.append((0, part_number, rank, rank, COPY, -1, 0, slot_of[rank], -1))
-    table = np.array(sorted(rows), np.int64).reshape(-1, 9)
-    column = [as_int32(table[:, i]) for i in range(9)]
+    table = np.array(sorted(rows), np.int64).reshape(-1, 9).T
+    step_of, chunk_of, src_of, dst_of, op, route_of, src_slot, dst_slot, joint_of = map(as_int32, table)
     return Schedule(
-        collective, cut(collective, len(allgather.chunks) // blocks), column[0], column[1], column[2], column[3],
-        column[4].astype(np.uint8), route=column[5], src_slot=column[6], dst_slot=column[7], routes=allgather.routes,
-        joint=column[8] if allgather.joint is not None else None,
+        collective, cut(collective, len(allgather.chunks) // blocks), step_of, chunk_of, src_of, dst_of,
+        op.astype(np.uint8), route=route_of, src_slot=src_slot, dst_slot=dst_slot, routes=allgather.routes,
+        joint=joint_of if allgather.joint is not None else None,
     )  # fmt: skip

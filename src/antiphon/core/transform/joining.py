@@ -31,7 +31,7 @@ from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
 from antiphon.core.transform.cutting import expand
 from antiphon.core.transform.meeting import find_overlap, join_relations, name_collective, relation_after, stretches_of
 from antiphon.core.transform.staging import TOO_FINE, Placement, Spans, assemble_parts
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, Unsupported, list_first
 
 # The collective of two in sequence: a shortcut for `relation_after`, which derives it from each rank's data.
 _SEQUENCES = {
@@ -106,8 +106,7 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
 def _collective_text(collective: Collective) -> str:
     """Return the name of a collective and its ranks for messages."""
     members = collective.members
-    listed = ", ".join(map(str, members[:8]))
-    ranks = "all ranks" if len(members) == collective.ranks else f"ranks {listed}{', ...' if len(members) > 8 else ''}"
+    ranks = "all ranks" if len(members) == collective.ranks else f"ranks {list_first(members)}"
     return f"the {collective.kind} among {ranks}"
 
 

@@ -25,9 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.collective import Collective, Relation
-from antiphon.core.columns import Longs, concat_ranges, distinct, pointers, run_starts, unique_inverse
+from antiphon.core.columns import Longs, concat_ranges, distinct, pair_keys, pointers, run_starts, unique_inverse
 from antiphon.core.transform.staging import Spans
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, Unsupported, list_first
 
 MOST_PAIRS = 2**25  # rows (stretch, rank) of a relation
 
@@ -80,7 +80,7 @@ def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) 
     pre_stretch, row = repeat_rows(relation.pre_block.astype(np.int64))
     pre = RelationRows(pre_stretch, relation.pre_rank[row].astype(np.int64), relation.pre_id[row].astype(np.int64))
     # Composition takes sets, not multisets: one holder per contribution, each wanted at most once.
-    if len(distinct((relation.pre_block.astype(np.int64) << 32) | relation.pre_id)) < len(relation.pre_id) or any(
+    if len(distinct(pair_keys(relation.pre_block, relation.pre_id))) < len(relation.pre_id) or any(
         len(set(want)) < len(want) for want in relation.wants
     ):
         raise Unsupported(f"{name}: a contribution that several ranks have, or that counts twice, is not composed")
@@ -113,11 +113,11 @@ def relation_after(first: RelationStretches, second: RelationStretches, used: Lo
     stretch, rank, _ = second.pre
     # Stage 1: join second.pre with first.post on (stretch, rank). Every input of the second must be an output of the
     # first.
-    output_keys = first.post.stretch * 2**32 + first.post.rank
-    output = np.searchsorted(output_keys, stretch * 2**32 + rank)  # per input of the second: the first's output
+    output_keys, input_keys = pair_keys(first.post.stretch, first.post.rank), pair_keys(stretch, rank)
+    output = np.searchsorted(output_keys, input_keys)  # per input of the second: the first's output
     is_output = np.zeros(len(stretch), np.bool_)
     inside = output < len(output_keys)
-    is_output[inside] = output_keys[output[inside]] == (stretch * 2**32 + rank)[inside]
+    is_output[inside] = output_keys[output[inside]] == input_keys[inside]
     if not is_output.all():
         missing = int(np.flatnonzero(~is_output)[0])
         raise Invalid(
@@ -161,9 +161,9 @@ def relation_after(first: RelationStretches, second: RelationStretches, used: Lo
 def _holders_text(first: RelationStretches, stretch: int) -> str:
     """Describe the ranks that have a stretch after the first schedule."""
     ranks = first.post.rank[first.post.stretch == stretch].tolist()
-    listed = ", ".join(map(str, ranks[:8]))
+    listed = list_first(ranks)
     holders = {0: "no rank", 1: f"rank {listed}"}.get(len(ranks), f"ranks {listed}")
-    return f"it leaves that at {holders}{', ...' if len(ranks) > 8 else ''}"
+    return f"it leaves that at {holders}"
 
 
 def join_relations(stretches: Sequence[RelationStretches]) -> RelationStretches:
@@ -251,12 +251,10 @@ def _custom_relation(stretches: RelationStretches) -> Relation:
     listed_sets, number = unique_inverse(stretches.post.content[~wants_all], max(len(stretches.ids), 1))
     want = np.full(len(wants_all), -1, np.int64)
     want[~wants_all] = number
-    pre, post = (
-        [column.astype(np.int32) for column in stretches.pre],
-        [column.astype(np.int32) for column in stretches.post[:2]],
-    )
     wants = tuple(stretches.ids[i] for i in listed_sets.tolist())
-    return Relation(pre[0], pre[1], pre[2], post[0], post[1], want.astype(np.int32), wants)
+    columns = (*stretches.pre, stretches.post.stretch, stretches.post.rank, want)
+    pre_block, pre_rank, pre_id, post_block, post_rank, post_want = (column.astype(np.int32) for column in columns)
+    return Relation(pre_block, pre_rank, pre_id, post_block, post_rank, post_want, wants)
 
 
 def find_overlap(groups: Sequence[Longs]) -> tuple[int, int, int] | None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.collective import DUAL, Collective, custom_relation
-from antiphon.core.columns import Bools, Ints, Longs, as_int32, distinct
+from antiphon.core.columns import Bools, Ints, Longs, as_int32, distinct_pairs
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.loads import pieces_of, pipelined_steps
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -76,7 +76,8 @@ def _dual_custom(collective: Collective) -> Collective:
     relation = collective.relation
     have = np.bincount(relation.pre_block, minlength=collective.blocks)
     need = np.bincount(relation.post_block, minlength=collective.blocks)
-    holders = np.bincount(distinct(relation.pre_block * np.int64(2**32) + relation.pre_rank) >> 32, minlength=len(have))
+    block_of_holder, _ = distinct_pairs(relation.pre_block, relation.pre_rank)
+    holders = np.bincount(block_of_holder, minlength=len(have))
     replicas = (have > 1) & ((collective.contributions_per_block < have) | (holders < have))
     if len(relation.wants) or (((have > 1) & (need > 1)) | replicas).any():
         raise Unsupported("only a custom collective whose blocks go from one rank or to one rank can be inverted")

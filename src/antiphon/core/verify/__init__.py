@@ -28,11 +28,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, word_count
 from antiphon.core.loads import claims as true_claims
 from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
@@ -41,6 +42,7 @@ from antiphon.core.verify import joined, quick, sets, trees
 from antiphon.core.verify.layout import ChunkRows, Demand, split_batches
 from antiphon.core.verify.ordered import find_order_fault
 from antiphon.core.verify.report import Fault, Report, row_fault
+from antiphon.errors import list_first
 
 __all__ = ["Fault", "Report", "find_order_fault", "verify"]
 
@@ -67,7 +69,8 @@ def verify(
     """
     fault = _check_ranks(schedule, topology)
     if fault is None and (gap := schedule.chunks.find_gap(schedule.collective.weights)) is not None:
-        fault = Fault("share", gap[0], chunk=gap[1])
+        why, chunk = gap
+        fault = Fault("share", why, chunk=chunk)
     if fault is None:
         fault = _earliest_fault(_check_routes(schedule, topology, op, dtype), _check_data(schedule))
     if fault is None and schedule.collective.ordered:
@@ -80,8 +83,7 @@ def verify(
 def _earliest_fault(*faults: Fault | None) -> Fault | None:
     """Return the earliest fault: by step (a fault of the final result has none and comes last), then chunk."""
     present_faults = [fault for fault in faults if fault is not None]
-    latest = 2**62
-    key = lambda f: (latest if f.step is None else f.step, latest if f.chunk is None else f.chunk)  # noqa: E731
+    key = lambda f: (inf if f.step is None else f.step, inf if f.chunk is None else f.chunk)  # noqa: E731
     return min(present_faults, key=key, default=None)
 
 
@@ -168,11 +170,12 @@ def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]
 
     `owners`: the chunks, as indices into `batch.chunks`. `number`: per chunk of the batch its count of contributions.
     """
+    # A row names two cells, an input one.
     cells = np.bincount(batch.owner, minlength=len(batch.chunks)) * 2 + np.bincount(
         batch.pre_owner, minlength=len(batch.chunks)
     )
-    # State in bytes: cells times one bit per contribution, in 64-bit words.
-    size = np.minimum(cells[owners], batch.cells) * ((number[owners] + 63) // 64) * 8
+    # State in bytes: cells times one bit per contribution, in words of 8 bytes.
+    size = np.minimum(cells[owners], batch.cells) * word_count(number[owners]) * 8
     group_begins = np.flatnonzero(np.diff(np.cumsum(size) // sets.MAX_STATE_BYTES)) + 1
     return np.split(owners, group_begins)
 
@@ -190,10 +193,10 @@ def _explain_cell(schedule: Schedule, batch: ChunkRows, post: int) -> Fault:
     expected = Counter(listed) if want >= 0 else dict.fromkeys(names.values(), 1)
     missing: list[tuple[int, int]] = []
     surplus: list[tuple[int, int]] = []
-    span = max(1, sets.MAX_STATE_BYTES // (8 * max(chunk_rows.cells, 1)))
+    span, (contribution_count,) = sets.count_per_window(chunk_rows), per_chunk.tolist()
     # Count contributions window by window, so that the state stays small.
-    for low in range(0, int(per_chunk[0]), span):
-        high = min(low + span, int(per_chunk[0]))
+    for low in range(0, contribution_count, span):
+        high = min(low + span, contribution_count)
         counts = sets.track_counts(chunk_rows, ids, low, high, max_count)[chunk_rows.post[row]]
         for number, times in enumerate(counts.tolist(), low):
             wanted_count = expected.get(names[number], 0)
@@ -210,15 +213,15 @@ def _outcome_text(
 ) -> str:
     """Describe a wrong final cell. `missing`, `surplus`: (contribution, how often it is there)."""
 
-    def list_first(pairs: list[tuple[int, int]]) -> str:
-        return ", ".join(str(name) for name, _ in pairs[:5]) + (", ..." if len(pairs) > 5 else "")
+    def names_of(pairs: list[tuple[int, int]]) -> str:
+        return list_first((name for name, _ in pairs), limit=5)
 
     contribution = "the contribution of rank" if combining else "the data of rank"
     clauses = []
     if missing:
-        clauses.append(f"without {contribution} {list_first(missing)}")
+        clauses.append(f"without {contribution} {names_of(missing)}")
     if surplus:
-        clauses.append(f"with {contribution} {list_first(surplus)} more often than it should")
+        clauses.append(f"with {contribution} {names_of(surplus)} more often than it should")
     return f"chunk {chunk}: rank {rank} ends {' and '.join(clauses)}"
 
 

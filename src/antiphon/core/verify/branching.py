@@ -28,7 +28,17 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Ints, Longs, concat_ranges, distinct, run_starts, unique_inverse
+from antiphon.core.columns import (
+    Bools,
+    Ints,
+    Longs,
+    concat_ranges,
+    distinct,
+    pair_keys,
+    run_starts,
+    split_keys,
+    unique_inverse,
+)
 from antiphon.core.routes import Resolved
 from antiphon.core.topology import Topology
 
@@ -54,18 +64,23 @@ class JointRows:
         return JointRows(self.row[index], joint_of, np.append(0, np.cumsum(size)), self.src[index], self.dst[index])
 
     def _distinct_ranks(self, end: Ints) -> Longs:
-        """Return joint * 2^32 + rank for every rank at this end of a joint's rows, each once."""
-        return distinct((self.joint_of << 32) | end)
+        """Return the `pair_keys` of joint and rank for every rank at this end of a joint's rows, each once."""
+        return distinct(pair_keys(self.joint_of, end))
+
+    def _count_per_joint(self, joints_and_ranks: Longs) -> Longs:
+        """Return the number of these keys per joint."""
+        joint, _ = split_keys(joints_and_ranks)
+        return np.bincount(joint, minlength=len(self))
 
     @cached_property
     def sources(self) -> Longs:
         """The number of distinct sources per joint."""
-        return np.bincount(self._distinct_ranks(self.src) >> 32, minlength=len(self))
+        return self._count_per_joint(self._distinct_ranks(self.src))
 
     @cached_property
     def destinations(self) -> Longs:
         """The number of distinct destinations per joint."""
-        return np.bincount(self._distinct_ranks(self.dst) >> 32, minlength=len(self))
+        return self._count_per_joint(self._distinct_ranks(self.dst))
 
     @cached_property
     def lacking(self) -> Longs:
@@ -79,7 +94,7 @@ class JointRows:
         ends_of_both = np.intersect1d(
             self._distinct_ranks(self.src), self._distinct_ranks(self.dst), assume_unique=True
         )
-        both_roles = np.bincount(ends_of_both >> 32, minlength=len(self))  # ranks that are source and destination
+        both_roles = self._count_per_joint(ends_of_both)  # ranks that are source and destination
         return self.sources * self.destinations - both_roles - np.diff(self.ptr)
 
 

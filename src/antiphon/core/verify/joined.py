@@ -109,9 +109,9 @@ def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]
     report(joints.joint_of[joints.src == joints.dst], "moves data inside one rank")
     joint_count = len(joints)
     rows = np.diff(joints.ptr)
-    pair = number_rows(joints.joint_of, joints.src, joints.dst)
-    distinct_pairs = np.bincount(joints.joint_of[np.unique(pair, return_index=True)[1]], minlength=joint_count)
-    report(np.flatnonzero(distinct_pairs != rows), "has two rows from one rank to one rank")
+    _, first_row = np.unique(number_rows(joints.joint_of, joints.src, joints.dst), return_index=True)
+    pair_count = np.bincount(joints.joint_of[first_row], minlength=joint_count)
+    report(np.flatnonzero(pair_count != rows), "has two rows from one rank to one rank")
     report(np.flatnonzero(joints.lacking != 0), "lacks a row: one from every source to every destination is needed")
     reduces = schedule.op[joints.row][first] == REDUCE
     report(
@@ -129,7 +129,8 @@ def _find_overloads(
     A joint counts at every switch at which its tree branches or meets, in every step in which a piece of it is sent.
     Switches with `at_once` 0 have no limit.
     """
-    branching = np.flatnonzero((tree.edges_at >= 3) & (abilities.at_once[tree.node] > 0))
+    # with two edges, a switch only forwards
+    branching = np.flatnonzero((tree.edges_at > 2) & (abilities.at_once[tree.node] > 0))
     if not len(branching):
         return {}
     first_row = joints.row[joints.ptr[:-1]][tree.joint[branching]]

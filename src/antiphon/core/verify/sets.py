@@ -21,7 +21,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import AnyInts, Bools, Longs, concat_ranges, order_of, run_starts, unique_inverse
+from antiphon.core.columns import (
+    AnyInts,
+    Bools,
+    Longs,
+    concat_ranges,
+    order_of,
+    run_starts,
+    set_bits,
+    unique_inverse,
+    word_count,
+)
 from antiphon.core.verify.layout import ChunkRows
 
 MAX_STATE_BYTES = 2**24  # bytes of cell state held at once
@@ -86,7 +96,7 @@ def track_sets(batch: ChunkRows, ids: Longs, words: int) -> Bits:
     """Track sets of contributions. O(rows * words); the state is cells * words * 8 bytes."""
     state = np.zeros((batch.cells, words), np.uint64)
     has_repeats = np.zeros(batch.cells, np.bool_)
-    np.bitwise_or.at(state, (batch.pre, ids >> 6), np.uint64(1) << (ids & 63).astype(np.uint64))
+    set_bits(state, batch.pre, ids)
     for rows, src, dst in batch.steps():
         writes = []
         for cells, adds, read, first in _slice_writes(batch, rows, src, dst):
@@ -127,6 +137,11 @@ def track_counts(batch: ChunkRows, ids: Longs, low: int, high: int, max_count: i
     return state
 
 
+def count_per_window(batch: ChunkRows) -> int:
+    """Return how many contributions `track_counts` may count at once: the state has 8 bytes for each in every cell."""
+    return max(1, MAX_STATE_BYTES // (8 * max(batch.cells, 1)))
+
+
 def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
     """Return per post row whether its cell holds exactly what it must. `wants`: see `number_contributions`."""
     ids, per_chunk, max_count = number_contributions(batch, wants)
@@ -134,16 +149,15 @@ def holds_exactly(batch: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
     width = int(per_chunk.max(initial=1))
     if is_set:
         # No contribution may occur twice, so a bit per contribution decides.
-        words = (width + 63) // 64
+        words = word_count(width)
         bits = track_sets(batch, ids, words)
         wanted_bits = np.zeros((len(batch.post), words), np.uint64)
-        row, number = _wanted_pairs(batch, ids, wants)
-        np.bitwise_or.at(wanted_bits, (row, number >> 6), np.uint64(1) << (number & 63).astype(np.uint64))
+        set_bits(wanted_bits, *_wanted_pairs(batch, ids, wants))
         is_equal: Bools = (bits.state[batch.post] == wanted_bits).all(axis=1)
         return is_equal & ~bits.has_repeats[batch.post]
     is_right = np.ones(len(batch.post), np.bool_)
     # Multisets: exact counts, in windows of contributions that keep the state within MAX_STATE_BYTES.
-    span = max(1, MAX_STATE_BYTES // (8 * max(batch.cells, 1)))
+    span = count_per_window(batch)
     row, number = _wanted_pairs(batch, ids, wants)
     for low in range(0, width, span):
         high = min(low + span, width)
