@@ -86,13 +86,7 @@ def row_of(schedule: Schedule, nbytes: int, prediction: Prediction) -> dict[str,
     }
 
 
-def predict(
-    plan: Plan,
-    nbytes: Sizes,
-    *,
-    model: str = "",
-    profile: ProfileLike = None,
-) -> list[dict[str, Any]]:
+def predict(plan: Plan, nbytes: Sizes, *, model: str = "", profile: ProfileLike = None) -> list[dict[str, Any]]:
     """Predict a plan at each size (a size, a range "1KB:1GB", or several): a row per size.
 
     `model`: by default the usual one of the topology and collective. Keys of a row: nbytes (as requested, not rounded

@@ -73,9 +73,8 @@ class TraceWriter:
         for phase, (pid, tid, ts) in (("s", start), ("f", end)):
             # "bp": "e" binds the head of the arrow to the interval around it, not to the next one
             binding = {"bp": "e"} if phase == "f" else {}
-            self.events.append(
-                {**common, "ph": phase, "pid": pid, "tid": tid, "ts": round(ts * 1000) / 1000, **binding}
-            )
+            ns = round(ts * 1000)  # whole nanoseconds, as of intervals
+            self.events.append({**common, "ph": phase, "pid": pid, "tid": tid, "ts": ns / 1000, **binding})
 
     def counter(self, name: str, track: tuple[int, int], ts: float, values: Mapping[str, float]) -> None:
         """Add a value of a counter at a time."""
@@ -152,11 +151,8 @@ def write_ranks(trace: TraceWriter, messages: Sequence[TracedMessage], rank_work
                 trace.add_interval(kind, message.title, track_of[kind, number], when, message.facts, message.marked)
     for number, message in enumerate(messages):
         if ("receive", number) in track_of:
-            trace.arrow(
-                number,
-                (*track_of["send", number], message.sent[0]),
-                (*track_of["receive", number], message.received[0]),
-            )
+            (sent, _), (received, _) = message.sent, message.received  # arrows join where the intervals begin
+            trace.arrow(number, (*track_of["send", number], sent), (*track_of["receive", number], received))
 
 
 def _assign_tracks(intervals: Sequence[Interval]) -> list[int]:
@@ -171,7 +167,8 @@ def _assign_tracks(intervals: Sequence[Interval]) -> list[int]:
     for number in sorted(range(len(intervals)), key=lambda index: intervals[index]):
         begin, end = intervals[number]
         while busy and busy[0][0] <= begin:
-            heappush(free, heappop(busy)[1])
+            _, track = heappop(busy)
+            heappush(free, track)
         tracks[number] = heappop(free) if free else len(busy)
         heappush(busy, (end, tracks[number]))
     return tracks

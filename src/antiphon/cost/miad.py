@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from antiphon.errors import Invalid
 
+FINALISTS, FINAL_ROUNDS = 3, 3  # best sizes that are run again; rounds of `repeats` runs until then, with the first
 ALIGN = 256  # bytes, of which sizes between the smallest and the largest are multiples
 
 
@@ -89,6 +90,7 @@ class Miad:
             self._run_final()
             return
         is_better = before is None or speed > before * (1 + self.tolerance)
+        # by a tenth, or where measurements vary by more, by five tolerances
         is_far_below = before is not None and speed < before * (1 - max(0.1, 5 * self.tolerance))
         self._sizes_without_gain = 0 if is_better else self._sizes_without_gain + 1
         self._choose_next(is_far_below)
@@ -122,8 +124,8 @@ class Miad:
     def _run_final(self) -> None:
         """Choose the next size to be run again, or finish."""
         if self._final_sizes is None:
-            self._final_sizes = sorted(self.medians, key=lambda size: (-self.medians[size], size))[:3]
-        unfinished = [size for size in self._final_sizes if len(self._runs[size]) < 3 * self.repeats]
+            self._final_sizes = sorted(self.medians, key=lambda size: (-self.medians[size], size))[:FINALISTS]
+        unfinished = [size for size in self._final_sizes if len(self._runs[size]) < FINAL_ROUNDS * self.repeats]
         if unfinished:
             self._size = unfinished[0]
         else:

@@ -54,7 +54,7 @@ class ScratchStretches(NamedTuple):
     rank: Longs
     begin: Longs  # first point on the line
     end: Longs  # last point on the line
-    pieces: Longs
+    pieces: Longs  # in which the data are sent
     first_use: Longs  # time
     last_use: Longs  # time
 

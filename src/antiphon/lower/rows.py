@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, concat_ranges, number_rows, unique_inverse
+from antiphon.core.columns import SAFE_INT64, Bools, Longs, concat_ranges, number_rows, unique_inverse
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.interpret.analysis import Analysis, BufferCells, analyse
 from antiphon.core.interpret.buffers import sides
@@ -60,7 +60,7 @@ class DataLine:
         units, numerators = [], []
         for edge in (chunks.offset, chunks.offset + chunks.share):
             weight: Any = weights[chunks.block]
-            if float(weight.max(initial=0)) * chunks.denominator >= 2.0**62:
+            if float(weight.max(initial=0)) * chunks.denominator >= SAFE_INT64:
                 weight = weight.astype(object)
             product = weight * edge
             units.append(block[chunks.block] + (product // chunks.denominator).astype(np.int64))
@@ -175,12 +175,13 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     steps, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     ranks, slots = schedule.collective.ranks, schedule.slots
     keys = [(end.chunk * ranks + end.rank) * slots for end in ends]
-    delayed = np.zeros(len(keys[1]), bool)
+    input_keys, output_keys = keys
+    delayed = np.zeros(len(output_keys), bool)
     if in_place and schedule.collective.kind == "alltoall":
-        delayed = find_positions(keys[0], keys[1]) < 0
+        delayed = find_positions(input_keys, output_keys) < 0
     values = _place_values(schedule, analysis, order, steps, keys, places, delayed)
     return Prepared(
-        schedule, in_place, line, places, analysis, values, time, len(steps), order.last_of(keys[1]), delayed
+        schedule, in_place, line, places, analysis, values, time, len(steps), order.last_of(output_keys), delayed
     )  # fmt: skip
 
 
@@ -225,10 +226,11 @@ def _place_values(
     # Initial versions lie in the input, versions of a cell that is an output in the output.
     place = np.full(len(order), -1, np.int64)
     initial = np.flatnonzero(order.initial)
-    input_number = find_positions(keys[0], order.cell[initial])
+    input_keys, output_keys = keys
+    input_number = find_positions(input_keys, order.cell[initial])
     place[initial] = np.where(input_number >= 0, places.inputs[input_number] if len(places.inputs) else -1, -1)
     written = np.flatnonzero(~order.initial)
-    output_number = find_positions(keys[1], order.cell[written])
+    output_number = find_positions(output_keys, order.cell[written])
     is_output = (output_number >= 0) & ~delayed[output_number] if len(delayed) else np.zeros(len(output_number), bool)
     place[written] = np.where(is_output, places.outputs[output_number] if len(places.outputs) else -1, -1)
     is_overwritten = np.zeros(len(order), bool)

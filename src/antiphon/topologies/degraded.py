@@ -341,7 +341,8 @@ def pair_of(topology: Topology, link: str) -> Pair:
                 if len(nodes) > 1:
                     candidates = ", ".join(topology.places[node] for node in nodes[:4])
                     raise Invalid(f"link {quote(link)}: {name} could be {candidates}; name the whole place")
-            return ends[0][0], ends[1][0]
+            (first,), (second,) = ends
+            return first, second
     if "-" not in link:
         raise Invalid(f"link {quote(link)}: expected two nodes, such as 0-1")
     unknown_end = next((p.strip() for p in link.split("-", 1) if not _nodes_named(topology, p.strip())), link)

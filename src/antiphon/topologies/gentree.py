@@ -65,18 +65,12 @@ def cdc384() -> Topology:
         links += [(node_numbers[a], node_numbers[b], kind) for a, b, kind in centre.links]
         for node, place in zip(node_numbers, centre.places, strict=True):
             places[node] = f"dc{number}/{place}"
-    links += both_ways([(first_nodes[0][1], first_nodes[1][1])], _WAN)
+    (_, first_root), (_, second_root) = first_nodes
+    links += both_ways([(first_root, second_root)], _WAN)
     switches = sum(centre.switches for centre in data_centres)
     return build("cdc384", ranks, links, switches=switches, places=places, unit=_SERVER.bandwidth)
 
 
 def _build_tree(name: str, fanouts: str) -> Topology:
     tree = grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
-    return build(
-        name,
-        tree.ranks,
-        tree.links,
-        switches=tree.switches,
-        places=tree.places,
-        unit=_SERVER.bandwidth,
-    )
+    return build(name, tree.ranks, tree.links, switches=tree.switches, places=tree.places, unit=_SERVER.bandwidth)

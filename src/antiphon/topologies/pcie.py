@@ -43,7 +43,7 @@ def pcie_limits(links: Sequence[Link], gen: int) -> list[SharedLimit]:
 
 def bridge_limits(links: Sequence[Link], bridges: Sequence[int], bandwidth: Fraction) -> list[SharedLimit]:
     """Limit the traffic into each of the nodes `bridges` to two links of `bandwidth` (bytes/s of the widest link)."""
-    links_into = [tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in bridges]
+    links_into = [tuple(i for i, (_, end, _) in enumerate(links) if end == bridge) for bridge in bridges]
     return [SharedLimit(f"bridge{number} in", ids, 2 * bandwidth) for number, ids in enumerate(links_into)]
 
 

@@ -88,7 +88,7 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
     mask = (np.arange(m) >= low[:, None]) & (np.arange(m) < high[:, None])
     cost_of = np.full((m + 1, m + 1), np.inf)  # [a, b]: one regime of the sizes a to b - 1
     cost_of[low, high] = sum(_fit_lines(x, signal, mask)[1] for signal in signals)
-    penalty = (2 * len(signals) + 1) * math.log(m * len(signals))
+    penalty = (2 * len(signals) + 1) * math.log(m * len(signals))  # a regime's parameters: its start, two per line
     best, last_start = np.full(m + 1, np.inf), np.zeros(m + 1, int)
     best[0] = -penalty  # the first regime costs no penalty
     # Invariant: best[e] is the least cost of the sizes before e; last_start[e] is where its last regime begins.
@@ -100,6 +100,7 @@ def find_segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list
     starts = [m]
     while starts[0]:
         starts.insert(0, int(last_start[starts[0]]))
+    # a break may move between the one before and the one after it
     movable_ranges = [_movable_range(cost_of, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
     return starts[:-1], movable_ranges
 

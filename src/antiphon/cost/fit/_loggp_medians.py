@@ -159,7 +159,7 @@ class Medians:
         """
         each = np.maximum(1 / (self.n_many - 1), np.where(self.turns > 0, 1 / (self.turns.clip(1) * self.ports), 0.0))
         gap, o_s = (self.many - self.one) * each, self.signal("o_s")
-        uncertainty = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])
+        uncertainty = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])  # three standard errors
         # Exact data may have delays equal to the gap: then rounding must not decide.
         rounding = NEGLIGIBLE * (self.delay + gap)
         is_covered = o_s + self.delay > gap + np.maximum(uncertainty, MIN_UNCERTAINTY * gap) + rounding
@@ -222,6 +222,7 @@ def _excess_half_trips(burst: SimultaneousFit, n: Floats) -> Floats:
     """Return the number of half round trips by which n large messages exceed one; one message comes back in each."""
     numbers = sorted(burst.measured)
     seconds = np.array([burst.measured[number] for number in numbers])
+    # seconds[0]: one message there and back, two half trips
     excess: Floats = 2 * (np.interp(n, np.array(numbers), seconds) / seconds[0] - 1)
     return excess
 

@@ -120,7 +120,7 @@ class GenmodelFit:
 
     def _candidate_combinations(self) -> Iterator[tuple[str, Weights]]:
         """Yield combinations by name: first those that are easy to read, then a basis of all determined ones."""
-        g = PARAMETERS["G"]
+        g = PARAMETERS["G"]  # 2 beta + gamma
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied_thresholds) > 1:
             receptions = [pair for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions]
@@ -346,6 +346,7 @@ def _format_weights(weights: Mapping[str, float]) -> str:
     """Return weights as text, such as "alpha + 2.5 delta - 3e+06 beta"."""
     text = ""
     for name, weight in weights.items():
-        size = f"{abs(weight):.6g} " if abs(abs(weight) - 1) > 1e-9 else ""
+        is_one = abs(abs(weight) - 1) <= 1e-9  # but for rounding
+        size = "" if is_one else f"{abs(weight):.6g} "
         text += (" - " if weight < 0 else " + ") + size + name
     return text[3:] if text.startswith(" + ") else text.lstrip()

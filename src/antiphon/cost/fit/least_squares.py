@@ -96,7 +96,7 @@ def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
     values, excluded = np.zeros(count), np.zeros(count, bool)
     passive: list[int] = []  # columns in the solution, with positive values, as Lawson and Hanson call them
     tolerance = MIN_GRADIENT * float(np.sqrt(row_dot(target, target)))
-    for _ in range(10 * count):
+    for _ in range(10 * count):  # a column enters and leaves few times; rounding must not make this endless
         gradient = row_dot(matrix.T, target - row_dot(matrix, values))
         gradient[passive] = gradient[excluded] = 0.0
         if float(gradient.max(initial=0.0)) <= tolerance:

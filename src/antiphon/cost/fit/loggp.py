@@ -89,8 +89,8 @@ class LogGPFit:
             if row.kind in SIMULTANEOUS:
                 out.append(simultaneous_seconds[row.kind, row.nbytes][row.n])
                 continue
-            regime, s = self.regime_of(row.nbytes), np.array([float(row.nbytes)])
-            o_s, o_r = float(regime.line("o_s", s)[0]), float(regime.line("o_r", s)[0])
+            regime, s = self.regime_of(row.nbytes), np.array([float(row.nbytes)])  # one size
+            o_s, o_r = (regime.line(name, s).item() for name in ("o_s", "o_r"))
             # Server: per message o_r and the delay. Round trip: twice half of one, and what n messages take longer.
             if row.kind == SERVER:
                 out.append(row.n * (o_r + row.delay))
@@ -98,7 +98,7 @@ class LogGPFit:
             extra = float(self.extra_seconds[int(np.searchsorted(self.medians.sizes, row.nbytes))])
             if row.delay:
                 extra = max((row.n - 1) * (o_s + row.delay), extra)
-            out.append(2 * float(regime.half_round_trip(s)[0]) + (row.n > 1) * extra)
+            out.append(2 * regime.half_round_trip(s).item() + (row.n > 1) * extra)
         return np.array(out)
 
     @cached_property
@@ -117,7 +117,7 @@ class LogGPFit:
         medians = self.medians
         regimes = [self.regime_of(size) for size in medians.sizes]
         one_message = 2 * np.array(
-            [float(r.half_round_trip(np.array([s]))[0]) for r, s in zip(regimes, medians.sizes, strict=True)]
+            [r.half_round_trip(np.array([s])).item() for r, s in zip(regimes, medians.sizes, strict=True)]
         )
         many_messages = one_message + self.extra_seconds
         relative_deviation = np.concatenate([one_message / medians.one, many_messages / medians.many]) - 1
@@ -330,23 +330,22 @@ class _Fitter:
             fit.figures[name] = Estimate(name, UNDETERMINED)
             return zero
         # Prefer a constant; take a slope only with enough sizes and 99 % certainty.
-        sloped = _apply_lines(line_map(x, weights, (0, 1)), matrix)
-        is_sloped = (weights > 0).sum() >= MIN_REGIME_SIZES and abs(self._row_value(sloped[1])) > self._half_width(
-            sloped[1], GROWTH_CONFIDENCE
+        start, slope = _apply_lines(line_map(x, weights, (0, 1)), matrix)
+        is_sloped = (weights > 0).sum() >= MIN_REGIME_SIZES and abs(self._row_value(slope)) > self._half_width(
+            slope, GROWTH_CONFIDENCE
         )
-        rows = sloped if is_sloped else _apply_lines(line_map(x, weights, (0,)), matrix)
-        values = [self._row_value(rows[0]), self._row_value(rows[0] + rows[1] * x[-1])]  # at both ends
-        if is_sloped and min(values) < minimum:  # a line with impossible values: use its mean
-            rows, is_sloped = _apply_lines(line_map(x, weights, (0,)), matrix), False
-            values = [self._row_value(rows[0])]
-        fit.figures[name] = self._row_estimate(name, rows[0])
-        if values[0] < minimum:
+        # a line with impossible values at an end is as good as none: use its mean
+        if not is_sloped or min(self._row_value(start), self._row_value(start + slope * x[-1])) < minimum:
+            start, slope = _apply_lines(line_map(x, weights, (0,)), matrix)
+            is_sloped = False
+        fit.figures[name] = self._row_estimate(name, start)
+        if self._row_value(start) < minimum:
             return zero
-        fit.start[name] = values[0]
+        fit.start[name] = self._row_value(start)
         if is_sloped:
-            fit.slope[name] = self._row_value(rows[1])
-            fit.growth[name] = self._signed_estimate(name, rows[1])
-        out: Floats = rows[0][None, :] + x[:, None] * rows[1][None, :]
+            fit.slope[name] = self._row_value(slope)
+            fit.growth[name] = self._signed_estimate(name, slope)
+        out: Floats = start[None, :] + x[:, None] * slope[None, :]
         return out
 
     def _row_value(self, row: Row) -> float:

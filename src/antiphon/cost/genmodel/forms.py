@@ -146,6 +146,7 @@ def _pairwise_steps(steps: int, share: float, nbytes: float, tier: Tier, server:
     steps of one half."""
     received = share * float(nbytes)
     half = Terms(alpha=steps * tier.alpha, beta=received * tier.beta, epsilon=received * tier.incast_cost(1))
+    # to combine two values: two reads and a write (delta)
     return _both_halves(half, Terms(gamma=received * server.gamma, delta=3 * received * server.delta), collective)
 
 

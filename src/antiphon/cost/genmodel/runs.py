@@ -150,16 +150,17 @@ def highest_per_key(runs: Runs, count: int) -> Runs:
     >>> top.key.tolist(), top.low.tolist(), top.high.tolist(), top.values[0].tolist()
     ([7, 7, 7], [0, 1, 2], [1, 2, 3], [4, 5, 5])
     """
+    (values,) = runs.values
     if runs_are_disjoint(runs.low, runs.high):
         positions, position = unique_inverse(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
-        maxima = np.zeros(len(positions), runs.values[0].dtype)
-        np.maximum.at(maxima, position, runs.values[0])
+        maxima = np.zeros(len(positions), values.dtype)
+        np.maximum.at(maxima, position, values)
         return Runs(positions // count, positions % count, positions % count + 1, (maxima,))
     max_pairs = (int(runs.key.max(initial=0)) + 1) * (count + 1)
     ends = np.concatenate([runs.key * (count + 1) + runs.low, runs.key * (count + 1) + runs.high])
     marks, position = unique_inverse(ends, max_pairs)
     size = len(runs.key)
-    top, winner = upper_envelope(position[:size], position[size:], runs.values[0], len(marks))
+    top, winner = upper_envelope(position[:size], position[size:], values, len(marks))
     used = np.flatnonzero(winner >= 0)
     key, low = np.divmod(marks[used], count + 1)
     return Runs(key, low, marks[used + 1] % (count + 1), (top[used],))

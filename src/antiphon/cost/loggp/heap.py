@@ -42,7 +42,7 @@ BITS = 26  # low bits of a key that hold the entry; its sequence number is above
 # Indices into `lists`, and in the second line into `heap`; the table above explains each. 7 and 12 to 15 are unused, so
 # that blocks of the array begin at multiples of 8.
 ENTRIES, FREED, UNUSED, SEQUENCE, OLDEST_GROWING, CURRENT, CAPACITY, GROWING, KEYS = 0, 1, 2, 3, 4, 5, 6, 8, 16
-MOMENT, TIMES = 4, 8
+MOMENT, TIMES = 4, 8  # positions in `heap`, see above
 
 
 def new_queue(messages: int) -> tuple[Floats, Longs]:
@@ -62,7 +62,7 @@ def new_queue(messages: int) -> tuple[Floats, Longs]:
     1.0 2
     0.0 -1
     """
-    heap, lists = np.empty(TIMES + messages + 1), np.empty(KEYS + 5 * (messages + 1), np.int64)
+    heap, lists = np.empty(TIMES + messages + 1), np.empty(KEYS + 5 * (messages + 1), np.int64)  # five lists
     heap[:TIMES] = -1.0
     lists[:KEYS] = 0
     lists[CURRENT], lists[CAPACITY] = -1, messages + 1
@@ -104,7 +104,7 @@ def put(heap: Floats, lists: Longs, time: float, message: int) -> None:
     lists[ENTRIES] += 1
     # sift up from the last index: parents later than the new entry move down; equal times go by sequence number
     while at > 0:
-        parent = (at - 1) >> 2
+        parent = (at - 1) >> 2  # of four children
         if heap[TIMES + parent] < time or (heap[TIMES + parent] == time and lists[KEYS + parent] < key):
             break
         heap[TIMES + at] = heap[TIMES + parent]

@@ -41,7 +41,7 @@ def number_classes(weight: Longs, combined: Longs, level: Ints, max_classes: int
     classes = np.empty((max_classes, 3), np.int64)
     count, last = 0, 0
     for m in range(len(level)):
-        a = weight[m] if len(weight) > 1 else weight[0]
+        a = weight[m] if len(weight) > 1 else weight[0]  # one value: of all messages
         b = combined[m] if len(combined) > 1 else combined[0]
         c = level[m]
         if count == 0 or classes[last, 0] != a or classes[last, 1] != b or classes[last, 2] != c:
@@ -216,7 +216,7 @@ def simulate_free(
             last, last_message = done, m
             if done >= stop:
                 return np.inf, m
-        for i in range(2 * m, 2 * m + 2):
+        for i in range(2 * m, 2 * m + 2):  # the two conditions that a message contributes to
             c = contributes_to[i]
             earlier = predecessor[c]
             moment = max(done, latest[earlier]) if earlier >= 0 else done

@@ -120,7 +120,7 @@ def _simulate_queue(
         m = operation if operation < count else operation - count
         kind = SENDING if operation < count else COMBINING if taken_in[m] else TAKING
         rank = src[m] if kind == SENDING else dst[m]
-        line, first_port = 3 * rank + kind, (kind * ranks + rank) * ports
+        line, first_port = 3 * rank + kind, (kind * ranks + rank) * ports  # a line for each of the three kinds
         uses_port = ports > 0 and kind != COMBINING
         if head[line] >= 0 and head[line] != operation:  # behind others
             next_in_line[tail[line]] = operation

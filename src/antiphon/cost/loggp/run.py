@@ -82,7 +82,8 @@ class Simulation:
 
         If it is not, this costs less than a prediction: lower bounds come first, and the simulation stops at `seconds`.
         """
-        local = self.local[0] * nbytes
+        local_per_byte, _ = self.local
+        local = local_per_byte * nbytes
         if nbytes in self.cached:
             return self.cached[nbytes].seconds < seconds
         if self.work.capacity * nbytes + local >= seconds or self._port_seconds(nbytes) + local >= seconds:
@@ -265,8 +266,9 @@ class Simulation:
             seconds = busiest
             reason = "the busiest link alone takes longer than the simulation, which knows ranks and ports only"
             note = f"{note}; {reason}" if note else reason
-        if self.local[0]:
-            terms["local"] = self.local[0] * nbytes
+        local_per_byte, _ = self.local
+        if local_per_byte:
+            terms["local"] = local_per_byte * nbytes
             seconds += terms["local"]
         hops = LazyPath(lambda: self._path_hops(self.path(self.run(nbytes)) if self.is_large else path))
         return Prediction(float(seconds), terms, self._name_bottleneck(terms, outcome, path, nbytes), hops, note)
@@ -316,8 +318,11 @@ class Simulation:
         greatest = max(terms, key=lambda term: terms[term], default="")
         if not greatest or not terms[greatest]:
             return "nothing takes time"
-        if greatest in ("busiest link", "local"):
-            return self.local[1] if greatest == "local" else resource_name(self.topology, self.work.busiest)
+        if greatest == "local":
+            _, bottleneck = self.local
+            return bottleneck
+        if greatest == "busiest link":
+            return resource_name(self.topology, self.work.busiest)
         if not len(path):
             return f"{len(self.work)} messages"
         cost, *_ = self.cost(nbytes)
@@ -341,7 +346,7 @@ class Simulation:
             return f"processors of ranks {src} and {dst}, or their ports"
         if term == "NICs":
             return f"NICs of {self._name_node(src)} and {self._name_node(dst)}"
-        sends = 2 * log.port_out[longest_wait] >= log.port[longest_wait]
+        sends = 2 * log.port_out[longest_wait] >= log.port[longest_wait]  # at least half of the wait is for sending
         return f"rank {src}: sends to more at once than it has ports" if sends else (
             f"rank {dst}: receives from more at once than it has ports")  # fmt: skip
 

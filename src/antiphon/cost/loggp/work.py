@@ -101,9 +101,11 @@ def work_of(
         level = _find_levels(message_table, figures, topology)
         node, latency, per_byte, capacity, busiest = figures.nodes(topology), np.empty(0), np.empty(0), 0.0, -1
     level[message_table.src == message_table.dst] = -1
-    cost_class, class_values = _find_classes([message_table.weight, message_table.combined, level])
-    levels = class_values[2].astype(np.int64)
-    share, combined = (class_values[i].astype(np.float64) / message_table.scale for i in (0, 1))
+    cost_class, (weights, combined_weights, class_levels) = _find_classes(
+        [message_table.weight, message_table.combined, level]
+    )
+    levels = class_levels.astype(np.int64)
+    share, combined = (values.astype(np.float64) / message_table.scale for values in (weights, combined_weights))
     wait = waits(message_table, order, sent, level)
     return SentWork(
         message_table, cost_class, levels, share, combined, np.zeros(len(levels)), node, wait,
@@ -124,11 +126,12 @@ def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, se
     level = _find_levels(graph, figures, topology)
     level[graph.src == graph.dst] = -1
     distinct_seconds, seconds = np.unique(graph.seconds, return_inverse=True)
-    cost_class, class_values = _find_classes([graph.nbytes, graph.combined, level, seconds.ravel()])
-    share, combined = (class_values[i].astype(np.float64) for i in (0, 1))
+    cost_class, (nbytes, combined, levels, seconds_of) = _find_classes(
+        [graph.nbytes, graph.combined, level, seconds.ravel()]
+    )
     return SentWork(
-        graph, cost_class, class_values[2].astype(np.int64), share, combined,
-        distinct_seconds[class_values[3].astype(np.int64)],
+        graph, cost_class, levels.astype(np.int64), nbytes.astype(np.float64), combined.astype(np.float64),
+        distinct_seconds[seconds_of.astype(np.int64)],
         figures.nodes(topology), graph.waits(), np.empty(0), np.empty(0), capacity=0.0, busiest=-1,
     )  # fmt: skip
 
@@ -145,9 +148,10 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
     """
     if len(columns) == 3 and all(column.dtype != object for column in columns):
         # a column of stride 0 is constant: pass one value instead of copying the column
-        weight, combined = (column[:1] if column.strides == (0,) else column for column in columns[:2])
+        *weights, level = columns
+        weight, combined = (column[:1] if column.strides == (0,) else column for column in weights)
         weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
-        weight, combined, level = fixed(weight, combined, columns[2])
+        weight, combined, level = fixed(weight, combined, level)
         cost_class = np.empty(len(level), np.int32)
         class_values, count = passes.number_classes(weight, combined, level, FEW_CLASSES, cost_class)
         if count <= FEW_CLASSES:
@@ -196,9 +200,9 @@ def _derive_levels(routes: Paths) -> tuple[Ints, Floats, Floats, float, int]:
     beta = beta_of_route[route]
     # the bits of floats from 0 on, read as integers, are in the same order: number levels by (latency, beta) this way
     bits = [np.asarray(times, np.float64).view(np.int64) for times in (routes.alpha, beta)]
-    number, columns = _find_classes([*bits, np.zeros(len(beta), np.int32)])
-    in_order = np.lexsort((columns[1], columns[0]))
-    latency, per_byte = (column[in_order].view(np.float64) for column in columns[:2])
+    number, (latency_bits, beta_bits, _) = _find_classes([*bits, np.zeros(len(beta), np.int32)])
+    in_order = np.lexsort((beta_bits, latency_bits))
+    latency, per_byte = (column[in_order].view(np.float64) for column in (latency_bits, beta_bits))
     level = as_int32(np.argsort(in_order))[number]
     weight_of_route = sums_by_group(route + 1, routes.messages.weight, len(routes.table) + 1)[1:]
     weight_carried = sums_by_group(use_resource, weight_of_route[use_route], routes.resources)

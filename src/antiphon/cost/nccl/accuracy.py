@@ -70,7 +70,9 @@ def error_at(collective: str, nbytes: int, nodes: int, *, calibrated: bool = Tru
 
     `calibrated`: whether the figures of its GPUs were fitted to tables of their own generation.
     """
-    return _error_in(collective, RANGES[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2], nodes, calibrated)
+    small, medium, large = RANGES
+    sizes = small if nbytes <= SMALL else medium if nbytes < LARGE else large
+    return _error_in(collective, sizes, nodes, calibrated)
 
 
 def _error_in(collective: str, sizes: str, nodes: int, calibrated: bool) -> float | None:

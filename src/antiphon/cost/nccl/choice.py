@@ -227,7 +227,7 @@ def _symmetric_kernels(layout: NcclLayout, costs: Costs, collective: str, nbytes
     if collective not in ("allreduce", *HALVES) or not has_symmetric_kernels(layout):
         return []
     received, is_allreduce = (layout.ranks - 1) / layout.ranks * nbytes, collective == "allreduce"
-    hops = layout.hops * (2 if collective == "allgather" else 3)
+    hops = layout.hops * (2 if collective == "allgather" else 3)  # barriers and stores; loads of sums, too
     loads = {
         LL: Load(layout.hops, between=0, wire=layout.ranks * received if is_allreduce else received, cards=0),
         SIMPLE: Load(hops, between=0, wire=2 * received if is_allreduce else received, cards=0),
@@ -308,6 +308,7 @@ def _load_of(algorithm: str, layout: NcclLayout, costs: Costs, collective: str, 
         if collective != "allreduce" or layout.nodes == 1:
             return None
         cards = _tree_load(layout, nbytes)
+        # within a node a chain, up and down again
         return Load(inside=2 * (layout.local - 1), between=_up_and_down(layout), wire=2 * nbytes, cards=cards)
     return _by_switches(algorithm, layout, costs, collective, nbytes)
 
@@ -333,6 +334,7 @@ def _by_switches(algorithm: str, layout: NcclLayout, costs: Costs, collective: s
         )
     if not layout.in_network or layout.nodes == 1:
         return None
+    # to the switch of the network and back; within nodes by NVLS, else along a chain and back
     if nvls is not None:
         return Load(inside=0, between=2, wire=wire, cards=nbytes, fixed=nvls.latency)
     return Load(inside=2 * (layout.local - 1), between=2, wire=2 * nbytes, cards=nbytes)

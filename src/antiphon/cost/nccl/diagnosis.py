@@ -47,7 +47,7 @@ class DiagnosisLimits:
     # A band is slow if measured / predicted - 1 exceeds this many errors, and also `min_slowdown` of the band (but for
     # large sizes within a node, whose links are best known)
     tolerance: float = 2.0
-    min_slowdown: tuple[float, ...] = (0.3, 0.7, 0.25)
+    min_slowdown: tuple[float, ...] = (0.3, 0.7, 0.25)  # by BANDS
     named_slowdown: float = 0.1  # enough for a fault that the log names
     max_misfit: float = 1.6  # of a likely cause
     max_misfit_ratio: float = 0.7  # of a likely cause's misfit to that of the healthy machine
@@ -176,7 +176,8 @@ def _slack(library: LibraryModel, collective: str, nbytes: int) -> float:
 
 def band_of(nbytes: int) -> str:
     """Return the band of a size."""
-    return BANDS[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2]
+    small, medium, large = BANDS
+    return small if nbytes <= SMALL else medium if nbytes < LARGE else large
 
 
 def diagnose(
@@ -186,7 +187,7 @@ def diagnose(
 
     `signs`: variables and words of the log that may name a fault (see CHECKS); `cards`: network cards of a node.
     """
-    predicted = {nbytes: library.at(collective, nbytes)[0].seconds for nbytes, _ in points}
+    predicted = {nbytes: library.choice(collective, nbytes).seconds for nbytes, _ in points}
     ratios: dict[str, list[float]] = {}
     for nbytes, seconds in points:
         ratios.setdefault(band_of(nbytes), []).append(seconds / predicted[nbytes])

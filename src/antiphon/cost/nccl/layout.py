@@ -317,17 +317,16 @@ def _merge_groups(machine: Topology, group: Longs, nodes: int) -> Longs:
 
 def _find_abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
     """Return whether switches within nodes multicast and reduce, and whether those between nodes do."""
-    able = [False, False]
-    for switch, ability in enumerate(machine.abilities):
-        # Index 0: switches inside of nodes, index 1: switches between nodes.
-        if ability.multicast and ability.reduce:
-            able[int(node_of[machine.ranks + switch] < 0)] = True
-    return able[0], able[1]
+    is_between = {
+        bool(node_of[machine.ranks + switch] < 0)
+        for switch, ability in enumerate(machine.abilities)
+        if ability.multicast and ability.reduce
+    }
+    return False in is_between, True in is_between
 
 
 def network_of(layout: NcclLayout, gpu: str, networks: Mapping[str, CallFigures]) -> CallFigures | None:
-    """Return the figures of the network that has all links of the layout outside its nodes, preferably with this GPU.
-    """
+    """Return the figures of the network that has all links of the layout between nodes, preferably with this GPU."""
     kinds, above = set(layout.kinds), set(layout.trunks) - {TRUNK}
     if not kinds:
         return None

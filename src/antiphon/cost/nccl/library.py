@@ -12,7 +12,7 @@ the algorithms that came later (`SINCE`). With `registered=yes` all buffers are 
 windows: symmetric kernels are options, and on Blackwell copy engines take large allgathers. MSCCL has algorithms of its
 own for ranges of sizes (msccl.py), which precede NCCL's choice there.
 
-Example: `library("nccl", topology("hgx-h100")).at("allreduce", 1 << 30)[0].name` is "nvls simple".
+Example: `library("nccl", topology("hgx-h100")).choice("allreduce", 1 << 30).name` is "nvls simple".
 """
 
 from __future__ import annotations
@@ -130,6 +130,11 @@ class LibraryModel:
             f"less than {format_seconds(min_seconds)} by the same figures" + (f" ({because})" if because else "")
         )
 
+    def choice(self, collective: str, nbytes: int) -> OptionPrice:
+        """Return the option that the library chooses."""
+        chosen, *_ = self.at(collective, nbytes)
+        return chosen
+
     def prove(self, collective: str, proofs: BoundEvaluator) -> None:
         """From now on use this bound of a collective, instead of computing one."""
         self.lower_bounds[collective] = ProvedFigures(proofs, self.layout, self.costs)
@@ -192,7 +197,7 @@ class LibraryModel:
     def error_at(self, collective: str, nbytes: int) -> float | None:
         """Return the relative error of a prediction on a machine that is not in the fit; None if unknown."""
         unmeasured = {COPIES, SYMMETRIC}  # the errors of other algorithms say nothing of these
-        if unmeasured.intersection(self.algorithms) and self.at(collective, nbytes)[0].algorithm in unmeasured:
+        if unmeasured.intersection(self.algorithms) and self.choice(collective, nbytes).algorithm in unmeasured:
             return None
         return error_at(collective, nbytes, self.layout.nodes, calibrated=bool(self.costs.gpu.calibrated_by))
 
@@ -201,21 +206,21 @@ class LibraryModel:
         algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is not None:
             return algorithm.blocks
-        return occupied_multiprocessors(self.costs, self.at(collective, nbytes)[0].algorithm)
+        return occupied_multiprocessors(self.costs, self.choice(collective, nbytes).algorithm)
 
     def basis(self, collective: str, nbytes: int) -> str:
         """Return whether the figure of the choice is calibrated, and by which tables."""
         algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is not None:
             return algorithm.basis(self.costs)
-        return self.costs.basis() + self._remark_missing(collective, self.at(collective, nbytes)[0])
+        return self.costs.basis() + self._remark_missing(collective, self.choice(collective, nbytes))
 
     def brief(self, collective: str, nbytes: int) -> str:
         """Return the basis of the choice at a size, without the names of the tables."""
         algorithm = self._find_msccl_algorithm(collective, nbytes)
         if algorithm is not None:
             return algorithm.basis(self.costs)
-        return self.costs.brief() + self._remark_missing(collective, self.at(collective, nbytes)[0])
+        return self.costs.brief() + self._remark_missing(collective, self.choice(collective, nbytes))
 
     def _remark_missing(self, collective: str, option: OptionPrice) -> str:
         """Return remarks, each after "; ", on figures that no table of measurements of this collective covers."""

@@ -160,7 +160,7 @@ class _CallPredictor:
         return {name: call.seconds for name, call in self.price_protocols(nbytes)}
 
     def __call__(self, nbytes: int) -> Prediction:
-        name, best = self.price_protocols(nbytes)[0]
+        (name, best), *_ = self.price_protocols(nbytes)
         note, rests_on = self._describe_basis(name)
         return replace(best, note=note, rests_on=rests_on)
 
@@ -180,7 +180,7 @@ class _CallPredictorWithEvents(_CallPredictor):
 
     def events(self, nbytes: int) -> Events:
         """Return the events of the fastest protocol, after the launch and the other terms added to the transfers."""
-        name, best = self.price_protocols(nbytes)[0]
+        (name, best), *_ = self.price_protocols(nbytes)
         unshifted: Events = self.by_protocol[name].events(nbytes)  # type: ignore[attr-defined]
         delay = sum(best.terms[term] for term in ("launch", "ramp", *self.extra))
         return replace(

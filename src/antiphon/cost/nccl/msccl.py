@@ -154,7 +154,7 @@ def _load_of(algorithm: str, layout: NcclLayout, nbytes: int) -> Load:
         return Load(inside=2, between=0, wire=2 * (n - 1) / n * nbytes, cards=0)
     if algorithm == DIRECT:
         return Load(inside=1, between=0, wire=(n - 1) / n * nbytes, cards=0)
-    inside, share = (2 if algorithm == HIERARCHICAL else 3), nbytes / n
+    inside, share = (2 if algorithm == HIERARCHICAL else 3), nbytes / n  # steps within nodes; bytes from rank to rank
     return Load(
         inside,
         between=1,

@@ -36,7 +36,7 @@ def ring_bandwidth(node: Topology) -> float:
     orders = (order for order in itertools.permutations(range(1, node.ranks)) if order[0] < order[-1])
     rings = (list(itertools.pairwise((0, *order, 0))) for order in orders)
     cycles = [pairs for pairs in rings if all(units[pair] for pair in pairs)]
-    return 2 * _pack(cycles, units) * float(node.unit)
+    return 2 * _pack(cycles, units) * float(node.unit)  # each cycle is a ring in either direction
 
 
 def _pack(cycles: list[list[tuple[int, int]]], units: np.ndarray) -> int:

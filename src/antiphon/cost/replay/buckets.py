@@ -29,8 +29,9 @@ def last_step(job: RecordedJob) -> RecordedJob:
     ranks = {}
     for rank, items in job.ranks.items():
         step_ends = [position for position, item in enumerate(items) if item.kind == STEP]
-        first = step_ends[-2] + 1 if len(step_ends) > 1 else 0
-        ranks[rank] = items[first : step_ends[-1] + 1]
+        *earlier_ends, last_end = step_ends
+        first = earlier_ends[-1] + 1 if earlier_ends else 0
+        ranks[rank] = items[first : last_end + 1]
     # Calls of the last step that are in the timeline of every rank.
     complete_calls = set.intersection(*({i.call for i in items if i.kind == CALL} for items in ranks.values()))
     new_number = {call: position for position, call in enumerate(sorted(complete_calls))}

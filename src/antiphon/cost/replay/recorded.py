@@ -111,7 +111,9 @@ def join(traces: Sequence[RankTrace]) -> RecordedJob:
 
 def _step_begin(trace: RankTrace, step: int) -> float:
     """Return when the previous step ended: time between two steps belongs to the later one."""
-    return trace.steps[step - 1][1] if step else trace.steps[0][0]
+    begin, _ = trace.steps[0]
+    _, previous_end = trace.steps[step - 1]
+    return previous_end if step else begin
 
 
 def _collect_groups(by_rank: Mapping[int, RankTrace]) -> tuple[dict[str, int], list[ProcessGroup]]:
@@ -223,7 +225,7 @@ def _build_line(
     marks += [(begin, WAIT, number, end) for begin, end, number in trace.waits]
     marks += [(end, STEP, step, end) for step, (_, end) in enumerate(trace.steps)]
     # enclosing_call: the collective from whose call the rank has not yet returned, -1 if none
-    now, items, enclosing_call = trace.steps[0][0], [], -1
+    now, items, enclosing_call = _step_begin(trace, step=0), [], -1
     for begin, kind, collective, end in sorted(marks):
         if begin > now:
             items.append(TimelineItem(WORK, begin - now, enclosing_call, recorded_at=now - clock_ahead))

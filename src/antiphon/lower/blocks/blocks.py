@@ -282,16 +282,16 @@ def compile_to_blocks(
         if track_limit == 0 and best is not None:
             break
         try:
-            attempt, tracks_used = _place_blocks(program, layout, limits, split_blocks, track_limit)
+            (values, blocks), tracks_used = _place_blocks(program, layout, limits, split_blocks, track_limit)
         except Full:
             continue
-        block_count = max(len(rank_blocks) for rank_blocks in attempt[1])
+        block_count = max(map(len, blocks))
         if best is None or block_count < best[0]:
             if best is not None:
                 dissolve_blocks(best[2])
-            best = block_count, *attempt
+            best = block_count, values, blocks
         else:
-            dissolve_blocks(attempt[1])
+            dissolve_blocks(blocks)
         if tracks_used == 1:
             break
     if best is None:
@@ -299,8 +299,9 @@ def compile_to_blocks(
             f"{format_name}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
-    result = number_blocks(program, layout, best[1], best[2], limits)
-    dissolve_blocks(best[2])
+    _, values, blocks = best
+    result = number_blocks(program, layout, values, blocks, limits)
+    dissolve_blocks(blocks)
     return result
 
 

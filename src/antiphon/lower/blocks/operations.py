@@ -179,8 +179,9 @@ def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> P
 
 
 def first_cells_of(sizes: list[int]) -> list[int]:
-    """Return the first cell of input, output and scratch of these sizes."""
-    return [0, sizes[0] + 1, sizes[0] + sizes[1] + 2]
+    """Return the first cell of input, output and scratch of these sizes; an unused cell lies between them."""
+    input_size, output_size, _ = sizes
+    return [0, input_size + 1, input_size + 1 + output_size + 1]
 
 
 # ---- operations ----
@@ -211,7 +212,7 @@ def _rank_operations(
         if not edges.grain:  # no borders of blocks to respect: a row is one operation
             waits = [operations[w] for w in awaited_rows]
             if row_kind == FOLD or len(row_stretches) == 1:  # the usual case: nothing to merge, either
-                length = row_stretches[0][1]
+                (_, length), *_ = row_stretches
                 kind, row_spans = (row_kind, row_stretches) if length else (JOIN, [])
                 operations.append(
                     Operation(kind, rank, whens[number], peers[number], channels[number], row_spans, waits, length)
@@ -265,11 +266,13 @@ class _Edges:
         joined: list[Span] = []
         for span in spans:
             offset = 0
-            for cut in (*self._cuts_within(span), span[1]):
-                cell, count = span[0] + offset, cut - offset
+            first_cell, length = span
+            for cut in (*self._cuts_within(span), length):
+                cell, count = first_cell + offset, cut - offset
                 offset = cut
-                if joined and joined[-1][0] + joined[-1][1] == cell and not self.is_border(cell):
-                    joined[-1] = joined[-1][0], joined[-1][1] + count
+                last_cell, last_count = joined[-1] if joined else (0, -1)  # -1: nothing to continue
+                if last_cell + last_count == cell and not self.is_border(cell):
+                    joined[-1] = last_cell, last_count + count
                 elif count:
                     joined.append((cell, count))
         return joined

@@ -176,7 +176,8 @@ class _Placement:
             kinds = by_time.get(operation.when)
             if kinds is None:
                 kinds = by_time[operation.when] = [], [], []
-            kinds[1 if operation.kind == SEND else 2 if operation.kind == RECEIVE else 0].append(operation)
+            local, sends, receives = kinds
+            (sends if operation.kind == SEND else receives if operation.kind == RECEIVE else local).append(operation)
         # Times in order; within one: local work, then sends, then receives. So waits only lead to earlier steps.
         for time in sorted(by_time):
             local, sends, receives = by_time[time]

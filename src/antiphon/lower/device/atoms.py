@@ -108,6 +108,7 @@ def atoms(program: Program) -> Atoms:
         -1, 3
     )
     regions, region_of = np.unique(keys, axis=0, return_inverse=True)
+    region_rank, region_slot, region_origin = regions.T
     region_of = region_of.reshape(-1)
     region = np.full(len(rank), -1, np.int64)
     region[scratch] = region_of
@@ -116,14 +117,14 @@ def atoms(program: Program) -> Atoms:
     part_region = region[program.part_base]
     in_scratch = part_region >= 0
     part_ends = at[program.part_end[in_scratch]]
-    np.maximum.at(reach, part_region[in_scratch], part_ends - regions[part_region[in_scratch], 2])
-    first, ptr = _lay_out_regions(regions[:, 0], reach, program.ranks)
+    np.maximum.at(reach, part_region[in_scratch], part_ends - region_origin[part_region[in_scratch]])
+    first, ptr = _lay_out_regions(region_rank, reach, program.ranks)
     offset = program.base_shift * count
-    offset[scratch] = (first - regions[:, 2])[region_of]
+    offset[scratch] = (first - region_origin)[region_of]
     begin, base = at[program.part_begin], program.part_base
     sizes = np.zeros((program.ranks, 3), np.int64)
     sizes[:, INPUT], sizes[:, OUTPUT] = program.weights[0] * count, program.weights[1] * count
-    np.maximum.at(sizes[:, SCRATCH], regions[:, 0], first + reach)
+    np.maximum.at(sizes[:, SCRATCH], region_rank, first + reach)
     length = at[program.part_end] - begin
     stride = np.zeros_like(length)  # pieces have no addresses here
     layout = BufferLayout(count, at, program.base_buffer[base], offset[base] + begin, length, stride, sizes)
@@ -131,7 +132,7 @@ def atoms(program: Program) -> Atoms:
     if len(regions):
         _, slot_of, region_counts = np.unique(regions[:, :2], axis=0, return_inverse=True, return_counts=True)
         shared = region_counts[slot_of.reshape(-1)] > 1
-    return Atoms(program.denominator, cuts, ptr, regions[:, 1], regions[:, 2], first, shared.astype(np.int64), layout)
+    return Atoms(program.denominator, cuts, ptr, region_slot, region_origin, first, shared.astype(np.int64), layout)
 
 
 def _lay_out_regions(rank: Longs, reach: Longs, ranks: int) -> tuple[Longs, Longs]:

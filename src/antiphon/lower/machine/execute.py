@@ -21,7 +21,7 @@ from antiphon.core.columns import Longs, concat_ranges
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 
-WORD = 2**64 - 1
+WORD = 2**64 - 1  # the lowest 64 bits
 SUM_BITS = 96  # bits of each of the two sums in a value: room for 2^32 contributions
 COUNT_SHIFT = 2 * SUM_BITS  # the bits above hold the number of contributions
 
@@ -138,7 +138,9 @@ def execute(
     (block, index), is executed after instruction `until`, if that is possible.
     """
     random = Random(seed or 0)
-    longest = 1 if seed is None or delayed is not None else (1, 64, 4)[seed % 3]
+    longest = (
+        1 if seed is None or delayed is not None else (1, 64, 4)[seed % 3]
+    )  # interleaved finely, coarsely, between
     return _Simulation(code, CodeCase.of(code, random), random if seed is not None else None).run(
         longest, delayed, until
     )

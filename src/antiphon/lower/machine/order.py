@@ -175,7 +175,7 @@ class Accesses:
     """Accesses by cell, then in the order of the run; an instruction that reads and writes a cell counts as a write."""
 
     cell: Longs
-    row: Longs
+    row: Longs  # of the instruction in `Flat`
     write: Bools
 
     @staticmethod
@@ -287,8 +287,8 @@ class Order:
         order = order._with_edges(_semaphore_edges(sure_triples, loose))
         # Fixed point: every decided semaphore adds edges, which may order the releases of others.
         while undecided:
-            is_chained = order._are_chained([rows for semaphore in undecided for rows in semaphore[:2]])
-            is_decided = [is_chained[2 * i] and is_chained[2 * i + 1] for i in range(len(undecided))]
+            are_chained = order._are_chained([rows for *rows_of_both, _ in undecided for rows in rows_of_both])
+            is_decided = list(map(all, zip(are_chained[::2], are_chained[1::2], strict=True)))  # both kinds of rows
             if not any(is_decided):
                 order.complete = False
                 return order
@@ -303,8 +303,7 @@ class Order:
         return order
 
     def _with_edges(self, new_edges: list[Edge]) -> Order:
-        rows = np.array(new_edges, np.int64).reshape(-1, 2)
-        src, dst = _across_blocks(self.flat, rows[:, 0], rows[:, 1])
+        src, dst = _across_blocks(self.flat, *np.array(new_edges, np.int64).reshape(-1, 2).T)
         src, dst = np.concatenate([self.src, src]), np.concatenate([self.dst, dst])
         return Order(self.code, self.flat, src, dst)
 

@@ -341,5 +341,5 @@ def _step_columns(rows: list[Row]) -> tuple[Longs, ...]:
     }
     times = [(step, new_inner[rank, chunk, step, inner] if inner else 0) for (step, inner), chunk, _, rank, *_ in rows]
     index = {time: step for step, time in enumerate(sorted(set(times)))}
-    table = np.array([(index[time], *row[1:]) for time, row in zip(times, rows, strict=True)], np.int64).reshape(-1, 7)
-    return tuple(table[:, column] for column in range(7))
+    table = np.array([(index[time], *row[1:]) for time, row in zip(times, rows, strict=True)], np.int64)
+    return tuple(table.reshape(-1, 7).T)  # step, then as in `rows`

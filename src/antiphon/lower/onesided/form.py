@@ -99,14 +99,12 @@ class CutMoves:
             for message in np.flatnonzero(~is_single & ~self.empty).tolist()
             for move in self._cut_message(message)
         ]
-        cut_moves = np.array(multiple, np.int64).reshape(-1, 6).T
-        message = np.concatenate([single, cut_moves[0]])
+        cut_message, *cut_columns = np.array(multiple, np.int64).reshape(-1, 6).T
+        message = np.concatenate([single, cut_message])
         # Stable, so that the moves of a message keep their order.
         order = np.argsort(message, kind="stable")
         self.message = message[order]
-        self.columns = [
-            np.concatenate(column_parts)[order] for column_parts in zip(columns, cut_moves[1:], strict=True)
-        ]
+        self.columns = [np.concatenate(column_parts)[order] for column_parts in zip(columns, cut_columns, strict=True)]
         self.first_move = pointers(self.message, len(send))  # per message
 
     def of(self, rank: int) -> Callable[[int], list[StreamMove]]:
@@ -141,19 +139,16 @@ def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple
     """Return the moves of one message, each contiguous at both sides, from its parts (buffer, first chunk, length)."""
     moves: list[StreamMove] = []
     into = iter(received)
-    target: Place = (0, 0)
-    remaining = 0
+    target_buffer = target_begin = remaining = 0
     for buffer, begin, length in sent:
         done = 0
         # Walk both sides at once: each move ends where a part of either side ends.
         while done < length:
             while not remaining:
-                target_buffer, target_chunk, remaining = next(into)
-                target = target_buffer, target_chunk
+                target_buffer, target_begin, remaining = next(into)
             count = min(length - done, remaining)
-            moves.append(StreamMove(peer, (buffer, begin + done), target, count))
-            done, remaining = done + count, remaining - count
-            target = target[0], target[1] + count
+            moves.append(StreamMove(peer, (buffer, begin + done), (target_buffer, target_begin), count))
+            done, remaining, target_begin = done + count, remaining - count, target_begin + count
     return join_neighbours(moves)
 
 
@@ -165,10 +160,8 @@ def join_neighbours(moves: list[StreamMove]) -> list[StreamMove]:
     for move in moves:
         if runs:
             last = runs[-1]
-            source, target = (
-                (last.source[0], last.source[1] + last.size),
-                (last.target[0], last.target[1] + last.size),
-            )
+            # where `last` ends
+            source, target = ((buffer, begin + last.size) for buffer, begin in (last.source, last.target))
             if (move.peer, move.source, move.target) == (last.peer, source, target):
                 runs[-1] = last._replace(size=last.size + move.size)
                 continue

@@ -231,7 +231,8 @@ class _Places:
         return np.where(self.is_data[at], -1, self.slot_of[at])
 
     def data_positions(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
-        """Return the positions of plain data in their buffers; in scratch they lie behind the slots of packets."""
+        """Return the positions of plain data in their buffers; in scratch they lie behind the slots of packets, which
+        take twice the room of data."""
         low = self.first[rank]
         at = np.where(buffer == SCRATCH, low + begin, low)
         return np.where(buffer == SCRATCH, 2 * self.slots[rank] + self.data_before[at] - self.data_before[low], begin)

@@ -179,7 +179,7 @@ def join_folds(folds: list[Fold]) -> list[Fold]:
     for fold in folds:
         if joined:
             last = joined[-1]
-            next_places = [(place[0], place[1] + last.size) for place in (last.into, *last.operands)]
+            next_places = [(buffer, begin + last.size) for buffer, begin in (last.into, *last.operands)]
             if next_places == [fold.into, *fold.operands]:
                 joined[-1] = Fold((*last.rows, *fold.rows), last.into, last.operands, last.size + fold.size)
                 continue

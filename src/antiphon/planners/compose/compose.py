@@ -73,8 +73,7 @@ Undivided = Annotated[
     Option("outer levels on which the ranks of an allreduce combine whole vectors (default: several)", minimum=1),
 ]
 Ends = Annotated[
-    int | None,
-    Option("smaller parts before and behind the pieces (default: where that is faster)", minimum=0),
+    int | None, Option("smaller parts before and behind the pieces (default: where that is faster)", minimum=0)
 ]
 
 

@@ -36,7 +36,7 @@ from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Placement, Spans, assemble_parts
 from antiphon.core.verify import verify
-from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.errors import AntiphonError, Invalid, Unsupported, list_first
 from antiphon.planners.shared.groups import delay_after
 from antiphon.registry import call, effort_of_planner, find, table
 
@@ -271,9 +271,8 @@ def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
                 connected = keep(own_machine, range(own_machine.ranks), name=machine.name)
                 machine, links = connected.topology, links[list(connected.links)]
     if not _is_connected(machine):
-        listed = ", ".join(map(str, ranks[:8].tolist())) + (", ..." if len(ranks) > 8 else "")
         raise Unsupported(
-            f"planner compose: ranks {listed} of {topology.name} are a group whose ranks "
+            f"planner compose: ranks {list_first(ranks.tolist())} of {topology.name} are a group whose ranks "
             "are not joined among themselves; give option groups=... (4x2, 3+4), or use planner relay or trees"
         )
     return machine, links

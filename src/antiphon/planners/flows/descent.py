@@ -53,7 +53,7 @@ def descend(problem: FlowProblem) -> Flow:
 
 def _choose_step(capacity: Floats, load: Floats, target_load: Floats) -> float:
     """Return the step from `load` towards `target_load`, 0 or 2^-k, with the smallest maximum of relative loads."""
-    steps = np.concatenate([[0.0], 2.0 ** -np.arange(9)])
+    steps = np.concatenate([[0.0], 2.0 ** -np.arange(9)])  # down to 1/256
     loads = (1 - steps)[:, None] * load + steps[:, None] * target_load
     return float(steps[int((loads / capacity).max(axis=1).argmin())])
 

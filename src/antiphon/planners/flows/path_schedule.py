@@ -91,14 +91,15 @@ def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pat
         next_offset[path.pair] = offset + share
         for block in blocks[path.pair]:
             rows += [(len(chunks), step, hop) for step, hop in enumerate(path.hops)]
-            chunks.append((path.pair[0][0], path.pair[1], block, share, offset))
+            (holder, *_), receiver = path.pair
+            chunks.append((holder, receiver, block, share, offset))
     max_links = max((len(hop) for *_, hop in rows), default=1)
     links = np.full((len(rows), max_links), -1, np.int64)
     for number, (_, _, hop) in enumerate(rows):
         links[number, : len(hop)] = hop
-    sender, receiver, block_of, counts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
-    chunk_and_step = np.array([row[:2] for row in rows], np.int64).reshape(-1, 2)
-    return _Pattern(sender, receiver, block_of, counts_of, offset_of, chunk_and_step[:, 0], chunk_and_step[:, 1], links)
+    senders, receivers, block_of, counts_of, offset_of = np.array(chunks, np.int64).reshape(-1, 5).T
+    chunk, step = np.array([(chunk, step) for chunk, step, _ in rows], np.int64).reshape(-1, 2).T
+    return _Pattern(senders, receivers, block_of, counts_of, offset_of, chunk, step, links)
 
 
 def _image_blocks(node: Longs, pattern: _Pattern, blocks: Blocks) -> Longs:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import AnyInts, Bools, Longs
+from antiphon.core.columns import WORD_BITS, AnyInts, Bools, Longs, word_count
 
 Words = NDArray[np.uint64]
 _ONE = np.uint64(1)
@@ -66,7 +66,8 @@ def locate_bits(sets: Words, row: AnyInts, chunk: AnyInts) -> tuple[Longs, Words
     ([0, 3], [2, 32])
     """
     number = np.asarray(chunk, np.int64)
-    return row * sets.shape[1] + (number >> 6), _ONE << (number.view(np.uint64) & _POSITION_MASK)
+    words_per_row = sets.shape[1]
+    return row * words_per_row + number // WORD_BITS, _ONE << (number.view(np.uint64) & _POSITION_MASK)
 
 
 def draw_chunks(sets: Words, rng: np.random.Generator, draws: int = 1) -> Longs:
@@ -90,14 +91,14 @@ def draw_chunks(sets: Words, rng: np.random.Generator, draws: int = 1) -> Longs:
     top = layers.pop().reshape(-1)
     # The top has a bit for each word of the layer below. The upper half of the random bits, scaled to the number of the
     # top's bits, is where to start; the lower half serves the other layers, six random bits each.
-    top_bits = np.uint64(layers[-1].shape[1] if layers else 64)
+    top_bits = np.uint64(layers[-1].shape[1] if layers else WORD_BITS)
     index = _first_set_bit(top, ((random_bits >> _HALF) * top_bits) >> _HALF)
     while layers:
         layer = layers.pop()
         # `index` is that of a word in this layer, within its row. An empty row takes some other word: its result is
         # replaced by -1 below.
         word = layer.reshape(-1).take(index + np.arange(0, layer.size, layer.shape[1]), mode="clip")
-        index <<= 6
+        index *= WORD_BITS
         index += _first_set_bit(word, random_bits & _POSITION_MASK)
         if layers:
             random_bits >>= _POSITION_BITS
@@ -127,10 +128,10 @@ def _nonzero_words(sets: Words) -> Words:
     """
     rows, words = sets.shape
     # Pad to 8, 16, 32 or 64 flags, or a multiple of 64, so that packed flags form whole words.
-    width = next((width for width in (8, 16, 32, 64) if words <= width), -(-words // 64) * 64)
+    width = next((width for width in (8, 16, 32, 64) if words <= width), word_count(words) * WORD_BITS)
     is_nonzero = sets != 0
     if width > words:
         is_nonzero, unpadded = np.zeros((rows, width), np.bool_), is_nonzero
         is_nonzero[:, :words] = unpadded
     octets = np.packbits(is_nonzero.reshape(-1), bitorder="little")
-    return octets.view(f"<u{min(width, 64) // 8}").astype(np.uint64).reshape(rows, -1)
+    return octets.view(f"<u{min(width, WORD_BITS) // 8}").astype(np.uint64).reshape(rows, -1)

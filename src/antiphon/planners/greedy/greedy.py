@@ -28,7 +28,7 @@ import numpy as np
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import COMBINING, Collective
-from antiphon.core.columns import Longs, as_int32
+from antiphon.core.columns import WORD_BITS, Longs, as_int32
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
@@ -124,8 +124,9 @@ def _choose_runs(search: GreedySearch, request: Request, part_count: int | None,
             continue
         paces = PACES if pace is None else (pace,)
         try:
+            # without a size, plan for 1 GiB; its many parts may take too long
             runs += [search.run_once(part_count or search.first_part_count(2**30), each) for each in paces]
-        except Unsupported:  # without a size, plan for 1 GiB; its many parts may take too long
+        except Unsupported:
             if not runs:
                 raise
     return runs
@@ -155,9 +156,9 @@ def _drop_useless_rows(run: SimulatedTransfers, hops: Hops, task: SpreadTask) ->
     """Remove transfers to ranks that neither need the chunk nor forward it."""
     lacking = task.want & ~task.have
     needed = np.zeros((task.ranks, task.chunks), np.bool_)
-    # `lacking` has 64 chunks per word: unpack it to ranks x chunks
-    columns = np.arange(task.chunks)
-    needed[:] = (lacking[:, columns >> 6] >> (columns & 63).astype(np.uint64)) & np.uint64(1) != 0
+    # `lacking` has a bit per chunk: unpack it to ranks x chunks
+    word, bit = np.divmod(np.arange(task.chunks), WORD_BITS)
+    needed[:] = (lacking[:, word] >> bit.astype(np.uint64)) & np.uint64(1) != 0
     is_used = np.zeros(len(run.step), np.bool_)
     order = np.argsort(run.step, kind="stable")
     ends = np.flatnonzero(np.diff(run.step[order])) + 1

@@ -50,9 +50,9 @@ class Batch:
 class Hops:
     """All hops in use, by kind: the widest first, of these the shortest; `routes` are their paths."""
 
-    src: Longs
-    dst: Longs
-    kind: Longs
+    src: Longs  # rank
+    dst: Longs  # rank
+    kind: Longs  # index into `width` and `batches`
     routes: Routes
     width: Floats  # of every kind: capacity of its narrowest link or limit, in units of resources.scale
     batches: tuple[tuple[Batch, ...], ...]  # of every kind
@@ -215,7 +215,7 @@ def _hops_through_switches(topology: Topology, link_width: Floats, usable_links:
         # too many hops in all: keep shifts at geometric distances, as many near the first as near the last
         if ranks > MANY_RANKS and len(shifts) > MOST_SHIFTS:
             most_hops = max(links.shape[1] for links in shifts)
-            common = [links for links in shifts if 2 * links.shape[1] >= most_hops]
+            common = [links for links in shifts if 2 * links.shape[1] >= most_hops]  # others serve few ranks
             positions = np.unique(np.rint(np.geomspace(1, max(len(common) // 2, 1), MOST_SHIFTS // 2)).astype(int) - 1)
             hop_links += [common[at] for at in sorted({*positions.tolist(), *(len(common) - 1 - positions).tolist()})]
         else:

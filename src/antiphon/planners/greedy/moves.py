@@ -49,7 +49,7 @@ class Moving:
             hop = self.routes.hop[begin[order]]
             has_room = self._has_room(hop, np.floor(self.rate * length + ROUNDING))
             if not has_room.any():
-                min_length = 2 * length
+                min_length = 2 * length  # no hop has room for a whole chunk in so short a step
                 continue
             chunk, hop = order[has_room], hop[has_room]
             begin[chunk] += 1

@@ -114,7 +114,7 @@ class GreedySearch:
         key = part_count, pace, restart
         if key not in self.cached_runs:
             chunks, task = self.task_for(part_count)
-            seed = self.seed + 1000 * restart
+            seed = self.seed + 1000 * restart  # unlike the seeds that users are likely to try in turn
             lacking = task.want & ~task.have
             least_slots = [level.least_time_for_sets(lacking, self.hops.capacity) for level in self.levels]
             slot = _slot_capacity(self.hops, self.levels, least_slots)
@@ -250,7 +250,8 @@ class GreedySearch:
         return fastest
 
     def first_part_count(self, nbytes: int) -> int:
-        """Return the first number of parts to try: enough that all links of a rank have something to do."""
+        """Return the first number of parts to try: enough that all links of a rank have something to do (four parts per
+        rank), but so few that two doublings later there are still few rows."""
         part_count = 1
         while (
             self.collective.blocks * part_count < 4 * self.topology.ranks

@@ -82,7 +82,7 @@ class SimulatedTransfers:
     """The transfers of a simulation, as columns."""
 
     step: Longs
-    hop: Longs
+    hop: Longs  # its number in `Hops`
     chunk: Longs
     stuck: Longs = field(default_factory=lambda: NOTHING)  # ranks that lack something that no hop can bring them
     work: int = 0  # effort: a constant per batch, plus the words of its sets
@@ -238,7 +238,7 @@ class Spreading:
         space = room[batch.loaded] if batch.plain else np.minimum.reduceat(room[batch.loaded], batch.ptr[:-1])
         index = index[space[index] >= 1]
         if not len(index):
-            self.work += BATCH_EFFORT // 10
+            self.work += BATCH_EFFORT // 10  # only looked at
             return index
         src, dst, space = batch.src[index], batch.dst[index], space[index]
         # half of a hop's room at most, so that the batches served later still find chunks worth bringing

@@ -21,7 +21,7 @@ import numpy as np
 
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Floats, Longs, concat_ranges, reached_nodes
+from antiphon.core.columns import WORD_BITS, Bools, Floats, Longs, concat_ranges, reached_nodes
 from antiphon.core.portable import exp
 from antiphon.core.schedule import Chunks
 from antiphon.core.topology import Topology
@@ -52,9 +52,9 @@ def chunks_of(collective: Collective, part_count: int) -> Chunks:
     """
     weight = collective.weights.astype(np.float64)
     heaviest = float(weight.max(initial=0)) or 1.0
-    # how often the heaviest weight must be halved to come down to this block's weight
+    # how often the heaviest weight must be halved to come down to this block's weight: 30 times at most, for weight 0
     halvings = np.floor(np.log2(np.maximum(heaviest / np.maximum(weight, heaviest / 2**30), 1)))
-    count = np.maximum(part_count // 2 ** np.minimum(halvings, 30), 1).astype(np.int64)
+    count = np.maximum(part_count // 2**halvings, 1).astype(np.int64)
     denominator = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
     block = np.repeat(np.arange(len(count)), count)
     share = denominator // count[block]
@@ -112,7 +112,7 @@ def packed_bits(cells: Bools) -> Words:
     [[5]]
     """
     rows, columns = cells.shape
-    octets = np.packbits(np.pad(cells, ((0, 0), (0, -columns % 64))), axis=1, bitorder="little")
+    octets = np.packbits(np.pad(cells, ((0, 0), (0, -columns % WORD_BITS))), axis=1, bitorder="little")
     return np.ascontiguousarray(octets).view("<u8").astype(np.uint64).reshape(rows, -1)
 
 

@@ -180,11 +180,13 @@ def _stack_levels(
     """
     # cut the chunks of all levels to one common size; chunks_of_blocks: by level and schedule, chunks of a block
     cuts = math.lcm(*(_chunks_per_block(schedule) for level in levels for schedule in level))
-    lane_count = len(levels[1])
+    _, lanes_level, _ = levels
+    lane_count = len(lanes_level)
     chunks_of_blocks = [
-        [cuts if level is levels[1] else cuts * lane_count // schedule.collective.blocks for schedule in level]
+        [cuts if level is lanes_level else cuts * lane_count // schedule.collective.blocks for schedule in level]
         for level in levels
     ]
+    scatter_chunks, _, gather_chunks = chunks_of_blocks
     reducescatters, lanes, allgathers = (
         [
             split(schedule, chunks // _chunks_per_block(schedule))
@@ -200,12 +202,12 @@ def _stack_levels(
     )
     delay = np.repeat(np.arange(len(lanes)) // lanes_at_once * (lane_steps + pieces - 1), cuts)
     builder = ScheduleBuilder()
-    for schedule, chunks in zip(reducescatters, chunks_of_blocks[0], strict=True):
+    for schedule, chunks in zip(reducescatters, scatter_chunks, strict=True):
         builder.add_schedule(schedule, _chunk_numbers(schedule, chunks), np.zeros(len(schedule.chunks), np.int64))
     for number, lane in enumerate(lanes):
         chunk = _chunk_numbers(lane, cuts) + number * cuts
         builder.add_schedule(lane, chunk, scatter_steps + delay[chunk])
-    for schedule, chunks in zip(allgathers, chunks_of_blocks[2], strict=True):
+    for schedule, chunks in zip(allgathers, gather_chunks, strict=True):
         chunk = _chunk_numbers(schedule, chunks)
         builder.add_schedule(schedule, chunk, scatter_steps + lane_steps + delay[chunk])
     return replace(builder.to_schedule(collective, cut(collective, lane_count * cuts)), pieces=pieces)

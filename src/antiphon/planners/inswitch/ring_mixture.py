@@ -44,10 +44,13 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
         ring = np.lexsort(tree.node.T[::-1])
         chunk_of_row = np.repeat(np.arange(len(reduction_seat)) + chunks, count - 1)
         other_seat = (np.tile(np.arange(1, count), len(reduction_seat)) + np.repeat(reduction_seat, count - 1)) % count
-        for is_multicast, op in ((0, REDUCE), (1, COPY)):
-            src, dst = (other_seat, np.repeat(reduction_seat, count - 1))[:: 1 - 2 * is_multicast]
+        own_seat, joint_step = np.repeat(reduction_seat, count - 1), reduce_step.repeat(count - 1)
+        # the reduction to a seat, and in the next step the multicast from it
+        for step_of_row, src, dst, op in (
+            (joint_step, other_seat, own_seat, REDUCE), (joint_step + 1, own_seat, other_seat, COPY),
+        ):  # fmt: skip
             builder.add_rows(
-                tree, reduce_step.repeat(count - 1) + is_multicast, chunk_of_row, ring[src], ring[dst], op,
+                tree, step_of_row, chunk_of_row, ring[src], ring[dst], op,
                 joint=chunk_of_row,  # a joint has the number of its chunk
             )  # fmt: skip
         chunks += len(reduction_seat)
@@ -63,7 +66,8 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
 def mixture_rows(count: int, per_step: int, laps: int) -> int:
     """Return about the number of rows of a mixture: the ring, and two joints for each of `per_step` chunks per step."""
     hops = 2 * (count - 1) * count * laps
-    return hops + 2 * (count - 1) * per_step * (hops // max(count - per_step, 1))
+    steps = hops // max(count - per_step, 1)  # of the ring: seats that multicast pause
+    return hops + 2 * (count - 1) * per_step * steps
 
 
 def reduction_seats(count: int, per_step: int) -> Longs:
@@ -104,5 +108,5 @@ def ring_hops(count: int, first_seats: Longs, laps: int) -> tuple[Longs, Longs, 
                 heappush(waiting[(seat + 1) % count], (hop + 1, ring_chunk))
         rows += sent
         step += 1
-    columns = np.array(rows, np.int64).T
-    return columns[0], columns[1], columns[2], columns[3]
+    step_of, seat_of, chunk_of, hop_of = np.array(rows, np.int64).T
+    return step_of, seat_of, chunk_of, hop_of

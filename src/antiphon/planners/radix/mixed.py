@@ -368,10 +368,10 @@ def _deal_parts(schedule: Schedule, core_ranks: Sequence[int], part_of_core: Lon
 
 
 def rows_needed(kind: str, radices: Radices, large: bool = False) -> int:
-    """Estimate the number of transfers."""
-    ranks = radices.ranks
+    """Estimate the number of transfers; ranks beyond `radices.size` send to a rank before and receive after."""
+    ranks, outside = radices.ranks, radices.ranks - radices.size
     if kind == "allreduce" and not large:
-        return radices.size * sum(r - 1 for r in radices.rounds) + 2 * (ranks - radices.size)
-    if kind == "allreduce":
-        return 2 * radices.size**2 + 2 * (ranks - radices.size) * radices.size
+        return radices.size * sum(r - 1 for r in radices.rounds) + 2 * outside
+    if kind == "allreduce":  # a reducescatter and an allgather of `size` blocks
+        return 2 * radices.size**2 + 2 * outside * radices.size
     return ranks * ranks

@@ -28,6 +28,8 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
+from operator import itemgetter
 
 import numpy as np
 
@@ -225,7 +227,7 @@ class _Block:
             uses = self._find_addends(want, dest)
             tree = self.back.tree_from(dest)
             candidates.append((sum(tree[rank].depth * n for rank, n in uses.items()), dest, uses))
-        _, centre, uses = min(candidates, key=lambda candidate: candidate[:2])
+        _, centre, uses = min(candidates, key=itemgetter(0, 1))
         tree = self.back.tree_from(centre)
         gather = _Gather(centre, uses, replaces=bool(self.initial.get(centre)) and not uses.get(centre))
         gather.ordered = self.ordered
@@ -255,12 +257,12 @@ class _Block:
     def _find_addends(self, want: Value, dest: int) -> dict[int, int]:
         """Return how often each rank's value is added at `dest`; of ranks with equal values, the nearest is used."""
         tree, contributions = self.back.tree_from(dest), Counter(want)
-        nearest: dict[Value, tuple[int, int]] = {}
+        nearest: dict[Value, tuple[float, int]] = {}  # by value: hops to the rank, and the rank
         unreachable: dict[Value, int] = {}
         for rank, value in sorted(self.initial.items()):
             if Counter(value) <= contributions:
                 if rank in tree:
-                    nearest[value] = min(nearest.get(value, (2**31, 0)), (tree[rank].depth, rank))
+                    nearest[value] = min(nearest.get(value, (inf, 0)), (tree[rank].depth, rank))
                 else:
                     unreachable.setdefault(value, rank)
         addends = sum_of(want, sorted(nearest, key=nearest.__getitem__))

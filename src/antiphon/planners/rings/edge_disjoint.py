@@ -112,7 +112,8 @@ def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, li
         # a lucky trial may spare the integer program
         if all_cycles is None or len(all_cycles) > RING_LIMITS.few_columns:
             cycles = _pack_greedily(capacity, members, seed, limit // 2, directed=False)
-        if all_cycles is not None and (cycles is None or 2 * len(cycles) < limit - 1):
+        # `limit` counts both directions of a cycle; an odd one cannot be reached
+        if all_cycles is not None and (cycles is None or len(cycles) < limit // 2):
             cycles = max(cycles or [], _choose_cycles(capacity, all_cycles, directed=False) or [], key=len)
     return [directed_cycle for cycle in cycles or [] for directed_cycle in (cycle, [cycle[0], *cycle[:0:-1]])]
 

@@ -83,9 +83,11 @@ class _SwapSearch:
             if best is None or a + b < best[0]:
                 best = (a + b, a, b, ranks)
             _swap_successors(first_factor, second_factor, ranks)
-        if best is not None and best[0] <= self.cycle_counts[first] + self.cycle_counts[second]:
-            _swap_successors(first_factor, second_factor, best[3])
-            self.cycle_counts[first], self.cycle_counts[second] = best[1], best[2]
+        assert best is not None
+        total, a, b, ranks = best
+        if total <= self.cycle_counts[first] + self.cycle_counts[second]:
+            _swap_successors(first_factor, second_factor, ranks)
+            self.cycle_counts[first], self.cycle_counts[second] = a, b
 
     def change_sign(self) -> bool:
         """Make a column swap in an odd number of factors, if necessary after random swaps.
@@ -107,11 +109,8 @@ class _SwapSearch:
             # there is none: make some random swaps and look again
             for _ in range(len(self.factors)):
                 first, second = self.rng.sample(range(len(self.factors)), 2)
-                _swap_successors(
-                    self.factors[first],
-                    self.factors[second],
-                    _find_swap_sets(self.factors[first], self.factors[second])[0],
-                )
+                swap_set, *_ = _find_swap_sets(self.factors[first], self.factors[second])
+                _swap_successors(self.factors[first], self.factors[second], swap_set)
                 self.cycle_counts[first], self.cycle_counts[second] = (
                     count_cycles(self.factors[first]),
                     count_cycles(self.factors[second]),

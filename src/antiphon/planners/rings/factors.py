@@ -96,7 +96,7 @@ def _regular_edges(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | N
     capacity = np.array([1] * len(edges) + [degree] * ranks, np.int32)
     network = csr_array((capacity, (rows, columns)), shape=(ranks + 2, ranks + 2), dtype=np.int32)
     flow = maximum_flow(network, source, sink)
-    if 2 * flow.flow_value != degree * ranks:
+    if 2 * flow.flow_value != degree * ranks:  # an edge serves two ranks
         return None
     return [edge for edge, (a, b) in zip(edges, from_side_0, strict=True) if flow.flow[a, b] > 0]
 

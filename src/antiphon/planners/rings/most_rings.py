@@ -68,7 +68,9 @@ def _most_rings_cached(
     # the cheapest bound first; costlier ones only if the packing stays below it
     limit, because = _degree_bound(capacity, members)
     widths = set(capacity.values())
-    if 8 <= size <= MAX_COMPLETE_RANKS and size % 2 == 0 and len(widths) == 1 and len(capacity) == size * (size - 1):
+    is_complete = len(widths) == 1 and len(capacity) == size * (size - 1)
+    # an even number: K4 and K6 have no such decomposition, and fewer ranks are searched anyway
+    if is_complete and 8 <= size <= MAX_COMPLETE_RANKS and size % 2 == 0:
         # factors of a complete network, one per distance: every rank is followed by the rank at this distance. Some of
         # them are many short cycles, which are then joined
         rotations = [[(rank + distance) % size for rank in range(size)] for distance in range(1, size)]

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Annotated, Any
 
 import numpy as np
@@ -138,20 +139,21 @@ def _choose_rings(
     candidates = [(Rings(cycles[:max_rings], "direct links", findings), True)]
     if topology.switches:
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical_rings(topology, members, seed)]
-    best: tuple[float, int, Rings] | None = None
+    best_cost, best_count, best_rings = inf, 0, Rings([], "")
     # edge-disjoint rings keep their order; rings over routes are chosen one by one so that they load links evenly
     for rings, keep_order in candidates:
         loads = step_loads(topology, rings.cycles)
         chosen, costs = _best_order(loads, min(max_rings, MAX_LOGICAL_RINGS), keep_order)
         for count, cost in enumerate(costs, 1):
-            if (not exactly or count == len(costs)) and (best is None or (cost * TIE, count) < best[:2]):
-                best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.facts))
-    if best is None:
+            if (not exactly or count == len(costs)) and (cost * TIE, count) < (best_cost, best_count):
+                best_cost, best_count = cost, count
+                best_rings = Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.facts)
+    if not best_rings.cycles:
         raise Unsupported(
             f"planner multi-ring: topology {topology.name} shows no cycle of direct links through all ranks that take "
             "part, and no switches join them; use planner relay, or a machine with switches"
         )
-    return _proved_rings(topology, members, best[0], best[2])
+    return _proved_rings(topology, members, best_cost, best_rings)
 
 
 def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
@@ -211,7 +213,8 @@ def _best_order(loads: NDArray[np.float64], max_rings: int, keep_order: bool) ->
         if keep_order:
             pick = position
         else:
-            # the sum of a high power of the relative loads compares their maxima and, at ties, the next loads
+            # the sum of a high power of the relative loads compares their maxima and, at ties, the next loads; rounded,
+            # as the last digits differ between machines
             new_totals = total + loads
             pick = int(np.argmin(((new_totals / new_totals.max()) ** 8).sum(axis=1).round(9)))
         total = total + loads[pick]

@@ -135,6 +135,7 @@ class Pipeline:
 
     def _max_pieces(self, ends: int) -> int:
         """Return the most pieces that keep the linear program small enough; 1 if none does."""
+        # `_solve_sizes` has an entry per kind of load (and one more), step and part
         pieces = MOST_ENTRIES // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
         return PIPELINING.max_pieces if pieces >= self.steps or not ends else max(pieces, 1)
 

@@ -347,6 +347,7 @@ def _round_progress(hops: HopClasses, exact: Floats, denominator: int) -> Counts
     Rounding is monotone, so a constraint f <= f' stays satisfied. Where the solver violates it by its tolerance, f' is
     raised.
     """
+    # 0.5: to the nearest number
     counts = np.clip(np.floor(exact * denominator + (0.5 - HALF_TOLERANCE)), 0, denominator).astype(np.int64)
     counts[:, -1] = denominator
     counts = np.maximum.accumulate(counts, axis=1)
@@ -565,8 +566,8 @@ def _number_values(values: NDArray[Any]) -> Hashes:
 def _hash_rows(*columns: Hashes) -> Hashes:
     """Return a 64-bit hash of the values side by side."""
     with np.errstate(over="ignore"):
-        out = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
-        for values in columns:
+        out = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)  # any start but 0
+        for values in columns:  # twice multiply-xorshift
             out = (out ^ values) * HASH_MULTIPLIER
             out ^= out >> np.uint64(32)
             out *= HASH_MULTIPLIER

@@ -174,13 +174,13 @@ def _random_symmetries(generators: Sequence[Symmetry], rng: np.random.Generator,
     pool = [*generators]
     while len(pool) < 8:
         pool.append(pool[len(pool) % len(generators)])
-    total = pool[0]
-    for trial in range(4 * len(pool) + tries):
+    total, mixing = pool[0], 4 * len(pool)
+    for trial in range(mixing + tries):
         a, b = rng.integers(0, len(pool), 2).tolist()
         if a != b:
             pool[a] = pool[b][pool[a]]
             total = pool[a][total]
-            if trial >= 4 * len(pool):
+            if trial >= mixing:
                 yield total
 
 

@@ -73,6 +73,7 @@ class PipeliningLimits:
 
 
 PIPELINING = PipeliningLimits()
+GOLDEN = 0.618  # of a range, where a golden-section search divides it
 
 
 @dataclass(frozen=True)
@@ -316,7 +317,7 @@ def best_hop_timing(timer: HopTimer, nbytes: int, full_rate_time: float) -> tupl
         if best is not None and predicted >= best[0]:
             is_interior = best[1] > first
             break
-        best = (predicted, steps, progress)
+        best = predicted, steps, progress
         # more steps can save at most the time beyond that at full rate, but add latency in proportion to their number
         if progress.time * nbytes - full_rate_time < progress.latency * (next_steps - steps) / steps:
             is_interior = steps > first
@@ -463,8 +464,8 @@ def find_least(seconds: Callable[[int], float], top: int) -> int:
     # golden section on a logarithmic scale, until 2 % remain: near the minimum that changes the time by less
     while high - low > 3 and high > 1.02 * low:
         span = math.log(high / low)
-        lower = min(max(round(low * math.exp(0.382 * span)), low + 1), high - 2)
-        upper = min(max(round(low * math.exp(0.618 * span)), lower + 1), high - 1)
+        lower = min(max(round(low * math.exp((1 - GOLDEN) * span)), low + 1), high - 2)
+        upper = min(max(round(low * math.exp(GOLDEN * span)), lower + 1), high - 1)
         low, high = (low, upper) if seconds(lower) <= seconds(upper) else (lower, high)
     tried = range(low, high + 1) if high - low <= 3 else (low, (low + high) // 2, high)
     return min(tried, key=lambda number: (seconds(number), number))

@@ -19,13 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import (
-    Ints,
-    Longs,
-    concat_ranges,
-    order_of,
-    pointers,
-)
+from antiphon.core.columns import Ints, Longs, concat_ranges, order_of, pointers
 from antiphon.core.routes import Routes, out_links
 from antiphon.core.topology import Topology
 from antiphon.registry import Entry, PlannerCapabilities, find

@@ -39,6 +39,7 @@ def thin_trees(schedule: Schedule, topology: Topology, max_hops: int) -> Schedul
     # Each chunk in turn adds least to the sum over links of (load / bandwidth)^2, in integers: sums of floats differ
     # between machines.
     bandwidths = [kind.bandwidth for kind in topology.types]
+    # 16: the squares of relative bandwidths in units of 1/256
     weight = np.array([round((16 * max(bandwidths) / x) ** 2) for x in bandwidths], np.int64)[topology.link_type]
     cost = np.zeros(len(chunks), np.int64)  # by chunk, what it adds besides a constant
     selected = np.zeros(len(chunks), bool)

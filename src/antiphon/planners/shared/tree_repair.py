@@ -33,7 +33,7 @@ import numpy as np
 
 from antiphon.core import portable
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32
+from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32, distinct, pair_keys
 from antiphon.core.reshape import linked_ranks
 from antiphon.core.routes import NO_ROUTES, Routes, resolve
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
@@ -356,7 +356,7 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
     resolved = resolve(old, schedule.src, schedule.dst, schedule.route, schedule.routes)
     used, first, row_route = np.unique(resolved.route, return_index=True, return_inverse=True)
     old_links = _padded(resolved.table.ptr, resolved.table.links)[used]
-    links = np.where(old_links < 0, -2, matched[old_links])
+    links = np.where(old_links < 0, -2, matched[old_links])  # -1: a link that is gone; -2: behind the last of a path
     alive = (links != -1).all(axis=1)
     surviving = Routes.of([[link for link in path if link >= 0] for path in links[alive].tolist()])
     hops = _Hops.of(new, schedule.src[first[alive]], schedule.dst[first[alive]], surviving)
@@ -383,7 +383,7 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
     if rate is not None:
         trees.balance()
     kept_hops = (forest.hop == trees.hop) & (forest.hop >= 0)
-    kept_transfers = int((kept_hops.sum(axis=1) / forest.slices).sum() + 0.5)
+    kept_transfers = int((kept_hops.sum(axis=1) / forest.slices).sum() + 0.5)  # rounded; slices count as fractions
     repaired = _to_schedule(schedule, collective, new_block, forest, trees, kept_hops, new)
     return RepairedTrees(repaired, kept_transfers, transfers)
 
@@ -401,9 +401,9 @@ class _Forest:
     step of the old row for this hop, -1 for none.
     """
 
-    chunk: Longs
+    chunk: Longs  # of the old schedule
     up: Bools
-    root: Longs
+    root: Longs  # rank
     needed: Bools
     hop: Ints
     step: Ints
@@ -429,26 +429,26 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
     needs, held = (np.zeros((collective.blocks, ranks), bool) for _ in range(2))
     held[relation.pre_block, relation.pre_rank] = True
     needs[relation.post_block, relation.post_rank] = True
-    pairs = len(np.unique(relation.pre_block.astype(np.int64) * 2**32 + relation.pre_id))
+    pairs = len(distinct(pair_keys(relation.pre_block, relation.pre_id)))
     if pairs != len(relation.pre_block) or (relation.post_want >= 0).any():
         raise Unsupported("repair: data that several ranks have, or that no rank gets in full, move along no trees")
     block = new_block[schedule.chunks.block]
     op, row_step = part_exchanges(schedule)
     # rows of both directions as matrices by chunk and rank
     sides = []
-    for direction, rank in ((REDUCE, schedule.src), (COPY, schedule.dst)):
+    for direction, rank, ends in ((REDUCE, schedule.src, schedule.dst), (COPY, schedule.dst, schedule.src)):
         rows = np.flatnonzero(op == direction)
         cell = schedule.chunk[rows].astype(np.int64) * ranks + rank[rows]
         if len(np.unique(cell)) < len(cell):
             raise Unsupported("repair: chunks of this schedule do not move along trees: a rank sends or gets one twice")
         step, hop, other = (np.full((len(schedule.chunks), ranks), -1, np.int64) for _ in range(3))
-        ends = schedule.dst if direction == REDUCE else schedule.src
         for matrix, column in ((step, row_step), (hop, row_hop), (other, ends)):
             matrix.flat[cell] = column[rows]
         sides.append((step, hop, other))
     forest: list[tuple[Longs, Bools, Longs, Bools, Longs, Longs]] = []
     sources, ends_wanted = held[block], needs[block]
-    root = _roots(sources, ends_wanted, sides[0][0], sides[0][2])
+    (step_up, _, parent), (_, _, parent_down) = sides
+    root = _roots(sources, ends_wanted, step_up, parent)
     for up, (step, hop, other) in zip((True, False), sides, strict=True):
         _check_trees(step[block >= 0], other[block >= 0], root[block >= 0], up=up)
         needed = (sources if up else ends_wanted).copy()
@@ -457,13 +457,12 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
         forest.append((chunks, np.full(len(chunks), up), root[chunks], needed[chunks], hop[chunks], step[chunks]))
     chunk, is_up, tree_root, needed, hop, step = (np.concatenate(column) for column in zip(*forest, strict=True))
     linked = np.logical_or(held.any(axis=0), needs.any(axis=0))
-    lost = np.flatnonzero(np.logical_not(linked[tree_root]))
-    if lost.size:  # an allreduce whose root has no links: its first child in the tree down replaces it, in both trees
-        for number in np.unique(chunk[lost]).tolist():
-            below = np.flatnonzero((sides[1][2][number] == root[number]) & linked)
-            new_root = int(below[0]) if below.size else int(np.flatnonzero(linked)[0])
-            trees = np.flatnonzero(chunk == number)
-            tree_root[trees], hop[trees, new_root], needed[trees, new_root] = new_root, -1, False
+    lost = np.flatnonzero(np.logical_not(linked[tree_root]))  # trees of an allreduce whose root has no links
+    for number in np.unique(chunk[lost]).tolist():  # its first child in the tree down replaces it, in both trees
+        below = np.flatnonzero((parent_down[number] == root[number]) & linked)
+        new_root = int(below[0]) if below.size else int(np.flatnonzero(linked)[0])
+        trees = np.flatnonzero(chunk == number)
+        tree_root[trees], hop[trees, new_root], needed[trees, new_root] = new_root, -1, False
     hop[np.arange(len(chunk)), tree_root] = -1
     return _Forest(chunk, is_up, tree_root, needed, as_int32(hop), as_int32(step), np.ones(len(chunk), np.int64),
                    np.zeros(len(chunk), np.int64))  # fmt: skip
@@ -580,8 +579,9 @@ def _to_schedule(
         count = sum(map(len, groups))
         for group in groups:
             number[group[0]] = len(columns)
-            columns.append((int(new_block[old.block[chunk]]), offset, share * len(group) // count))
-            offset += columns[-1][2]
+            group_share = share * len(group) // count
+            columns.append((int(new_block[old.block[chunk]]), offset, group_share))
+            offset += group_share
     tree, rank = np.nonzero((trees.hop >= 0) & (number >= 0)[:, None])
     hop, up = trees.hop[tree, rank], forest.up[tree]
     order = np.lexsort((rank, number[tree], step[tree, rank]))

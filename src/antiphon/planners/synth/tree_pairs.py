@@ -124,7 +124,8 @@ class TreePairEncoding:
 
     def _require_one(self, literals: list[int]) -> None:
         """Require that exactly one of these is true."""
-        self.clauses.rows += [literals, [-self.clauses.count_true(literals, max_count=1)[1]]]
+        _, more_than_one = self.clauses.count_true(literals, max_count=1)
+        self.clauses.rows += [literals, [-more_than_one]]
 
     def _limit_loads(self, rounds: int) -> None:
         max_rounds = rounds - self.steps + 1

@@ -170,6 +170,7 @@ def pack_bounded(
         price = _load_prices(row_loads, grower.capacity) * (
             rng.uniform(*BOUNDED.random_factors, len(row_loads)) if round_number % 2 else 1
         )
+        # in turn: prices as they are and with random factors, each for both kinds of first trees
         grown = grower.grow_priced(price, max_depth, round_number % 4 > 1)
         if grown is None:
             return None
@@ -183,8 +184,7 @@ def pack_bounded(
         if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or grower.spent >= BOUNDED.max_effort:
             break
         tree_count = len(columns)
-        # per round three or four trees: at the linear program's prices alone, and at two blends with prices of
-        # loads
+        # per round three or four trees: at the linear program's prices alone, and at two blends with prices of loads
         for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (round_number % 4))):
             load_price = _load_prices(row_loads, grower.capacity) * (
                 rng.uniform(*BOUNDED.random_factors, len(row_loads)) if blend else 1

@@ -51,7 +51,7 @@ from antiphon.core.bounds.step_search import steps_from
 from antiphon.core.portable import exp, row_dot
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
-from antiphon.errors import Infeasible, Invalid
+from antiphon.errors import Infeasible, Invalid, list_first
 from antiphon.planners.shared.orbits import Symmetries, free_group, orbit_rows
 from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, tree_of
@@ -317,8 +317,7 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
         steps = steps_from(topology, root)
         unreachable = [sink for sink in sorted(set(sinks)) if steps[sink] == topology.nodes]
         if unreachable:
-            ranks = "ranks " if len(unreachable) > 1 else "rank "
-            ranks += ", ".join(map(str, unreachable[:8])) + (", ..." if len(unreachable) > 8 else "")
+            ranks = f"{'ranks' if len(unreachable) > 1 else 'rank'} {list_first(unreachable)}"
             direction = f"from {ranks} to rank {root}" if back else f"from rank {root} to {ranks}"
             raise Infeasible(f"topology {topology.name}: no links that carry data lead {direction}; join them")
 
@@ -418,7 +417,7 @@ class ColumnGeneration:
         for row, c in zip(self.row_of.tolist(), capacities.tolist(), strict=True):
             capacity[row] += int(c)
         self.master = Master(capacity, share, gain, unit)
-        self.restarts = min(_RESTARTS, 2**12 // topology.ranks**2)
+        self.restarts = min(_RESTARTS, 2**12 // topology.ranks**2)  # none above 64 ranks: each takes ranks^2 steps
         self.limits_of = [resources.limits_of(link) for link in range(topology.links)]
         self.price_scale = min(_PRICE_SCALE, FAR // self.hop_prices.max_tree_cost)
 
@@ -470,7 +469,7 @@ class ColumnGeneration:
         for _ in range(_FIRST_TREES):
             fullest = max(float((load / capacity).max()), 1e-12)  # 1e-12: no load yet
             load_prices = exp(_LOAD_SHARPNESS * (load / capacity) / fullest) / capacity
-            priced = self.price_all(whole_prices(load_prices, 2**20), hops)
+            priced = self.price_all(whole_prices(load_prices, 2**20), hops)  # to six digits
             if priced is None:
                 return False
             for column in priced.columns:

@@ -20,7 +20,7 @@ from math import gcd
 from typing import NamedTuple
 
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, Unsupported, list_first
 from antiphon.planners.shared.reach import Hop, reroot_tree
 from antiphon.planners.shared.tree_schedules import SpanningTree, hops_of_parents
 
@@ -163,7 +163,7 @@ def _check_connected(topology: Topology, members: Sequence[int], pairs: Sequence
         queue.extend(new)
     names = [str(rank) for v, rank in enumerate(members) if v not in reached]
     if names:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        shown = list_first(names)
         raise Invalid(
             f"{topology.name}: no links join rank {members[0]} to rank{'s' * (len(names) > 1)} {shown}; add links, or "
             f"leave them out"

@@ -143,7 +143,7 @@ def shallow(
                 "how": candidate.method,
             }
             for candidate in forests
-        ],
+        ]
     }
     pipelining = PipelineOptions("shallow", pieces, steps, request.sizes, request.profile)
     # pipeline them for each size; a reduce is then run backwards
@@ -265,11 +265,7 @@ def _tree_kinds(
     fastest = len(symmetric_forests[0].representatives)
     candidates = [*representatives, *reversed(grower.grown_trees)]
     delayed = [late for hops in candidates if (late := delay_hops(hops)) != hops]
-    kept_hops = [
-        *representatives[:fastest],
-        *choose_trees(grower, [*candidates, *delayed]),
-        *representatives[fastest:],
-    ]
+    kept_hops = [*representatives[:fastest], *choose_trees(grower, [*candidates, *delayed]), *representatives[fastest:]]
     trees = SymmetricTrees.of_trees(
         grower.topology, [SpanningTree(grower.root, Fraction(1), hops) for hops in kept_hops], grower.group
     )

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.network import Network
 from antiphon.core.bounds.partition import weakest_partition
-from antiphon.core.columns import Longs
+from antiphon.core.columns import SAFE_INT64, Longs
 from antiphon.errors import Invalid
 from antiphon.planners.shared.tree_schedules import SpanningTree
 from antiphon.planners.trees.direct_links import Undirected, tree_of_edges
@@ -63,8 +63,8 @@ def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDAr
         total[a, b] = total.get((a, b), 0) + capacity
     pairs = sorted(total)
     capacities = [total[pair] for pair in pairs]
-    # int64 where sums in the computation of flows surely fit, else Python ints
-    fits_int64 = sum(capacities) * 4 < 2**62
+    # int64 if the sums of flows surely fit (an arc and its residual, twice each), else Python ints
+    fits_int64 = 4 * sum(capacities) < SAFE_INT64
     tail, head = np.array(pairs, np.int64).reshape(-1, 2).T
     return tail, head, np.array(capacities, np.int64 if fits_int64 else object)
 

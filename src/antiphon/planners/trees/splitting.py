@@ -37,6 +37,7 @@ import numpy as np
 
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
+from antiphon.core.columns import SAFE_INT64
 from antiphon.core.topology import SharedLimit, Topology
 
 Arc = tuple[int, int]  # from node, to node
@@ -327,7 +328,7 @@ class LinkGraph:
         arcs = sorted(arc_paths)
         amounts = [sum(arc_paths[arc].values()) for arc in arcs]
         # int64 if sums of capacities, in the computation of cuts, surely fit; else Python ints
-        dtype = np.int64 if 4 * sum(amounts) < 2**62 else object
+        dtype = np.int64 if 4 * sum(amounts) < SAFE_INT64 else object
         ends = np.array(arcs, np.int64).reshape(-1, 2)
         return Network(self.nodes, self.ranks, ends[:, 0], ends[:, 1], np.array(amounts, dtype))
 
