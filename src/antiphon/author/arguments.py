@@ -15,7 +15,7 @@ from antiphon.errors import Invalid, quote
 
 Ranks = SupportsIndex | Iterable[SupportsIndex]
 Index = SupportsIndex | slice | Iterable[SupportsIndex]
-MAX_INDEX = 2**31
+MAX_INDEX = 2**31  # indices are int32
 MAX_VALUES = 2**22  # values read of one argument: an iterator may be endless
 
 

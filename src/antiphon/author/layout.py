@@ -19,7 +19,7 @@ from antiphon.core.schedule import Chunks, cut
 from antiphon.errors import Unsupported
 
 INPUT, OUTPUT, SCRATCH = "input", "output", "scratch"
-MAX_CHUNKS = 2**25
+MAX_CHUNKS = 2**25  # as many as a file may have blocks; a call that is wrong by a factor ends before memory does
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
+from antiphon.errors import list_first
+
 _PACKAGE_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 MAX_LINES_NAMED = 3  # in one error
 
@@ -53,8 +55,7 @@ def current_code() -> CodeType:
 
 def lines_text(lines: Iterable[SourceLine]) -> str:
     """Return the lines for use in a sentence: each once, in order, at most MAX_LINES_NAMED."""
-    names = list(dict.fromkeys(map(str, lines)))
-    return ", ".join(names[:MAX_LINES_NAMED]) + (", ..." if len(names) > MAX_LINES_NAMED else "")
+    return list_first(dict.fromkeys(map(str, lines)), MAX_LINES_NAMED)
 
 
 def _leave_package(frame: FrameType) -> FrameType:

@@ -32,11 +32,11 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Invalid, Unsupported, list_first, quote
 from antiphon.select import measure
 
 WRITTEN = "written"
-MAX_ROWS = 2**24
+MAX_ROWS = 2**24  # transfers, some GB of Python objects: a loop that does not end is stopped
 
 
 class Places:
@@ -118,7 +118,7 @@ class Places:
             yield Places(self._writing, [place], [chunk], self._step_group)
 
     def __repr__(self) -> str:
-        return ", ".join(map(str, self._places[:4])) + (", ..." if len(self) > 4 else "") or "no places"
+        return list_first(self._places, limit=4) or "no places"
 
 
 class Simultaneous:

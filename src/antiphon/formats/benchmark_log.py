@@ -267,7 +267,8 @@ class _Reader:
         if device := _DEVICE.search(line):
             host_and_process = (device[3], device[2])
             # In one job each rank is on one host. (The same rank and host may be of an earlier start, without rows.)
-            run.separate |= self.devices.setdefault(int(device[1]), host_and_process)[0] != device[3]
+            earlier_host, _ = self.devices.setdefault(int(device[1]), host_and_process)
+            run.separate |= earlier_host != device[3]
             self.devices[int(device[1])] = host_and_process
             run.gpu = run.gpu or device[4].strip()
         if program := _PROGRAM.search(line):
@@ -277,7 +278,7 @@ class _Reader:
             run.library = f"{library[1]} {library[2]}"
             run.program = "rccl-tests" if library[1] == "RCCL" and run.program != OSU else run.program
         elif code := _LIBRARY_CODE.search(line):
-            number = int(code[1])
+            number = int(code[1])  # NCCL_VERSION_CODE: 22304 is 2.23.4
             run.library = f"NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
         if "CCL_" in line:
             self._read_variables(line)
@@ -325,10 +326,12 @@ class _Reader:
             self.run.garbled += 1
             return at
         if int(row[1]):
-            in_place = values.times[1] / 1e6 if len(values.times) > 1 and values.times[1] else None
-            self.run.rows.append(LogRow(int(row[1]), values.times[0] / 1e6, in_place, values.wrong))
+            out_of_place, *in_place_times = values.times
+            in_place = in_place_times[0] / 1e6 if in_place_times and in_place_times[0] else None
+            self.run.rows.append(LogRow(int(row[1]), out_of_place / 1e6, in_place, values.wrong))
             self.op_and_root = (values.op, values.root)
-            if values.algbw > 0 and values.algbw > self.bus_factor[1]:
+            _, greatest_algbw = self.bus_factor
+            if values.algbw > max(greatest_algbw, 0):
                 self.bus_factor = (values.busbw / values.algbw, values.algbw)
         return at + used
 
@@ -391,7 +394,7 @@ def _parse_tail(text: str, width: int) -> _Tail | None:
     groups = [values[at : at + width] for at in (0, width)[: len(values) // width]]
     try:
         times = tuple(float(group[0]) for group in groups if group[0][0].isdigit())
-        algbw, busbw = float(groups[0][1]), float(groups[0][2])
+        algbw, busbw = map(float, groups[0][1:3])  # behind the time
     except ValueError:
         return None
     if not times or not 0 < times[0] < MAX_MICROSECONDS or not all(0 <= time < MAX_MICROSECONDS for time in times):
@@ -405,7 +408,8 @@ def _is_consistent(nbytes: int, values: _Tail) -> bool:
 
     Old versions count only what a rank sends: half of it for two ranks, so 0.45 of nbytes / time is accepted.
     """
-    expected = nbytes / values.times[0] / 1e3
+    out_of_place, *_ = values.times
+    expected = nbytes / out_of_place / 1e3  # GB/s; printed with two decimals
     return 0.45 * expected - 0.02 <= values.algbw <= 1.05 * expected + 0.02
 
 
@@ -428,7 +432,8 @@ def _has_columns(kind: str, op: str, root: str) -> bool:
 
 def _infer_kind(op: str, root: str, factor: float) -> str:
     """Return the collective that these columns and this busbw / algbw show; empty where it may be one of several."""
-    if op != "none" and factor > 1.05:  # only an allreduce has a busbw above algbw
+    # an allreduce has 2 (n - 1) / n, a reducescatter (n - 1) / n, below 0.995 up to 200 ranks; others have 1
+    if op != "none" and factor > 1.05:
         return "allreduce"
     if not op or not root or not factor:
         return ""

@@ -21,7 +21,7 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid, Unsupported
 
-MAX_FILES, MAX_EVENTS = 64, 2**22
+MAX_FILES, MAX_EVENTS = 64, 2**22  # events of all files together: some 2 GB as Python objects
 # A small file that expands to many objects could exhaust the memory, as an object takes some 20 times its text.
 FREE_OBJECTS = 2**13  # lists and objects that any file may have
 MIN_OBJECT = 24  # bytes of the file for each further list or object

@@ -23,7 +23,7 @@ from antiphon.formats.nccl_profile import (
     read_profile,
 )
 
-MAX_FILES = 1024
+MAX_FILES = 1024  # traces of a job, one per rank
 Profile = dict[int, list[Call]]  # the calls of each rank in a file of NCCL's example profiler
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 

@@ -87,7 +87,7 @@ def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[RankTra
     for file in files:
         for rank, calls in file.items():
             ranks.setdefault(rank, []).extend(calls)
-    group_ranks = Counter(group for calls in ranks.values() for group in {call[4] for call in calls})
+    group_ranks = Counter(group for calls in ranks.values() for group in {group for *_, group in calls})
     recordings = []
     for rank, calls in ranks.items():
         groups = {group: ProcessGroup(group, group_ranks[group], members=()) for *_, group in calls}

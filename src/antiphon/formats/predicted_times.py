@@ -148,7 +148,7 @@ def _library_times(plan: Plan, tuned_bytes: int, tuned_seconds: float) -> Callab
         if model is not None and tuned_seconds > 0:
 
             def library_seconds(nbytes: int) -> float:
-                chosen, *_ = model.at(collective.kind, nbytes)
+                chosen = model.choice(collective.kind, nbytes)
                 return chosen.seconds
 
             scale = tuned_seconds / library_seconds(tuned_bytes)

@@ -19,7 +19,7 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.errors import Invalid, quote
 from antiphon.formats.chrome import ChromeTrace
 
-MAX_RANK = 2**16 - 1
+MAX_RANK = 2**16 - 1  # as two ranks and a step are packed into one number of 64 bits
 # Categories of intervals; "within": from a rank to itself, which has no interval of a receiver
 _SENT, _ARRIVED = ("send", "within"), "receive"
 

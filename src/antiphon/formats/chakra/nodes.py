@@ -35,7 +35,7 @@ from antiphon.formats.chakra.wire import (
     varint,
 )
 
-METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7
+METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7  # NodeType of et_def.proto
 # by the trace's comm_type; the second "reducescatter" is its REDUCE_SCATTER_BLOCK
 COLLECTIVES = (
     "allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall", "reducescatter", "reducescatter",
@@ -124,7 +124,7 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
     head_attributes: dict[str, Value] = {}
     # of a field with bytes, `value` is the offset where they begin; only of kind VARINT it is a number
     for number_, kind, value, end in fields(data, *first):
-        if number_ == 2 and kind == BYTES:
+        if number_ == 2 and kind == BYTES:  # 1 is the version, 2 an attribute
             name, attribute_value = _read_attribute(data, value, end)
             head_attributes.setdefault(name, attribute_value)
     nodes: list[Node] = []
@@ -138,7 +138,7 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
             raise Unsupported(f"has more than {MAX_NODES} nodes")
         entry = _read_node(data, begin, end)
         dependency_count += len(entry.dependencies)
-        objects += 2 + len(entry.attributes)
+        objects += 2 + len(entry.attributes)  # the node and its name
         if dependency_count > MAX_DEPENDENCIES:
             raise Unsupported(f"its nodes have more than {MAX_DEPENDENCIES} dependencies")
         if objects > max_objects:
@@ -186,7 +186,7 @@ def _read_attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
     for number_, kind, value, stop in fields(data, begin, end):
         if number_ == 1 and kind == BYTES:
             name = sys.intern(text(data, value, stop))
-        elif 3 <= number_ <= 32:
+        elif 3 <= number_ <= 32:  # per type a field with one value (odd) and one with several
             type_name = _KINDS[(number_ - 3) // 2]
             if number_ % 2:
                 result = _read_value(type_name, data, kind, value, stop)

@@ -44,7 +44,7 @@ from antiphon.formats.chakra.nodes import (
 )
 from antiphon.formats.chakra.write import ROWS
 
-MAX_FILES = 2**16
+MAX_FILES = 2**16  # one per rank; a folder of other files ends early
 Traces = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # by rank: head of the file, and its nodes
 _US = 1e-6
 _NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
@@ -99,14 +99,18 @@ def plan_of(traces: Traces) -> Plan:
     if head is None:
         raise Invalid("these traces contain no plan: they were not written by export --to chakra")
     plan = loads(str(head["antiphon"]).encode(), "the plan in the head")
-    if not isinstance(plan, Plan) or len(plan.entries) != 1 or plan.entries[0].schedule.transfers:
-        raise Invalid("the plan in the head: expected one with one schedule, whose rows are in the nodes")
+    expected = "the plan in the head: expected one with one schedule, whose rows are in the nodes"
+    if not isinstance(plan, Plan) or len(plan.entries) != 1:
+        raise Invalid(expected)
+    (entry,) = plan.entries
+    if entry.schedule.transfers:
+        raise Invalid(expected)
     if set(traces) != set(range(plan.collective.ranks)):
         raise Invalid(f"expected the files of ranks 0 to {plan.collective.ranks - 1}, and there are {len(traces)}")
     sent = _match_messages(traces)
-    schedule = _with_rows(plan.entries[0].schedule, sent)
+    schedule = _with_rows(entry.schedule, sent)
     _check_sizes(schedule, str(head.get("nbytes", "")), sent)
-    return replace(plan, entries=(replace(plan.entries[0], schedule=schedule),))
+    return replace(plan, entries=(replace(entry, schedule=schedule),))
 
 
 def _match_messages(traces: Traces) -> list[tuple[int, Node]]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from antiphon.errors import Invalid
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protocol buffers
 _MASK64 = 2**64 - 1
 _MAX_VARINT = 10  # bytes of a number
 
@@ -22,23 +22,25 @@ _MAX_VARINT = 10  # bytes of a number
 def varint(value: int) -> bytes:
     """Encode a whole number from -2^63 to 2^64 - 1; a negative one as its 64 bits.
 
+    Groups of 7 bits, the lowest first; the top bit of a byte marks that more follow.
+
     >>> varint(300).hex(), len(varint(-1))
     ('ac02', 10)
     """
     value &= _MASK64
-    if value < 128:
+    if value < 0x80:
         return bytes((value,))
     out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
 
 
 def number(field: int, value: int) -> bytes:
-    """Encode a field with an integer; 0 is omitted, as the default."""
-    return varint(field << 3) + varint(value) if value else b""
+    """Encode a field with an integer; 0 is omitted, as the default. A field begins with its number and wire type."""
+    return varint(field << 3 | VARINT) + varint(value) if value else b""
 
 
 def octets(field: int, value: bytes) -> bytes:
@@ -62,7 +64,7 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     for index in range(at, min(end, at + _MAX_VARINT)):
         byte = data[index]
-        value |= (byte & 127) << shift
+        value |= (byte & 0x7F) << shift
         if byte < 128:
             if value > _MASK64:
                 break

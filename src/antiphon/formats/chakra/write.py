@@ -27,7 +27,7 @@ from antiphon.formats.chakra.wire import octets
 from antiphon.formats.message_options import check_order, local_work, read_gamma
 from antiphon.units import parse_size
 
-MAX_ROWS, MAX_WAITS = 2**20, 2**23
+MAX_ROWS, MAX_WAITS = 2**20, 2**23  # a node per row and an edge per wait: files of some 100 MB
 ROWS = ("chunk", "op", "src_slot", "dst_slot")  # columns that are lists in the attributes of a node
 
 _GPU_OPERATION = {"is_cpu_op": False}  # ASTRA-sim refuses messages of processors

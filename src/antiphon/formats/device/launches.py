@@ -140,7 +140,7 @@ def cut_launches(ranks: Sequence[Rank], copies: bool) -> Launches:
     for follower in followers:
         by_rank[follower.rank].append(follower.written)
         for statement in follower.written:
-            if statement.form[0] == "step":
+            if statement.kind == "step":
                 kernels[statement.values[0]][follower.rank] = True
     return Launches(by_rank, sorted(engine_copies), kernels)
 
@@ -153,7 +153,7 @@ def _follow(
 ) -> bool:
     """Follow the next statement; return False if it is a wait for a signal that was not reached yet."""
     statement = follower.statements[follower.at]
-    kind, values = statement.form[0], statement.values
+    kind, values = statement.kind, statement.values
     if kind == "signal":
         # What this rank has done must be over, and everything that it has waited for.
         peer, number = values

@@ -21,7 +21,7 @@ from antiphon.lower.device.table import DIVIDE, HEAD, PERMUTE, Table
 from antiphon.lower.onesided.form import PACKETS, PUT, SIGNAL, SYNC, WAIT
 
 BUFFERS = ("input", "output", "scratch")
-MOST_AT_ONCE = 8  # places that one statement names; for a step with more, each place is a statement of its own
+MOST_PLACES = 8  # places that one statement names; for a step with more, each place is a statement of its own
 
 
 class Statement(NamedTuple):
@@ -33,6 +33,11 @@ class Statement(NamedTuple):
 
     form: tuple[str, ...]
     values: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """The first word of the form."""
+        return self.form[0]
 
 
 class _Argument(NamedTuple):
@@ -150,7 +155,7 @@ class _Reader:
             permute = Statement(("permute_listed",), (arguments[0].cut, arguments[0].number))
             return [*(self._list_place("to", a) for a in arguments), permute]
         results, operands = arguments[:extra], arguments[extra:]
-        if len(arguments) <= MOST_AT_ONCE:
+        if len(arguments) <= MOST_PLACES:
             name = "copy" if len(arguments) == 2 else "spread" if len(operands) == 1 else "fold"
             name = "relay" if self.packets else name
             return [self._join_places(name, results, operands)]

@@ -22,7 +22,7 @@ from antiphon.cost.lowering_costs import COPIES, KERNEL, STEPS
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 from antiphon.formats.device.launches import Copy, CopyPlace, Launches, cut_launches
 from antiphon.formats.device.shapes import Function, functions
-from antiphon.formats.device.statements import MOST_AT_ONCE, Rank, Statement, statements
+from antiphon.formats.device.statements import MOST_PLACES, Rank, Statement, statements
 from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import Table, tables
 from antiphon.options import parse_yes
@@ -35,7 +35,7 @@ TYPES = {
 }  # fmt: skip
 OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
-MOST_STREAMS = 16
+MOST_STREAMS = 16  # each takes thread blocks of its own, and a GPU has some 100 multiprocessors for all of them
 WAYS = (KERNEL, STEPS, COPIES)  # lowerings
 # limits on statements, the lines of the generated functions
 SHORT_CODE = 2_000  # above this fewer streams are tried: then more ranks share a function, and the code is shorter
@@ -55,9 +55,9 @@ class _Variant(NamedTuple):
     launches: Launches | None  # None: one kernel
 
     @property
-    def max_listed(self) -> int:
-        """Return the most "to" and "from" statements in a row: the operands of one operation."""
-        return max(_max_listed(stream) for rank in self.ranks for stream in rank.streams)
+    def max_places(self) -> int:
+        """Return the most places of one operation that are each named by a statement ("to" or "from")."""
+        return max(_max_places(stream) for rank in self.ranks for stream in rank.streams)
 
 
 def cuda(
@@ -161,7 +161,7 @@ def source(  # noqa: PLR0913
     inputs, outputs = sides(collective, in_place)
     title = f"{collective.kind} of {collective.ranks} ranks on {machine}, planner {schedule.provenance.get('planner')}"
     title = re.sub(r"[^A-Za-z0-9_ ,.:=+-]", "_", title)  # it stands in a comment and in a C string
-    max_places = max(MOST_AT_ONCE, *(variant.max_listed for variant in variants))
+    max_places = max(MOST_PLACES, *(variant.max_places for variant in variants))
     stream_count = max(len(variant.functions) for variant in variants)
     constants = _constants_text(collective, how, title, max_places, stream_count)
     sizes = _table_text("i64", "INPUTS", [0 if in_place else size for size in inputs.size.tolist()], host=True)
@@ -181,7 +181,7 @@ def source(  # noqa: PLR0913
 
 
 def _shortest_code(schedule: Schedule, how: _Options) -> _Variant:
-    """Return the code in `how.streams` streams; where it is long, in as many or fewer streams; the shortest."""
+    """Return the code in `how.streams` streams. Where it is long, halve the streams and return the shortest code."""
     shortest, short_enough = _stream_code(schedule, how), MAX_PACKET_STATEMENTS if how.packets else SHORT_CODE
     while shortest.statement_count > short_enough and how.streams > 1:
         how = how._replace(streams=how.streams // 2)
@@ -253,14 +253,11 @@ struct Layout {
 def _launch_tables(variant: _Variant, lowering: str) -> str:
     """Return C tables of what each launch of a call consists of, if the host makes calls step by step."""
     launches = variant.launches or Launches(ranks=[], copies=[], kernels=[[True] * len(variant.ranks)])
-    # C has no empty arrays: without copies, one of no launch
-    no_place = CopyPlace(
-        buffer=0, rank=0, units=0, cut=0, origin_cut=0, slots_before=(0,) * max(len(variant.ranks[0].slot_sizes), 1)
-    )
-    rows = [
-        copy.numbers()
-        for copy in launches.copies or [Copy(launch=-1, rank=0, target=no_place, source=no_place, cut=0, number=0)]
-    ]
+    copies = launches.copies
+    if not copies:  # C has no empty arrays: one copy of no launch
+        size_count = max(len(variant.ranks[0].slot_sizes), 1)  # ranks have as many
+        no_place = CopyPlace(buffer=0, rank=0, units=0, cut=0, origin_cut=0, slots_before=(0,) * size_count)
+        copies = [Copy(launch=-1, rank=0, target=no_place, source=no_place, cut=0, number=0)]
     kernels = [list(map(int, row)) for row in launches.kernels]
     return (
         f'#define PLAIN_NAME "{lowering if variant.launches else "signals"}"\n'
@@ -270,15 +267,15 @@ def _launch_tables(variant: _Variant, lowering: str) -> str:
         + "/* Copies by copy engines, a row each: launch; rank; target; source; the cut of a unit where data begins;\n"
         " * the number of cuts to its end. Target and source: buffer; rank; whole units; cut; of scratch also the cut\n"
         " * where the slot begins, which is subtracted, and the slots before it, by class. */\n"
-        + _rows_text("i64", "COPIES", rows, host=True)
+        + _rows_text("i64", "COPIES", [copy.numbers() for copy in copies], host=True)
     )  # fmt: skip
 
 
-def _max_listed(stream: Sequence[Statement]) -> int:
-    """Return the length of the longest run of "to" and "from" statements that each add an operand to a list."""
+def _max_places(stream: Sequence[Statement]) -> int:
+    """Return the length of the longest run of "to" and "from" statements that each add a place to a list."""
     longest = run = 0
     for statement in stream:
-        run = run + 1 if statement.form[0] in ("to", "from") else 0
+        run = run + 1 if statement.kind in ("to", "from") else 0
         longest = max(longest, run)
     return longest
 

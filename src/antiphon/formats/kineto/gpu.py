@@ -21,7 +21,7 @@ from antiphon.cost.replay.recorded import RankCall, RankTrace, Span
 from antiphon.errors import Invalid
 from antiphon.formats.kineto.calls import Event, Groups, args_of, call_of
 
-_US = 1e-6
+_US = 1e-6  # seconds
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of events on the GPU
 _LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")  # categories of launches by the processor
 _LIBRARIES = ("nccl", "rccl", "mscclKernel", "ncclKernel")  # prefixes of the names of collectives' kernels

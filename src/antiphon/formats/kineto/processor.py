@@ -38,7 +38,7 @@ from antiphon.formats.kineto.calls import (
     kind_of,
 )
 
-_US = 1e-6
+_US = 1e-6  # seconds
 _MIN_GAP_RATIO = 10  # a gap must be this many times the one before the recorded end to count as the wait
 _MAX_INSPECTED = 512  # intervals of computation inspected before the recorded end of a collective
 # By how much the end of a collective may be recorded late: microseconds, or a share of its time if that is more

@@ -228,6 +228,7 @@ class _LaneWriter:
 
     def _cut(self) -> None:
         """Go on in another thread block after the next cut of the group."""
+        # Barrier 2 k is that of the k-th block's own meetings, 2 k + 1 the one at its end.
         text = self.group.barrier_text(2 * len(self.block_texts) - 1)
         self.block_texts[-1].operations.append(text)
         self.block_texts.append(BlockText([text]))

@@ -202,7 +202,7 @@ class OperationReader:
 
     def _first_ends(self, operation: Inner) -> tuple[Buffer, Buffer, int, int, int]:
         """Return the first source and target, the size of the source, and the run of it that is handled here."""
-        source, target = self._source_buffers(operation)[0], self._target_buffers(operation)[0]
+        (source, *_), (target, *_) = self._source_buffers(operation), self._target_buffers(operation)
         return source, target, source.size, *self._own_range(operation, source.size)
 
     def _make_data(
@@ -261,7 +261,8 @@ class OperationReader:
         """Return the channel of a port that leads to the rank of a destination."""
         channel = self.names.channel(self, PORT, channel_id)
         peer = self.wiring.peers[PORT, self.rank][channel][0]
-        if self.names.buffer(self, PORT, target.buffer_id)[0] != peer:
+        owner, _ = self.names.buffer(self, PORT, target.buffer_id)
+        if owner != peer:
             raise Invalid(f"{self}: its channel leads to rank {peer}, its destination is another's")
         return channel
 

@@ -125,9 +125,10 @@ def _find_widths(file: File) -> tuple[int, int]:
     chunk = -(-chunk // file.buffer_alignment) * file.buffer_alignment
     if len(scratch_chunks) > 1 or chunk % unit:
         raise Unsupported(f"scratch in chunks of {chunk} bytes, which units of {unit} bytes do not fill")
-    if chunk // unit + 2 > MOST_WIDTH:
-        raise Unsupported(f"pipelines of more than {MOST_WIDTH} units; this has {chunk // unit}")
-    return chunk // unit + 2, chunk // unit
+    period = chunk // unit  # turns after which cells of scratch are used again; two more turns stand for any number
+    if period + 2 > MOST_WIDTH:
+        raise Unsupported(f"pipelines of more than {MOST_WIDTH} units; this has {period}")
+    return period + 2, period
 
 
 def _operation_size(operation: Inner) -> int:

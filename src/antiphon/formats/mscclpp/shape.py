@@ -34,7 +34,9 @@ KINDS = ("i", "o", "s")  # input, output, scratch, in the order of core.program.
 # ---- form ----
 
 
-MOST_RANKS = 2**14
+WARP, MOST_THREADS = 32, 1024  # threads of a warp, and of a thread block
+ACCESS_BYTES = 16  # that a thread reads or writes at once
+MOST_RANKS = 2**14  # far above real machines; a wrong file ends before memory does
 MOST_CONNECTIONS = 2**14  # of a type, of one GPU
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
@@ -145,9 +147,9 @@ class File(_Row):
     inplace: bool
     gpus: list[Gpu]
     reuse_resources: bool = False
-    num_threads_per_block: Small = 1024
+    num_threads_per_block: Small = MOST_THREADS
     use_double_scratch_buffer: bool = False
-    buffer_alignment: Count = 16
+    buffer_alignment: Count = ACCESS_BYTES
     min_message_size: int = 0
     max_message_size: int = 2**64 - 1
     antiphon: Ours | None = None
@@ -161,9 +163,9 @@ def parsed(data: bytes) -> File:
         raise Invalid(f"gpus: expected 1 to {MOST_RANKS}, got {len(file.gpus)}")
     if file.protocol not in ("Simple", LL):
         raise Unsupported(f"protocol: expected Simple or {LL}, got {quote(file.protocol)}")
-    if file.buffer_alignment < 16 or file.buffer_alignment % 16:
+    if file.buffer_alignment < ACCESS_BYTES or file.buffer_alignment % ACCESS_BYTES:
         raise Unsupported(f"buffer_alignment: expected a multiple of 16 bytes, got {file.buffer_alignment}")
-    if not 32 <= file.num_threads_per_block <= 1024 or file.num_threads_per_block % 32:
+    if not WARP <= file.num_threads_per_block <= MOST_THREADS or file.num_threads_per_block % WARP:
         raise Invalid(f"num_threads_per_block: expected 32 to 1024 in warps of 32, got {file.num_threads_per_block}")
     if not 0 <= file.min_message_size <= file.max_message_size < 2**64:
         raise Invalid(

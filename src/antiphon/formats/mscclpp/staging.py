@@ -33,15 +33,7 @@ from dataclasses import dataclass, replace
 from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.errors import Unsupported
-from antiphon.formats.mscclpp.blocks import (
-    BACK_END,
-    MOST_GROUPED,
-    NOP,
-    Ends,
-    Far,
-    gpu_of,
-    name_buffers,
-)
+from antiphon.formats.mscclpp.blocks import BACK_END, MOST_GROUPED, NOP, Ends, Far, gpu_of, name_buffers
 from antiphon.formats.mscclpp.gpu import GpuText
 from antiphon.formats.mscclpp.groups import cut_steps, find_unit
 from antiphon.formats.mscclpp.shape import MOST_BLOCKS

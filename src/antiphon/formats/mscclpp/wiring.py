@@ -86,8 +86,8 @@ class Wiring:
     # ---- cells ----
 
     def _make_places(self, grain: int, file_bytes: int) -> CellPlaces:
-        file, copies = self.file, 2 if self.packets else 1
         # packets are modelled in cells of their own, behind those of plain data
+        file, copies = self.file, 2 if self.packets else 1
         scratch_cells = [gpu.scratch_chunks * self.scratch_width * copies for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
         if sum(scratch_cells) + declared > max(MOST_CELLS, file_bytes):
@@ -142,7 +142,7 @@ class Wiring:
 
     def refuse_mixed_scratch(self) -> None:
         """Raise Invalid if packets lie in scratch that plain data uses, too."""
-        # the packets of chunk k cover plain chunks 2 k and 2 k + 1
+        # a packet is half flag, so the packets of chunk k cover plain chunks 2 k and 2 k + 1
         packed: dict[int, list[tuple[int, int]]] = {}
         for rank, index, size in self.packed:
             packed.setdefault(rank, []).append((2 * index, 2 * (index + size)))

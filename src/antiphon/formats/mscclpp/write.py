@@ -33,7 +33,17 @@ from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import BACK_END, MIN_SHARE, MOST_CHUNKS, Far, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.gpu import BlockText, GpuText
 from antiphon.formats.mscclpp.registration import RegisteredPlan, registration_text
-from antiphon.formats.mscclpp.shape import LL, MOST_BLOCKS, MOST_CELLS, MOST_OFFSET, MOST_SMALLEST, SWITCH
+from antiphon.formats.mscclpp.shape import (
+    ACCESS_BYTES,
+    LL,
+    MOST_BLOCKS,
+    MOST_CELLS,
+    MOST_OFFSET,
+    MOST_SMALLEST,
+    MOST_THREADS,
+    SWITCH,
+    WARP,
+)
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.formats.mscclpp.staging import stage
 from antiphon.formats.predicted_times import PredictedTimes
@@ -83,13 +93,13 @@ def mscclpp_json(
         All received data is copied once more. Smaller calls are served by packets alone.
     """
     for option, value, low, high in (
-        ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
-        ("lag", lag, 0, MAX_LAG),
+        ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, WARP, MOST_THREADS),
+        ("alignment", alignment, ACCESS_BYTES, 2**16), ("lag", lag, 0, MAX_LAG),
     ):  # fmt: skip
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Invalid(f"{option}: expected a whole number from {low} to {high}, got {quote(value)}")
-    if threads % 32 or alignment % 16:
-        raise Invalid("threads come in warps of 32, alignment in multiples of 16 bytes")
+    if threads % WARP or alignment % ACCESS_BYTES:
+        raise Invalid(f"threads come in warps of {WARP}, alignment in multiples of {ACCESS_BYTES} bytes")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", name):
         raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
     with_relays = {kind: _with_relays(plan) for kind, plan in plans.items()}
@@ -327,10 +337,10 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
         if not can_use_packets(program):
             raise Unsupported(f"{BACK_END}: not everyone hears from everyone, as packets need; leave them out")
         layout, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
-        return _Head(program, layout, (0, None), threads=1024, alignment=16, name="", packets=True).text(gpus)
+        return _Head(program, layout, (0, None), MOST_THREADS, ACCESS_BYTES, name="", packets=True).text(gpus)
     layout, switched_part = _find_switched(program)
     gpus = gpus_of(program, layout, switched_part, blocks, lambda a, b: False)
-    return _Head(program, layout, (0, None), threads=1024, alignment=16, name="").text(gpus)
+    return _Head(program, layout, (0, None), MOST_THREADS, ACCESS_BYTES, name="").text(gpus)
 
 
 def _has_equal_counts(collective: Collective) -> bool:

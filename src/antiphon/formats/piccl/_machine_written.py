@@ -48,9 +48,7 @@ def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
     ports = loggp.node_radix if loggp.node_radix is not None else MAX_RADIX
     radix = loggp.device_radix if loggp.device_radix is not None else MAX_RADIX
     name = quoteattr(topology.name)
-    lines = [
-        f'<topo num_nodes="{topology.ranks}" num_levels="{len(tiers)}" name={name} device_radix="{radix}">',
-    ]
+    lines = [f'<topo num_nodes="{topology.ranks}" num_levels="{len(tiers)}" name={name} device_radix="{radix}">']
     _write_groups(lines, tiers, len(tiers) - 1, np.arange(topology.ranks), names, ports)
     files = {TOPOLOGY: "\n".join([*lines, "</topo>"]) + "\n"}
     return files | {name: figures_text(replace(loggp.levels[i], within="")) for i, name in names.items()}

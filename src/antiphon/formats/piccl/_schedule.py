@@ -29,7 +29,7 @@ from antiphon.core.topology import MAX_NODES
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.xml import MAX_DIGITS, Attributes, read_integer, read_xml
 
-MAX_ROWS = 2**27
+MAX_ROWS = 2**27  # after runs of chunks are written out, a transfer per chunk
 # 3, 3-7, or 3:0:1 (from slot 0 to slot 1)
 _RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")
 _IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # possessive (+): backtracking would take memory for each comma
@@ -218,9 +218,9 @@ class _Reader:
         """
         alone = [i for i in indices if self.batch[i][key].isdigit()]  # a single chunk: by far the most in rings
         chunk = self._read_numbers(key, alone)
-        runs = np.zeros((len(alone), 6), np.int64)
-        runs[:, 0], runs[:, 1], runs[:, 2], runs[:, 3] = np.array(alone, np.int64) + self.count, chunk, chunk, op
-        self.arrays["runs"].append(runs)
+        transfer, no_slot = np.array(alone, np.int64) + self.count, np.zeros(len(alone), np.int64)
+        runs = np.stack([transfer, chunk, chunk, np.full(len(alone), op), no_slot, no_slot], axis=1)
+        self.arrays["runs"].append(runs.astype(np.int64))
         other_runs = []
         for i in indices if len(alone) < len(indices) else ():
             for text in self.batch[i][key].split(",") if not self.batch[i][key].isdigit() else ():

@@ -188,7 +188,7 @@ class _Reader:
         if self.levels and max(levels) >= self.levels:
             raise Invalid(f"has groups of level {max(levels)}, but num_levels is {self.levels}")
         if len(self.top_groups) > 1:
-            a, b = self.top_groups[:2]
+            a, b, *_ = self.top_groups
             raise Invalid(
                 f"the groups in line {a.line} and line {b.line} have no group in common, so the connection "
                 "between their nodes is undefined; put all into one group of a higher level"

@@ -11,10 +11,4 @@ from antiphon.formats.piccl._schedule import PicclSchedule, read_schedule
 from antiphon.formats.piccl._topology import read_topology
 from antiphon.formats.piccl.figures import figures_text, read_figures
 
-__all__ = [
-    "PicclSchedule",
-    "figures_text",
-    "read_figures",
-    "read_schedule",
-    "read_topology",
-]
+__all__ = ["PicclSchedule", "figures_text", "read_figures", "read_schedule", "read_topology"]

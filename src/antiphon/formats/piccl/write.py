@@ -181,9 +181,9 @@ def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None
     begin = np.flatnonzero(np.append(True, ~joins)[: len(transfer)])
     last = chunk[np.append(begin[1:], len(transfer)) - 1] if len(transfer) else chunk
     transfer, chunk, op, plain = transfer[begin], chunk[begin], op[begin], plain[begin]
+    forms = ("%d", "%d-%d", "%d:%d:%d")  # 0: a chunk; 1: a range; 2: a chunk from slot to slot
     kind = np.where(plain, (last > chunk).astype(np.int64), 2)
     second = np.where(kind == 1, last, src_slot[begin])
-    forms = ("%d", "%d-%d", "%d:%d:%d")  # a chunk; a range; a chunk from slot to slot
     for code, section, key in ((COPY, COPIES, "copy"), (REDUCE, REDUCES, "reduce")):
         runs = np.flatnonzero(op == code)
         places = transfer[runs] * PARTS + section

@@ -152,7 +152,8 @@ class _MachineBuilder:
             return
         # nvidia-smi does not show the two boards of a DGX-2, whose bisection matters
         to_switches = [*box.switch_bandwidth.values()]
-        if self.ranks == 16 and not box.bonds and to_switches == [6 * NVLINK] * 16:
+        dgx2_ranks, dgx2_speed = 16, 6 * NVLINK
+        if not box.bonds and to_switches == [dgx2_speed] * dgx2_ranks and self.ranks == dgx2_ranks:
             box.notes.append("sixteen GPUs with six NVLinks each: drawn as the two boards of DGX-2")
             self._add_two_boards()
             return
@@ -162,7 +163,7 @@ class _MachineBuilder:
 
     def _add_two_boards(self) -> None:
         boards = dgx2()
-        for place in boards.places[16:]:
+        for place in boards.places[boards.ranks :]:
             self.add_switch(place)
         links = zip(boards.link_src.tolist(), boards.link_dst.tolist(), boards.link_type.tolist(), strict=True)
         self.links += [(a, b, boards.types[type_index]) for a, b, type_index in links]
@@ -263,7 +264,7 @@ class _MachineBuilder:
 
     def _is_binding(self, limit: SharedLimit) -> bool:
         """Return whether several slots lead into a host bridge that together exceed its limit."""
-        link_types = [self.links[link][2] for link in limit.links]
+        link_types = [link_type for *_, link_type in (self.links[link] for link in limit.links)]
         has_slots = sum(link_type.kind == "pcie" for link_type in link_types) > 1
         # a limit that a bridge's slots cannot exceed together is not drawn
         return has_slots and sum((link_type.bandwidth for link_type in link_types), Fraction(0)) > limit.bandwidth

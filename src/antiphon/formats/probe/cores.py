@@ -43,7 +43,8 @@ def model_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> 
                 below.setdefault(high, {})[low] = None
         below.setdefault(path[-1], {})[rank] = None
     builder = _MachineBuilder(below, len(cores))
-    package_nodes = [builder.visit(package, f"socket{number}")[0] for number, package in enumerate(packages)]
+    visited = [builder.visit(package, f"socket{number}") for number, package in enumerate(packages)]
+    package_nodes = [node for node, _ in visited]
     builder.join_packages(package_nodes)
     assumptions = [
         "no GPUs: a rank is a core",

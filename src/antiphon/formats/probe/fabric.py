@@ -33,6 +33,7 @@ _PORT = re.compile(
     r"\[([0-9]{1,4})\](?:\[ext [0-9]{1,4}\])?(?:\([0-9a-fA-F]{1,32}\))?\s*#?\s*(.*)"
 )
 _SPEED = re.compile(r"\b([0-9]{1,2}x[A-Z][A-Z0-9]{2,4})\b")
+_PORT_BITS = 40  # of a packed port: room for 10^8 nodes
 _PORTS = 10**4  # port numbers have at most four digits: a port is packed as node * _PORTS + number
 _QUOTED = re.compile(r'"([^"]{0,200})"')
 
@@ -53,8 +54,8 @@ class _Reader:
         self.current, self.of_switch = -1, False  # node of the current block; whether it is a switch or router
         self.numbers: dict[str, int] = {}  # kind and GUID -> node
         self.labels: list[str] = []  # by node the text in quotes: a switch's name, or "node01 mlx5_0"
-        # Two packed ports, the lower one << 40 | the higher one -> speed, such as "4xHDR". One number takes less memory
-        # than a tuple: a file may have millions of cables.
+        # Two packed ports, the lower one above _PORT_BITS of the higher one -> speed, such as "4xHDR". One number takes
+        # less memory than a tuple: a file may have millions of cables.
         self.cables: dict[int, str] = {}
         self.speed_labels: dict[str, str] = {}  # so that equal texts share memory
 
@@ -68,9 +69,9 @@ class _Reader:
             tail = match[5]
             label = _QUOTED.search(tail) if self.of_switch else None  # lines of adapters begin with other quoted texts
             peer = self._number_of(match[2], match[3], label[1] if label else "")
-            ends = sorted((self.current * _PORTS + int(match[1]), peer * _PORTS + int(match[4])))
+            low, high = sorted((self.current * _PORTS + int(match[1]), peer * _PORTS + int(match[4])))
             speeds = _SPEED.findall(tail)
-            key = ends[0] << 40 | ends[1]
+            key = low << _PORT_BITS | high
             speed = speeds[-1] if speeds else self.cables.get(key, "")
             self.cables[key] = self.speed_labels.setdefault(speed, speed)
             if len(self.cables) > 2 * MAX_PORTS:
@@ -94,7 +95,7 @@ class _Reader:
         switches = [number for number, node in enumerate(names) if not node.startswith("H")]
         net.switches = _switch_names([(self.labels[number], names[number][2:]) for number in switches])
         switch_position = {number: position for position, number in enumerate(switches)}
-        ends = [divmod(end, _PORTS) for key in self.cables for end in (key >> 40, key & (1 << 40) - 1)]
+        ends = [divmod(end, _PORTS) for key in self.cables for end in divmod(key, 1 << _PORT_BITS)]
         adapters = {number for number, _ in ends if number not in switch_position}
         in_switches = {number for number in adapters if _is_in_switch(self.labels[number])}
         cards = {

@@ -350,7 +350,8 @@ def _last_cache(path: Path) -> str:
         if (level := read_text(folder / name / "level")).isdigit()
         and read_text(folder / name / "type") != "Instruction"
     ]
-    return max(levels, default=(0, ""))[1]
+    _, sharing_threads = max(levels, default=(0, ""))
+    return sharing_threads
 
 
 # ---- allocations ----

@@ -2,6 +2,7 @@
 network cards, and the bandwidths of NVLink and xGMI if hwloc was built with support for them.
 
 GPUs become ranks if there are any, else cores do.
+Texts are cut where they are stored or quoted ([:40] and the like), so that a damaged file fills no memory or message.
 
 The file nests objects; the tree of PCIe devices is the nesting of Bridge and PCIDev. Bandwidths are matrices of MB/s:
 

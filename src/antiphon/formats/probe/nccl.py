@@ -4,6 +4,8 @@
 A topology has a <cpu> per NUMA node, below it the tree of PCIe (<pci>), in it GPUs with their NVLinks or xGMI links and
 network cards. A graph lists rings as orders of GPUs with the speed of each channel; the machine of a graph has only the
 links that these rings use.
+
+Texts are cut where they are stored or quoted ([:40] and the like), so that a damaged file fills no memory or message.
 """
 
 from __future__ import annotations

@@ -67,10 +67,7 @@ def nccl_xml(
     direct = int(parse_yes(gdr, "gdr"))
     cards, card_notes = cards_with_speeds(box, nic)
     if card_notes and not machine.cards and nic is None:
-        cards, card_notes = (
-            (),
-            [f"no network cards are written, because {machine.name} lists none (nic=400Gbit/s)"],
-        )
+        cards, card_notes = ((), [f"no network cards are written, because {machine.name} lists none (nic=400Gbit/s)"])
     # invented addresses, in a PCIe domain that no device has
     spare_addresses = (f"ffff:{0xFF - number // 32:02x}:{number % 32:02x}.0" for number in range(1, 2**13))
     gpu_addresses = _parse_addresses(gpus, machine.ranks, "gpus", spare_addresses)

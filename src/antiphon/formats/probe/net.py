@@ -19,6 +19,7 @@ from antiphon.formats.probe.box import find_group, join_groups
 from antiphon.formats.probe.probed import Port, Probed
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 
+# Far above the fabrics that are read here; a wrong file ends before memory does
 MAX_HOSTS, MAX_SWITCHES, MAX_PORTS = 2**14, 2**12, 2**15
 
 

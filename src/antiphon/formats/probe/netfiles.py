@@ -2,7 +2,9 @@
 of HPCC and SimAI, and the links in TACOS's CSV. `read` returns a `Probed`: the topology, with notes.
 
 ASTRA-sim lists dimensions, the innermost first: in each, GPUs that differ in that coordinate alone form a ring, are
-fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes. Two dimensions:
+fully connected, or share a switch. Bandwidths are of one link in each direction; GB are 10^9 bytes.
+Texts are cut where they are stored or quoted ([:40] and the like), so that a damaged file fills no memory or message.
+Two dimensions:
 
     topology: [ Ring, Switch ]
     npus_count: [ 4, 2 ]
@@ -19,7 +21,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,9 @@ from antiphon.topologies.links import GB
 from antiphon.topologies.options import MAX_LISTED, check_link_count
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
+# Far above real files, so that damaged or other ones end early
+_HEAD_LINES = 200  # in which the kind of a file is looked for
+_MAX_KEYS, _MAX_VALUES, _MAX_DIMENSIONS = 50, 64, 16  # of a file of ASTRA-sim
 MAX_BYTES = 2**18  # of a JSON file
 MAX_RANKS = 2**14
 MAX_TYPES = 2**10  # of links
@@ -65,10 +70,8 @@ def read(paths: Iterable[str], name: str) -> Probed:
 
 
 def _first_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the first 200 lines with their numbers, without comments and blank lines."""
-    for count, (number, line) in enumerate(read_lines(path)):
-        if count > 200:
-            return
+    """Yield the first lines with their numbers, without comments and blank lines."""
+    for number, line in islice(read_lines(path), _HEAD_LINES):
         if line.strip() and not line.lstrip().startswith("#"):
             yield number, line
 
@@ -84,15 +87,15 @@ def _read_yaml(path: str) -> dict[str, list[str]]:
         line = raw.split("#", 1)[0].strip()
         if match := re.fullmatch(r"([A-Za-z_-]{1,40})\s*:\s*(.*)", line):
             key, text = match[1].replace("-", "_"), match[2].strip()
-            if len(values) > 50:
-                raise Invalid(f"line {number}: more than 50 keys")
+            if len(values) > _MAX_KEYS:
+                raise Invalid(f"line {number}: more than {_MAX_KEYS} keys")
             values[key] = _split_words(text.strip("[]")) if text else []
         elif line.startswith("- ") and key:
             values[key].append(line[2:].strip().strip("\"'"))
         elif line and line not in ("---", "..."):
             raise Invalid(f"line {number}: {quote(line)}; expected key: [ value, value ]")
-        if key and len(values[key]) > 64:
-            raise Invalid(f"line {number}: {key} has more than 64 values")
+        if key and len(values[key]) > _MAX_VALUES:
+            raise Invalid(f"line {number}: {key} has more than {_MAX_VALUES} values")
     return values
 
 
@@ -101,12 +104,12 @@ def _split_words(text: str) -> list[str]:
 
 
 def _read_json(data: bytes) -> dict[str, list[str]]:
-    """Return the lists by key; a single value is a list of one. 65 values of a list are read: too many to be valid."""
+    """Return the lists by key; a single value is a list of one. A value more than may be is read, and refused later."""
     root = decode(data, dict[str, Any])
     values_of: dict[str, list[str]] = {}
     for key, value in root.items():
         values = value if isinstance(value, list) else [value]
-        values_of[key.replace("-", "_")[:40]] = [str(item)[:40] for item in values[:65]]
+        values_of[key.replace("-", "_")[:40]] = [str(item)[:40] for item in values[: _MAX_VALUES + 1]]
     return values_of
 
 
@@ -144,8 +147,10 @@ def _read_sizes(values: dict[str, list[str]]) -> list[int]:
     sizes = next((values[key] for key in ("npus_count", "units_count", "nodes_per_dim") if values.get(key)), None)
     if sizes is None:
         raise Invalid("has no npus_count (units-count in the first version)")
-    if len(sizes) > 16 or not all(re.fullmatch(r"[0-9]{1,6}", size) and int(size) for size in sizes):
-        raise Invalid(f"npus_count is {quote(sizes)}; expected a size from 1 for each of at most 16 dimensions")
+    if len(sizes) > _MAX_DIMENSIONS or not all(re.fullmatch(r"[0-9]{1,6}", size) and int(size) for size in sizes):
+        raise Invalid(
+            f"npus_count is {quote(sizes)}; expected a size from 1 for each of at most {_MAX_DIMENSIONS} dimensions"
+        )
     return [int(size) for size in sizes]
 
 
@@ -318,17 +323,18 @@ def _read_cables(
             re.fullmatch(r"[0-9]{1,7}", node_text) and int(node_text) < nodes for node_text in words[:2]
         ):
             raise Invalid(f"line {number}: expected source, destination, rate, delay; nodes are 0 to {nodes - 1}")
-        a, b = int(words[0]), int(words[1])
+        a, b = map(int, words[:2])
+        rate, delay = words[2:4]
         if a == b:
             raise Invalid(f"line {number}: leads from node {a} to itself")
         kind_name = "nvlink" if {a, b} & nvswitch_nodes else "trunk" if {a, b} <= switches else "ethernet"
-        key = (kind_name, words[2][:40], words[3][:40])
+        key = (kind_name, rate[:40], delay[:40])
         if key not in kinds:
             with within(f"line {number}"):
-                kinds[key] = LinkType(kind_name, parse_bandwidth(words[2], "rate"), parse_seconds(words[3], "delay"))
+                kinds[key] = LinkType(kind_name, parse_bandwidth(rate, "rate"), parse_seconds(delay, "delay"))
         links.add(new_number[a], new_number[b], kinds[key])
         links.add(new_number[b], new_number[a], kinds[key])
-        if links.count > 2 * cables:
+        if links.count > 2 * cables:  # a cable is two links
             raise Invalid(f"line {number}: more than {cables} links, the number in its head")
     if links.count < 2 * cables:
         raise Invalid(f"line {number}: has {links.count // 2} links, but its head says {cables}")

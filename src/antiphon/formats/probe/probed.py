@@ -8,7 +8,7 @@ from fractions import Fraction
 from antiphon.core.reshape import keep, relabel
 from antiphon.core.topology import Topology
 from antiphon.cost.profile import Profile
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, list_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,5 @@ def ranks_named(probed: Probed, names: list[str], label: str) -> list[int]:
     rank_of = {name: rank for rank, name in enumerate(probed.names)}
     missing = [name for name in names if name not in rank_of]
     if missing:
-        available = ", ".join(probed.names[:8]) + (", ..." if len(probed.names) > 8 else "")
-        raise Invalid(f"{label}: {missing[0][:60]!r} does not exist (available: {available})")
+        raise Invalid(f"{label}: {missing[0][:60]!r} does not exist (available: {list_first(probed.names)})")
     return [rank_of[name] for name in names]

@@ -5,6 +5,7 @@
 more for paths via other GPUs. Only `--shownodesbw` and amd-smi print the number of links of a pair, as the bandwidths
 of one link and of all links together in MB/s ("50000-200000": 4 links; 0: the pair is not joined). Without them the GPU
 model decides. For a known model the nominal bandwidth of a link is used: drivers print less, 50 GB/s on an MI300X.
+Texts are cut where they are stored or quoted ([:40] and the like), so that a damaged file fills no memory or message.
 """
 
 from __future__ import annotations
@@ -251,8 +252,7 @@ def _guess_gpu_type(box: Box, output: _SmiOutput, gpus: list[str], direct: set[t
     """
     if not any(kind.upper() == "XGMI" for kind in output.tables["kind"].values()):
         return None
-    # 8 * 7 ordered pairs: fully connected.
-    if len(gpus) == 8 and len(direct) == 56:
+    if len(gpus) == 8 and len(direct) == 8 * 7:  # ordered pairs: fully connected
         box.notes.append("eight GPUs, each joined with all others: taken to be MI300X (the file names no make)")
         return MI300
     if any(direct == _catalogue_pairs(count) for count in (8, 16)):

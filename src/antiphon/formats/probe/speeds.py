@@ -124,7 +124,7 @@ def nominal_speed(measured: Fraction) -> Fraction:
     A speed that fits no data sheet is returned as it is.
     """
     nominal_speeds = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)
-    low, high = Fraction(999, 1000), Fraction(107, 100)
+    low, high = Fraction(999, 1000), Fraction(107, 100)  # rounded down, or up to 7 % more
     return next((speed for speed in nominal_speeds if speed * low <= measured <= speed * high), measured)
 
 
@@ -139,6 +139,7 @@ def pcie_speed(rate: str, width: str) -> Fraction | None:
 def nearest_pcie_speed(bytes_per_second: float) -> Fraction | None:
     """Return the exact speed of the PCIe link that a tool has rounded to this one; None if there is none."""
     fits = (lane * width for lane in LANE.values() for width in WIDTHS)
+    # tools print three digits or more, and speeds differ by more
     return next((speed for speed in fits if abs(float(speed) - bytes_per_second) <= 1e-3 * bytes_per_second), None)
 
 

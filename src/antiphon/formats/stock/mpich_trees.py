@@ -21,7 +21,7 @@ from antiphon.errors import Invalid, NotFound, Unsupported, quote
 
 Tree = dict[str, Any]
 MPIR, CH4 = "MPIR", "CH4"
-_MAX_TREE_BYTES = 2**20
+_MAX_TREE_BYTES = 2**20  # of one tree in a library: how far its end is searched for
 # A string that occurs in only one of the trees: nonblocking algorithms (MPIR_I...) are in that of MPIR alone.
 _MARKS = {MPIR: "algorithm=MPIR_I", CH4: "composition=MPIDI_"}
 LEAVES = ("algorithm=", "composition=")

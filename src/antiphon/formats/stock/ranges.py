@@ -41,8 +41,8 @@ def merge_ranges(plan: Plan, rule_of: Callable[[Entry], T | None]) -> list[RuleR
 def notes_of(rules: int, library: str, reasons: Sequence[str]) -> list[str]:
     """Return notes: the number of rules written, and of ranges left to the library, by reason.
 
-    `reasons`: why, for each range that was left. Without rules the library's choice is as good in every range: where a
-    range was left for another reason, the writer of a file without rules has raised an error.
+    `reasons`: one per range that was left. If no rule was written, the library is as good in every range: for any other
+    reason, the writer has raised an error before.
     """
     if not rules:
         return [f"rules written: none: {library}'s own choice is as good"]
