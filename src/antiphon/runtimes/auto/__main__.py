@@ -44,7 +44,8 @@ def main(cache_file: str = "") -> int:
     from antiphon.errors import Invalid
     from antiphon.runtimes.auto.answering import answer_question, processor_budget
 
-    # If the timer of the budget (answering.py) does not stop a solver, the kernel ends this process.
+    # If the timer of the budget (answering.py) does not stop a solver, the kernel ends this process: after twice the
+    # budget, and 5 seconds for starting with a small one.
     with suppress(Invalid, OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CPU, (limit := int(2 * processor_budget()) + 5, limit))
 

@@ -27,7 +27,7 @@ from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.files import write_cache_file
 from antiphon.units import format_seconds, parse_seconds
 
-BUDGET, DEFAULT_BUDGET = "ANTIPHON_AUTO_BUDGET", 60.0
+BUDGET, DEFAULT_BUDGET = "ANTIPHON_AUTO_BUDGET", 60.0  # CPU seconds
 # seconds between signals once the budget is spent: a library may catch the exception that the first one raises
 _SIGNAL_INTERVAL = 0.25
 

@@ -18,6 +18,7 @@ from antiphon.lower.device.packets import PACKED
 
 SLACK = 1.03  # a choice counts as about as fast as the best up to this many times its seconds
 TRIES = 5  # after one warm-up; the median counts
+ROUNDS = (1, 4, 16)  # numbers of rounds that are tried
 SMALL = 2**16  # bytes per thread block, below which more rounds do not pay off
 
 
@@ -59,7 +60,7 @@ def list_choices(
         )
         return
     for lane_count in (lane_counts if sliced else [1]) if way in ("", "kernel") else ():
-        for rounds in (1, 4, 16) if sliced and nbytes // lane_count >= SMALL else (1,):
+        for rounds in ROUNDS if sliced and nbytes // lane_count >= SMALL else (1,):
             yield CallChoice("kernel", lane_count, rounds, tables)
     # when the host drives the steps, pulling and pushing take about as long, so pulling is tried on request only
     if tables == "pull" and not way:
@@ -106,5 +107,6 @@ def select_choice(measured: Sequence[tuple[CallChoice, float]]) -> CallChoice:
     >>> select_choice([(CallChoice(lanes=8), 1.0), (CallChoice(lanes=2), 1.02), (CallChoice(lanes=1), 1.9)]).lanes
     2
     """
-    frontier = pareto_frontier(measured)  # its last choice is the fastest
-    return next(choice for choice, seconds in frontier if seconds <= SLACK * frontier[-1][1])
+    frontier = pareto_frontier(measured)
+    *_, (_, fastest_seconds) = frontier
+    return next(choice for choice, seconds in frontier if seconds <= SLACK * fastest_seconds)

@@ -233,7 +233,8 @@ class Group(Memory):
     def _close_handles(self) -> None:
         self._free_all()
         while self.handles:
-            self.device.call.ad_rank_free(self.handles.popitem()[1])
+            _, handle = self.handles.popitem()
+            self.device.call.ad_rank_free(handle)
 
     def __enter__(self) -> Group:
         return self

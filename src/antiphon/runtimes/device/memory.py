@@ -9,7 +9,7 @@ switch can multicast to and reduce from; it is made in steps; after each, all pr
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import c_void_p
 from typing import Any
@@ -21,7 +21,7 @@ from antiphon.runtimes.device.functions import Device
 
 Array = NDArray[Any]
 Tell = Callable[[bytes], Sequence[bytes]]  # an allgather of a message per process
-_TOKEN = 64  # bytes of a handle to memory
+_RANK, _TOKEN = 8, 64  # bytes of a rank's number and of a handle to memory, as messages hold them
 _OTHER_FAILED = "another process has no such memory that all reach"
 
 
@@ -50,24 +50,21 @@ class Memory:
             token = ctypes.create_string_buffer(_TOKEN)
             memory = self.device.call.ad_memory_shared(self.handles[rank], values[rank].nbytes, token)
             own_addresses[rank] = self._note_memory(rank, memory, values[rank])
-            message += rank.to_bytes(8, "little") + token.raw
+            message += rank.to_bytes(_RANK, "little") + token.raw
         return self._map_remote(own_addresses, self._allgather(message))
 
     def _map_remote(self, rank_addresses: dict[int, int], messages: Sequence[bytes]) -> list[int]:
         """Return `rank_addresses` (addresses by rank) with the memory of other processes' ranks, mapped by their
         messages.
         """
-        size = 8 + _TOKEN
-        for data in messages:
-            for at in range(0, len(data), size):
-                rank = int.from_bytes(data[at : at + 8], "little")
-                if rank in rank_addresses:
-                    continue
-                memory = self.device.call.ad_memory_reached(self._any, data[at + 8 : at + size])
-                if not memory:
-                    raise Unsupported(f"memory of rank {rank}: {self.device.why()}")
-                self._reached.append(int(memory))
-                rank_addresses[rank] = int(memory)
+        for rank, token in _split_tokens(messages):
+            if rank in rank_addresses:
+                continue
+            memory = self.device.call.ad_memory_reached(self._any, token)
+            if not memory:
+                raise Unsupported(f"memory of rank {rank}: {self.device.why()}")
+            self._reached.append(int(memory))
+            rank_addresses[rank] = int(memory)
         if sorted(rank_addresses) != list(range(self.ranks)):
             raise Invalid(f"ranks {sorted(rank_addresses)} told of their memory, of {self.ranks} ranks")
         return [rank_addresses[rank] for rank in range(self.ranks)]
@@ -112,7 +109,7 @@ class Memory:
 
     def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
         """Allocate in steps: process 0 makes a joint, all enter it, add their memory, and map that of the others."""
-        call, size = self.device.call, 8 + _TOKEN
+        call = self.device.call
         sizes = self._exchange_checked(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
         max_bytes = max(int.from_bytes(size_bytes, "little") for size_bytes in sizes)
         token, succeeded = ctypes.create_string_buffer(_TOKEN), True
@@ -125,12 +122,11 @@ class Memory:
         address_of_rank, own_tokens = dict[int, int](), b""
         for rank, handle in self.handles.items():
             address_of_rank[rank] = int(call.ad_joint_own(handle, token) or 0)
-            own_tokens += rank.to_bytes(8, "little") + token.raw
-        for data in self._exchange_checked(own_tokens if all(address_of_rank.values()) else None):
-            for at in range(0, len(data), size):
-                rank = int.from_bytes(data[at : at + 8], "little")
-                if rank not in address_of_rank:
-                    address_of_rank[rank] = int(call.ad_joint_reached(self._any, data[at + 8 : at + size]) or 0)
+            own_tokens += rank.to_bytes(_RANK, "little") + token.raw
+        messages = self._exchange_checked(own_tokens if all(address_of_rank.values()) else None)
+        for rank, other_token in _split_tokens(messages):
+            if rank not in address_of_rank:
+                address_of_rank[rank] = int(call.ad_joint_reached(self._any, other_token) or 0)
         succeeded = all(address_of_rank.values())
         all_addresses = [address_of_rank[rank] for rank in range(self.ranks)]
         self._exchange_checked(b"" if succeeded else None)
@@ -185,3 +181,11 @@ class Memory:
         while self._reached:
             self.device.call.ad_memory_left(self._any, self._reached.pop())
         self._free_down_to()
+
+
+def _split_tokens(messages: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the ranks in these messages, each with the handle to its memory."""
+    for data in messages:
+        for at in range(0, len(data), _RANK + _TOKEN):
+            token = at + _RANK
+            yield int.from_bytes(data[at:token], "little"), data[token : token + _TOKEN]

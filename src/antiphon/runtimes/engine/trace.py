@@ -95,11 +95,12 @@ class Trace:
     def call(self, back: int) -> Array:
         """Return the records of a call, its own first, in nanoseconds. `back`: 0 for the last call."""
         records = self._in_order()
-        begins = np.append(np.flatnonzero(records["kind"] == CALL), len(records))
-        first = len(begins) - 2 - back
-        if back < 0 or first < 0:
-            raise IndexError(f"call {back} from the end: {len(begins) - 1} are kept")
-        call_records = records[begins[first] : begins[first + 1]].copy()
+        begins = np.flatnonzero(records["kind"] == CALL)
+        number = len(begins) - 1 - back
+        if back < 0 or number < 0:
+            raise IndexError(f"call {back} from the end: {len(begins)} are kept")
+        ends = np.append(begins[1:], len(records))
+        call_records = records[begins[number] : ends[number]].copy()
         if self._ring.ticks:
             (clock, ns), passed = self._began, self.moment() - self._began
             for name in ("begin", "end"):

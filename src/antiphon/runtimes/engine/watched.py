@@ -46,7 +46,7 @@ def read_watched(folder: str | os.PathLike[str]) -> list[ProcessCalls]:
         raise Invalid(f"{os.fspath(folder)}: no such folder; start the job with ANTIPHON_WATCH={os.fspath(folder)}")
     paths = [path for path in Path(folder).iterdir() if re.fullmatch(r"\d+\.[0-9a-f]+", path.name)]
     calls = [read_process(path) for path in paths if os.path.exists(f"/proc/{path.stem}")]
-    return sorted((each for each in calls if each is not None), key=lambda each: each[:2])
+    return sorted((each for each in calls if each is not None), key=lambda each: (each.rank, each.began))
 
 
 def count_calls(folder: str | os.PathLike[str], since: float) -> int:
@@ -61,7 +61,7 @@ def read_process(path: Path) -> ProcessCalls | None:
     with suppress(OSError, ValueError), open(path, "rb") as file:
         with mmap.mmap(file.fileno(), _FILE.itemsize, prot=mmap.PROT_READ) as memory:
             # Entries that changed while they were copied have another number before or afterwards.
-            before, content, after = (np.frombuffer(bytes(memory), _FILE)[0] for _ in range(3))
+            (before,), (content,), (after,) = (np.frombuffer(bytes(memory), _FILE) for _ in range(3))
         if content["magic"] == _MAGIC:
             numbers = content["moments"]["number"]
             steady = (numbers > 0) & (numbers == before["moments"]["number"]) & (numbers == after["moments"]["number"])

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from antiphon.core.collective import Collective
-from antiphon.core.program import decode
+from antiphon.core.program import collective_of
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.engine.native import Engine, OpenProgram
@@ -296,7 +296,8 @@ def count_sent_bytes(ports: Sequence[Sequence[str]]) -> list[int]:
     bytes_of: dict[str, dict[str, int]] = {}
     for space in sorted({space for space, _ in ports}):
         join_namespace(f"{SPACES}/{space}", CLONE_NEWNET)
-        lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()[2:]
+        # two lines of titles; then, per device, eight counters of what it received and eight of what it sent
+        _, _, *lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()
         bytes_of[space] = {
             name.strip(): int(rest.split()[8]) for name, _, rest in (line.partition(":") for line in lines)
         }
@@ -314,7 +315,8 @@ def find_broken_links(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 reply = fcntl.ioctl(probe, _SIOCGIFFLAGS, struct.pack("16sH14x", device.encode(), 0))
-                if not struct.unpack("16sH14x", reply)[1] & _IFF_RUNNING:
+                _, flags = struct.unpack("16sH14x", reply)  # struct ifreq: name, flags
+                if not flags & _IFF_RUNNING:
                     links.append((space, device))
             except OSError:
                 links.append((space, device))
@@ -325,7 +327,7 @@ def find_broken_links(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
 def main() -> None:
     job = LabJob.decode(sys.stdin.buffer.read())
     try:
-        _Leader(job, [decode(program)[0].collective for program in job.programs]).run()
+        _Leader(job, list(map(collective_of, job.programs))).run()
     except _Fault as fault:
         faults = [{"rank": rank, **message} for rank, message in sorted(fault.messages.items())]
         print(MARK + json.dumps({"faults": faults, "broken": find_broken_links(job.ports)}), flush=True)

@@ -20,7 +20,8 @@ from typing import Any
 
 from antiphon.runtimes.lab.layout import CableEnd, LabLayout, Pair
 
-MTU = 9000
+MTU = 9000  # bytes: jumbo frames, as few packets as Ethernet allows
+ETHERNET_HEADER = 14  # bytes
 BURST = 16 * 1024  # bytes; a smaller burst does not reach the rate, a larger one lets short messages pass unlimited
 PACKET = 18 * 1024  # bytes that TCP passes to a device at once: two packets, its minimum
 AT_ONCE = BURST + PACKET  # bytes that an idle link lets through without delay
@@ -49,7 +50,10 @@ def rank_address(rank: int) -> str:
 
 
 def network_address(layout: LabLayout, rank: int, switch: int) -> str:
-    """Return the address of a rank with several switches at one of them, with another prefix than `rank_address`."""
+    """Return the address of a rank with several switches at one of them, with another prefix than `rank_address`.
+
+    Two switches share a prefix from 10.100 on, each with two subnets.
+    """
     number = switch - layout.machine.ranks
     subnet, host = divmod(rank, _RANKS_PER_SUBNET)
     return f"10.{100 + number // 2}.{number % 2 * 2 + subnet}.{host + 1}"
@@ -65,7 +69,7 @@ def rank_switches(layout: LabLayout) -> dict[int, list[int]]:
 
 
 def _card_address(rank: int) -> str:
-    """Return the MAC address that all devices of a rank have."""
+    """Return the MAC address that all devices of a rank have: a locally administered one (02)."""
     return f"02:61:70:00:{rank >> 8:02x}:{rank & 255:02x}"
 
 
@@ -130,7 +134,8 @@ def _cable_command(layout: LabLayout, number: int, first: CableEnd, second: Cabl
         card = f" address {_card_address(port.node)}" if port.node < layout.machine.ranks else ""
         return f"name {layout.space(port.peer)} index {index} mtu {MTU}{card} netns {layout.space(port.node)}"
 
-    return f"link add {end(first, 2 * number + 10)} type veth peer {end(second, 2 * number + 11)}\n"
+    index = 2 * number + 10  # a namespace begins with a few devices of its own, such as the loopback
+    return f"link add {end(first, index)} type veth peer {end(second, index + 1)}\n"
 
 
 def _configure_port(layout: LabLayout, port: CableEnd, ip: list[str], tc: list[str]) -> None:
@@ -148,7 +153,7 @@ def _configure_port(layout: LabLayout, port: CableEnd, ip: list[str], tc: list[s
 
 def _shaper_commands(device: str, rate: Fraction) -> list[str]:
     """Return the commands that limit what a device sends to a rate."""
-    htb = f"htb rate {bits(rate)}bit burst {BURST}b cburst {BURST}b quantum {MTU + 14}"
+    htb = f"htb rate {bits(rate)}bit burst {BURST}b cburst {BURST}b quantum {MTU + ETHERNET_HEADER}"
     return [
         f"qdisc add dev {device} root handle 1: htb default 1",
         f"class add dev {device} parent 1: classid 1:1 {htb}",

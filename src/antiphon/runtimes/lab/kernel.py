@@ -37,7 +37,7 @@ CLONE_NEWNS = 0x00020000  # mounts
 CLONE_NEWUTS = 0x04000000  # the name of the host
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-_BIND, _RECURSIVE, _PRIVATE, _DETACH = 4096, 16384, 1 << 18, 2
+_BIND, _RECURSIVE, _PRIVATE, _DETACH = 4096, 16384, 1 << 18, 2  # MS_* of mount(2), MNT_DETACH of umount2(2)
 _DEATH_SIGNAL = 1
 SPACES = "/run/netns"
 HOST = "host"  # the network namespace of launchers: only the loopback
@@ -354,10 +354,11 @@ def start_time(process: int) -> str:
     """Return when a process began, in kernel ticks; "" if it has ended. With its number that identifies a process."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as text:
-            fields = text.read().rpartition(")")[2].split()
+            fields = text.read().rpartition(")")[2].split()  # of proc_pid_stat(5), from field 3 on
     except OSError:
         return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    state, started = fields[0], fields[19]
+    return "" if state in "ZX" else started  # zombie or dead
 
 
 def wait_for_end(process: int, began: str, timeout: float) -> bool:

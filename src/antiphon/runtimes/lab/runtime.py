@@ -31,7 +31,7 @@ from antiphon.errors import TimedOut, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import MARK, Failed
 from antiphon.runtimes.lab._job import LabJob
-from antiphon.runtimes.lab.commands import AT_ONCE, MTU, rank_address
+from antiphon.runtimes.lab.commands import AT_ONCE, ETHERNET_HEADER, MTU, rank_address
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab, ensure_lab, name_of, need_root
 from antiphon.runtimes.lab.kernel import HOST, wait_for_end
 from antiphon.runtimes.lab.layout import LabLayout, check_paths
@@ -39,7 +39,8 @@ from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable
 from antiphon.runtimes.measure.rows import cuts_of
 from antiphon.units import format_seconds
 
-HEADERS, PACKET = 52, MTU + 14  # bytes: of IP and TCP with time stamps; of a full packet as the shaper counts it
+# bytes: of IP and TCP with time stamps; of a full packet as the shaper counts it
+HEADERS, PACKET = 52, MTU + ETHERNET_HEADER
 OVERHEAD = PACKET / (MTU - HEADERS) - 1  # bytes on the link per byte of payload, minus 1
 STALL = 5.0  # minimum seconds without progress before a rank gives up
 MODEL = "flows"  # the cost model: flows share links as with TCP, without barriers

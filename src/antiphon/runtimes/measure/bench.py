@@ -433,7 +433,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
 
 MIN_PIECE = 2**14  # bytes of the buffer; smaller pieces only add latency
 MAX_PIECES = 64
-MAX_TRIES = 16
+MAX_TRIES = 16  # each is a launch of its own
 
 
 def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:

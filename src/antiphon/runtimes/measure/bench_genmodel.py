@@ -26,7 +26,7 @@ from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
 Progress = Callable[[str], None]
-MAX_RANKS = 4096
+MAX_RANKS = 4096  # processes; a wrong number ends before memory does
 ITEM = 4  # bytes of a float32
 # plan -> (planner, its options); "": no planner, see `_incast_schedule`
 PLANS = {"cps": ("colocated-ps", {}), "ring": ("ring", {"directions": 1}), "incast": ("", {})}

@@ -169,7 +169,8 @@ def bench_loggp(  # noqa: PLR0913
             rows.extend(_make_rows(seconds, size, work.n))
             if progress is not None:  # each size has four rows; the first of them is the round trip
                 repetition = (len(rows) // 4 - 1) // len(checked_sizes) + 1
-                latency = format_seconds(rows[-4].seconds / 2)
+                round_trip = rows[-4]
+                latency = format_seconds(round_trip.seconds / 2)
                 progress(f"{format_size(size)}: {latency} one way (repetition {repetition} of {repetitions})")
 
         # 3. Measure with the chosen numbers of copies, repeatedly.
@@ -188,6 +189,7 @@ def _measure_bursts(
     """Time 1, 2, ... messages that begin at once: small ones, and large ones."""
     burst_messages = min(n, MAX_AT_ONCE)
     max_messages = max(burst_messages, len(setup.peers))
+    # sender and receiver have a buffer for each message
     large = large_size(one_way, max_messages, min(one_way), min(LARGEST, MAX_BUFFERS // (2 * max_messages)))
     schedules = [trip(number + 1, ranks=setup.ranks, far=setup.far) for number in range(burst_messages)]
     return radix_rows(setup, schedules, (min(one_way), large), repetitions, base_case, progress)

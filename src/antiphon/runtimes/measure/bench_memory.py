@@ -96,7 +96,7 @@ def _on_device(
     seconds: dict[int, float] = {}
 
     def on_row(number: int, row: Row) -> None:
-        x = number // 2 + 2
+        x = number // 2 + 2  # two programs for each number of vectors, from 2 on: with their sum, and without
         if row["wrong"]:
             raise Failed(f"{row['wrong']} elements of {x} vectors were wrong; please report it")
         seconds[number] = row["quartiles"][0]  # disturbances only make a run longer

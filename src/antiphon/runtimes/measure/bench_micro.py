@@ -148,7 +148,7 @@ def _chain_pattern(size: int, back: bool = False, op: int = COPY) -> Pattern:
 
 
 def _fan_in(size: int, op: int) -> Pattern:
-    center, after = size, size + 1
+    center, after = size, size + 1  # two places more than senders
     if op == REDUCE:
         rows = [(0, 0, at, center, REDUCE) for at in range(size)] + [(1, 0, center, after, COPY)]
         have = [(0, at) for at in range(size + 1)]

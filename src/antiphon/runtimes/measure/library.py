@@ -230,7 +230,7 @@ def main() -> None:
 
 # ---- control variables ----
 
-_MAX_TEXT = 8192
+_MAX_TEXT = 8192  # bytes of a name or description that MPI_T returns; longer ones are cut
 
 
 class Control:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
-from antiphon.core.program import decode
+from antiphon.core.program import collective_of
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.runtimes.engine.launch import MARK, import_mpi_to_measure
 from antiphon.runtimes.engine.native import OPERATORS, Engine, NativePlan, OpenProgram, type_number
@@ -334,7 +334,7 @@ def work(
     if world.size != job.processes:
         on_row({"fault": TOO_FEW, "processes": world.size})
         return
-    job.collectives = [decode(data)[0].collective for data in job.programs]
+    job.collectives = list(map(collective_of, job.programs))
     _busy = True
     _wait_for_all(world)
     world.bcast(job)

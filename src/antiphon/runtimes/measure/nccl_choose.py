@@ -33,7 +33,7 @@ from antiphon.runtimes.measure.race import MARGIN
 from antiphon.select.libraries import CLASSICS
 from antiphon.units import format_size
 
-CHUNK_SIZES = (2**17, 2**18, 2**19, 2**20, 2**22)
+CHUNK_SIZES = (2**17, 2**18, 2**19, 2**20, 2**22)  # bytes of the chunks that are tried
 MIN_CHUNKED = 2**20  # bytes: below, a message is hardly more than a chunk of each channel
 FIRST_VERSIONS = {"nvls": 21700, "nvls-tree": 21800, "pat": 22300}  # of NCCL, as NCCL_VERSION_CODE: 21700 is 2.17.0
 NVIDIA_ONLY = ("nvls", "nvls-tree", "collnet-direct", "collnet-chain")

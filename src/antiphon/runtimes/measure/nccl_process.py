@@ -137,6 +137,7 @@ class NcclProcess(MpiProcess):
                 fault = str(error) or type(error).__name__
             faults.append(next(filter(None, self.peers.all(fault)), ""))
             if call is not None and not faults[-1]:
+                # large calls take long, and vary less
                 calls.append(GpuCall(self.gpu, call, CALLS if case.nbytes < LARGE else CALLS // 4))
         return calls, faults
 

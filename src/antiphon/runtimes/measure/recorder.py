@@ -57,7 +57,7 @@ def clock_offset(
     for round_number in range(ROUNDS + 1):
         left_before, entered_before, first_before = left_at, entered_at, first_entered
         entered_at = now()
-        first_left, first_entered = peers.all([left_before, entered_at])[0]
+        (first_left, first_entered), *_ = peers.all([left_before, entered_at])
         left_at = now()
         if round_number:  # by now all times of the previous round are known
             low, high = max(low, entered_before - first_left), min(high, left_before - first_before)

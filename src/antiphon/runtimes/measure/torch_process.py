@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from antiphon.core.program import decode
+from antiphon.core.program import collective_of
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.measure.case import Case, group_cases
@@ -124,10 +124,7 @@ def main(folder: Path, rank: int) -> None:
     job = MpiJob.read(folder)
     store = dist.FileStore(str(folder / "store"), job.processes)
     world = CommPeers(TorchWorld(store=store, rank=rank, world_size=job.processes))
-    collectives = []
-    for data in job.programs:
-        program, *_ = decode(data)  # all variants have the same collective
-        collectives.append(program.collective)
+    collectives = list(map(collective_of, job.programs))
     groups: dict[int, Any] = {}
     for numbers in group_cases(job.cases):
         cases = [job.cases[number] for number in numbers]

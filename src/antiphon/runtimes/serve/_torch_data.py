@@ -74,7 +74,7 @@ def find_reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
     name = next((name for operator, name in _OPERATORS if op == operator), "")
     if not name:
         return None
-    factor = op.__getstate__()[1] if op == ReduceOp.PREMUL_SUM else None  # (operator, factor)
+    _, factor = op.__getstate__() if op == ReduceOp.PREMUL_SUM else (op, None)
     if factor is not None and not dtype.is_floating_point:
         return None
     if dtype in _NUMPY_TYPES or dtype is torch.bfloat16:

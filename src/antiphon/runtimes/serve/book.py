@@ -95,7 +95,7 @@ assert sorted(_ORDER) == sorted([*KINDS, UNEVEN])
 HEADER = struct.Struct("<8sIIQQ8I")
 PAGE_ENTRY = struct.Struct("<IiIIQQiIIIdQ")
 PROGRAM_ENTRY = struct.Struct("<QQII")
-_NO_END = 2**64 - 1
+_NO_END = 2**64 - 1  # `stop` of a page without end: the greatest number of 64 bits
 
 
 def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
@@ -361,22 +361,25 @@ def decode_book(data: bytes) -> Book:
         at += length + -length % 8
     if at != head or hosts not in (0, ranks):
         raise Invalid("the book is damaged: its tables do not fill its head; make it anew from its table")
-    members = np.frombuffer(tables[2], "<i4").tolist()
+    name_text, hosts_table, members_table, labels, page_table, program_table, dead_text = tables
+    members = np.frombuffer(members_table, "<i4").tolist()
     bodies: list[bytes] = []
     # programs are in order and do not overlap, so a small file cannot claim many large programs
     previous_end = head
-    for row in PROGRAM_ENTRY.iter_unpack(tables[5]):
+    for row in PROGRAM_ENTRY.iter_unpack(program_table):
         bodies.append(_decode_program(data, previous_end, row))
-        previous_end = row[0] + row[1]
-    used_members, used_labels = (sum(row[column] for row in PAGE_ENTRY.iter_unpack(tables[4])) for column in (3, 9))
+        at, size, _, _ = row
+        previous_end = at + size
+    # columns 3 and 9 of `_decode_page`: the page's members, and the bytes of its label
+    used_members, used_labels = (sum(row[column] for row in PAGE_ENTRY.iter_unpack(page_table)) for column in (3, 9))
     if used_members > member_count or used_labels > label_bytes:
         raise Invalid("the book is damaged: pages share members or labels; make it anew from its table")
     try:
-        decoded = [_decode_page(row, members, tables[3], ranks, programs) for row in PAGE_ENTRY.iter_unpack(tables[4])]
-        name, dead = tables[0].decode(), tables[6].decode()
+        decoded = [_decode_page(row, members, labels, ranks, programs) for row in PAGE_ENTRY.iter_unpack(page_table)]
+        name, dead = name_text.decode(), dead_text.decode()
     except (IndexError, ValueError):
         raise Invalid("the book is damaged: a page is impossible; make it anew from its table") from None
-    hosts_of = tuple(np.frombuffer(tables[1], "<i4").tolist())
+    hosts_of = tuple(np.frombuffer(hosts_table, "<i4").tolist())
     return Book(name, ranks, hosts_of, tuple(decoded), tuple(bodies), dead=dead)
 
 
@@ -410,7 +413,7 @@ def _decode_page(row: tuple[Any, ...], members: list[int], labels: bytes, ranks:
 # Marks lie in $ANTIPHON_CACHE/proven, else in antiphon/proven of $XDG_CACHE_HOME or ~/.cache; ANTIPHON_CACHE=off keeps
 # none. A mark inside of a book could be forged, and one that others may write is not trusted.
 
-MAX_MARKS = 4096
+MAX_MARKS = 4096  # files; beyond, the older half is deleted
 
 
 def refuse_wrong(book: Book) -> None:

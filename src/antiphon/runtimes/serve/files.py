@@ -18,7 +18,7 @@ from pathlib import Path
 from antiphon.core.files import is_ours
 from antiphon.errors import AntiphonError
 
-MAX_FILES = 64
+MAX_FILES = 64  # of one suffix in a folder; the oldest are deleted
 
 
 def main(table: str, cache_file: str = "") -> int:

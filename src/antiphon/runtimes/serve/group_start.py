@@ -276,7 +276,7 @@ def start_auto(group: Processes) -> AutoStart:
         book = "" if start.answer is None else text_of(start.answer.book)
         program = "" if book else text_of(default_book("allreduce", group.ranks).programs[0])
         fields = {"book": book, "path": start.path, "program": program}
-    leader = exchange(fields)[0]
+    leader, *_ = exchange(fields)
     cached, start.program = (base64_of(leader.get(name), "process 0") for name in ("book", "program"))
     start.book, start.path = decode_book(cached) if cached else None, str(leader.get("path", ""))
     return start

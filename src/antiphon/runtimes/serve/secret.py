@@ -18,7 +18,7 @@ from pathlib import Path
 from antiphon.errors import Invalid, quote
 
 TEXT, FILE = "ANTIPHON_SECRET", "ANTIPHON_SECRET_FILE"
-_MIN_BYTES, _MAX_BYTES = 16, 4096
+_MIN_BYTES, _MAX_BYTES = 16, 4096  # 128 bits cannot be guessed; one page
 _NAME = "antiphon-secret"
 
 

@@ -38,7 +38,7 @@ static inline i64 share_of(i64 unit, i64 part, i64 denominator) { return (i64)((
 /* Checks a table; returns the problem, or NULL. The check makes sure that all indices are in range, not that the plan is
  * right. */
 static const char *read_table(const i64 *words, i64 count, Table *table) {
-    enum { HEAD = sizeof(Head) / sizeof(i64), MAX_NUMBERS = 1 << 28 };
+    enum { HEAD = sizeof(Head) / sizeof(i64), MAX_NUMBERS = 1 << 28, MAX_RANKS = 1 << 20 }; /* 2 GiB of numbers */
     if (count < HEAD) return "it is cut off";
     Head &h = table->head;
     memcpy(&h, words, sizeof(Head));
@@ -46,12 +46,12 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     const i64 sizes[] = {h.parts, h.classes, h.regions, h.blocks, h.steps, h.arguments};
     for (i64 size : sizes)
         if (size < 0 || size > MAX_NUMBERS) return "a table of it is too long";
-    if (h.ranks < 1 || h.ranks > 1 << 20 || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 ||
+    if (h.ranks < 1 || h.ranks > MAX_RANKS || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 ||
         h.denominator < 1 || h.packets < 0 || h.packets > MAX_NUMBERS || h.atoms < 0 || h.atoms > MAX_NUMBERS ||
         (h.atoms && !h.classes))
         return "its head is damaged";
     if ((__int128)h.regions * (3 + h.classes) > MAX_NUMBERS) return "a table of it is too long";
-    const i64 *at = words + HEAD;
+    const i64 *at = words + HEAD; /* then the sections, in numbers (table.h): */
     table->parts = at, at += h.parts;
     table->classes = (const Class *)at, at += 2 * h.classes;
     table->slots = at, at += h.classes;
@@ -174,7 +174,7 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
             }
             if (t.region(a.region).buffer == PACKETS) { /* packets take room by atoms and bytes */
                 const i64 shift = size.shift[(size_t)a.region];
-                if (shift < 0 || length < 0 || shift + length * size.width / 4 + atoms > BOX) return false;
+                if (shift < 0 || length < 0 || shift + length * size.width / 4 + atoms > BOX) return false; /* 4 bytes each */
                 continue;
             }
             const __int128 from = element(a.whole, a.part) + size.shift[(size_t)a.region];

@@ -21,7 +21,7 @@ class Boxes {
     bool opens(u64 call, bool packets, bool receives_all) {
         const bool waits = !is_synchronized || synchronized_call != call || empties(call);
         is_synchronized = packets && receives_all;
-        synchronized_call = (call + 1) % ((u64)1 << (64 - CALL_BITS));
+        synchronized_call = (call + 1) % ((u64)1 << (64 - CALL_BITS)); /* numbers of calls repeat */
         return waits;
     }
     void stopped() { is_synchronized = false; }

@@ -38,7 +38,8 @@ ON_DEVICE u64 scramble_bits(u64 from) {
     return from ^ from >> 32;
 }
 
-/* Element `at` of a contribution to a block: small, so that no result overflows or is rounded. */
+/* Element `at` of a contribution to a block: small, so that no result overflows or is rounded. Of a sum 0 to 7 (of many
+ * contributions 0 and 1); of a product 1, and a 2 in three of a hundred. */
 ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
     const u64 draw = scramble_bits(place ^ ((u64)contribution * 0xC2B2AE3D27D4EB4Fu)) % 1000;
@@ -193,6 +194,7 @@ static void help(const char *name) {
 }
 
 static Options read_options(int argc, char **argv) {
+    /* from the least size of whole elements to 1 MiB, by factors of 4; 20 calls after 3 to warm up; lanes and rounds chosen */
     Options options = {BUFFER_WEIGHT * LAYOUTS[0].denominator * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS, -1};
     static const char NAMES[] = "befnwlrtp";
     i64 *const field[] = {&options.begin, &options.end, &options.factor, &options.calls, &options.warm,
@@ -213,10 +215,11 @@ static Options read_options(int argc, char **argv) {
 
 /* Unless set by options: a lane for each 128 KiB, as far as the device has room, and a round for each MiB of a lane. */
 static void choose_lanes(const Options &options, i64 nbytes, const Layout &layout, Call *call) {
-    const i64 capacity = max_lanes(options.threads), lanes = options.lanes ? options.lanes : nbytes >> 17;
+    const i64 LANE_BYTES = 1 << 17, ROUND_BYTES = 1 << 20, MOST_ROUNDS = 64;
+    const i64 capacity = max_lanes(options.threads), lanes = options.lanes ? options.lanes : nbytes / LANE_BYTES;
     call->lanes = (u32)(!layout.sliced || lanes < 1 ? 1 : lanes > capacity ? capacity : lanes);
-    const i64 rounds = options.rounds ? options.rounds : nbytes / call->lanes >> 20;
-    call->rounds = (u32)(!layout.sliced || rounds < 1 ? 1 : rounds > 64 ? 64 : rounds);
+    const i64 rounds = options.rounds ? options.rounds : nbytes / call->lanes / ROUND_BYTES;
+    call->rounds = (u32)(!layout.sliced || rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds);
 }
 
 /* The median seconds of five calls, after one to warm up. */

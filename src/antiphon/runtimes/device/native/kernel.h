@@ -56,6 +56,7 @@ ON_DEVICE Now now_of(const Run &run) {
     return {call, run.packets ? flag_of(call) : 0};
 }
 
+/* A region has 3 + `classes` numbers (table.h), its buffer first. */
 ON_DEVICE i64 region_buffer(const Run &run, i64 region) { return run.regions[region * (3 + run.classes)]; }
 
 /* The address of an argument: a place in the memory of some rank. */
@@ -112,7 +113,7 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
     const i64 half = half_of(now.call);
     u32 turn = 0;
     const int op = step.kind == FOLD ? run.op : (int)SUM;
-    const i64 each = step.kind == PUT ? 2 : step.count;
+    const i64 each = step.kind == PUT ? 2 : step.count; /* arguments: from and to; or all results and operands */
     for (i64 k = 0; k < step.count; k += each) {
         const i64 results = step.kind == PUT ? 1 : step.more;
         const InBoxes<T> places = step.kind == PUT ? InBoxes<T>{run, half, a + k + 1, 1, a + k, 1}

@@ -31,7 +31,7 @@ char *joined_at(const void *address, i64 rank) {
 }
 
 int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
-    Joint joint = {{}, whole_steps(bytes, 64), nullptr};
+    Joint joint = {{}, whole_steps(bytes, 64), nullptr}; /* whole cache lines of 64 bytes */
     joint.multicast = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (joint.multicast == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
     for (u32 i = 0; i < count; ++i) joint.address_of.push_back((char *)(memory[i] = aligned_alloc(64, joint.bytes)));

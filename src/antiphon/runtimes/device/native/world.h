@@ -64,7 +64,7 @@ ON_DEVICE u32 load_stop_flag(const u32 *at) {
 }
 ON_DEVICE void back_off() {
 #if __CUDA_ARCH__ >= 700
-    __nanosleep(20);
+    __nanosleep(20); /* far less than a message takes */
 #endif
 }
 #else

@@ -35,7 +35,7 @@ ap_chooser *ap_chooser_open(const ap_range *range, uint32_t count, uint32_t root
     if (!chooser) return NULL;
     chooser->lists = (size_t)roots + 1;
     size_t list_count = chooser->lists * AP_PAGE_KINDS;
-    chooser->first = calloc(list_count + 2, sizeof *chooser->first);
+    chooser->first = calloc(list_count + 2, sizeof *chooser->first); /* the end of the last list; one more for `next` */
     chooser->number = calloc(count + 1ul, sizeof *chooser->number);
     chooser->range = calloc(count + 1ul, sizeof *chooser->range);
     if (!chooser->first || !chooser->number || !chooser->range) {
@@ -60,7 +60,7 @@ void ap_chooser_close(ap_chooser *chooser) {
 int64_t ap_choose(const ap_chooser *chooser, uint32_t kind, int32_t root, uint64_t bytes) {
     const uint32_t *first_of_kind = chooser->first + list_of(chooser, kind, -1);
     if (first_of_kind[0] == first_of_kind[chooser->lists]) return AP_OTHER_KIND;
-    uint32_t i = first_of_kind[root + 1], end = first_of_kind[root + 2];
+    uint32_t i = first_of_kind[root + 1], end = first_of_kind[root + 2]; /* list 0 of a kind is for root -1 */
     if (i == end) return AP_OTHER_ROOT;
     for (; i < end; i++) {
         const ap_range *range = &chooser->range[chooser->number[i]];

@@ -13,7 +13,7 @@
 static inline void ap_copy(void *to, const void *from, size_t bytes) {
 #if defined(__GNUC__)
     typedef long long wide __attribute__((vector_size(16), aligned(1), may_alias));
-    enum { MIN_BYTES = 1024, STEP = 4 * sizeof(wide) };
+    enum { MIN_BYTES = 1024, STEP = 4 * sizeof(wide) }; /* smaller copies are left to memcpy; a step is a cache line */
     if (bytes >= MIN_BYTES) {
         unsigned char *t = to;
         const unsigned char *f = from;

@@ -61,7 +61,7 @@ static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into
 /* A record of an instance that begins now. */
 static ap_record record_of(const run *r, uint32_t instance, size_t bytes) {
     const ap_task *s = &r->plan->task[r->l->task[instance]];
-    uint32_t later = s->pieces > 1 ? 2 * (instance - s->first) : 0;
+    uint32_t later = s->pieces > 1 ? 2 * (instance - s->first) : 0; /* piece i is due at the time of the task + 2 i */
     return (ap_record){r->clock, 0, bytes, s->peer, s->when + later, instance, (uint16_t)s->channel, s->kind, 0};
 }
 
@@ -246,7 +246,7 @@ static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
     if (bytes <= plan->scratch_bytes) return AP_OK;
     free(plan->scratch);
     plan->scratch_bytes = 0;
-    plan->scratch = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    plan->scratch = aligned_alloc(64, (bytes + 63) & ~(size_t)63); /* whole cache lines */
     if (!plan->scratch) return ap_fail(error, AP_MEMORY, "no memory for %zu bytes of scratch", bytes);
     plan->scratch_bytes = bytes;
     return AP_OK;

@@ -66,7 +66,7 @@ static int is_narrow(int type) {
 }
 
 size_t ap_type_size(int type) {
-    static const unsigned char sizes[AP_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 2, 2};
+    static const unsigned char sizes[AP_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 2, 2}; /* by number, see api.h */
     return type >= 0 && type < AP_TYPES ? sizes[type] : 0;
 }
 

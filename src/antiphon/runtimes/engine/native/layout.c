@@ -144,7 +144,7 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
             }
         }
         if (pass == 1) break;
-        if (fine >> 32) return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many waits of pieces", plan->rank);
+        if (fine > UINT32_MAX) return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many waits of pieces", plan->rank);
         l->fine.to = allocate(fine, 4), l->coarse.to = allocate(coarse, 4);
         if (!l->fine.to || !l->coarse.to) return ap_fail(error, AP_MEMORY, "out of memory");
         for (uint32_t i = 0; i < l->instances; i++) l->fine.begin[i + 1] += l->fine.begin[i];

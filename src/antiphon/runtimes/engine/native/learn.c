@@ -54,7 +54,7 @@ enum { MAX_INTERVAL = 1024, FADING_CALLS = 500, MAX_CONTEXTS = 4, TRUSTED_CALLS 
 /* Numbers that are exchanged after the arms' medians: seconds of an exchange, the digest, and minus the digest. The maxima of the
  * last two are opposite only if all processes have the same digest. */
 enum { EXCHANGE = AP_MAX_ARMS, DIGEST, INVERSE };
-static const double SLACK[ROUNDS] = {1.75, 1.20, 1.08, 1.04};
+static const double SLACK[ROUNDS] = {1.75, 1.20, 1.08, 1.04}; /* by round: slower arms than this, over the best, leave */
 static const double EQUAL = 1.02;       /* arms within 2 % need no further rounds */
 static const double PROBE_GAIN = 0.95;  /* a probe must take less than this share of the settled time */
 /* In settled calls: earned per call for probes, additionally at first, and always; what a probe costs at least. MAX_FIRST: the
@@ -113,6 +113,7 @@ static double median_of(const double *values, int count) {
     return sorted[(count - 1) / 2];
 }
 
+/* The programs, and two arms: more and fewer slices of one of them. */
 static int arms_of(const ap_learner *l) { return l->programs + 2; }
 
 /* Enters the median time of an arm's latest `samples` calls. */
@@ -379,6 +380,7 @@ double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns) {
     *candidate = l->arm[a].stats.candidate, *aligns = l->phase == SEARCH && !l->offset;
     if (l->phase == SETTLED)
         l->credit += LASTING_CREDIT + FIRST_CREDIT / (1 + (double)(l->call - l->settled_call) / FADING_CALLS);
+    /* 128: above MAX_SLICES, so that candidates differ */
     l->call++, l->digest = l->digest * 31 + (uint32_t)(candidate->program * 128 + candidate->slices) + 1;
     return &l->times[l->offset++ % WINDOW];
 }

@@ -182,8 +182,9 @@ static int test_some(mpi_wire *w, int first, int count, int block, double timeou
         return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
     int code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
     for (double end = 0; block && !code && !*done;) {
-        for (int i = 0; i < 64 && !code && !*done; i++) {
-            if (w->crowded || i == 63) sched_yield();
+        enum { POLLS = 64 }; /* between two looks at the clock */
+        for (int i = 0; i < POLLS && !code && !*done; i++) {
+            if (w->crowded || i == POLLS - 1) sched_yield();
             code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
         }
         if (timeout > 0 && !*done) {

@@ -81,9 +81,11 @@ static struct {
     static _Atomic(__typeof__(name) *) next; \
     if (!next && !(next = FIND(name))) return ncclSystemError
 
-/* Adds bytes to a hash. */
+#define FNV_BASIS 14695981039346656037ull /* FNV-1a of no bytes */
+
+/* Adds bytes to a hash (FNV-1a). */
 static uint64_t hash_bytes(const char *bytes, size_t length, uint64_t hash) {
-    for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211ull; /* FNV-1a */
+    for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)bytes[i]) * 1099511628211ull;
     return hash;
 }
 
@@ -100,7 +102,7 @@ static void read_table(void) {
     char *text = path && *path ? read_text(path, &problem) : NULL;
     table.rules = malloc(MAX_RULES * sizeof *table.rules);
     if (text && table.rules) {
-        table.hash = hash_bytes(text, strlen(text), 14695981039346656037ull);
+        table.hash = hash_bytes(text, strlen(text), FNV_BASIS);
         problem = read_rules(text, AP_CALLS, AP_CHOICES, table.rules, &table.count, &line);
     }
     if (!text && !problem) fprintf(stderr, "antiphon: $" TABLE " names no table; NCCL chooses by itself\n");
@@ -143,6 +145,7 @@ static ncclResult_t count_same_color(ncclComm_t *comms, const uint64_t *colors, 
     ncclResult_t result = probes ? nccl.start() : ncclSystemError;
     if (result == ncclSuccess) {
         for (int i = 0; i < count && result == ncclSuccess; i++)
+            /* a color of ncclCommSplit is an int from 0 on */
             result = nccl.split(comms[i], (int)((colors[i] ^ colors[i] >> 32) & 0x7fffffff), 0, &probes[i], NULL);
         ncclResult_t ended = nccl.end();
         if (result == ncclSuccess) result = ended;
@@ -168,7 +171,7 @@ static void agree_on_table(ncclComm_t *comms, int count) {
     if (file >= 0 && read(file, boot, sizeof boot - 1) < 0) boot[0] = 0;
     if (file >= 0) close(file);
     gethostname(host, sizeof host - 1);
-    uint64_t host_color = hash_bytes(boot, strlen(boot), hash_bytes(host, strlen(host), 14695981039346656037ull));
+    uint64_t host_color = hash_bytes(boot, strlen(boot), hash_bytes(host, strlen(host), FNV_BASIS));
     for (int i = 0; i < count; i++) colors[i] = host_color;
     ncclResult_t result = count_same_color(comms, colors, local, count);
     for (int i = 0; i < count; i++) colors[i] = hash_bytes((const char *)&local[i], sizeof local[i], table.hash);

@@ -185,7 +185,7 @@ typedef struct {
     uint64_t unit, bytes;           /* elements of a block (its bytes, unless values are combined); bytes of the call */
 } ap_recent_call;
 
-enum { AP_MAX_RECENT = 16 };
+enum { AP_MAX_RECENT = 16 }; /* kinds of calls that are kept, to prepare their plans */
 typedef struct preparation preparation; /* what the background thread works on (preload_auto_switch.c) */
 
 /* Words that processes exchange to agree on switching to plans (preload_auto_switch.c): all get the maximum of each. From
@@ -374,6 +374,7 @@ enum { AP_FALLBACK_CALLS = 8 }; /* for each function */
 extern __attribute__((visibility("hidden"))) ap_fallback_call ap_fallback_calls[AP_FUNCTIONS][AP_FALLBACK_CALLS];
 
 static inline ap_fallback_call *ap_fallback_slot(int function, int64_t count) {
+    /* multiplicative hash: the highest 3 bits, for 8 slots */
     return &ap_fallback_calls[function][((uint64_t)count * 0x9E3779B97F4A7C15u) >> 61];
 }
 

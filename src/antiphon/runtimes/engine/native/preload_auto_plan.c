@@ -72,7 +72,7 @@ static int cache_folder(char folder[AP_PATH]) {
     } else {
         length = home && *home ? snprintf(folder, AP_PATH, "%s/.cache/antiphon/auto", home) : -1;
     }
-    return length > 0 && length < AP_PATH - 80;
+    return length > 0 && length < AP_PATH - 80; /* room for the file's name: a digest of 64 letters and an ending */
 }
 
 /* Process 0: the request for all processes, from malloc, and the path of its cached answer ("": none). The same text as that of
@@ -234,7 +234,7 @@ static void lower_priority(void) {
         int32_t nice;
         uint32_t priority;
         uint64_t slice, deadline, period;
-    } attributes = {.size = 48, .nice = NICE, .slice = SLICE};
+    } attributes = {.size = sizeof attributes, .nice = NICE, .slice = SLICE};
     pid_t me = (pid_t)syscall(SYS_gettid);
     if (syscall(SYS_sched_setattr, me, &attributes, 0) && setpriority(PRIO_PROCESS, (id_t)me, NICE)) return;
 #endif
@@ -286,7 +286,7 @@ void ap_background_end(ap_background *b) {
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* of ap_preload.table[0] */
 static int table_closed;                                       /* no table may be installed any more */
 
-/* Identifies a book; not cryptographic: against accidents, not attacks. */
+/* Identifies a book; not cryptographic: against accidents, not attacks. Multiply-xorshift, four words side by side. */
 void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]) {
     for (int i = 0; i < 4; i++) words[i] = size + (uint64_t)i;
     for (uint64_t at = 0; at < size; at += 8) {

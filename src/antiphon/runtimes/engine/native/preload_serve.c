@@ -202,7 +202,7 @@ static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Dataty
 /* Packs elements into plain bytes (`into`), or unpacks them; `size` > 0: bytes per element. Returns an MPI error code. */
 static int convert_elements(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count,
                             char *bytes, int into) {
-    const uint64_t max_elements = size < 1u << 30 ? (1u << 30) / size : 1;
+    const uint64_t max_elements = size < 1u << 30 ? (1u << 30) / size : 1; /* MPI counts packed bytes in an int */
     for (uint64_t done = 0; done < count;) {
         uint64_t n = count - done < max_elements ? count - done : max_elements;
         char *from = (char *)user + (MPI_Aint)done * extent, *to = bytes + done * size;
