@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from antiphon.formats.files import Files, Written
 
 T = TypeVar("T")
+HEAD_BYTES = 2**16  # of a file, in which its kind is looked for: more than comments before the first element
 
 
 @overload
@@ -91,7 +93,7 @@ def _read_file(name: str) -> Any:
             return book.proven_book(data)  # refuses a book with a program that it cannot prove
     if reader_of(data) is not None:
         return _read_foreign(name, data)
-    start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    start = data[:HEAD_BYTES].removeprefix(codecs.BOM_UTF8).lstrip()
     if start.startswith(b"<"):
         return _read_piccl(name, data)
     return _read_json(name, data) if start.startswith((b"{", b"[")) else _read_measurements(name, data)
@@ -130,7 +132,7 @@ def _read_piccl(name: str, data: bytes) -> Any:
     """Read PICCL's XML: a topology, or a schedule (a plan if Antiphon wrote it)."""
     from antiphon.formats.piccl.readers import read_schedule, read_topology
 
-    if re.search(rb"<\s*topo\b", data[: 2**16]):
+    if re.search(rb"<\s*topo\b", data[:HEAD_BYTES]):
         return read_topology(name)
     schedule = read_schedule(name)
     return schedule if schedule.plan is None else schedule.verifiable()
@@ -141,7 +143,7 @@ def _read_measurements(name: str, data: bytes) -> Any:
     from antiphon.cost.fit import read_addition_times, read_plan_times, read_round_trips
     from antiphon.formats.piccl.readers import read_figures
 
-    lines = (line.strip() for line in data[: 2**16].decode("utf-8", "replace").splitlines())
+    lines = (line.strip() for line in data[:HEAD_BYTES].decode("utf-8", "replace").splitlines())
     head = next((line for line in lines if line and not line.startswith("#")), "").removeprefix("\ufeff")
     columns = {column.strip() for column in head.split(",")}
     for column, read in (

@@ -62,5 +62,6 @@ def _predict_call(table: str, kind: str, ranks: int, schedule: str, nbytes: int)
                         plan.collective,
                         (Entry(start=0, stop=None, schedule=entry.schedule, claims=entry.claims),),
                     )
-                    return float(predict(alone, nbytes)[0]["seconds"])
+                    (row,) = predict(alone, nbytes)
+                    return float(row["seconds"])
     return None

@@ -98,8 +98,7 @@ ProfileFile = Annotated[
     typer.Option("--profile", metavar="FILE", help="measured profile: a JSON file, or the name of a shipped one"),
 ]
 Trace = Annotated[
-    Path | None,
-    typer.Option("--trace", metavar="FILE", help="write a Chrome trace of all events (for Perfetto)"),
+    Path | None, typer.Option("--trace", metavar="FILE", help="write a Chrome trace of all events (for Perfetto)")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="seed of random plans, data and choices")]
 Budget = Annotated[

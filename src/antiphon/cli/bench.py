@@ -28,12 +28,7 @@ from antiphon.cost.basis import join_bases
 from antiphon.errors import AntiphonError, Invalid, unknown
 from antiphon.show.columns import table
 from antiphon.show.words import library_name
-from antiphon.units import (
-    format_seconds,
-    format_size,
-    parse_sizes,
-    parse_span,
-)
+from antiphon.units import format_seconds, format_size, parse_sizes, parse_span
 
 Row = Mapping[str, Any]
 FACTOR = 4  # from one size to the next, if --nbytes is a range without a factor
@@ -119,7 +114,8 @@ def bench_plans_command(
         return [plan for plan in candidates if not kind or plan.collective.kind == kind]
 
     def check() -> None:
-        check_names(source, machine_and_ranks()[0], planner)
+        machine, _ = machine_and_ranks()
+        check_names(source, machine, planner)
 
     # under mpiexec one process decides what is measured; the others only run it
     with decides(runtime, check, **runtime_options) as is_deciding:
@@ -274,8 +270,7 @@ def loggp_command(
 
 def micro_command(
     topo: Annotated[
-        str,
-        typer.Argument(metavar="[TOPO]", show_default=False, help="the machine (default: fully connected ranks)"),
+        str, typer.Argument(metavar="[TOPO]", show_default=False, help="the machine (default: fully connected ranks)")
     ] = "",
     on: arg.On = "mpi",
     ranks: Annotated[
@@ -416,7 +411,7 @@ def _align_table(rows: Sequence[Sequence[str]]) -> list[str]:
         lines[number] = lines[number][: len(lines[number]) - widths[-1]] + row[-1]
     # Titles are centred above five columns of the call, then twice four columns; two blanks separate columns.
     call_width = sum(widths[:5]) + 2 * 5
-    out_of_place_width, in_place_width = (sum(widths[k : k + 4]) + 6 for k in (5, 9))
+    out_of_place_width, in_place_width = (sum(widths[k : k + 4]) + 2 * 3 for k in (5, 9))
     titles = " " * call_width + "out-of-place".center(out_of_place_width) + "  " + "in-place".center(in_place_width)
     return [f"# {titles}".rstrip(), *(f"# {line}".rstrip() for line in lines[:2]), *(f"  {line}" for line in lines[2:])]
 

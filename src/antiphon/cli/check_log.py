@@ -21,9 +21,7 @@ def check_log_command(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="LOG [AFTER]",
-            show_default=False,
-            help="the log, pasted as it is; two: before and after an upgrade",
+            metavar="LOG [AFTER]", show_default=False, help="the log, pasted as it is; two: before and after an upgrade"
         ),
     ] = None,
     topo: Annotated[str, typer.Option("--topology", metavar="TOPO", help="the machine that the log is of")] = "",

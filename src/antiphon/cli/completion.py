@@ -42,7 +42,7 @@ def with_shell(words: Sequence[str]) -> list[str]:
     try:
         import shellingham  # typer needs it, too
 
-        shell = str(shellingham.detect_shell()[0])
+        shell, _ = shellingham.detect_shell()  # its name and path
     except Exception:  # no shell started us, or its processes cannot be seen
         shell = os.path.basename(os.environ.get("SHELL", ""))
     if not shell:

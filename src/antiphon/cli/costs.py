@@ -90,7 +90,8 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the choices of a library as a table; below it, for each run of sizes, the reason and the bound of the
     choice and what calibrates its figures, and the multiprocessors that it occupies."""
     family = _size_family(rows)
-    unit, time_text = time_column(seconds for row in rows for seconds in (row["seconds"], _next_best(row)[1]))
+    alternative_seconds = [seconds for _, seconds in map(_next_best, rows)]
+    unit, time_text = time_column([*(row["seconds"] for row in rows), *alternative_seconds])
     head = ["nbytes", f"time {unit}", "error", *SPEEDS, "choice", "mostly", "alternative", f"its {unit}"]
     cells = []
     for row in rows:
@@ -209,7 +210,8 @@ def predict_command(
             f"{quote(machine_of_library)}: a plan names its machine; COLL TOPO needs --library nccl (or rccl)"
         )
     if trace is not None or (topo and _is_piccl_schedule(plan_file)):
-        if only or arg.split_machine(topo)[1]:
+        _, kept_ranks = arg.split_machine(topo)
+        if only or kept_ranks:
             raise Invalid("TOPO:only=: cannot be combined with --trace or a schedule of PICCL; leave it out")
         _simulate(plan_file, nbytes, model, profile, collective, trace, topo)
         return

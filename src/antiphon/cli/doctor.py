@@ -26,6 +26,7 @@ def doctor_command() -> None:
 
 def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
     """Return what to try first, the ways to use Antiphon on this machine, then what is on it."""
+    # those that work here come first, and checking logs works everywhere
     processors, gpus, workflows = inventory["processors"], inventory["gpus"], inventory["routes"]
     names = [f"{gpu['vendor']} {gpu['name'].removeprefix(gpu['vendor']).strip()}" for gpu in gpus]
     counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU"
@@ -58,5 +59,6 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
 
 
 def _program(row: Mapping[str, str]) -> str:
+    """Return a program's name, who made it ("by", such as MPICH), its version and what is wrong with it, in words."""
     fault = f"({row['fault']})" if row["fault"] else ""
     return " ".join(filter(None, (row["name"], row["by"], row["version"], fault)))

@@ -21,12 +21,7 @@ from antiphon.units import parse_seconds
 LabArgument = Annotated[str, typer.Argument(metavar="NAME", help="name of the lab (default: the only one)")]
 
 
-def up_command(
-    topo: arg.Topo,
-    scale: arg.Scale = "",
-    name: arg.LabName = "",
-    only: arg.Only = "",
-) -> None:
+def up_command(topo: arg.Topo, scale: arg.Scale = "", name: arg.LabName = "", only: arg.Only = "") -> None:
     """Create a lab that remains until `antiphon lab down`: a network namespace for each rank and switch, and a link for
     each link of the machine, slowed down by --scale. Nothing outside of these namespaces is touched.
     """

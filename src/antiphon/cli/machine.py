@@ -42,7 +42,7 @@ from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
 from antiphon.registry import call
 from antiphon.select import bounds_only, compare_links, least_times, save_frontier, sizes_of
-from antiphon.show.columns import paragraph
+from antiphon.show.columns import LABEL_INDENT, paragraph
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.terminal import add_picture, link_map
 from antiphon.show.text import memory_lines, topology_text
@@ -58,24 +58,22 @@ def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
         *paragraph(f"{target.title} on {machine.name}: no schedule can do better than", ""),
         f"  latency:   {limits.latency_steps} step{'s' * (limits.latency_steps != 1)}",
         f"  bandwidth: {rate} (R/C = {limits.inverse})",
-        *paragraph("R/C: rounds per chunk; time = R/C * input / unit link", " " * 13, " " * 13),
+        *paragraph("R/C: rounds per chunk; time = R/C * input / unit link", LABEL_INDENT, LABEL_INDENT),
     ]
     unaided = limits.unaided
     for line in limits.describe(machine, target):
-        lines += paragraph(line, "  because    ", " " * 13)
+        lines += paragraph(line, "  because    ", LABEL_INDENT)
     if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
         assert unaided.bytes_per_second is not None
         rate = f"{format_bandwidth(unaided.bytes_per_second)} algbw (R/C = {unaided.inverse})"
-        lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", "", " " * 13)
+        lines += paragraph(f"  {conditions_text(unaided.assumes)}: {rate}", "", LABEL_INDENT)
         for line in unaided.describe(machine, target)[1:]:
-            lines += paragraph(line, "  because    ", " " * 13)
+            lines += paragraph(line, "  because    ", LABEL_INDENT)
     return "\n".join(lines)
 
 
 def show_command(
-    topo: arg.Topo,
-    only: arg.Only = "",
-    output: Annotated[list[Path] | None, arg.output_option("topology show")] = None,
+    topo: arg.Topo, only: arg.Only = "", output: Annotated[list[Path] | None, arg.output_option("topology show")] = None
 ) -> None:
     """Show a machine: its ranks, links and shared limits; --json prints the file form, which TOPO takes again."""
     files = sort_outputs("topology show", output)
@@ -91,8 +89,7 @@ def show_command(
 
 def probe_command(
     files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="output of a tool (default: inspect this machine)"),
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="output of a tool (default: inspect this machine)")
     ] = None,
     source: Annotated[
         str,
@@ -240,11 +237,11 @@ def export_machine_command(
     if kept_ranks is not None:
         box = box.only(kept_ranks, f"only ranks {ranks_text(kept_ranks)}")
     files = call("format", to, nccl_xml, options, box)
-    rows = write_files(out.parent, {out.name: files["topo.xml"]})
-    lines = [f"written: {out} ({format_size(rows[0][1])})"]
+    ((_, nbytes),) = write_files(out.parent, {out.name: files["topo.xml"]})
+    lines = [f"written: {out} ({format_size(nbytes)})"]
     for note in files.notes:
         lines += paragraph(one_line(note), "  note: ", " " * 8)
-    emit({"written": [str(out)], "bytes": rows[0][1], "notes": list(files.notes)}, "\n".join(lines))
+    emit({"written": [str(out)], "bytes": nbytes, "notes": list(files.notes)}, "\n".join(lines))
 
 
 def degrade_command(
@@ -310,7 +307,8 @@ def _parse_failures(drop: Sequence[str], slow: str) -> dict[str, Any]:
     share = re.fullmatch(r"(?:(\w+):)?([^=:]+%)=(.+)", slow)
     if share is None:
         return options | ({"slow": slow} if slow else {})
-    return options | _random_share(options, share[1] or "links", share[2]) | {"remaining": share[3]}
+    kind, percentage, remaining = share.groups()
+    return options | _random_share(options, kind or "links", percentage) | {"remaining": remaining}
 
 
 def _random_share(options: Mapping[str, Any], kind: str, percentage: str) -> dict[str, Any]:
@@ -349,8 +347,7 @@ def bound_command(
         str, typer.Option(metavar="SIZES", help="also bound the time at these sizes, such as 1KB:1GB")
     ] = "",
     model: Annotated[
-        str,
-        typer.Option(metavar="MODEL", help="cost model, for --nbytes (default: alpha-beta)", show_default=False),
+        str, typer.Option(metavar="MODEL", help="cost model, for --nbytes (default: alpha-beta)", show_default=False)
     ] = "alpha-beta",
     certificate: arg.Certificate = None,
 ) -> None:

@@ -22,7 +22,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
 from antiphon.select import SeveralOrders, every_plan, figures_of
-from antiphon.show.columns import paragraph
+from antiphon.show.columns import LABEL_INDENT, paragraph
 from antiphon.show.frontier import optimality_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import labelled, plan_text
@@ -58,8 +58,7 @@ RepairOption = Annotated[
 ]
 OptionalColl = Annotated[str, typer.Argument(metavar="COLL", help=arg.COLL_HELP, show_default=False)]
 OptionalTopo = Annotated[
-    str,
-    typer.Argument(metavar="TOPO", help=arg.TOPO_HELP, show_default=False, callback=arg.check_order),
+    str, typer.Argument(metavar="TOPO", help=arg.TOPO_HELP, show_default=False, callback=arg.check_order)
 ]
 # Parameters that may be combined with --from, and with --repair
 PARAMETERS_WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "output")
@@ -147,8 +146,9 @@ def plan_command(
             ]
         )
         text += f"\n  next:      to try all planners:\n    antiphon tune {request}"
+    (entry,) = best.entries  # for all sizes
     picture_lines = write_pictures(
-        lambda: trees_svg(best.entries[0].schedule, machine, bound(machine, best.collective), tree_root), pictures
+        lambda: trees_svg(entry.schedule, machine, bound(machine, best.collective), tree_root), pictures
     )
     emit(figures, "\n".join([text, *picture_lines]))
 
@@ -183,7 +183,8 @@ def _plan_all(target: Collective, machine: Topology, out: Sequence[Path], option
     try:
         with working(f"planning {target.title} on {machine.name}"):
             for number, each_plan in enumerate(every_plan(target, machine, **options), start=1):
-                planner_options = dict(each_plan.entries[0].schedule.provenance.get("options", {}))
+                (entry,) = each_plan.entries
+                planner_options = dict(entry.schedule.provenance.get("options", {}))
                 figures = {**figures_of(each_plan), "options": planner_options}
                 rows.append(figures)
                 files = [path.with_name(path.name.replace(".", f"-{number}.", 1)) for path in out]
@@ -198,7 +199,7 @@ def _plan_all(target: Collective, machine: Topology, out: Sequence[Path], option
 
 def _stopped_text(why: str) -> str:
     """Return the line that says why planning ended early."""
-    return "\n".join(paragraph(f"stopped:   {why}", rest=" " * 13))
+    return "\n".join(paragraph(f"stopped:   {why}", rest=LABEL_INDENT))
 
 
 def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Sequence[Path]) -> str:
@@ -207,13 +208,13 @@ def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Sequence[Path])
 
     for path in out:
         save_plan(path, plan)
-    entry = plan.entries[0]
+    (entry,) = plan.entries
     provenance = entry.schedule.provenance
     lines = [plan_text(figures)]
     if provenance.get("options"):
         lines += labelled("options", options_text(provenance["options"]))
     if provenance.get("certificate") is not None and "optimality" in figures:
-        lines += paragraph(f"proof:     {optimality_text(provenance['certificate'])}", rest=" " * 13)
+        lines += paragraph(f"proof:     {optimality_text(provenance['certificate'])}", rest=LABEL_INDENT)
     if figures.get("stopped"):
         lines.append(_stopped_text(str(figures["stopped"])))
     if entry.claims.get("order"):

@@ -46,8 +46,7 @@ def replay_command(
         int, typer.Option("--cores", metavar="N", min=0, help="cores that the ranks share (0: they do not)")
     ] = 0,
     policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", metavar="NAME", help="compare policies: fixed, trial, bandit, prior"),
+        list[str] | None, typer.Option("--policy", metavar="NAME", help="compare policies: fixed, trial, bandit, prior")
     ] = None,
 ) -> None:
     """Estimate what a recorded job gains from a table of plans, and which collectives are worth tuning."""

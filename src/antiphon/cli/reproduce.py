@@ -12,6 +12,8 @@ from antiphon.reproduce import names, reproduce
 from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_bandwidth
 
+_INDENT = " " * 15  # of lines that go on under the text behind a label of ten letters
+
 
 def reproduce_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the table (default: list all)")] = "",
@@ -102,7 +104,7 @@ def _frontier_lines(row: dict[str, Any]) -> Iterator[str]:
     yield f"  {row['name']}: {row['note']}; {row['seconds']:.2f} CPU s, {row['engine']}"
     for side in ("published", "ours"):
         point_texts = [_point_text(point) + _proof_mark(point) for point in row[side]]
-        yield from paragraph(f"{side + ':':<10} {' '.join(point_texts) or '-'}", "    ", " " * 15)
+        yield from paragraph(f"{side + ':':<10} {' '.join(point_texts) or '-'}", "    ", _INDENT)
 
 
 def _is_point(row: dict[str, Any]) -> bool:
@@ -115,9 +117,9 @@ def _figure_lines(row: dict[str, Any]) -> Iterator[str]:
     yield from paragraph(f"{row['name']}: {effort_text}", "  ", "      ")
     for side in ("published", "ours"):
         figures = ", ".join(_figure_text(key, value) for key, value in (row[side] or {}).items())
-        yield from paragraph(f"{side + ':':<10} {figures or '-'}", "    ", " " * 15)
+        yield from paragraph(f"{side + ':':<10} {figures or '-'}", "    ", _INDENT)
     if row["note"]:
-        yield from paragraph(f"{'note:':<10} {row['note']}", "    ", " " * 15)
+        yield from paragraph(f"{'note:':<10} {row['note']}", "    ", _INDENT)
 
 
 def _figure_text(key: str, value: Any) -> str:

@@ -18,7 +18,7 @@ from antiphon.errors import Infeasible, Invalid
 from antiphon.show.columns import table
 from antiphon.units import format_size
 
-MAX_ROWS = 40
+MAX_ROWS = 40  # of a table on the terminal, about one screen; --json has all
 
 
 def merge_command(
@@ -32,7 +32,7 @@ def merge_command(
     What is alike in two of them, such as the ranks of a run and of its simulation, stands one below the other. Traces
     of other programs in Chrome's format may be among them.
     """
-    out, *surplus = sort_outputs("trace merge", output)["trace"]
+    out, *surplus = sort_outputs("trace merge", output)["trace"]  # at least one, as -o is required
     if surplus:
         raise Invalid(f"-o {surplus[0]}: the traces are merged into one file; leave it out")
     with working("merging"):
@@ -67,7 +67,8 @@ def read_command(
 
 def _plan_text(plan: Plan) -> str:
     """Return one line about the plan that traces hold."""
-    schedule = plan.entries[0].schedule
+    (entry,) = plan.entries  # traces hold one schedule
+    schedule = entry.schedule
     return (
         f"right: {plan.collective.title} on {plan.topology.name}: {schedule.transfers} transfers in {schedule.steps} "
         "steps, all pieces written out"

@@ -104,8 +104,7 @@ CountsOption = Annotated[
     typer.Option("--counts", metavar="FILE", help="plan an alltoall for the average of these counts (JSON matrices)"),
 ]
 Explain = Annotated[
-    bool,
-    typer.Option("--explain", help="also print how the figures were derived and which planners do not apply"),
+    bool, typer.Option("--explain", help="also print how the figures were derived and which planners do not apply")
 ]
 Workers = Annotated[int, typer.Option("--workers", min=0, metavar="N", help="number of processes (0: one per core)")]
 TuneOutputs = Annotated[list[Path] | None, arg.output_option("tune")]
@@ -137,7 +136,7 @@ def tune_command(
     chooses them by logs that you have. Both are for export --to nccl-tuner or nccl-csv.
     """
     coll, root, group = arg.split_collective(arg.with_groups(coll, groups, mesh, along), root, ranks)
-    kept_ranks = arg.split_machine(topo, only)[1]
+    intact_machine, kept_ranks = arg.split_machine(topo, only)  # only= keeps a part of TOPO
     if names_groups(coll):
         _refuse(
             {"--on": on, "--from-logs": from_logs, "--vary": vary, "--store": store, "--failures": failures},
@@ -216,7 +215,7 @@ def tune_command(
     if names_groups(coll):
         target = collective(coll, machine, root=root, ranks=members, mesh=mesh)
         options["root"] = members = None
-    intact = against or (arg.split_machine(topo)[0] if kept_ranks else "")  # only= keeps a part of TOPO
+    intact = against or (intact_machine if kept_ranks else "")
     options |= {"nccl": nccl, "ranks": members, "against": arg.machine_or_none(intact, only="")}
     with show_progress() as progress:
         tuning = tune(target, machine, progress=progress, **options)

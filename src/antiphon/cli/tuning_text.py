@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from antiphon.cost.basis import NOT_CALIBRATED, in_short
+from antiphon.errors import list_first
 from antiphon.select import Range, Tuning, Tunings, format_switch_uses
 from antiphon.show import words
 from antiphon.show.columns import dropped_text, fitted_rows, paragraph, table, time_column, under_names
@@ -78,7 +79,7 @@ def _failure_lines(tuning: Tuning) -> list[str]:
     size = tuning.sizes[-1]
     rows = []
     for failure in tuning.failures:
-        names = ", ".join(failure.names[:3]) + (", ..." if len(failure.names) > 3 else "")
+        names = list_first(failure.names, limit=3)
         ratios = []
         for kind in tuning.plans:
             seconds = [_last_seconds(each, kind) for each in (failure.tuning, tuning)]

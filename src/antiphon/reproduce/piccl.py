@@ -77,7 +77,8 @@ def figure4() -> Iterator[Row]:
 
 def _speedup_curve(plans: Plans, model: str) -> list[float]:
     """Return the speedup of k = 2 over the ring at each size of Figure 4."""
-    return speedups_by_k(plans.times(FIGURE4_SIZES, model))[2]
+    by_k = speedups_by_k(plans.times(FIGURE4_SIZES, model))
+    return by_k[2]
 
 
 def _by_size(

@@ -22,7 +22,7 @@ from pathlib import Path
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
-from antiphon.errors import Infeasible, Invalid
+from antiphon.errors import Infeasible, Invalid, list_first
 from antiphon.planners.shared.tree_repair import surviving_collective
 from antiphon.select.renumber_plans import label_machine, renumber_plan
 from antiphon.topologies.degraded import MissingLink, drop_items, failure_name, single_failures
@@ -103,7 +103,7 @@ def choose_surviving(
         if len(set(names)) == 1 and names[0] in failure_class.names:
             return _renumber_class(failure_class, names[0], plans)
     available = [name for failure_class in classes for name in failure_class.names]
-    listed = ", ".join(available[:MAX_NAMED]) + (", ..." if len(available) > MAX_NAMED else "")
+    listed = list_first(available, MAX_NAMED)
     has = f"has plans for one failure at a time: {listed}" if available else "has no plans for failures"
     raise Invalid(
         f"{file}: {' and '.join(dict.fromkeys(names))} dead ({DEAD}), but the file {has}; antiphon tune --failures "

@@ -100,16 +100,21 @@ def frontier_json(frontier: Frontier) -> dict[str, Any]:
 def _blocks_json(collective: Collective) -> list[list[Any]]:
     """Return per block its weight, [rank, contributions] at the start, and [rank, contributions] at the end."""
     relation = collective.relation
-    blocks: list[list[Any]] = [[weight, {}, {}] for weight in collective.weights.tolist()]
+    weights = collective.weights.tolist()
+    starts: list[dict[int, list[int]]] = [{} for _ in weights]
+    ends: list[dict[int, list[int]]] = [{} for _ in weights]
     for block, rank, name in zip(
         relation.pre_block.tolist(), relation.pre_rank.tolist(), relation.pre_id.tolist(), strict=True
     ):
-        blocks[block][1].setdefault(rank, []).append(name)
-    contributions = [sorted({name for names in block[1].values() for name in names}) for block in blocks]
+        starts[block].setdefault(rank, []).append(name)
+    contributions = [sorted({name for names in start.values() for name in names}) for start in starts]
     post = zip(relation.post_block.tolist(), relation.post_rank.tolist(), relation.post_want.tolist(), strict=True)
     for block, rank, want in post:
-        blocks[block][2][rank] = list(relation.wants[want]) if want >= 0 else contributions[block]
-    return [[weight, *([list(pair) for pair in side.items()] for side in sides)] for weight, *sides in blocks]
+        ends[block][rank] = list(relation.wants[want]) if want >= 0 else contributions[block]
+    return [
+        [weight, *([list(pair) for pair in side.items()] for side in sides)]
+        for weight, *sides in zip(weights, starts, ends, strict=True)
+    ]
 
 
 def _schedule_json(schedule: Schedule, topology: Topology) -> dict[str, Any]:

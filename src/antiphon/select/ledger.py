@@ -521,7 +521,7 @@ class Ledger:
             is_half_calibrated = self.compare and CALIBRATED in best.rests_on[at]
             return "", best.rests_on[at] + (f"; {NCCL_STAND_IN} {NOT_CALIBRATED}" if is_half_calibrated else "")
         kind = best.collective
-        return self.library.at(kind, at)[0].name, join_bases([best.rests_on[at], self.library.brief(kind, at)])
+        return self.library.choice(kind, at).name, join_bases([best.rests_on[at], self.library.brief(kind, at)])
 
     def _count_multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
         """Return the most multiprocessors of a GPU that the schedule takes, and the number the GPU has; None if

@@ -79,7 +79,7 @@ def _check_run(run: BenchmarkRun, topology: Topology, request: str) -> dict[str,
     choices: dict[int, OptionPrice] = {}
     try:
         choices = (
-            {} if library_model is None else {nbytes: library_model.at(run.kind, nbytes)[0] for nbytes, _ in points}
+            {} if library_model is None else {nbytes: library_model.choice(run.kind, nbytes) for nbytes, _ in points}
         )
     except Unsupported as error:  # the model does not describe this machine
         library_model, why_not = None, str(error)

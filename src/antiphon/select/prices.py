@@ -109,7 +109,7 @@ class ByPlans:
             return Price(
                 interpolate_seconds(points, nbytes), f"{name}; as the table says that it was measured", MEASURED
             )
-        row = price(plan, nbytes, model=self.model, profile=self.profile)[0]
+        (row,) = price(plan, nbytes, model=self.model, profile=self.profile)
         name = str(entry.claims.get("planner", entry.schedule.provenance.get("planner", "plan")))
         rests_on = str(row["rests_on"])
         return Price(row["seconds"], f"{name}; {row['note'] or '{model}, {rests_on}'.format(**row)}", rests_on)
@@ -213,7 +213,7 @@ class ByLibrary:
         if library is None:
             return None
         try:
-            best = library.at(kind, nbytes)[0]
+            best = library.choice(kind, nbytes)
         except AntiphonError:  # the model does not describe this machine
             if self.name:
                 raise

@@ -341,10 +341,11 @@ def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[
     # SCCL counts at least one round per step; `used` counts none for an empty step.
     point = schedule.chunks_per_rank, schedule.steps, max(used, schedule.steps)
     certified_point = chunks * share, steps * halves, rounds_per_half * halves
+    (*point_figures, point_rounds), (*certified_figures, certified_rounds) = point, certified_point
     if (
-        point[:2] != certified_point[:2]
-        or point[2] > certified_point[2]
-        or (halves == 1 and point[2] != certified_point[2])
+        point_figures != certified_figures
+        or point_rounds > certified_rounds
+        or (halves == 1 and point_rounds != certified_rounds)
     ):
         listed = ", ".join(str(value) for value in certified_point)
         raise Invalid(

@@ -384,7 +384,7 @@ def _short_text(value: object, levels: int = 3) -> str:
 
 # odd constants of well-known 64-bit hash functions (splitmix64, xxHash): multiplication mixes the bits
 _MIXERS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93], np.uint64)
-_SHIFT = np.uint64(31)
+_SHIFT = np.uint64(31)  # brings high bits down, as in splitmix64
 
 
 def count_trees(schedule: Schedule) -> set[int]:

@@ -67,10 +67,11 @@ def merge_runs(chosen: Sequence[Label]) -> list[tuple[Label, int, int]]:
     """Return (winner, index of its first size, index of its last size) for every run of equal winners."""
     spans: list[tuple[Label, int, int]] = []
     for i, candidate in enumerate(chosen):
-        if spans and spans[-1][0] == candidate:
-            spans[-1] = (candidate, spans[-1][1], i)
+        if i and candidate == chosen[i - 1]:
+            _, first, _ = spans.pop()
         else:
-            spans.append((candidate, i, i))
+            first = i
+        spans.append((candidate, first, i))
     return spans
 
 

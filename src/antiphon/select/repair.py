@@ -117,7 +117,8 @@ def _untouched_schedule(schedule: Schedule, old: Topology, topology: Topology) -
     """Return the schedule with its routes on the degraded machine; None if it uses a link or shared limit that is gone
     or slower there, or if its collective loses a member.
     """
-    if surviving_collective(schedule.collective, topology)[0] != schedule.collective:
+    surviving, _ = surviving_collective(schedule.collective, topology)
+    if surviving != schedule.collective:
         return None
     if schedule.joint is not None and topology.abilities != old.abilities:
         return None
@@ -207,7 +208,8 @@ def _is_enough(
     is_slow = by_time and seconds * float(bounds.bytes_per_second) > REPLAN_SLOWER * size
     if not is_slow and bounds.bytes_per_second / rate <= above:
         return True
-    return seconds < 2 * _seconds(schedule, topology, nbytes=0)
+    latency = _seconds(schedule, topology, nbytes=0)
+    return latency > seconds / 2
 
 
 def _repaired(

@@ -108,14 +108,14 @@ def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entr
     """Return the runner-up, planned anew and verified; None if it is now slower than it was priced."""
     at, model = int(entry.claims["at"]), str(entry.claims.get("model", ""))
     try:
-        planned = make_plan(
+        (planned,) = make_plan(
             plan.collective, plan.topology, planner=runner["planner"], options=runner["options"], nbytes=at, model=model
-        ).entries[0]
-        seconds = predict(Plan.of(plan.topology, planned.schedule), at, model=model)[0]["seconds"]
+        ).entries
+        (predicted,) = predict(Plan.of(plan.topology, planned.schedule), at, model=model)
     except AntiphonError:
         return None
     # predictions by a user's profile cannot be repeated, as the plan does not contain the profile: trust them
-    if "profile" not in entry.claims and seconds > runner["seconds"] * (1 + SAME_PRICE):
+    if "profile" not in entry.claims and predicted["seconds"] > runner["seconds"] * (1 + SAME_PRICE):
         return None
     # how the range was priced and compared stays as it is
     pricing = {k: v for k, v in entry.claims.items() if k in ("at", "model", "over", "reference", "profile")}
@@ -148,15 +148,14 @@ def _unjoined_cost_text(plan: Plan, entry: Entry, name: str) -> str:
     # the size in the range that is nearest to PRICED_AT
     nbytes = max(entry.start, min(PRICED_AT, last), 1)
     try:
-        joined_seconds, unjoined_seconds = (
-            predict(Plan.of(plan.topology, schedule), nbytes)[0]["seconds"]
-            for schedule in (entry.schedule, unjoined(entry.schedule))
-        )
+        (joined,) = predict(Plan.of(plan.topology, entry.schedule), nbytes)
+        (apart,) = predict(Plan.of(plan.topology, unjoined(entry.schedule)), nbytes)
+        joined_seconds, unjoined_seconds = joined["seconds"], apart["seconds"]
     except AntiphonError:
         return ""
     with suppress(AntiphonError):  # raised if nothing is known of the GPUs of this machine
         library = find_library_model(plan.topology, [plan.collective])
-        library_seconds = library.at(plan.collective.kind, nbytes)[0].seconds if library is not None else math.inf
+        library_seconds = library.choice(plan.collective.kind, nbytes).seconds if library is not None else math.inf
         if library is not None and not is_clearly_faster(
             library_seconds / unjoined_seconds, library.error_at(plan.collective.kind, nbytes)
         ):

@@ -45,7 +45,7 @@ from antiphon.select.renumber_plans import label_machine, renumber_plan
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import Tuning
 
-FORMAT = 3
+FORMAT = 3  # raised with every change of what entries hold
 SUFFIX = ".plan"
 MAX_BYTES = 2**28  # of an entry
 # relative difference that predictions of one schedule may have, as relabelled links are summed in another order
@@ -122,7 +122,7 @@ class Answer:
             Range.from_claims(collective.kind, start, stop, entry.claims)
             for start, stop, entry in zip(starts, stops, entries, strict=True)
         )
-        options = model_of(self.model)[1]
+        _, options = model_of(self.model)
         return Tuning(
             plan.topology, self.model, (sizes[0], sizes[-1]), sizes, (collective.kind,),
             tuple(r.candidate for r in ranges), ranges, {}, {collective.kind: self.stand_ins}, {collective.kind: plan},

@@ -90,10 +90,11 @@ def _price_set(job: RecordedJob, calls: list[Call], prices: ByPlans) -> dict[str
     apart = Plan.of(machine, run_together(plans, shares))
     groups = [Collective(kind, machine.ranks, members_of(job.groups[group], machine)) for kind, _, group in calls]
     together = plan(joint(groups, shares), machine, planner="groups", nbytes=max(sizes))
-    apart_seconds, joint_seconds = (
-        predict(each, max(sizes), model=prices.model, profile=prices.profile)[0]["seconds"]
-        for each in (apart, together)
+    # one row each, as there is one size
+    (apart_row,), (joint_row,) = (
+        predict(each, max(sizes), model=prices.model, profile=prices.profile) for each in (apart, together)
     )
+    apart_seconds, joint_seconds = apart_row["seconds"], joint_row["seconds"]
     return {
         "calls": [
             {"collective": kind, "nbytes": nbytes, "group": job.groups[group].name} for kind, nbytes, group in calls

@@ -194,7 +194,7 @@ class Tuning(Explorable):
         planners that stand for it; None if there is none.
         """
         if self.library is not None and collective in self.baselines:
-            return self.library.at(collective, nbytes)[0].seconds
+            return self.library.choice(collective, nbytes).seconds
         names = self.baselines.get(collective, ())
         stand_ins = (c for c in self.of(collective) if c.planner in names and not _is_beyond_nccl(c))
         return min((c.seconds[nbytes] for c in stand_ins if nbytes in c.seconds), default=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 
 from antiphon.cost.nccl.accuracy import is_within_error
 from antiphon.select.candidate import Range
@@ -54,10 +55,10 @@ def spans_text(ranges: Sequence[tuple[int, int | None, bool]]) -> str:
     'from 1KB to 8KB and from 16KB to 32KB'
     """
     spans = []
-    for is_left, group in groupby(ranges, lambda row: row[2]):
+    for is_left, group in groupby(ranges, itemgetter(2)):
         if not is_left:
-            run = list(group)
-            start, stop = run[0][0], run[-1][1]
+            starts, stops, _ = zip(*group, strict=True)
+            start, stop = starts[0], stops[-1]
             first, last = format_ends(start, stop)
             if stop is None:
                 spans.append(f"from {first} on")

@@ -17,14 +17,15 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 NARROWEST, WIDEST = 60, 200  # characters per line, on wider terminals too: longer lines are hard to read
-DEFAULT_WIDTH = 100  # characters per line where the output is no terminal
+DEFAULT_WIDTH, DEFAULT_LINES = 100, 24  # characters per line where the output is no terminal; lines do not matter
+LABEL_INDENT = " " * 13  # of lines that go on under the text behind a label, such as "  because    "
 _MIN_WIDTH = 10  # characters to which a column is narrowed at most
 _MIN_TEXT_WIDTH = 24  # the same for a last column of running text
 
 
 def width() -> int:
     """Return the characters per line: those of the terminal (or the variable COLUMNS), within limits."""
-    return min(max(shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns, NARROWEST), WIDEST)
+    return min(max(shutil.get_terminal_size((DEFAULT_WIDTH, DEFAULT_LINES)).columns, NARROWEST), WIDEST)
 
 
 def time_column(seconds: Iterable[float | None]) -> tuple[str, Callable[[float | None], str]]:
@@ -47,7 +48,12 @@ def _four_digits(value: float) -> str:
 
 def natural_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Return the width of a table with every row on one line."""
-    return 2 + sum(_column_widths([head, *rows])) + 2 * (len(head) - 1)
+    return _line_width(_column_widths([head, *rows]))
+
+
+def _line_width(widths: Sequence[int]) -> int:
+    """Return the width of a table's lines: indented by two blanks, and two between columns."""
+    return 2 + sum(widths) + 2 * (len(widths) - 1)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -118,7 +124,7 @@ def wrap_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [list(row) for row in (head, *rows) if row]
     columns = list(zip(*cells, strict=True))
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    excess = 2 + sum(widths) + 2 * (len(widths) - 1) - width()
+    excess = _line_width(widths) - width()
     excess = _narrow_columns(widths, [len(widths) - 1], [_MIN_TEXT_WIDTH] * len(widths), excess)
     excess = _fit_columns(cells, widths, range(len(widths)), excess)
     # the last resort: less than the usual minimum

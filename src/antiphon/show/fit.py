@@ -4,7 +4,7 @@ A fit (cost/fit) estimates a model's parameters from measured times; an `Estimat
 a state (determined, weak, given ...). For each of the models GenModel, memory access (GenModel's gamma and delta) and
 LogGP there is a text for the terminal (`*_text`) and a picture (`*_svg`). The picture's upper part has measured times
 as points and fitted times as lines, with a logarithmic axis of time; its lower part shows by how much each measurement
-exceeds the fit.
+exceeds the fit. Numbers in the code that draws are pixels.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from antiphon.cost.fit import (
     MemoryFit,
     RoundTrip,
 )
+from antiphon.errors import list_first
 from antiphon.show.columns import paragraph, table
 from antiphon.show.pictures.chart import COLOURS, FONT
 from antiphon.show.words import plural
@@ -81,7 +82,7 @@ def memory_text(fit: MemoryFit) -> str:
     """Return a fit of the costs of memory access as text."""
     rows = fit.measured
     vectors, sizes = [row.vectors for row in rows], sorted({row.nbytes for row in rows})
-    size_names = ", ".join(map(format_size, sizes[:4])) + (", ..." if len(sizes) > 4 else "")
+    size_names = list_first(map(format_size, sizes), limit=4)
     summary = f"adding {min(vectors)} to {max(vectors)} vectors of {size_names} at once"
     return "\n".join(
         [
@@ -286,10 +287,10 @@ def loggp_svg(fit: LogGPFit) -> str:
     sizes = fit.medians.sizes
     regimes = [fit.regime_of(size) for size in sizes]
     fitted = {
-        "half": [float(r.half_round_trip(np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)],
+        "half": [r.half_round_trip(np.array([s])).item() for r, s in zip(regimes, sizes, strict=True)],
         "gap": [r.start["g"] + (s - 1) * r.start["G"] for r, s in zip(regimes, sizes, strict=True)],
         **{
-            name: [float(r.line(name, np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)]
+            name: [r.line(name, np.array([s])).item() for r, s in zip(regimes, sizes, strict=True)]
             for name in ("o_s", "o_r")
         },
     }

@@ -33,7 +33,7 @@ def add_picture(text: str, draw: Callable[[], list[str]]) -> str:
     if not sys.stdout.isatty() or width() < MIN_WIDTH:
         return text
     lines = draw()
-    room = shutil.get_terminal_size().lines - text.count("\n") - 2
+    room = shutil.get_terminal_size().lines - text.count("\n") - 2  # the last line of the text, and the prompt
     return "\n".join([text, *lines]) if len(lines) <= room else text
 
 
@@ -62,7 +62,7 @@ def _columns(times: Mapping[int, float], bound_times: Mapping[int, float]) -> li
     def eighths(seconds: float) -> int:  # height of a column, in eighths of a line
         return max(1, round(8 * CHART_ROWS * (math.log(seconds) - low) / (high - low)))
 
-    column_width = max(1, min(4, (width() - 14) // len(times)))
+    column_width = max(1, min(4, (width() - 14) // len(times)))  # 14: the labels, the axis and a margin
     lines = []
     for row in reversed(range(CHART_ROWS)):
         cells = []

@@ -16,7 +16,7 @@ from antiphon.core.bounds import conditions_text
 from antiphon.core.files import one_line
 from antiphon.core.topology import Ability, Topology
 from antiphon.select import format_switch_uses
-from antiphon.show.columns import fitted_rows, paragraph, table, width
+from antiphon.show.columns import LABEL_INDENT, fitted_rows, paragraph, table, width
 from antiphon.units import format_bandwidth, format_seconds, plain
 
 WIDEST_MATRIX = 16  # most nodes of a matrix of bandwidths
@@ -191,14 +191,14 @@ def plan_text(claims: Mapping[str, Any]) -> str:
 
 def labelled(label: str, text: str) -> list[str]:
     """Return a line of a plan's description, wrapped behind its label."""
-    return paragraph(f"{label + ':':<11}{text}", "  ", rest=" " * 13)
+    return paragraph(f"{label + ':':<11}{text}", "  ", rest=LABEL_INDENT)
 
 
 def _gap_without_switches(gap: float | None) -> list[str]:
     """Return the gap to the bound without the help of switches, if they may help."""
     if gap is None:
         return []
-    return paragraph(f"{gap:.4g} times that of the bound without the help of switches", " " * 13, rest=" " * 13)
+    return paragraph(f"{gap:.4g} times that of the bound without the help of switches", LABEL_INDENT, rest=LABEL_INDENT)
 
 
 def memory_lines(fewest: Mapping[str, Any]) -> list[str]:

@@ -46,7 +46,7 @@ from antiphon.select.parse_request import collective as collective_of
 from antiphon.select.parse_request import machine_of, sizes_of
 from antiphon.select.store import Question
 
-MAX_MACHINES = 100_000
+MAX_MACHINES = 100_000  # of one sweep, so that its list fits memory and one folder
 Value = int | float | str | bool
 
 

@@ -27,16 +27,7 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Longs
 from antiphon.cost.loggp.compiled import compiled
-from antiphon.cost.loggp.state import (
-    FAR_PAST,
-    Cost,
-    Graph,
-    Log,
-    Workspace,
-    contribute,
-    find_earliest,
-    new_workspace,
-)
+from antiphon.cost.loggp.state import FAR_PAST, Cost, Graph, Log, Workspace, contribute, find_earliest, new_workspace
 
 SENDING, TAKING, COMBINING = 0, 1, 2  # kinds of operations; each rank has a line for each
 BITS = 31  # low bits of a key that hold the operation's number; the turn is above them

@@ -42,7 +42,7 @@ class Pack:
             low, high = int(column.min(initial=0)), int(column.max(initial=0))
             code = next(t for t in _TYPES if low >= np.iinfo(t).min and high <= np.iinfo(t).max)
         data = column.astype("<" + code).tobytes()
-        self._encoded.append(data + bytes(-len(data) % 4))
+        self._encoded.append(data + bytes(-len(data) % 4))  # the viewer reads arrays at multiples of 4 bytes
         self.fields.append((name, code, count, int(delta)))
 
     def as_json(self) -> dict[str, Any]:
@@ -54,4 +54,4 @@ class Pack:
 def ticks(seconds: Floats, total: float) -> Longs:
     """Return times as whole ticks of `total`."""
     scaled: Longs = np.rint(seconds * (TICKS / total if total else 0.0)).astype(np.int64)
-    return np.clip(scaled, 0, 2**31 - 1)
+    return np.clip(scaled, 0, np.iinfo(np.int32).max)

@@ -160,7 +160,7 @@ def _library_baseline(figures: PlanFigures, kind: str) -> Baseline:
         if figures.library is None:
             return None
         try:
-            return float(figures.library.at(kind, size)[0].seconds)
+            return float(figures.library.choice(kind, size).seconds)
         except AntiphonError:
             return None
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from antiphon.core.columns import Floats, Longs, pointers
+from antiphon.core.columns import Floats, Longs, pair_keys, pointers
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import Events, Predictor
@@ -65,7 +65,7 @@ def timed_transfers(
 
 
 def _message_keys(step: ArrayLike, src: ArrayLike, dst: ArrayLike) -> Longs:
-    """Return a number for every (step, src, dst)."""
+    """Return a number for every (step, src, dst); ranks are below 2^16 (`trace_messages.MAX_RANK`)."""
     return (np.asarray(step, np.int64) << 32) | (np.asarray(src, np.int64) << 16) | np.asarray(dst, np.int64)
 
 
@@ -146,7 +146,7 @@ def _pack_events(events: Events, total: float, critical: Longs | Sequence[int]) 
     pack.add("block", schedule.chunks.block)
     # Uses of links and limits, by (resource, start).
     use_start = ticks(events.use_start, total) if len(events.use_start) else start[routing.use_message]
-    key = (routing.use_resource.astype(np.int64) << 31) | use_start
+    key = pair_keys(routing.use_resource, use_start)
     by_resource = np.argsort(key, kind="stable")
     pack.add("use_count", np.bincount(routing.use_resource, minlength=routing.resources))
     pack.add("use_message", number[routing.use_message][by_resource], delta=True)

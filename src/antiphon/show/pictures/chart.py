@@ -2,7 +2,8 @@
 
 `chart` draws one collective of a tuning, predicted seconds on logarithmic axes. Each line is a candidate, with a style
 by its role: "best" if it is fastest at some size, "nccl" if it stands for what NCCL would do, else "other".
-`chart_svg`, which `tune -o FILE.svg` writes, returns a file of all collectives, with legends.
+`chart_svg`, which `tune -o FILE.svg` writes, returns a file of all collectives, with legends. Numbers without a name
+are pixels (y downwards), such as the place of a text beside its mark.
 """
 
 from __future__ import annotations

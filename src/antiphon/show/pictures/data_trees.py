@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import distinct
+from antiphon.core.columns import Ints, distinct_pairs
 from antiphon.core.routes import resolve
 from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, list_first
 
 # shapes of a DataTree
 OUT, IN, SAME_BOTH_WAYS, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
@@ -91,7 +91,7 @@ def data_trees_of(schedule: Schedule, topology: Topology, root: int | None = Non
     shares = _sum_shares(schedule, _rows_by_chunk(schedule, topology), *_tree_ends(schedule.collective))
     roots = sorted({tree_root for tree_root, _ in shares})
     if root is not None and root not in roots:
-        choices = ", ".join(map(str, roots[:12])) + (", ..." if len(roots) > 12 else "")
+        choices = list_first(roots, limit=12)
         raise Invalid(f"trees to be drawn: none has rank {root} as its root; choose among {choices}")
     distinct_trees = {tree for _, tree in shares}
     # many different roots would give too many pictures: show those of one root
@@ -115,19 +115,20 @@ def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
     """
     relation = collective.relation
     # blocks that exactly one rank has at the start (out-trees) or wants at the end (in-trees)
-    holders = _single_ranks(distinct(relation.pre_block.astype("int64") << 32 | relation.pre_rank).tolist())
-    want = _single_ranks(distinct(relation.post_block.astype("int64") << 32 | relation.post_rank).tolist())
+    holders = _single_ranks(relation.pre_block, relation.pre_rank)
+    want = _single_ranks(relation.post_block, relation.post_rank)
     blocks = collective.blocks
     fits = [(shape, ends) for shape, ends in ((OUT, holders), (IN, want)) if len(ends) == blocks]
     # where both fit, the one with fewer roots
     return min(fits, key=lambda fit: len(set(fit[1].values())), default=(ANY, {}))
 
 
-def _single_ranks(pairs: Iterable[int]) -> dict[int, int]:
-    """Return the rank of every block that has exactly one, from pairs encoded as block << 32 | rank."""
+def _single_ranks(block: Ints, rank: Ints) -> dict[int, int]:
+    """Return the rank of every block that has exactly one in these rows."""
     ranks_of: dict[int, list[int]] = defaultdict(list)
-    for pair in pairs:
-        ranks_of[pair >> 32].append(pair & 0xFFFFFFFF)
+    blocks_and_ranks = distinct_pairs(block, rank)
+    for each_block, each_rank in zip(*(column.tolist() for column in blocks_and_ranks), strict=True):
+        ranks_of[each_block].append(each_rank)
     return {block: ranks[0] for block, ranks in ranks_of.items() if len(ranks) == 1}
 
 

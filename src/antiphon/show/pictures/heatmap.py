@@ -3,7 +3,7 @@
 `tune --sweep pieces=1,4,16` tries several values of an option. `heatmap_svg` draws a panel per planner: a column per
 size, a row per value, and each cell in a colour by how much slower than the best value of the column it is. A
 dot marks the best value. Few cells carry their time as a tooltip; more than MAX_TITLES are drawn as one shape per
-colour.
+colour. Numbers without a name are pixels (y downwards), such as the place of a text beside its mark.
 """
 
 from __future__ import annotations

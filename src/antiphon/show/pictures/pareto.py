@@ -1,7 +1,7 @@
 """Draw a sweep: the price of each machine against its relative time, and the Pareto front.
 
 Both axes are logarithmic. A machine is a dot; those on the Pareto front (sweeps/results.py) have a colour and a name,
-and a line joins them. Each price list has a panel of its own, one below the other.
+and a line joins them. Each price list has a panel of its own, one below the other. Numbers without a name are pixels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from antiphon.errors import Invalid
 from antiphon.show.pictures.chart import COLOURS, FONT, GREY, Frame
 from antiphon.sweeps.results import MachineResult, SweepResult, shared_prefix
 
-WIDTH, HEIGHT = 900, 460
+WIDTH, HEIGHT = 900, 460  # of a panel
 MAX_TICKS = 8  # of an axis
 MAX_NAMES = 12  # up to so many machines all are named; else only those on the front
 LABEL_HEIGHT = 15  # pixels between labels, so that none covers another

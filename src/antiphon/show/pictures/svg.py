@@ -2,7 +2,7 @@
 
 Stages of `topology_svg`: merge links and fold large machines (`graph`), compute positions (`layout`), route lines
 around nodes (`_bend`), then write elements from back to front: frames of boxes, bands of shared limits, links, nodes,
-labels, and a legend of colours and widths below.
+labels, and a legend of colours and widths below. Numbers without a name are pixels, as in `layout`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Stages of `trees_svg`: recover the trees (`data_trees_of`), lay out the machine once for all panels
 (`_make_panel_layout`), route the arrows of each tree around the nodes (`_route_arrows`), then draw each panel. Links
 are grey, arrows coloured by their distance from the root, and the root is filled. Title lines compare the schedule's
-rate with the bound; a panel's caption says which share of the data its tree carries.
+rate with the bound; a panel's caption says which share of the data its tree carries. Numbers without
+a name are pixels.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from antiphon.show.pictures.layout import Drawing, arrange
 from antiphon.show.words import plural
 from antiphon.units import format_bandwidth
 
-MAX_NODES = 128
+MAX_NODES = 128  # more are unreadable
 MAX_PANELS = 24  # trees that are drawn; the others are only counted
 # All lengths are in pixels.
 _WIDTH = 1150.0  # of the whole picture, unless one panel is wider
