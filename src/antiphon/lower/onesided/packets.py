@@ -32,8 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise, repeat
-from typing import Literal, NamedTuple
+from itertools import compress, groupby, islice, pairwise, repeat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,6 @@ from antiphon.lower.onesided.steps import Fold, RankSteps, StreamSteps, join_fol
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
-_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 KINDS = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
@@ -141,7 +140,7 @@ class _Sent(NamedTuple):
         source, source_begin, target, target_begin = (
             column[head] for column in (source, source_begin, target, target_begin)
         )
-        # Slots of a receiver are assigned in the order of turns; behind them are its staging slots.
+        # Slots of a receiver are assigned in the order of turns; behind them are the staging slots for what it sends.
         is_far = np.array([far(a, b) for a, b in zip(rank.tolist(), peer.tolist(), strict=True)], bool)
         slot, staging = _running_sums(peer, total, program.ranks), np.full(len(rank), -1, np.int64)
         staging[is_far] = _running_sums(rank[is_far], total[is_far], program.ranks)
@@ -151,10 +150,8 @@ class _Sent(NamedTuple):
     def count_slots(self, ranks: int) -> Longs:
         """Return the number of slots of every rank."""
         is_far = self.staging >= 0
-        slots: Longs = sums_by_group(self.peer, self.size, ranks) + sums_by_group(
-            self.rank[is_far], self.size[is_far], ranks
-        )
-        return slots
+        staging_slots: Longs = sums_by_group(self.rank[is_far], self.size[is_far], ranks)
+        return sums_by_group(self.peer, self.size, ranks) + staging_slots
 
 
 def _running_sums(key: Longs, size: Longs, keys: int) -> Longs:
@@ -164,9 +161,11 @@ def _running_sums(key: Longs, size: Longs, keys: int) -> Longs:
     [0, 0, 5, 6]
     """
     order = order_of(key, keys)
-    before = np.cumsum(size[order]) - size[order]
+    before = np.cumsum(size[order]) - size[order]  # of all rows in this order
+    starts = run_starts(key[order])
+    run = np.cumsum(starts) - 1
     running = np.empty(len(order), np.int64)
-    running[order] = before - before[np.flatnonzero(run_starts(key[order]))][np.cumsum(run_starts(key[order])) - 1]
+    running[order] = before - before[starts][run]
     return running
 
 
@@ -289,10 +288,8 @@ class _RankWork:
         part_counts = np.diff(program.part_ptr)[folds]
         self.part_ptr = np.concatenate([[0], np.cumsum(part_counts)])
         # One entry per operand; the first of each fold is its result.
-        part_rows, fold = (
-            concat_ranges(program.part_ptr[folds], part_counts),
-            np.repeat(np.arange(len(folds)), part_counts),
-        )
+        part_rows = concat_ranges(program.part_ptr[folds], part_counts)
+        fold = np.repeat(np.arange(len(folds)), part_counts)
         rank, buffer, begin = program.rank[folds][fold], layout.buffer[part_rows], layout.begin[part_rows]
         slot = places.packets(rank, buffer, begin)
         slot[self.part_ptr[:-1]] = -1  # the result
@@ -305,22 +302,13 @@ class _RankWork:
         sent = self.sent
         own_sends = self.by_rank[self.sent_ptr[rank] : self.sent_ptr[rank + 1]]
         own_arrivals = self.unpacked[self.unpacked_ptr[rank] : self.unpacked_ptr[rank + 1]]
-        staging = sent.staging[own_sends]
-        moves = list(
-            map(
-                StreamMove,
-                _as_list(np.where(staging < 0, sent.peer[own_sends], rank)),
-                _places_of(sent.source[own_sends], self.source_begin[own_sends]),
-                _packet_places(np.where(staging < 0, sent.slot[own_sends], staging)),
-                _as_list(sent.size[own_sends]),
-            )
-        )
-        forwarded = list(
-            map(
-                StreamMove, _as_list(sent.peer[own_sends]), _packet_places(staging),
-                _packet_places(sent.slot[own_sends]), _as_list(sent.size[own_sends]),
-            )
-        )  # fmt: skip
+        peer, slot, staging, size = (c[own_sends] for c in (sent.peer, sent.slot, sent.staging, sent.size))
+        is_far = staging >= 0
+        # within the host straight to the receiver; else to a staging slot, and from there to the receiver
+        source = _places_of(sent.source[own_sends], self.source_begin[own_sends])
+        first_target = _packet_places(np.where(is_far, staging, slot))
+        moves = _stream_moves(np.where(is_far, rank, peer), source, first_target, size)
+        forwarded = _stream_moves(peer, _packet_places(staging), _packet_places(slot), size)
         into = _places_of(sent.target[own_arrivals], self.target_begin[own_arrivals])
         arrivals = list(
             zip(_packet_places(sent.slot[own_arrivals]), into, _as_list(sent.size[own_arrivals]), strict=True)
@@ -328,28 +316,23 @@ class _RankWork:
         own_folds = slice(int(self.fold_ptr[rank]), int(self.fold_ptr[rank + 1]))
         folds = self._folds_of(own_folds.start, own_folds.stop)
         numbers = (sent.turn[own_sends], sent.turn[own_arrivals], self.turn[own_folds])
-        # Turns in which the rank sends, receives or folds; for each, where its sends, arrivals and folds begin and end.
+        # Turns in which the rank sends, receives or folds.
         turns = distinct(np.concatenate(numbers))
-        begins, ends = (
-            zip(*(_as_list(np.searchsorted(turn_column, turns, side)) for turn_column in numbers), strict=True)
-            for side in _SIDES
-        )
-        for number, begin, end in zip(_as_list(turns), begins, ends, strict=True):
-            of_sends, of_arrivals, of_folds = map(slice, begin, end)
-            to_hosts = [move for move in forwarded[of_sends] if move.source[1] >= 0]
+        slices = [_slices_by_turn(column, turns) for column in numbers]
+        for number, of_sends, of_arrivals, of_folds in zip(_as_list(turns), *slices, strict=True):
+            to_hosts = list(compress(forwarded[of_sends], is_far[of_sends]))
             yield _Turn(number, moves[of_sends], to_hosts, arrivals[of_arrivals], folds[of_folds])
 
     def _folds_of(self, low: int, high: int) -> list[Fold]:
-        """Return the folds with these positions in the columns."""
+        """Return the folds with these positions in the columns. Of the parts of each, the first is the result."""
         ptr = _as_list(self.part_ptr[low : high + 1])
-        first, last = (ptr[0], ptr[-1])
-        places = list(_places_of(self.buffer[first:last], self.place[first:last]))
-        return [
-            Fold((row,), places[begin - first], tuple(places[begin - first + 1 : end - first]), size)
-            for row, (begin, end), size in zip(
-                _as_list(self.folds[low:high]), pairwise(ptr), _as_list(self.size[low:high]), strict=True
-            )
-        ]
+        places = _places_of(self.buffer[ptr[0] : ptr[-1]], self.place[ptr[0] : ptr[-1]])
+        folds = []
+        rows, sizes = _as_list(self.folds[low:high]), _as_list(self.size[low:high])
+        for row, (begin, end), size in zip(rows, pairwise(ptr), sizes, strict=True):
+            into, *operands = islice(places, end - begin)
+            folds.append(Fold((row,), into, tuple(operands), size))
+        return folds
 
 
 class _StepWriter:
@@ -379,8 +362,8 @@ class _StepWriter:
         """Write the pending folds, with packets of their results; return the remaining moves."""
         remaining = moves
         for fold in self.pending:
-            data = [place for place in fold.operands if place[0] != PACKETS]
-            packets = [place for place in fold.operands if place[0] == PACKETS]
+            data = [place for place in fold.operands if not _is_packets(place)]
+            packets = [place for place in fold.operands if _is_packets(place)]
             along: list[StreamMove] = []  # moves that send the result, made by the fold itself
             # A fold of data and packets can write its result as packets to other ranks at once.
             if remaining and data and packets:
@@ -420,12 +403,27 @@ class _StepWriter:
         self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[StreamMove, ...] = ()
     ) -> None:
         """Write a step. Its threads wait for packets themselves, so only plain data needs a sync."""
-        read = [place for place in operands if place[0] != PACKETS]
+        read = [place for place in operands if not _is_packets(place)]
         self.written.combine(StreamStep(kind, peers=(), moves=along, into=into, operands=operands, size=size), read)
 
 
 def _as_list(column: Longs) -> list[int]:
     return column.tolist()
+
+
+def _is_packets(place: Place) -> bool:
+    buffer, _ = place
+    return buffer == PACKETS
+
+
+def _slices_by_turn(column: Longs, turns: Longs) -> list[slice]:
+    """Return for each turn where it stands in an ascending column of turns."""
+    begin, end = np.searchsorted(column, turns, "left"), np.searchsorted(column, turns, "right")
+    return list(map(slice, _as_list(begin), _as_list(end)))
+
+
+def _stream_moves(peer: Longs, source: Iterable[Place], target: Iterable[Place], size: Longs) -> list[StreamMove]:
+    return list(map(StreamMove, _as_list(peer), source, target, _as_list(size)))
 
 
 def _places_of(buffer: Longs, begin: Longs) -> Iterator[Place]:
