@@ -152,9 +152,11 @@ def _write_text(priced: _PricedMessages, needs: Sets, nics: int, title: str) -> 
     for kind, word, peer in ((SEND, "send %db to", messages.dst), (RECEIVE, "recv %db from", messages.src)):
         rows = np.flatnonzero(operations.kind == kind)
         subject = operations.subject[rows]
-        nic = ("", ()) if nics == 1 else (" cpu 0 nic %d", (nic_of[kind][subject],))
-        template = f"l%d: {word} %d tag %d{nic[0]}\n"
-        lines.add(at[rows], template, operations.label[rows], priced.nbytes[subject], peer[subject], subject, *nic[1])
+        columns: list[Ints | Longs] = [operations.label[rows], priced.nbytes[subject], peer[subject], subject]
+        nic = " cpu 0 nic %d" if nics > 1 else ""
+        if nics > 1:
+            columns.append(nic_of[kind][subject])
+        lines.add(at[rows], f"l%d: {word} %d tag %d{nic}\n", *columns)
     # combinations
     rows = np.flatnonzero(operations.kind == COMPUTE)
     lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], priced.combining_ns[operations.subject[rows]])
@@ -208,8 +210,8 @@ def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _
     number, end = np.arange(len(messages)), 4 * len(messages)
     crossing = number[~inside]
     pairs = np.flatnonzero(has_join[needs.set])
-    first = pairs[np.unique(needs.set[pairs], return_index=True)[1]]  # pairs come by message
-    joins = needs.set[first].astype(np.int64)
+    joins, first_pair = np.unique(needs.set[pairs].astype(np.int64), return_index=True)  # pairs come by message
+    first = pairs[first_pair]
     reducing, inner = number[(priced.combining_ns > 0) & ~inside], number[inside]
     ranks = np.arange(messages.ranks if priced.end_work_ns else 0)
     # (rank, kind, subject, position) of each kind of operation
@@ -221,10 +223,8 @@ def _list_operations(priced: _PricedMessages, needs: Sets, has_join: Bools) -> _
         (messages.src[needs.message[first]], JOIN, joins, 4 * needs.message[first].astype(np.int64)),
         (as_int32(ranks), LAST, ranks, np.full(len(ranks), end)),
     ]
-    rank = np.concatenate([group[0] for group in groups])
-    kind = np.concatenate([np.full(len(group[2]), group[1], np.int8) for group in groups])
-    subject = np.concatenate([group[2] for group in groups])
-    position = np.concatenate([group[3] for group in groups])
+    columns = [(rank, np.full(len(rank), kind, np.int8), subject, position) for rank, kind, subject, position in groups]
+    rank, kind, subject, position = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = order_of(*pack_columns((rank, messages.ranks), (position, end + 1)))
     rank = rank[order]
     return _Operations(rank, kind[order], subject[order], index_in_run(rank) + 1)
@@ -261,27 +261,29 @@ def _list_edges(
     joined_pairs = np.flatnonzero(pair_joined)
     owner, member = needs.members(np.flatnonzero(has_join & (join >= 0)))
     computing = np.flatnonzero(compute >= 0)
-    all_false = np.zeros(0, np.bool_)  # stands for a column of False
     edges = [
         (send[message], row_of_item(item), (item & 1 == 1) & priced.inside[item >> 1]),
-        (send[needs.message[joined_pairs]], join[needs.set[joined_pairs]], all_false),
+        (send[needs.message[joined_pairs]], join[needs.set[joined_pairs]], _all_false(joined_pairs)),
         (join[owner], row_of_item(member), (member & 1 == 1) & priced.inside[member >> 1]),
-        (compute[computing], receive[computing], all_false),
+        (compute[computing], receive[computing], _all_false(computing)),
     ]
     last = np.flatnonzero(operations.kind == LAST)
     if len(last):  # waits for all of its rank that nothing else waits for
         unawaited = np.ones(len(operations.rank), np.bool_)
         for _, before, begun in edges:
-            unawaited[before if begun is all_false else before[~begun]] = False
+            unawaited[before[~begun]] = False
         unawaited[last] = False
         unfinished = np.flatnonzero(unawaited)
-        edges.append((last[operations.rank[unfinished]], unfinished, all_false))
-    after, before = (np.concatenate([edge[i] for edge in edges]) for i in (0, 1))
-    begun = np.concatenate([np.zeros(len(edge[0]), np.bool_) if edge[2] is all_false else edge[2] for edge in edges])
+        edges.append((last[operations.rank[unfinished]], unfinished, _all_false(unfinished)))
+    after, before, begun = (np.concatenate(column) for column in zip(*edges, strict=True))
     order = np.lexsort((begun, before, after))
     after, before, begun = after[order], before[order], begun[order]
     is_distinct = run_starts(after) | run_starts(before)  # waiting for the end implies the beginning
     return after[is_distinct], before[is_distinct], begun[is_distinct]
+
+
+def _all_false(rows: Longs) -> Bools:
+    return np.zeros(len(rows), np.bool_)
 
 
 def _assign_nics(messages: Messages, inside: Bools, nics: int) -> dict[int, Longs]:
