@@ -167,10 +167,7 @@ def _invert_order(order: Longs) -> Longs:
 
 
 def _find_intervals(line: DataLine, chunk: Longs, *columns: Longs) -> tuple[Bools, Bools]:
-    """Return which of these ordered chunks begin an interval, and which end one.
-
-    Adjacent chunks with equal values in all columns form an interval.
-    """
+    """Return which ordered chunks begin an interval, of adjacent ones with equal columns, and which end one."""
     starts = np.logical_or.reduce([run_starts(column) for column in columns])
     starts[1:] |= line.end[chunk[:-1]] != line.begin[chunk[1:]]
     return starts, _run_ends(starts)

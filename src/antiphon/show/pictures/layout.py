@@ -249,8 +249,7 @@ def _place_rings(graph: DrawnGraph, switch: int, leaves: Sequence[int]) -> Drawi
 
 
 def _max_width(graph: DrawnGraph, nodes: Sequence[int]) -> float:
-    half_widths = (half_width for half_width, _ in (graph.nodes[n].half for n in nodes))
-    return 2 * max(half_widths)
+    return 2 * max(half_width for half_width, _ in (graph.nodes[n].half for n in nodes))
 
 
 def _place_ranks_above(graph: DrawnGraph, ranks_of: dict[int, list[int]]) -> Drawing:
