@@ -17,8 +17,8 @@ Sizes = SupportsIndex | str | Sequence[SupportsIndex | str]  # as people write t
 
 _PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
-_SECONDS = {"s": 0, "ms": 3, "us": 6, "µs": 6, "ns": 9}  # unit -> n, if 10^n of it are a second
-_ITEM = {  # data type -> bytes of an element
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "ns": 10**9}  # how many of a unit are a second
+_BYTES_OF_TYPE = {
     **dict.fromkeys(
         ("i8", "u8", "int8", "uint8", "f8e4m3", "f8e5m2", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"), 1
     ),
@@ -26,6 +26,7 @@ _ITEM = {  # data type -> bytes of an element
     **dict.fromkeys(("f32", "i32", "u32", "float32", "int32", "uint32", "float"), 4),
     **dict.fromkeys(("f64", "i64", "u64", "float64", "int64", "uint64", "double"), 8),
 }
+# a number that begins a text: 7/3 (with a denominator other than 0), 1.5e3 or .5
 _NUMBER = r"\s*([0-9]+/0*[1-9][0-9]*|[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?|\.[0-9]+(?:e[+-]?[0-9]{1,3})?)"
 _BARE = re.compile(r"\s*[0-9]+(/0*[1-9][0-9]*)?\s*")  # as `plain` writes a number into a file
 _MOST = 10**300  # below what a float can hold
@@ -55,7 +56,8 @@ def _split(text: str, label: str, example: str) -> tuple[Fraction, str]:
     match = re.fullmatch(_NUMBER + r"\s*(.*?)\s*", text, re.IGNORECASE) if len(text) <= _LONGEST else None
     if match is None:
         raise Invalid(f"{label}: cannot read {quote(text)}; write for example {example}")
-    return Fraction(match.group(1)), match.group(2)
+    number, unit = match.groups()
+    return Fraction(number), unit
 
 
 def parse_size(value: SupportsIndex | str, label: str = "size") -> int:
@@ -135,12 +137,13 @@ def parse_sizes(value: Sizes, label: str = "nbytes", usual: int = 2) -> list[int
 
 
 def _size_unit(unit: str) -> int | None:
-    low = unit.lower()
-    if low in _ITEM:
-        return _ITEM[low]
-    if match := re.fullmatch(r"([kmgtp])i(b?)", low):
+    """Return the bytes of a unit of size, or of an element of a data type; None if it is neither."""
+    name = unit.lower()
+    if name in _BYTES_OF_TYPE:
+        return _BYTES_OF_TYPE[name]
+    if match := re.fullmatch(r"([kmgtp])i(b?)", name):
         return _BINARY[match.group(1)]
-    if match := re.fullmatch(r"([kmgtp]?)b?", low):
+    if match := re.fullmatch(r"([kmgtp]?)b?", name):
         return _PREFIX[match.group(1)]
     return None
 
@@ -155,9 +158,9 @@ def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth
         match = re.fullmatch(r"([kmgtp]?)(i?)(bit|b|B|bytes|byte)(?:/s|ps)", unit, re.IGNORECASE)
         if match is None:
             raise Invalid(f"{label}: unknown unit {quote(unit)} in {quote(value)}; use GB/s, MiB/s or Gbit/s")
-        prefix = match.group(1).lower()
-        number *= _BINARY[prefix] if match.group(2) and prefix else _PREFIX[prefix]
-        if match.group(3).lower() == "bit" or match.group(3) == "b":
+        prefix, binary, item = match.groups()
+        number *= _BINARY[prefix.lower()] if binary and prefix else _PREFIX[prefix.lower()]
+        if item.lower() == "bit" or item == "b":
             number /= 8
     else:
         number = exact(value, label)
@@ -187,9 +190,9 @@ def parse_seconds(value: int | float | str, label: str = "time", bare: bool = Fa
         number, unit = _split(value, label, "60s" if bare else "1.5us")
         if not unit and number and not bare:
             raise Invalid(f"{label}: {quote(value)} has no unit; write for example {_with(value, 'us or', 's')}")
-        if unit and unit.lower() not in _SECONDS:
+        if unit and unit.lower() not in _PER_SECOND:
             raise Invalid(f"{label}: unknown unit {quote(unit)} in {quote(value)}; use s, ms, us or ns")
-        number /= 10 ** _SECONDS[unit.lower() or "s"]
+        number /= _PER_SECOND[unit.lower() or "s"]
     else:
         number = exact(value, label)
     if not 0 <= number < 10**9:
@@ -229,13 +232,12 @@ def ranks_text(ranks: Iterable[int], longest: int = 8) -> str:
     >>> ranks_text([0, 1, 2, 3, 6])
     '0-3,6'
     """
-    ranges: list[list[int]] = []
+    high_of: dict[int, int] = {}  # of each range by its first rank
+    low = high = -2
     for rank in ranks:
-        if ranges and rank == ranges[-1][1] + 1:
-            ranges[-1][1] = rank
-        else:
-            ranges.append([rank, rank])
-    texts = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
+        low, high = low if rank == high + 1 else rank, rank
+        high_of[low] = high
+    texts = [str(low) if low == high else f"{low}-{high}" for low, high in high_of.items()]
     return ",".join(texts if len(texts) <= longest else [*texts[:longest], "..."])
 
 
@@ -265,8 +267,8 @@ def format_size(nbytes: int, family: str = "") -> str:
 
 def size_family(sizes: Iterable[int]) -> str:
     """Return the family of units that most of these sizes are whole in, or "" if neither is ahead."""
-    votes = [(size % 1000 == 0) - (size % 1024 == 0) for size in sizes if size]
-    return DECIMAL if sum(votes) > 0 else BINARY if sum(votes) < 0 else ""
+    ahead = sum((size % 1000 == 0) - (size % 1024 == 0) for size in sizes if size)  # of decimal ones over binary ones
+    return DECIMAL if ahead > 0 else BINARY if ahead < 0 else ""
 
 
 def format_ends(start: int, stop: int | None, family: str = "") -> tuple[str, str]:
