@@ -19,10 +19,13 @@ Example: a line of three ranks 0, 1, 2 with links of 1 byte per second, a broadc
 may become near in step 1, 2 or 3, and in that step nothing counts. The three conditions t_2 + t_3 >= 1, t_1 + t_3 >= 1
 and t_1 + t_2 >= 1 together say sum(t) >= 3/2, which cutting the data into two pieces attains.
 
-Evidence that states the cuts one by one, for one N:
+Evidence that states its cuts one by one, for one N:
 
 - `StepCuts`: cuts over time with multipliers, found by linear programming on small machines.
 - `RoutedCuts`: the same where switches only forward, with prices of links.
+- `OneStep`, for N = 1: in a single step nothing is relayed, copied or combined on the way. So each datum that a rank of
+  one set needs of a rank of another crosses by itself, through switches alone: 7 copies leave the root of a broadcast
+  to 8 ranks.
 
 Evidence for every N. Let `base_time` be the weight that must cross divided by the capacity of the widest cut, and let
 every choice of steps give one condition. Their average says
@@ -40,12 +43,6 @@ every choice of steps give one condition. Their average says
 - `Exchange`: each of P ranks needs what every other has, which are P (P - 1) pairs. In the step in which the ranks
   between become near, a multicast or reduction serves k <= P - 1 pairs and takes k + 1 sends and receives. P ranks have
   2 P of them at a time, so they serve at most 2 P (P - 1) / P = 2 (P - 1) pairs: loss = 1 - 2 / P.
-
-Evidence for N = 1:
-
-- `OneStep`: in a single step nothing is relayed, copied or combined on the way. So each datum that a rank of one set
-  needs of a rank of another crosses by itself, through switches alone: 7 copies leave the root of a broadcast to 8
-  ranks.
 """
 
 from __future__ import annotations

@@ -132,8 +132,7 @@ def _table_of(rows: Rows, count: int, steps: int) -> Any:
     """Return rows as an array by resource (or bond) and step."""
     table = np.zeros((count, steps), np.int64)
     for resource, step, amount in rows:
-        is_entry = 0 <= resource < count and 0 <= step < steps
-        _require(is_entry and 0 <= amount <= MAX_PRICE, "a price is out of range")
+        _require(0 <= resource < count and 0 <= step < steps and 0 <= amount <= MAX_PRICE, "a price is out of range")
         table[resource, step] = amount
     return table
 

@@ -65,8 +65,7 @@ OLDEST, NEWEST = 8, 32  # minor versions of NCCL 2 that are known; later ones co
 SINCE = {NVLS: 17, NVLS_TREE: 18, PAT: 23, SYMMETRIC: 27, COPIES: 28}  # the minor version that an algorithm came with
 # On these GPUs NCCL by default lets copy engines do allgathers of registered buffers above so many bytes.
 COPYING_GPUS, MIN_COPIED = ("b200",), 8 * 2**20
-# a process for each GPU, or one for all of a node
-PROCESSES = PROCESS_PER_GPU, ONE_PROCESS = "each", "one"
+PROCESSES = PROCESS_PER_GPU, ONE_PROCESS = "each", "one"  # a process for each GPU, or one for all of a node
 NO_TABLE = (COLLNET, PAT, COPIES)  # algorithms that occur in no table of measurements
 EXAMPLE = "nccl:gpu=h100,network=ib"
 MAX_WITNESS = 120  # characters of a witness in an error
