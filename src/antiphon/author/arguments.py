@@ -69,7 +69,6 @@ class Arguments:
         return range(first, stop, stride)
 
     def _as_list(self, values: object) -> list[object]:
-        """Return one value or several as a list."""
         if isinstance(values, str) or not isinstance(values, Iterable):
             return [values]
         try:

@@ -141,7 +141,6 @@ class Profile:
         return LinkType(link_type.kind, link_type.bandwidth * factor, latency)
 
     def _scale_factor(self, topology: Topology, link: int) -> Fraction:
-        """Return the bandwidth factor of a link."""
         return self.bandwidth_factor.get(topology.types[int(topology.link_type[link])].kind, Fraction(1))
 
     def as_json(self) -> dict[str, Any]:

@@ -104,11 +104,7 @@ def _why_incomparable(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done
 
 
 def find_baseline(
-    kind: str,
-    tasks: Sequence[Task],
-    ended: Mapping[int, Done],
-    able: Collection[str],
-    groups: Groups | None = None,
+    kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], able: Collection[str], groups: Groups | None = None
 ) -> tuple[tuple[str, ...], str]:
     """Return the planners that stand for NCCL and "", or () and the reason why there is no baseline.
 

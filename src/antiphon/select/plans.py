@@ -95,11 +95,7 @@ def plan(
 
 
 def every_plan(
-    spec: Collective | str,
-    topology: Topology | str,
-    *,
-    tell: Callable[[str], None] | None = None,
-    **options: Any,
+    spec: Collective | str, topology: Topology | str, *, tell: Callable[[str], None] | None = None, **options: Any
 ) -> Iterator[Plan]:
     """Yield a verified plan for each schedule of a planner, one by one; at least one.
 

@@ -134,7 +134,6 @@ def _list_runners_up(claims: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _name_of(row: Mapping[str, Any]) -> str:
-    """Return the planner of a row with its options, as text."""
     return name_with_options(str(row.get("planner")), row.get("options", {}))
 
 

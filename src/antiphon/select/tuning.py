@@ -343,5 +343,4 @@ def measure_gains(
 
 
 def _time_ratio(first: float, best: float) -> float:
-    """Return first / best; 1 if one of them is 0."""
     return first / best if best > 0 and first > 0 else 1.0

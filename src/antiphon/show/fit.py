@@ -242,7 +242,6 @@ def _number_text(estimate: Estimate, value: float | None) -> str:
 
 
 def _interval_text(estimate: Estimate) -> str:
-    """Return the confidence interval of an estimate as text."""
     if estimate.low is None or estimate.high is None or estimate.state == "given":
         return "-"
     return f"{_number_text(estimate, estimate.low)} .. {_number_text(estimate, estimate.high)}"
@@ -399,7 +398,6 @@ def _draw_deviations(x: ToPixels, series: Sequence[Series], points: Sequence[Poi
 
 
 def _draw_mark(series: Series, x: float, y: float) -> str:
-    """Draw the mark of a measurement."""
     return (
         f'<path d="{series.mark}" transform="translate({x:.1f} {y:.1f})" fill="{series.colour}" fill-opacity="0.75"/>'
     )

@@ -33,7 +33,6 @@ SHARED_PAGES = {
 
 
 def _page_of_planner(name: str) -> str:
-    """Return the page of a planner in the documentation."""
     for page, planners in SHARED_PAGES.items():
         if name in planners:
             return f"docs/planners/{page}.md#{name}"

@@ -173,7 +173,6 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
 
 
 def _read_row(row: Mapping[str, str]) -> SizeFigures:
-    """Return the figures of a line."""
     seconds = float(row["seconds"])
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError("seconds must be a number above 0")

@@ -281,7 +281,6 @@ def _cut_rows(
 
 
 def _join_routes(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
-    """Return the routes of all placements in one table."""
     lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for lengths, _ in tables)])
     links = np.concatenate([np.zeros(0, np.int32), *(links for _, links in tables)])
     return Routes(np.cumsum(lengths), links.astype(np.int32))

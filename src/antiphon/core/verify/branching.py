@@ -68,7 +68,6 @@ class JointRows:
         return distinct(pair_keys(self.joint_of, end))
 
     def _count_per_joint(self, joints_and_ranks: Longs) -> Longs:
-        """Return the number of these keys per joint."""
         joint, _ = split_keys(joints_and_ranks)
         return np.bincount(joint, minlength=len(self))
 

@@ -104,7 +104,6 @@ class _Walk:
         return rows[first], dst[first], sums, merged, reduces[first]
 
     def _new_identities(self, number: int) -> Longs:
-        """Return this many new identities."""
         self.identities += number
         return np.arange(self.identities - number, self.identities)
 

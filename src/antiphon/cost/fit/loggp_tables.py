@@ -77,7 +77,6 @@ def write_round_trips(rows: Sequence[RoundTrip], path: str | os.PathLike[str]) -
 
 
 def _parse_round_trip(row: Mapping[str, str], line: int) -> RoundTrip:
-    """Parse one row."""
     kind = row["kind"].lower()
     if kind not in (RTT, SERVER, *SIMULTANEOUS):
         raise unknown("kind", row["kind"], (RTT, SERVER, *SIMULTANEOUS))

@@ -341,7 +341,6 @@ def _by_switches(algorithm: str, layout: NcclLayout, costs: Costs, collective: s
 
 
 def _ring_load(layout: NcclLayout, collective: str, nbytes: int) -> Load:
-    """Return the load of a ring."""
     n, rounds = layout.ranks, 2 if collective == "allreduce" else 1
     # Of the n - 1 hops per round of a ring, nodes - 1 cross the network; the others stay within nodes.
     between = rounds * (layout.nodes - 1)

@@ -278,7 +278,6 @@ class _Writer:
         return [SCRATCH, units, cut, *np.bincount(earlier_classes, minlength=classes).tolist()]
 
     def _slot_classes(self, rank: int) -> Longs:
-        """Return the class of each slot of a rank."""
         p = self.program
         return p.slot_class[p.slot_ptr[rank] : p.slot_ptr[rank + 1]]
 
@@ -307,7 +306,6 @@ class _Writer:
         return (rank, region, *divmod(line, self.addresses.count), size)
 
     def _append_step(self, step: StreamStep) -> None:
-        """Append a step with its arguments."""
         encode = self._encode_argument
         if step.kind in (SIGNAL, WAIT):
             self._append(step.kind, [(peer, 0, 0, 0, self._signal_number(step.kind, peer)) for peer in step.peers])

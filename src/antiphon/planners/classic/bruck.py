@@ -49,7 +49,6 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:
-    """Return the schedule of one collective."""
     if collective.kind == "allgather":
         return _plan_allgather(collective, order)
     if collective.kind == "alltoall":

@@ -66,7 +66,6 @@ def halving_doubling(
 
 
 def _plan_collective(collective: Collective, order: Order, large: str) -> Schedule:
-    """Return the schedule of one collective."""
     kind = collective.kind
     if kind == "allgather":
         return allgather_rounds(collective, order, doubling_radices(len(collective.members)), large == "near")
@@ -78,7 +77,6 @@ def _plan_collective(collective: Collective, order: Order, large: str) -> Schedu
 
 
 def _plan_broadcast(collective: Collective, order: Order, large: str) -> Schedule:
-    """Return the broadcast from one root."""
     first = binomial_scatter(collective_among(collective, "scatter", collective.roots[0]), order)
     return compose(first, _plan_collective(collective_among(collective, "allgather"), order, large))
 

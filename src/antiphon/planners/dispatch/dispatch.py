@@ -94,7 +94,6 @@ def dispatch(request: Request, *, pieces: PiecesOrBest = None) -> Iterator[Sched
 
 
 def _plan_collective(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _TimedSchedule:
-    """Return the plan of any collective."""
     if collective.kind in SPREADING:
         return _plan_spread(topology, collective, nbytes, pieces)
     if collective.kind == "allreduce":

@@ -138,7 +138,6 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
 
 
 def _make_batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
-    """Return the batch of these hops."""
     load_counts = ptr[rows + 1] - ptr[rows]
     links = loaded[concat_ranges(ptr[rows], load_counts)]
     order = np.argsort(links, kind="stable")

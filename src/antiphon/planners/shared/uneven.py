@@ -148,7 +148,6 @@ class UnevenStarts:
 
     @cached_property
     def _common_denominator(self) -> int:
-        """Denominator of the chunks of all plans."""
         return math.lcm(*(plan.chunks.denominator for plan in self.plans))
 
     @cached_property

@@ -68,12 +68,7 @@ Rearrange = Annotated[
 
 
 def gentree(
-    request: Request,
-    *,
-    profile: Parameters = None,
-    size: Size = None,
-    rearrange: Rearrange = AUTO,
-    pieces: Pieces = 1,
+    request: Request, *, profile: Parameters = None, size: Size = None, rearrange: Rearrange = AUTO, pieces: Pieces = 1
 ) -> Iterator[Schedule]:
     """Yield the plan for each size; without a size those for 1 MB, 100 MB and 1 GB that differ.
 

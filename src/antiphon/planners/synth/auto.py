@@ -209,7 +209,6 @@ def _try_sat(
 
 
 def _format_split(split: tuple[int, ...] | None) -> str:
-    """Format a split for messages."""
     return "free" if split is None else "+".join(map(str, split))
 
 

@@ -202,7 +202,6 @@ Pair = tuple[Floats, Floats]  # lengths (destination, bond, step) of a multicast
 
 
 def _divide_lengths(lengths_of: list[Pair | None], top: float) -> list[Pair | None]:
-    """Divide all lengths and heights by `top`."""
     return [None if pair is None else (pair[0] / top, pair[1] / top) for pair in lengths_of]
 
 

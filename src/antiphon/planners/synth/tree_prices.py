@@ -25,14 +25,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.ksync.dual import FAR_COST, StepInequality
 from antiphon.core.ksync.instance import Instance
-from antiphon.core.ksync.trees import (
-    Costs,
-    TreeDual,
-    evaluate_tree_dual,
-    list_pairs,
-    list_tree_costs,
-    send_costs,
-)
+from antiphon.core.ksync.trees import Costs, TreeDual, evaluate_tree_dual, list_pairs, list_tree_costs, send_costs
 from antiphon.errors import EffortSpent
 from antiphon.planners.synth.effort_budget import PIVOT_COLUMN, PROGRAM, EffortBudget
 from antiphon.planners.synth.group import SymmetryGroup, group_of, orbits

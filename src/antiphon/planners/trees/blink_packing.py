@@ -436,7 +436,6 @@ def _one_hop_path(reach: Reach, src: int, dst: int) -> Path:
 
 
 def _tree_height(hops: dict[int, Hop]) -> int:
-    """Return the depth of the deepest hop."""
     return max((hop.depth for hop in hops.values()), default=0)
 
 

@@ -177,7 +177,6 @@ class Memory:
             self.device.call.ad_memory_free(*self._memory.pop())
 
     def _free_all(self) -> None:
-        """Free all memory."""
         while self._reached:
             self.device.call.ad_memory_left(self._any, self._reached.pop())
         self._free_down_to()

@@ -201,7 +201,6 @@ def _draw_nodes(graph: DrawnGraph, drawing: Drawing) -> list[str]:
 
 
 def _draw_box(x: float, y: float, half_width: float, half_height: float, fill: str, title: str) -> str:
-    """Draw a box with its centre at (x, y)."""
     corner = f'x="{x - half_width:.1f}" y="{y - half_height:.1f}"'
     size = f'width="{2 * half_width:.1f}" height="{2 * half_height:.1f}"'
     return f'<rect {corner} {size} rx="4" fill="{fill}" stroke="#333">{title}</rect>'
