@@ -218,7 +218,7 @@ def parse_ranks(text: str, label: str = "ranks") -> list[int]:
         if match is None:
             raise Invalid(f"{label}: expected ranks such as 0,1,4 or 0-3,6, got {quote(text)}")
         low, high = int(match[1]), int(match[2] or match[1])
-        if high < low or high - low > 2**24:
+        if high < low or high - low > 2**24:  # 2^24: no machine has more ranks
             raise Invalid(f"{label}: {item.strip()} is no range of ranks; write the lower one first")
         ranks += range(low, high + 1)
     if len(set(ranks)) != len(ranks):

@@ -41,7 +41,7 @@ def whole_number(minimum: int, maximum: int = 2**60) -> Check:
         except (AttributeError, TypeError, ValueError):
             number = minimum - 1
         if isinstance(value, bool) or not minimum <= number <= maximum:
-            upto = f" to {maximum}" if maximum < 2**60 else ""
+            upto = f" to {maximum}" if maximum < 2**60 else ""  # 2^60, the default, is as good as no limit
             raise Invalid(f"{name}: expected a whole number from {minimum}{upto}, got {quote(value)}")
         return number
 
@@ -140,7 +140,7 @@ def gibibytes(value: Any, name: str) -> float:
     from antiphon.units import exact
 
     memory = float(exact(value, name))
-    if not 0 < memory < 2**30:
+    if not 0 < memory < 2**30:  # 2^60 bytes, far above any machine
         raise Invalid(f"{name}: expected GiB above 0, got {quote(value)}")
     return memory
 

@@ -76,7 +76,7 @@ def check(
         # such as NCCL, which chooses among its own algorithms and runs no files of others
         refuse_chooser(library)
         raise unknown("runtime", runtime, RUNTIMES)
-    count = 0 if processes is None else whole_number(0, 2**20)(processes, "processes")
+    count = 0 if processes is None else whole_number(0, 2**20)(processes, "processes")  # 2^20: no job has more
     root = None if root is None else whole_number(0, 2**20)(root, "root")
     in_place = None if in_place is None else yes_or_no(in_place, "in_place")
     element = data_type(dtype)

@@ -168,7 +168,7 @@ def _make_planner(machine: Topology, model: str, profile: Any, planners: Any) ->
     def plan_collective(kind: str, members: Sequence[int], sizes: Sequence[int]) -> Plan | None:
         """Return the plan of one collective among these ranks, or None if no planner supports it."""
         target = collective(kind, machine, ranks=None if len(members) == machine.ranks else list(members))
-        tuned_sizes = sorted({max(size, 1) for size in sizes}) or [2**20]
+        tuned_sizes = sorted({max(size, 1) for size in sizes}) or [2**20]  # 1 MiB: without sizes, any will do
         if len(tuned_sizes) > MAX_SIZES:
             tuned_sizes = tuned_sizes[:: -(-len(tuned_sizes) // MAX_SIZES)] + tuned_sizes[-1:]
         tuning = search(

@@ -230,4 +230,4 @@ def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # 
     if os.environ.get("ANTIPHON_DEBUG"):
         raise error
     message = f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)"
-    return reporter.fail("Internal", message, 70)
+    return reporter.fail("Internal", message, 70)  # EX_SOFTWARE of sysexits.h

@@ -30,7 +30,7 @@ def _end_process(number: int, frame: object) -> None:
     _IS_ENDING = True
     if getpid() == _PROCESS:
         _write(2, b"antiphon: terminated\n" if number == _signal.SIGTERM else b"antiphon: interrupted\n")
-    _exit(128 + number)
+    _exit(128 + number)  # as shells report a signal
 
 
 _IS_ENDING = False

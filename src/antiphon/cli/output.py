@@ -52,7 +52,7 @@ ENDINGS: Mapping[str, tuple[str, ...]] = {
 class StoppedEarly(AntiphonError):
     """Ctrl-C ended the work early; the result until then is printed."""
 
-    exit_code = 130
+    exit_code = 130  # 128 + SIGINT, as shells report it
 
 
 class JsonOutput:

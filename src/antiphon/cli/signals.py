@@ -70,7 +70,7 @@ class Signals:
             sys.unraisablehook, self._previous_hook = self._previous_hook, None
 
     def exit_code(self) -> int:
-        return 128 + (self.first or signal.SIGINT)
+        return 128 + (self.first or signal.SIGINT)  # as shells report a signal
 
     def text(self) -> str:
         return _ENDED_BY[signal.Signals(self.first or signal.SIGINT)]

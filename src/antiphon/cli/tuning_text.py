@@ -61,7 +61,7 @@ def _counts_lines(tuning: Tuning) -> list[str]:
         sample = "" if len(loss.gaps) == loss.matrices else f" (of {len(loss.gaps)})"
         gaps = f"{median(loss.gaps):.2f} for the median matrix, {max(loss.gaps):.2f} for the worst{sample}"
         lines.append(f"Time / lower bound at {format_size(loss.nbytes)}: {gaps}.")
-    greatest = math.ceil(loss.any_counts * 100 - 1e-6) / 100
+    greatest = math.ceil(loss.any_counts * 100 - 1e-6) / 100  # rounded up, but for rounding errors
     lines.append(f"Loads at any counts: at most {greatest:.2f} times those of the best routes.")
     return ["", *(line for text in lines for line in paragraph(text))]
 

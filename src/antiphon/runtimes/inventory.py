@@ -104,7 +104,7 @@ def _read_processors(root: Path) -> dict[str, Any]:
 def _read_memory(root: Path) -> int | None:
     """Return bytes of memory that this process may use: the machine's, or less by its control group."""
     total = re.search(r"(?m)^MemTotal:\s*([0-9]{1,15}) kB", read_text(root / "proc/meminfo"))
-    limit = read_text(root / "sys/fs/cgroup/memory.max")
+    limit = read_text(root / "sys/fs/cgroup/memory.max")  # "max" or bytes; 19 digits mean no limit
     sizes = [*([int(total[1]) * 1024] if total else []), *([int(limit)] if limit.isdigit() and len(limit) < 19 else [])]
     return min(sizes, default=None)
 

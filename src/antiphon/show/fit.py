@@ -357,7 +357,7 @@ def _draw_x_axis(x: ToPixels, ends: tuple[int, int], quantity: str, label_of: La
 def _draw_times(x: ToPixels, quantity: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
     """Draw the upper plot, of times on a logarithmic axis."""
     values = [value for point in points for value in point[1:] if value > 0]
-    low, high = math.log10(min(values)) - 0.06, math.log10(max(values)) + 0.06
+    low, high = math.log10(min(values)) - 0.06, math.log10(max(values)) + 0.06  # a margin of 15 %
 
     def y(value: float) -> float:
         return TOP + UPPER * (1 - (math.log10(max(value, 10**low)) - low) / (high - low))

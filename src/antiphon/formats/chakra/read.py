@@ -173,7 +173,7 @@ def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
 
 def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node]]) -> None:
     """Check that every message has the size that the schedule gives it for a call of `nbytes`."""
-    if not nbytes.isascii() or not nbytes.isdigit() or len(nbytes) > 18:
+    if not nbytes.isascii() or not nbytes.isdigit() or len(nbytes) > 18:  # longer ones may not fit int64
         raise Invalid(f"nbytes of the head: expected a number of bytes, got {quote(nbytes)}")
     table = messages(schedule)
     message_bytes, _combined_bytes = table.nbytes(int(nbytes))

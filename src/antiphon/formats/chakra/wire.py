@@ -92,7 +92,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
     while at < end:
         key, begin = read_varint(data, at, end)
         field, kind = key >> 3, key & 7
-        if not 0 < field < 2**29:
+        if not 0 < field < 2**29:  # the limit of protocol buffers
             raise Invalid(f"byte {at}: there is no field {field}")
         if kind == VARINT:
             value, at = read_varint(data, begin, end)

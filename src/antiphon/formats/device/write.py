@@ -398,7 +398,7 @@ def _zip_columns(*columns: AnyInts) -> list[tuple[int, ...]]:
 
 def _table_text(kind: str, name: str, values: Sequence[int], host: bool = False) -> str:
     """Return a C array, in memory of the host or, by ON_TABLE (world.h), in memory that kernels read."""
-    lines = [", ".join(map(str, values[low : low + 16])) for low in range(0, len(values), 16)]
+    lines = [", ".join(map(str, values[low : low + 16])) for low in range(0, len(values), 16)]  # 16 on a line
     body = ",\n    ".join(lines)
     return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[] = {{\n    {body}}};\n"
 

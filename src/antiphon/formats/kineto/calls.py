@@ -135,5 +135,5 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
 def _parse_members(text: object, count: int) -> tuple[int, ...]:
     """Parse "[0, 1, 2, 3]"; PyTorch abbreviates long lists, which give ()."""
     words = str(text).strip("[]").split(",", MAX_MEMBERS) if text else []
-    ranks = tuple(int(word) for word in words if word.strip().isdigit() and len(word) < 9)
+    ranks = tuple(int(word) for word in words if word.strip().isdigit() and len(word) < 9)  # longer: no rank
     return ranks if len(ranks) == len(words) == count else ()

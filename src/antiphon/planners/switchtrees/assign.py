@@ -45,7 +45,7 @@ class Owned:
         group = np.cumsum(run_starts(owner[order])) - 1
         owned_count = np.bincount(group)[group]
         at = np.empty(len(owner))
-        at[order] = (index_in_run(group) + 0.5) / owned_count
+        at[order] = (index_in_run(group) + 0.5) / owned_count  # the middles of equal stretches of a unit
         at += owner - low[child]
         return Owned(child, at / np.diff(low)[child])
 

@@ -133,7 +133,7 @@ def split_rounds(
         LinearConstraint(program.equalities, program.equality_values * parts, program.equality_values * parts),
     ]
     if limit is not None:
-        rows.append(LinearConstraint(cost[None], -np.inf, limit + 0.5))
+        rows.append(LinearConstraint(cost[None], -np.inf, limit + 0.5))  # rounds are whole; 0.5 leaves room for errors
     entries = program.inequalities.nnz + program.equalities.nnz
     nodes = nodes_for(effort_left, entries, MOST_NODES)
     result = milp(

@@ -193,7 +193,7 @@ def _run_job(lab: Lab, job: LabJob, timeout: float, on_row: Callable[[Row], bool
             f"lab {lab.name} was not done within {format_seconds(timeout)}; give it more time (--on lab:timeout=...)"
         )
     if row_count != len(job.cases):
-        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)  # as subprocess, or as shells report it
         if not lab.is_up() or (
             killed and wait_for_end(lab.keeper, lab.began, timeout=1.0)
         ):  # the keeper ends after all others
