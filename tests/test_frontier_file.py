@@ -135,6 +135,18 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert (alone.returncode, alone.stderr) == (code, "")
 
 
+def test_what_only_the_search_knows_is_not_called_checked() -> None:
+    tree = json.loads(text_of("broadcast", "star:ranks=3"))
+    provenance = tree["points"][0]["provenance"]
+    provenance["seed"], provenance["planner"], provenance["certificate"]["k"] = 77, "other", 9
+    provenance["found"]["tries"] = 5
+    Path("file.json").write_text(json.dumps(tree))
+    verdict = check_frontier("file.json")
+    assert verdict.fault is None
+    for text in ("seed: 77", "planner: 'other'", "certificate.k: 9", "found.tries: 5"):
+        assert f"points[].provenance.{text}" in verdict.stated
+
+
 def test_what_a_frontier_file_cannot_hold() -> None:
     piped = antiphon.plan("allgather", "ring:ranks=4", planner="trees", options={"pieces": 4})
     machine, schedule = piped.topology, piped.entries[0].schedule

@@ -40,7 +40,7 @@ from antiphon.core.verify import Fault
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 from antiphon.select._frontier import Frontier, make_point
 from antiphon.select.proofs import PlanVerdict
-from antiphon.select.provenance import certificate_of, is_same
+from antiphon.select.provenance import certificate_of, findings_or_empty, is_same
 
 FORMAT, VERSION = "antiphon-frontier", 1
 STATED = ("planner", "stopped", "notes")  # fields that only the search knows, so that nothing can check them
@@ -267,7 +267,14 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
         name = f"({verified.chunks}, {verified.steps}, {verified.rounds})"
         proved += [f"{name}: {text}" for text in verified.proved]
     trusted = tuple(text for verified in points for text in verified.trusted)
-    stated_fields = tuple(f"{key}: {quote(stated[key])}" for key in STATED if stated[key])
+    stated_fields = [f"{key}: {quote(stated[key])}" for key in STATED if stated[key]]
+    for verified in points:
+        certificate, found = certificate_of(verified.schedule), findings_or_empty(verified.schedule)
+        unchecked = {k: v for k, v in verified.schedule.provenance.items() if k not in ("certificate", "found")}
+        unchecked |= {f"found.{key}": value for key, value in found.items() if key != "proof"}
+        if certificate is not None and verified.k is None:  # what it proves, it proves for every k
+            unchecked["certificate.k"] = certificate["k"]
+        stated_fields += [f"points[].provenance.{key}: {quote(value)}" for key, value in unchecked.items()]
     return PlanVerdict(
         topology,
         is_same_machine=True,
@@ -275,7 +282,7 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
         plan=None,
         proved=tuple(dict.fromkeys(proved)),
         trusted=trusted,
-        stated=stated_fields,
+        stated=tuple(dict.fromkeys(stated_fields)),
     ), rebuilt
 
 
