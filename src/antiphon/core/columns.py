@@ -228,8 +228,8 @@ def distinct(key: AnyInts, bound: int | None = None) -> Longs:
 def distinct_pairs(high: NDArray[Any], low: NDArray[Any]) -> tuple[Longs, Longs]:
     """Return the distinct rows of two columns, ascending; `low` is in 0..2^32 - 1.
 
-    >>> distinct_pairs(np.array([1, 0, 1]), np.array([2, 5, 2]))
-    (array([0, 1]), array([5, 2]))
+    >>> distinct_pairs(np.array([1, 0, 1]), np.array([2**31, 5, 2**31]))
+    (array([0, 1]), array([         5, 2147483648]))
     """
     return split_keys(distinct(pair_keys(high, low)))
 
