@@ -269,9 +269,9 @@ def _rebuild(path: str | os.PathLike[str]) -> tuple[PlanVerdict, Frontier | None
     trusted = tuple(text for verified in points for text in verified.trusted)
     stated_fields = [f"{key}: {quote(stated[key])}" for key in STATED if stated[key]]
     for verified in points:
-        certificate, found = certificate_of(verified.schedule), findings_or_empty(verified.schedule)
+        certificate, findings = certificate_of(verified.schedule), findings_or_empty(verified.schedule)
         unchecked = {k: v for k, v in verified.schedule.provenance.items() if k not in ("certificate", "found")}
-        unchecked |= {f"found.{key}": value for key, value in found.items() if key != "proof"}
+        unchecked |= {f"found.{key}": value for key, value in findings.items() if key != "proof"}
         if certificate is not None and verified.k is None:  # what it proves, it proves for every k
             unchecked["certificate.k"] = certificate["k"]
         stated_fields += [f"points[].provenance.{key}: {quote(value)}" for key, value in unchecked.items()]
