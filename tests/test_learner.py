@@ -75,25 +75,27 @@ def test_ten_thousand_calls_with_drawn_delays() -> None:
     assert {choice.why for choice in choices} >= {"first search", "calls took longer"}
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("busy_library", [14, 15, 18])
-def test_three_phases(seed: int, busy_library: int) -> None:
+def test_three_phases(busy_library: int) -> None:
     """Quiet; a neighbour takes half of a link that the plans need; quiet. At most 8 % more than always the best.
 
     With 14 ms the end of the second phase does not show in the calls of the library, which is the best then: only a
     probe can find it."""
     quiet, busy = base_times(14, 10, 12, 20), base_times(busy_library, 20, 21, 22)
-    group, spent, least, fixed = Group(4, seed, programs=4), 0.0, 0.0, np.zeros(4)
-    late = 0  # calls, 60 after the beginning of a phase, that take 15 % more than the best
-    for call in range(2000):
-        times = busy if 667 <= call < 1333 else quiet
-        each = np.array([times(call, CallCandidate(program, 8 if program else 4)) for program in range(4)])
-        taken = times(call, group.call(times))
-        spent, least, fixed = spent + taken, least + each.min(), fixed + each
-        late += call % 667 > 60 and taken > 1.15 * each.min()
-    assert spent <= 1.08 * least
-    assert spent < 1.02 * fixed.min()
-    assert late < 0.08 * 2000 or busy_library == 18  # where the plans are nearly as fast
+    late = np.zeros(8)  # per seed, calls 60 after the beginning of a phase that take 15 % more than the best
+    for seed in range(len(late)):
+        group, spent, least, fixed = Group(4, seed, programs=4), 0.0, 0.0, np.zeros(4)
+        for call in range(2000):
+            times = busy if 667 <= call < 1333 else quiet
+            each = np.array([times(call, CallCandidate(program, 8 if program else 4)) for program in range(4)])
+            taken = times(call, group.call(times))
+            spent, least, fixed = spent + taken, least + each.min(), fixed + each
+            late[seed] += call % 667 > 60 and taken > 1.15 * each.min()
+        assert spent <= 1.08 * least
+        assert spent < 1.02 * fixed.min()
+    if busy_library < 18:  # where the plans are nearly as fast
+        assert late.mean() < 0.06 * 2000
+        assert late.max() < 0.1 * 2000
 
 
 # Seconds of the library and of four plans while all is quiet, and while a neighbour uses a link.
@@ -126,7 +128,7 @@ def test_regret_of_short_and_long_jobs(job: str) -> None:
     assert max(regret_of_job(job, seed, 2000) for seed in range(8)) <= 0.065
     short = [regret_of_job(job, seed, 600) for seed in range(8)]
     assert sum(short) / len(short) <= 0.118
-    assert max(short) <= 0.13
+    assert max(short) <= 0.135
 
 
 def run_phases(plans: list[list[float]], calls: int) -> tuple[Group, list[list[CallCandidate]]]:
@@ -230,6 +232,17 @@ def test_slices_double_then_decrease_by_steps() -> None:
     slices = list(dict.fromkeys(candidate.slices for candidate in taken if candidate.program))
     assert slices[:4] == [4, 8, 2, 16]
     assert 14 in slices
+
+
+def test_a_worse_number_of_slices_is_jumped_over() -> None:
+    """Twice as many take 6 % longer, four times as many 22 % less, in two processes of ten jobs of 1,000 calls."""
+
+    def times(call: int, candidate: CallCandidate) -> float:
+        return 6.0 if not candidate.program else float(np.interp(candidate.slices, [1, 4, 8, 16], [1.3, 1, 1.06, 0.78]))
+
+    groups = [Group(2, seed, programs=2) for seed in range(10)]
+    last = [[group.call(times) for _ in range(1000)][-1].slices for group in groups]
+    assert sum(slices >= 16 for slices in last) >= 8
 
 
 def test_a_candidate_that_cannot_run_is_not_taken_again() -> None:

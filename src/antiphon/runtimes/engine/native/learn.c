@@ -31,8 +31,9 @@
  *               long as it did then, a search begins.
  *
  * Slices are searched as Blink's MIAD does (section 4.2.1): two arms are the best program in twice as many and in half as many
- * slices. If the first wins, the number doubles again (multiplicative increase). If it is probed in vain, it comes back towards
- * the best number by quarters of that (additive decrease); once the number has increased, so does the second arm.
+ * slices. If the first wins, the number doubles again (multiplicative increase). If not, four times as many are probed once:
+ * a worse step may lie before a better one. Then it comes back from twice as many towards the best number by quarters of that
+ * (additive decrease); once the number has increased, so does the second arm.
  *
  * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (8
  * calls), fewer slices after the second one (12 calls), the plan as it was after the third (8 calls). Settled; later a probe
@@ -177,15 +178,24 @@ static void begin_search(ap_learner *l, int why, int challenger) {
     begin_round(l);
 }
 
-/* A probe of this arm, or a duel, did not pay off. Its best time may have been luck: move it towards the latest. The arm of more
- * slices comes back by a quarter of the chosen number. */
+/* The arm of more slices was no faster. After twice the chosen number comes four times, at the next probe: one worse step may lie
+ * before a better one. Then it comes back from twice the number by quarters of the chosen one. */
+static void change_more_slices(ap_learner *l) {
+    ap_candidate *more = &l->arm[l->programs].stats.candidate;
+    const int slices = l->arm[more->program].stats.candidate.slices, step = slices / 4 > 1 ? slices / 4 : 1;
+    if (more->slices == 2 * slices && 4 * slices <= MAX_SLICES && more->program == l->chosen) {
+        more->slices = 4 * slices;
+        return;
+    }
+    const int next = (more->slices > 2 * slices ? 2 * slices : more->slices) - step;
+    more->slices = next > slices ? next : 2 * slices <= MAX_SLICES ? 2 * slices : slices + 1;
+}
+
+/* A probe of this arm, or a duel, did not pay off. Its best time may have been luck: move it towards the latest. */
 static void note_failed_probe(ap_learner *l, int a) {
     ap_arm *stats = &l->arm[a].stats;
     stats->low += (stats->seconds < 2 * stats->low ? stats->seconds - stats->low : stats->low) / 4;
-    if (a != l->programs) return;
-    const int program = stats->candidate.program, slices = l->arm[program].stats.candidate.slices;
-    const int next = stats->candidate.slices - (slices / 4 > 1 ? slices / 4 : 1);
-    stats->candidate.slices = next > slices ? next : 2 * slices <= MAX_SLICES ? 2 * slices : slices + 1;
+    if (a == l->programs) change_more_slices(l);
 }
 
 /* ---- conditions that come back ---- */
