@@ -19,7 +19,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.bounds.by_size import find_evidence
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.routed_search import RoutedSearch
-from antiphon.core.bounds.step_search import DataDelivery
+from antiphon.core.bounds.step_search import DataDelivery, StepSearch, list_deliveries
 from antiphon.core.bounds.steps import RoutedCuts, proved_times
 from antiphon.core.collective import Collective
 from antiphon.core.symmetry import automorphisms
@@ -82,6 +82,19 @@ def test_a_broadcast_around_a_switch_takes_half_as_long_again_in_two_steps() -> 
     assert cuts is not None
     assert float(proved_times(star, needs, cuts, False).base_time) == pytest.approx(1.5e-9, rel=1e-5)
     assert least_wire_seconds(star, 2, demands_of("broadcast", 4)) == pytest.approx(1.5e-9)
+
+
+@pytest.mark.parametrize(("machine", "kind"), [("dgx1v", "broadcast"), ("pcie8", "broadcast"), ("pcie8", "reduce")])
+def test_a_search_that_begins_with_cuts_for_fewer_steps_proves_the_same(machine: str, kind: str) -> None:
+    target, collective = topology(machine), Collective(kind, 8)
+    needs = needs_of(collective)
+    delivery = next(iter(list_deliveries(target, kind, needs, list(range(8)))))
+    search_type = RoutedSearch if target.switches else StepSearch
+    growing = search_type(delivery)
+    for steps in (2, 3, 5):
+        both = [growing.find_cuts(steps), search_type(delivery).find_cuts(steps)]
+        rates = [float(proved_times(target, needs, cuts, False).base_time) for cuts in both if cuts is not None]
+        assert rates == pytest.approx([rates[0]] * 2, rel=2e-4), steps
 
 
 def test_prices_and_symmetries_that_do_not_hold_prove_nothing() -> None:

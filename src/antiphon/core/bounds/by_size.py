@@ -31,7 +31,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.routed_search import RoutedSearch
-from antiphon.core.bounds.step_search import find_step_cuts, list_deliveries, nearest_side, steps_from
+from antiphon.core.bounds.step_search import StepSearch, list_deliveries, nearest_side, steps_from
 from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, OneStep, StepTimes, proved_times
 from antiphon.core.bounds.witness import Record
 from antiphon.core.collective import Collective
@@ -553,12 +553,10 @@ def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> It
     if not deliveries:
         return
     routed = not view.switches_help and (view.topology.switches or view.topology.limits)
-    searches = [
-        RoutedSearch(delivery).find_cuts if routed else partial(find_step_cuts, delivery) for delivery in deliveries
-    ]
+    searches = [(RoutedSearch if routed else StepSearch)(delivery) for delivery in deliveries]
     first = max(delivery.least_steps() for delivery in deliveries)
     for steps in _step_counts(first):
-        evidence = [cuts for search in searches if (cuts := search(steps)) is not None]
+        evidence = [cuts for search in searches if (cuts := search.find_cuts(steps)) is not None]
         proved = {cuts: float(view.prove(cuts).base_time) for cuts in evidence}
         if not proved:
             return

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.bounds.network import link_capacities
-from antiphon.core.bounds.step_search import MAX_ROUNDS, Condition, DataDelivery, TimedNetwork, cut_from_condition
+from antiphon.core.bounds.step_search import TINY, Condition, DataDelivery, Solution, StepSearch, cut_from_condition
 from antiphon.core.bounds.steps import NO_ROUTE, RoutedCuts, pair_images, route_prices
 from antiphon.core.columns import Floats, Longs
 from antiphon.core.routes import out_links
@@ -44,14 +44,15 @@ class _Route:
     loads: tuple[float, ...]
 
 
-class RoutedSearch:
-    """The search on one machine, for any number of steps."""
+class RoutedSearch(StepSearch):
+    """The search with routes. A point is the wire times, then the amounts by route and step."""
 
     def __init__(self, delivery: DataDelivery) -> None:
-        self.delivery, self.topology = delivery, delivery.topology
+        super().__init__(delivery)
         topology, ranks = self.topology, self.topology.ranks
         hops = route_prices(topology, np.ones(topology.links + len(topology.limits), np.int64)).ravel()
         self.pairs = np.flatnonzero(hops < NO_ROUTE)
+        self.arcs = ranks, self.pairs // ranks, self.pairs % ranks
         labels = orbit_labels(pair_images(delivery.symmetries, ranks), ranks * ranks)
         self.first, self.orbit, self.size = np.unique(labels[self.pairs], return_inverse=True, return_counts=True)
         self.classes = self._classify_resources()
@@ -60,6 +61,7 @@ class RoutedSearch:
         self.unit = float(max(link_capacities(topology)))
         self.capacity = np.zeros(len(self.class_size))
         self.capacity[self.classes] = np.array(scaled, np.float64) / self.unit
+        self.routes = [self._cheapest_route(orbit, np.ones(len(self.classes))) for orbit in range(len(self.first))]
 
     def _classify_resources(self) -> Longs:
         """Return for every link, then every limit, the number of its class: links that are alike by symmetry; limits of
@@ -95,87 +97,71 @@ class RoutedSearch:
             np.add.at(counts, self.classes[self.limits_over[link]], 1.0)
         return _Route(orbit, tuple((counts * self.size[orbit] / self.class_size).tolist()))
 
-    def find_cuts(self, steps: int) -> RoutedCuts | None:
-        """Return cuts over time that bound the wire time of any schedule of `steps` steps; None if there are none."""
-        ranks = self.topology.ranks
-        network = TimedNetwork(self.delivery, steps, ranks, self.pairs // ranks, self.pairs % ranks)
-        conditions: list[Condition] = []
-        even = np.ones(len(self.classes))
-        routes = [self._cheapest_route(orbit, even) for orbit in range(len(self.first))]
-        amounts, multipliers, prices = np.zeros((len(routes), steps)), np.zeros(0), np.zeros((len(self.classes), steps))
-        for _ in range(MAX_ROUNDS):
-            per_orbit = np.zeros((len(self.first), steps))
-            np.add.at(per_orbit, [route.orbit for route in routes], amounts)
-            if network.add_violated(per_orbit[self.orbit].T * self.delivery.total, conditions):
-                if any(not condition.crossing.any() for condition in conditions):
-                    return None  # some member cannot be reached in so few steps
-            elif not self._add_routes(routes, conditions, multipliers, prices):
-                break
-            solution = self._solve(routes, conditions, steps)
-            if solution is None:
-                return None
-            amounts, multipliers, prices = solution
-        return self._to_evidence(steps, conditions, multipliers, prices) if conditions else None
+    @property
+    def loads(self) -> Floats:
+        """Return what each route loads each class of resources with."""
+        return np.array([route.loads for route in self.routes]).T
 
-    def _crossing(self, condition: Condition) -> Floats:
-        """Return the number of pairs of each orbit that a cut separates, by orbit and step."""
-        counts = [np.bincount(self.orbit[row], minlength=len(self.first)) for row in condition.crossing]
-        return np.array(counts, np.float64).T
+    def _first_point(self, steps: int) -> Floats:
+        even = np.full((len(self.routes), steps), TINY / len(self.pairs) / steps)
+        times = (self.loads @ even / self.capacity[:, None]).max(axis=0)
+        return np.concatenate([times, even.ravel()])
 
-    def _solve(
-        self, routes: list[_Route], conditions: list[Condition], steps: int
-    ) -> tuple[Floats, Floats, Floats] | None:
-        """Return the amounts by route and step, the multipliers of the conditions, and the price of each resource by
-        step."""
+    def _widths(self, point: Floats, steps: int) -> Floats:
+        per_orbit = np.zeros((len(self.first), steps))
+        amounts = point[steps:].reshape(-1, steps)
+        np.add.at(per_orbit, [route.orbit for route in self.routes[: len(amounts)]], amounts)
+        return per_orbit[self.orbit].T * self.delivery.total
+
+    def _crossing(self, conditions: list[Condition]) -> Floats:
+        """Return the number of pairs of each orbit that each cut separates, by condition, step and orbit."""
+        of_orbit = np.eye(len(self.first))[self.orbit]
+        return np.array([condition.crossing for condition in conditions]) @ of_orbit
+
+    def _solve(self, conditions: list[Condition], steps: int) -> Solution | None:
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix, hstack, identity, kron, vstack
 
         each = identity(steps)
-        loads = np.array([route.loads for route in routes]).T
-        busy = hstack([kron(-self.capacity[:, None], each), kron(loads, each)])
-        orbits = [route.orbit for route in routes]
-        needed = [-self._crossing(condition)[orbits].ravel() for condition in conditions]
+        busy = hstack([kron(-self.capacity[:, None], each), kron(self.loads, each)])
+        crossing = self._crossing(conditions)[:, :, [route.orbit for route in self.routes]]
+        needed = -crossing.transpose(0, 2, 1).reshape(len(conditions), -1)
         weights = np.array([condition.weight for condition in conditions]) / self.delivery.total
-        rows = vstack([busy, hstack([csr_matrix((len(needed), steps)), csr_matrix(np.array(needed))])])
-        costs = np.concatenate([np.ones(steps), np.zeros(len(routes) * steps)])
+        rows = vstack([busy, hstack([csr_matrix((len(needed), steps)), csr_matrix(needed)])])
+        costs = np.concatenate([np.ones(steps), np.zeros(len(self.routes) * steps)])
         limits = np.concatenate([np.zeros(busy.shape[0]), -weights])
         solution: Any = linprog(costs, A_ub=rows.tocsr(), b_ub=limits, method="highs-ds")
         if solution.status:
             return None
         duals = -solution.ineqlin.marginals
         by_class = duals[: busy.shape[0]].reshape(-1, steps) / self.class_size[:, None]
-        return solution.x[steps:].reshape(-1, steps), duals[busy.shape[0] :], by_class[self.classes]
+        duals = duals[busy.shape[0] :]
+        binding = [condition for condition, dual in zip(conditions, duals, strict=True) if dual > 0]
+        return Solution(solution.x, binding, duals[duals > 0], by_class[self.classes])
 
-    def _add_routes(
-        self, routes: list[_Route], conditions: list[Condition], multipliers: Floats, prices: Floats
-    ) -> bool:
+    def _add_routes(self, solution: Solution) -> bool:
         """Add the routes that cost less than what crosses between their ends pays; return whether there was one."""
-        paid = sum(m * self._crossing(condition) for m, condition in zip(multipliers, conditions, strict=True))
-        paid = paid / self.size[:, None]
-        listed = set(routes)
-        for step in range(prices.shape[1]):
-            rounded = np.ceil(prices[:, step] * SCALE).astype(np.int64)
+        paid = np.tensordot(solution.multipliers, self._crossing(solution.binding), 1).T / self.size[:, None]
+        listed = len(self.routes)
+        for step in range(solution.prices.shape[1]):
+            rounded = np.ceil(solution.prices[:, step] * SCALE).astype(np.int64)
             cheapest = route_prices(self.topology, rounded).ravel()[self.first] / SCALE
             for orbit in np.flatnonzero(cheapest < paid[:, step] - TOLERANCE).tolist():
-                routes.append(self._cheapest_route(orbit, prices[:, step]))
-        routes[:] = [*dict.fromkeys(routes)]
-        return len(routes) > len(listed)
+                self.routes.append(self._cheapest_route(orbit, solution.prices[:, step]))
+        self.routes = [*dict.fromkeys(self.routes)]
+        return len(self.routes) > listed
 
-    def _to_evidence(
-        self, steps: int, conditions: list[Condition], multipliers: Floats, prices: Floats
-    ) -> RoutedCuts | None:
-        """Round multipliers and prices to whole numbers and build the evidence; None if no condition counts."""
-        if not multipliers.max(initial=0.0) > 0:
-            return None
-        scale = SCALE / max(multipliers.max(), prices.max())
+    def _to_evidence(self, solution: Solution, steps: int) -> RoutedCuts:
+        """Round multipliers and prices to whole numbers and build the evidence."""
+        scale = SCALE / max(solution.multipliers.max(), solution.prices.max())
         # rounded such that prices still pay for all that crosses; the proof would count what they lack
-        rounded = np.floor(multipliers * scale).astype(np.int64).tolist()
+        rounded = np.floor(solution.multipliers * scale).astype(np.int64).tolist()
         cuts = [
             cut_from_condition(self.delivery, steps, condition, multiplier)
-            for condition, multiplier in zip(conditions, rounded, strict=True)
+            for condition, multiplier in zip(solution.binding, rounded, strict=True)
             if multiplier > 0
         ]
-        paid = np.ceil((np.maximum(prices, 0.0) + TOLERANCE) * scale).astype(np.int64).T
+        paid = np.ceil((np.maximum(solution.prices, 0.0) + TOLERANCE) * scale).astype(np.int64).T
         by_step = paid[::-1] if self.delivery.collects else paid
         symmetries = tuple(tuple(image.tolist()) for image in self.delivery.symmetries)
         return RoutedCuts(steps, tuple(cuts), tuple(tuple(row) for row in by_step.tolist()), symmetries)

@@ -32,15 +32,29 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import link_capacities
-from antiphon.core.bounds.steps import StepCut, StepCuts, Switches, is_symmetry, pair_images
+from antiphon.core.bounds.steps import RoutedCuts, StepCut, StepCuts, Switches, is_symmetry, pair_images
 from antiphon.core.columns import AnyInts, Bools, Floats, Longs
 from antiphon.core.reshape import reverse
 from antiphon.core.symmetry import automorphisms, orbit_labels
 from antiphon.core.topology import Topology
 
-MAX_DEMANDS = 64  # pairs of ranks between which cuts are sought, the farthest first
-MAX_ROUNDS = 40  # of the cutting-plane loop; the cuts until then are valid evidence, only weaker
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """Limits of the search for cuts over time. Whatever it ends with is valid evidence, at worst weaker."""
+
+    max_demands: int = 64  # pairs of ranks between which cuts are sought, the farthest first
+    max_rounds: int = 40  # of the cutting-plane loop
+    min_gain: float = 1 + 1e-4  # the solution grows by at least this factor ...
+    max_stalled: int = 8  # ... within this many rounds, or the search ends
+    max_idle: int = 8  # a condition that has not bound for this many rounds leaves the program
+    converged: float = 1 - 1e-4  # the search ends when its solution is this near to wire times that meet all conditions
+    outward: float = 0.9  # conditions are sought this far from such wire times towards the solution
+
+
+LIMITS = SearchLimits()
 SAME_FLOW = 1 - 1e-7  # a flow of at least this fraction of the demand serves it
+TINY = 2**-20  # of all data: what no demand is served with
 MULTIPLIER_SCALE = 2**16  # the greatest multiplier after rounding to whole numbers
 
 
@@ -136,7 +150,7 @@ class DataDelivery:
         pairs = [(a, b) for a, b in pairs if a != b and {a, b} <= {*self.members}]
         pairs.sort(key=lambda pair: (-int(steps[pair]), pair))  # the farthest first
         weight = int(self.supply.max())
-        return [(weight * (np.arange(ranks) == a), b) for a, b in pairs[:MAX_DEMANDS]]
+        return [(weight * (np.arange(ranks) == a), b) for a, b in pairs[: LIMITS.max_demands]]
 
     def least_steps(self) -> int:
         """Return the greatest distance from a rank with data to a member."""
@@ -199,6 +213,10 @@ class Condition:
     near_from: tuple[int, ...]  # per rank the time from which on it is on the near side; N + 1: never
     switches: tuple[Switches, ...]  # per step the switches on the near side
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.near_from, self.switches
+
 
 class TimedNetwork:
     """Ranks with one copy for each time 0 .. N, switches with one for each step, joined by arcs tail -> head."""
@@ -226,79 +244,155 @@ class TimedNetwork:
     def find_violated(self, widths: Floats) -> list[Condition]:
         """Return conditions that these widths (what each arc carries in each step) violate; none if all data can reach
         every rank that needs them."""
-        conditions = []
-        for supply, sink in self.delivery.demands:
-            total = float(supply.sum())
-            waiting = np.full(self.steps * len(supply), total * 2)  # more than all data: unbounded
-            capacity = np.concatenate([widths.ravel(), waiting, supply, self.shares]).astype(np.float64)
-            end = self.drain if sink < 0 else self.steps * self.nodes + sink
-            value, side = self.flows.cut_floats(capacity, self.source, end)
-            if value < total * SAME_FLOW:
-                near = np.array(side[: self.source], bool).reshape(self.steps + 1, self.nodes)
-                conditions.append(self._describe_cut(near, supply))
-        return conditions
+        cuts = (self._find_cut(widths, *demand) for demand in self.delivery.demands)
+        return [condition for condition in cuts if condition is not None]
+
+    def _find_cut(self, widths: Floats, supply: Longs, sink: int) -> Condition | None:
+        """Return the condition of a minimum cut for one demand, or None if these widths serve it."""
+        total = float(supply.sum())
+        waiting = np.full(self.steps * len(supply), total * 2)  # more than all data: unbounded
+        capacity = np.concatenate([widths.ravel(), waiting, supply, self.shares]).astype(np.float64)
+        end = self.drain if sink < 0 else self.steps * self.nodes + sink
+        value, side = self.flows.cut_floats(capacity, self.source, end)
+        if value >= total * SAME_FLOW:
+            return None
+        near = np.array(side[: self.source], bool).reshape(self.steps + 1, self.nodes)
+        return self._describe_cut(near, supply)
 
     def _describe_cut(self, near: NDArray[np.bool_], supply: Longs) -> Condition:
         """Return the condition of a cut; `near`: per time and node whether it is on the source's side."""
-        (tail, head), ranks = self.arcs, len(supply)
+        ranks = len(supply)
         near_from = np.where(near[:, :ranks].any(axis=0), near[:, :ranks].argmax(axis=0), self.steps + 1)
         switches = [tuple((np.flatnonzero(near[step, ranks:]) + ranks).tolist()) for step in range(1, self.steps + 1)]
-        crossing = []
-        for step in range(1, self.steps + 1):
-            near_nodes = np.concatenate([near_from < step, near[step, ranks:]])
-            far_nodes = np.concatenate([near_from > step, ~near[step, ranks:]])
-            crossing.append(near_nodes[tail] & far_nodes[head])
         never_near = near_from > self.steps
         weight = float(self.shares[never_near].sum() if len(self.shares) else supply[near_from == 0].sum())
-        return Condition(np.array(crossing), weight, tuple(near_from.tolist()), tuple(switches))
+        return self.condition(near_from, tuple(switches), weight)
 
-    def add_violated(self, widths: Floats, conditions: list[Condition]) -> bool:
-        """Add the conditions that these widths violate to the list; return whether there was a new one."""
-        listed = {(c.near_from, c.switches) for c in conditions}
-        fresh = {(c.near_from, c.switches): c for c in self.find_violated(widths)}
-        conditions += [condition for key, condition in fresh.items() if key not in listed]
-        return not fresh.keys() <= listed
+    def condition(self, near_from: Longs, switches: tuple[Switches, ...], weight: float) -> Condition:
+        """Return a cut over time as a condition on what these arcs carry."""
+        (tail, head), ranks = self.arcs, len(near_from)
+        step = np.arange(1, self.steps + 1)[:, None]
+        near_nodes, far_nodes = np.zeros((2, self.steps, self.nodes), bool)
+        near_nodes[:, :ranks], far_nodes[:, :ranks] = near_from < step, near_from > step
+        for number, near_switches in enumerate(switches):
+            near_nodes[number, list(near_switches)] = True
+        far_nodes[:, ranks:] = ~near_nodes[:, ranks:]
+        return Condition(near_nodes[:, tail] & far_nodes[:, head], weight, tuple(near_from.tolist()), switches)
+
+    def insert_steps(self, condition: Condition, count: int) -> Iterator[Condition]:
+        """Yield the conditions that a condition for `count` steps fewer becomes if these steps, in which no rank
+        becomes near, come before one of its steps or after the last."""
+        for at in range(1, self.steps - count + 2):
+            near_from = np.array(condition.near_from)
+            near_from += count * (near_from >= at)
+            switches = condition.switches
+            added = switches[min(at, len(switches)) - 1 :][:1] * count
+            yield self.condition(near_from, (*switches[: at - 1], *added, *switches[at - 1 :]), condition.weight)
 
 
-def find_step_cuts(delivery: DataDelivery, steps: int) -> StepCuts | None:
-    """Return cuts over time that bound the wire time of any schedule of `steps` steps, or None if there are none."""
-    topology = delivery.topology
-    capacity = link_capacities(topology).astype(np.float64)
-    network = TimedNetwork(delivery, steps, topology.nodes, topology.link_src, topology.link_dst)
-    conditions: list[Condition] = []
-    # a first guess: every rank receives all data over its part of all links
-    times = np.full(steps, delivery.total * topology.ranks / capacity.sum() / steps)
-    multipliers = np.zeros(0)
-    for _ in range(MAX_ROUNDS):
-        if not network.add_violated(times[:, None] * capacity, conditions):
-            break
-        if any(not c.crossing.any() for c in conditions):
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Solution of the program over some conditions.
+
+    `point`: the wire times, then any other variables. `multipliers`: the dual values of the conditions that bind.
+    `prices`: those of links and limits by step, where routes are variables.
+    """
+
+    point: Floats
+    binding: list[Condition]
+    multipliers: Floats
+    prices: Floats
+
+
+class StepSearch:
+    """The search on one machine, for growing numbers of steps: each begins with the conditions that bind for fewer.
+
+    The program's solutions are too short until the last round, and jump from round to round. So conditions are sought
+    not there but on the line to `inner`, the shortest wire times known to meet all (in-out separation: Ben-Ameur and
+    Neto 2007), which takes a third of the rounds.
+    """
+
+    def __init__(self, delivery: DataDelivery) -> None:
+        self.delivery, self.topology = delivery, delivery.topology
+        self.link_capacity = link_capacities(self.topology).astype(np.float64)
+        self.arcs: tuple[int, AnyInts, AnyInts] = (self.topology.nodes, self.topology.link_src, self.topology.link_dst)
+        self.binding, self.last_steps = list[Condition](), 0
+
+    def find_cuts(self, steps: int) -> StepCuts | RoutedCuts | None:
+        """Return cuts over time that bound the wire time of every schedule of `steps` steps; None if there are none."""
+        network = TimedNetwork(self.delivery, steps, *self.arcs)
+        conditions = dict[tuple[Any, ...], Condition]()
+
+        def stretch(point: Floats) -> Floats:
+            """Return the least multiple of a point that meets all conditions; infinite if none does (Newton's
+            iteration)."""
+            while violated := network.find_violated(widths := self._widths(point, steps)):
+                conditions.update((c.key, c) for c in violated)
+                if not all(c.crossing.any() for c in violated):
+                    return np.full(len(point), np.inf)
+                point = point * max(c.weight / float(widths[c.crossing].sum()) for c in violated)
+            return point
+
+        inner = stretch(self._first_point(steps))
+        if np.isinf(inner[0]):
             return None  # some member cannot be reached in so few steps
-        times, multipliers = _solve(conditions, capacity)
-    return _round_evidence(delivery, steps, conditions, multipliers)
+        for condition in self.binding:
+            longer = network.insert_steps(condition, steps - self.last_steps)
+            conditions.update((c.key, c) for c in longer)
+        outer, seconds, last_gain, last_bound = Solution(inner, [], np.zeros(0), np.zeros(0)), 0.0, 0, dict[Any, int]()
+        for number in range(LIMITS.max_rounds):
+            solution = self._solve([*conditions.values()], steps)
+            if solution is None:
+                break
+            outer, before, seconds = solution, seconds, float(solution.point[:steps].sum())
+            if self._add_routes(outer) or seconds > before * LIMITS.min_gain:
+                last_gain = number
+            elif number - last_gain >= LIMITS.max_stalled or seconds >= inner[:steps].sum() * LIMITS.converged:
+                break
+            # Without the conditions that do not bind the solution is the same, and is found sooner.
+            last_bound.update((c.key, number) for c in outer.binding)
+            oldest = number - LIMITS.max_idle
+            conditions = {key: c for key, c in conditions.items() if last_bound.setdefault(key, number) > oldest}
+            inner = np.append(inner, np.zeros(len(outer.point) - len(inner)))  # routes may have joined
+            point = stretch(LIMITS.outward * outer.point + (1 - LIMITS.outward) * inner)
+            inner = min(inner, point, key=lambda times: float(times[:steps].sum()))
+        if not outer.binding:
+            return None
+        self.binding, self.last_steps = outer.binding, steps
+        return self._to_evidence(outer, steps)
 
+    def _first_point(self, steps: int) -> Floats:
+        """Return wire times, all equal, in which no member can get all data."""
+        return np.full(steps, TINY * self.delivery.total / self.link_capacity.sum() / steps)
 
-def _solve(conditions: list[Condition], capacity: Floats) -> tuple[Floats, Floats]:
-    """Return the least wire times that meet the conditions, and the dual value of each condition."""
-    from scipy.optimize import linprog
+    def _widths(self, point: Floats, steps: int) -> Floats:
+        """Return what each arc can carry in each step."""
+        return np.multiply.outer(point, self.link_capacity)
 
-    scale = capacity.max()
-    matrix = np.array([np.where(c.crossing, capacity, 0.0).sum(axis=1) for c in conditions]) / scale
-    weight = np.array([c.weight for c in conditions])
-    max_weight = weight.max() or 1.0
-    solution: Any = linprog(np.ones(matrix.shape[1]), A_ub=-matrix, b_ub=-weight / max_weight, method="highs-ds")
-    return solution.x * max_weight / scale, -solution.ineqlin.marginals
+    def _solve(self, conditions: list[Condition], steps: int) -> Solution | None:
+        """Find the least wire times that meet the conditions; None if the solver fails."""
+        from scipy.optimize import linprog
 
+        scale = self.link_capacity.max()
+        matrix = np.array([np.where(c.crossing, self.link_capacity, 0.0).sum(axis=1) for c in conditions]) / scale
+        weight = np.array([c.weight for c in conditions])
+        max_weight = weight.max(initial=0) or 1.0
+        solution: Any = linprog(np.ones(steps), A_ub=-matrix, b_ub=-weight / max_weight, method="highs-ds")
+        if solution.status:
+            return None
+        duals = -solution.ineqlin.marginals
+        binding = [condition for condition, dual in zip(conditions, duals, strict=True) if dual > 0]
+        return Solution(solution.x * max_weight / scale, binding, duals[duals > 0], np.zeros(0))
 
-def _round_evidence(
-    delivery: DataDelivery, steps: int, conditions: list[Condition], multipliers: Floats
-) -> StepCuts | None:
-    """Round the multipliers to whole numbers and build the evidence; None if no condition counts."""
-    if not len(multipliers) or not multipliers.max() > 0:
-        return None
-    rounded = np.rint(multipliers / multipliers.max() * MULTIPLIER_SCALE).astype(np.int64).tolist()
-    pairs = [(condition, multiplier) for condition, multiplier in zip(conditions, rounded, strict=True) if multiplier]
-    return StepCuts(steps, tuple(cut_from_condition(delivery, steps, *pair) for pair in pairs))
+    def _add_routes(self, solution: Solution) -> bool:
+        """Add routes to the program that would shorten the wire times; return whether there was one."""
+        return False
+
+    def _to_evidence(self, solution: Solution, steps: int) -> StepCuts | RoutedCuts | None:
+        """Round the multipliers to whole numbers and build the evidence."""
+        rounded = np.rint(solution.multipliers / solution.multipliers.max() * MULTIPLIER_SCALE).astype(np.int64)
+        pairs = [pair for pair in zip(solution.binding, rounded.tolist(), strict=True) if pair[1]]
+        return StepCuts(steps, tuple(cut_from_condition(self.delivery, steps, *pair) for pair in pairs))
 
 
 def cut_from_condition(delivery: DataDelivery, steps: int, condition: Condition, multiplier: int) -> StepCut:
