@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from published import FIT, HELD_OUT, ONE_FOR_ALL, published
+from quick import in_turn
 from test_benchmark_log import LOG, OSU_5, row
 
 from antiphon.cli import run
@@ -50,10 +51,10 @@ UNUSED = {
 
 @pytest.mark.parametrize(
     "name",
-    [
+    in_turn([
         t.name for t in published()
         if t.name in UNUSED or (t.part in (FIT, HELD_OUT) and t.topology and t.collective in PROGRAMS)
-    ],
+    ], 2),
 )  # fmt: skip
 def test_published_tables(name: str, tmp_path: Path) -> None:
     (table,) = (t for t in published() if t.name == name)
@@ -103,7 +104,7 @@ THREADS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "points", "before", "verdict", "cause"), THREADS)
+@pytest.mark.parametrize(("spec", "points", "before", "verdict", "cause"), in_turn(THREADS, 2))
 def test_public_threads(
     spec: str, points: list[tuple[int, float]], before: str, verdict: str, cause: str | None, tmp_path: Path
 ) -> None:

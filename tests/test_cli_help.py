@@ -1,5 +1,7 @@
 """Help, the width of what is printed, and completion in the shells themselves."""
 
+import contextlib
+import io
 import itertools
 import os
 import pty
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from commands import Capture, complaint, printed
+from quick import in_turn
 
 from antiphon.cli import planning, run
 
@@ -148,7 +151,7 @@ def test_degrade_names_the_next_commands(capsys: Capture) -> None:
     assert sum("gone" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize(("columns", "widest"), [(40, 60), (140, 140), (300, 200)])
+@pytest.mark.parametrize(("columns", "widest"), in_turn([(140, 140), (40, 60), (300, 200)]))
 def test_width_of_a_real_terminal(columns: int, widest: int) -> None:
     master, slave = pty.openpty()
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -218,14 +221,14 @@ CASES = [
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What every shell gets, installed into a home of its own."""
     home = tmp_path_factory.mktemp("home")
-    environment = {**os.environ, "HOME": str(home)}
-    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
-        environment.pop(name, None)
-    for shell in ("bash", "zsh", "fish"):
-        done = subprocess.run(
-            [*COMMAND, "--install-completion", shell], env=environment, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.startswith(f"written: {home}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+            patch.delenv(name, raising=False)
+        for shell in ("bash", "zsh", "fish"):
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                assert run(["--install-completion", shell]) == 0
+            assert said.getvalue().startswith(f"written: {home}")
     return home
 
 

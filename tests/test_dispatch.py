@@ -54,7 +54,7 @@ def random_machine(seed: int) -> Topology:
     return build(f"random {seed}", ranks, links, switches=switches, limits=limits)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", in_turn(range(40)))
 def test_on_random_machines_plans_are_valid_and_take_the_time_by_which_they_were_chosen(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +130,7 @@ def test_small_inputs_are_sent_everywhere_and_added_on_arrival() -> None:
     verify(plan(members, topology("line:ranks=6"), 100, pieces=2), topology("line:ranks=6")).or_raise()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", in_turn(KINDS, 2))
 def test_groups_uneven_blocks_and_several_roots(kind: str) -> None:
     machine = topology("mesh:dims=2x3")
     plan(Collective(kind, 6, (0, 2, 5), (2,) if kind in ROOTED else ()), machine, 10_000)
