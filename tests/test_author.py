@@ -76,20 +76,6 @@ def test_a_program_that_is_wrong_ends_with_its_line(tmp_path: Path) -> None:
 # ---- places ----
 
 
-def test_an_allgather_and_an_alltoall_by_places() -> None:
-    with antiphon.write("allgather", full(3), chunks=2) as w:
-        for rank in range(3):
-            others = [r for r in range(3) if r != rank]
-            there = w[rank, "input", 0:2].copy_to(others)
-            assert [(p.rank, p.index) for p in there.places] == [(r, 2 * rank + k) for r in others for k in (0, 1)]
-            assert {p.buffer for p in there.places} == {"output"}
-    with antiphon.write("alltoall", full(3)) as w:
-        for a in range(3):
-            for b in range(3):
-                w[a, "input", b].copy_to(b, "output", a)
-    assert (w.schedule.transfers, w.schedule.steps) == (6, 1)  # what stays with its rank is there already
-
-
 def test_an_index_is_that_of_the_first_place_of_every_rank() -> None:
     with antiphon.write("allreduce", full(3), chunks=4) as w:
         there = w[[0, 1], "input", 1:3].reduce_to(2, "tmp", 5)
@@ -142,21 +128,6 @@ def test_scratch_is_a_slot_of_its_own_or_a_relay() -> None:
         passing.copy_to(2)
     assert w.schedule.src_slot is None  # what only passes needs no slot beside
     assert w.schedule.dst_slot is None
-
-
-def test_scratch_may_be_used_again_for_another_chunk() -> None:
-    with antiphon.write("allgather", antiphon.topology("line:ranks=3")) as w:
-        w[1, "input", 0].copy_to([0, 2])
-        for end, other in ((0, 2), (2, 0)):
-            w[end, "input", 0].copy_to(1, "hold", 0)
-            w[1, "hold", 0].copy_to(other)
-            w[1, "hold", 0].copy_to(1)
-    # the second is put there when the first has been read
-    assert w.schedule.step.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
-    assert antiphon.run(w.plan, "60KB")[0]["correct"]
-    assert [
-        name for name in w.lines if not re.fullmatch(r"tests/test_author\.py:\d+|.*/test_author\.py:\d+", name)
-    ] == []
 
 
 def test_routes_are_chosen_or_named() -> None:

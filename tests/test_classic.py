@@ -13,7 +13,7 @@ from quick import examples, in_turn, some
 from small_plans import PORT, full, only, run_local, schedules, star
 
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.core.loads import claims, pipelined_steps
+from antiphon.core.loads import pipelined_steps
 from antiphon.core.routes import switch_path
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -185,22 +185,6 @@ def test_messages_of_halving_doubling_are_runs_of_memory(large: str, ranks: int)
 
 
 # --- rings ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "figures"),
-    [
-        ("allgather", {}, (6, 7, 7)), ("allreduce", {}, (48, 14, 14)), ("reducescatter", {}, (48, 7, 7)),
-        *((kind, {"pieces": m}, (6 * m, 6 + m, 6 + m)) for kind in ("broadcast", "reduce") for m in (1, 2, 8)),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("spec", ["dgx1v", "dgx1v_sccl"])
-def test_nccl_on_the_dgx1_as_in_sccl_table_3(
-    spec: str, kind: str, options: dict[str, int], figures: tuple[int, int, int]
-) -> None:
-    machine = topology(spec)
-    told = claims(only("multi-ring", machine, kind, **options), machine)
-    assert (told["chunks"], told["steps"], told["rounds"]) == figures
 
 
 def hops(ring: str) -> list[tuple[int, int]]:

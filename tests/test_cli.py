@@ -240,17 +240,6 @@ def test_malformed_files(capsys: Capture, text: str) -> None:
         assert "bad.json" in complaint(capsys, *command)
 
 
-def test_a_disconnected_machine(capsys: Capture) -> None:
-    machine = answer(capsys, "topology", "show", "ring:ranks=4")
-    machine["links"] = [link for link in machine["links"] if 3 not in link[:2]]
-    Path("broken.json").write_text(json.dumps(machine))
-    assert "rank 3" in complaint(capsys, "bound", "allreduce", "broken.json")
-    complaint(capsys, "plan", "allreduce", "broken.json")
-    assert run(["topology", "degrade", "ring:ranks=4", "--drop", "ranks=3", "-o", "degraded.json"]) == 0
-    assert run(["plan", "allreduce", "degraded.json", "--planner", "relay"]) == 0  # among the others, and it says so
-    assert "ranks without links are left out: 3" in capsys.readouterr().err
-
-
 # ---- output that cannot be written: existing files stay ----
 
 
@@ -383,17 +372,6 @@ def test_every_command_is_a_function_of_the_package() -> None:
     assert {row["name"] for row in antiphon.available.topologies()} >= {"ring", "dgx1v"}
     assert {row["name"] for row in antiphon.available.planners()} >= {"ring", "multi-ring"}
     assert {row["name"] for row in antiphon.available.models()} >= {"alpha-beta", "critical-path"}
-
-
-def test_the_python_functions_can_be_called_again() -> None:
-    plan = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"))
-    for _ in range(2):  # importing the folder antiphon.run must not take the function's place
-        assert antiphon.run(plan, "3KB")[0]["correct"]
-    from small_plans import run_local
-
-    assert run_local(plan.at(0).schedule, 3072)[0]["agree"]
-    assert antiphon.run(plan, 300, dtype="int8")[0]["correct"]
-    assert antiphon.verify(plan)
 
 
 def test_what_a_review_found(capsys: Capture) -> None:

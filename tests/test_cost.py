@@ -1,6 +1,5 @@
 """Cost models: against the published formula, against plain loops over single messages, and by hand."""
 
-import json
 from collections import defaultdict
 from fractions import Fraction
 from itertools import pairwise
@@ -12,7 +11,7 @@ import oracle
 import pytest
 from generate import Case, cases
 from hypothesis import given, settings
-from quick import examples, in_turn
+from quick import examples
 from tables import listed
 
 from antiphon.core.bounds import bound
@@ -21,7 +20,7 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import Local, Schedule, cut
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
-from antiphon.cost import Prediction, Profile, load_profile, predict, prepare, simulate
+from antiphon.cost import Prediction, Profile, load_profile, prepare, simulate
 from antiphon.cost import trace as tracing
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import table
@@ -52,25 +51,6 @@ def chain(ranks: int, kind: LinkType = UNIT, **more: Any) -> Topology:
 
 
 # ---- SCCL, section 3.6 ----
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("kind", ["allgather", "reducescatter", "allreduce"])
-@pytest.mark.parametrize("machine", in_turn(["ring:ranks=4", "ring:ranks=7,latency=3us", "dgx1v"], 2))
-@pytest.mark.parametrize("directions", [1, 2])
-def test_the_formula_holds_for_rings(model: str, kind: str, machine: str, directions: int) -> None:
-    """S * alpha + R / C * L * beta, written out here from the figures that the plan claims."""
-    made = plan(kind, topology(machine), planner="ring", options={"directions": directions})
-    figures = made.entries[0].claims
-    where, collective = made.topology, made.collective
-    alpha = where.types[0].latency
-    ready = prepare(model, made.entries[0].schedule, where)
-    for nbytes in NBYTES:
-        own = nbytes / collective.ranks if kind == "allgather" else nbytes  # L: the input of one rank
-        beta = 1 / float(where.unit)
-        want = figures["steps"] * alpha + figures["rounds"] / figures["chunks"] * own * beta
-        assert ready(nbytes).seconds == pytest.approx(want, rel=1e-12)
-        assert ready(nbytes).terms["latency"] == pytest.approx(figures["steps"] * alpha, rel=1e-12)
 
 
 # ---- messages, routes, limits ----
@@ -299,24 +279,6 @@ def test_bad_profiles(tmp_path: Path, text: str, says: str) -> None:
         load_profile(path)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
-
-
-def test_predict_and_simulate_a_plan() -> None:
-    made = plan("allreduce", topology("dgx1v"))
-    one, two, _ = predict(made, "1KB:3KB")
-    assert (one["nbytes"], two["nbytes"]) == (1000, 2000)
-    assert one["algbw"] == pytest.approx(1000 / one["seconds"])
-    assert one["busbw"] == pytest.approx(one["algbw"] * 7 / 4)
-    row, trace = simulate(made, "1MB", model="critical-path", trace=True)
-    assert row["seconds"] == predict(made, 10**6, model="critical-path")[0]["seconds"]
-    assert row["critical_path_length"] == len(row["critical_path"]) == 14
-    assert trace is not None
-    events = json.loads(trace)["traceEvents"]
-    turns = [event for event in events if event["ph"] == "X" and event["cat"] == "turn"]
-    assert len(turns) == 2 * 8 * 14  # both ways round, eight ranks, fourteen steps
-    assert max(turn["ts"] + turn["dur"] for turn in turns) == pytest.approx(row["seconds"] * 1e6, rel=0.1)
-    with pytest.raises(Invalid, match="did you mean 'alpha-beta'"):
-        predict(made, "1KB", model="alpha_beta")
 
 
 def test_a_model_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:

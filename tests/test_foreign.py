@@ -68,21 +68,6 @@ def told(capsys: Capture, *command: str) -> tuple[int, Any]:
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_a_file_that_is_right_is_a_plan_like_any_other(ring: Path, capsys: Capture) -> None:
-    assert told(capsys, "verify", str(ring)) == (0, {"ok": True, "fault": None})
-    assert told(capsys, "verify", str(ring), "--topology", "ring:ranks=4")[0] == 0
-    code, found = told(capsys, "run", str(ring), "--nbytes", "4KB")
-    assert code == 0
-    assert found["rows"][0]["correct"]
-    code, found = told(capsys, "predict", str(ring), "--topology", "ring:ranks=4", "--nbytes", "4MB")
-    assert code == 0
-    ours = antiphon.plan("allgather", antiphon.topology("ring:ranks=4"), planner="ring", options={"directions": 1})
-    assert found["rows"][0]["seconds"] == antiphon.predict(ours, "4MB")[0]["seconds"]
-    loaded = antiphon.load(ring)
-    assert loaded.collective.kind == "allgather"
-    assert loaded.entries[0].schedule.steps == 3
-
-
 @pytest.mark.parametrize("name", in_turn([*MSCCL_FILES, *PLANS, "switched"], 3))
 def test_files_of_others_are_verified_bounded_priced_and_run(name: str, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "file"

@@ -92,17 +92,6 @@ def test_table_6(network: str) -> None:
             assert told[top].startswith("ACPS")
 
 
-@pytest.mark.parametrize(("servers", "plan"), [(8, "CPS"), (12, "6x2"), (15, "5x3")])
-def test_table_3(servers: int, plan: str) -> None:
-    """10 Gb/s, and one alpha per step: half of it on each link."""
-    alpha, epsilon, gamma, delta = 6.58e-3, 1.22e-10, 6e-10, 1.87e-10
-    kind = LinkType("ethernet", 1_250_000_000, alpha / 2)
-    links = [(a, b, kind) for rank in range(servers) for a, b in ((rank, servers), (servers, rank))]
-    testbed = build("testbed", servers, links, switches=1)
-    profile = Profile(incast={"ethernet": Incast(epsilon / FLOAT, 9)}, gamma=gamma / FLOAT, delta=delta / FLOAT)
-    assert words(planned(testbed, nbytes=FLOAT * 10**8, profile=profile)) == {"switch0": plan}
-
-
 @pytest.mark.slow
 def test_data_rearrangement_helps_across_data_centres() -> None:
     """Half of the blocks are owned on each side of the narrow link, instead of a third and two thirds."""

@@ -101,18 +101,6 @@ def test_of_planners_that_all_use_them_none_is_told() -> None:
     assert "no planner here does without" in " ".join(tuning_text(found, explain=True).split())
 
 
-def test_a_runtime_that_cannot_gets_none_of_them() -> None:
-    names = ["nvls", "sharp", "ring"]
-    found = tuned("hgx-h100", planners=names, nccl=False, in_switches=False)
-    assert {r.candidate.planner for r in found.ranges} == {"ring"}
-    refused = {c.planner: c.reason for c in found.candidates if c.status == "refused"}
-    assert set(refused) == {"nvls", "sharp"}
-    assert all(
-        f"planner {name}: its schedules let switches multicast or combine" in why for name, why in refused.items()
-    )
-    assert not any(entry.can.in_switches for entry in table("runtime").values())
-
-
 def test_tuning_by_measuring_asks_what_the_runtime_can(monkeypatch: pytest.MonkeyPatch) -> None:
     able = replace(fake_ground.ENTRY, can=replace(fake_ground.ENTRY.can, in_switches=True))
     monkeypatch.setitem(table("runtime"), "fake", fake_ground.ENTRY)
