@@ -1,39 +1,41 @@
-/* A bandit with change detection, alike at all processes.
+/* Learns which candidate is fastest for calls of one kind and size: a bandit with change detection, alike at all processes.
  *
- * The problem. Calls of one kind and size come again and again, and each can be made by any of a few candidates ("arms"): plans,
- * the same plans in more or fewer slices, the library. We want nearly the total time of the best one, which nobody knows, which
- * noise hides, and which may change when a neighbour begins or ends to use the same links. And all processes must take the same
- * candidate in each call, or they wait for each other for ever, without talking about it in each call.
+ * The problem. Calls of one kind and size are repeated, and each can be made by any of a few candidates ("arms"): plans, a plan in
+ * more or fewer slices, the library. We want nearly the total time of the best one. Nobody knows which it is, noise hides it, and
+ * it may change when a neighbour begins or ends to use the same links. All processes must take the same candidate in each call,
+ * or they wait for each other for ever. But they cannot talk about it before each call.
  *
- * Agreement. What is done next is a function of the number of calls and of numbers that all processes have alike. Times are
- * kept locally; when a phase ends, each process offers its medians, and the maximum over the processes (an allreduce of 88
- * bytes within the next call) is what all of them decide by. A digest of all candidates so far is exchanged, too: if it
- * differs, the caller stops. So it does not matter how much clocks, noise or delays differ between processes.
+ * Agreement. What is done next is a function of the number of calls and of numbers that all processes have alike. Each process
+ * keeps its times. When a phase ends, each offers its medians in an allreduce of 88 bytes within the next call, and all decide by
+ * the maxima. A digest of all candidates so far is exchanged, too: if it differs, the caller stops. So it does not matter how much
+ * clocks, noise or delays differ between processes.
  *
- *     SEARCH    rounds of blocks: each arm in turn makes some calls. The first one of a block warms up (memory, connections), the
- *               median of the others counts, so one outlier does not. A barrier precedes only the first one: in a pause links
- *               recover, and small calls after a pause each take half as long as in a job. After a round, arms drop out that are
- *               slower than the best by more than SLACK[round] ("successive elimination"): a first round, of two calls each of
- *               which the shorter counts, only removes what takes 75 % longer; later ones, of four calls, those that are 20 %, 8 %,
- *               4 % slower. So a bad arm costs two calls, and arms that are nearly equal cost little, as either is good: of those
- *               that are left, the program that has served stays, so that calls do not change for nothing.
+ *     SEARCH    consists of rounds. In a round each arm in turn makes a block: some calls in a row. The first call of a block warms
+ *               up memory and connections; the median of the others counts, so one outlier does not. Only the first call follows
+ *               a barrier: links recover in a pause, and small calls that each follow one take half as long as they do in a job.
+ *               After round r those arms drop out that take more than SLACK[r] times the best ("successive elimination"). In the
+ *               first round, blocks have two calls, of which the shorter counts, and only arms that take 75 % longer drop out. In
+ *               later rounds they have four calls, and arms that are 20 %, 8 %, 4 % slower drop out. So a bad arm costs two calls.
+ *               Nearly equal arms cost little, as either is good. The program that has served stays if it is among the last, so
+ *               that calls do not change for nothing.
  *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged. If it
  *               leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that elects the
- *               same program again, in more or fewer slices, the alarm was false, and the range becomes wider. The interval is such
+ *               same program again, in whatever slices, the alarm was false, and the range becomes wider. The interval is such
  *               that exchanging costs at most 1 % of the calls' time, or 1 us per call.
  *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets two calls. If the
- *               second one is faster, a SEARCH among the two (a duel) confirms that. Every settled call earns a credit of 3 %,
- *               later 1 % of a call, and a probe is paid by it: by what it takes longer. Next comes what has waited longest, the
- *               sooner the faster it once was. So the total regret is bounded: that of each search by its rounds, and a fixed share
- *               of the rest.
+ *               second one is faster, a SEARCH among the two (a duel) confirms that. Probes are paid for by credit, counted in
+ *               settled calls. Every settled call earns 3 % of a call, later 1 %, and a probe costs what it takes longer. Next
+ *               comes the arm that has waited longest, where waiting counts more the faster the arm once was. So the total regret
+ *               is bounded: that of each search by its rounds, and a fixed share of the rest.
  *     CONTEXTS  What a search has measured is remembered. If the settled arm then takes as long as it did in an earlier search that
  *               another arm won, conditions have probably come back: that arm is taken without a search. Should it not take as
  *               long as it did then, a search begins.
  *
- * Slices are searched as Blink's MIAD does (section 4.2.1): two arms are the best program in twice as many and in half as many
- * slices. If the first wins, the number doubles again (multiplicative increase). If not, four times as many are probed once:
- * a worse step may lie before a better one. Then it comes back from twice as many towards the best number by quarters of that
- * (additive decrease); once the number has increased, so does the second arm.
+ * Slices are counted in quarters of the planned number (AP_PLANNED_SLICES). They are searched as Blink's MIAD does (section 4.2.1).
+ * Beside the best program there are two arms of it: MORE has twice as many slices, FEWER half as many. If MORE wins, its number
+ * is the program's, and MORE is twice that (multiplicative increase). If not, MORE is four times as many for one probe, as a worse
+ * step may lie before a better one. Then it comes back from twice as many: each time that it is probed in vain, a quarter of the
+ * program's number nearer to that (additive decrease). From the first increase on, FEWER is that quarter below the number.
  *
  * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (8
  * calls), fewer slices after the second one (12 calls), the plan as it was after the third (8 calls). Settled; later a probe
@@ -48,7 +50,8 @@
 #include "plan.h"
 
 enum { FIRST_BLOCK = 2, BLOCK = 4, PROBE_BLOCK = 2, WINDOW = 8, ROUNDS = 4, /* calls; rounds of a search */
-       MIN_SLICES = 1, MAX_SLICES = 64 };
+       MIN_SLICES = 1, MAX_SLICES = 64, /* in quarters: from a quarter of the planned number to 16 times it */
+       LIBRARY = 0 };                   /* the program that is no plan, so it has no slices */
 /* FADING_CALLS: settled calls after which FIRST_CREDIT has halved. TRUSTED_CALLS: calls by an arm that was taken from a context;
  * if conditions change within them, that context was wrong, and a search begins. */
 enum { MAX_INTERVAL = 1024, FADING_CALLS = 500, MAX_CONTEXTS = 4, TRUSTED_CALLS = 64 };
@@ -58,8 +61,8 @@ enum { EXCHANGE = AP_MAX_ARMS, DIGEST, INVERSE };
 static const double SLACK[ROUNDS] = {1.75, 1.20, 1.08, 1.04}; /* by round: slower arms than this, over the best, leave */
 static const double EQUAL = 1.02;       /* arms within 2 % need no further rounds */
 static const double PROBE_GAIN = 0.95;  /* a probe must take less than this share of the settled time */
-/* In settled calls: earned per call for probes, additionally at first, and always; what a probe costs at least. MAX_FIRST: the
- * first time of a probe counts at most as so many settled calls. */
+/* Credit for probes, in settled calls. Each settled call earns LASTING_CREDIT, at first FIRST_CREDIT more; a probe costs at least
+ * MIN_COST. MAX_FIRST: the first time of an arm's probes counts as at most so many settled calls. */
 static const double FIRST_CREDIT = 0.02, LASTING_CREDIT = 0.01, MIN_COST = 0.1, MAX_FIRST = 1.5;
 /* A search leaves out arms whose best time ever is so many times the settled arm's: after conditions got worse; otherwise. */
 static const double HOPELESS_IF_WORSE = 1.25, HOPELESS = 2.5;
@@ -84,9 +87,10 @@ typedef struct {
 } context;
 
 struct ap_learner {
-    /* one arm per program, in the slices that are best so far; then the chosen program in more and in fewer slices */
+    /* one arm per program, in the slices that are best so far; then the arms MORE and FEWER of the program that served last, unless
+     * that was the library (more_of, fewer_of) */
     arm arm[AP_MAX_ARMS];
-    int programs, chosen, slices, increased; /* slices: whether they are searched; increased: more of them have won before */
+    int programs, chosen, searches_slices, increased; /* increased: MORE has won before */
     /* why: of the running search, or the last one; current: the arm that is searched or probed; challenger: of a duel, or -1;
      * offset: calls in this block or window */
     int phase, why, current, challenger, round, offset;
@@ -115,6 +119,8 @@ static double median_of(const double *values, int count) {
 }
 
 /* The programs, and two arms: more and fewer slices of one of them. */
+static int more_of(const ap_learner *l) { return l->programs; }
+static int fewer_of(const ap_learner *l) { return l->programs + 1; }
 static int arms_of(const ap_learner *l) { return l->programs + 2; }
 
 /* Enters the median time of an arm's latest `samples` calls. */
@@ -133,11 +139,16 @@ static void set_slices(ap_learner *l, int a, int program, int slices, int usable
     l->arm[a] = (arm){.stats = {.candidate = {program, slices}, .usable = usable && slices >= MIN_SLICES && slices <= MAX_SLICES}};
 }
 
-/* Makes the arms of the program in more slices and in fewer. `moved`: the change that has just won: 1: more, -1: fewer. */
-static void place_slices(ap_learner *l, int program, int moved) {
-    const int slices = l->arm[program].stats.candidate.slices, step = slices / 4 > 1 ? slices / 4 : 1;
-    set_slices(l, l->programs, program, 2 * slices, l->slices && program && moved >= 0);
-    set_slices(l, l->programs + 1, program, l->increased ? slices - step : slices / 2, l->slices && program);
+/* The step of an additive decrease: a quarter of the program's slices. */
+static int step_of(int slices) { return slices / 4 > 1 ? slices / 4 : 1; }
+
+enum { MORE_WON = 1, NONE_WON = 0, FEWER_WON = -1 };
+
+/* Makes the arms MORE and FEWER of the program. `won`: which of them has just won; after FEWER, adopt_slices sets MORE. */
+static void place_slices(ap_learner *l, int program, int won) {
+    const int slices = l->arm[program].stats.candidate.slices, usable = l->searches_slices && program != LIBRARY;
+    set_slices(l, more_of(l), program, 2 * slices, usable && won != FEWER_WON);
+    set_slices(l, fewer_of(l), program, l->increased ? slices - step_of(slices) : slices / 2, usable);
 }
 
 /* ---- searching ---- */
@@ -153,7 +164,7 @@ static int next_active(const ap_learner *l, int from) {
 /* Calls of the running block. */
 static int block_of(const ap_learner *l) { return l->phase == PROBE ? PROBE_BLOCK : l->round ? BLOCK : FIRST_BLOCK; }
 
-/* Calls at the beginning of a block that do not count. In a first round the shorter one of both counts. */
+/* Calls at the beginning of a block that do not count. In a first round both count, so that the shorter one is the median. */
 static int warm_up_of(const ap_learner *l) { return l->phase == PROBE || l->round; }
 
 /* Begins with the first arm of the round. */
@@ -162,11 +173,12 @@ static void begin_round(ap_learner *l) {
     l->offset = 0;
 }
 
-/* Begins a search. `challenger`: a duel of this arm and the chosen one; -1: all arms. */
+/* Begins a search. `challenger`: a duel of this arm and the chosen one; -1: all arms. A duel has no first round, which only drops
+ * arms that are much slower: the challenger's probe has just been faster. */
 static void begin_search(ap_learner *l, int why, int challenger) {
     const double limit = (why == AP_TOOK_LONGER ? HOPELESS_IF_WORSE : HOPELESS) * l->arm[l->chosen].stats.seconds;
-    const int sliced = l->arm[l->programs].stats.candidate.program;
-    if (why == AP_TOOK_LONGER || why == AP_TOOK_LESS) l->increased = 0, place_slices(l, sliced, 0);
+    const int sliced = l->arm[more_of(l)].stats.candidate.program;
+    if (why == AP_TOOK_LONGER || why == AP_TOOK_LESS) l->increased = 0, place_slices(l, sliced, NONE_WON);
     for (int a = 0; a < arms_of(l); a++) {
         arm *entry = &l->arm[a];
         const int hopeless = a != l->chosen && entry->stats.samples && l->arm[l->chosen].stats.samples && entry->stats.low > limit;
@@ -178,24 +190,25 @@ static void begin_search(ap_learner *l, int why, int challenger) {
     begin_round(l);
 }
 
-/* The arm of more slices was no faster. After twice the chosen number comes four times, at the next probe: one worse step may lie
- * before a better one. Then it comes back from twice the number by quarters of the chosen one. */
+/* MORE was no faster. After twice the program's number comes four times, for one probe; then a step less than twice, and a step less
+ * each time. When it has come down to the program's number, it starts again at twice that. */
 static void change_more_slices(ap_learner *l) {
-    ap_candidate *more = &l->arm[l->programs].stats.candidate;
-    const int slices = l->arm[more->program].stats.candidate.slices, step = slices / 4 > 1 ? slices / 4 : 1;
-    if (more->slices == 2 * slices && 4 * slices <= MAX_SLICES && more->program == l->chosen) {
-        more->slices = 4 * slices;
+    ap_candidate *more = &l->arm[more_of(l)].stats.candidate;
+    const int slices = l->arm[more->program].stats.candidate.slices, doubled = 2 * slices;
+    if (more->slices == doubled && 2 * doubled <= MAX_SLICES && more->program == l->chosen) {
+        more->slices = 2 * doubled;
         return;
     }
-    const int next = (more->slices > 2 * slices ? 2 * slices : more->slices) - step;
-    more->slices = next > slices ? next : 2 * slices <= MAX_SLICES ? 2 * slices : slices + 1;
+    const int nearer = (more->slices > doubled ? doubled : more->slices) - step_of(slices);
+    more->slices = nearer > slices ? nearer : doubled <= MAX_SLICES ? doubled : slices + 1;
 }
 
-/* A probe of this arm, or a duel, did not pay off. Its best time may have been luck: move it towards the latest. */
+/* A probe of this arm, or a duel, did not pay off. Its best time may have been luck: move it a quarter towards the latest, and by
+ * at most a quarter of itself. */
 static void note_failed_probe(ap_learner *l, int a) {
     ap_arm *stats = &l->arm[a].stats;
     stats->low += (stats->seconds < 2 * stats->low ? stats->seconds - stats->low : stats->low) / 4;
-    if (a == l->programs) change_more_slices(l);
+    if (a == more_of(l)) change_more_slices(l);
 }
 
 /* ---- conditions that come back ---- */
@@ -225,35 +238,45 @@ static int find_context(const ap_learner *l, double seconds) {
     return -1;
 }
 
+/* MORE or FEWER (arm `a`) has won: its slices and times are now those of the program. */
+static void adopt_slices(ap_learner *l, int a, int program) {
+    const arm before = l->arm[program];
+    l->arm[program] = l->arm[a];
+    l->increased |= a == more_of(l);
+    place_slices(l, program, a == more_of(l) ? MORE_WON : FEWER_WON);
+    /* after FEWER, the number before is MORE, with its times; but an additive decrease does not go back */
+    if (a == fewer_of(l) && !l->increased && before.stats.usable) l->arm[more_of(l)] = before;
+}
+
+/* Records a choice. Of too many, the first one is kept, and the oldest of the others is dropped. */
+static void record_choice(ap_learner *l, ap_choice choice) {
+    if (l->choices == AP_MAX_CHOICES) {
+        memmove(l->choice + 1, l->choice + 2, (AP_MAX_CHOICES - 2) * sizeof *l->choice);
+        l->choices--;
+    }
+    l->choice[l->choices++] = choice;
+}
+
 /* Ends a search: arm `a` serves the calls from now on. */
 static void settle(ap_learner *l, int a) {
-    const int program = l->arm[a].stats.candidate.program, slot = a - l->programs;
+    const int program = l->arm[a].stats.candidate.program;
     const int changes = a != l->chosen || !l->choices;
     const double seconds = l->arm[a].stats.seconds;
     if (l->challenger >= 0 && l->challenger != a) note_failed_probe(l, l->challenger);
     if (l->why == AP_TOOK_LONGER || l->why == AP_TOOK_LESS) l->margin = program != l->chosen ? MIN_MARGIN : 1.5 * l->margin;
     if (l->margin > MAX_MARGIN) l->margin = MAX_MARGIN;
-    if (slot >= 0) { /* more (0) or fewer (1) slices won: from now on they are the program's */
-        arm other = l->arm[program];
-        l->arm[program] = l->arm[a];
-        l->increased |= slot == 0;
-        place_slices(l, program, slot == 0 ? 1 : -1);
-        if (slot == 1 && l->increased) other.stats.usable = 0; /* additive decrease does not go back */
-        if (slot == 1 && other.stats.usable) l->arm[l->programs] = other;
-    } else if (program && l->arm[l->programs].stats.candidate.program != program) {
+    if (a >= l->programs) {
+        adopt_slices(l, a, program);
+    } else if (program != LIBRARY && l->arm[more_of(l)].stats.candidate.program != program) {
         l->increased = 0;
-        place_slices(l, program, 0);
+        place_slices(l, program, NONE_WON);
     }
     l->chosen = program, l->phase = SETTLED, l->offset = 0, l->usual = 0, l->outside = 0;
     if (l->challenger < 0) l->settled_call = l->call, l->credit = 0;
     l->next_check = l->call + WINDOW;
     remember(l);
     if (!changes && l->why == AP_PROBE_WON) return;
-    if (l->choices == AP_MAX_CHOICES) {
-        memmove(l->choice + 1, l->choice + 2, (AP_MAX_CHOICES - 2) * sizeof *l->choice);
-        l->choices--;
-    }
-    l->choice[l->choices++] = (ap_choice){l->call, l->arm[program].stats.candidate, l->why, l->searches, seconds};
+    record_choice(l, (ap_choice){l->call, l->arm[program].stats.candidate, l->why, l->searches, seconds});
 }
 
 /* After a round: drops arms, and settles if one is left or the rest are equal. */
@@ -269,7 +292,7 @@ static void end_round(ap_learner *l) {
         if (!l->arm[a].active) continue;
         l->arm[a].active = estimate[a] <= SLACK[l->round] * estimate[best];
         active += l->arm[a].active;
-        if (!l->round) l->arm[a].blocks = 0; /* its medians, of one call each, do not count in later rounds */
+        if (!l->round) l->arm[a].blocks = 0; /* the shorter of two calls, unlike a median, does not count in later rounds */
         if (l->arm[a].active && estimate[a] > worst) worst = estimate[a];
     }
     l->round++;
@@ -357,14 +380,15 @@ static void end_probe(ap_learner *l, double seconds) {
     l->phase = SETTLED, l->offset = 0, l->next_check = l->call + (l->interval > WINDOW ? 2 * l->interval : WINDOW);
 }
 
-/* ---- calls ---- */
+/* ---- calls: learn.h says what each function is for ---- */
 
 ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int slices) {
     ap_learner *l = programs && programs <= AP_MAX_PROGRAMS && first < programs ? calloc(1, sizeof *l) : NULL;
     if (!l) return NULL;
-    l->programs = (int)programs, l->chosen = (int)first, l->slices = slices, l->margin = MIN_MARGIN;
-    for (int a = 0; a < l->programs; a++) l->arm[a].stats = (ap_arm){.candidate = {a, AP_PLANNED_SLICES}, .usable = a || library};
-    place_slices(l, l->chosen, 0);
+    l->programs = (int)programs, l->chosen = (int)first, l->searches_slices = slices, l->margin = MIN_MARGIN;
+    for (int a = 0; a < l->programs; a++)
+        l->arm[a].stats = (ap_arm){.candidate = {a, AP_PLANNED_SLICES}, .usable = a != LIBRARY || library};
+    place_slices(l, l->chosen, NONE_WON);
     begin_search(l, AP_BY_SEARCH, -1);
     return l;
 }
@@ -380,19 +404,20 @@ void ap_learner_recall(ap_learner *l, const ap_arm *stats) {
     if (to->samples && !stats->chosen) return;
     *to = *stats, to->usable = 1;
     if (!stats->chosen) return;
-    place_slices(l, program, 0);
+    place_slices(l, program, NONE_WON);
     l->why = AP_LEARNED_BEFORE, l->challenger = -1, l->searches = 0;
     settle(l, program);
 }
 
 double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns) {
     const int a = l->phase == SETTLED ? l->chosen : l->current;
-    *candidate = l->arm[a].stats.candidate, *aligns = l->phase == SEARCH && !l->offset;
+    *candidate = l->arm[a].stats.candidate;
+    *aligns = l->phase == SEARCH && !l->offset; /* whether a barrier should precede it: before the first call of a block */
     if (l->phase == SETTLED)
         l->credit += LASTING_CREDIT + FIRST_CREDIT / (1 + (double)(l->call - l->settled_call) / FADING_CALLS);
     /* 128: above MAX_SLICES, so that candidates differ */
     l->call++, l->digest = l->digest * 31 + (uint32_t)(candidate->program * 128 + candidate->slices) + 1;
-    return &l->times[l->offset++ % WINDOW];
+    return &l->times[l->offset++ % WINDOW]; /* where the caller stores its seconds */
 }
 
 int ap_learner_report(ap_learner *l, double own[AP_LEARNER_NUMBERS]) {
@@ -451,7 +476,7 @@ void ap_learner_refuse(ap_learner *l) {
     if (l->phase == SEARCH && refused != l->chosen) {
         const int next = next_active(l, l->current);
         if (next >= 0) l->current = next;
-        l->offset = next >= 0 ? 0 : block_of(l); /* or the round is over */
+        l->offset = next >= 0 ? 0 : block_of(l); /* no arm is left: a complete block, so that ap_learner_report ends the round */
     } else if (l->phase == PROBE) {
         l->phase = SETTLED, l->offset = 0, l->next_check = l->call + WINDOW;
     } else {
