@@ -156,6 +156,17 @@ def test_joint_plan_is_near_the_joint_bound(
     assert row["correct"]
 
 
+def test_unequal_groups_share_links_at_a_size() -> None:
+    """Alone, the larger pairs are as slow as their own cards; shared, they use what the smaller ones leave."""
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
+    sizes = [12_345_678, 9_999_999] * 4
+    target = joint([Collective("allreduce", 16, (i, i + 8)) for i in range(8)], sizes)
+    best = antiphon.plan(target, machine, planner="groups", nbytes=max(sizes))
+    assert best.entries[0].schedule.provenance["found"]["links"] == "shared"
+    (row,) = antiphon.predict(best, max(sizes), model="alpha-beta")
+    assert row["seconds"] < 0.95 * max(sizes) / 25e9
+
+
 def test_boxes_apart_need_no_linear_program(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = antiphon.topology("cluster:box=dgx-a100,boxes=4")
     target = antiphon.collective("allreduce@rows", machine)

@@ -81,14 +81,17 @@ def groups(
             request.tell(f"links={method}: {error}")
     if not merged:
         raise refusals[0]
-    # `stage_plans` wants the plan with the greatest rate first
+    # `stage_plans` wants the plan with the greatest rate first. Each method is staged by itself: where a plan of few
+    # steps is the fastest in equal pieces, no more steps than its own are tried for uneven parts of the others.
     merged.sort(key=lambda plan: plan.rate, reverse=True)
     options = PipelineOptions("groups", pieces, steps, request.sizes, request.profile)
-    for staged in stage_plans(PipelinePlans([plan.schedule for plan in merged], request.topology), options):
-        report = {"groups": list(merged[staged.plan].planners), "links": merged[staged.plan].links}
-        stated = {"inside": ",".join(names), "links": links, **staged.options}
-        provenance = {"planner": "groups", "options": {k: v for k, v in stated.items() if v}, "seed": request.seed}
-        yield replace(staged.schedule, provenance={**provenance, "found": report})
+    for method in dict.fromkeys(plan.links for plan in merged):
+        plans = [plan for plan in merged if plan.links == method]
+        for staged in stage_plans(PipelinePlans([plan.schedule for plan in plans], request.topology), options):
+            report = {"groups": list(plans[staged.plan].planners), "links": method}
+            stated = {"inside": ",".join(names), "links": links, **staged.options}
+            provenance = {"planner": "groups", "options": {k: v for k, v in stated.items() if v}, "seed": request.seed}
+            yield replace(staged.schedule, provenance={**provenance, "found": report})
 
 
 @dataclass(frozen=True, eq=False)
