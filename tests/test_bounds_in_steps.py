@@ -146,7 +146,7 @@ KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter
 
 
 @given(machines(), st.sampled_from(KINDS), st.data())
-@settings(max_examples=examples(120))
+@settings(max_examples=8 if quick.ordinary else 120)
 def test_no_plan_of_any_planner_beats_the_bound_on_random_machines(
     machine: Topology, kind: str, data: st.DataObject
 ) -> None:
