@@ -2,15 +2,16 @@
 
 Run as root on a quiet machine: python bench/bench_learn.py [RUNTIME [CALLS [SIZE...]]]; RUNTIME: mpich, openmpi,
 torch, comm (default: mpich, 2000 calls of 64 KiB and of 1 MiB, about fifteen minutes; 8 MiB takes an hour). Writes
-bench/results/learn.json and learn-calls.csv; of the others learn-RUNTIME.json, without slices
-and overhead; of torch and comm the candidates are plans as they are, and gloo.
+bench/results/learn.json and learn-calls.csv; of the others learn-RUNTIME.json, without slices and overhead, and with
+sizes learn-RUNTIME-SIZE....json (600 calls of 8 MiB: a quarter of an hour); of torch and comm the candidates are
+plans as they are, and gloo.
 
 Phases: an allreduce in the lab of a DGX-1V while it is quiet, while the link from rank 0 to rank 3 (two NVLinks) has
 the rate of one, as if a neighbour used the other, and quiet again. Each is recorded by every candidate alone, call
 after call (in turn, each would find the shapers' bursts refilled during calls that spare a link; a plan may go some
-50 calls in 3.4 ms each and the next 100 in 4.1, so 100 are recorded), and then made by ANTIPHON_LEARN=1. Compared: the
-median after 60 calls of a phase with that of its best candidate; the total with that of the best candidate of each
-phase, and with that of the table's plan and the best of the first phase.
+50 calls in 3.4 ms each and the next 100 in 4.1, so 100 are recorded; fewer if CALLS is below 2,000), and then made by
+ANTIPHON_LEARN=1. Compared: the median after 60 calls of a phase with that of its best candidate; the total with that
+of the best candidate of each phase, and with that of the table's plan and the best of the first phase.
 Slices: on three machines, what learning has chosen after 400 calls, beside fixed numbers of slices.
 Overhead: calls of 16 KB between two processes, by the plan and with learning, settled on it.
 """
@@ -118,12 +119,12 @@ def read_calls(output: str) -> Calls:
 
 def measure_phases(lab: Lab, nbytes: int, calls: int, recordings: list[CallRecording]) -> dict[str, Any]:
     per_phase = calls // PHASES
-    candidates = lab.list_candidates()
+    candidates, rounds = lab.list_candidates(), ROUNDS if calls >= 2000 else calls // 40
     names = [name_of(candidate) for candidate in candidates]
-    recorded = [lab.record(candidate, nbytes, ROUNDS) for candidate in candidates]
+    recorded = [lab.record(candidate, nbytes, rounds) for candidate in candidates]
     columns = [list(phase) for phase in zip(*recorded, strict=True)]
-    rounds = np.concatenate([np.array(phase).T for phase in columns])
-    recordings.append(CallRecording("allreduce", nbytes, tuple(names), rounds))
+    seconds = np.concatenate([np.array(phase).T for phase in columns])
+    recordings.append(CallRecording("allreduce", nbytes, tuple(names), seconds))
     learned, report = lab.run(per_phase, nbytes)
     row: dict[str, Any] = {"nbytes": nbytes, "calls": calls, "candidates": names, "phases": []}
     for phase, own in zip(columns, learned, strict=True):
@@ -195,19 +196,20 @@ def main() -> None:
         sys.exit(f"expected mpich, openmpi, torch or comm, got {runtime}")
     if calls < 2 * PHASES * SEARCH:
         sys.exit(f"expected at least {2 * PHASES * SEARCH} calls, got {calls}")
+    is_full = runtime == "mpich" and not sys.argv[3:]  # with slices, overhead and the file of calls
     _common.print_machine()
     rows, sliced, recordings = [], [], list[CallRecording]()
     with tempfile.TemporaryDirectory() as name:
-        for machine, planner in MACHINES.items() if runtime == "mpich" else [("dgx1v", "")]:
+        for machine, planner in MACHINES.items() if is_full else [("dgx1v", "")]:
             lab = Lab(Path(name), machine, planner, runtime)
             try:
                 if machine == "dgx1v":
                     rows = [measure_phases(lab, nbytes, calls, recordings) for nbytes in sizes]
-                if runtime == "mpich":
+                if is_full:
                     sliced.append(measure_slices(lab, machine))
             finally:
                 antiphon.lab.down(NAME)
-        overhead = measure_overhead(Path(name)) if runtime == "mpich" else {}
+        overhead = measure_overhead(Path(name)) if is_full else {}
     policies = replay(recordings, calls)
     head = ["nbytes", "phase", "best", "ms", "learned ms", "off"]
     phases = [[r["nbytes"], i, p["best"], p["best_ms"], p["learned_ms"], p["learned_ms"] / p["best_ms"] - 1]
@@ -216,14 +218,14 @@ def main() -> None:
     totals = ["best_seconds", "seconds", "regret", "plan_seconds", "morning_seconds", "against_morning"]
     _common.print_table(["nbytes", *totals], [[r["nbytes"], *(r[key] for key in totals)] for r in rows])
     keys = ["machine", "slices", "seconds", "best", "best_seconds", "off"]
-    if runtime == "mpich":
+    if is_full:
         _common.print_table(keys, [[r[key] for key in keys] for r in sliced])
         _common.print_table(list(overhead), [list(overhead.values())])
     regrets = [[r["nbytes"], p["policy"], p["seconds"], p["regret"]] for r in policies for p in r["policies"]]
     _common.print_table(["nbytes", "policy", "seconds", "regret"], regrets)
     answer = {"calls": calls, "rows": rows, "slices": sliced, "overhead": overhead, "policies": policies}
-    _common.save("learn" if runtime == "mpich" else f"learn-{runtime}", answer)
-    if runtime != "mpich":
+    _common.save("learn" if is_full else "-".join(["learn", runtime, *sys.argv[3:]]), answer)
+    if not is_full:
         return
     with open(_common.RESULTS / "learn-calls.csv", "w", newline="", encoding="utf-8") as file:
         for recording in recordings:
