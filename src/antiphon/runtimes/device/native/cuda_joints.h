@@ -201,9 +201,9 @@ int ad_joint_enter(void *rank, const void *token) {
 void *ad_joint_own(void *rank, void *token) {
     const CUmemAllocationProp of = memory_of(((Rank *)rank)->device->number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle own = 0;
-    const bool good = multicast.memory(&own, entered.bytes, &of, 0) == CUDA_SUCCESS &&
+    const bool ok = multicast.memory(&own, entered.bytes, &of, 0) == CUDA_SUCCESS &&
                       multicast.bind(entered.all, 0, own, 0, entered.bytes, 0) == CUDA_SUCCESS && tell(own, token);
-    char *const mapped = good ? mapped_for(own, entered.bytes, entered.step, entered.devices) : nullptr;
+    char *const mapped = ok ? mapped_for(own, entered.bytes, entered.step, entered.devices) : nullptr;
     if (own) (void)multicast.release(own); /* what is mapped stays until it is unmapped */
     if (!mapped) return failure = "memory with a multicast address cannot be had", nullptr;
     return entered.memory.push_back(mapped), mapped;
@@ -248,20 +248,20 @@ int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory) {
     about.size = whole_steps(bytes, step);
     Joint joint = {{}, about.size, nullptr};
     CUmemGenericAllocationHandle all = 0;
-    bool good = multicast.create(&all, &about) == CUDA_SUCCESS;
-    for (u32 i = 0; i < count && good; ++i) good = multicast.add(all, devices[i]) == CUDA_SUCCESS;
-    for (u32 i = 0; i < count && good; ++i) {
+    bool ok = multicast.create(&all, &about) == CUDA_SUCCESS;
+    for (u32 i = 0; i < count && ok; ++i) ok = multicast.add(all, devices[i]) == CUDA_SUCCESS;
+    for (u32 i = 0; i < count && ok; ++i) {
         const CUmemAllocationProp of = memory_of(devices[i], CU_MEM_HANDLE_TYPE_NONE);
         CUmemGenericAllocationHandle own = 0;
-        good = multicast.memory(&own, about.size, &of, 0) == CUDA_SUCCESS &&
+        ok = multicast.memory(&own, about.size, &of, 0) == CUDA_SUCCESS &&
                multicast.bind(all, 0, own, 0, about.size, 0) == CUDA_SUCCESS;
-        if (good) joint.address_of.push_back(mapped_for(own, about.size, step, devices));
-        good = good && joint.address_of.back() != nullptr;
+        if (ok) joint.address_of.push_back(mapped_for(own, about.size, step, devices));
+        ok = ok && joint.address_of.back() != nullptr;
         if (own) (void)multicast.release(own); /* what is mapped stays until it is unmapped */
     }
-    if (good) joint.multicast = mapped_for(all, about.size, step, devices), good = joint.multicast != nullptr;
+    if (ok) joint.multicast = mapped_for(all, about.size, step, devices), ok = joint.multicast != nullptr;
     if (all) (void)multicast.release(all);
-    if (!good) {
+    if (!ok) {
         for (char *address : joint.address_of) unmapped(address, about.size);
         return failure = "memory with a multicast address cannot be had", 1;
     }

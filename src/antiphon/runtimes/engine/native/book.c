@@ -129,10 +129,10 @@ static int check_program(const ap_book *book, const ap_page *page, ap_error *err
     const ap_facts *f = &program->facts;
     const unsigned char *members = program->bytes + AP_PROGRAM_HEADER; /* within the head: it has been checked */
     const uint32_t kind = page->kind == AP_ALLTOALLV ? AP_ALLTOALL : page->kind;
-    int good = f->kind == kind && f->ranks == book->ranks && f->members == page->members &&
+    int ok = f->kind == kind && f->ranks == book->ranks && f->members == page->members &&
                f->roots == (page->root >= 0) && program->even && !memcmp(members, page->member, 4 * (size_t)page->members);
-    if (good && f->roots) good = (int32_t)u32_at(members + padded(4ull * f->members)) == page->root;
-    return good ? AP_OK : report_damage(error, "a page and its program do not fit together");
+    if (ok && f->roots) ok = (int32_t)u32_at(members + padded(4ull * f->members)) == page->root;
+    return ok ? AP_OK : report_damage(error, "a page and its program do not fit together");
 }
 
 /* Opens all programs. */

@@ -71,7 +71,7 @@ static int64_t read_clock(run *r) {
     return r->clock;
 }
 
-/* For a receive an older reading of the clock is good enough: from here on it only waits. */
+/* For a receive an older reading of the clock is ok enough: from here on it only waits. */
 static void record_start(run *r, uint32_t instance, size_t bytes, int sends) {
     if (sends) read_clock(r);
     r->l->record[instance] = ap_trace_begin(r->trace, record_of(r, instance, bytes));
@@ -346,19 +346,19 @@ void ap_wire_close(ap_wire *wire) {
  * memory. */
 static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
     ap_layout *l = &plan->layout;
-    int good = 1;
+    int ok = 1;
     for (uint32_t i = 0; i < l->lanes; i++) {
         const ap_lane *lane = &l->lane_of[i];
         uint32_t end = lane->end - lane->begin < AP_WINDOW ? lane->end : lane->begin + AP_WINDOW;
-        for (uint32_t q = lane->begin; q < end && good; q++) {
+        for (uint32_t q = lane->begin; q < end && ok; q++) {
             uint32_t instance = l->queue[q];
             ap_stretch only = {0, 0, 0, 0};
             int several = 0;
             size_t bytes = ap_message_bytes(plan, item, &plan->task[l->task[instance]], instance, &only, &several);
             if (!several) continue;
             l->stage[instance] = ap_take_stage(plan, bytes);
-            good = l->stage[instance] != NULL;
-            if (good) ap_prefault(l->stage[instance], bytes, pace);
+            ok = l->stage[instance] != NULL;
+            if (ok) ap_prefault(l->stage[instance], bytes, pace);
         }
     }
     for (uint32_t instance = 0; instance < l->instances; instance++) {
@@ -369,7 +369,7 @@ static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
                       ap_message_bytes(plan, item, &plan->task[l->task[instance]], instance, &only, &several));
         l->stage[instance] = NULL;
     }
-    return good;
+    return ok;
 }
 
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error) {

@@ -48,7 +48,7 @@ int ap_mpi_find_piece(mpi_wire *w) {
         own = limit > 2 * MPI_HEADER ? (limit - MPI_HEADER) / ALIGN * ALIGN : 0;
         PMPI_T_finalize();
     }
-    const int code = PMPI_Allreduce(&own, &least, 1, MPI_UINT64_T, MPI_MIN, w->of); /* alike at all processes */
+    const int code = PMPI_Allreduce(&own, &least, 1, MPI_UINT64_T, MPI_MIN, w->caller_comm); /* alike at all processes */
     w->piece = least ? least : SIZE_MAX;
     return code;
 }
@@ -256,7 +256,7 @@ static const uint64_t GAVE_UP = UINT64_MAX; /* `bytes` of such a packet */
 
 /* Whether messages to a rank go by MPI. */
 static int is_far(const mpi_wire *w, uint32_t rank) {
-    return rank != w->base.current_call.rank && w->process_of[rank] >= 0 && (!w->shared || w->near[rank] < 0);
+    return rank != w->base.current_call.rank && w->process_of[rank] >= 0 && (!w->shared || w->member[rank] < 0);
 }
 
 /* Starts sending all others a packet without data. `note`: 0, or GAVE_UP. */

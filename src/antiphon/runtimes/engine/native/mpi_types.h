@@ -32,9 +32,9 @@ typedef struct {
 
 typedef struct {
     ap_wire base;
-    MPI_Comm of;     /* the caller's communicator */
+    MPI_Comm caller_comm; /* the caller's communicator */
     MPI_Comm comm;   /* a copy for messages; MPI_COMM_NULL: all messages go through shared memory */
-    int *process_of; /* per rank of the program, its process in `of`; -1: none */
+    int *process_of; /* per rank of the program, its process in `caller_comm`; -1: none */
     MPI_Request *request; /* per request under way; `flight` describes it */
     flight *flight;
     int *index;           /* of requests that a test found done */
@@ -45,7 +45,7 @@ typedef struct {
     packet *spare;
     int has_notified;         /* the others have been notified which call this process is in */
     ap_shared *shared; /* memory shared with processes of this host; NULL: none */
-    int *near;         /* per rank of the program, its number in `shared`; -1: not on this host */
+    int *member;       /* per rank of the program, its number in `shared`; -1: not on this host */
     int yields;        /* there are more processes on this host than processors */
 } mpi_wire;
 

@@ -101,7 +101,7 @@ typedef struct {
     uint32_t tables;
     ap_table table[AP_MAX_BOOKS];
     int32_t *host; /* per process of the world, a number of its host; NULL: not needed */
-    int32_t *near; /* per process of the world: equal numbers share memory, -1: shares with none */
+    int32_t *memory_of; /* per process of the world: equal numbers share memory, -1: shares with none */
     char *learned; /* what earlier jobs learned: the text of that file; NULL: nothing */
     MPI_Group world;
     _Atomic uint64_t fallbacks[AP_PAGE_KINDS][AP_REASONS];

@@ -303,9 +303,9 @@ int ap_auto_install_table(unsigned char *bytes, uint64_t size) {
     ap_error error = {0, ""};
     t.book = ap_book_open(bytes, size, &error);
     if (t.book && p->set.report) t.use = calloc(t.book->pages + 1ul, sizeof *t.use);
-    int good = t.book && t.book->ranks == (uint32_t)p->size && (t.use || !p->set.report) && !ap_contradicts_hosts(&t);
+    int ok = t.book && t.book->ranks == (uint32_t)p->size && (t.use || !p->set.report) && !ap_contradicts_hosts(&t);
     pthread_mutex_lock(&table_lock);
-    if (good && !p->tables && !table_closed) {
+    if (ok && !p->tables && !table_closed) {
         p->table[0] = t;
         p->tables = 1;
         t = (ap_table){0}; /* nothing to free below */
@@ -313,7 +313,7 @@ int ap_auto_install_table(unsigned char *bytes, uint64_t size) {
     pthread_mutex_unlock(&table_lock);
     ap_book_close(t.book);
     free(t.use), free(t.bytes);
-    return good;
+    return ok;
 }
 
 int ap_auto_has_table(void) {
@@ -349,7 +349,7 @@ static struct {
     unsigned char *answer;
     uint64_t bytes, size, digest[4]; /* bytes of the answer; bytes and digest of its book */
     ap_plan_summary summary;
-    int good; /* whether its table could be installed */
+    int ok; /* whether its table could be installed */
 } reading;
 
 /* The work of that thread: reads the answer, and makes its book the table. */
@@ -359,7 +359,7 @@ static void read_answer(void *unused, ap_pace *pace) {
     free(reading.answer);
     if (book) ap_book_digest(book, reading.size, reading.digest);
     ap_pause(pace);
-    reading.good = book && ap_auto_install_table(book, reading.size);
+    reading.ok = book && ap_auto_install_table(book, reading.size);
 }
 
 /* Updates the status by the answer so far; called with answer_lock held. */
@@ -383,10 +383,10 @@ static void poll_answer(void) {
     } else {
         summary = reading.summary;
         ap_background_end(reading.background), reading.background = NULL;
-        status = reading.good ? AP_READY : AP_NEVER;
+        status = reading.ok ? AP_READY : AP_NEVER;
         own_words[AP_SIZE] = reading.size;
         memcpy(own_words + AP_DIGEST, reading.digest, sizeof reading.digest);
-        if (!reading.good) {
+        if (!reading.ok) {
             snprintf(summary.notes, sizeof summary.notes, "what was planned is damaged, or not for these processes");
             snprintf(summary.how, sizeof summary.how, "nothing");
         }
@@ -474,8 +474,8 @@ int ap_auto_begin(void) {
     struct { uint64_t size; char path[AP_PATH]; } cached = {0, ""};
     describe_process(own);
     if (!p->rank) all = malloc((size_t)p->size * PROCESS_TEXT);
-    int good = p->rank || all, all_good = 0;
-    if (PMPI_Allreduce(&good, &all_good, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) || !all_good ||
+    int ok = p->rank || all, all_ok = 0;
+    if (PMPI_Allreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) || !all_ok ||
         PMPI_Gather(own, PROCESS_TEXT, MPI_BYTE, all, PROCESS_TEXT, MPI_BYTE, 0, MPI_COMM_WORLD)) {
         free(all);
         return 0;

@@ -111,9 +111,9 @@ static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *ro
     const size_t ranks = (size_t)(of_world ? ap_preload.size : g->size);
     int *rank_of = malloc((size_t)g->size * sizeof *rank_of);
     processes p = {.rank_of = rank_of, .process_of = malloc(ranks * sizeof *p.process_of), .count = g->size};
-    int good = p.process_of && rank_of, in_world = good, replaced = 0;
+    int ok = p.process_of && rank_of, in_world = ok, replaced = 0;
     uint32_t kinds_here = 0; /* one bit per kind */
-    for (size_t r = 0; good && r < ranks; r++) p.process_of[r] = -1;
+    for (size_t r = 0; ok && r < ranks; r++) p.process_of[r] = -1;
     for (int i = 0; i < g->size && in_world; i++) {
         in_world &= g->process[i] >= 0; /* spawned processes are not in this MPI_COMM_WORLD */
         rank_of[i] = of_world ? g->process[i] : i;
@@ -122,7 +122,7 @@ static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *ro
     uint32_t count = in_world ? add_tables(g, of_world, &p, NULL, &kinds_here) : 0;
     if (count && __builtin_popcount(kinds_here) > *kinds) {
         ap_row *row = malloc(count * sizeof *row);
-        if ((good = replaced = row != NULL)) {
+        if ((ok = replaced = row != NULL)) {
             free(rows->row), free(rows->rank_of);
             rows->count = add_tables(g, of_world, &p, row, &kinds_here);
             rows->row = row, rows->rank_of = rank_of; /* int is int32_t wherever MPI runs */
@@ -132,16 +132,16 @@ static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *ro
     }
     if (!replaced) free(rank_of);
     free(p.process_of);
-    return good;
+    return ok;
 }
 
 /* Finds the rows; without any, sets the reason. False: out of memory. */
 static int find_rows(ap_group *g) {
     int kinds = 0;
     g->rows = (ap_rows){.count = 0};
-    int good = match_tables(g, /* of_world */ 1, &kinds, &g->rows) && match_tables(g, /* of_world */ 0, &kinds, &g->rows);
+    int ok = match_tables(g, /* of_world */ 1, &kinds, &g->rows) && match_tables(g, /* of_world */ 0, &kinds, &g->rows);
     if (!g->rows.count) g->reason = AP_NO_TABLE;
-    return good && (!g->rows.count || make_chooser(&g->rows, g->size));
+    return ok && (!g->rows.count || make_chooser(&g->rows, g->size));
 }
 
 void ap_rows_free(ap_rows *rows) {
@@ -215,23 +215,23 @@ static void wait_for_plans(ap_group *g) {
 /* Finds the processes of a communicator, and its rows if there are tables. False: out of memory, or MPI failed. */
 static int find_processes(ap_group *g) {
     MPI_Group group;
-    int *numbers = malloc((size_t)g->size * sizeof *numbers), good = numbers != NULL;
+    int *numbers = malloc((size_t)g->size * sizeof *numbers), ok = numbers != NULL;
     g->process = malloc((size_t)g->size * sizeof *g->process);
-    if (!good || !g->process || PMPI_Comm_group(g->comm, &group)) {
+    if (!ok || !g->process || PMPI_Comm_group(g->comm, &group)) {
         free(numbers);
         return 0;
     }
     for (int i = 0; i < g->size; i++) numbers[i] = i;
-    good = !PMPI_Group_translate_ranks(group, g->size, numbers, ap_preload.world, g->process);
+    ok = !PMPI_Group_translate_ranks(group, g->size, numbers, ap_preload.world, g->process);
     PMPI_Group_free(&group);
     free(numbers);
-    if (good && ap_preload.automatic)
+    if (ok && ap_preload.automatic)
         wait_for_plans(g);
-    else if (good && ap_preload.set.dead[0])
+    else if (ok && ap_preload.set.dead[0])
         g->needs_agreement = 1;
-    else if (good)
-        good = find_rows(g);
-    return good;
+    else if (ok)
+        ok = find_rows(g);
+    return ok;
 }
 
 int ap_group_find_rows(ap_group *g) {
@@ -247,10 +247,10 @@ static ap_group *look_up(MPI_Comm comm) {
     if (exists) return g;
     if (!(g = calloc(1, sizeof *g))) return NULL;
     g->comm = comm;
-    int good = !PMPI_Comm_test_inter(comm, &is_inter) && !PMPI_Comm_size(comm, &g->size) && !PMPI_Comm_rank(comm, &g->rank);
+    int ok = !PMPI_Comm_test_inter(comm, &is_inter) && !PMPI_Comm_size(comm, &g->size) && !PMPI_Comm_rank(comm, &g->rank);
     g->reason = is_inter ? AP_INTERCOMMUNICATOR : g->size < 2 ? AP_ONE_PROCESS : AP_SERVED;
-    if (good && g->reason == AP_SERVED) good = find_processes(g);
-    if (good && !PMPI_Comm_set_attr(comm, ap_preload.keyval, g)) return g;
+    if (ok && g->reason == AP_SERVED) ok = find_processes(g);
+    if (ok && !PMPI_Comm_set_attr(comm, ap_preload.keyval, g)) return g;
     ap_group_free(g);
     return NULL;
 }
@@ -294,12 +294,12 @@ void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error) {
 /* What timeouts of the functions below report as the call that did not end. */
 static const char agreement[] = "a call that makes something ready on this communicator";
 
-/* Collective: the lowest process at which `good` is false; INT_MAX: none. *code: an error of MPI, with `error`. */
-static int first_failing_rank(const ap_group *g, int good, int *code, ap_error *error) {
+/* Collective: the lowest process at which `ok` is false; INT_MAX: none. *code: an error of MPI, with `error`. */
+static int first_failing_rank(const ap_group *g, int ok, int *code, ap_error *error) {
     int failing_rank = INT_MAX;
     ap_error failed = {0, ""};
     *code = MPI_SUCCESS;
-    if (ap_mpi_minimum(g->comm, good ? INT_MAX : g->rank, &failing_rank, ap_preload.set.timeout, agreement, &failed))
+    if (ap_mpi_minimum(g->comm, ok ? INT_MAX : g->rank, &failing_rank, ap_preload.set.timeout, agreement, &failed))
         *error = failed, *code = MPI_ERR_OTHER;
     return failing_rank;
 }
@@ -324,15 +324,15 @@ static void report_failure(const ap_group *g, const ap_row *row, int failing, co
 
 /* Whether this process can prepare a program, out of place and in place. */
 static int try_program(const ap_group *g, const ap_row *row, ap_error *error) {
-    int good = 1;
+    int ok = 1;
     pthread_mutex_lock(&programs);
-    for (int in_place = 0; in_place < 2 && good; in_place++) {
+    for (int in_place = 0; in_place < 2 && ok; in_place++) {
         ap_plan *plan = ap_prepare(row->program, g->rows.me, in_place, /* unit */ 1, error);
-        good = plan != NULL;
+        ok = plan != NULL;
         ap_release(plan);
     }
     pthread_mutex_unlock(&programs);
-    return good;
+    return ok;
 }
 
 int ap_group_connect(ap_group *g, ap_error *error) {
@@ -341,11 +341,11 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     if (g->connect_tried) return g->wire != NULL;
     g->connect_tried = 1;
     if (ap_mpi_wait_for_all(g->comm, ap_preload.set.timeout, agreement, error)) return 0;
-    const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : available, &g->shared_bytes};
+    const ap_vicinity vicinity = {ap_preload.memory_of, g->process, is_world ? UINT64_MAX : available, &g->shared_bytes};
     /* without rows yet: plans will be for the world, in its order */
     const int32_t *rank_of = g->rows.rank_of ? g->rows.rank_of : g->process;
     const uint32_t ranks = g->rows.rank_of ? g->rows.ranks : (uint32_t)ap_preload.size;
-    g->wire = ap_mpi_open(g->comm, rank_of, ranks, ap_preload.near ? &vicinity : NULL, error);
+    g->wire = ap_mpi_open(g->comm, rank_of, ranks, ap_preload.memory_of ? &vicinity : NULL, error);
     if (is_world) g->shared_bytes = 0;
     atomic_fetch_add(&shared_bytes, g->shared_bytes);
     if (!g->wire && error->code == AP_UNSUPPORTED) g->reason = AP_NO_SHARED_MEMORY;
@@ -354,21 +354,21 @@ int ap_group_connect(ap_group *g, ap_error *error) {
 
 /* As ap_group_connect; a timeout is an error (*code), as then the processes cannot agree on anything. */
 static int connect_or_fail(ap_group *g, int *code, ap_error *error) {
-    int good = ap_group_connect(g, error);
-    if (!good && error->code == AP_TIMEOUT) *code = MPI_ERR_OTHER;
-    return good;
+    int ok = ap_group_connect(g, error);
+    if (!ok && error->code == AP_TIMEOUT) *code = MPI_ERR_OTHER;
+    return ok;
 }
 
 int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error) {
     *code = MPI_SUCCESS;
     if (row->state != AP_ROW_UNCHECKED) return row->state == AP_ROW_RUNS;
-    int good = connect_or_fail(g, code, error);
+    int ok = connect_or_fail(g, code, error);
     if (g->reason || *code) return 0;
-    if (good)
-        good = try_program(g, row, error);
+    if (ok)
+        ok = try_program(g, row, error);
     else if (!error->code)
         snprintf(error->text, sizeof error->text, "it has no connection");
-    int failing = first_failing_rank(g, good, code, error);
+    int failing = first_failing_rank(g, ok, code, error);
     if (*code) return 0;
     row->state = failing == INT_MAX ? AP_ROW_RUNS : AP_ROW_REFUSED;
     if (row->state == AP_ROW_REFUSED) report_failure(g, row, failing, error);
@@ -451,13 +451,13 @@ ap_plan *ap_plan_for_counts(ap_group *g, ap_row *row, const uint64_t *counts, ui
     pthread_mutex_lock(&programs);
     ap_plan *plan = ap_prepare_counts(row->program, g->rows.me, counts, error);
     pthread_mutex_unlock(&programs);
-    int good = plan && !ap_ready(plan, AP_UINT8, error);
+    int ok = plan && !ap_ready(plan, AP_UINT8, error);
     if (bytes >= AGREE_BYTES) {
-        const int failing = first_failing_rank(g, good, code, error);
+        const int failing = first_failing_rank(g, ok, code, error);
         if (!*code && failing != INT_MAX) *refused = 1, report_failure(g, row, failing, error);
-        good = !*code && failing == INT_MAX;
+        ok = !*code && failing == INT_MAX;
     }
-    if (good) return plan;
+    if (ok) return plan;
     ap_release(plan);
     return NULL;
 }
@@ -497,15 +497,15 @@ static int prepare_call(ap_group *g, const ap_recent_call *n, ap_pace *pace) {
 
 int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pace *pace) {
     uint64_t bytes = 0;
-    int good = 1, remaining = 0;
+    int ok = 1, remaining = 0;
     g->reason = AP_SERVED, g->plans = NULL, g->rows = (ap_rows){.count = 0};
     if (!find_rows(g) || !g->rows.count) return 0;
     for (; remaining < count; remaining++) { /* the latest calls that fit into the cache */
         bytes += recent[remaining].bytes;
         if (bytes > MAX_PLAN_BYTES) break;
     }
-    while (good && remaining-- && !pace->stop)
-        good = prepare_call(g, &recent[remaining], pace); /* from the oldest call, so that the latest is in front of the cache */
-    if (good && g->wire) ap_mpi_prefault(g->wire, pace);
-    return good && !pace->stop;
+    while (ok && remaining-- && !pace->stop)
+        ok = prepare_call(g, &recent[remaining], pace); /* from the oldest call, so that the latest is in front of the cache */
+    if (ok && g->wire) ap_mpi_prefault(g->wire, pace);
+    return ok && !pace->stop;
 }

@@ -86,15 +86,15 @@ static void read_tables(message *m) {
 /* ---- setting up ---- */
 
 /* Whether this is so at all processes of the world; collective. */
-static int all_good(int good) {
+static int all_ok(int ok) {
     int all = 0;
-    return !PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) && all;
+    return !PMPI_Allreduce(&ok, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) && all;
 }
 
 /* Broadcasts the bytes of a table and opens its book; false if that failed at any process. */
 static int share_table(ap_table *t) {
     if (ap_preload.rank) t->bytes = malloc(t->size ? (size_t)t->size : 1);
-    if (!all_good(t->bytes != NULL)) return 0;
+    if (!all_ok(t->bytes != NULL)) return 0;
     for (uint64_t at = 0; at < t->size; at += PIECE) {
         int n = t->size - at < PIECE ? (int)(t->size - at) : PIECE;
         if (PMPI_Bcast(t->bytes + at, n, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
@@ -102,14 +102,14 @@ static int share_table(ap_table *t) {
     ap_error error = {0, ""};
     t->book = ap_book_open(t->bytes, (size_t)t->size, &error);
     if (t->book && ap_preload.set.report) t->use = calloc(t->book->pages + 1ul, sizeof *t->use);
-    return all_good(t->book && (t->use || !ap_preload.set.report));
+    return all_ok(t->book && (t->use || !ap_preload.set.report));
 }
 
 /* Broadcasts the text ap_preload.learned; if a process has no memory for it, all start without. False: MPI failed. */
 static int share_learned(uint64_t bytes) {
     ap_state *p = &ap_preload;
     if (p->rank) p->learned = malloc((size_t)bytes);
-    if (all_good(p->learned != NULL)) return !PMPI_Bcast(p->learned, (int)bytes, MPI_CHAR, 0, MPI_COMM_WORLD);
+    if (all_ok(p->learned != NULL)) return !PMPI_Bcast(p->learned, (int)bytes, MPI_CHAR, 0, MPI_COMM_WORLD);
     free(p->learned);
     p->learned = NULL;
     return 1;
@@ -123,8 +123,8 @@ static void find_hosts(void) {
     if (!needed) return;
     char name[NAME] = "", *names = malloc((size_t)size * NAME);
     int32_t *host = malloc((size_t)size * sizeof *host);
-    int good = names && host && !PMPI_Get_processor_name(name, &length);
-    if (all_good(good) && !PMPI_Allgather(name, NAME, MPI_BYTE, names, NAME, MPI_BYTE, MPI_COMM_WORLD)) {
+    int ok = names && host && !PMPI_Get_processor_name(name, &length);
+    if (all_ok(ok) && !PMPI_Allgather(name, NAME, MPI_BYTE, names, NAME, MPI_BYTE, MPI_COMM_WORLD)) {
         for (int i = 0; i < size; i++) {
             host[i] = 0;
             while (strncmp(names + (size_t)i * NAME, names + (size_t)host[i] * NAME, NAME)) host[i]++;
@@ -147,15 +147,15 @@ static void drop_table(uint32_t i) {
 /* Whether MPI_Pack writes exactly the bytes of the elements, in order: plans move data in that form. */
 static int check_packing(void) {
     MPI_Datatype every_other;
-    int from[6] = {1, 2, 3, 4, 5, 6}, back[6] = {0}, to[3] = {0}, at = 0, good;
+    int from[6] = {1, 2, 3, 4, 5, 6}, back[6] = {0}, to[3] = {0}, at = 0, ok;
     if (PMPI_Type_vector(3, 1, 2, MPI_INT, &every_other) || PMPI_Type_commit(&every_other)) return 0;
-    good = !PMPI_Pack(from, 1, every_other, to, sizeof to, &at, MPI_COMM_WORLD) && at == (int)sizeof to && to[0] == 1 &&
+    ok = !PMPI_Pack(from, 1, every_other, to, sizeof to, &at, MPI_COMM_WORLD) && at == (int)sizeof to && to[0] == 1 &&
            to[1] == 3 && to[2] == 5;
     at = 0;
-    good = good && !PMPI_Unpack(to, sizeof to, &at, back, 1, every_other, MPI_COMM_WORLD) && back[0] == 1 && back[2] == 3 &&
+    ok = ok && !PMPI_Unpack(to, sizeof to, &at, back, 1, every_other, MPI_COMM_WORLD) && back[0] == 1 && back[2] == 3 &&
            back[4] == 5 && !back[1];
     PMPI_Type_free(&every_other);
-    return good;
+    return ok;
 }
 
 /* Fills ap_preload from what process 0 has broadcast. */
@@ -168,15 +168,15 @@ static void apply_message(const message *m) {
         p->table[i].size = m->size[i], p->table[i].of_world = m->of_world[i], p->table[i].position = m->position[i];
 }
 
-/* Sets ap_preload.near, for connecting communicators later. */
+/* Sets ap_preload.memory_of, for connecting communicators later. */
 static void find_shared(void) {
     ap_state *p = &ap_preload;
-    int32_t *near = malloc((size_t)p->size * sizeof *near);
-    if (all_good(near != NULL) && all_good(!ap_mpi_near(MPI_COMM_WORLD, near))) {
-        p->near = near;
+    int32_t *memory_of = malloc((size_t)p->size * sizeof *memory_of);
+    if (all_ok(memory_of != NULL) && all_ok(!ap_mpi_find_memory(MPI_COMM_WORLD, memory_of))) {
+        p->memory_of = memory_of;
         return;
     }
-    free(near);
+    free(memory_of);
 }
 
 /* Connects MPI_COMM_WORLD now, so that no call has to. */
@@ -184,7 +184,7 @@ static void prepare_world(void) {
     ap_error error = {0, ""};
     ap_group *g = ap_group_of(MPI_COMM_WORLD);
     int has_group = g != NULL;
-    if (!all_good(has_group) || (g->reason && g->reason != AP_WAITING)) return;
+    if (!all_ok(has_group) || (g->reason && g->reason != AP_WAITING)) return;
     if (ap_group_connect(g, &error)) ap_mpi_prefault(g->wire, &(ap_pace){0, 0});
 }
 
@@ -206,9 +206,9 @@ static int inspect_mpi(void) {
     ap_register_types();
     int ready = !PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, release_group, &p->keyval, NULL) &&
                 !PMPI_Comm_group(MPI_COMM_WORLD, &p->world);
-    p->packs = all_good(check_packing());
+    p->packs = all_ok(check_packing());
     ready &= !ap_mpi_look_around(MPI_COMM_WORLD);
-    return all_good(ready);
+    return all_ok(ready);
 }
 
 int ap_init_for_measuring(void) {
@@ -257,7 +257,7 @@ static void set_up(void) {
         drop_table(i);
     }
     const int ready = inspect_mpi();
-    if (p->device < 0) p->device = !all_good(!ap_gpus_possible());
+    if (p->device < 0) p->device = !all_ok(!ap_gpus_possible());
     p->on = ready && (p->tables || p->automatic);
     if (p->on) find_shared();
     if (p->on) prepare_world();

@@ -38,14 +38,14 @@ void ap_measure_close(ap_measure *m) {
 ap_measure *ap_measure_open(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
     ap_measure *m = calloc(1, sizeof *m);
     MPI_Comm caller_comm = ap_mpi_comm(comm);
-    int processes = 0, good = m && ap_init_for_measuring() && !PMPI_Comm_size(caller_comm, &processes);
+    int processes = 0, ok = m && ap_init_for_measuring() && !PMPI_Comm_size(caller_comm, &processes);
     if (m) m->comm = MPI_COMM_NULL, m->ranks = ranks;
-    if (good) good = !PMPI_Comm_dup(caller_comm, &m->comm);
-    if (good) m->group = ap_group_of(m->comm);
-    if (good) m->rank_of = malloc((size_t)processes * sizeof *m->rank_of);
-    good = good && m->group && m->rank_of;
-    for (int i = 0; good && i < processes; i++) m->rank_of[i] = rank_of[i];
-    if (good) return m;
+    if (ok) ok = !PMPI_Comm_dup(caller_comm, &m->comm);
+    if (ok) m->group = ap_group_of(m->comm);
+    if (ok) m->rank_of = malloc((size_t)processes * sizeof *m->rank_of);
+    ok = ok && m->group && m->rank_of;
+    for (int i = 0; ok && i < processes; i++) m->rank_of[i] = rank_of[i];
+    if (ok) return m;
     ap_measure_close(m);
     ap_fail(error, AP_TRANSPORT, "MPI could not prepare a communicator to measure on");
     return NULL;

@@ -119,20 +119,20 @@ static int bad_head(ap_error *error, const char *problem) {
 static int members_fit(const program_head *h) {
     const ap_facts *f = h->facts;
     const int rooted = f->kind <= AP_GATHER; /* the kinds before AP_ALLGATHER have roots */
-    int good = rooted == (f->roots > 0) && f->members && f->members <= f->ranks;
-    if (f->kind < AP_KINDS && f->members < 2) good = 0;
-    for (uint32_t i = 0; i < f->members && good; i++)
-        good = h->member[i] >= 0 && (uint32_t)h->member[i] < f->ranks && (!i || h->member[i - 1] < h->member[i]);
-    if (!good || !rooted) return good;
+    int ok = rooted == (f->roots > 0) && f->members && f->members <= f->ranks;
+    if (f->kind < AP_KINDS && f->members < 2) ok = 0;
+    for (uint32_t i = 0; i < f->members && ok; i++)
+        ok = h->member[i] >= 0 && (uint32_t)h->member[i] < f->ranks && (!i || h->member[i - 1] < h->member[i]);
+    if (!ok || !rooted) return ok;
     unsigned char *is_free_root = calloc(f->ranks, 1);
     if (!is_free_root) return 0;
     for (uint32_t i = 0; i < f->members; i++) is_free_root[h->member[i]] = 1;
-    for (uint32_t i = 0; i < f->roots && good; i++) {
-        good = h->root[i] >= 0 && (uint32_t)h->root[i] < f->ranks && is_free_root[h->root[i]];
-        if (good) is_free_root[h->root[i]] = 0;
+    for (uint32_t i = 0; i < f->roots && ok; i++) {
+        ok = h->root[i] >= 0 && (uint32_t)h->root[i] < f->ranks && is_free_root[h->root[i]];
+        if (ok) is_free_root[h->root[i]] = 0;
     }
     free(is_free_root);
-    return good;
+    return ok;
 }
 
 /* Sets the length of the line, and whether all blocks weigh 1. False: a weight is negative, or all are too much. */
@@ -189,18 +189,18 @@ static int weigh_relation(const program_head *h, ap_error *error) {
     const uint64_t count[2] = {header.pre, header.post};
     const unsigned char *at = h->program->bytes + h->program->relation;
     uint64_t *key = calloc(count[0] + count[1] + 1, sizeof *key), n = 0, blocks = 0;
-    int good = key != NULL;
-    if (!good) return ap_fail(error, AP_MEMORY, "out of memory");
+    int ok = key != NULL;
+    if (!ok) return ap_fail(error, AP_MEMORY, "out of memory");
     for (int side = 0; side < 2; at += 3 * padded(4 * count[side]), side++)
         for (uint64_t i = 0; i < count[side]; i++) {
             uint64_t block = u32_at(at + 4 * i), rank = u32_at(at + padded(4 * count[side]) + 4 * i);
-            good &= block < f->blocks && rank < f->ranks;
+            ok &= block < f->blocks && rank < f->ranks;
             blocks = block + 1 > blocks ? block + 1 : blocks;
             key[n++] = rank << 32 | block << 1 | (uint64_t)side; /* below 2^24, 2^25 */
         }
-    good &= blocks == f->blocks;
-    if (good) qsort(key, n, sizeof *key, by_number);
-    for (uint64_t i = 0; i < n && good; i++) {
+    ok &= blocks == f->blocks;
+    if (ok) qsort(key, n, sizeof *key, by_number);
+    for (uint64_t i = 0; i < n && ok; i++) {
         if (i && key[i] == key[i - 1]) continue;
         ap_buffer_weights *side = &h->program->buffer_weights[key[i] >> 32];
         uint64_t weight = (uint64_t)h->weight[(key[i] & 0xFFFFFFFFu) >> 1];
@@ -211,7 +211,7 @@ static int weigh_relation(const program_head *h, ap_error *error) {
         if (!i || key[i] >> 1 != key[i - 1] >> 1) side->in_place += weight;
     }
     free(key);
-    return good ? AP_OK : bad_head(error, "its relation names what is not there");
+    return ok ? AP_OK : bad_head(error, "its relation names what is not there");
 }
 
 /* Checks the collective in the head, and fills `line`, `even` and `buffer_weights` from it, not from any rank's section. */

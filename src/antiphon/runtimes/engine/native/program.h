@@ -92,7 +92,8 @@ typedef struct {
 } ap_class;
 
 /* An operation. `when`: logical time of its first piece: 2 s for messages of step s, 2 s + 1 for folds. Piece i is i steps
- * later, at when + 2 i. A rank starts its instances in the order of these times (docs/program.md). Parts and waits: rows of the section's tables. */
+ * later, at when + 2 i. A rank starts its instances in the order of these times (docs/program.md). Parts and waits: rows of the
+ * section's tables. */
 typedef struct {
     uint16_t kind, channel; /* messages between two ranks match in order on each channel */
     uint32_t peer, pieces, when, first_part, parts, first_wait, waits;

@@ -20,19 +20,21 @@
 enum { MAX_POLLS = 2, NAP = 100, MAX_NAP = 500, POLLS_PER_NAP = 8, SPINS = 1000 };
 
 /* Whether messages to a rank go through shared memory. */
-static int is_peer_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
+static int shares_memory_with(const mpi_wire *w, uint32_t peer) { return w->shared && w->member[peer] >= 0; }
 
 static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                         ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (is_peer_near(w, peer)) return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    if (shares_memory_with(w, peer))
+        return ap_shared_send(w->shared, (uint32_t)w->member[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, /* sends */ 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
 
 static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                            ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (is_peer_near(w, peer)) return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    if (shares_memory_with(w, peer))
+        return ap_shared_receive(w->shared, (uint32_t)w->member[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, /* sends */ 0, peer, channel, data, bytes, number, error);
 }
 
@@ -75,7 +77,7 @@ static int pause_between_polls(mpi_wire *w, unsigned turn) {
     const int sleeps = may_sleep && (turn - MAX_POLLS) % POLLS_PER_NAP == 0;
     int arrived, code = MPI_SUCCESS;
     if (may_sleep || turn % (w->yields ? 4 : 64) == 3) /* gives MPI a chance to make progress */
-        code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &arrived,
+        code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->caller_comm : w->comm, &arrived,
                            MPI_STATUS_IGNORE);
     const unsigned naps = (turn - MAX_POLLS) / POLLS_PER_NAP;
     if (sleeps)
@@ -171,7 +173,7 @@ static void close_wire(ap_wire *self) {
     }
     for (packet *p = w->spare, *next; p; p = next) next = p->next, free(p);
     if (w->shared) ap_shared_close(w->shared);
-    free(w->process_of), free(w->near);
+    free(w->process_of), free(w->member);
     free(w);
 }
 
@@ -205,39 +207,39 @@ static int duplicate_comm(MPI_Comm comm, MPI_Comm *duplicate) {
 
 /* A communicator of the processes that share memory: those of this host; with ANTIPHON_SHARED=N groups of N of them, with 0
  * none (MPI_COMM_NULL). */
-static int split_near(MPI_Comm comm, MPI_Comm *near) {
+static int split_sharing(MPI_Comm comm, MPI_Comm *sharing) {
     MPI_Comm host;
     const char *setting = getenv("ANTIPHON_SHARED");
     int me = 0, group_size = setting && *setting ? atoi(setting) : 1;
-    *near = MPI_COMM_NULL;
+    *sharing = MPI_COMM_NULL;
     int code = PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
     if (code) return code;
     PMPI_Comm_rank(host, &me);
     /* ANTIPHON_SHARED=1: one group of all */
-    code = PMPI_Comm_split(host, group_size < 1 ? MPI_UNDEFINED : group_size == 1 ? 0 : me / group_size, me, near);
+    code = PMPI_Comm_split(host, group_size < 1 ? MPI_UNDEFINED : group_size == 1 ? 0 : me / group_size, me, sharing);
     PMPI_Comm_free(&host);
     return code;
 }
 
-int ap_mpi_near(MPI_Comm world, int32_t *near_of) {
-    MPI_Comm near;
+int ap_mpi_find_memory(MPI_Comm world, int32_t *memory_of) {
+    MPI_Comm sharing;
     int32_t first = -1;
-    int code = split_near(world, &near);
+    int code = split_sharing(world, &sharing);
     if (code) return code;
-    if (near != MPI_COMM_NULL) {
+    if (sharing != MPI_COMM_NULL) {
         int me = 0;
         PMPI_Comm_rank(world, &me);
         first = me; /* a number that identifies this group of processes */
-        code = PMPI_Bcast(&first, 1, MPI_INT32_T, 0, near);
-        PMPI_Comm_free(&near);
+        code = PMPI_Bcast(&first, 1, MPI_INT32_T, 0, sharing);
+        PMPI_Comm_free(&sharing);
     }
-    return code ? code : PMPI_Allgather(&first, 1, MPI_INT32_T, near_of, 1, MPI_INT32_T, world);
+    return code ? code : PMPI_Allgather(&first, 1, MPI_INT32_T, memory_of, 1, MPI_INT32_T, world);
 }
 
-/* Allocates *near and fills it in as `near` of ap_vicinity, for callers that do not know it. */
-static int find_near(mpi_wire *w, int processes, int32_t **near) {
-    *near = malloc((processes ? (size_t)processes : 1) * sizeof **near);
-    return *near ? ap_mpi_near(w->of, *near) : MPI_ERR_NO_MEM;
+/* Allocates *memory_of and fills it in as that of ap_vicinity, for callers that do not know it. */
+static int find_memory(mpi_wire *w, int processes, int32_t **memory_of) {
+    *memory_of = malloc((processes ? (size_t)processes : 1) * sizeof **memory_of);
+    return *memory_of ? ap_mpi_find_memory(w->caller_comm, *memory_of) : MPI_ERR_NO_MEM;
 }
 
 /* What each process sends to the others before memory is shared. */
@@ -249,24 +251,24 @@ typedef struct {
 /* The processes that share memory with this one (members): the first of them, their number, and which one this process is. */
 typedef struct {
     int me, processes; /* this process, and the number of all, in the communicator */
-    int first, members, place;
-    const int32_t *near; /* near and of: as in ap_vicinity */
-    const int *of;
+    int first, members, own_member;
+    const int32_t *memory_of; /* memory_of and index_of: as in ap_vicinity */
+    const int *index_of;
 } neighbours;
 
 /* Whether a process shares memory with this one. */
-static int is_near(const neighbours *n, int process) {
-    int at = n->of ? n->of[process] : process, own = n->of ? n->of[n->me] : n->me;
-    return at != MPI_UNDEFINED && own != MPI_UNDEFINED && n->near[at] >= 0 && n->near[at] == n->near[own];
+static int shares_memory(const neighbours *n, int process) {
+    int at = n->index_of ? n->index_of[process] : process, own = n->index_of ? n->index_of[n->me] : n->me;
+    return at != MPI_UNDEFINED && own != MPI_UNDEFINED && n->memory_of[at] >= 0 && n->memory_of[at] == n->memory_of[own];
 }
 
-static neighbours find_neighbours(const mpi_wire *w, int processes, const int32_t *near, const int *of) {
-    neighbours n = {.processes = processes, .first = -1, .near = near, .of = of};
-    PMPI_Comm_rank(w->of, &n.me);
+static neighbours find_neighbours(const mpi_wire *w, int processes, const int32_t *memory_of, const int *index_of) {
+    neighbours n = {.processes = processes, .first = -1, .memory_of = memory_of, .index_of = index_of};
+    PMPI_Comm_rank(w->caller_comm, &n.me);
     for (int i = 0; i < processes; i++) {
-        if (!is_near(&n, i)) continue;
+        if (!shares_memory(&n, i)) continue;
         if (n.first < 0) n.first = i;
-        if (i == n.me) n.place = n.members;
+        if (i == n.me) n.own_member = n.members;
         n.members++;
     }
     return n;
@@ -274,41 +276,42 @@ static neighbours find_neighbours(const mpi_wire *w, int processes, const int32_
 
 /* Fills in, per rank of the program, its member number in shared memory. *all: whether all processes share the memory. False: out
  * of memory. */
-static int find_places(mpi_wire *w, const neighbours *n, int *all) {
+static int number_members(mpi_wire *w, const neighbours *n, int *all) {
     *all = 1;
-    w->near = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->near);
-    if (!w->near) return 0;
-    int *place = malloc((size_t)n->processes * sizeof *place), count = 0;
-    for (int i = 0; place && i < n->processes; i++) place[i] = is_near(n, i) ? count++ : -1;
-    for (uint32_t r = 0; place && r < w->base.ranks; r++) w->near[r] = w->process_of[r] < 0 ? -1 : place[w->process_of[r]];
-    for (int i = 0; place && i < n->processes; i++) *all &= place[i] >= 0;
-    free(place);
-    return place != NULL;
+    w->member = malloc((w->base.ranks ? w->base.ranks : 1) * sizeof *w->member);
+    if (!w->member) return 0;
+    int *member_of = malloc((size_t)n->processes * sizeof *member_of), count = 0;
+    for (int i = 0; member_of && i < n->processes; i++) member_of[i] = shares_memory(n, i) ? count++ : -1;
+    for (uint32_t r = 0; member_of && r < w->base.ranks; r++)
+        w->member[r] = w->process_of[r] < 0 ? -1 : member_of[w->process_of[r]];
+    for (int i = 0; member_of && i < n->processes; i++) *all &= member_of[i] >= 0;
+    free(member_of);
+    return member_of != NULL;
 }
 
 /* Shares memory with the processes of this host, if all processes of the communicator can: a first exchange says where the
- * memory is, a second whether all have mapped it. *all_near: all processes share one memory, so messages need no MPI. *fits:
+ * memory is, a second whether all have mapped it. *all_shared: all processes share one memory, so messages need no MPI. *fits:
  * false if it is more than a process may take. */
-static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, int *all_near, int *fits) {
+static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, int *all_shared, int *fits) {
     enum { MAX_LOCAL = 256 };
     offer own = {.fits = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= max_bytes};
     offer local[MAX_LOCAL], *all = n->processes <= MAX_LOCAL ? local : malloc((size_t)n->processes * sizeof *all);
     ap_shared *shared = NULL;
-    int code = MPI_SUCCESS, good = all != NULL, all_good = 0;
+    int code = MPI_SUCCESS, ok = all != NULL, all_ok = 0;
     if (n->members > 1 && n->me == n->first && own.fits) shared = ap_shared_make((uint32_t)n->members, &own.name);
-    if (all) code = PMPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, w->of);
-    for (int i = 0; good && !code && i < n->processes; i++) *fits &= all[i].fits;
-    if (good && !code && *fits) {
-        if (n->members > 1 && n->me != n->first) shared = ap_shared_join(&all[n->first].name, (uint32_t)n->place);
-        good = find_places(w, n, all_near) && (shared || n->members < 2);
-        code = PMPI_Allreduce(&good, &all_good, 1, MPI_INT, MPI_MIN, w->of);
+    if (all) code = PMPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, w->caller_comm);
+    for (int i = 0; ok && !code && i < n->processes; i++) *fits &= all[i].fits;
+    if (ok && !code && *fits) {
+        if (n->members > 1 && n->me != n->first) shared = ap_shared_join(&all[n->first].name, (uint32_t)n->own_member);
+        ok = number_members(w, n, all_shared) && (shared || n->members < 2);
+        code = PMPI_Allreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, w->caller_comm);
     }
     if (all != local) free(all);
     if (shared) ap_shared_complete(shared);
-    if (!code && all_good) {
+    if (!code && all_ok) {
         w->shared = shared;
     } else {
-        *all_near = 0;
+        *all_shared = 0;
         if (shared) ap_shared_close(shared);
     }
     return code ? code : all ? MPI_SUCCESS : MPI_ERR_NO_MEM;
@@ -316,7 +319,7 @@ static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, in
 
 /* Prepares messages by MPI to processes that share no memory with this one. */
 static int connect_far(mpi_wire *w) {
-    int has_bound = 0, *tag_bound = NULL, code = duplicate_comm(w->of, &w->comm);
+    int has_bound = 0, *tag_bound = NULL, code = duplicate_comm(w->caller_comm, &w->comm);
     if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
     if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &tag_bound, &has_bound);
     w->most_tag = has_bound ? *tag_bound : 32767;
@@ -324,28 +327,28 @@ static int connect_far(mpi_wire *w) {
 }
 
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error) {
-    int processes = 0, all_near = 0, fits = 1, code = PMPI_Comm_size(comm, &processes);
-    int32_t *own_near = NULL; /* where the caller has no vicinity */
+    int processes = 0, all_shared = 0, fits = 1, code = PMPI_Comm_size(comm, &processes);
+    int32_t *own_memory_of = NULL; /* where the caller has no vicinity */
     if (code) {
         ap_mpi_failed(error, "MPI_Comm_size", code);
         return NULL;
     }
     mpi_wire *w = new_wire(processes, rank_of, ranks, error);
     if (!w) return NULL;
-    w->of = comm;
+    w->caller_comm = comm;
     w->yields = is_crowded(comm);
 #ifndef OPEN_MPI /* Open MPI yields the processor by itself, and is a little faster at that */
     w->crowded = w->yields;
 #endif
-    if (!vicinity) code = find_near(w, processes, &own_near);
+    if (!vicinity) code = find_memory(w, processes, &own_memory_of);
     neighbours n = {0};
     if (!code) {
-        n = find_neighbours(w, processes, vicinity ? vicinity->near : own_near, vicinity ? vicinity->of : NULL);
-        code = share_memory(w, &n, vicinity ? vicinity->max_bytes : UINT64_MAX, &all_near, &fits);
+        n = find_neighbours(w, processes, vicinity ? vicinity->memory_of : own_memory_of, vicinity ? vicinity->index_of : NULL);
+        code = share_memory(w, &n, vicinity ? vicinity->max_bytes : UINT64_MAX, &all_shared, &fits);
     }
-    free(own_near);
+    free(own_memory_of);
     /* without a vicinity calls may be compared, which takes notes by MPI (mpi_messages.c) */
-    if (!code && fits && !(all_near && vicinity)) code = connect_far(w);
+    if (!code && fits && !(all_shared && vicinity)) code = connect_far(w);
     if (vicinity) *vicinity->used = w->shared ? ap_shared_bytes((uint32_t)n.members) : 0;
     if (!code && fits) return &w->base;
     if (code)

@@ -10,8 +10,8 @@
 
 /* What the caller knows about the processes of a communicator before its wire is opened. */
 typedef struct {
-    const int32_t *near; /* a number per process: equal ones share memory, -1: shares with none */
-    const int *of;       /* per process of the communicator, its index in `near`; MPI_UNDEFINED: none; NULL: the same index */
+    const int32_t *memory_of; /* a number per process: equal ones share memory, -1: shares with none */
+    const int *index_of; /* per process of the communicator, its index in `memory_of`; MPI_UNDEFINED: none; NULL: the same index */
     uint64_t max_bytes;  /* address space that this process may take for shared memory */
     uint64_t *used;      /* out: bytes that it took */
 } ap_vicinity;
@@ -22,7 +22,7 @@ typedef struct {
  * needs. */
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error);
 /* Collective: per process of `world`, the first process that it shares memory with (possibly itself); -1: sharing is off. */
-int ap_mpi_near(MPI_Comm world, int32_t *near_of);
+int ap_mpi_find_memory(MPI_Comm world, int32_t *memory_of);
 /* Touches the memory of a wire, which the first calls would do otherwise (prefault.h). */
 void ap_mpi_prefault(ap_wire *wire, ap_pace *pace);
 /* Collective over `comm`, if `timeout` > 0: returns once all processes have come and know it, else AP_TIMEOUT. To be used
