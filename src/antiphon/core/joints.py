@@ -144,8 +144,8 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
         link = resolved.table.links[position]
         switch = (topology.link_dst if kind == MULTICAST else topology.link_src)[link]
         joint, link = joint[returns_own[switch]], link[returns_own[switch]]
-        back = link_back(topology, link)
-        crossings.append((joint * topology.links + back)[back >= 0])
+        opposite_link = link_back(topology, link)
+        crossings.append((joint * topology.links + opposite_link)[opposite_link >= 0])
     return np.concatenate([nothing, *crossings])
 
 

@@ -331,9 +331,9 @@ def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
     """Return the columns of a topology with only these links, renumbered in order; empty limits and unused types are
     dropped."""
     # Types that became equal (say, both capped at one bandwidth) are merged.
-    used, index_in_used = np.unique(topology.link_type[kept_links], return_inverse=True)
+    used_types, index_in_used = np.unique(topology.link_type[kept_links], return_inverse=True)
     merged: dict[LinkType, int] = {}
-    merged_index = [merged.setdefault(topology.types[i], len(merged)) for i in used]
+    merged_index = [merged.setdefault(topology.types[i], len(merged)) for i in used_types]
     return {
         "link_src": topology.link_src[kept_links],
         "link_dst": topology.link_dst[kept_links],
@@ -362,9 +362,9 @@ def _select_links(
             by_pairs |= match
         chosen &= by_pairs
     if kind is not None:
-        used = {topology.types[i].kind for i in np.unique(topology.link_type)}
-        if kind not in used:
-            raise unknown(f"kind of link of {topology.name}", kind, used)
+        link_kinds = {topology.types[i].kind for i in np.unique(topology.link_type)}
+        if kind not in link_kinds:
+            raise unknown(f"kind of link of {topology.name}", kind, link_kinds)
         chosen &= np.array([link_type.kind == kind for link_type in topology.types])[topology.link_type]
     if links is not None:
         numbered = np.zeros(topology.links, bool)

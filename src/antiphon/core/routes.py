@@ -203,8 +203,8 @@ def _check_named_routes(
         for row in rows[faulty]:
             fault_of.setdefault(int(row), f"its route {route[row]} {faults[int(route[row])]}")
         rows = rows[~faulty]
-    used = route[rows]
-    first, last = table.links[table.ptr[used]], table.links[table.ptr[used + 1] - 1]
+    row_routes = route[rows]
+    first, last = table.links[table.ptr[row_routes]], table.links[table.ptr[row_routes + 1] - 1]
     wrong = (topology.link_src[first] != src[rows]) | (topology.link_dst[last] != dst[rows])
     for row, a, b in zip(rows[wrong], first[wrong], last[wrong], strict=True):
         ends, row_ends = f"{topology.link_src[a]} to {topology.link_dst[b]}", f"{src[row]} to {dst[row]}"

@@ -217,8 +217,8 @@ class Schedule:
     @property
     def slots(self) -> int:
         """The number of slots in use."""
-        used = [int(c.max()) for c in (self.src_slot, self.dst_slot) if c is not None and len(c)]
-        return max(used, default=0) + 1
+        highest_slots = [int(c.max()) for c in (self.src_slot, self.dst_slot) if c is not None and len(c)]
+        return max(highest_slots, default=0) + 1
 
     @cached_property
     def chunks_per_rank(self) -> int:

@@ -334,10 +334,10 @@ def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, b
 def _type_classes(topology: Topology) -> tuple[Longs, tuple[Hashable, ...]]:
     """Return the class of every link's type, and the classes by value: equal for isomorphic machines."""
     values = [(t.kind, str(t.bandwidth), t.latency.hex()) for t in topology.types]
-    used = sorted({values[i] for i in np.unique(topology.link_type)})
-    class_of_value = {value: i for i, value in enumerate(used)}
+    used_values = sorted({values[i] for i in np.unique(topology.link_type)})
+    class_of_value = {value: i for i, value in enumerate(used_values)}
     class_of_type = np.array([class_of_value.get(value, -1) for value in values], np.int64)
-    return class_of_type[topology.link_type], tuple(used)
+    return class_of_type[topology.link_type], tuple(used_values)
 
 
 def _limits_of(topology: Topology) -> dict[int, list[int]]:

@@ -39,10 +39,10 @@ class Lines:
         values = np.empty((len(at), len(numbers)), np.int64)
         for i, column in enumerate(numbers):
             values[:, i] = column
-        used = np.arange(len(numbers)) < np.array(widths)[kinds][:, None]
+        is_used = np.arange(len(numbers)) < np.array(widths)[kinds][:, None]
         self.places.append(at)
         self.kinds.append(kinds + len(self.templates))
-        self.numbers.append(values[used])
+        self.numbers.append(values[is_used])
         self.templates += [template.encode() for template in templates]
         self.widths += widths
 

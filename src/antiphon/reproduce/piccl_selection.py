@@ -144,8 +144,8 @@ def overall(method: str, bars: Sequence[Bar]) -> Row:
     """Compare geometric means over all bars with the paper's: 20 % faster, and 98 % of the best speedup captured."""
     chosen = geomean([bar.mean_speedup(fastest_k(bar.by_method[method])) for bar in bars])
     best = geomean([bar.mean_speedup(bar.best()) for bar in bars])
-    worst = min(bars, key=lambda bar: bar.captured(method))
-    where = f"{worst.captured(method):.3f} for {worst.kind}, {worst.family.name}, {worst.nodes} nodes"
+    worst_bar = min(bars, key=lambda bar: bar.captured(method))
+    where = f"{worst_bar.captured(method):.3f} for {worst_bar.kind}, {worst_bar.family.name}, {worst_bar.nodes} nodes"
     published = {"speedup": PAPER_SPEEDUP, "captured": PAPER_CAPTURED} if method in COMPARED_WITH_PAPER else None
     captures = chosen / best >= PAPER_CAPTURED
     # near the paper's speedup: its figures are reproduced; greater: only their shape, the trend (`agreement`)

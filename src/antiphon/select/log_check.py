@@ -196,8 +196,8 @@ def _verdict(
     if diagnosis is None:
         return UNKNOWN, f"cannot tell: {reached}, but what is normal is not known ({why_not})"
     if diagnosis.verdict == SLOW:
-        worst = max(diagnosis.slow, key=diagnosis.ratios.__getitem__)
-        where = f"slow at {' and '.join(diagnosis.slow)}: {diagnosis.ratios[worst]:.2g} times the predicted time"
+        slowest_band = max(diagnosis.slow, key=diagnosis.ratios.__getitem__)
+        where = f"slow at {' and '.join(diagnosis.slow)}: {diagnosis.ratios[slowest_band]:.2g} times the predicted time"
         why = "too few sizes" if len(rows) < LIMITS.min_points else "no single fault explains the log"
         return SLOW, f"{where}; {reached}{'' if result['causes'] else f'; cannot tell why: {why}'}"
     largest = rows[-1]["nbytes"]

@@ -337,9 +337,9 @@ def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[
     halves = 2 if about == COMPOSED else 1
     share = len(collective.members) if about == COMPOSED else Fraction(collective.input_weight, certified.input_weight)
     chunks, steps, rounds_per_half = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
-    used = rounds(schedule, topology)
-    # SCCL counts at least one round per step; `used` counts none for an empty step.
-    point = schedule.chunks_per_rank, schedule.steps, max(used, schedule.steps)
+    used_rounds = rounds(schedule, topology)
+    # SCCL counts at least one round per step; `used_rounds` counts none for an empty step.
+    point = schedule.chunks_per_rank, schedule.steps, max(used_rounds, schedule.steps)
     certified_point = chunks * share, steps * halves, rounds_per_half * halves
     (*point_figures, point_rounds), (*certified_figures, certified_rounds) = point, certified_point
     if (
@@ -349,7 +349,7 @@ def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[
     ):
         listed = ", ".join(str(value) for value in certified_point)
         raise Invalid(
-            f"certificate: is about (C, S, R) = ({listed}), but the schedule is {_point_text(schedule, used)}"
+            f"certificate: is about (C, S, R) = ({listed}), but the schedule is {_point_text(schedule, used_rounds)}"
         )
 
 

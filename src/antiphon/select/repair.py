@@ -137,7 +137,7 @@ def _untouched_schedule(schedule: Schedule, old: Topology, topology: Topology) -
     # a row without a route takes the only path, which may be another one here
     paths_now = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     rows = np.flatnonzero(paths.route >= 0)
-    before, now = (each.table.take(each.route[rows].astype(np.int64)) for each in (paths, paths_now))
+    before, now = (resolved.table.take(resolved.route[rows].astype(np.int64)) for resolved in (paths, paths_now))
     is_same = not len(paths_now.faulty_rows) and Routes(before.ptr, as_int32(matched[before.links])) == now
     return schedule if is_same else None
 

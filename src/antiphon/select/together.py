@@ -92,7 +92,7 @@ def _price_set(job: RecordedJob, calls: list[Call], prices: ByPlans) -> dict[str
     together = plan(joint(groups, shares), machine, planner="groups", nbytes=max(sizes))
     # one row each, as there is one size
     (apart_row,), (joint_row,) = (
-        predict(each, max(sizes), model=prices.model, profile=prices.profile) for each in (apart, together)
+        predict(collective, max(sizes), model=prices.model, profile=prices.profile) for collective in (apart, together)
     )
     apart_seconds, joint_seconds = apart_row["seconds"], joint_row["seconds"]
     return {

@@ -30,8 +30,8 @@ def list_switch_uses(schedule: Schedule) -> tuple[str, ...]:
         return ()
     # a joint is a multicast, a reduction, or both
     kinds = set(np.unique(joints.kind).tolist())
-    used = (("multicast", kinds != {REDUCTION}), ("reduction", kinds != {MULTICAST}))
-    return tuple(f"{ability}{IN_SWITCHES}" for ability, is_used in used if is_used)
+    use_names = (("multicast", kinds != {REDUCTION}), ("reduction", kinds != {MULTICAST}))
+    return tuple(f"{ability}{IN_SWITCHES}" for ability, is_used in use_names if is_used)
 
 
 def uses_claim(schedule: Schedule) -> dict[str, list[str]]:

@@ -333,8 +333,8 @@ def _draw_fit(
     height = bottom + 20 * math.ceil(len(series) / 3) + 4
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     label = f'role="img" aria-label="{escape(title)}"'
-    back = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
-    return "\n".join([f'{head} font-family="{FONT}" font-size="12" {label}>', back, *body, "</svg>"]) + "\n"
+    background = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="{FONT}" font-size="12" {label}>', background, *body, "</svg>"]) + "\n"
 
 
 def _draw_x_axis(x: ToPixels, ends: tuple[int, int], quantity: str, label_of: LabelOf, max_labels: int) -> list[str]:

@@ -65,7 +65,7 @@ def trn2(*, ultra: bool = False) -> Topology:
     "Amazon EC2 Trn2 Architecture" shows the torus. 128 GB/s to each of four neighbours and 64 to each of two in other
     instances: SemiAnalysis, "Trainium2 Architecture & Networking" (2024); together they make the 640.
     """
-    inner, outer = (LinkType("neuronlink", Fraction(each * GB), HOP) for each in (128, 64))
+    inner, outer = (LinkType("neuronlink", Fraction(gigabytes * GB), HOP) for gigabytes in (128, 64))
     if parse_yes(ultra, "ultra"):
         return _build_grid("trn2:ultra=true", (4, 4, 4), [True] * 3, [outer, inner, inner])
     return _build_grid("trn2", (4, 4), [True] * 2, [inner, inner])

@@ -95,7 +95,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     check_integer(leaves_per_pod, "leaves_per_pod")
     cards.check(box_machine.name)
     switches = {
-        "switch": lambda: one_switch(boxes, max(each.rails for each in cards_by_kind)),
+        "switch": lambda: one_switch(boxes, max(card_count.rails for card_count in cards_by_kind)),
         "rail": lambda: _rail_fabric(boxes, cards, spines, taper),
         "leaf-spine": lambda: _tree_fabric(boxes, cards, per_leaf, boxes, spines, taper),
         "fat-tree": lambda: _tree_fabric(boxes, cards, per_leaf, leaves_per_pod, spines, taper),

@@ -55,7 +55,7 @@ def mi350x() -> Topology:
     return _eight_linked("mi350x", XGMI5)
 
 
-def _eight_linked(name: str, each: Fraction) -> Topology:
+def _eight_linked(name: str, bandwidth: Fraction) -> Topology:
     pairs = [(a, b) for a in range(8) for b in range(a + 1, 8)]
     places = [f"host0/gpu{gpu}" for gpu in range(8)]
-    return build(name, 8, both_ways(pairs, xgmi(1, each)), places=places, unit=each)
+    return build(name, 8, both_ways(pairs, xgmi(1, bandwidth)), places=places, unit=bandwidth)

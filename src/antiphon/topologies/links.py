@@ -37,11 +37,11 @@ IB_HOP = 8.5e-7
 SWITCH_HOP = 1.3e-7  # a further switch on the way: "sub-130ns" in NVIDIA's data sheet of the QM8700
 
 
-def nvlink(links: int, each: Fraction = NVLINK, latency: float = NVLINK_LATENCY) -> LinkType:
-    """Return `links` parallel NVLinks of `each` bytes per second, used as one link."""
-    return LinkType("nvlink", links * each, latency)
+def nvlink(links: int, bandwidth: Fraction = NVLINK, latency: float = NVLINK_LATENCY) -> LinkType:
+    """Return `links` parallel NVLinks of `bandwidth` bytes per second, used as one link."""
+    return LinkType("nvlink", links * bandwidth, latency)
 
 
-def xgmi(links: int, each: Fraction) -> LinkType:
-    """Return `links` parallel Infinity Fabric links of `each` bytes per second, used as one link."""
-    return LinkType("xgmi", links * each, XGMI_LATENCY)
+def xgmi(links: int, bandwidth: Fraction) -> LinkType:
+    """Return `links` parallel Infinity Fabric links of `bandwidth` bytes per second, used as one link."""
+    return LinkType("xgmi", links * bandwidth, XGMI_LATENCY)

@@ -72,24 +72,24 @@ def gb200_nvl72(*, sharp: bool = True) -> Topology:
     return _with_sharp("gb200-nvl72", sharp, gpus, NVLINK5)
 
 
-def _build_hgx(name: str, sharp: bool, each: Fraction) -> Topology:
-    return _with_sharp(name, sharp, _gpu_places(), each)
+def _build_hgx(name: str, sharp: bool, rate: Fraction) -> Topology:
+    return _with_sharp(name, sharp, _gpu_places(), rate)
 
 
-def _with_sharp(name: str, sharp: bool, gpus: list[str], each: Fraction) -> Topology:
-    """Return a box with NVLink SHARP or, named "...:sharp=false", without. `each`: bytes/s of an NVLink, each way."""
+def _with_sharp(name: str, sharp: bool, gpus: list[str], rate: Fraction) -> Topology:
+    """Return a box with NVLink SHARP or, named "...:sharp=false", without. `rate`: bytes/s of an NVLink, each way."""
     if parse_yes(sharp, "sharp"):
-        return _build_switched(name, gpus, 18, each, NVLS)
-    return _build_switched(f"{name}:sharp=false", gpus, 18, each)
+        return _build_switched(name, gpus, 18, rate, NVLS)
+    return _build_switched(f"{name}:sharp=false", gpus, 18, rate)
 
 
 def _build_switched(
-    name: str, gpus: list[str], nvlinks: int, each: Fraction, ability: Ability = FORWARD_ONLY
+    name: str, gpus: list[str], nvlinks: int, rate: Fraction, ability: Ability = FORWARD_ONLY
 ) -> Topology:
     """Return a box whose GPUs (`gpus`: their places) have `nvlinks` NVLinks each to one switch."""
-    links = both_ways([(gpu, len(gpus)) for gpu in range(len(gpus))], nvlink(nvlinks, each, NVSWITCH_HOP))
+    links = both_ways([(gpu, len(gpus)) for gpu in range(len(gpus))], nvlink(nvlinks, rate, NVSWITCH_HOP))
     places = [*gpus, "host0/nvswitch"]
-    return build(name, len(gpus), links, switches=1, places=places, unit=each, abilities=[ability])
+    return build(name, len(gpus), links, switches=1, places=places, unit=rate, abilities=[ability])
 
 
 def _gpu_places() -> list[str]:

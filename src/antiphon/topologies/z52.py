@@ -29,8 +29,8 @@ def z52() -> Topology:
     """
     xgmi = LinkType("xgmi", MEASURED_PCIE, XGMI_LATENCY)
     pcie = LinkType("pcie", MEASURED_PCIE, _PCIE_LATENCY)
-    used = [pair for pair in _XGMI_PAIRS if pair not in _LEFT_OUT]
-    return build("z52", 8, both_ways(used, xgmi) + both_ways([(1, 2), (5, 7)], pcie), places=_gpu_places())
+    used_pairs = [pair for pair in _XGMI_PAIRS if pair not in _LEFT_OUT]
+    return build("z52", 8, both_ways(used_pairs, xgmi) + both_ways([(1, 2), (5, 7)], pcie), places=_gpu_places())
 
 
 def z52_pcie() -> Topology:

@@ -87,24 +87,24 @@ def _apply_limits(
     topology: Topology, capacity: NDArray[Any], multiplicity: NDArray[Any], order: Sequence[int]
 ) -> tuple[list[tuple[int, int]], int]:
     """Count limits in this order, each where it saves something; return (limit, count) pairs and the total capacity."""
-    remaining, used, total = multiplicity.astype(np.int64).copy(), [], 0
+    remaining, applied_limits, total = multiplicity.astype(np.int64).copy(), [], 0
     for number in order:
         count, saved = _saving_of_limit(topology, capacity, remaining, number)
         if saved > 0:
             links = np.array(topology.limits[number].links)
-            used.append((number, count))
+            applied_limits.append((number, count))
             # What the limit covers is no longer counted at its links.
             remaining[links] = np.maximum(remaining[links] - count, 0)
             total += count * topology.resources.scaled_capacity(topology.links + number)
-    return used, total + int((remaining * capacity).sum())
+    return applied_limits, total + int((remaining * capacity).sum())
 
 
 def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
     """Return the witness for a set of nodes. Its weight is 0 if nothing must leave them."""
     crossing = distinct(needs.block[needs.crossing(side)], len(needs.weights))
     limits, capacity = _cheapest_cover(topology, side[topology.link_src] & ~side[topology.link_dst])
-    used = tuple(number for number, _ in limits)
-    return Cut(tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum()), capacity, used)
+    limit_numbers = tuple(number for number, _ in limits)
+    return Cut(tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum()), capacity, limit_numbers)
 
 
 def partition_of(

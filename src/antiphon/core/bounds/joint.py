@@ -201,7 +201,7 @@ class JointSearch(BandwidthSearch):
         A group's bound there must be tight, and no two groups may share a link or a limit. Then no program is needed.
         """
         resources = self.topology.resources
-        used = np.zeros(len(resources.class_of), bool)
+        is_used = np.zeros(len(resources.class_of), bool)
         for group, scale in zip(self.collective.groups, group_scales(self.collective), strict=True):
             group_machine = keep(self.topology, group.members)
             links = np.array(group_machine.links, np.int64)
@@ -210,9 +210,11 @@ class JointSearch(BandwidthSearch):
             # Each member must reach member 0 and be reached from it on these links.
             every_link = np.ones(group_machine.topology.links, bool)
             reached = [reachable_nodes(group_machine.topology, [0], every_link, back) for back in (False, True)]
-            if used[group_resources].any() or not all(side[: group_machine.topology.ranks].all() for side in reached):
+            if is_used[group_resources].any() or not all(
+                side[: group_machine.topology.ranks].all() for side in reached
+            ):
                 return False
-            used[group_resources] = True
+            is_used[group_resources] = True
             roots = tuple(group_machine.number(root) for root in group.roots)
             target = Collective(group.kind, len(group.members), members=(), roots=roots, weights=group.weights)
             proved = BandwidthSearch(group_machine.topology, target, needs_of(target)).find_best()

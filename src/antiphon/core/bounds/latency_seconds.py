@@ -56,10 +56,10 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     """
     if not len(needs) or distance is None:
         return None
-    used = topology.types and [topology.types[i].latency for i in np.unique(topology.link_type).tolist()]
+    latencies = topology.types and [topology.types[i].latency for i in np.unique(topology.link_type).tolist()]
     # All links alike: steps times latency, without a search.
-    if not topology.switches and used and max(used) == min(used):
-        return Quickest(distance.steps * used[0], distance.path[0], distance.rank)
+    if not topology.switches and latencies and max(latencies) == min(latencies):
+        return Quickest(distance.steps * latencies[0], distance.path[0], distance.rank)
     first = _slowest_from_sets(topology, [distance.holders], np.zeros(1, np.int64), np.array([distance.rank]))
     all_single = all(len(holders) == 1 for holders in needs.sets)
     max_searches = max(1, MOST_WORK // max(1, topology.links))

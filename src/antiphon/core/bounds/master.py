@@ -123,15 +123,15 @@ class Master:
         """
         # smaller rates are rounding errors of the solver
         min_rate = 10 * TINY * float(point.x.max(initial=0.0))
-        used = [i for i, rate in enumerate(point.x.tolist()) if rate > min_rate]
+        trees = [i for i, rate in enumerate(point.x.tolist()) if rate > min_rate]
         load = np.zeros(len(self.capacity))
-        for i in used:
+        for i in trees:
             load[list(self.columns[i].rows)] += np.array(self.columns[i].times) * point.x[i]
         # a linear system: first the full rows, then the groups. 1e-7: loads sum many rates, each off by up to TINY
         full_rows = np.flatnonzero(load * self._row_scale >= 1 - 1e-7)
         row_number = {int(row): number for number, row in enumerate(full_rows.tolist())}
-        matrix = np.zeros((len(full_rows) + len(self.share), len(used) + len(self.gain)), np.int64)
-        for number, i in enumerate(used):
+        matrix = np.zeros((len(full_rows) + len(self.share), len(trees) + len(self.gain)), np.int64)
+        for number, i in enumerate(trees):
             column = self.columns[i]
             for row, times in zip(column.rows, column.times, strict=True):
                 if row in row_number:
@@ -139,13 +139,13 @@ class Master:
             matrix[len(full_rows) + column.group, number] = 1
         for group, shares in enumerate(self.share):
             for j, share in shares.items():
-                matrix[len(full_rows) + group, len(used) + j] = -share
+                matrix[len(full_rows) + group, len(trees) + j] = -share
         right_side = [self.capacity[row] for row in full_rows.tolist()] + [0] * len(self.share)
         solution = solve_exactly(matrix, right_side)
         if solution is None or any(rate < 0 for rate in solution):
             return None
-        rates = [(self.columns[i], rate) for i, rate in zip(used, solution[: len(used)], strict=True) if rate > 0]
-        return (rates, solution[len(used) :]) if self._largest_overload(rates) <= 1 else None
+        rates = [(self.columns[i], rate) for i, rate in zip(trees, solution[: len(trees)], strict=True) if rate > 0]
+        return (rates, solution[len(trees) :]) if self._largest_overload(rates) <= 1 else None
 
     def _largest_overload(self, rates: Sequence[tuple[Column, Fraction]]) -> Fraction:
         """Return the largest ratio of a row's load to its capacity."""

@@ -56,10 +56,11 @@ class Network:
     def symmetric(self) -> bool:
         """Whether every pair of nodes has the same capacity in both directions."""
         forward = self.tail * self.nodes + self.head
-        back = self.head * self.nodes + self.tail
-        order, reverse = np.argsort(forward), np.argsort(back)
+        reversed_pair = self.head * self.nodes + self.tail
+        order, reverse = np.argsort(forward), np.argsort(reversed_pair)
         return bool(
-            np.array_equal(forward[order], back[reverse]) and np.all(self.capacity[order] == self.capacity[reverse])
+            np.array_equal(forward[order], reversed_pair[reverse])
+            and np.all(self.capacity[order] == self.capacity[reverse])
         )
 
 

@@ -325,18 +325,18 @@ def _weighted_distances(
     ranks_named = {"all": 0, "to": 1, "from": 1, "pair": 2}
     _require(len(at) == ranks_named[kind], "a family names a wrong number of ranks")
     family_needs = [need for need in needs if selects[kind](*need[1:])]
-    back = kind == "to"  # then one search from the destination along reversed links serves all holders
+    is_backward = kind == "to"  # then one search from the destination along reversed links serves all holders
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]
     for link, (a, b) in enumerate(ends):
-        out[b if back else a].append((a if back else b, lengths.get(link, 0)))
+        out[b if is_backward else a].append((a if is_backward else b, lengths.get(link, 0)))
     distances: dict[tuple[int, ...], list[int]] = {}
     longest: dict[int, int] = {}
     for block, holders, dst in family_needs:
-        start = (dst,) if back else holders
+        start = (dst,) if is_backward else holders
         if start not in distances:
             distances[start] = _shortest_lengths(out, start)
-        length = min(distances[start][h] for h in holders) if back else distances[start][dst]
+        length = min(distances[start][h] for h in holders) if is_backward else distances[start][dst]
         _require(length <= sum(lengths.values()), "a need is out of reach")
         longest[block] = max(longest.get(block, 0), length)
     return sum(int(collective.weights[block]) * length for block, length in longest.items())

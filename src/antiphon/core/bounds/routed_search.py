@@ -122,8 +122,8 @@ class RoutedSearch(StepSearch):
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix, hstack, identity, kron, vstack
 
-        each = identity(steps)
-        busy = hstack([kron(-self.capacity[:, None], each), kron(self.loads, each)])
+        each_step = identity(steps)
+        busy = hstack([kron(-self.capacity[:, None], each_step), kron(self.loads, each_step)])
         crossing = self._crossing(conditions)[:, :, [route.orbit for route in self.routes]]
         needed = -crossing.transpose(0, 2, 1).reshape(len(conditions), -1)
         weights = np.array([condition.weight for condition in conditions]) / self.delivery.total

@@ -151,10 +151,10 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
     ([5, 6, 7], [0, 0, 1], [0, 1], [2, 2])
     """
     # Only sets that some message waits for are compared.
-    used = distinct(condition)
-    position = np.searchsorted(used, condition)
-    low, high = low[used], high[used]
-    if not len(used):
+    used_conditions = distinct(condition)
+    position = np.searchsorted(used_conditions, condition)
+    low, high = low[used_conditions], high[used_conditions]
+    if not len(used_conditions):
         empty = np.zeros(0, np.int32)
         return Sets(items, low, high, empty, empty)
     generator = np.random.default_rng(20240229)  # any seed: the same in every run
@@ -168,8 +168,8 @@ def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, conditio
         set_sums.append(total[high] - total[low])
     group = number_rows(*set_sums)
     # The first set of each group of equal ones stands for the group.
-    representative = np.full(int(group.max()) + 1, len(used), np.int64)
-    np.minimum.at(representative, group, np.arange(len(used)))
+    representative = np.full(int(group.max()) + 1, len(used_conditions), np.int64)
+    np.minimum.at(representative, group, np.arange(len(used_conditions)))
     pair = distinct(message * np.int64(len(representative)) + group[position])
     return Sets(
         items,

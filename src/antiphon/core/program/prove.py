@@ -71,12 +71,12 @@ def find_unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bo
     steps = levels = 0
     # Breadth-first search backwards over waits, for all undecided pairs at once.
     while len(pair):
-        each = wait_counts[reached]
-        steps, levels = steps + int(each.sum()), levels + 1
+        waits = wait_counts[reached]
+        steps, levels = steps + int(waits.sum()), levels + 1
         if steps > MOST_STEPS or levels > MOST_LEVELS:
             raise Unsupported("it has too many waits that lead from one to the next; not proven")
-        awaited = program.wait[concat_ranges(first[reached], each)]
-        waiter, pair, all_pieces = np.repeat(reached, each), np.repeat(pair, each), np.repeat(all_pieces, each)
+        awaited = program.wait[concat_ranges(first[reached], waits)]
+        waiter, pair, all_pieces = np.repeat(reached, waits), np.repeat(pair, waits), np.repeat(all_pieces, waits)
         all_pieces |= (pieces[awaited] != pieces[waiter]) | (pieces[awaited] == 1)
         missing[pair[(awaited == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
         # Operations are numbered in topological order: below `earlier` the search cannot succeed any more.

@@ -93,8 +93,8 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
             stretches_of(collective, line, edges, _collective_text(collective))
             for collective, line in zip((before_collective, after_collective), lines, strict=True)
         )
-        used = distinct(np.concatenate([second.src, second.dst, np.array(after_collective.members, np.int32)]))
-        target, target_spans = name_collective(relation_after(before, after, used), before_collective.ranks)
+        used_ranks = distinct(np.concatenate([second.src, second.dst, np.array(after_collective.members, np.int32)]))
+        target, target_spans = name_collective(relation_after(before, after, used_ranks), before_collective.ranks)
     second_placement = replace(
         Placement.single_copy(second, lines[1]),
         start=expand(first).steps if _pieces_differ([first, second]) else first.steps,
@@ -290,8 +290,8 @@ def _merge_different(schedules: Sequence[Schedule], shares: Sequence[Fraction] |
     """Merge different collectives: each on its stretch of the data, or each on all data among ranks of its own."""
     _require_same_machine("merge", schedules)
     if shares is None:
-        used = [distinct(np.concatenate([s.src, s.dst, list(s.collective.members)])) for s in schedules]
-        overlapping = find_overlap(used)
+        ranks_of_schedules = [distinct(np.concatenate([s.src, s.dst, list(s.collective.members)])) for s in schedules]
+        overlapping = find_overlap(ranks_of_schedules)
         if overlapping is not None:
             rank, *schedule_numbers = overlapping
             first, other = (

@@ -140,7 +140,7 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
     pieces, end = pieces_of(schedule), pipelined_steps(schedule)
     chunks = schedule.chunks
     op = np.where(will_combine[chunks.block[schedule.chunk]], REDUCE, COPY)
-    back = replace(
+    reversed_schedule = replace(
         schedule,
         collective=target,
         chunks=Chunks(as_int32(block[chunks.block]), chunks.offset, chunks.share, chunks.denominator),
@@ -153,4 +153,4 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
         routes=schedule.routes.backwards(links),
         provenance={},
     )
-    return plain_copies(back)
+    return plain_copies(reversed_schedule)

@@ -177,9 +177,9 @@ class FitSolution:
         1 / entry is the value at which the parameter alone explains a whole measurement (rows are relative times). So
         values of the combination that are tiny compared with this sum are rounding.
         """
-        used = weights != 0
-        greatest = np.abs(self.matrix[:, used]).max(axis=0, initial=0.0)
-        return float((np.abs(weights[used]) / np.where(greatest > 0, greatest, np.inf)).sum())
+        has_weight = weights != 0
+        greatest = np.abs(self.matrix[:, has_weight]).max(axis=0, initial=0.0)
+        return float((np.abs(weights[has_weight]) / np.where(greatest > 0, greatest, np.inf)).sum())
 
     def resolution(self, weights: Floats) -> float:
         """Return the size below which the combination is indistinguishable from zero: negligible in every measurement,

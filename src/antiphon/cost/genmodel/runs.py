@@ -105,9 +105,9 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
         position = key * count + low
         # If a table of all (key, segment) has at most 4 elements per run, adding up in it is faster than sorting.
         if (int(key.max()) + 1) * count <= 4 * len(key):
-            used = np.flatnonzero(np.bincount(position))
-            sums = tuple(np.bincount(position, weights=column)[used] for column in columns)
-            return Runs(used // count, used % count, used % count + 1, sums)
+            used_positions = np.flatnonzero(np.bincount(position))
+            sums = tuple(np.bincount(position, weights=column)[used_positions] for column in columns)
+            return Runs(used_positions // count, used_positions % count, used_positions % count + 1, sums)
         order = order_of(position, (int(key.max()) + 1) * count)
         first = np.flatnonzero(run_starts(position[order]))
         position = position[order[first]]
@@ -161,9 +161,9 @@ def highest_per_key(runs: Runs, count: int) -> Runs:
     marks, position = unique_inverse(ends, max_pairs)
     size = len(runs.key)
     top, winner = upper_envelope(position[:size], position[size:], values, len(marks))
-    used = np.flatnonzero(winner >= 0)
-    key, low = np.divmod(marks[used], count + 1)
-    return Runs(key, low, marks[used + 1] % (count + 1), (top[used],))
+    used_segments = np.flatnonzero(winner >= 0)
+    key, low = np.divmod(marks[used_segments], count + 1)
+    return Runs(key, low, marks[used_segments + 1] % (count + 1), (top[used_segments],))
 
 
 def align_runs(runs: Runs, other: Runs, count: int) -> Runs:

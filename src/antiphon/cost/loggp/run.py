@@ -356,8 +356,8 @@ class Simulation:
         busiest_level = max(set(level.tolist()), key=lambda candidate: float(flight[level == candidate].sum()))
         count = int((level == busiest_level).sum())
         if self.profile.loggp is None:
-            worst = int(path[int(np.where(level == busiest_level, flight, -1.0).argmax())])
-            return f"{count} messages as from rank {self.work.sent.src[worst]} to rank {self.work.sent.dst[worst]}"
+            message = int(path[int(np.where(level == busiest_level, flight, -1.0).argmax())])
+            return f"{count} messages as from rank {self.work.sent.src[message]} to rank {self.work.sent.dst[message]}"
         within = self.profile.loggp.levels[busiest_level].within
         if within:
             return f"bytes of {count} messages within a {within}"

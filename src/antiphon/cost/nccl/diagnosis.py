@@ -290,11 +290,11 @@ def _list_faults_between(healthy: MachineFault, cards: int) -> Iterator[MachineF
     """Yield missing network cards, and a network that is slow in bandwidth and at every hop."""
     layout, network = healthy.layout, healthy.costs.network
     assert network is not None
-    for used in range(1, cards):
-        qualifier = ", or one card at half its speed" if 2 * used == cards else ""
-        text = f"{used} of {cards} network cards of a node in use{qualifier}"
+    for cards_in_use in range(1, cards):
+        qualifier = ", or one card at half its speed" if 2 * cards_in_use == cards else ""
+        text = f"{cards_in_use} of {cards} network cards of a node in use{qualifier}"
         yield replace(
-            healthy, name="cards", text=text, layout=replace(layout, card=layout.card * used / cards), degrees=1
+            healthy, name="cards", text=text, layout=replace(layout, card=layout.card * cards_in_use / cards), degrees=1
         )
     for degree, factor in [*((d, 1.0) for d in DEGREES), *((d, factor) for d in DEGREES[::5] for factor in HOPS)]:
         rate = f"{format_bandwidth(degree * layout.card)} of {format_bandwidth(layout.card)}"

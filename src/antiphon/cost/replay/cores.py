@@ -83,8 +83,8 @@ def replay_job(job: RecordedJob, seconds: Sequence[float], cores: int, *, serial
     while work_of_rank or work_of_running:
         demand = len(work_of_rank) - len(idle) + sum(len(calls.callers[call]) for call in work_of_running)
         rate = min(1.0, cores / demand) if demand else 1.0
-        until = [work if rank in idle else work / rate for rank, work in work_of_rank.items()]
-        step = min([*until, *(work / rate for work in work_of_running.values())])
+        seconds_left = [work if rank in idle else work / rate for rank, work in work_of_rank.items()]
+        step = min([*seconds_left, *(work / rate for work in work_of_running.values())])
         now += step
         work_of_rank = {rank: work - step * (1.0 if rank in idle else rate) for rank, work in work_of_rank.items()}
         work_of_running = {call: work - step * rate for call, work in work_of_running.items()}

@@ -216,8 +216,8 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], size_count: int) -> str
     if name == "copy":
         return f"w.copy({places[0]}, {places[1]}, {span});"
     if name == "relay":
-        every = (place if place.startswith("w.box") else f"w.at({place})" for place in places)
-        return f"w.relay<{results}, {len(places) - results}>({{{', '.join(every)}}}, {span});"
+        addresses = (place if place.startswith("w.box") else f"w.at({place})" for place in places)
+        return f"w.relay<{results}, {len(places) - results}>({{{', '.join(addresses)}}}, {span});"
     to, source = ", ".join(places[:results]), ", ".join(places[results:])
     return f"w.{name}<{results}, {len(places) - results}>({{{{{to}}}, {{{source}}}}}, {span});"
 

@@ -200,7 +200,7 @@ class _LinuxDevices:
 
     def _read_cards(self) -> None:
         """Add the network cards: those with RDMA, then the others."""
-        used: set[int] = set()  # PCIe devices whose card is listed already
+        listed_devices: set[int] = set()  # PCIe devices whose card is listed already
         for group, speed_of in (("infiniband", rdma_speed), ("net", ethernet_speed)):
             folder = self.root / "class" / group
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
@@ -208,15 +208,15 @@ class _LinuxDevices:
                 if not (path / "device").exists():
                     continue  # loops, bridges and such
                 device = self.add_device(path / "device", NIC) if _on_pcie(path / "device") else -1
-                if device in used or device < 0:
+                if device in listed_devices or device < 0:
                     continue
                 if group == "net":
-                    used.add(device)
+                    listed_devices.add(device)
                 speed = speed_of(path)
                 if speed is None:
                     self.notes.append(f"network card {name}: its speed is unknown (no link?)")
                 self.box.nic_speeds[self.box.add(PcieDevice(NIC, device, speed=None, name=name))] = speed
-            used |= {self.box.devices[device].parent for device in self.box.nic_speeds}
+            listed_devices |= {self.box.devices[device].parent for device in self.box.nic_speeds}
         if not self.box.nic_speeds:
             self.notes.append("no network card on PCIe")
         self.box.drop_slow_cards()

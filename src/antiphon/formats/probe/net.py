@@ -103,10 +103,10 @@ def network_machine(net: Net) -> Probed:
 def unique_places(net: Net) -> list[str]:
     """Return the names of hosts, then of switches; a number is added to a name that is taken."""
     names: list[str] = []
-    used: set[str] = set()
+    taken_places: set[str] = set()
     for name in [*net.hosts, *net.switches]:
-        place = name if name not in used else f"{name} ({len(names)})"
-        used.add(place)
+        place = name if name not in taken_places else f"{name} ({len(names)})"
+        taken_places.add(place)
         names.append(place)
     return names
 

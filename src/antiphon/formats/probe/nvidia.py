@@ -420,5 +420,5 @@ def _add_nvlinks_by_count(
             "no matrix shows the peers of NVLinks: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
         )
     elif len(gpus) == 2 and not output.cells:
-        forth, back = (active_links[gpu] * link_bandwidth for gpu in gpus)
-        box.bonds = {(0, 1): forth, (1, 0): back} if forth and back else {}
+        forward_speed, backward_speed = (active_links[gpu] * link_bandwidth for gpu in gpus)
+        box.bonds = {(0, 1): forward_speed, (1, 0): backward_speed} if forward_speed and backward_speed else {}

@@ -235,13 +235,13 @@ def rule_of(entry: Entry, library: LibraryModel | None, protocol: str, unproven:
     elif all(is_clearly_faster(gain, library.error_at(kind, nbytes)) for nbytes, gain in gains.items()):
         return TunerRule(family, reason="", protocol=protocol)
     else:
-        worst = min(gains, key=lambda nbytes: gains[nbytes])
-        slower = 1 / gains[worst] - 1
-        if gains[worst] >= MIN_SPEEDUP:
+        least_gain_size = min(gains, key=lambda nbytes: gains[nbytes])
+        slower = 1 / gains[least_gain_size] - 1
+        if gains[least_gain_size] >= MIN_SPEEDUP:
             reason = f"by the model {family} gains less than the model's error over {name}'s own choice"
         else:
             reason = f"by the model {family} is no faster than {name}'s own choice"
-        reason += f", up to {slower:.0%} slower ({format_size(worst)})" if slower >= MIN_SPEEDUP - 1 else ""
+        reason += f", up to {slower:.0%} slower ({format_size(least_gain_size)})" if slower >= MIN_SPEEDUP - 1 else ""
     return TunerRule(family, reason, protocol) if unproven else TunerRule(algorithm="", reason=reason)
 
 

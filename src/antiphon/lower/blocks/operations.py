@@ -167,7 +167,7 @@ def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> P
     result = ProgramValues(ranks=[], messages=[], writer=[], reader=[], scratch=[])
     by_row: list[Operation] = []  # per row of the program its operation; the last one if the row is cut
     for rank in range(program.ranks):
-        size = [int(each) for each in layout.sizes[rank]]
+        size = [int(slot_size) for slot_size in layout.sizes[rank]]
         base = first_cells_of(size)
         result.scratch.append(base[SCRATCH])
         edges = _Edges(layout.unit if split_blocks else 0, base[SCRATCH], base[1])

@@ -428,12 +428,14 @@ def _find_first_messages(ranks: int, groups: Longs) -> Bools:
     array([ True, False,  True])
     """
     number, step, source, target = groups
-    forth, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
-    connections, first = np.unique(forth, return_index=True)
-    is_first_forth = np.zeros(len(forth), bool)
+    pair_key, reversed_key = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
+    connections, first = np.unique(pair_key, return_index=True)
+    is_first_forth = np.zeros(len(pair_key), bool)
     is_first_forth[first] = True
-    index = np.searchsorted(connections, back).clip(max=max(len(connections) - 1, 0))
-    has_answer = (connections[index] == back) & (step[first][index] < step) if len(connections) else is_first_forth
+    index = np.searchsorted(connections, reversed_key).clip(max=max(len(connections) - 1, 0))
+    has_answer = (
+        (connections[index] == reversed_key) & (step[first][index] < step) if len(connections) else is_first_forth
+    )
     is_first: Bools = is_first_forth & ~has_answer
     return is_first
 

@@ -125,7 +125,7 @@ def _choose_runs(search: GreedySearch, request: Request, part_count: int | None,
         paces = PACES if pace is None else (pace,)
         try:
             # without a size, plan for 1 GiB; its many parts may take too long
-            runs += [search.run_once(part_count or search.first_part_count(2**30), each) for each in paces]
+            runs += [search.run_once(part_count or search.first_part_count(2**30), run_pace) for run_pace in paces]
         except Unsupported:
             if not runs:
                 raise

@@ -100,10 +100,10 @@ def _find_gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
 
 def _spread_time(hops: Hops, kind: int, ranks: int) -> float:
     """Return the time to bring every rank everything over hops of this kind and wider ones."""
-    used = np.flatnonzero(hops.kind <= kind)
-    last_link = hops.routes.links[hops.routes.ptr[used + 1] - 1].astype(np.int64)
+    usable_hops = np.flatnonzero(hops.kind <= kind)
+    last_link = hops.routes.links[hops.routes.ptr[usable_hops + 1] - 1].astype(np.int64)
     # rank and link in one number, so that each pair counts once
     base = len(hops.capacity) + 1
-    rank, link = np.divmod(np.unique(hops.dst[used] * base + last_link), base)
+    rank, link = np.divmod(np.unique(hops.dst[usable_hops] * base + last_link), base)
     entry_capacity = np.bincount(rank, hops.capacity[link], ranks)
     return float((ranks / entry_capacity[entry_capacity > 0]).max(initial=0.0))

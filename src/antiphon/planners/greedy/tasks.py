@@ -129,7 +129,7 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
     # loads[hop, resource] = 1 where the hop uses the resource: loads @ price prices hops, loads.T @ amount sums their
     # use
     loads = csr_array((np.ones(len(hops.loaded)), hops.loaded, hops.ptr), shape=(len(hops), len(hops.capacity)))
-    used = np.zeros(len(hops.capacity))
+    hop_load = np.zeros(len(hops.capacity))
     unit_time = 1 / np.maximum(hops.capacity, NOT_ZERO)
     unit_time = np.maximum(unit_time / unit_time[np.unique(hops.loaded)].max(initial=NOT_ZERO), MIN_PRICE)
     roots = [(root, np.flatnonzero(source == root)) for root in np.unique(source).tolist()]
@@ -138,8 +138,8 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
     for _ in range(SWEEPS):
         for root, own_blocks in roots:
             # take this root's tree out and grow it again at the prices that the other roots' trees cause
-            used -= loads.T @ own_load[root]
-            busy_time = used * unit_time
+            hop_load -= loads.T @ own_load[root]
+            busy_time = hop_load * unit_time
             # the exponential price of multiplicative-weights routing: a nearly full resource is avoided, an empty one
             # costs its time
             price = unit_time * exp(STEEPNESS * busy_time / max(float(busy_time.max(initial=0.0)), NOT_ZERO))
@@ -153,7 +153,7 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
                 own_load[root][hop] = count[hops.dst[hop]]
                 np.add.at(count, hops.src[hop], count[hops.dst[hop]])
                 parent[root, hops.dst[hop]] = hop
-            used += loads.T @ own_load[root]
+            hop_load += loads.T @ own_load[root]
     allowed = want.copy()
     for root, own_blocks in roots:
         # from every receiver up the tree to the root: all ranks on the way may be given the block

@@ -234,9 +234,9 @@ def _joints_at_once(topology: Topology, schedule: Schedule) -> int:
     if joints is None:
         return 0
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    used = np.unique(resolved.route[joints.row])
+    used_routes = np.unique(resolved.route[joints.row])
     links = np.concatenate(
-        [resolved.table.links[resolved.table.ptr[i] : resolved.table.ptr[i + 1]] for i in used.tolist()]
+        [resolved.table.links[resolved.table.ptr[i] : resolved.table.ptr[i + 1]] for i in used_routes.tolist()]
     )
     stated = (topology.ability(node).at_once for node in np.unique(topology.link_dst[links]).tolist())
     return min((count for count in stated if count), default=0)

@@ -127,8 +127,8 @@ def _find_hubs(topology: Topology, members: AnyInts) -> list[tuple[Longs, Longs]
     nodes = topology.nodes
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     # links down from switches that also exist upwards: the tree is used both ways
-    down = (src >= topology.ranks) & np.isin(src * nodes + dst, dst * nodes + src)
-    pair = distinct(src[down] * nodes + dst[down])
+    leads_down = (src >= topology.ranks) & np.isin(src * nodes + dst, dst * nodes + src)
+    pair = distinct(src[leads_down] * nodes + dst[leads_down])
     graph = csr_array((np.ones(len(pair)), (pair // nodes, pair % nodes)), shape=(nodes, nodes))
     switches = np.arange(topology.ranks, nodes)
     farthest = dijkstra(graph, unweighted=True, indices=switches)[:, members].max(axis=1)

@@ -58,11 +58,11 @@ def least_time_per_byte(topology: Topology, members: tuple[int, ...]) -> tuple[f
             if not must_leave.any():
                 continue
             # If no link leaves the worst group, there are no rings and hence no bound on them.
-            worst = int(np.argmin(np.where(must_leave, bandwidth_across, np.inf)))
-            if bandwidth_across[worst] > 0 and 1 / bandwidth_across[worst] > best[0]:
+            tightest = int(np.argmin(np.where(must_leave, bandwidth_across, np.inf)))
+            if bandwidth_across[tightest] > 0 and 1 / bandwidth_across[tightest] > best[0]:
                 best = (
-                    1 / bandwidth_across[worst],
-                    f"only {format_bandwidth(float(bandwidth_across[worst]))} {verb} {names[worst]}",
+                    1 / bandwidth_across[tightest],
+                    f"only {format_bandwidth(float(bandwidth_across[tightest]))} {verb} {names[tightest]}",
                 )
     return best
 

@@ -124,13 +124,13 @@ def _orient_edges(edges: list[Edge], ranks: int) -> list[Edge]:
     for edge_index, (a, b) in enumerate(edges):
         neighbours[a].append((b, edge_index))
         neighbours[b].append((a, edge_index))
-    used, arcs = [False] * len(edges), []
+    is_used, arcs = [False] * len(edges), []
     for start in range(ranks):
         rank = start
         while neighbours[rank]:  # degrees are even: a walk that gets stuck is back at its start
             next_rank, edge_index = neighbours[rank].pop()
-            if not used[edge_index]:
-                used[edge_index] = True
+            if not is_used[edge_index]:
+                is_used[edge_index] = True
                 arcs.append((rank, next_rank))
                 rank = next_rank
     return arcs

@@ -128,22 +128,22 @@ def _split_into_factors(
     # a random numbering of the ranks makes the maximum flow another one each time
     rng.shuffle(rows)
     rng.shuffle(columns)
-    used = _regular_units(capacity, members, number, rows, columns)
-    if used is None:
+    used_units = _regular_units(capacity, members, number, rows, columns)
+    if used_units is None:
         return None
     # take out one factor after the other
     factors = []
-    back = {column: rank for rank, column in enumerate(columns)}
+    rank_of_column = {column: rank for rank, column in enumerate(columns)}
     for _ in range(number):
-        pairs = sorted(used)
+        pairs = sorted(used_units)
         a, b = zip(*pairs, strict=True)
         network = csr_array((np.ones(len(pairs)), (a, b)), shape=(size, size))
         match = maximum_bipartite_matching(network, perm_type="column").tolist()
-        factors.append([back[match[rows[rank]]] for rank in range(size)])
+        factors.append([rank_of_column[match[rows[rank]]] for rank in range(size)])
         for pair in enumerate(match):
-            used[pair] -= 1
-            if not used[pair]:
-                del used[pair]
+            used_units[pair] -= 1
+            if not used_units[pair]:
+                del used_units[pair]
     return factors
 
 

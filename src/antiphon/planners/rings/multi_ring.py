@@ -108,12 +108,12 @@ def _share_rings(collective: Collective, cycles: list[list[int]]) -> Schedule:
         return merge([by_cycle[tuple(cycle)] for cycle in cycles])
     shares: list[tuple[Schedule, int]] = []
     for cycle in list(rings_left):
-        back = (cycle[0], *cycle[:0:-1])
-        pair_count = min(rings_left[cycle], rings_left[back]) if cycle != back else rings_left[cycle] // 2
+        mirrored = (cycle[0], *cycle[:0:-1])
+        pair_count = min(rings_left[cycle], rings_left[mirrored]) if cycle != mirrored else rings_left[cycle] // 2
         if pair_count:
             shares.append((plan_both_ways(collective, cycle), 2 * pair_count))
             rings_left[cycle] -= pair_count
-            rings_left[back] -= pair_count
+            rings_left[mirrored] -= pair_count
         if rings_left[cycle]:
             shares.append((plan_around(collective, cycle), rings_left[cycle]))
             rings_left[cycle] = 0

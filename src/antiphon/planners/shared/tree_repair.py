@@ -354,15 +354,15 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
     schedule = thin_trees(schedule, old, LIMITS.max_hops)
     matched = match_links(old, new)
     resolved = resolve(old, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    used, first, row_route = np.unique(resolved.route, return_index=True, return_inverse=True)
-    old_links = _padded(resolved.table.ptr, resolved.table.links)[used]
+    used_routes, first, row_route = np.unique(resolved.route, return_index=True, return_inverse=True)
+    old_links = _padded(resolved.table.ptr, resolved.table.links)[used_routes]
     links = np.where(old_links < 0, -2, matched[old_links])  # -1: a link that is gone; -2: behind the last of a path
     alive = (links != -1).all(axis=1)
     surviving = Routes.of([[link for link in path if link >= 0] for path in links[alive].tolist()])
     hops = _Hops.of(new, schedule.src[first[alive]], schedule.dst[first[alive]], surviving)
     # `hops` has equal paths once: find each surviving route again by its links
     number = {key: hop for hop, key in enumerate(_link_keys(hops.table))}
-    hop_of_route = np.full(len(used), -1, np.int64)
+    hop_of_route = np.full(len(used_routes), -1, np.int64)
     hop_of_route[alive] = [number[key] for key in _link_keys(surviving)]
     new_block = np.full(schedule.collective.blocks, -1, np.int64)
     new_block[old_block] = np.arange(len(old_block))
@@ -586,8 +586,8 @@ def _to_schedule(
     hop, up = trees.hop[tree, rank], forest.up[tree]
     order = np.lexsort((rank, number[tree], step[tree, rank]))
     tree, rank, hop, up = tree[order], rank[order], hop[order], up[order]
-    used, route = np.unique(hop.astype(np.int64), return_inverse=True)
-    routes: Routes | None = trees.hops.table.take(used)
+    used_hops, route = np.unique(hop.astype(np.int64), return_inverse=True)
+    routes: Routes | None = trees.hops.table.take(used_hops)
     pair = topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst
     if not topology.switches and len(np.unique(pair)) == len(pair):  # every hop is the only link between its ranks
         routes = None

@@ -347,14 +347,14 @@ def round_keeping_run(values: Floats, total: int) -> NDArray[np.int64]:
     """Return the same as `round_to_total`, except that a long run of equal values stays equal."""
     start, length = longest_run(values)
     # the run gets equal integers; the other values share what remains
-    each = round(float(values[start] / values.sum()) * total)
-    rest = total - each * length
+    equal_share = round(float(values[start] / values.sum()) * total)
+    rest = total - equal_share * length
     other_values = values.copy()
     other_values[start : start + length] = 0
-    if length < LONG or rest < 0 or not (each and other_values.any()):
+    if length < LONG or rest < 0 or not (equal_share and other_values.any()):
         return round_to_total(values, total)
     counts = round_to_total(other_values, rest)
-    counts[start : start + length] = each
+    counts[start : start + length] = equal_share
     return counts
 
 

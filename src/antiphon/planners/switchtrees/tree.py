@@ -295,6 +295,6 @@ class _Links:
         )
         types = [self.topology.types[kind] for kind in sorted(set(kinds))]
         incasts = [self.profile.incast[t.kind] for t in types if t.kind in self.profile.incast]
-        worst = max(incasts, key=lambda incast: incast.epsilon, default=None)
-        epsilon, w_t = (worst.epsilon, worst.w_t) if worst is not None else (0.0, 0)
+        worst_incast = max(incasts, key=lambda incast: incast.epsilon, default=None)
+        epsilon, w_t = (worst_incast.epsilon, worst_incast.w_t) if worst_incast is not None else (0.0, 0)
         return latency_factor * max(t.latency for t in types), 1 / total, epsilon, w_t

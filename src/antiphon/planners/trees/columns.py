@@ -305,8 +305,8 @@ def _check_demand(topology: Topology, demand: Mapping[int, int], sinks: Sequence
     return roots_demand
 
 
-def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], back: bool = False) -> None:
-    """Raise Infeasible if a root cannot reach a sink, naming the first such root. `back`: the machine is a reversed
+def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], is_backward: bool = False) -> None:
+    """Raise Infeasible if a root cannot reach a sink, naming the first such root. `is_backward`: the machine is a reversed
     one.
     """
     ends = sorted({*roots, *sinks})
@@ -318,7 +318,7 @@ def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], 
         unreachable = [sink for sink in sorted(set(sinks)) if steps[sink] == topology.nodes]
         if unreachable:
             ranks = f"{'ranks' if len(unreachable) > 1 else 'rank'} {list_first(unreachable)}"
-            direction = f"from {ranks} to rank {root}" if back else f"from rank {root} to {ranks}"
+            direction = f"from {ranks} to rank {root}" if is_backward else f"from rank {root} to {ranks}"
             raise Infeasible(f"topology {topology.name}: no links that carry data lead {direction}; join them")
 
 

@@ -85,9 +85,9 @@ def undirected_machine(
     edges = []
     for arc in machine.arcs:
         a, b, capacity, (link,) = arc
-        back = unpaired.get((b, a, capacity))
-        if back:
-            edges.append(LinkPair(b, a, capacity, back.pop(0), link))
+        opposite_link = unpaired.get((b, a, capacity))
+        if opposite_link:
+            edges.append(LinkPair(b, a, capacity, opposite_link.pop(0), link))
         else:
             unpaired.setdefault((a, b, capacity), []).append(link)
     unpaired_link = min((link for links in unpaired.values() for link in links), default=None)

@@ -472,8 +472,8 @@ def _select_trees(trees: Sequence[Arborescence], rng: random.Random) -> list[int
         chosen = [root_trees[start], root_trees[start - 1]]
     else:
         deepest = max(tree.depth for tree in trees)
-        worst = [at for at, tree in enumerate(trees) if tree.depth == deepest]
-        chosen = [worst[rng.randrange(len(worst))]]
+        deepest_trees = [at for at, tree in enumerate(trees) if tree.depth == deepest]
+        chosen = [deepest_trees[rng.randrange(len(deepest_trees))]]
     for _ in range(1 + rng.randrange(6)):
         at = rng.randrange(len(trees))
         if at not in chosen:

@@ -199,11 +199,11 @@ class _CutProgram:
 
     def spare_capacity(self, loads: Floats) -> Floats:
         """Return the capacity of each link that no load uses, divided equally between the directions."""
-        limits, used = self.topology.limits, loads.sum(axis=0)
-        link_spare = np.maximum(self.capacity[: self.links] - used, 0)
+        limits, link_load = self.topology.limits, loads.sum(axis=0)
+        link_spare = np.maximum(self.capacity[: self.links] - link_load, 0)
         for number, limit in enumerate(limits):
             links = list(limit.links)
-            limit_spare = max(float(self.capacity[self.links + number] - used[links].sum()), 0.0)
+            limit_spare = max(float(self.capacity[self.links + number] - link_load[links].sum()), 0.0)
             link_spare[links] = np.minimum(link_spare[links], limit_spare / len(links))
         return np.minimum(link_spare, float(self.topology.ranks) * MAX_SCALE) / self.directions
 

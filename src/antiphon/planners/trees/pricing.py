@@ -356,20 +356,20 @@ def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_paren
 def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
     """Return the tree after moving ranks, with their subtrees, to other parents while that makes it cheaper."""
     count = len(cost)
-    every = np.arange(count)
+    all_ranks = np.arange(count)
     tree = np.array(parents, np.int64)
     root = int(np.flatnonzero(tree < 0)[0])
     parent_of = np.where(tree < 0, root, tree)
     for _ in range(4 * count):  # nearly always ends sooner; bounds the time
         depth, height, below = tree_shape(parent_of, root)
-        hop_cost = cost[parent_of, every]
+        hop_cost = cost[parent_of, all_ranks]
         # gain[u, v]: what moving v below u saves; 0 where u is below v or the subtree of v would become too deep
         gain = hop_cost[None, :] - cost
         gain[(depth[:, None] + 1 + height[None, :] > max_depth) | below] = 0
         gain[:, root] = 0
         # the best new parent of every rank, and what it saves
         new_parent = gain.argmax(axis=0)
-        saving = gain[new_parent, every]
+        saving = gain[new_parent, all_ranks]
         first = int(saving.argmax())
         if saving[first] <= 0:
             break
@@ -395,13 +395,13 @@ def tree_shape(
 
     `parent_of`: per rank its parent; the root's is itself.
     """
-    count, every = len(parent_of), np.arange(len(parent_of))
+    count, all_ranks = len(parent_of), np.arange(len(parent_of))
     below = np.zeros((count, count), bool)
     depth, height = np.zeros(count, np.int64), np.zeros(count, np.int64)
     # all ranks climb one hop at a time until all are at the root
-    ancestor, climbed = every.copy(), 0
+    ancestor, climbed = all_ranks.copy(), 0
     while True:
-        below[every, ancestor] = True
+        below[all_ranks, ancestor] = True
         # a rank still climbing (its depth grew with every hop so far) is `climbed` hops below its `ancestor`, so the
         # ancestor's subtree is at least that high
         is_climbing = depth >= climbed

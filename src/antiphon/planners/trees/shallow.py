@@ -447,15 +447,15 @@ def _least_latency(topology: Topology) -> Floats:
     """
     link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
     return (
-        _node_latency(topology, link_latency, back=False)[topology.link_src]
+        _node_latency(topology, link_latency, is_backward=False)[topology.link_src]
         + link_latency
-        + _node_latency(topology, link_latency, back=True)[topology.link_dst]
+        + _node_latency(topology, link_latency, is_backward=True)[topology.link_dst]
     )
 
 
-def _node_latency(topology: Topology, link_latency: Floats, back: bool) -> Floats:
-    """Return by node the least latency of a path there from a rank; `back`: from there to a rank."""
-    tail, head = (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
+def _node_latency(topology: Topology, link_latency: Floats, is_backward: bool) -> Floats:
+    """Return by node the least latency of a path there from a rank; `is_backward`: from there to a rank."""
+    tail, head = (topology.link_dst, topology.link_src) if is_backward else (topology.link_src, topology.link_dst)
     latency = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
     while True:
         lower = latency.copy()

@@ -272,18 +272,18 @@ def _run_each(command: Sequence[str]) -> int:
     with open(ABOUT, encoding="utf-8") as text:
         ranks = json.load(text)["ranks"]
     running = {_fork_into(_become_rank, rank, process, command) for process, rank in enumerate(ranks)}
-    worst = 0
+    exit_code = 0
     while running:
         child, status = os.wait()
         if child not in running:
             continue
         running.discard(child)
         # the first failure decides the exit code; the others get GRACE seconds to end by themselves
-        if not worst and _exit_code(status):
-            worst = _exit_code(status)
-            signal.signal(signal.SIGALRM, lambda *_, code=worst: os._exit(code))
+        if not exit_code and _exit_code(status):
+            exit_code = _exit_code(status)
+            signal.signal(signal.SIGALRM, lambda *_, code=exit_code: os._exit(code))
             signal.setitimer(signal.ITIMER_REAL, GRACE)
-    return worst
+    return exit_code
 
 
 def _become_rank(rank: int, process: int, command: Sequence[str]) -> int:

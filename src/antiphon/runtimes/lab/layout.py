@@ -124,8 +124,8 @@ def lay_out(topology: Topology, scale: str = "") -> LabLayout:
 def _parse_scale(topology: Topology, scale: str) -> Fraction:
     """Return the rate in the lab over the rate of the machine. Invalid if a rate cannot be emulated."""
     # Only kinds of links that occur limit the scale.
-    used = [topology.types[kind].bandwidth for kind in np.unique(topology.link_type).tolist()]
-    speed = DEFAULT_RATE / max(used)
+    bandwidths = [topology.types[kind].bandwidth for kind in np.unique(topology.link_type).tolist()]
+    speed = DEFAULT_RATE / max(bandwidths)
     if scale:
         link = re.fullmatch(r"\s*link\s*=\s*(.+)", scale)
         per = re.fullmatch(r"\s*(.+?)\s+per\s+(.+?)\s*", scale)
@@ -136,7 +136,7 @@ def _parse_scale(topology: Topology, scale: str) -> Fraction:
             speed = _parse_rate(per[1]) / parse_bandwidth(amount, "--scale")
         else:
             raise Invalid(f'--scale: expected "2Mbit per GB/s" or "link=40Mbit", got {quote(scale)}')
-    for extreme, bandwidth in (("fastest", max(used)), ("slowest", min(used))):
+    for extreme, bandwidth in (("fastest", max(bandwidths)), ("slowest", min(bandwidths))):
         if not MIN_RATE <= bandwidth * speed <= MAX_RATE:
             raise Invalid(
                 f"--scale: the {extreme} link would have {format_bandwidth(bandwidth * speed)}; a lab keeps rates from "
@@ -218,9 +218,9 @@ def _make_limit_queues(machine: Topology) -> tuple[LimitQueue, ...]:
     """Return a queue for each shared limit, at a node that all its links leave, or else one at which all arrive."""
     limit_queues: list[LimitQueue] = []
     # an end of a cable can pass through one queue only: (node, peer, outward) of the ports that have one
-    used: set[tuple[int, int, bool]] = set()
+    used_ports: set[tuple[int, int, bool]] = set()
     for limit in machine.limits:
-        limit_queue = _make_limit_queue(machine, limit.links, len(limit_queues), limit.bandwidth, used)
+        limit_queue = _make_limit_queue(machine, limit.links, len(limit_queues), limit.bandwidth, used_ports)
         if limit_queue is None:
             raise Unsupported(
                 f"the lab cannot emulate the limit {quote(limit.name)} of {machine.name}: its links neither all leave "
@@ -228,12 +228,12 @@ def _make_limit_queues(machine: Topology) -> tuple[LimitQueue, ...]:
                 "choose a machine without it"
             )
         limit_queues.append(limit_queue)
-        used |= {(limit_queue.node, peer, limit_queue.outward) for peer in limit_queue.peers}
+        used_ports |= {(limit_queue.node, peer, limit_queue.outward) for peer in limit_queue.peers}
     return tuple(limit_queues)
 
 
 def _make_limit_queue(
-    machine: Topology, links: Sequence[int], number: int, rate: Fraction, used: set[tuple[int, int, bool]]
+    machine: Topology, links: Sequence[int], number: int, rate: Fraction, used_ports: set[tuple[int, int, bool]]
 ) -> LimitQueue | None:
     """Return the queue that limits exactly these links together; None if there is no such queue."""
     tails = {int(machine.link_src[link]) for link in links}
@@ -244,7 +244,7 @@ def _make_limit_queue(
             continue
         node = next(iter(near_nodes))
         cable_links = _links_between(machine, node, far_nodes, outward)
-        if cable_links == set(links) and not any((node, peer, outward) in used for peer in far_nodes):
+        if cable_links == set(links) and not any((node, peer, outward) in used_ports for peer in far_nodes):
             return LimitQueue(node, number, tuple(sorted(far_nodes)), outward, rate)
     return None
 

@@ -206,17 +206,17 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
     Backtracking; patterns have 8 places at most."""
     near: dict[tuple[int, bool], set[int]] = {}  # by rank and direction the ranks one link away
 
-    def near_to(rank: int, back: bool) -> set[int]:
-        if (rank, back) not in near:
-            near[rank, back] = reachable_ranks(machine, rank, back)
-        return near[rank, back]
+    def near_to(rank: int, is_backward: bool) -> set[int]:
+        if (rank, is_backward) not in near:
+            near[rank, is_backward] = reachable_ranks(machine, rank, is_backward)
+        return near[rank, is_backward]
 
     def candidates(chosen: list[int]) -> Iterable[int]:
         """Return candidates for the next place in `order`, lowest first: they are linked as the pattern requires to the
         ranks already chosen, at least one of which is adjacent."""
         rank_of, place = dict(zip(order, chosen, strict=False)), order[len(chosen)]
-        linked = [near_to(rank_of[a], back=False) for a, b in pattern.links if b == place and a in rank_of]
-        linked += [near_to(rank_of[b], back=True) for a, b in pattern.links if a == place and b in rank_of]
+        linked = [near_to(rank_of[a], is_backward=False) for a, b in pattern.links if b == place and a in rank_of]
+        linked += [near_to(rank_of[b], is_backward=True) for a, b in pattern.links if a == place and b in rank_of]
         return sorted(set.intersection(*linked).difference(chosen)) if chosen else range(machine.ranks)
 
     def extend(chosen: list[int]) -> list[int] | None:
@@ -232,9 +232,9 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
     return [ranks[order.index(place)] for place in range(pattern.places)]
 
 
-def reachable_ranks(machine: Topology, rank: int, back: bool) -> set[int]:
-    """Return the ranks that this one reaches by a link or through switches; with `back`, those that reach it."""
-    tails, heads = (machine.link_dst, machine.link_src) if back else (machine.link_src, machine.link_dst)
+def reachable_ranks(machine: Topology, rank: int, is_backward: bool) -> set[int]:
+    """Return the ranks that this one reaches by a link or through switches; with `is_backward`, those that reach it."""
+    tails, heads = (machine.link_dst, machine.link_src) if is_backward else (machine.link_src, machine.link_dst)
     # on through switches only: a rank does not forward for others here
     usable = (tails == rank) | (tails >= machine.ranks)
     reached = reached_nodes(np.arange(machine.nodes) == rank, tails[usable], heads[usable])

@@ -70,8 +70,8 @@ class Runnable:
 
 def active_ranks(schedule: Schedule) -> list[int]:
     """Return the members and the ranks that relay, sorted. Process i is the i-th of them."""
-    used = np.unique(np.concatenate([schedule.src, schedule.dst]))
-    return sorted({*schedule.collective.members, *used.tolist()})
+    busy_ranks = np.unique(np.concatenate([schedule.src, schedule.dst]))
+    return sorted({*schedule.collective.members, *busy_ranks.tolist()})
 
 
 @dataclass(frozen=True)

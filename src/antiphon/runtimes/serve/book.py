@@ -187,8 +187,8 @@ def _unfit_reason(plan: Plan) -> str:
     if _is_uneven(collective) and collective.kind != "alltoall":
         return "its counts are uneven"
     for entry in plan.entries:
-        used = np.union1d(entry.schedule.src, entry.schedule.dst)
-        outside = np.setdiff1d(used, collective.members)
+        used_ranks = np.union1d(entry.schedule.src, entry.schedule.dst)
+        outside = np.setdiff1d(used_ranks, collective.members)
         if len(outside):
             advice = "; plan with option links=alone" if entry.claims.get("planner") == "groups" else ""
             return f"rank {int(outside[0])}, which is not in the group, would have to help{advice}"

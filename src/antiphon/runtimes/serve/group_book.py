@@ -138,10 +138,10 @@ def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> 
         program = programs.setdefault(page.program, len(programs)) if page.program >= 0 else -1
         root = -1 if page.root < 0 else rank_of[page.root]
         pages.append(replace(page, members=tuple(range(ranks)), root=root, program=program))
-    used = [
+    used_pages = [
         renumber_program(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs
     ]
-    return Book(book.machine, ranks, hosts=(), pages=tuple(pages), programs=tuple(used))
+    return Book(book.machine, ranks, hosts=(), pages=tuple(pages), programs=tuple(used_pages))
 
 
 def renumber_program(data: bytes, members: Sequence[int]) -> bytes:

@@ -130,9 +130,9 @@ def require_same_count(kind: str, outputs: Tensors, inputs: Tensors) -> None:
 def require_per_process(kind: str, name: str, tensors: Tensors, ranks: int, inputs: int = 1) -> None:
     """Require a tensor for each process, or `inputs` of them."""
     if len(tensors) != ranks * inputs:
-        each = "one" if inputs == 1 else str(inputs)
+        count = "one" if inputs == 1 else str(inputs)
         raise WrongCall(
-            f"{kind}: invalid {name} tensor list: it has {len(tensors)} tensors, {each} for each of {ranks} processes "
+            f"{kind}: invalid {name} tensor list: it has {len(tensors)} tensors, {count} for each of {ranks} processes "
             "needed"
         )
 

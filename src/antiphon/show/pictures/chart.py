@@ -194,5 +194,5 @@ def chart_svg(tuning: Tuning) -> str:
             body.append(f'<text x="{x + 40}" y="{row_y + 4}">{escape(words[:58])}</text>')  # what fits a column
         y += 20 * math.ceil(len(rows) / 2) + 30
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" height="{y}"'
-    back = f'<rect width="{width}" height="{y}" fill="#ffffff"/>'
-    return "\n".join([f'{head} font-family="{FONT}" font-size="12">', back, *body, "</svg>"]) + "\n"
+    background = f'<rect width="{width}" height="{y}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="{FONT}" font-size="12">', background, *body, "</svg>"]) + "\n"

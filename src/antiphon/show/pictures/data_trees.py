@@ -217,17 +217,17 @@ def _arrow_order(arrow: Arrow) -> tuple[int, bool, int, int, Via]:
 
 def _tree_depths(root: int, pairs: Iterable[Pair]) -> Mapping[int, int] | None:
     """Return the depth of every rank below the root along pairs (parent, child); None if they are no tree."""
-    below: dict[int, list[int]] = defaultdict(list)
+    children: dict[int, list[int]] = defaultdict(list)
     for parent, child in pairs:
-        below[parent].append(child)
+        children[parent].append(child)
     depth_of, reached = {root: 0}, [root]
     # breadth-first; `reached` grows while it is iterated
     for rank in reached:
-        for child in below[rank]:
+        for child in children[rank]:
             # reached twice: a cycle, or two parents
             if child in depth_of:
                 return None
             depth_of[child] = depth_of[rank] + 1
             reached.append(child)
     # a tree has one edge less than nodes; otherwise some edges are not connected to the root
-    return depth_of if len(depth_of) == sum(map(len, below.values())) + 1 else None
+    return depth_of if len(depth_of) == sum(map(len, children.values())) + 1 else None

@@ -73,8 +73,8 @@ class DrawnEdge:
 
     def speed(self, back: bool = False) -> str:
         """Return the bandwidth of one direction as text: 25 GB/s, or 24 x 25 GB/s."""
-        each = format_bandwidth(self.backward if back else self.forward)
-        return each if self.count == 1 else f"{self.count} x {each}"
+        bandwidth_text = format_bandwidth(self.backward if back else self.forward)
+        return bandwidth_text if self.count == 1 else f"{self.count} x {bandwidth_text}"
 
     @property
     def symmetric(self) -> bool:

@@ -170,9 +170,9 @@ def _place_grid(graph: DrawnGraph, coordinates: dict[int, tuple[int, ...]]) -> D
     steps: list[Point] = [(pitch, 0.0), (0.0, pitch)]
     for axis, size in enumerate(sizes[2:], 2):
         if axis == 2 and shift:  # layers, one behind the other
-            right, up = shift * pitch, 1.2 * shift * pitch
-            steps.append((right, -up))
-            width, height = width + right * (size - 1), height + up * (size - 1)
+            shift_right, shift_up = shift * pitch, 1.2 * shift * pitch
+            steps.append((shift_right, -shift_up))
+            width, height = width + shift_right * (size - 1), height + shift_up * (size - 1)
         elif axis == 2 or axis % 2:  # copies beside each other, each about half a node lower
             steps.append((width + gap, 0.52 * pitch))
             width = (width + gap) * size
@@ -286,11 +286,11 @@ def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
     visited = set(roots)
     level_height = min(max(92.0, 3.0 * len(nodes)), 150.0)
 
-    def lowest_rank(node: int, above: int) -> int:
+    def lowest_rank(node: int, parent: int) -> int:
         """Return the lowest rank below a node: children are sorted by it."""
         own_rank = graph.nodes[node].ranks[:1]
         return min(
-            [*own_rank, *(lowest_rank(n, node) for n in graph.neighbours[node] if n in inside and n != above)],
+            [*own_rank, *(lowest_rank(n, node) for n in graph.neighbours[node] if n in inside and n != parent)],
             default=node,
         )
 
@@ -298,15 +298,15 @@ def _place_tree(graph: DrawnGraph, nodes: Sequence[int]) -> Drawing:
         """Place a node and all below it; return its x."""
         nonlocal right_edge
         visited.add(node)
-        below = [n for n in graph.neighbours[node] if n in inside and n not in visited]
+        unvisited = [n for n in graph.neighbours[node] if n in inside and n not in visited]
         # children in the order of ranks, so that numbers ascend from left to right
-        below.sort(key=lambda n: lowest_rank(n, node))
+        unvisited.sort(key=lambda n: lowest_rank(n, node))
         half_width, _ = graph.nodes[node].half
-        if below:
+        if unvisited:
             # a parent is centred above its children, a leaf is placed at the right edge
-            xs = [visit(n, depth + 1) for n in below]
+            xs = [visit(n, depth + 1) for n in unvisited]
             x = (xs[0] + xs[-1]) / 2
-            gap_to_cousins = 14 if len(below) > 1 else 0
+            gap_to_cousins = 14 if len(unvisited) > 1 else 0
             right_edge = max(right_edge + gap_to_cousins, x + half_width + 8)
         else:
             x = right_edge + half_width + 4

@@ -36,8 +36,8 @@ def pareto_svg(result: SweepResult) -> str:
         body.append(f'<g transform="translate(0 {i * HEIGHT})">{"".join(_panel(name, shown))}</g>')
     height = HEIGHT * len(panels)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    back = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
-    return "\n".join([f'{head} font-family="{FONT}" font-size="12">', back, *body, "</svg>"]) + "\n"
+    background = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="{FONT}" font-size="12">', background, *body, "</svg>"]) + "\n"
 
 
 def _panel(name: str, machines: list[MachineResult]) -> list[str]:

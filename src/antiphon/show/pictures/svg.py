@@ -53,8 +53,8 @@ def topology_svg(topology: Topology) -> str:
     legend = _make_legend(graph, colour, stroke)
     width = max(drawing.width, 16 + max(_text_width(text) for text in (topology.name, *(t for t, _ in legend))))
     drawing = drawing.moved((width - drawing.width) / 2, dy=0)
-    below = drawing.height + 40
-    height = below + _ROW * len(legend) + 6
+    legend_top = drawing.height + 40
+    height = legend_top + _ROW * len(legend) + 6
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
@@ -65,7 +65,7 @@ def topology_svg(topology: Topology) -> str:
         *_draw_nodes(graph, drawing),
         *_draw_labels(graph, drawing),
         *(
-            f'<g transform="translate(16 {below + _ROW * (i + 0.5):.0f})">{row}</g>'
+            f'<g transform="translate(16 {legend_top + _ROW * (i + 0.5):.0f})">{row}</g>'
             for i, (_, row) in enumerate(legend)
         ),
         "</svg>",

@@ -87,8 +87,8 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
         x = first_x + pad_left + panel_width * (i % columns)
         y = top + pad_top + panel_height * (i // columns)
         caption_x, caption_y = panel_layout.drawing.width / 2, panel_layout.drawing.height + pad_bottom + 7
-        under = f'x="{caption_x:.1f}" y="{caption_y:.1f}" text-anchor="middle"'
-        caption = f'<text {under} fill="#22282e">{escape(_caption_text(share, data_trees, tree))}</text>'
+        caption_attributes = f'x="{caption_x:.1f}" y="{caption_y:.1f}" text-anchor="middle"'
+        caption = f'<text {caption_attributes} fill="#22282e">{escape(_caption_text(share, data_trees, tree))}</text>'
         elements += [
             f'<g transform="translate({x:.1f} {y:.1f})">',
             *_draw_panel(panel_layout, tree, arrows, colours),
