@@ -306,8 +306,9 @@ def _check_demand(topology: Topology, demand: Mapping[int, int], sinks: Sequence
 
 
 def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], is_backward: bool = False) -> None:
-    """Raise Infeasible if a root cannot reach a sink, naming the first such root. `is_backward`: the machine is a reversed
-    one.
+    """Raise Infeasible if a root cannot reach a sink, naming the first such root.
+
+    `is_backward`: the machine is a reversed one.
     """
     ends = sorted({*roots, *sinks})
     everywhere = (steps_from(topology, root, backwards=to) for root in roots[:1] for to in (False, True))
@@ -356,7 +357,7 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     if len(roots) < 2:
         raise Invalid("allreduce: nothing must move among fewer than 2 ranks")
     check_reach(topology, roots[:1], roots)
-    check_reach(reverse(topology), roots[:1], roots, back=True)
+    check_reach(reverse(topology), roots[:1], roots, is_backward=True)
     out, into = network_of(topology).node_capacities()
     # upper bound: all data enter and leave every member at least once
     limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))
