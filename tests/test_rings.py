@@ -24,7 +24,8 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.rings.bound import least_time_per_byte
 from antiphon.planners.rings.circles import exchange_in_pairs, plan_around
 from antiphon.planners.rings.circles import plan_both_ways as there_and_back
-from antiphon.planners.rings.edge_disjoint import pack_cycles
+from antiphon.planners.rings import edge_disjoint
+from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
 from antiphon.planners.rings.factor_swaps import join_by_swaps
 from antiphon.planners.rings.most_rings import most_rings
 from antiphon.planners.rings.multi_ring import step_loads
@@ -67,6 +68,21 @@ def test_no_more_rings_than_proved(data: st.DataObject, size: int) -> None:
         assert inside < set(members)
         assert sum(units for (a, b), units in capacity.items() if a in inside and b not in inside) == int(numbers[1])
         assert found.at_most == int(numbers[1])
+
+
+def test_the_same_rings_whatever_the_solver_meets_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equally many rings, the last bits of a solver decide, which differ between processors: one choice is best."""
+    machine = topology("dgx1v")
+    members = tuple(range(machine.ranks))
+    capacity = capacities(machine, members)
+    all_cycles = edge_disjoint.list_cycles(capacity, members, directed=True)
+    assert all_cycles is not None
+    chosen = edge_disjoint.choose_cycles(capacity, all_cycles, directed=True)
+    tie_breaks = edge_disjoint.tie_breaks
+    monkeypatch.setattr(edge_disjoint, "tie_breaks", lambda count: tie_breaks(count)[::-1])
+    reversed_choice = edge_disjoint.choose_cycles(capacity, all_cycles[::-1], directed=True)
+    assert reversed_choice is not None
+    assert chosen == reversed_choice[::-1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 Products of matrices in NumPy (`@`, `dot`, `convolve`) call BLAS, whose order of summation depends on the kernel that it
 chooses for the processor; `np.exp` has another implementation on processors with AVX-512. Where the last bit may decide
 between two results, only the basic operations may be used: IEEE 754 defines how each of them is rounded.
+
+HiGHS, which solves linear and integer programs, uses fused multiply-add on some processors (aarch64). Where several
+solutions are equally good, its last bits decide which one it returns; `tie_breaks` leave only one that is best.
 """
 
 from __future__ import annotations
@@ -55,4 +58,12 @@ def exp(x: Floats) -> Floats:
     return power
 
 
-__all__ = ["convolve", "exp", "matmul", "row_dot"]
+def tie_breaks(count: int) -> Floats:
+    """Return `count` numbers between 0 and 1, the same every time; no two sums of few of them are equal.
+
+    Added to the costs of a program, times a factor that lets no better solution lose, they make its optimum unique.
+    """
+    return np.random.default_rng(0).random(count)
+
+
+__all__ = ["convolve", "exp", "matmul", "row_dot", "tie_breaks"]

@@ -22,6 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from antiphon.core.portable import tie_breaks
 from antiphon.core.topology import Topology
 from antiphon.planners.rings.cycles import link_table, neighbours, search_cycle
 from antiphon.planners.rings.factors import bipartite_sides, joined_factors
@@ -91,9 +92,9 @@ def _pack_cached(
     optimal = False
     if (
         len(members) <= RING_LIMITS.max_exact_ranks
-        and (all_cycles := _all_cycles(capacity, members, directed=True)) is not None
+        and (all_cycles := list_cycles(capacity, members, directed=True)) is not None
     ):
-        exact_cycles = _choose_cycles(capacity, all_cycles, directed=True)
+        exact_cycles = choose_cycles(capacity, all_cycles, directed=True)
         optimal = exact_cycles is not None
         cycles = max(cycles, exact_cycles or [], key=len)
     elif not both_ways:
@@ -108,13 +109,13 @@ def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, li
         cycles = _by_factors(capacity, members, seed, limit)
     if cycles is None:
         is_small = len(members) <= RING_LIMITS.max_exact_ranks
-        all_cycles = _all_cycles(capacity, members, directed=False) if is_small else None
+        all_cycles = list_cycles(capacity, members, directed=False) if is_small else None
         # a lucky trial may spare the integer program
         if all_cycles is None or len(all_cycles) > RING_LIMITS.few_columns:
             cycles = _pack_greedily(capacity, members, seed, limit // 2, directed=False)
         # `limit` counts both directions of a cycle; an odd one cannot be reached
         if all_cycles is not None and (cycles is None or len(cycles) < limit // 2):
-            cycles = max(cycles or [], _choose_cycles(capacity, all_cycles, directed=False) or [], key=len)
+            cycles = max(cycles or [], choose_cycles(capacity, all_cycles, directed=False) or [], key=len)
     return [directed_cycle for cycle in cycles or [] for directed_cycle in (cycle, [cycle[0], *cycle[:0:-1]])]
 
 
@@ -177,7 +178,7 @@ def _cycle_edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
 
 
-def _choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
+def choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
     """Return the most of these cycles that the links hold, by an integer program; None if there are too many."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -193,8 +194,11 @@ def _choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, dir
     ]
     columns = np.repeat(np.arange(len(all_cycles)), len(all_cycles[0]))
     matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(all_cycles)))
+    # the tie-breaks of all cycles that fit together sum to less than half a cycle, so more cycles are always better
+    max_cycles = sum(capacity.values()) / len(all_cycles[0])
+    gain = 1 + tie_breaks(len(all_cycles)) / (2 * max_cycles)
     result = milp(
-        -np.ones(len(all_cycles)), constraints=LinearConstraint(matrix, ub=[capacity[pair] for pair in number]),
+        -gain, constraints=LinearConstraint(matrix, ub=[capacity[pair] for pair in number]),
         bounds=Bounds(0, np.inf), integrality=np.ones(len(all_cycles)),
         options={"mip_rel_gap": 0, "node_limit": RING_LIMITS.max_nodes},
     )  # fmt: skip
@@ -204,7 +208,7 @@ def _choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, dir
     return [list(cycle) for cycle, count in zip(all_cycles, times, strict=True) for _ in range(count)]
 
 
-def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) -> list[tuple[int, ...]] | None:
+def list_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) -> list[tuple[int, ...]] | None:
     """Return every Hamiltonian cycle, beginning at the first member; None if there are too many.
 
     Unless `directed`, each in only one of its two directions.
