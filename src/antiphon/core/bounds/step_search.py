@@ -1,7 +1,7 @@
 """Search for cuts over time by linear programming over the wire times of the steps, adding violated cuts.
 
-`find_step_cuts` is called by the search for evidence of a bound by size (by_size.py). Input: a machine, data that every
-member needs, and a number of steps N. The wire time t_s of step s is the time of its most loaded link. Output:
+`StepSearch.find_cuts` is called by the search for evidence of a bound by size (by_size.py). Input: a machine, data that
+every member needs, and a number of steps N. The wire time t_s of step s is the time of its most loaded link. Output:
 `StepCuts`, evidence (steps.py) for a lower bound on the total wire time of any schedule of N steps. The program:
 
     minimise t_1 + ... + t_N   such that all data can reach every rank that needs them
@@ -159,7 +159,7 @@ class DataDelivery:
 
 
 def list_deliveries(topology: Topology, kind: str, needs: Needs, members: list[int]) -> Iterator[DataDelivery]:
-    """Yield the sub-problems of the collective for `find_step_cuts`.
+    """Yield the sub-problems of the collective for `StepSearch.find_cuts`.
 
     In each, some ranks have data that all members need; or, for scatter and gather, one rank has (or needs) a share for
     each member.

@@ -138,7 +138,7 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     Ranks are numbered as seats of the order, and blocks as their contributors. A buffer begins with the rank's own
     block and those folded into it, and continues as messages arrive: in round r those of the partners at 1, 2, ... k -
     1 times the distance, each the whole buffer of its sender at that time. `ranks`: including those that fold. To
-    restore the order: `permute_in_place(buffer, np.argsort(layout(radices, rank)))`.
+    restore the order: `buffer[np.argsort(layout(radices, rank))]`.
 
     >>> [layout((2, 2), rank).tolist() for rank in range(4)]
     [[0, 2, 1, 3], [1, 3, 0, 2], [2, 0, 3, 1], [3, 1, 2, 0]]
