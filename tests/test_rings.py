@@ -21,10 +21,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.rings import edge_disjoint
 from antiphon.planners.rings.bound import least_time_per_byte
 from antiphon.planners.rings.circles import exchange_in_pairs, plan_around
 from antiphon.planners.rings.circles import plan_both_ways as there_and_back
-from antiphon.planners.rings import edge_disjoint
 from antiphon.planners.rings.edge_disjoint import capacities, pack_cycles
 from antiphon.planners.rings.factor_swaps import join_by_swaps
 from antiphon.planners.rings.most_rings import most_rings

@@ -27,6 +27,7 @@ from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.step_search import TINY, Condition, DataDelivery, Solution, StepSearch, cut_from_condition
 from antiphon.core.bounds.steps import NO_ROUTE, RoutedCuts, pair_images, route_prices
 from antiphon.core.columns import Floats, Longs
+from antiphon.core.portable import matmul
 from antiphon.core.routes import out_links
 from antiphon.core.symmetry import link_map, orbit_labels
 
@@ -104,7 +105,7 @@ class RoutedSearch(StepSearch):
 
     def _first_point(self, steps: int) -> Floats:
         even = np.full((len(self.routes), steps), TINY / len(self.pairs) / steps)
-        times = (self.loads @ even / self.capacity[:, None]).max(axis=0)
+        times = (matmul(self.loads, even) / self.capacity[:, None]).max(axis=0)
         return np.concatenate([times, even.ravel()])
 
     def _widths(self, point: Floats, steps: int) -> Floats:
@@ -115,8 +116,10 @@ class RoutedSearch(StepSearch):
 
     def _crossing(self, conditions: list[Condition]) -> Floats:
         """Return the number of pairs of each orbit that each cut separates, by condition, step and orbit."""
-        of_orbit = np.eye(len(self.first))[self.orbit]
-        return np.array([condition.crossing for condition in conditions]) @ of_orbit
+        by_pair = np.array([condition.crossing for condition in conditions])
+        crossing = np.zeros((len(self.first), *by_pair.shape[:2]))
+        np.add.at(crossing, self.orbit, by_pair.transpose(2, 0, 1))
+        return crossing.transpose(1, 2, 0)
 
     def _solve(self, conditions: list[Condition], steps: int) -> Solution | None:
         from scipy.optimize import linprog
@@ -141,7 +144,8 @@ class RoutedSearch(StepSearch):
 
     def _add_routes(self, solution: Solution) -> bool:
         """Add the routes that cost less than what crosses between their ends pays; return whether there was one."""
-        paid = np.tensordot(solution.multipliers, self._crossing(solution.binding), 1).T / self.size[:, None]
+        priced_crossing = solution.multipliers[:, None, None] * self._crossing(solution.binding)
+        paid = priced_crossing.sum(axis=0).T / self.size[:, None]
         listed = len(self.routes)
         for step in range(solution.prices.shape[1]):
             rounded = np.ceil(solution.prices[:, step] * SCALE).astype(np.int64)
