@@ -153,7 +153,7 @@ def svg(all_points: Sequence[Point]) -> str:
     held = list(dict.fromkeys(row.table for row in rows if row.part == HELD_OUT))
     times = [value for row in rows for value in (row.measured, row.predicted)]
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
-    frame = Frame(84, 44, 560, 560, (low, low), (high, high))
+    frame = Frame(84, 44, 560, 560, min_x=low, max_x=high, min_y=low, max_y=high)
     width, height = 980, 670
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     out = [

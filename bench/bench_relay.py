@@ -109,7 +109,9 @@ def svg(rows: Sequence[Row]) -> str:
     """Time by size, both logarithmic."""
     rows = [row for row in rows if row["nbytes"] >= 4 << 20]
     low, high = 4 << 20, 1 << 30
-    frame = Frame(70, 40, 520, 360, (np.log10(low), -5), (np.log10(high), np.log10(3e-2)))
+    frame = Frame(
+        70, 40, 520, 360, min_x=np.log10(low), max_x=np.log10(high), min_y=-5, max_y=np.log10(3e-2)
+    )  # fmt: skip
     size = 'viewBox="0 0 900 460" width="900" height="460"'
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}" font-size="12">',

@@ -29,7 +29,7 @@ from antiphon.core.transform import pipeline
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine import build
-from antiphon.runtimes.engine.native import OPERATORS, PLANNED_SLICES, TYPES, Engine, Warming, Wire
+from antiphon.runtimes.engine.native import OPERATORS, PLANNED_SLICES, TYPE_OF_SIZE, TYPES, Engine, Warming, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Array = np.ndarray[Any, Any]
@@ -234,6 +234,11 @@ def test_ranks_may_mix_in_place_and_not(engine: Engine) -> None:
     want = interpret(schedule, given)
     found = run_threads(engine, data, given, 33, "sum", [True, False, True, False], 64)
     assert same(found[0], want[0])
+
+
+def test_memory_is_touched_for_elements_of_their_size() -> None:
+    names = {number: name for name, number in TYPES.items()}
+    assert {size: np.dtype(names[number]).itemsize for size, number in TYPE_OF_SIZE.items()} == {1: 1, 2: 2, 4: 4, 8: 8}
 
 
 @pytest.mark.parametrize("dtype", [*TYPES])

@@ -12,7 +12,10 @@ from antiphon.select import save_plans
 
 __all__ = ["folder"]
 CALLS, TRIED, EARLY = 20, 4, 2  # of a size; of the first eight, or four, those that are the library's
-TURNS, SLOWER = "allreduce: its first calls go both ways in turn", "allreduce: its first calls took longer by a plan"
+TURNS, SLOWER = (
+    "allreduce: its first calls try plan and library in turn",
+    "allreduce: its first calls took longer by a plan",
+)
 
 
 def sums(mpi: Mpi, folder: Path, path: Path, sizes: list[int], **settings: str) -> Run:

@@ -1,4 +1,4 @@
-"""The commands `table show`, `merge` and `diff`: files of what jobs have learned (ANTIPHON_LEARNED)."""
+"""The commands `table show`, `merge` and `diff`: tables of times that jobs have learned (files of ANTIPHON_LEARNED)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def prepare(
         predictor: Predictor = call("model", model.partition(":")[0], entry.load(), arguments, sent, topology)
         return predictor
 
-    return as_cut(make, schedule, cuts)  # for each size, prepared for the messages as they are cut
+    return as_cut(make, schedule, cuts)  # a predictor for each way in which messages are cut, which depends on the size
 
 
 def model_of(model: str) -> tuple[Registered, dict[str, Any]]:

@@ -44,16 +44,17 @@ def _calls(proofs: BoundEvaluator, profile: Profile, options: Mapping[str, Any])
     except (Invalid, Unsupported):  # no figures for this machine, so the model itself prices nothing either
         return None
     # A process group has two sets of figures: for schedules that send through other nodes, and for those that do not.
-    bounds = [_bound_by_protocols(proofs, case, options.get("by", "alpha-beta")) for case in figures]
+    bounds = [_bound_by_protocols(proofs, figure_set, options.get("by", "alpha-beta")) for figure_set in figures]
     return lambda nbytes: min(bound(nbytes) for bound in bounds)
 
 
 def _bound_by_protocols(proofs: BoundEvaluator, figures: ProtocolFigures, by: str) -> SecondsBySize:
     """Return the bound for one set of figures. `by`: the model that prices the schedule after the launch."""
     bound_of = proofs.with_barriers if by == "alpha-beta" else proofs.without_barriers
-    # NVLS: switches multicast and reduce. If there are figures for them, the model prices schedules that use them by
-    # these figures; the protocols then price only schedules whose switches just forward (`unaided`). If there are none,
-    # the protocols price all schedules, so their bounds must hold for all.
+    # Unaided: of schedules in which switches only forward. NVLS: switches multicast and reduce. If there are figures
+    # for them, the model prices schedules that use them by these figures; the protocols then price only schedules whose
+    # switches just forward (`unaided`). If there are none, the protocols price all schedules, so their bounds must hold
+    # for all.
     has_nvls = figures.switched is not None
     # The ramp, the time lost by the slow first bytes of a call, grows with the seconds in which bytes move. By
     # alpha-beta these are at least the bandwidth bound, so its ramp is part of the bound. By critical-path they are
@@ -72,11 +73,12 @@ def _bound_by_protocols(proofs: BoundEvaluator, figures: ProtocolFigures, by: st
     ]
     # bound.unaided is None if the machine has no such switches, or this collective cannot use them.
     if figures.switched is not None and proofs.bound.unaided is not None:
-        # The model adds the latency of the steps to the time of the transfers.
+        # Whatever `by`, the model adds the latency of the steps to the time of transfers in switches.
         aided = proofs.without_barriers(figures.switched, add_latency=True)
         bounds.append(with_ramp(aided, figures.switched, unaided=False, in_switches=True))
 
     def seconds(nbytes: int) -> float:
+        # The launch may depend on the time t after it: one process launches on further GPUs while the first one works.
         # launch(t) + t never falls as t grows, so the least t gives a lower bound of the sum.
         after_launch = min(bound(nbytes) for bound in bounds)
         return figures.launch(after_launch) + after_launch

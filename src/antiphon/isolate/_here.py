@@ -7,8 +7,8 @@ process can do:
     results   intermediate results are yielded when the job has ended, or Ctrl-C has ended it
     memory    not limited; a job that crashes ends the program
 
-Example: budget 10 s, grace 2 s. After 10 s of CPU time TimedOut is raised in the job, which returns its best result;
-the job counts as Stopped, as it does where a signal to its process raises TimedOut.
+Example: budget 10 s, with grace (the job may catch the end of its budget). After 10 s of CPU time TimedOut is raised in
+the job, which sends its best result so far and ends; the job counts as Stopped, as where its process gets a signal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon.isolate._process import CAN_ISOLATE, Ended, Job, PoolTerms, Sent, 
 
 
 class _AskedToEnd(TimedOut):
-    """The budget of a job is spent; it may catch this and return its best result."""
+    """The budget of a job is spent; it may catch this and send its best result."""
 
     def __init__(self) -> None:
         super().__init__("stopped")
@@ -56,7 +56,7 @@ def run_here(
         try:
             with interrupted_after(seconds, _AskedToEnd if terms.grace else _KilledError):
                 result = result_of(*outcome_of(partial(_work, terms, interrupts), job, messages.append, memory=None))
-        except (_AskedToEnd, _KilledError):  # between the end of the job and that of its budget
+        except (_AskedToEnd, _KilledError):  # raised after the job had ended, before the budget was disarmed
             result = stopped_error(seconds)
         for message in messages:
             yield job, Sent(message)
@@ -85,6 +85,7 @@ def can_interrupt() -> bool:
 
 def _gets_signals() -> bool:
     is_main = threading.current_thread() is threading.main_thread()
+    # None: a handler that Python did not install, which must stay
     return hasattr(signal, "setitimer") and is_main and signal.getsignal(signal.SIGPROF) is not None
 
 

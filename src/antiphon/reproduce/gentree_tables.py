@@ -21,7 +21,7 @@ Three = tuple[float, float, float]  # seconds by number of servers (Table 3) or 
 
 SERVERS = (8, 12, 15)
 TABLE3_SIZE = 10**8
-TABLE3_PLANS: Mapping[int, str] = {8: "CPS", 12: "6x2", 15: "5x3"}  # 5.2
+TABLE3_PLANS: Mapping[int, str] = {8: "CPS", 12: "6x2", 15: "5x3"}  # section 5.2 of the paper
 TABLE3: Mapping[str, Three] = {
     "GenTree": (0.647, 0.620, 0.632), "CPS": (0.647, 0.660, 0.731), "Ring": (0.719, 0.748, 0.758),
     "RHD": (0.736, 1.520, 1.521),

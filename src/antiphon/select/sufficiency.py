@@ -30,7 +30,7 @@ Times = Callable[[int], Iterable[Sequence[float]]]  # by number of a task: secon
 
 def expected_effort(task: Task) -> tuple[float, int]:
     """Return a sort key of tasks: the effort that the table entry of the planner states, then the index."""
-    if task.entry is None:
+    if task.entry is None:  # a task that computes a bound: first, since it ends others
         return 0.0, task.index
     return effort_of_planner(task.planner, task.entry) * (OPTIONS_FACTOR if task.options else 1.0), task.index
 

@@ -228,8 +228,8 @@ def _unchecked_bound(topology: Topology, collective: Collective, needs: Needs, l
     inverse, rate = _rates_of_time(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
     tight, note, packing = proved.tight, proved.note, None
-    # Tightness unknown: try to construct trees that meet the bound, unless values begin with several contributions
-    # (`joined`).
+    # Tightness unknown: try to construct trees that meet the bound, unless some rank starts with several contributions
+    # already combined (`joined`).
     if tight is None and not needs.joined:
         packing = packing_of(topology, collective, proved.time)
         if packing is not None:

@@ -12,7 +12,8 @@ and shared limits.
 
     minimise T   such that   sum over groups of (scale * load) <= capacity * T on every link and shared limit,
                              the flows of each group fit under its loads,
-                             the loads of each allreduce cross its partitions often enough (partition.py)
+                             the loads of each allreduce cross its partitions often enough (partition.py: sets of nodes,
+                             between which all data must cross)
 
 `scale`: the weight of a group's blocks in the joint collective per weight of their own. The witness is a `JointDual`:
 the prices, and for every group an `LpDual` at these prices.
@@ -49,7 +50,8 @@ _MAX_ROUNDS = 6  # linear programs solved while violated partitions are added
 
 
 def group_scales(collective: Collective) -> list[int]:
-    """Return, for every group of a joint collective, the weight of its blocks there per weight of their own."""
+    """Return, for every group of a joint collective, the weight of its blocks there per weight of their own (a whole
+    number, as `Collective` makes them)."""
     blocks = zip(collective.groups, collective.group_blocks, strict=True)
     return [int(collective.weights[own].sum()) // int(group.weights.sum()) for group, own in blocks]
 
@@ -216,6 +218,7 @@ class JointSearch(BandwidthSearch):
                 return False
             is_used[group_resources] = True
             roots = tuple(group_machine.number(root) for root in group.roots)
+            # members=(): all ranks
             target = Collective(group.kind, len(group.members), members=(), roots=roots, weights=group.weights)
             proved = BandwidthSearch(group_machine.topology, target, needs_of(target)).find_best()
             if proved.tight is not True or proved.time * scale > self._best_time:
@@ -228,6 +231,7 @@ class JointSearch(BandwidthSearch):
         self._offer_limit_cuts()
         self._offer_middle_cuts()
         partitions = place_partitions(self.topology)
+        # [1:]: the first partition is into single ranks, whose cuts `_offer_family_cuts` has offered
         for part_nodes in (nodes for part_sets in partitions[1:] for nodes in part_sets):
             side = np.zeros(self.topology.nodes, bool)
             side[part_nodes] = True
@@ -241,8 +245,8 @@ class JointSearch(BandwidthSearch):
     def _offer_joint_partition(self, part_sets: Sequence[Sequence[int]], direction: str) -> None:
         """Offer the dual that prices every link by the number of parts that it leaves (or enters).
 
-        What a group pays at these prices: an allreduce for the transfers between its own parts; scatter, gather and
-        alltoall for every part that data leave; other kinds only where every part has one rank, for what each rank
+        Each group pays these prices. An allreduce pays for the transfers between its own parts; scatter, gather and
+        alltoall pay for every part that data leave. Other kinds pay only if every part has one rank: for what each rank
         receives (or sends).
         """
         topology = self.topology
@@ -291,7 +295,9 @@ class JointSearch(BandwidthSearch):
         return float(self._best_time) >= goal * (1 - CLOSE)
 
     def _solve_with_partitions(self, hop_weight: float = 0.0) -> tuple[JointProgram, JointSolution] | None:
-        """Return the joint program with the partitions that its optimum needs, and the optimum; None if too large.
+        """Return the joint program with the partitions that its optimum needs, and the optimum.
+
+        None if it is too large, a group needs nothing, or the solver fails.
 
         `hop_weight`: as of `JointProgram.solve`.
         """
@@ -302,7 +308,7 @@ class JointSearch(BandwidthSearch):
         if sum(group_program.size for group_program in program.programs) > MOST_VARIABLES:
             return None
         self.program_tried = True
-        is_allreduce = [group_program.families[0].kind == "pair" for group_program in program.programs]
+        is_allreduce = [group.kind == "allreduce" for group in self.collective.groups]
         allreduces = [(search, i) for i, search in enumerate(searches) if is_allreduce[i]]
         for search, i in allreduces:
             for partition in search._offer_partitions(search.network) + search._offer_limit_partitions():

@@ -113,13 +113,14 @@ class Partition(Record):
     `weight`
         The weight of all data, counted once. The lower bound is times * weight / capacity.
     `limits`
-        (limit, count): the shared limit stands in the sum `count` times, and each of its links `count` times less. A
-        link that leaves one part and enters another counts twice for "both", and so may its limit.
+        (limit, count): the capacity counts the shared limit `count` times, and each of its links `count` times less
+        often. A link that leaves one part and enters another counts twice for "both", and so may its limit.
 
     `times` is 2 (parts - 1) for "out" and "in", and 2 (parts + 1) for "both". The direction "both" takes at least three
     parts and serves machines with switches of the ability `own`: a multicast or reduction there also loads the link of
-    the rank that it starts from or ends at. Such a switch may be in no part if it joins ranks only: a multicast by it
-    from one part to m others crosses 1 + m links, and the link back to its source. docs/bounds.md proves `times` under
+    the rank that it starts from or ends at. Such a switch may be in no part if it joins ranks only. Then a multicast by
+    it, from one part to m others, crosses the link to the switch, m links from it, and the link back to its source.
+    docs/bounds.md proves `times` under
     "Own operands".
     """
 
@@ -143,8 +144,8 @@ class Partition(Record):
         if all(len(ranks) == 1 for ranks in ranks_of_parts):
             texts = ["each rank alone"]
         return (
-            f"partition into {len(self.parts)}: {' | '.join(texts[:8])}{' | ...' if len(texts) > 8 else ''}: all "
-            f"data must cross between the parts at least {self.times} times, "
+            f"partition into {len(self.parts)}: {' | '.join(texts[:_SHOWN])}{' | ...' if len(texts) > _SHOWN else ''}: "
+            f"all data must cross between the parts at least {self.times} times, "
             f"over {format_bandwidth(self.capacity)} in total{', both ways' if self.direction == 'both' else ''}"
         )
 

@@ -6,14 +6,15 @@ conditions that it needs hold. `waits` builds them for simulation and execution,
 
     rounds    a rank's messages of one step wait for everything that it sent or received in earlier steps
     data      a message waits for the data that it reads, and for readers of the data that it overwrites
-    streams   both rules, with separate rounds for each level of the machine (within hosts, between hosts, ...)
+    streams   both rules, with separate rounds for each level of the machine (within hosts, between hosts, ...), as if a
+              rank had one GPU stream per level
 
 A *round* in this file is all messages that one rank sends or receives in one step (not SCCL's unit of time). A *cell*
 is a rank's copy of a chunk; a *version* is its value between two writes.
 
 Example: rank 0 receives messages 0 and 1 in step 0 and sends 2 and 3 in step 1. The condition "round 0 of rank 0" has
 the contributors 0 and 1, and messages 2 and 3 need it: 4 numbers instead of 4 pairs. With 1024 ranks that all send to
-all twice, there would be 10^9 pairs; conditions take two million numbers. See docs/program.md.
+all twice, there would be 2 * 10^9 pairs; conditions take some four million numbers. See docs/program.md.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
       are done, the version before it is available, and the messages that read the version before it have left.
     - "streams": by both rules, with separate rounds for each level. `level`: per message its level, -1 within a rank.
 
-    O(n log n) in rows; "rounds" is linear in messages, except for steps that few ranks take part in.
+    O(n log n) in rows.
 
     By data, the conditions are the versions. The messages of `core.example.star` are 0: 2 to 0, 1: 1 to 0, 2: 0 to 1,
     3: 0 to 2. The sum at rank 0 (condition 1) is available when 0 and 1 are done; 2 and 3 need it. The final value of

@@ -25,7 +25,7 @@ class FileHead(msgspec.Struct):
 
 
 class FileObject(msgspec.Struct, forbid_unknown_fields=True):
-    """The common base of all objects in a file."""
+    """The common base of all JSON objects in a file. docs/formats.md explains their keys."""
 
 
 class TypeRow(FileObject):
@@ -44,8 +44,8 @@ class AbilityRow(FileObject):
     switches: list[int]
     multicast: bool = False
     reduce: bool = False
-    through: bool = False
-    own: bool = False
+    through: bool = False  # multicasts and reductions may pass further switches
+    own: bool = False  # the data of the rank that starts or ends a joint cross its link, too
     at_once: int = 0  # joints per step; 0: no limit
     operators: list[str] = []
     types: list[str] = []
@@ -63,7 +63,7 @@ class TopologyRow(FileObject, kw_only=True):
     name: str
     ranks: int
     switches: int = 0
-    unit: Exact | None = None
+    unit: Exact | None = None  # bytes/s of which bandwidths are multiples
     types: list[TypeRow]
     links: list[tuple[int, int, int]]  # (source, destination, index into `types`)
     limits: list[LimitRow] = []
@@ -100,7 +100,7 @@ class CollectiveRow(FileObject, kw_only=True):
     roots: list[int] | None = None
     weights: list[int] | None = None
     combining: bool = False
-    ordered: bool = False
+    ordered: bool = False  # contributions are combined in the order of ranks
     blocks: list[msgspec.Raw] | None = None  # each a BlockRow, read one after another
     groups: list[GroupRow] | None = None  # of a joint collective, instead of blocks
 
@@ -113,6 +113,8 @@ class ChunksRow(FileObject):
 
 
 class LocalRow(FileObject):
+    """Work within every rank, such as copying `share` of its buffer."""
+
     kind: str
     share: Exact
 

@@ -44,7 +44,7 @@ from antiphon.formats.chakra.nodes import (
 )
 from antiphon.formats.chakra.write import ROWS
 
-MAX_FILES = 2**16  # one per rank; a folder of other files ends early
+MAX_FILES = 2**16  # one per rank; in a folder of more, reading stops with an error
 Traces = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # by rank: head of the file, and its nodes
 _US = 1e-6
 _NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
@@ -145,9 +145,9 @@ def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
     """Return the schedule with the rows that the nodes name. A copy stays within its rank."""
     columns: dict[str, list[int]] = {name: [] for name in ("step", "src", "dst", "route", *ROWS)}
     # slot columns are optional: schedules without scratch slots omit them
-    slots = {name for name in ROWS if any(name in node.attributes for _, node in sent)} | {"chunk", "op"}
+    listed = {name for name in ROWS if any(name in node.attributes for _, node in sent)} | {"chunk", "op"}
     for rank, node in sent:
-        lists = {name: node.attributes.get(name) for name in slots}
+        lists = {name: node.attributes.get(name) for name in listed}
         count = len(lists["chunk"]) if isinstance(lists["chunk"], list) else 0
         for name, values in lists.items():
             if not count or not isinstance(values, list) or len(values) != count:
@@ -162,7 +162,7 @@ def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
         ):
             columns[name] += [-1 if value is None else value] * count
     for name in ("src_slot", "dst_slot"):
-        if name not in slots:
+        if name not in listed:
             del columns[name]
     try:
         arrays: dict[str, Any] = {name: np.array(values, np.int64) for name, values in columns.items()}
@@ -293,7 +293,7 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
                     start=begin,
                     end=group_free_from[name],
                     lane=name,
-                    step=0,
+                    step=0,  # the whole trace is one training step
                 )
             )
             done[node.id] = group_free_from[name], len(calls) - 1

@@ -20,6 +20,7 @@ from antiphon.formats.lint.form import (
 )
 from antiphon.units import format_size
 
+# `Head.verbs` holds the names of operations in a file.
 TYPES = ("float16", "float32", "bfloat16", "int32", "uint32", "float8_e4m3fn", "float8_e5m2")
 SWITCH_TYPES = ("float16", "bfloat16", "float32", "int32", "uint32")  # that switches add, by NVLink's multicast
 SWITCH_OPERATIONS = {"glres", "gstore", "gstorepkt"}  # reduce; multicast, of data or of packets with flags

@@ -1,9 +1,9 @@
 """Translate operations of MSCCL++'s executor (its kernel as of 2026): what each does to cells, semaphores and ports.
 
-read.py calls `OperationReader.items` for every operation; an item (machine_blocks.py) is an instruction of the machine
-that checks files, with its threads, the packets that it waits for (`flags`) and those that it writes (`marks`). A
-*cell* is the smallest interval of data that is checked, `wiring.width` of them per chunk; a *task* is what one thread
-does: acquire or release semaphores, or pass a request to a port.
+read.py calls `OperationReader.items` for every operation; an item (machine_blocks.py) is an instruction of the abstract
+machine by which files are checked (lower/machine), with its threads, the packets that it waits for (`flags`) and those
+that it writes (`marks`). A *cell* is the smallest interval of data that is checked, `wiring.width` of them per chunk; a
+*task* is what one thread does: acquire or release semaphores, or pass a request to a port.
 
 Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads at the index of its
 destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` reads all sources from
@@ -25,7 +25,7 @@ from antiphon.lower.machine.code import Instruction
 
 
 class Window:
-    """The data that an operation handles: number `at` of a pipeline's stretches of `cells` cells; cells 0: all data."""
+    """The data that an operation handles: the stretch of `cells` cells numbered `at`, in a pipeline; cells 0: all."""
 
     def __init__(self, at: int = 0, cells: int = 0) -> None:
         self.at, self.cells = at, cells
@@ -132,7 +132,7 @@ class OperationReader:
         return [BlockItem(self._bare_instruction(), ThreadTasks(tasks))] if tasks else []
 
     def _proxy_of(self, channel: int) -> int:
-        """Return the block of the machine for the proxy of a port channel; add it if necessary."""
+        """Return the block of the machine for the proxy of a port channel, which is outside the kernel (detached)."""
         if channel not in self.ports:
             self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", detached=True)
         return self.ports[channel]
@@ -181,7 +181,8 @@ class OperationReader:
         rank, buffer = self.names.buffer(self, kind, place.buffer_id)
         if buffer == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(
-                f"{self}: with use_double_scratch_buffer others find scratch in one place, its own rank in two"
+                f"{self}: with use_double_scratch_buffer a rank uses two halves of its scratch, "
+                "but others write to the first"
             )
         return self.wiring.cells(self, self.rank, rank, buffer, place.index, size) + self._scratch_offset(buffer, skip)
 
@@ -260,7 +261,7 @@ class OperationReader:
     def _port_to(self, target: Buffer, channel_id: int) -> int:
         """Return the channel of a port that leads to the rank of a destination."""
         channel = self.names.channel(self, PORT, channel_id)
-        peer = self.wiring.peers[PORT, self.rank][channel][0]
+        peer, _ = self.wiring.peers[PORT, self.rank][channel]
         owner, _ = self.names.buffer(self, PORT, target.buffer_id)
         if owner != peer:
             raise Invalid(f"{self}: its channel leads to rank {peer}, its destination is another's")

@@ -51,7 +51,7 @@ class FileGroup:
     groups: list[FileGroup] = field(default_factory=list)  # groups directly in it
 
     def hosts(self) -> int:
-        """Return the number of groups of level 0 in it."""
+        """Return the number of groups of level 0 in it; a group with ranks directly in it counts as one host."""
         return 1 if self.level == 0 else max(sum(group.hosts() for group in self.groups), 1)
 
 
@@ -79,7 +79,7 @@ def read_topology(
         radix = (
             device_radix if device_radix is not None else read_integer(reader.head, "device_radix", "topo", default=1)
         )
-        # a port sends one packet at a time: PICCL's ports are the profile's node radix
+        # a port sends one packet at a time: a profile calls PICCL's hosts nodes, and their ports the node radix
         loggp = LogGP(tuple(levels), radix, node_radix=ports.pop(), node=NAMES[0])
         title = reader.head.get("name") or Path(path).name.split(".")[0]
         return _build_machine(reader, figures, names, loggp, title), Profile(name=title, loggp=loggp)
@@ -282,7 +282,7 @@ def _build_machine(
         if key not in kinds:
             # G is seconds per byte at the largest size: 1 / G is the bandwidth of one port
             rate = ports / max(Fraction(loggp_level.G[-1]), _MIN_G)
-            # half of the additional latency of this level on the way up, half on the way down
+            # half of the additional latency of this level (at the smallest size) on the way up, half on the way down
             latency = (loggp_level.L[0] - (figures[group.file].L[0] if group is not None else 0.0)) / 2
             # 1 / G of a binary float is an unwieldy fraction: whole bytes per second will do, below 1000 some decimals
             rate = Fraction(round(rate)) if rate >= 1000 else rate.limit_denominator(10**9)

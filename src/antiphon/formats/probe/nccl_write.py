@@ -66,7 +66,7 @@ def nccl_xml(
         raise Invalid(f"cpu={quote(cpu)}: expected {', '.join(CPUS)}")
     direct = int(parse_yes(gdr, "gdr"))
     cards, card_notes = cards_with_speeds(box, nic)
-    if card_notes and not machine.cards and nic is None:
+    if card_notes and not machine.cards and nic is None:  # these cards were assumed
         cards, card_notes = ((), [f"no network cards are written, because {machine.name} lists none (nic=400Gbit/s)"])
     # invented addresses, in a PCIe domain that no device has
     spare_addresses = (f"ffff:{0xFF - number // 32:02x}:{number % 32:02x}.0" for number in range(1, 2**13))
@@ -90,7 +90,7 @@ def nccl_xml(
     notes.append(f"assumed: {cpu} processors (option cpu={', '.join(CPUS)}), {rdma}")
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"
-    # notes on cards name the option of `probe`, which is an option of this format here
+    # notes on cards name `nic=`, which is an option of `probe` and of this format
     return Files({"topo.xml": text}, [*card_notes, *notes])
 
 
@@ -130,7 +130,7 @@ class _Writer:
         self.has_pcie, self.amd = "pcie" in kinds, "xgmi" in kinds
         name = next((gpu for box, gpu in _GPU_OF_BOX.items() if machine.name.startswith(box)), machine.name)
         self.gpu_model = gpu_type_by_name(name)
-        generation = self.gpu_model.pcie_generation if self.gpu_model else 4
+        generation = self.gpu_model.pcie_generation if self.gpu_model else 4  # that of most boxes since 2020
         self.default_pcie_link = _pcie_attributes(PCIE[generation], machine.name)
         self.gpu_class = "0x120000" if self.amd else "0x030200"
         self.hubs: dict[int, str] = {}  # addresses of NVSwitches

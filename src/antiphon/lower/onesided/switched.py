@@ -48,7 +48,7 @@ class Switched:
     """The operations of a program that switches perform."""
 
     switches: list[Switch]
-    requests: list[int]  # per switch operation, one of the sends that it replaces: both run in the same stream
+    requests: list[int]  # per switch operation, one of the sends whose data it moves: both run in the same stream
     switch_of: Longs  # per operation, the switch that performs it or that it signals for; -1: none
     dropped: Bools  # per operation, whether a switch replaces it
     signal_only: Bools  # per operation: a send or receive that moves no data any more and only signals completion
@@ -194,7 +194,9 @@ class _Finder:
         if len(joint.targets) > 1:
             raise self._make_refusal("has no reduction by switches that is sent on from there without touching a rank")
         arriving = {self._places_of(row)[0] for row in joint.receives}
-        for fold in self.readers.get((joint.targets[0], min(arriving)), []):
+        for fold in self.readers.get(
+            (joint.targets[0], min(arriving)), []
+        ):  # any place would do: a fold reads them all
             operands = self._places_of(fold)[1:]
             # The sum must contain every arriving operand and exactly one operand of the rank's own.
             if (

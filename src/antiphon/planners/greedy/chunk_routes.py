@@ -1,7 +1,8 @@
-"""Routes of chunks that have one source and one destination, read from the tree of each source.
+"""Ways of chunks that have one source and one destination, read from the tree of each source.
 
-A hop is a path from rank to rank without a rank in between. A route is found backwards: from the destination to the hop
-by which the tree reaches it, to the start of that hop, and so on to the source.
+The way of a chunk is a chain of hops; a hop leads from rank to rank without a rank in between. A way is found
+backwards: from the destination to the hop by which the tree reaches it, to the start of that hop, and so on to the
+source.
 """
 
 from __future__ import annotations

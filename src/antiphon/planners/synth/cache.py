@@ -10,8 +10,8 @@ Nothing in a file is trusted: an algorithm is verified and a resolution proof is
 Decisions without a checkable proof are not stored. An unusable folder means no cache, a damaged file means no answer.
 Beyond MOST_BYTES the least recently used files are removed.
 
-An answer records its price (the effort spent) after each turn of `auto`, so that a request with less effort gets
-exactly what it would have computed without a cache: results do not depend on the cache.
+An answer records its price, the effort spent, after each turn of `auto` (which asks engines in turns). So a
+request with less effort gets exactly what it would have computed without a cache: results do not depend on the cache.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class BoundedLimits:
     round_effort: int = 4000  # each stage has this / ranks rounds,
     min_rounds: int = 24  # but at least this many
     max_rounds: int = 120  # and at most this many
-    max_effort: int = 20 * 10**8  # entries of cost matrices (ranks^2 per hub), each about 1e-8 seconds
+    max_effort: int = 20 * 10**8  # in entries of cost matrices (ranks^2 per hub), each about 1e-8 seconds
     hub_overhead: int = 3 * 10**4  # effort of trying a hub, besides ranks^2
     min_trees: int = 10  # no tree may use more than max_effort / min_trees
     trees_per_lp: int = 8  # on more than large_ranks, stage 1 checks its goal by a linear program after 8 more trees
@@ -184,7 +184,8 @@ def pack_bounded(
         if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or grower.spent >= BOUNDED.max_effort:
             break
         tree_count = len(columns)
-        # per round three or four trees: at the linear program's prices alone, and at two blends with prices of loads
+        # per round four trees: at the linear program's prices alone, and at two blends with prices of loads, the second
+        # in either way of growing
         for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (round_number % 4))):
             load_price = _load_prices(row_loads, grower.capacity) * (
                 rng.uniform(*BOUNDED.random_factors, len(row_loads)) if blend else 1
@@ -321,7 +322,7 @@ def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int]
     sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:
         return None
-    # the group moves the ranks of the largest orbits, all with equal demand: the demand only tells roles apart
+    # the group moves the ranks of the largest orbits; equal demands: free_group only keeps ranks of unequal ones apart
     demand = {rank: 1 for rank in other_members if sizes[orbit[rank]] == sizes.max()}
     return _box_rotations(topology, free_group(topology, demand, other_members, seed))
 
@@ -332,6 +333,7 @@ def _box_rotations(topology: Topology, group: Symmetries) -> Symmetries:
     boxes = len(set(hosts(topology))) - 1  # without that of the root
     if boxes < 2 or len(group) <= boxes or topology.ranks <= BOUNDED.large_ranks:
         return group
+    # a rotation of all other boxes, repeated once per box, is the identity
     identity = np.arange(group.shape[1])
     rotates = [bool((permutation_power(element, boxes) == identity).all()) for element in group]
     box_rotations = group[rotates]
@@ -419,7 +421,7 @@ def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parents: Paren
     everyone = np.arange(count)
     parent, hub_count = np.array(parents, np.int64), 0
     parent[root] = root
-    while hub_count < min(4 * count, hubs):
+    while hub_count < min(4 * count, hubs):  # 4: a backstop; savings end long before
         hub_count += 1
         depth, height, below = tree_shape(parent, root)
         hop_cost = cost[parent, everyone]
@@ -427,7 +429,7 @@ def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parents: Paren
         savings = hop_cost[None, :] - cost  # by [new parent, rank]
         savings[(depth[:, None] + 1 + height[None, :]) > max_depth] = 0
         savings[:, root] = 0
-        savings[below] = 0
+        savings[below] = 0  # below[a, b]: a lies below b, so it cannot become its parent
         np.maximum(savings, 0, out=savings)
         gain = savings.sum(axis=1)
         hub = int(gain.argmax())

@@ -20,7 +20,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-VARIABLE, PRIORITY = "ANTIPHON_AUTO_PRIORITY", 19  # nice value, 19: the lowest priority
+VARIABLE = "ANTIPHON_AUTO_PRIORITY"  # in the environment: the nice value of this process
+PRIORITY = 19  # its default, the lowest
 TIME_SLICE = 100_000  # nanoseconds, the shortest possible
 # the number of sched_setattr, and its argument
 _SYSTEM_CALL = {"x86_64": 314, "aarch64": 274, "ppc64le": 355, "riscv64": 274, "s390x": 345}

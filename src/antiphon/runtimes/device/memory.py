@@ -2,8 +2,9 @@
 
 `Memory` is the base of `Group`. If all ranks are in this process, any address can be used by all of them. Otherwise a
 process exports its memory as a token (an IPC handle), all processes exchange tokens by `tell` (an allgather), and each
-maps the memory of the others. Memory with a multicast address ("joined", a joint) is one allocation of all ranks that a
-switch can multicast to and reduce from; it is made in steps; after each, all processes give up if one failed.
+maps the memory of the others. Memory with a multicast address (here: a joint, its memory is joined) is one allocation
+of all ranks that a switch can multicast to and reduce from; it is made in steps; after each, all processes give up if
+one failed.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _OTHER_FAILED = "another process has no such memory that all reach"
 class Memory:
     """Memory that a group allocates on its device and frees.
 
-    `handles`: by rank of this process, that of the native library. Addresses: `_joined` of joint memory, `_memory`
-    (with the handle) of all other, `_reached` of other processes' memory as mapped here."""
+    `handles`: the native library's handle of each rank of this process. Addresses: `_joined`, one of each joint, by
+    which it is freed; `_memory` (with the handle) of all other; `_reached` of other processes' memory, mapped here."""
 
     def __init__(self, device: Device, ranks: int, own_ranks: Sequence[int] | None, tell: Tell | None) -> None:
         self.device, self.ranks = device, ranks
@@ -98,17 +99,18 @@ class Memory:
                 self.device.call.ad_joint_dropped()
                 raise
         assert not isinstance(values, Mapping)
-        handles, ranks = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
-        if self.device.call.ad_joint_new(self.ranks, ranks, max(array.nbytes for array in values), handles):
+        addresses, handles = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
+        if self.device.call.ad_joint_new(self.ranks, handles, max(array.nbytes for array in values), addresses):
             raise Unsupported(self.device.why())
-        self._joined.append(int(handles[0] or 0))
-        rank_addresses = [int(handle or 0) for handle in handles]
+        rank_addresses = [int(address or 0) for address in addresses]
+        self._joined.append(rank_addresses[0])
         for rank, (rank_address, array) in enumerate(zip(rank_addresses, values, strict=True)):
             self.bring(rank, rank_address, array)
         return rank_addresses
 
     def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Allocate in steps: process 0 makes a joint, all enter it, add their memory, and map that of the others."""
+        """Allocate in steps: process 0 makes a joint, all enter it, add their memory, map that of the others, and list
+        all addresses."""
         call = self.device.call
         sizes = self._exchange_checked(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
         max_bytes = max(int.from_bytes(size_bytes, "little") for size_bytes in sizes)

@@ -55,7 +55,8 @@ class Facts(Structure):
 
 
 class ProgramNeeds(Structure):
-    """Elements of input, output and scratch, and numbers of instances, messages and sends of the last run."""
+    """Elements of input, output and scratch. Of the last run: numbers of instances (operations, sliced), of messages,
+    and of those that this rank sends."""
 
     _fields_ = [(name, c_uint64) for name in ("input", "output", "scratch", "instances", "messages", "sends")]
 

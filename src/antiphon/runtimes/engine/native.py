@@ -65,7 +65,7 @@ _TYPE_NAMES = (
 TYPES = {name: number for number, name in enumerate(_TYPE_NAMES)}  # as in the engine
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 3  # version of the interface in native/api.h
-PLANNED_SLICES = 4  # quarters of the planned number of slices: as planned
+PLANNED_SLICES = 4  # numbers of slices are stated in quarters of the planned number; 4: as planned
 MOVED, EVEN, DISAGREED = range(3)  # outcomes of `Wire.uneven`
 _STOPPED = 8  # error code: a signal handler raised
 _NAME = 24  # bytes of an ap_shared_name
@@ -114,7 +114,7 @@ class Engine:
     def sockets(self, rank: int, connected: Sequence[int], rails: int = 1) -> Wire:
         """Return a wire over stream sockets, which it then owns. Needs a library built for sockets.
 
-        `connected`: for each rank `rails` descriptors connected to it, or -1."""
+        `connected`: for each rank `rails` descriptors of connections to it, or -1."""
         numbers = np.asarray(connected, np.int32)
         arguments = rank, len(numbers) // rails, rails, numbers.ctypes.data
         return Wire(self, self.library.create("ap_sockets_open", *arguments))
@@ -131,8 +131,8 @@ class Engine:
     def shared(self, memory: int, polled: Sequence[int]) -> Wire:
         """Return a wire through that memory; the wire then owns the memory and the descriptors.
 
-        `polled`: for each rank a descriptor that shows when it has ended, or -1; for this rank, one that ends its
-        calls."""
+        `polled`: for each other rank a descriptor that becomes readable when its process ends, or -1. For this rank: a
+        descriptor that ends its own calls when it becomes readable."""
         numbers = np.asarray(polled, np.int32)
         self.library.ap_shared_complete(memory)
         return Wire(self, self.library.create("ap_shared_open", memory, len(numbers), numbers.ctypes.data), near=True)
@@ -307,7 +307,9 @@ class NativePlan:
     def bound(
         self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0
     ) -> Callable[[], None]:
-        """Return a function that takes part in one run on these buffers; converts the arguments once."""
+        """Return a function that takes part in one run on these buffers; converts the arguments once.
+
+        The caller enables signals itself (`Wire.enable_signals`), once for many runs."""
         arguments = self._run_arguments(source, target, wire, op, timeout)
 
         def run() -> None:
@@ -349,7 +351,8 @@ class NativePlan:
 
 # ---- touching the memory of plans before their first runs, while the program continues ----
 
-_TYPE_OF_SIZE = {1: 1, 2: 10, 4: 7, 8: 8}  # bytes of an element: the number of a type with such elements (TYPES)
+# by bytes of an element, the number of a type with such elements
+TYPE_OF_SIZE = {1: TYPES["uint8"], 2: TYPES["uint16"], 4: TYPES["uint32"], 8: TYPES["uint64"]}
 
 
 class _Pace(Structure):
@@ -371,7 +374,7 @@ class Warming:
     def _run_warming(self) -> None:
         for plan, itemsize in self._plans:
             warm = plan.engine.library.ap_warm
-            if self._pace.stop or warm(plan.handle, _TYPE_OF_SIZE[itemsize], byref(self._pace), None):
+            if self._pace.stop or warm(plan.handle, TYPE_OF_SIZE[itemsize], byref(self._pace), None):
                 break  # the run itself will raise the error
 
     @property

@@ -109,7 +109,8 @@ class NcclProcess(MpiProcess):
         self.pointers = [nccl.get(c_void_p, "MemAlloc", size) for _ in range(2)]
 
     def run(self, cases: Sequence[Case]) -> list[Row]:
-        """Measure cases together; a setting that some rank cannot follow gets a row {"refused": reason}."""
+        """Measure cases of one collective and group together; a setting that some rank cannot follow gets a row
+        {"refused": reason}."""
         collective = self.job.collectives[cases[0].program]
         buffers = GpuBuffers(collective, cases[0].ranks[self.world.rank], cases[0], self.gpu, self.pointers)
         default, (fault,) = self._open_calls([replace(cases[0], library={})], collective, buffers)
@@ -144,7 +145,7 @@ class NcclProcess(MpiProcess):
     def _open_call(self, case: Case, collective: Collective, buffers: GpuBuffers) -> Call:
         if case.library is None:
             return self._open_plan(case, collective, buffers)
-        library = self.libraries[case.library.get("library", 0)]
+        library = self.libraries[case.library.get("library", 0)]  # 0: NCCL; 1: MSCCL++'s library of the same interface
         key = library.key(case.library)
         if key not in self.communicators:
             identity = self.world.bcast(library.unique_id() if self.world.rank == 0 else None)

@@ -38,7 +38,8 @@ def over_sockets(
 ) -> Serving:
     """Connect the `ranks` processes that name the same address. Collective; TimedOut if not all come."""
     with Star(rank, ranks, address, timeout, secret) as star:
-        group = Processes(rank, ranks, star.exchange, range(ranks), ranks, timeout=timeout)
+        everyone = range(ranks)  # the group is the whole job
+        group = Processes(rank, ranks, star.exchange, everyone, ranks, timeout=timeout)
         return start_serving(
             group, table_or_auto(table), lambda: engine_over_sockets(compiler),
             lambda: Connecting(rank, ranks, star.exchange, timeout, star.secret), fill=True,
@@ -141,4 +142,5 @@ class Star:
 
 def _is_loopback(socket_address: SocketAddress) -> bool:
     """Return whether only processes of this host can connect there."""
-    return ipaddress.ip_address(socket_address[1][0].partition("%")[0]).is_loopback
+    _, (host, *_) = socket_address
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback

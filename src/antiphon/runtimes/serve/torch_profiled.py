@@ -52,7 +52,10 @@ class Profiled:
     def record_call(
         self, kind: str, call: int, name: str, inputs: Sequence[Any], results: Sequence[Any]
     ) -> CallTimes | None:
-        """Record a call; None, at almost no cost, if no profiler records this thread."""
+        """Record call number `call` of process group `name`.
+
+        Return None, at almost no cost, if no profiler records this thread.
+        """
         if not is_profiling():
             return None
         self._group["Process Group Name"] = name
@@ -100,6 +103,6 @@ def _make_event(name: str, arguments: Mapping[str, Any]) -> AbstractContextManag
 def _type_name(tensors: Sequence[Any]) -> str:
     """Return the name of the type of the first tensor, as PyTorch's own traces have it."""
     if not tensors:
-        return "Byte"
+        return "Byte"  # as PyTorch records a barrier
     dtype = tensors[0].dtype
     return _TYPES.get(dtype, str(dtype).removeprefix("torch."))

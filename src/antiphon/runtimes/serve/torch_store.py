@@ -46,7 +46,7 @@ class Exchanges:
         """
         self._number += 1
         if self._number == 1:
-            if self._first_text != text:
+            if self._first_text != text:  # texts are never empty; a repeat has written it already
                 self._first_text = text
                 self._write_text(self._own_mark + text)
             texts = self._read_texts(1)
@@ -73,7 +73,9 @@ class Exchanges:
                 f"{self._timeout:g} seconds not yet of all {self._ranks} that are to be there"
             )
         self._reads += 1
-        time.sleep(min(2 * _FIRST_PAUSE * self._reads, _MAX_PAUSE))
+        time.sleep(
+            min(2 * _FIRST_PAUSE * self._reads, _MAX_PAUSE)
+        )  # each longer by as much as the first, up to the most
 
     def _write_text(self, text: str) -> None:
         self._store.set(f"antiphon/{self._number}/{self._rank}", text)
@@ -93,7 +95,8 @@ class MonitoredBarrier:
     """`torch.distributed.monitored_barrier` by the store alone: it works while collectives hang.
 
     Process 0 reports the process that did not come in time, or with `wait_all_ranks` all of them. The others report
-    that process 0 did not let them continue. With a timeout of 0 all others must have come already.
+    that process 0 did not let them continue. With a timeout of 0 all others must have come already. Keys in `store`
+    begin with the group's generation (the caller's PrefixStore), so those of earlier jobs are not met.
     """
 
     def __init__(self, store: Any, rank: int, size: int) -> None:

@@ -1,7 +1,7 @@
 /* Multicast memory of NVSwitches (sm_90): one load returns the combination of all ranks' values at an address, one store
  * writes a value at all ranks. The memory has the same layout on all ranks, and one multicast address besides each rank's own.
  *
- *     switch_load<T, Rule>(const void *at, Sixteen *out)   16 bytes, combined in an order that the switch chooses
+ *     Switches<T, Rule>::load(const void *at, Sixteen *out)   16 bytes, combined in an order that the switch chooses
  *     switch_store(void *at, const Sixteen &value)
  *     fence_aliases()                                      orders accesses by the multicast address and by a rank's own
  *
@@ -106,7 +106,7 @@ OF_WORDS(int32_t, Min, "min.s32")
 OF_WORDS(u32, Sum, "add.u32")
 OF_WORDS(u32, Max, "max.u32")
 OF_WORDS(u32, Min, "min.u32")
-OF_LONGS(i64, Sum, "add.u64")
+OF_LONGS(i64, Sum, "add.u64") /* two's complement: the same bits as a signed sum */
 OF_LONGS(i64, Max, "max.s64")
 OF_LONGS(i64, Min, "min.s64")
 OF_LONGS(u64, Sum, "add.u64")
@@ -154,7 +154,8 @@ LOADS_BY_ALL(u64)
 
 #endif
 
-/* Combines a span of all ranks' values into all ranks' results, 16 bytes at a time. `from`: the multicast address of the values
+/* line, span, share: which elements (move.h). Wide<T>::EACH: elements per 16 bytes.
+ * Combines a span of all ranks' values into all ranks' results, 16 bytes at a time. `from`: the multicast address of the values
  * or, with `own`, this rank's address of values that are only copied; `to`: the multicast address of the results. `rest(i)` does
  * element i at the ends of each slice, which are not aligned to 16 bytes. */
 template <typename T, typename Rule, typename Rest>

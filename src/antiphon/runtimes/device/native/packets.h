@@ -68,12 +68,12 @@ OUT_OF_LINE int combine_packets(int op, const Line &line, Span span, Share share
     typedef Handful<T> Hand;
     const u32 threads = my_threads(), me = my_thread();
     const i64 results = places.results(), total = places.all();
-    i64 begin = 0, part = span.part; /* part: the atom's number in its unit of weight, from 0 again in the next unit */
+    i64 begin = 0, part = span.part; /* part: the number of the cut at which the atom begins, from 0 again in the next unit */
     for (i64 atom = 0; atom < span.number && line.unit; ++atom) { /* unit 0: no data */
         const i64 length = line.cuts[part + 1] - line.cuts[part];
         const i64 low = slice_begin(length, share.slice, share.slices, Wide<T>::EACH);
         const i64 high = slice_begin(length, share.slice + 1, share.slices, Wide<T>::EACH);
-        /* the atom's first packet in the slot, as `packets_of` counts, then the slice's */
+        /* box: number of the first packet of this slice of the atom, from the slot's beginning, as `packets_of` counts */
         const i64 box = begin * (i64)sizeof(T) / 4 + atom + low * (i64)sizeof(T) / 4;
         const i64 handfuls = (high - low + Hand::ELEMENTS - 1) / Hand::ELEMENTS;
         for (i64 i = (me + threads - *turn) % threads; i < handfuls; i += threads) {

@@ -6,13 +6,14 @@
  * or they wait for each other for ever. But they cannot talk about it before each call.
  *
  * Agreement. What is done next is a function of the number of calls and of numbers that all processes have alike. Each process
- * keeps its times. When a phase ends, each offers its medians in an allreduce of 88 bytes within the next call, and all decide by
+ * keeps its times. When a phase ends, each offers its medians in an allreduce of 88 bytes (8 arms and 3 more
+ * numbers) within the next call, and all decide by
  * the maxima. A digest of all candidates so far is exchanged, too: if it differs, the caller stops. So it does not matter how much
  * clocks, noise or delays differ between processes.
  *
  *     SEARCH    consists of rounds. In a round each arm in turn makes a block: some calls in a row. The first call of a block warms
  *               up memory and connections; the median of the others counts, so one outlier does not. Only the first call follows
- *               a barrier: links recover in a pause, and small calls that each follow one take half as long as they do in a job.
+ *               a barrier, because links recover in a pause: small calls that each follow a pause take half as long as in a job.
  *               After round r those arms drop out that take more than SLACK[r] times the best ("successive elimination"). In the
  *               first round, blocks have two calls, of which the shorter counts, and only arms that take 75 % longer drop out. In
  *               later rounds they have four calls, and arms that are 20 %, 8 %, 4 % slower drop out. So a bad arm costs two calls.
@@ -34,8 +35,8 @@
  * Slices are counted in quarters of the planned number (AP_PLANNED_SLICES). They are searched as Blink's MIAD does (section 4.2.1).
  * Beside the best program there are two arms of it: MORE has twice as many slices, FEWER half as many. If MORE wins, its number
  * is the program's, and MORE is twice that (multiplicative increase). If not, MORE is four times as many for one probe, as a worse
- * step may lie before a better one. Then it comes back from twice as many: each time that it is probed in vain, a quarter of the
- * program's number nearer to that (additive decrease). From the first increase on, FEWER is that quarter below the number.
+ * step may lie before a better one. Then MORE is twice as many again. Each probe in vain takes a quarter of the program's number
+ * off MORE (additive decrease). From the first increase on, FEWER is that quarter below the number.
  *
  * Example. Arms: plan 10 ms, library 30, plan in more slices 9, in fewer 12. The library drops out after the first round (8
  * calls), fewer slices after the second one (12 calls), the plan as it was after the third (8 calls). Settled; later a probe
@@ -376,7 +377,7 @@ static void end_probe(ap_learner *l, double seconds) {
     }
     l->credit -= cost_of(l, &l->arm[l->current]);
     note_failed_probe(l, l->current);
-    /* twice the interval, as the probe has cost an exchange, too */
+    /* twice the interval, as the probe has cost an exchange, too; a short interval stands for cheap exchanges */
     l->phase = SETTLED, l->offset = 0, l->next_check = l->call + (l->interval > WINDOW ? 2 * l->interval : WINDOW);
 }
 

@@ -1,7 +1,7 @@
 /* Messages by MPI itself, between processes that share no memory: the tag is the channel, and MPI keeps the order. If calls are
- * compared (ap_wire_call), every message begins with a packet that carries the identity of its call (mpi_types.h).
+ * compared (ap_wire_call: a process in another call than its peer is an error), every message begins with a packet that carries the identity of its call (mpi_types.h).
  *
- * Pieces. Open MPI by TCP sends a longer message only when its receiver has agreed. Where two processes send to each other, an
+ * Pieces (not those of a chunk). Open MPI by TCP sends a longer message only when its receiver has agreed. Where two processes send to each other, an
  * agreement waits behind all data that its sender has begun to send the other way: the link carries one direction at a time.
  * So messages are cut into pieces which Open MPI sends at once, up to MAX_PIECES of them (a late receiver has to buffer them).
  *
@@ -53,7 +53,7 @@ int ap_mpi_find_piece(mpi_wire *w) {
     return code;
 }
 
-/* Makes room for the requests of one more message: a packet, and its data in pieces. */
+/* Makes room for the MPI requests (here: transfers) of one more message: a packet, and its data in pieces. */
 static int reserve_transfers(mpi_wire *w, ap_error *error) {
     if (w->active + 1 + MAX_PIECES <= w->space) return AP_OK;
     int space = w->space ? 2 * w->space : 2 * MAX_PIECES;
@@ -154,7 +154,7 @@ static int finish_packet(mpi_wire *w, const flight *f, ap_error *error) {
     int code = AP_OK;
     if (!p) return code;
     if (f->is_receive) {
-        p->call.rank = f->peer;
+        p->call.rank = f->peer; /* messages name the rank of this group */
         code = ap_compare(&w->base, &p->call, error);
         if (!code && p->bytes != f->bytes)
             code = ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes where %zu are expected", f->peer,
@@ -175,8 +175,8 @@ static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
 }
 
 /* Tests `count` requests from `first` on; with `block`, until one is done. *done: how many are; w->index: which, from `first`. MPI
- * itself waits only without a timeout and with enough processors: otherwise this polls and yields the processor, as MPI might
- * spin on it while the processes that it waits for need it. */
+ * itself waits only without a timeout and with enough processors. Otherwise this polls and yields the processor: MPI might spin
+ * on it while the processes that it waits for need it. */
 static int test_some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
     if (block && timeout <= 0 && !w->crowded)
         return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
@@ -198,7 +198,8 @@ static int test_some(mpi_wire *w, int first, int count, int block, double timeou
 /* The order of descending numbers. */
 static int descending(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
-/* Tests which requests are done, at most `capacity` of them, the oldest first; a wait covers all of them. */
+/* Finds requests that are done, at most `capacity` of them, beginning at the front of the list. With `block` it waits until one of
+ * all requests is done. */
 static int test_transfers(mpi_wire *w, int block, double timeout, int capacity, int *done, ap_error *error) {
     int code;
     *done = 0;
@@ -259,7 +260,7 @@ static int is_far(const mpi_wire *w, uint32_t rank) {
     return rank != w->base.current_call.rank && w->process_of[rank] >= 0 && (!w->shared || w->member[rank] < 0);
 }
 
-/* Starts sending all others a packet without data. `note`: 0, or GAVE_UP. */
+/* Starts sending all others a packet without data, with the tag that messages do not use. `note`: 0, or GAVE_UP. */
 static int notify_all(mpi_wire *w, uint64_t note, ap_error *error) {
     int code = AP_OK;
     for (uint32_t r = 0; r < w->base.ranks && !code; r++) {

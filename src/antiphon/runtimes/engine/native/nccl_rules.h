@@ -21,11 +21,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TABLE "ANTIPHON_NCCL_TUNER"
+#define TABLE "ANTIPHON_NCCL_TUNER" /* the variable that names the file of the table */
 #define HEAD "antiphon-nccl-tuner 1"
 #define FORM "expected 8 words: collective from to algorithm protocol channels ranks nodes; a ninth is the chunk in bytes"
 
-enum { MIN_WORDS = 8, MAX_WORDS = 9, ANY = -1 };
+enum { MIN_WORDS = 8, MAX_WORDS = 9, ANY = -1 }; /* ANY: `*` or `auto`; also what find_name returns for an unknown name */
 enum { MAX_RULES = 4096, MAX_BYTES = 1 << 20, MAX_CHANNELS = 64, MAX_CHUNK = 1 << 30 };
 
 /* Numbers as NCCL passes them to a tuner plugin, up to AP_COLLECTIVES and AP_ALGORITHMS (exclusive). Only nccl_choose.c can

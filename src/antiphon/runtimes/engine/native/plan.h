@@ -53,10 +53,10 @@ typedef struct {
     uint32_t instances, lanes;
     uint32_t *task;    /* of each instance */
     uint32_t *pending; /* per instance, how many instances and tasks it waits for */
-    uint32_t *lane;    /* per instance; AP_NO_LANE if it is no message */
+    uint32_t *lane;    /* per instance, the number of its lane; AP_NO_LANE if it is no message */
     uint32_t *queue;   /* instances by lane, in order */
-    ap_lane *lane_of;  /* by lane */
-    ap_edges fine;                      /* from an instance to those that wait for it alone, by instance */
+    ap_lane *lane_of;  /* by number of a lane */
+    ap_edges fine;                      /* from an instance to those that wait for it, not for its whole task */
     ap_edges coarse;                    /* from a task to the tasks whose every instance waits for all of it */
     uint64_t messages, sends; /* numbers of messages: all, and those from this rank */
     uint64_t received;        /* elements of all messages to this rank */
@@ -95,8 +95,8 @@ struct ap_plan {
 /* Bytes of input, output and scratch, with elements of `item` bytes. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
-/* Builds the layout as ap_lay_out does; also touches all the memory that a run with this type needs, and rests or stops as
- * `pace` says (both prefault.h). */
+/* Builds the layout as ap_lay_out does; also touches all the memory that a run with this type needs, and pauses or stops as
+ * `pace` says (prefault.h). */
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error);
 
 /* Builds the layout for elements of `item` bytes, unless it is built. These functions return AP_OK or an error's code. */

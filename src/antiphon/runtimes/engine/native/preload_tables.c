@@ -27,7 +27,7 @@
 #include "sha256.h"
 #include "transport.h"
 
-enum { COMPILE_SECONDS = 600, QUIET_SECONDS = 2 }; /* of compiling a table: the limit, and after how long a message is printed */
+enum { COMPILE_SECONDS = 600, QUIET_SECONDS = 2 }; /* of reading or compiling a table: the limit, and after how long a message is printed */
 
 extern char **environ;
 
@@ -169,9 +169,10 @@ static char **make_environment(char *search, size_t capacity) {
     return variables;
 }
 
+/* See preload.h. Returns a descriptor to read its output from, or -1; *input: a socket to its input, if not NULL. */
 int ap_spawn(char *const *command, pid_t *child, int *input) {
     int ends[2], in[2] = {-1, -1}, code = 0;
-    size_t capacity = 1 << 17;
+    size_t capacity = 1 << 17; /* of PYTHONPATH: the longest string that Linux passes to a program */
     char *search = malloc(capacity), **variables = search ? make_environment(search, capacity) : NULL;
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
@@ -214,8 +215,8 @@ int ap_spawn(char *const *command, pid_t *child, int *input) {
 
 static int announced; /* whether the message was printed, or is not to be */
 
-/* Reads the answer of the compiling process; after QUIET_SECONDS, of all tables together, prints a message, once, as the program
- * waits for this. False: it is incomplete. */
+/* Reads the answer of the compiling process, for which the program waits. QUIET_SECONDS after the first table was begun, a message
+ * is printed, once. False: the answer is incomplete. */
 static int read_patiently(int file, const char *path, buffer *answer) {
     static double start;
     if (!start) start = ap_now();
@@ -260,7 +261,8 @@ static unsigned char *compile_table(const char *path, const char *path_to_store,
     return NULL;
 }
 
-/* Whether these are books, one after another: of the intact machine, and for its failures. */
+/* Whether these are books, one after another. A table with plans for failures makes several: of the intact machine, and for each
+ * failure. */
 static int are_valid_books(const unsigned char *bytes, uint64_t size) {
     for (uint64_t at = 0, length; at < size; at += length) {
         length = ap_book_bytes(bytes + at, size - at);
@@ -345,7 +347,7 @@ static uint32_t open_book(const char *path, int position, const unsigned char *b
     ap_book *book = copy ? ap_book_open(copy, size, &error) : NULL;
     if (!book) {
         ap_complain(problem, "ANTIPHON_TABLE: %.150s: %s", path, error.text);
-    } else if (position == 0 && book->ranks != (uint32_t)world) {
+    } else if (position == 0 && book->ranks != (uint32_t)world) { /* further tables serve groups of other sizes */
         ap_complain(problem, "ANTIPHON_TABLE: %.150s is for %u ranks; this job has %d", path, book->ranks, world);
     } else {
         *table = (ap_table){
@@ -424,6 +426,7 @@ int ap_contradicts_hosts(const ap_table *t) {
     if (!table_host || !t->of_world || ap_preload.set.any_hosts) return 0;
     for (int i = 0; i < ap_preload.size; i++)
         for (int j = 0; j < i; j++)
+            /* without known hosts, a table that relies on them is not used */
             if (!real_host || (table_host[i] == table_host[j] && real_host[i] != real_host[j])) return 1;
     return 0;
 }
