@@ -33,7 +33,7 @@ from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, OpenProgram, Wire
 from antiphon.runtimes.serve import admission, rendezvous
-from antiphon.runtimes.serve.admission import guest_handshake, host_handshake
+from antiphon.runtimes.serve.admission import connector_handshake, listener_handshake
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book
 from antiphon.runtimes.serve.group_start import Processes, start_serving, version
@@ -134,11 +134,11 @@ def exchanged(rank: int, ranks: int, address: tuple[str, int]) -> list[str]:
         return [*star.exchange(f"from {rank}")]
 
 
-def words_of_a_guest(draw: random.Random) -> bytes:
+def words_of_a_connector(draw: random.Random) -> bytes:
     """Hello and proof of one that knows another secret, so that what is not changed is wrong as well."""
-    talk = guest_handshake(draw.choice([0, 1, 2, 7, 2**32 - 1]), draw.choice([2, 3, 99]), 0, b"another")
+    talk = connector_handshake(draw.choice([0, 1, 2, 7, 2**32 - 1]), draw.choice([2, 3, 99]), 0, b"another")
     hello = next(talk)[0]
-    other = host_handshake(0, 2, b"another", lambda who, count: (0, 0), lambda who: None)
+    other = listener_handshake(0, 2, b"another", lambda who, count: (0, 0), lambda who: None)
     next(other)
     answer = other.send(hello)[0] if struct.unpack_from("<I", hello, 20)[0] == 0 else b""
     return hello + (talk.send(answer)[0] if answer else b"")
@@ -154,7 +154,7 @@ def knock(address: tuple[str, int] | str, draw: random.Random, held: ExitStack) 
         if draw.random() < 0.3:
             hostile.ACTS[draw.choice(sorted(hostile.ACTS))](one, draw)
         else:
-            data = mutated(words_of_a_guest(draw), draw)
+            data = mutated(words_of_a_connector(draw), draw)
             one.sendall(data[: hostile.HELLO])
             if draw.random() < 0.5:
                 one.sendall(data[hostile.HELLO :])
@@ -226,7 +226,7 @@ def false_rank_0(draw: random.Random, counts: Counter[str]) -> None:
             with one:
                 one.settimeout(1.0)
                 hello = one.recv(1000)
-                talk = host_handshake(0, 2, b"another", lambda who, count: (0, 0), lambda who: None)
+                talk = listener_handshake(0, 2, b"another", lambda who, count: (0, 0), lambda who: None)
                 next(talk)
                 answer = talk.send(hello)[0]
                 one.sendall(mutated(answer + draw.randbytes(hostile.VERDICT), draw))
