@@ -34,7 +34,9 @@ CollectiveOrAll = Annotated[str, typer.Argument(metavar="COLL|all", help=f"{arg.
 Sizes = Annotated[
     str,
     typer.Option(
-        "--nbytes", metavar="SIZES", help="one size, 1KB:1GB or, by a factor, 1KB:1GB:4 (default 1KB:1GB; with --on 1KB:16MB)"
+        "--nbytes",
+        metavar="SIZES",
+        help="one size, 1KB:1GB or, by a factor, 1KB:1GB:4 (default 1KB:1GB; with --on 1KB:16MB)",
     ),
 ]
 OwnPlans = Annotated[
