@@ -46,33 +46,33 @@ class Fuzzer:
 FUZZERS = (
     Fuzzer(
         "schedules", "the meaning of docs/schedule.md in dictionaries, with its own search of routes",
-        (6_000, 15_000, 1_000_000), more=("--json",),
+        (3_000, 15_000, 1_000_000), more=("--json",),
     ),
     Fuzzer(
         "joints", "the section on joints of docs/schedule.md, one joint and switch after the other; the interpreter",
-        (1_000, 6_000, 200_000), more=("--json",),
+        (500, 6_000, 200_000), more=("--json",),
     ),
     Fuzzer(
-        "msccl", "what MSCCL's executor does, every step held back in turn", (1_000, 5_000, 200_000), more=("--json",),
+        "msccl", "what MSCCL's executor does, every step held back in turn", (500, 5_000, 200_000), more=("--json",),
     ),
     Fuzzer(
-        "mscclpp", "the executor of MSCCL++, thread by thread", (600, 5_000, 100_000), more=("--json",),
+        "mscclpp", "the executor of MSCCL++, thread by thread", (300, 5_000, 100_000), more=("--json",),
     ),
-    Fuzzer("machines", "a linear program over all branchings (HiGHS)", (400, 1_200, 10_000), more=("--json",)),
+    Fuzzer("machines", "a linear program over all branchings (HiGHS)", (200, 1_200, 10_000), more=("--json",)),
     Fuzzer(
-        "bounds_by_size", "the alpha-beta time of verified schedules, summed by docs/models.md", (100, 600, 50_000),
+        "bounds_by_size", "the alpha-beta time of verified schedules, summed by docs/models.md", (50, 600, 50_000),
         more=("--json",),
     ),
-    Fuzzer("runs", "the definition of every collective in NumPy", (1_200, 3_000, 100_000), more=("--json",)),
+    Fuzzer("runs", "the definition of every collective in NumPy", (600, 3_000, 100_000), more=("--json",)),
     Fuzzer(
         "loaders", "only a refusal in one line, or what reads back as the same; CPU time and address space are limited",
-        (5_000, 12_000, 1_000_000), more=("--json",),
+        (2_500, 12_000, 1_000_000), more=("--json",),
     ),
     Fuzzer(
         "native/build_and_run", "AddressSanitizer and UndefinedBehaviorSanitizer", (15_000, 25_000, 10_000_000),
         count="--executions", more=("--keep", "build/fuzz"),
     ),
-    Fuzzer("frames", "the job starts, or ends with an error of ours; memory is limited", (150, 400, 20_000),
+    Fuzzer("frames", "the job starts, or ends with an error of ours; memory is limited", (75, 400, 20_000),
            more=("--json",)),
     Fuzzer(
         "interrupts", "no traceback, no process and no file is left; the exit code is that of the signal",
