@@ -59,6 +59,6 @@ def doctor_lines(inventory: Mapping[str, Any]) -> list[str]:
 
 
 def _program(row: Mapping[str, str]) -> str:
-    """Return a program's name, who made it ("by", such as MPICH), its version and what is wrong with it, in words."""
+    """Return a program's name, who made it ("by", such as MPICH), its version and its fault, in words."""
     fault = f"({row['fault']})" if row["fault"] else ""
     return " ".join(filter(None, (row["name"], row["by"], row["version"], fault)))

@@ -304,7 +304,7 @@ def number_rows(*columns: NDArray[Any]) -> Longs:
 
 
 def word_count(bits: Any) -> Any:
-    """Return how many words of WORD_BITS bits hold so many bits."""
+    """Return the number of words of WORD_BITS bits that hold `bits` bits."""
     return (bits + WORD_BITS - 1) // WORD_BITS
 
 

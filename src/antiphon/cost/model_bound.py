@@ -73,7 +73,7 @@ def _bound_by_protocols(proofs: BoundEvaluator, figures: ProtocolFigures, by: st
     ]
     # bound.unaided is None if the machine has no such switches, or this collective cannot use them.
     if figures.switched is not None and proofs.bound.unaided is not None:
-        # Whatever `by`, the model adds the latency of the steps to the time of transfers in switches.
+        # For both values of `by` the model adds the latency of the steps to the time of transfers in switches.
         aided = proofs.without_barriers(figures.switched, add_latency=True)
         bounds.append(with_ramp(aided, figures.switched, unaided=False, in_switches=True))
 

@@ -108,7 +108,7 @@ def _list_groups(text: str, topology: Topology, ranks: Sequence[int], mesh: _Mes
         groups = grid_rows = ranks_by_host(topology, ranks)  # the ranks of a host are a row of the grid
         if len(grid_rows) < 2:
             raise Invalid(f"{label}: {topology.name} has one row; name the groups themselves, such as 0-3;4-7")
-        if text == "columns":  # rank i of every row that has so many
+        if text == "columns":  # rank i of every row that has more than i ranks
             longest = max(map(len, grid_rows))
             groups = [[row[i] for row in grid_rows if i < len(row)] for i in range(longest)]
     elif re.match(r"\d", text):

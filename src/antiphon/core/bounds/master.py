@@ -2,7 +2,7 @@
 
 Column generation (planners/trees/columns.py, attained.py) adds trees one by one; this file solves the linear program
 over them. Input: trees as columns, the rows' capacities, and the groups that trees belong to (the trees of one root, or
-a root's trees in one direction). A row is a link, a shared limit or an orbit of these; a column says how often a tree
+a root's trees in one direction). A row is a link, a shared limit or an orbit of these; a column holds how often a tree
 loads each row. Output: a rate per tree.
 
     maximize   sum over j of gain_j t_j

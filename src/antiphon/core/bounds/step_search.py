@@ -41,7 +41,7 @@ from antiphon.core.topology import Topology
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """Limits of the search for cuts over time. Whatever it ends with is valid evidence, at worst weaker."""
+    """Limits of the search for cuts over time. A search that ends early has valid, weaker evidence."""
 
     max_demands: int = 64  # pairs of ranks between which cuts are sought, the farthest first
     max_rounds: int = 40  # of the cutting-plane loop

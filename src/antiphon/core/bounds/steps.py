@@ -114,7 +114,7 @@ class Chain(Record):
     """Levels of ranks and the cuts between them; cut i lies between levels first + i and first + i + 1.
 
     `levels`: per rank its level. `switches`: per cut the switches on its near side. `jumps`: per level first + 1 + i
-    the switches that count as lower, to tell which links jump over it from lower to higher levels. `windows`: the
+    the switches that count as lower, to know the links that jump over it from lower to higher levels. `windows`: the
     levels become near in consecutive steps, so only the first and the last cut count.
     """
 

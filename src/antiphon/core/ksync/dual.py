@@ -159,7 +159,7 @@ def bond_costs(instance: Instance, prices: IntArray) -> IntArray:
 
 
 def prices_of_round(instance: Instance, prices: IntArray) -> tuple[Fraction, ...]:
-    """Return B_s per step s: the price of all that the resources can carry in one round of it."""
+    """Return B_s per step s: the price of everything that the resources can carry in one round of it."""
     return tuple(
         sum((b * int(p) for b, p in zip(instance.capacity, step_prices, strict=True) if p), Fraction(0))
         for step_prices in prices.T

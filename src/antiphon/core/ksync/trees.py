@@ -4,7 +4,7 @@ There are n ranks, C chunks of each rank's input, and r_s rounds in step s, R in
 partial sum of it, from rank to rank within a step. As in dual.py, resources have a price in each step, and a send costs
 the prices of all resources that it crosses. With
 
-    B_s   the price of all that the machine can carry in one round of step s
+    B_s   the price of everything the machine can carry in one round of step s
     V     the least that the sends of one chunk can cost
 
     C * V <= price of all sends <= sum over s of r_s * B_s <= R * max B_s,   and so   R / C >= V / max B_s.
@@ -23,7 +23,7 @@ By pairs, if not: V is at least the cost of the cheapest pair below, or of 2 n -
 
 1. Let t be the first step after which some rank, v, has all n inputs.
 2. Each other rank has sent its input towards v, before step t or to v itself in step t: n - 1 sends "up".
-3. Each other rank gets the last input that it lacks in step t or later: n - 1 sends "down", none of them to v.
+3. Each other rank gets the last input that it lacks in step t or later: n - 1 sends "down"; v receives none.
 4. These are 2 (n - 1) sends. If there are more, they cost at least 2 n - 1 cheapest sends. Let there be no more.
 5. If none goes down in step t, they are a tree towards v until step t and a tree away from v after it.
 6. Else some rank w has all inputs after step t, too. As v sends nothing up, v sends its own to w in step t.

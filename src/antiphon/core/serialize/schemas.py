@@ -63,7 +63,7 @@ class TopologyRow(FileObject, kw_only=True):
     name: str
     ranks: int
     switches: int = 0
-    unit: Exact | None = None  # bytes/s of which bandwidths are multiples
+    unit: Exact | None = None  # bytes/s; bandwidths are its multiples
     types: list[TypeRow]
     links: list[tuple[int, int, int]]  # (source, destination, index into `types`)
     limits: list[LimitRow] = []

@@ -138,7 +138,7 @@ def track_counts(batch: ChunkRows, ids: Longs, low: int, high: int, max_count: i
 
 
 def count_per_window(batch: ChunkRows) -> int:
-    """Return how many contributions `track_counts` may count at once: the state has 8 bytes for each in every cell."""
+    """Return the number of contributions that `track_counts` may count at once: each takes 8 bytes in every cell."""
     return max(1, MAX_STATE_BYTES // (8 * max(batch.cells, 1)))
 
 

@@ -259,10 +259,10 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
         text = f"only the {kind} {value} is in use"
         yield replace(healthy, name=f"{kind}-{value}", text=text, setting=setting, **only)  # type: ignore[arg-type]
     for seconds in LAUNCHES:
-        text = f"each call takes {format_seconds(seconds)} more, whatever its size"
+        text = f"each call, of any size, takes {format_seconds(seconds)} more"
         yield replace(healthy, name="launch", text=text, call_seconds=seconds, degrees=1)
         # Benchmarks launch the next call while one runs, so that a slow launch only shows where it takes longer.
-        text = f"each call takes at least {format_seconds(seconds)}, whatever its size"
+        text = f"each call, of any size, takes at least {format_seconds(seconds)}"
         yield replace(healthy, name="launch", text=text, min_seconds=seconds, degrees=1)
     if layout.wire and layout.local > 1:
         yield from _list_faults_within(healthy, unaided)

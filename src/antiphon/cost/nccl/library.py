@@ -244,7 +244,7 @@ class LibraryModel:
         `without_sms`: seconds by copy engines. `calibrated`: the basis. `others`: seconds of the other options.
         """
         factor = busbw_factor(Collective(collective, self.layout.ranks))
-        gpu_units = self.costs.gpu.units  # None if it is not known how many multiprocessors a GPU has
+        gpu_units = self.costs.gpu.units  # None if the number of multiprocessors of a GPU is unknown
         rows = []
         for nbytes in sizes:
             best, *rest = self.at(collective, nbytes)
@@ -315,7 +315,7 @@ def library(request: str, machine: Topology) -> LibraryModel:
         raise Invalid(f"library {name}: registered= is an option of nccl")
     chosen = library_here(machine, **options, version=number)
     if name == MSCCL:
-        # a requested algorithm is one of NCCL's, so none of MSCCL's may precede it
+        # a requested algorithm is one of NCCL's, so no algorithm of MSCCL may precede it
         algorithms = [] if "algorithm" in options else msccl_algorithms(chosen.costs.gpu.name, chosen.layout)
         return replace(chosen, name=name, msccl=algorithms)
     if chosen.name != name:

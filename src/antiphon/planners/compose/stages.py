@@ -6,13 +6,13 @@ schedule is built.
     allgather       outermost level first: groups exchange what they hold, then the subgroups do (shared/groups)
     reducescatter   the same backwards, on the reversed machine
     allreduce       reducescatter within groups; allreduce among ranks that hold the same data; allgather within groups.
-                    Or, on the `undivided` outer levels, an allreduce of all that ranks hold: fewer steps, more data
+                    Or, on the `undivided` outer levels, an allreduce of everything held: fewer steps, more data
     broadcast       the root's group scatters, each holder broadcasts its part among the groups, every group gathers
     reduce          the same backwards
     alltoall        among groups first (to the rank with the sender's number in its group), then within groups
 
 All data of the collective stand on an imagined line of length `line`, scaled so that all borders are integers.
-A `Spans` says which intervals of it each of several owners has, such as the blocks of a group. A stage consists of
+A `Spans` lists the intervals that each of several owners has, such as the blocks of a group. A stage consists of
 placed schedules: a `Placement` is (schedule, groups of ranks, spans, links). A seat is a position in the split's order
 of ranks. `forward` plans on the machine. `backward` plans on the machine with all links reversed, for schedules that
 are then run backwards.
@@ -315,7 +315,7 @@ def _stage_allreduce(collective: Collective, split: Split, forward: StagePlanner
     """
     line = len(split.seating) * units_per_seat(split.groups)
     outer, *inner = split.exchanges
-    # an allreduce has one block: all that the seats of a row of the exchange hold
+    # an allreduce has one block: everything that the seats of a row of the exchange hold
     outer_spans = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
     allreduce = forward.plan_stage(0, outer.seats, outer_spans, Collective("allreduce", outer.width), line)
     scatter, gather = backward.plan_exchange(outer, line), forward.plan_exchange(outer, line)

@@ -134,7 +134,7 @@ def improve_starts(
 
 
 def _cut_finer(start: _Start, least_rounds: Fraction) -> Iterator[_Start]:
-    """Yield the start with every chunk cut into so many that whole rounds can meet the bound, if they could not before.
+    """Yield the start with chunks cut finer, so that whole rounds can meet the bound, if they could not before.
 
     `least_rounds`: the bound on rounds per chunk of a block.
     """

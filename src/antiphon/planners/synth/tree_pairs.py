@@ -1,10 +1,10 @@
 """Engine `tree pairs`: find allreduces in which each chunk goes up one tree and down another, with a SAT solver.
 
 On n ranks a chunk is sent 2 (n - 1) times at least. If it is sent no more often, n - 1 sends lead up a tree to some
-rank, its root, and n - 1 down a tree from it. Every rank but the root sends up once, after all that comes up to it. It
-receives from above once, after its parent has the sum. In one step, though, the root may exchange what it has with the
-last rank that sends to it. Where all links are full, every chunk is like this; two trees take far fewer variables than
-the inputs in each partial sum (sums.py). Per chunk:
+rank, its root, and n - 1 down a tree from it. Every rank but the root sends up once, after everything that comes up to
+it. It receives from above once, after its parent has the sum. In one step, though, the root may exchange what it has
+with the last rank that sends to it. Where all links are full, every chunk is like this; two trees take far fewer
+variables than the inputs in each partial sum (sums.py). Per chunk:
 
     up[a, s], down[a, s]   it crosses arc a in step s
     swap[a, s]             likewise down, while it comes up on the same link

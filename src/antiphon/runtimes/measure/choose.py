@@ -296,7 +296,7 @@ class Races:
         self.unmeasured += len(cases) - done
 
     def _end_before(self, confirmations: int) -> float:
-        """Return the time (of time.monotonic) that leaves enough of the limit for so many confirmations."""
+        """Return the time (of time.monotonic) that leaves enough of the limit for this number of confirmations."""
         return self.began + self.limit * (1 - confirmations * CONFIRM_SHARE)
 
     def confirm(self, rows: Mapping[str, Measured]) -> None:

@@ -3,7 +3,7 @@
 Stages of `trees_svg`: recover the trees (`data_trees_of`), lay out the machine once for all panels
 (`_make_panel_layout`), route the arrows of each tree around the nodes (`_route_arrows`), then draw each panel. Links
 are grey, arrows coloured by their distance from the root, and the root is filled. Title lines compare the schedule's
-rate with the bound; a panel's caption says which share of the data its tree carries. Numbers without
+rate with the bound; a panel's caption states the share of the data that its tree carries. Numbers without
 a name are pixels.
 """
 

@@ -15,13 +15,13 @@
  *               up memory and connections; the median of the others counts, so one outlier does not. Only the first call follows
  *               a barrier, because links recover in a pause: small calls that each follow a pause take half as long as in a job.
  *               After round r those arms drop out that take more than SLACK[r] times the best ("successive elimination"). In the
- *               first round, blocks have two calls, of which the shorter counts, and only arms that take 75 % longer drop out. In
+ *               first round, blocks have two calls, the shorter of which counts, and only arms that take 75 % longer drop out. In
  *               later rounds they have four calls, and arms that are 20 %, 8 %, 4 % slower drop out. So a bad arm costs two calls.
  *               Nearly equal arms cost little, as either is good. The program that has served stays if it is among the last, so
  *               that calls do not change for nothing.
  *     SETTLED   the best arm serves all calls. Every so often (`interval`) the median of the last WINDOW calls is exchanged. If it
  *               leaves its range twice running, upwards or downwards, conditions have changed: a new SEARCH. If that elects the
- *               same program again, in whatever slices, the alarm was false, and the range becomes wider. The interval is such
+ *               same program again, in any slices, the alarm was false, and the range becomes wider. The interval is such
  *               that exchanging costs at most 1 % of the calls' time, or 1 us per call.
  *     PROBE     a neighbour's end may not show in the calls of the settled arm. So rarely another arm gets two calls. If the
  *               second one is faster, a SEARCH among the two (a duel) confirms that. Probes are paid for by credit, counted in
@@ -63,7 +63,7 @@ static const double SLACK[ROUNDS] = {1.75, 1.20, 1.08, 1.04}; /* by round: slowe
 static const double EQUAL = 1.02;       /* arms within 2 % need no further rounds */
 static const double PROBE_GAIN = 0.95;  /* a probe must take less than this share of the settled time */
 /* Credit for probes, in settled calls. Each settled call earns LASTING_CREDIT, at first FIRST_CREDIT more; a probe costs at least
- * MIN_COST. MAX_FIRST: the first time of an arm's probes counts as at most so many settled calls. */
+ * MIN_COST. MAX_FIRST: the first time of an arm's probes counts as at most this number of settled calls. */
 static const double FIRST_CREDIT = 0.02, LASTING_CREDIT = 0.01, MIN_COST = 0.1, MAX_FIRST = 1.5;
 /* A search leaves out arms whose best time ever is so many times the settled arm's: after conditions got worse; otherwise. */
 static const double HOPELESS_IF_WORSE = 1.25, HOPELESS = 2.5;
