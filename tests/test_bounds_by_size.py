@@ -287,7 +287,7 @@ def test_what_stays_within_a_host_is_no_capacity_between_hosts() -> None:
 
 
 def test_evidence_for_other_hosts_is_refused() -> None:
-    machine, other = topology("cluster:box=pcie8,boxes=2"), topology("cluster:box=pcie8,boxes=4")
+    machine, other = topology("delta:nodes=2"), topology("delta:nodes=3")
     evidence = find_evidence(machine, Collective("broadcast", machine.ranks))
     with pytest.raises(Invalid, match="hosts"):
         bound_by_size(other, Collective("broadcast", other.ranks), None, 0.0, evidence)

@@ -134,7 +134,9 @@ PLANS = [  # collective, machine, mesh, bytes per second of nbytes at the bound,
     ("allreduce@every=8", "cluster:box=dgx-a100,boxes=2", None, 25 * 10**9, 1.0),
     ("allreduce@every=2", "ring:ranks=4", None, 25 * 10**9, 1.01),
     ("allreduce@rows + allreduce@columns", "mesh:dims=2x3", None, None, 1.1),
-    ("allreduce@0-2;3-5", "full:ranks=6", None, 75 * 10**9, 1.1),  # links between the groups help: a joint dual
+    pytest.param(  # links between the groups help: a joint dual
+        "allreduce@0-2;3-5", "full:ranks=6", None, 75 * 10**9, 1.1, marks=pytest.mark.slow
+    ),
     ("allgather@a + alltoall@b", "full:ranks=6", "a=2,b=3", None, 1.1),
     ("reducescatter@a + broadcast@b", "ring:ranks=6", "a=3,b=2", None, 1.1),
     ("alltoall@0,1;3,5", "ring:ranks=6", None, None, 1.1),  # ranks 2 and 4 relay

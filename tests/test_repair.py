@@ -49,7 +49,7 @@ def hops(schedule: Schedule, machine: Topology) -> set[tuple[int, int, int]]:
     return {*zip(schedule.op.tolist(), schedule.src.tolist(), schedule.dst.tolist(), strict=True)}
 
 
-@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 32))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 32))])
 def test_repaired_plans_of_random_machines(seed: int) -> None:
     """Every repaired plan is verified when it is made, and none beats the bound of the degraded machine."""
     rng = random.Random(seed)
@@ -82,11 +82,15 @@ def test_repaired_plans_of_random_machines(seed: int) -> None:
     ("kind", "machine", "options", "planner", "kept", "gap"),
     [
         ("allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_links": "host0/gpu0-host0/nvswitch"}, "trees", 0.85, 1.05),
-        ("allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_nics": "9"}, "trees", 0.75, 1.1),
+        pytest.param(
+            "allreduce", "cluster:box=dgx-a100,boxes=2", {"drop_nics": "9"}, "trees", 0.75, 1.1, marks=pytest.mark.slow
+        ),
         ("allreduce", "cluster:box=dgx1v,boxes=2", {"drop_nics": "host0/nic1"}, "trees", 0.5, 1.15),  # a shared limit
         ("allreduce", "torus:dims=4x4", {"drop_links": "0-1"}, "trees", 0.85, 1.1),
         ("allgather", "torus:dims=4x4", {"drop_ranks": [5]}, "trees", 0.7, 1.1),
-        ("broadcast", "torus:dims=4x4", {"slow": "0-1=0.5"}, "trees", 0, 1.05),  # new trees are 4 % faster
+        pytest.param(  # new trees are 4 % faster
+            "broadcast", "torus:dims=4x4", {"slow": "0-1=0.5"}, "trees", 0, 1.05, marks=pytest.mark.slow
+        ),
         ("allgather", "dgx1v", {"drop_links": "0-3:1"}, "sccl", 0.9, 1.1),
         pytest.param("allreduce", "dgx1v", {"drop_links": "0-3:1"}, "sccl", 0.5, 1.1, marks=pytest.mark.slow),
         ("allreduce", "hgx-h100", {"slow": "3-nvswitch=0.5"}, "nvls", 0, 1.05),  # no trees: planned anew
@@ -124,9 +128,9 @@ def test_allreduces_that_fill_their_links_soon_are_repaired(
     ("machine", "trees", "rate"),
     [
         ("torus:dims=4x4", 24, 0.93),
-        ("torus:dims=3x3x3", 54, 0.91),
+        pytest.param("torus:dims=3x3x3", 54, 0.91, marks=pytest.mark.slow),
         pytest.param("cluster:box=dgx1v,boxes=2", 8, 1, marks=pytest.mark.slow),
-        ("torus:dims=4x5", 22, 0.94),  # chunks of three sizes
+        pytest.param("torus:dims=4x5", 22, 0.94, marks=pytest.mark.slow),  # chunks of three sizes
     ],
 )
 def test_few_of_many_trees_load_links_alike(machine: str, trees: int, rate: float) -> None:
@@ -190,6 +194,7 @@ def test_a_plan_that_uses_nothing_that_is_gone_stays(machine: str, planner: str,
     assert antiphon.verify(plan)
 
 
+@pytest.mark.slow
 def test_of_a_table_only_the_ranges_that_use_what_is_gone_are_repaired() -> None:
     doubling, ring = (antiphon.plan("allreduce", "dgx1v", planner=name) for name in ("recursive-doubling", "ring"))
     entries = (replace(doubling.entries[0], stop=4096), replace(ring.entries[0], start=4096))

@@ -131,7 +131,11 @@ def test_synthesis_is_tried_unasked_where_some_ranks_are_not_joined() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "planners"),
-    [(1, ()), pytest.param(4, (), marks=pytest.mark.slow), (4, ("kring", "recmult", "compose"))],
+    [
+        pytest.param(1, (), marks=pytest.mark.slow),
+        pytest.param(4, (), marks=pytest.mark.slow),
+        (4, ("kring", "recmult", "compose")),
+    ],
     ids=["usual", "usual-16-ranks", "named"],
 )
 def test_large_schedules_that_are_never_the_fastest_are_dropped(
