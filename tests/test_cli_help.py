@@ -51,6 +51,18 @@ def test_help_for_what_is_no_command(capsys: Capture) -> None:
     assert "No such command 'frobnicate'" in complaint(capsys, "help", "frobnicate")
 
 
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("--plannr", "--planner"), ("--sizes", "--nbytes"), ("--algorithm", "--planner"), ("--qqq", "")],
+)
+def test_an_unknown_option_suggests_only_what_was_most_likely_meant(
+    capsys: pytest.CaptureFixture[str], option: str, meant: str
+) -> None:
+    hint = f"; did you mean {meant}?" if meant else ""
+    said = complaint(capsys, "tune", "allreduce", "dgx1v", option, "x")
+    assert said == f"antiphon: no such option: {option}{hint} (see antiphon tune --help)\n"
+
+
 def test_a_build_shows_in_a_log_that_it_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "LOG_INTERVAL", 0.05)
     assert run(["build", "nccl-tuner", "--compiler", "sh -c 'sleep 0.5; exit 1' cc"]) == 2

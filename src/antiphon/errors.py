@@ -92,18 +92,18 @@ def list_first(items: Iterable[object], limit: int = 8) -> str:
 def unknown(label: str, name: object, known_names: Iterable[str]) -> Invalid:
     """Return the error for an unknown name: it suggests a similar name, if there is one, and lists the known names."""
     names = sorted(known_names)
-    suggestion = _near_miss(name, names) if isinstance(name, str) else None
+    suggestion = near_miss(name, names) if isinstance(name, str) else None
     hint = f"; did you mean {suggestion!r}?" if suggestion else ""
     return Invalid(f"unknown {label} {quote(name)}{hint} (known: {list_first(names, limit=30)})")
 
 
-def _near_miss(name: str, names: Sequence[str]) -> str | None:
+def near_miss(name: str, names: Sequence[str]) -> str | None:
     """Return the name that was most likely meant, or None.
 
     That is a close match by difflib, else a name of the same length that differs in one letter, as difflib rates short
     names too low.
 
-    >>> [_near_miss(name, ["allreduce", "dst", "msccl", "src"]) for name in ("Alreduce", "srk", "nccl")]
+    >>> [near_miss(name, ["allreduce", "dst", "msccl", "src"]) for name in ("Alreduce", "srk", "nccl")]
     ['allreduce', 'src', None]
     """
     name_of_lower = {spelling.lower(): spelling for spelling in names}

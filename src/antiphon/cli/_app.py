@@ -25,7 +25,7 @@ from antiphon.cli.kinds import WithHeadings, epilog
 from antiphon.cli.output import JsonOutput, StoppedEarly, emit_error
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
-from antiphon.errors import AntiphonError, Invalid, Missing, UnlikelyInput
+from antiphon.errors import AntiphonError, Invalid, Missing, UnlikelyInput, near_miss
 from antiphon.show.columns import width
 
 app = typer.Typer(
@@ -40,6 +40,11 @@ app = typer.Typer(
 )
 
 _EMPTY_OPTION = re.compile("--[a-z][a-z-]*=")  # an option with an empty value
+# Options by names that other tools have for them.
+NAMES_ELSEWHERE = {
+    "--size": "--nbytes", "--sizes": "--nbytes", "--bytes": "--nbytes", "--out": "--output", "--algorithm": "--planner",
+    "--algo": "--planner", "--jobs": "--workers", "--time-limit": "--budget", "--format": "--to",
+}  # fmt: skip
 # Errors of writing. If such an error has no file name, it was stdout that could not be written.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
@@ -116,6 +121,8 @@ class _Reporter:
         context = getattr(error, "ctx", None)
         command_path = context.command_path.strip() if context is not None else command_name
         message = error.format_message().rstrip(".")
+        if context is not None and getattr(error, "option_name", ""):
+            message = _unknown_option(error.option_name, context.command)
         if message.startswith("Usage:"):
             self._emit("Usage", f"no command given (see {command_path} --help)", exit_code=2)
             print(error.format_message(), file=sys.stderr)
@@ -126,6 +133,15 @@ class _Reporter:
         """Print the error under --json."""
         with contextlib.suppress(OSError):  # stdout is full or closed: the line on stderr remains
             emit_error(kind, " ".join(message.split()), exit_code)
+
+
+def _unknown_option(name: str, command: Any) -> str:
+    """Return what to print for an option that the command does not have, with the one that was most likely meant."""
+    spellings = [spelling for parameter in command.params for spelling in parameter.opts]
+    meant = NAMES_ELSEWHERE.get(name)
+    if meant not in spellings:
+        meant = near_miss(name, spellings)
+    return f"no such option: {name}" + (f"; did you mean {meant}?" if meant else "")
 
 
 def _words_before_separator(arguments: Sequence[str]) -> Sequence[str]:
