@@ -116,10 +116,10 @@ class RoutedSearch(StepSearch):
 
     def _crossing(self, conditions: list[Condition]) -> Floats:
         """Return the number of pairs of each orbit that each cut separates, by condition, step and orbit."""
-        by_pair = np.array([condition.crossing for condition in conditions])
-        crossing = np.zeros((len(self.first), *by_pair.shape[:2]))
-        np.add.at(crossing, self.orbit, by_pair.transpose(2, 0, 1))
-        return crossing.transpose(1, 2, 0)
+        by_pair = np.array([condition.crossing for condition in conditions], np.float64)
+        in_order = np.argsort(self.orbit, kind="stable")
+        first_of_orbit = np.searchsorted(self.orbit[in_order], np.arange(len(self.first)))
+        return np.add.reduceat(by_pair[:, :, in_order], first_of_orbit, axis=2)
 
     def _solve(self, conditions: list[Condition], steps: int) -> Solution | None:
         from scipy.optimize import linprog
