@@ -3,8 +3,8 @@
 First the commands, then (`bench_text`) the table. It has one line per size: the columns of nccl-tests out of place and
 in place, then the quartiles of our time, the model's time, the library's time, and our time divided by the library's:
 
-    #   size  count     type  redop  root   time  algbw  busbw  #wrong  ...  quartiles  model  library  over it  plan
-        1024    256  float32    sum    -1  10.20   0.10   0.15       0  ...  9.9-10.8    9.80    12.10     0.84  ring
+    #   size  count     type  redop  root   time  algbw  busbw  #wrong  ...  quartiles   model  library  over it  plan
+        1024    256  float32    sum    -1  10.20   0.10   0.15       0  ...  9.90-10.80  9.80    12.10     0.84  ring
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def bench_plans_command(
         return [plan for plan in candidates if not kind or plan.collective.kind == kind]
 
     def check() -> None:
+        """Refuse wrong names before processes are started."""
         machine, _ = machine_and_ranks()
         check_names(source, machine, planner)
 
@@ -142,8 +143,8 @@ def _measure(
             rows.append(row)
             place = " in place" if row["in_place"] else ""
             text = f"{row['collective']} of {format_size(row['nbytes'])} by {row['planner']}{place} is done"
-            tell(text)
-            log.tell(text)
+            tell(text)  # on a terminal
+            log.tell(text)  # elsewhere
 
         try:
             measure_plans(plans, sizes, progress=add_row, **options)
@@ -241,7 +242,7 @@ def loggp_command(
 ) -> None:
     """Measure what `fit loggp` reads: parametrized round trips between two ranks, as schedules that our engine runs.
 
-    With -n also the number of messages that a rank sends and receives at once, and with --between a host. Starts the
+    With -n also how many messages a rank sends and receives at once; with --between, how many a host does. Starts the
     processes by itself; under mpiexec or srun it is one of them. What arrives is checked.
     Sizes: 1B:1MiB, without --nbytes.
     """
@@ -293,8 +294,9 @@ def micro_command(
 ) -> None:
     """Blink's micro-benchmarks: chains that forward, reduce and broadcast, fan-in, fan-out, MIMO and MCA.
 
-    How much the busiest link carries, beside what the model says and what the paper measured on V100s. Every element is
-    checked. Starts the processes by itself; under mpiexec or srun it is one of them.
+    MIMO: many inputs to many outputs; MCA: multi-chain aggregation. How much the busiest link carries, beside what the
+    model says and what the paper measured on V100s. Every element is checked. Starts the processes by itself; under
+    mpiexec or srun it is one of them.
     Sizes: 1MB:16MB:4, without --nbytes.
     """
     from antiphon.runtimes.measure.bench_micro import bench_micro
@@ -328,7 +330,10 @@ UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2,
 
 
 def bench_text(rows: Sequence[Row]) -> str:
-    """Return a table per plan, and the average bus bandwidth. Lines that are no measurements begin with #."""
+    """Return a table per collective and machine, and the average bus bandwidth.
+
+    Lines that are no measurements begin with #.
+    """
     lines: list[str] = []
     for first, table_rows in _group_by_table(rows):
         models = join_bases([row["predicted_by"] for row in table_rows if row.get("predicted_by")])
@@ -417,7 +422,7 @@ def _align_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _us(seconds: float) -> str:
-    """Return microseconds as nccl-tests prints them: four digits at least."""
+    """Return microseconds as nccl-tests prints them, such as 9.90, 102.4 and 1043."""
     micro = seconds * 1e6
     return f"{micro:.0f}" if micro >= 1000 else f"{micro:.1f}" if micro >= 100 else f"{micro:.2f}"
 

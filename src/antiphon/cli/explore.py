@@ -19,8 +19,8 @@ def explore_command(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="a plan, table (table.json:allreduce: one plan), frontier (--certificate), sweep (.csv) or trace; "
-            "after a plan, a trace of its run",
+            help="a plan, table (table.json:allreduce: one plan), frontier (of frontier --certificate), sweep (.csv) "
+            "or trace; after a plan, a trace of its run",
         ),
     ],
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
@@ -43,7 +43,7 @@ def explore_command(
         page = explore(
             path, collective=collective, nbytes=nbytes or None, model=model, profile=profile, trace=trace,
             origin=origin_text(),
-        )  # fmt: skip
+        ).encode()  # fmt: skip
     for file in out:
-        write_bytes(file, page.encode())
+        write_bytes(file, page)
     emit({"written": str(out[0]), "bytes": len(page)}, "\n".join([*written_lines(*out), "  open it in a browser"]))

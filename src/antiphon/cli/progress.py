@@ -14,7 +14,9 @@ def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]
     """Yield a function that shows progress: (done, total, text).
 
     On a terminal it moves a bar on stderr. Otherwise it prints a line for the first result, then one every few seconds,
-    also between two calls; with `log` only when it is called.
+    also between two calls.
+
+    `log`: without a terminal, print only when the function is called, at most once every few seconds.
     """
     if not sys.stderr.isatty() and log:
         lines = ThrottledLog()
@@ -23,6 +25,7 @@ def show_progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]
     if not sys.stderr.isatty():
         from antiphon.select.ledger import BEST_SO_FAR
 
+        # a text with these words tells the first result
         with repeat_in_log(print_at_once=BEST_SO_FAR) as print_line:
             yield lambda done, total, text: print_line(progress_line(done, total, text))
         return

@@ -63,8 +63,8 @@ class _TreeRequest:
     """A kind of tree to look for.
 
     `block`: the tree carries a share of this block. `direction`: "out" of `root` to all `ends`, or "in" from all
-    `ends` to `root`. `share`: number j of an amount of data t_j (master.py) -> factor; the rates of such trees sum to
-    the factors times the amounts.
+    `ends` to `root`. `share`: how much such trees carry together. {j: factor} stands for factor * t_j, where t_0, t_1,
+    ... are the unknown amounts of data of the program (master.py).
     """
 
     block: int
@@ -98,8 +98,11 @@ class _TreeRates:
         self.limits_of = np.split(resources.limit_of, resources.limit_ptr[1:-1])
         self.requests, self.weight = _requested_trees(collective)
         amount_count = len({amount for request in self.requests for amount in request.share})
-        goal = self.weight / (bound * resources.scale)  # amount of data in time 1 that meets the bound
-        self.master = Master(capacity, [request.share for request in self.requests], [1] * amount_count, goal)
+        # amount of data in time 1 that meets the bound; scaled capacities are bytes per second divided by `scale`
+        goal = self.weight / (bound * resources.scale)
+        self.master = Master(
+            capacity, [request.share for request in self.requests], gain=[1] * amount_count, rate_scale=goal
+        )
 
     def find_packing(self) -> Packing | None:
         """Run the column generation; return the exact packing, or None if the bound is not reached."""
@@ -170,7 +173,7 @@ class _TreeRates:
 
 
 def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], int]:
-    """Return which trees to look for, and the weight of what they carry together per unit of the amounts of data."""
+    """Return which trees to look for, and the weight of data that an amount of 1 stands for."""
     members, roots, weights = collective.members, collective.roots, collective.weights.tolist()
     kind = collective.kind
     if kind == "allreduce":
@@ -182,9 +185,9 @@ def _requested_trees(collective: Collective) -> tuple[list[_TreeRequest], int]:
             requests.append(_TreeRequest(block=0, direction="out", root=root, ends=members, share={root: 1}))
         return requests, weights[0]
     direction = "out" if kind in ("broadcast", "allgather") else "in"
-    ends = roots if kind in ("broadcast", "reduce") else members
+    tree_roots = roots if kind in ("broadcast", "reduce") else members
     blocks = [block for block in range(collective.blocks) if weights[block]]
-    return [_TreeRequest(block, direction, ends[block], members, {0: weights[block]}) for block in blocks], 1
+    return [_TreeRequest(block, direction, tree_roots[block], members, {0: weights[block]}) for block in blocks], 1
 
 
 class _CheapestPaths:
@@ -204,7 +207,8 @@ class _CheapestPaths:
             if cost[link] < self.far[pair]:
                 self.far[pair], self.link[pair] = cost[link], link
         # Floyd-Warshall. Invariant: far[a, b] is the shortest distance through the middles processed so far.
-        for middle in [*range(self.ranks, nodes), *range(self.ranks)]:  # switches first: then middles are inside hops
+        # Of equally cheap paths the first found counts; switches come first, so that paths through them do.
+        for middle in [*range(self.ranks, nodes), *range(self.ranks)]:
             through = self.far[:, middle, None] + self.far[None, middle, :]
             better = through < self.far
             np.fill_diagonal(better, False)

@@ -1,9 +1,10 @@
 """The needs of a collective: which contribution must get from which holders to which rank. Every bound starts from
 them.
 
-A collective is a relation: before, ranks hold contributions (numbered values) to blocks; afterwards, ranks want a block
-with all contributions or with some. `needs_of` joins the two sides: for every wanted contribution that the destination
-does not hold itself, one row (block, holders, destination).
+A collective is a relation: before, ranks hold numbered contributions to blocks; afterwards, ranks want a block with all
+contributions or with some. What a rank has of a block, one contribution or the sum of several, is its value.
+`needs_of` joins the two sides: for every wanted contribution that the destination does not hold itself, one row
+(block, holders, destination).
 
 Example: a broadcast of one block from rank 0 to ranks 0 to 2 has the rows (0, {0}, 1) and (0, {0}, 2).
 """
@@ -68,8 +69,11 @@ class Needs:
         return len(self.block)
 
     def crossing(self, side: Bools) -> Longs:
-        """Return the rows that must leave a set of nodes: held only inside, wanted outside. O(the fewer of the rows
-        held only inside and the rows wanted outside) after one sort, so that thousands of small sets are cheap."""
+        """Return the rows that must leave a set of nodes: held only inside, wanted outside.
+
+        O(nodes + members of `sets` + the fewer of the rows held only inside and the rows wanted outside) after one
+        sort, so that thousands of cuts are cheap.
+        """
         flat, first = self._set_members
         inside, outside = np.logical_and.reduceat(side[flat], first), ~side
         by_set, by_dst = self.rows_by_holders, self.rows_by_dst
@@ -112,7 +116,7 @@ def needs_of(collective: Collective) -> Needs:
         return _needs_of_groups(collective)
     if collective.custom is not None:
         return _custom_needs(collective)
-    relation = collective.relation
+    relation = collective.relation  # its rows are sorted by block, then rank
     pre_count = np.bincount(relation.pre_block, minlength=collective.blocks)
     first = np.cumsum(pre_count) - pre_count
     holder_count = pre_count[relation.post_block]

@@ -101,7 +101,7 @@ class GenmodelFit:
     def combinations(self) -> list[Estimate]:
         """The determined combinations that are independent of the determined parameters and of each other."""
         models = self.models
-        vectors: list[Floats] = []
+        vectors: list[Floats] = []  # weights of the unknowns; without a threshold epsilon is none of them
         for name, parameter in self.parameters.items():
             vector = models.vector(PARAMETERS[name], models.best)
             determined = parameter.state not in (UNDETERMINED, UNSEEN) and vector.any()
@@ -123,6 +123,7 @@ class GenmodelFit:
         g = PARAMETERS["G"]  # 2 beta + gamma
         sizes = sorted({row.nbytes for row in self.measured})
         if len(self.models.tied_thresholds) > 1:
+            # which w_t holds is open, yet the time per byte is known for the fewest and for the most senders measured
             receptions = [pair for row in self.measured for pair in derive_factors(row.plan, row.ranks).receptions]
             min_senders, max_senders = min(n for n, _ in receptions), max(n for n, _ in receptions)
             yield f"epsilon ({max_senders} - w_t)", lambda w: {"epsilon": float(max_senders - (w or 0))}
@@ -135,6 +136,7 @@ class GenmodelFit:
             (size,) = sizes
             allreduce = {"alpha": 2.0, "beta": 2.0 * size, "gamma": 1.0 * size, "delta": 1.0 * size}
             yield f"2 alpha + {size} (G + delta)", constant_weights(allreduce)
+        # what few ranks or a single algorithm determine, where they determine neither delta nor G
         yield "delta - G", constant_weights({"beta": -2.0, "gamma": -1.0, "delta": 1.0})
         yield "G + delta", constant_weights({**g, "delta": 1.0})
         yield "G + 3 delta", constant_weights({**g, "delta": 3.0})
@@ -155,8 +157,8 @@ class GenmodelFit:
                 continue
             weights = {name: round_portably(v) for name, v in zip(models.names, vector, strict=True) if v}
             columns = {key: models.solutions[key].matrix[:, incast_column] for key in incast_thresholds}
-            # The data cannot tell incast from these terms, so epsilon is part of the combination. Its weight is how
-            # much the combination grows per unit of epsilon: the value fitted to times of incast alone, epsilon = 1.
+            # The data cannot tell incast from these terms, so epsilon is part of the combination. Its weight: what the
+            # combination comes to if the other terms are fitted to times that are all incast, with epsilon = 1.
             incast_weights = {key: models.solution.value_for_target(vector, column) for key, column in columns.items()}
             yield f"{_format_weights(weights)} + incast", _weights_with_incast(weights, incast_weights)
 

@@ -192,7 +192,7 @@ def _read_attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
                 result = _read_value(type_name, data, kind, value, stop)
             elif kind == BYTES:
                 result = _read_values(type_name, data, value, stop)
-    return name, 0 if result is None else result
+    return name, 0 if result is None else result  # writers may omit a value of 0
 
 
 def _read_value(type_name: str, data: bytes, kind: int, value: int, end: int) -> Value:

@@ -38,8 +38,8 @@ def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
     """Return topology.xml and level0.csv, ... by name. O(ranks * levels).
 
     PICCL's format has no name, device radix (messages that a rank sends at once; PICCL has an argument for it) and
-    gamma: they are additional attributes and an additional column, which `_topology` reads. The size of packets is not
-    written.
+    gamma: they are additional attributes and an additional column, which our reader (_topology.py) reads. The size of
+    packets is not written.
     """
     tiers = _make_tiers(topology, loggp)
     names = _file_names(tiers)
@@ -93,7 +93,7 @@ def _make_tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
             for place in np.unique(inner_groups[inner_groups >= 0]).tolist():
                 around = np.unique(group[inner_groups == place])
                 if len(around) > 1 or int((group == around[0]).sum()) != int((inner_groups == place).sum()):
-                    raise _refuse_level(loggp.levels[inner], "has ranks that are in no such place, and some that are")
+                    raise _refuse_level(loggp.levels[inner], "covers a part only of a place of the next level")
                 level[around[0]] = inner
         if tiers and not _is_within(tiers[-1].group, group):
             raise _refuse_level(loggp.levels[number], "cuts through the places of the level inside it")

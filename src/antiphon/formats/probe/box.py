@@ -39,7 +39,7 @@ from antiphon.units import format_bandwidth
 MAX_DEVICES, MAX_GPUS = 2**13, 2**10  # of a box; more is a damaged or hostile file
 MAX_DEPTH = 32  # devices between a device and the root
 MAX_PAIRED = 32  # host bridges that are joined in pairs; more are joined by a switch
-UNNAMED = (
+UNKNOWN_GPU_NOTE = (
     "the model of these GPUs is unknown, so measured figures are left out: to predict and tune with them, pass "
     "--model calls:gpu=h100 (or a100, v100, b200, mi300x)"
 )
@@ -119,7 +119,7 @@ def build_box(box: Box, pcie: object = None) -> Probed:
     elif box.devices and count > 1 and pcie is None:
         box.notes.append(f"PCIe is left out: {box.fast_kind} joins all GPUs (--option pcie=true draws it)")
     if not box.model:
-        box.notes.append(UNNAMED)
+        box.notes.append(UNKNOWN_GPU_NOTE)
     if not builder.connects_all_ranks():
         box.notes.append("some GPUs are joined by nothing that is shown here")
     machine = builder.machine()

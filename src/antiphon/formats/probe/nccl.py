@@ -17,7 +17,7 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, PcieDevice, build_box
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNKNOWN_GPU_NOTE, Box, PcieDevice, build_box
 from antiphon.formats.probe.probed import Probed
 from antiphon.formats.probe.speeds import (
     GpuType,
@@ -33,14 +33,17 @@ from antiphon.units import exact
 
 _GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # PCI classes: display, 3D, accelerator
 _NVSWITCH = "0x068000"  # PCI class of a bridge
-_MAX_LINKS = 2**13  # elements of a file
+_MAX_LINKS = 2**13  # elements of links in a topology; GPUs of all rings of graphs together
 _VIRTUAL = re.compile(r"veth|virbr|docker|tap|tun|lo$|br-")  # no cards
 _FASTEST = Fraction(1000 * GB)  # bytes per second of a network card; a file that says more is in other units
 _RING = "4"  # NCCL's number of the pattern
 
 
 def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
-    """Return the machine in these files: that of a topology, or if there is none, that of graphs."""
+    """Return the machine in these files: that of a topology, or if there is none, that of graphs.
+
+    `pcie`: whether to include PCIe, as for `build_box`.
+    """
     reader = _Reader()
     for path in paths:
         reader.depth = 0
@@ -274,6 +277,6 @@ def _machine_of_rings(reader: _Reader, name: str) -> Probed:
     places = [f"host0/gpu{dev}" for dev in devs]
     notes = (
         "of a graph only the links that its rings use are there; the topology (NCCL_TOPO_DUMP_FILE) has all",
-        UNNAMED,
+        UNKNOWN_GPU_NOTE,
     )
     return Probed(build(name, len(devs), links, places=places), notes, tuple(f"GPU {dev}" for dev in devs))

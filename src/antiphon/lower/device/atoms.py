@@ -14,7 +14,8 @@ compared in atoms. So each pair of slot and origin is a **region** with places o
 regions, an access to one of them counts as an access to the whole slot.
 
 Columns of a program (core/program/kinds.py): a *part*, the data of an operation, lies between two *points* of the line,
-in the buffer or slot that its *base* names. *finish* lists intervals of the output that an average divides.
+in the buffer or slot that its *base* names; `base_shift` units of weight are added to the place on the line to get that
+in the buffer. *finish* lists intervals of the output that an average divides.
 """
 
 from __future__ import annotations
@@ -104,9 +105,7 @@ def atoms(program: Program) -> Atoms:
     rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     scratch = np.flatnonzero(program.base_buffer == SCRATCH)
     # regions: the distinct (rank, slot, place of the origin) of scratch bases
-    keys = np.stack([rank[scratch], program.base_slot[scratch], at[program.base_origin[scratch]]], axis=1).reshape(
-        -1, 3
-    )
+    keys = np.stack([rank[scratch], program.base_slot[scratch], at[program.base_origin[scratch]]], axis=1)
     regions, region_of = np.unique(keys, axis=0, return_inverse=True)
     region_rank, region_slot, region_origin = regions.T
     region_of = region_of.reshape(-1)
@@ -122,7 +121,7 @@ def atoms(program: Program) -> Atoms:
     offset = program.base_shift * count
     offset[scratch] = (first - region_origin)[region_of]
     begin, base = at[program.part_begin], program.part_base
-    sizes = np.zeros((program.ranks, 3), np.int64)
+    sizes = np.zeros((program.ranks, 3), np.int64)  # `weights`: units in each rank's input, and in its output
     sizes[:, INPUT], sizes[:, OUTPUT] = program.weights[0] * count, program.weights[1] * count
     np.maximum.at(sizes[:, SCRATCH], region_rank, first + reach)
     length = at[program.part_end] - begin

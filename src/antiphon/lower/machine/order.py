@@ -72,7 +72,8 @@ def edges(code: Code, flat: Flat) -> tuple[Longs, Longs]:
                 takes[instruction.pop].append(row)
             if instruction.push >= 0:
                 puts[instruction.push].append(row)
-    # FIFO queues: the k-th put meets the k-th take. Without a partner a row waits for itself, i.e. forever.
+    # FIFO queues: the k-th put meets the k-th take. A take without a put waits forever, so for itself. A put without a
+    # take gets the same edge: it is an error, too.
     for put, take in zip(puts, takes, strict=True):
         src += put[: len(take)]
         dst += take[: len(put)]
@@ -172,7 +173,7 @@ def to_csr(cells: list[tuple[int, ...]]) -> tuple[Longs, Longs]:
 
 @dataclass(frozen=True, eq=False)
 class Accesses:
-    """Accesses by cell, then in the order of the run; an instruction that reads and writes a cell counts as a write."""
+    """Accesses by cell, then by time in the run. An instruction that reads and writes a cell has two: read, write."""
 
     cell: Longs
     row: Longs  # of the instruction in `Flat`
@@ -186,6 +187,7 @@ class Accesses:
         (reads, read), (writes, written) = (
             to_csr([getattr(instruction, name) for instruction in instructions]) for name in ("read", "write")
         )
+        # `read` and `written` are the first of as many neighbouring cells as the instruction counts
         rows = np.concatenate([np.repeat(np.arange(len(instructions)), np.diff(ptr)) for ptr in (reads, writes)])
         counts = count[rows]
         cell = concat_ranges(np.concatenate([read, written]), counts)
@@ -201,6 +203,8 @@ class Accesses:
         access that came first in the run, the row of the other, their cell, and whether the first is a write.
         """
         cell, row, write = self.cell, self.row, self.write
+        if not len(cell):
+            return row, row, cell, write
         position = np.arange(len(cell))
         begins_cell = np.ones(len(cell), bool)  # whether the accesses of another cell begin here
         begins_cell[1:] = cell[1:] != cell[:-1]
@@ -211,14 +215,14 @@ class Accesses:
         later = [position[after_write]]
         earlier = [before[after_write]]
         # Every read, with the next write of its cell.
-        next_write = np.minimum.accumulate(np.where(write, position, len(cell))[::-1])[::-1] if len(cell) else position
+        next_write = np.minimum.accumulate(np.where(write, position, len(cell))[::-1])[::-1]
         ends = np.append(np.flatnonzero(begins_cell)[1:], len(cell))
-        end = ends[np.cumsum(begins_cell) - 1] if len(cell) else position
+        end = ends[np.cumsum(begins_cell) - 1]
         reads = np.flatnonzero(~write & (next_write < end))
         earlier.append(reads)
         later.append(next_write[reads])
         first, second = np.concatenate(earlier), np.concatenate(later)
-        is_pair = row[first] != row[second]
+        is_pair = row[first] != row[second]  # not the two accesses of one instruction
         return row[first[is_pair]], row[second[is_pair]], cell[first[is_pair]], write[first[is_pair]]
 
 
@@ -279,7 +283,7 @@ class Order:
             for rows in (releases, acquires):
                 rows.sort(key=position.__getitem__)
             sure_triples += _sure_releases(releases, acquires, start, line)
-            # Undecided if several lines release or acquire, or if it lacks releases.
+            # Undecided if several lines release or acquire, or if releases are too few, so that no run ends.
             if len(acquires) > start + len(releases) or any(
                 line[rows[0]] != line[row] for rows in (releases, acquires) for row in rows
             ):  # fmt: skip

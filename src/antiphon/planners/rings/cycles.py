@@ -37,7 +37,8 @@ Preference = Callable[[int, int, int], tuple[float, ...]]
 def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
     """Return the widest direct link between any two of these ranks. O(links log links).
 
-    Of several links of the greatest bandwidth, the last of their types counts, and the first link of that type.
+    Of several links of the greatest bandwidth, those of the last type in `topology.types` count, of these the first:
+    any fixed rule would do.
     """
     inside = np.zeros(topology.nodes, bool)
     inside[list(members)] = True
@@ -87,7 +88,9 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
 def _cycle_by_factors(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:
     """Return a cycle by joining the cycles of a 2-factor (factors.py), over links that have a link back; or []."""
     linked_pairs, number = set(pairs), {rank: i for i, rank in enumerate(members)}
-    edges = [(number[a], number[b]) for a, b in sorted(linked_pairs) if a < b and (b, a) in linked_pairs]
+    edges = [
+        (number[a], number[b]) for a, b in sorted(linked_pairs) if number[a] < number[b] and (b, a) in linked_pairs
+    ]
     return [members[i] for cycle in joined_factors(edges, len(members), count=1) for i in cycle] if edges else []
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-MAX_EXAMINED = 60_000  # squares, before the search for one set of factors ends
+MAX_EXAMINED = 60_000  # squares; then no further pass over all squares begins for this set of factors
 MAX_SQUARES = 100_000  # squares listed; further ones are left out
 
 Edge = tuple[int, int]  # ranks a < b

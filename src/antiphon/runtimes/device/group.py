@@ -105,7 +105,8 @@ class Group(Memory):
                 raise Unsupported(f"rank {rank} of {ranks}, with {blocks} blocks of {threads} threads: {device.why()}")
             self.handles[rank] = handle
         self._ranks, self._failed = handles_of(self.handles), (c_int * len(self.handles))()
-        # signals start as if the previous call had completed
+        # `everywhere` copies arrays to where all ranks may access them, and returns the address of every rank's.
+        # Signals start as if the previous call had completed.
         before = np.full(blocks * ranks, ((call - 1) % CALLS) << _CALL_SHIFT, np.uint64)
         for rank, signals in enumerate(self.everywhere(dict.fromkeys(self.own_ranks, before))):
             for handle in self.handles.values():
@@ -209,8 +210,9 @@ class Group(Memory):
     ) -> None:  # fmt: skip
         """Make the call of `go` step by step: each step is a kernel of `lanes` blocks, or puts are copies (`way`).
 
-        Kernels do not wait for signals of ranks of this process, so nothing can hang. Other processes may make the call
-        in another way, in one lane and one round."""
+        Kernels do not wait for signals of ranks of this process, so nothing can hang. Other processes may make the same
+        call in another way, provided that all use one lane and one round.
+        """
         places = self._check_call(plan, where, lengths)
         number = self.number % CALLS
         self.number += self._allgather is not None  # only other processes need signals, which carry the number

@@ -97,7 +97,7 @@ struct Queue {
 };
 
 class Devices {
-    const std::vector<Size> &sizes; /* [variant]: a unit in elements and the layout at the call's size (driver.h) */
+    const std::vector<Size> &sizes; /* [variant]: the layout at the call's size, and a unit in elements, which all share */
     std::vector<Memory> memory_of;
     std::vector<std::vector<Call>> calls; /* [device][variant]; variant 0 uses signals, 1 packets */
     Boxes mailboxes;

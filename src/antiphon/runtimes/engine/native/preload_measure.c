@@ -21,7 +21,7 @@ typedef struct measured_plan {
 
 struct ap_measure {
     MPI_Comm comm;
-    ap_group *group;
+    ap_group *group;  /* of `comm`, which frees it as its attribute */
     int32_t *rank_of; /* per process of `comm`, its rank of the machine */
     uint32_t ranks;   /* of the machine */
     measured_plan *plans;
@@ -58,16 +58,21 @@ static measured_plan *plan_of(ap_measure *m, ap_program *program, const ap_call 
     measured_plan *p = calloc(1, sizeof *p);
     const ap_range range = {.kind = (uint32_t)call->kind, .root = call->root, .stop = UINT64_MAX};
     if (!p) return NULL;
-    p->next = m->plans, m->plans = p, p->program = program;
+    p->program = program;
+    /* `measured`: ap_serve takes the plan at every size, without asking whether it is predicted to win */
     p->page = (ap_page){.kind = range.kind, .root = call->root, .stop = UINT64_MAX, .measured = 1, .label = ""};
     ap_rows *rows = &p->rows;
     *rows = (ap_rows){.me = (uint32_t)m->rank_of[m->group->rank], .ranks = m->ranks,
                       .rank_of = malloc((size_t)m->group->size * sizeof *rows->rank_of), .row = calloc(1, sizeof *rows->row),
                       .chooser = ap_chooser_open(&range, 1, (uint32_t)m->group->size)};
-    if (!rows->rank_of || !rows->row || !rows->chooser) return NULL;
+    if (!rows->rank_of || !rows->row || !rows->chooser) {
+        ap_rows_free(rows), free(p);
+        return NULL;
+    }
     for (int i = 0; i < m->group->size; i++) rows->rank_of[i] = m->rank_of[i];
     rows->count = 1;
     *rows->row = (ap_row){.page = &p->page, .program = program, .range = range};
+    p->next = m->plans, m->plans = p;
     return p;
 }
 
@@ -99,7 +104,7 @@ static int call_library(const ap_call *c) {
 
 /* Makes the call by the plan; *code is what it returns. False if it would be left to the library. */
 static int call_plan(const ap_call *c, int *code) {
-    double *stopwatch; /* for the time of a call by the library, which this is not */
+    double *stopwatch; /* unused: ap_serve sets it where it leaves the call to the library and wants its time */
     return ap_serve(c, &stopwatch, code);
 }
 
