@@ -110,7 +110,7 @@ def messages(program: Program) -> list[tuple[int, ...]]:
     """All that other ranks see of a rank, in its order."""
     crossing = np.flatnonzero(program.kind <= 1)
     length = np.zeros(program.operations)
-    whole = program.point_whole + program.point_part / program.denominator
+    whole = program.point_whole + program.point_numerator / program.denominator
     np.add.at(length, program.part_op, whole[program.part_end] - whole[program.part_begin])
     columns = (program.rank, program.kind, program.peer, program.channel, program.pieces, program.when)
     exact = np.rint(length * 5040).astype(int)

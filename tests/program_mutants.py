@@ -19,8 +19,8 @@ from antiphon.errors import Invalid, Unsupported
 UNITS = (1, 2, 3, 5, 7, 12)
 # Columns and how often each is changed.
 COLUMNS = {
-    "point_whole": 2, "point_part": 2, "base_shift": 3, "base_buffer": 2, "base_slot": 3, "base_origin": 2,
-    "class_whole": 1, "class_part": 1, "class_pieces": 1, "slot_class": 1, "kind": 2, "channel": 1, "peer": 3,
+    "point_whole": 2, "point_numerator": 2, "base_shift": 3, "base_buffer": 2, "base_slot": 3, "base_origin": 2,
+    "class_whole": 1, "class_numerator": 1, "class_pieces": 1, "slot_class": 1, "kind": 2, "channel": 1, "peer": 3,
     "pieces": 1, "when": 3, "part_begin": 4, "part_end": 4, "part_base": 5, "wait": 4, "finish_begin": 1,
     "finish_end": 1, "finish_base": 1, "finish_count": 1,
 }  # fmt: skip

@@ -95,7 +95,10 @@ def test_addresses_are_exact_at_any_size() -> None:
     assert program.denominator == whole
     unit = 10**15 + 7
     found = layout_of(program, unit).at.tolist()
-    assert found == [unit * (int(w) * whole + int(p)) // whole for w, p in zip(program.point_whole, program.point_part)]  # noqa: B905
+    assert found == [
+        unit * (int(w) * whole + int(p)) // whole
+        for w, p in zip(program.point_whole, program.point_numerator, strict=True)
+    ]
     assert sorted(found) == [0, *(unit * int(c) // whole for c in cuts[1:])]
     compare(schedule, (0, 1, 5, 99))
     with pytest.raises(Invalid, match="are no size"):
@@ -212,7 +215,7 @@ def test_damage_is_noticed() -> None:
         (changed(program, "kind", fold, JOIN), "it has parts"),
         (changed(program, "peer", send, 0), "no other rank as its peer"),
         (changed(program, "part_end", part, len(program.point_whole) - 1), "takes it as other stretches"),
-        (changed(program, "class_part", 0, 0), "leaves its slot"),
+        (changed(program, "class_numerator", 0, 0), "leaves its slot"),
         (
             replace(program, slot_class=program.slot_class[:-1], slot_ptr=np.minimum(program.slot_ptr, 15)),
             "names what is not",

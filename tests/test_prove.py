@@ -81,15 +81,17 @@ def test_every_size_at_once() -> None:
     prove(program)
     at = int(np.flatnonzero((program.kind[program.part_op] == SEND) & (program.part_end != program.part_begin))[0])
     middle = int(program.part_end[at])
-    wrong = changed(program, "point_part", middle, int(program.point_part[middle]) + 1)
-    other = np.append(program.point_part, program.point_part[middle])
-    wrong = replace(wrong, point_part=other, point_whole=np.append(program.point_whole, 0))
+    wrong = changed(program, "point_numerator", middle, int(program.point_numerator[middle]) + 1)
+    other = np.append(program.point_numerator, program.point_numerator[middle])
+    wrong = replace(wrong, point_numerator=other, point_whole=np.append(program.point_whole, 0))
     for ends in ("part_end", "part_begin"):  # only receives are as they were
         values = getattr(program, ends).copy()
         values[(values == middle) & (program.kind[program.part_op] == RECEIVE)] = len(other) - 1
         wrong = replace(wrong, **{ends: values})
     wrong = replace(
-        wrong, point_part=np.append(program.point_part, program.point_part[middle] + 1), part_begin=program.part_begin
+        wrong,
+        point_numerator=np.append(program.point_numerator, program.point_numerator[middle] + 1),
+        part_begin=program.part_begin,
     )
     judge(wrong, 7)
     with pytest.raises(Invalid, match="other stretches of the line"):
@@ -128,7 +130,7 @@ def doubled(times: int) -> Program:
         wait=np.append(program.wait[: program.wait_ptr[first]], [w for one in waits for w in one]).astype(np.int64),
         base_ptr=np.array([0, program.base_ptr[1], bases + 1]), base_shift=np.append(program.base_shift, 0),
         base_buffer=np.append(program.base_buffer, SCRATCH), base_slot=np.append(program.base_slot, 0),
-        base_origin=np.append(program.base_origin, begin), class_whole=np.array([1]), class_part=np.array([0]),
+        base_origin=np.append(program.base_origin, begin), class_whole=np.array([1]), class_numerator=np.array([0]),
         class_pieces=np.array([1]), slot_ptr=np.array([0, 0, 1]), slot_class=np.array([0]),
     )  # fmt: skip
 

@@ -186,8 +186,8 @@ def compose(
     """Combine plans for groups of ranks of one machine into one plan, one after another or at once.
 
     The result is verified as a whole. It is named after the collective that it performs; if there is none, it is a
-    custom one. All plans work on the same data, the blocks of a collective one behind the other by number: one plan's
-    output must be the next one's input.
+    custom one. All plans work on the same data: the blocks of each collective, one behind the other by number. Unless
+    `at_once`, one plan's output must be the next one's input.
 
     Parameters
     ----------
@@ -339,8 +339,8 @@ def verify(
     Parameters
     ----------
     plan
-        A plan, its file (also a table, with its plans for failures, or XML that `export` wrote), or the result of
-        `tune`.
+        A plan, its file (also a table, with its plans for the machine without single links or ranks, or XML that
+        `export` wrote), or the result of `tune`.
     topology
         Verify on this machine instead of the plan's own; claims about its own machine are then not checked.
     proof
@@ -381,12 +381,14 @@ def verify(
 
     if bool(runtime) != (nbytes is not None):
         raise Invalid("runtime, nbytes: a runtime is checked for a call of one size; give both, or neither")
+    # without those that are None
     data = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
     machine = None if topology is None else _inputs.machine(topology)
     try:
-        # dead=(): those for the intact machine, even if $ANTIPHON_DEAD is set; `check_failures` checks the others
+        # dead=(): the plans for the intact machine, even if $ANTIPHON_DEAD names failed links or ranks;
+        # `check_failures` checks the others
         plans = list(_inputs.plans(plan, dead=()).values())
-    except Wrong as error:  # a file of another program, executed as it stands
+    except Wrong as error:  # a file of another program is executed when it is read, and its results are wrong
         return Report(topology=None, fault=Fault(error.kind, str(error)), will_run=False if runtime else None)
     verdict = check_plans(plans, machine, proof=proof, **data)
     if machine is None and _inputs.is_path(plan):
@@ -398,7 +400,7 @@ def verify(
     assert nbytes is not None
     call = {"op": "sum", "dtype": "float32", **data}
     rows = check(plan, runtime, nbytes, in_place=in_place, collective=collective, **call)
-    runs = any(row["runs"] for row in rows)
+    runs = any(row["runs"] for row in rows)  # a row per file of the plan; one that serves the call is enough
     return Report(verdict.topology, None, *claims, will_run=runs, reasons=tuple(run_reasons(rows)))
 
 

@@ -10,7 +10,7 @@ from antiphon.api._checked import checked, operator, public, text, whole_number
 from antiphon.api._checked import dtype as dtype_of
 
 if TYPE_CHECKING:
-    from pathlib import Path as Library
+    import pathlib
 
     from antiphon.api._kinds import Path, PlanLike, Row, Seconds, Sizes
     from antiphon.core.plan import Plan
@@ -49,8 +49,9 @@ def run(  # noqa: PLR0913
     nbytes
         A size ("64MiB"), a range ("1KB:1GB:4"), or several sizes.
     on
-        "local" runs all ranks in this process; "mpi", "torch" and "lab" start a process for each. Under mpiexec or srun
-        all processes but the first return no rows.
+        "local" runs all ranks in this process; "mpi", "torch" and "lab" start a process for each; "threads", "cuda" and
+        "hip" run our kernel, on threads of the processor or on the GPUs here. Under mpiexec or srun all processes but
+        the first return no rows.
     dtype, op
         Data type (int8 ... float64, float16, bfloat16, float8_e4m3fn, float8_e5m2) and operator (sum, prod, min, max or
         avg).
@@ -114,7 +115,7 @@ def run(  # noqa: PLR0913
 @public
 def build(
     what: Literal["mpi", "nccl-tuner", "nccl-preload"], compiler: str = "", tables: Path | Sequence[Path] = ()
-) -> Library:
+) -> pathlib.Path:
     """Compile a native library, unless it is cached.
 
     Parameters
@@ -187,6 +188,7 @@ def comm(
     """
     from antiphon.runtimes.serve.comm import comm as connect
 
+    # timeout and compiler are checked as everywhere
     options = checked(
         {"rank": rank, "ranks": ranks, "address": address, "timeout": timeout, "compiler": compiler, "secret": secret},
         rank=whole_number(0, 2**16), ranks=whole_number(1, 2**16), address=text, secret=text,

@@ -18,7 +18,7 @@ def build_command(
         typer.Argument(
             metavar="WHAT",
             help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL; nccl-preload: "
-            "the same by LD_PRELOAD, per call",
+            "for LD_PRELOAD, sets NCCL's algorithm for each call (from NCCL 2.31 on)",
         ),
     ],
     compiler: Annotated[str, old_option("--compiler", "$MPICC or $CC")] = "",

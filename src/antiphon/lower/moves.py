@@ -41,7 +41,7 @@ class Slots:
     ptr: Longs  # rank r has the slots ptr[r] to ptr[r + 1] - 1
     of_class: Longs  # per slot its class
     class_whole: Longs  # per class the whole units of its length, in weight ...
-    class_part: Longs  # ... and the rest of it, as a numerator over the line's denominator
+    class_numerator: Longs  # ... and the rest of it, as a numerator over the line's denominator
     class_pieces: Longs  # per class
 
 

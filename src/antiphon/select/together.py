@@ -89,7 +89,7 @@ def _price_set(job: RecordedJob, calls: list[Call], prices: ByPlans) -> dict[str
     shares = [size // common for size in sizes]
     apart = Plan.of(machine, run_together(plans, shares))
     groups = [Collective(kind, machine.ranks, members_of(job.groups[group], machine)) for kind, _, group in calls]
-    together = plan(joint(groups, shares), machine, planner="groups", nbytes=max(sizes))
+    together = plan(joint(groups, shares), machine, planner="groups", nbytes=max(sizes))  # of its largest group
     # one row each, as there is one size
     (apart_row,), (joint_row,) = (
         predict(collective, max(sizes), model=prices.model, profile=prices.profile) for collective in (apart, together)

@@ -148,14 +148,14 @@ def _number_points(
     O(n log n). Points 0, 1/2, 1 of a program (denominator 2), with blocks from 0 to 1 and from 1 to 2:
 
     >>> from types import SimpleNamespace as Namespace
-    >>> program = Namespace(point_whole=np.array([0, 0, 1]), point_part=np.array([0, 1, 0]))
+    >>> program = Namespace(point_whole=np.array([0, 0, 1]), point_numerator=np.array([0, 1, 0]))
     >>> _number_points(program, np.array([0, 1]), np.array([1, 1]))
     ((array([0, 0, 1, 2]), array([0, 1, 0, 0])), array([0, 1, 2]), (array([0, 2]), array([2, 3])))
     """
     # The ends of blocks lie at whole units: their numerator is 0.
     zero = np.zeros(2 * len(block_begin), np.int64)
     units = np.concatenate([program.point_whole, block_begin, block_begin + weights])
-    numerators = np.concatenate([program.point_part, zero])
+    numerators = np.concatenate([program.point_numerator, zero])
     number = number_rows(units, numerators)
     point_count = int(number.max(initial=-1)) + 1
     unit_of_point, numerator_of_point = np.zeros(point_count, np.int64), np.zeros(point_count, np.int64)

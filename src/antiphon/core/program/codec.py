@@ -144,12 +144,12 @@ def _encode_section(program: Program, rank: int) -> bytes:
     if len(program.when[op_rows]) and int(program.when[op_rows].max()) >= 2**32:
         raise Unsupported("the program takes more than 2^31 steps; use fewer pieces")
     tables = (
-        _fill_table(_POINT, whole=program.point_whole[points], part=program.point_part[points]),
+        _fill_table(_POINT, whole=program.point_whole[points], part=program.point_numerator[points]),
         _fill_table(
             _BASE, shift=program.base_shift[bases], buffer=program.base_buffer[bases], slot=program.base_slot[bases],
             origin=origin,
         ),
-        _fill_table(_CLASS, whole=program.class_whole[classes], part=program.class_part[classes],
+        _fill_table(_CLASS, whole=program.class_whole[classes], part=program.class_numerator[classes],
                     pieces=program.class_pieces[classes]),
         slot_class.astype(_U4),
         _fill_table(
@@ -417,7 +417,7 @@ def dump(program: Program, rank: int) -> str:
 
 def _point_text(program: Program, point: int) -> Fraction:
     """Return a point in units of weight."""
-    fraction = Fraction(int(program.point_part[point]), program.denominator)
+    fraction = Fraction(int(program.point_numerator[point]), program.denominator)
     return int(program.point_whole[point]) + fraction
 
 

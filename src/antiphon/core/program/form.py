@@ -4,8 +4,9 @@ Input: a program whose columns may come from a damaged or hostile file. Output: 
 error that names rank and operation. Limits are checked by the numbers alone, before any memory is allocated
 (docs/program.md, Limits). No code is shared with lowering.
 
-Addresses are *points* on the line of all blocks, whole + part / denominator in units of weight (kinds.py); the
-variables here are `units` and `numerators`. Points in ascending order are at ascending elements at every size, and two
+Addresses are *points* on the line of all blocks, whole + numerator / denominator in units of weight (kinds.py); the
+variables here are `units` and `numerators`. The *finish table* lists stretches of the output that avg divides in the
+end. Points in ascending order are at ascending elements at every size, and two
 points a whole number apart have the same distance at all sizes, so comparing points once decides for all sizes.
 Example: a part from 1/3 to 2/3 in a buffer of weight 1 is inside it whether the unit has 3 elements or 3 million.
 kinds.py also explains bases, classes (sizes of slots) and the time `when` of an operation.
@@ -33,6 +34,7 @@ MOST_STRETCHES = 2**22  # atoms of all parts, inputs and outputs in a proof, abo
 def refuse_collective(collective: Collective) -> None:
     """Raise Unsupported if the relation alone would fill the memory, or positions would exceed 64 bits."""
     members, roots = len(collective.members), max(len(collective.roots), 1)
+    # of a custom relation all rows exist already
     rows_per_member = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
     if members * rows_per_member.get(collective.kind, roots) > MOST_PAIRS:
         raise Unsupported(
@@ -48,7 +50,8 @@ def refuse_work(program: Program) -> None:
     load = program.pieces.astype(np.float64) * (1 + part_counts + wait_counts)
     # Two limits: the pieces of pipelined operations, and all work.
     pipelined = np.where(program.pieces > FEW_PIECES, program.pieces, 0)
-    for phrase, amounts, max_work in (("", pipelined, MOST_PIECES), (", of their parts and waits", load, MOST_WORK)):
+    limited = (("", pipelined, MOST_PIECES), (" times (1 + parts + waits)", load, MOST_WORK))
+    for phrase, amounts, max_work in limited:
         # Sums per rank as differences of a prefix sum at the rank borders.
         work = np.diff(np.append(0.0, np.cumsum(amounts, dtype=np.float64))[program.op_ptr])
         if np.any(work > max_work):
@@ -60,17 +63,17 @@ def refuse_work(program: Program) -> None:
             )
 
 
-def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Longs, Longs]) -> Bools:
+def oversized(slots: int, size: tuple[Longs, Longs], written: tuple[Longs, Longs, Longs]) -> Bools:
     """Return which slots are larger than the largest part written into them.
 
-    A size or length is `units` + numerator / denominator, in units of weight. `size`: units and numerator of every
-    slot. `written`: slot, units and numerator of every written part.
+    A size or length is `units` + numerator / denominator, in units of weight. `slots`: their number. `size`: units and
+    numerator of every slot. `written`: slot, units and numerator of every written part.
     """
     (size_units, size_numerators), (written_slot, units, numerators) = size, written
     # The last of each slot in this order is the largest part written into it.
     order = np.lexsort((numerators, units, written_slot))
     is_largest = np.append(written_slot[order][1:] != written_slot[order][:-1], True)[: len(order)]
-    max_units, max_numerators = np.full(len(slot), -1, np.int64), np.zeros(len(slot), np.int64)
+    max_units, max_numerators = np.full(slots, -1, np.int64), np.zeros(slots, np.int64)
     max_units[written_slot[order][is_largest]] = units[order][is_largest]
     max_numerators[written_slot[order][is_largest]] = numerators[order][is_largest]
     return np.asarray((size_units > max_units) | ((size_units == max_units) & (size_numerators > max_numerators)))
@@ -153,7 +156,7 @@ def _refuse_columns(program: Program) -> None:
         is_faulty = (values < 0) | (values >= bound)
         if is_faulty.any():
             raise Invalid(f"{name}[{int(np.argmax(is_faulty))}] names what is not there")
-    for numerators in (program.point_part, program.class_part):
+    for numerators in (program.point_numerator, program.class_numerator):
         if np.any((numerators < 0) | (numerators >= program.denominator)):
             raise Invalid("a point or class lies outside of its unit")
     if np.any(program.class_pieces < 1) or np.any(program.class_whole < 0):
@@ -181,7 +184,8 @@ def _refuse_operations(program: Program) -> None:
     goes_back[1:] = (rank[1:] == rank[:-1]) & (program.when[1:] < program.when[:-1])
     refuse_faulty(program, goes_back, "its time is before that of the operation before it")
     later, earlier = program.wait_op, program.wait
-    # Equal numbers of pieces wait piece by piece; else for the last piece, which is 2 (pieces - 1) later.
+    # Equal numbers of pieces wait piece by piece; else for the last piece. Each piece comes a step after the one before
+    # it, and a step is 2 in `when`.
     all_pieces = program.pieces[later] != program.pieces[earlier]
     last_time = program.when[earlier] + np.where(all_pieces, 2 * (program.pieces[earlier] - 1), 0)
     is_faulty[later[(rank[earlier] != rank[later]) | (earlier >= later)]] = True
@@ -192,7 +196,7 @@ def _refuse_operations(program: Program) -> None:
 
 def _refuse_points(program: Program) -> None:
     """Check that points are on the line, and parts end after they begin."""
-    units, numerators = program.point_whole, program.point_part
+    units, numerators = program.point_whole, program.point_numerator
     total = int(program.collective.weights.sum())
     if np.any((units < 0) | (units > total) | ((units == total) & (numerators > 0))):
         raise Invalid("a point does not lie on the line of its blocks")
@@ -216,7 +220,7 @@ def _refuse_points(program: Program) -> None:
 
 def _lies_before(program: Program, a: Longs, b: Longs) -> Bools:
     """Return whether point a is before point b."""
-    units, numerators = program.point_whole, program.point_part
+    units, numerators = program.point_whole, program.point_numerator
     return np.asarray((units[a] < units[b]) | ((units[a] == units[b]) & (numerators[a] < numerators[b])))
 
 
@@ -256,14 +260,14 @@ def _fits_buffer(program: Program, sizes: Longs, rank: Longs, base: Longs, begin
     size = sizes[rank, np.minimum(buffer, OUTPUT)]  # of scratch meaningless
     low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
     # A numerator above 0 at the last whole unit lies beyond the end.
-    ends_outside = (high > size) | ((high == size) & (program.point_part[end] > 0))
+    ends_outside = (high > size) | ((high == size) & (program.point_numerator[end] > 0))
     return np.asarray((buffer == SCRATCH) | ~((low < 0) | ends_outside))
 
 
 def span(program: Program, begin: Longs, end: Longs) -> tuple[Longs, Longs]:
     """Return the distance from `begin` to `end`, as units and numerator."""
     units = program.point_whole[end] - program.point_whole[begin]
-    numerators = program.point_part[end] - program.point_part[begin]
+    numerators = program.point_numerator[end] - program.point_numerator[begin]
     return units - (numerators < 0), np.where(numerators < 0, numerators + program.denominator, numerators)
 
 
@@ -279,7 +283,7 @@ def _refuse_slots(program: Program) -> None:
     op, base = program.part_op[rows], program.part_base[rows]
     slot, origin, begin, end = slot_of(program, base), program.base_origin[base], program.part_begin, program.part_end
     size_class = program.slot_class[slot]
-    units, numerators = program.class_whole[size_class], program.class_part[size_class]
+    units, numerators = program.class_whole[size_class], program.class_numerator[size_class]
     # A part must lie within its slot, which begins at `origin` and has the size of its class.
     end_units, end_numerators = span(program, origin, end[rows])
     outside = _lies_before(program, begin[rows], origin)
@@ -292,10 +296,10 @@ def _refuse_slots(program: Program) -> None:
     refuse_faulty(program, is_faulty, "a part leaves its slot, or has other pieces than that")
     # The reverse: no slot may be larger than needed, which would let a file claim memory.
     writing = writes(program)[rows]
-    sizes = program.class_whole[program.slot_class], program.class_part[program.slot_class]
+    sizes = program.class_whole[program.slot_class], program.class_numerator[program.slot_class]
     length_units, length_numerators = span(program, begin[rows], end[rows])
     written = slot[writing], length_units[writing], length_numerators[writing]
-    is_large = oversized(program.slot_class, sizes, written)
+    is_large = oversized(len(program.slot_class), sizes, written)
     if is_large.any():
         slot_row = int(np.argmax(is_large))
         rank = int(np.searchsorted(program.slot_ptr, slot_row, side="right")) - 1
@@ -340,14 +344,14 @@ def _join_parts(program: Program) -> tuple[Longs, Longs, Longs]:
     Operation 0 has parts from point 0 to 1 and from 1 to 2, operation 1 one from 0 to 2:
 
     >>> from types import SimpleNamespace as Namespace
-    >>> points = {"point_whole": np.array([0, 4, 8]), "point_part": np.array([0, 0, 0])}
+    >>> points = {"point_whole": np.array([0, 4, 8]), "point_numerator": np.array([0, 0, 0])}
     >>> parts = {"part_begin": np.array([0, 1, 0]), "part_end": np.array([1, 2, 2]), "part_op": np.array([0, 0, 1])}
     >>> program = Namespace(**points, **parts, pieces=np.array([1, 1]), operations=2)
     >>> first, count, stretch = _join_parts(program)
     >>> first.tolist(), count.tolist(), stretch.tolist()
     ([0, 1], [1, 1], [[0, 0, 8, 0], [0, 0, 8, 0]])
     """
-    units, numerators = program.point_whole, program.point_part
+    units, numerators = program.point_whole, program.point_numerator
     begin, end, op = program.part_begin, program.part_end, program.part_op
     nonempty = np.flatnonzero(_lies_before(program, begin, end))
     begin, end, op = begin[nonempty], end[nonempty], op[nonempty]

@@ -2,7 +2,7 @@
 
 A program is a schedule compiled to operations per rank. Operations move and combine *parts*, intervals of buffers. A
 part is given by two *points* and a *base*. All blocks of the collective lie end to end on one line, measured in units
-of weight. Point `whole + numerator / denominator` (columns point_whole, point_part) is at element
+of weight. Point `whole + numerator / denominator` (columns point_whole, point_numerator) is at element
 unit * whole + floor(unit * numerator / denominator), where `unit` is the number of elements per weight 1. A base names
 the input or output buffer and its shift against that line, or a slot of scratch and the point (its origin) at which the
 slot begins. A *class* is a size of slots, in units of weight, too. All of this is independent of
@@ -80,14 +80,14 @@ class Program:
     label: str
     denominator: int
     point_whole: Longs
-    point_part: Longs
+    point_numerator: Longs
     base_ptr: Longs
     base_shift: Longs
     base_buffer: Longs
     base_slot: Longs
     base_origin: Longs
     class_whole: Longs
-    class_part: Longs
+    class_numerator: Longs
     class_pieces: Longs
     slot_ptr: Longs
     slot_class: Longs
@@ -238,8 +238,8 @@ def layout_of(program: Program, unit: int) -> BufferLayout:
     if unit < 0 or unit * weight >= MAX_UNIT:
         raise Invalid(f"unit: {unit} elements for each of {weight} units of weight are no size; from 0 to 2^62 in all")
     # Points round down, sizes of classes round up: no slot is too small for the part that it holds.
-    at = positions(program.point_whole, program.point_part, program.denominator, unit)
-    class_size = -positions(-program.class_whole, -program.class_part, program.denominator, unit)  # rounded up
+    at = positions(program.point_whole, program.point_numerator, program.denominator, unit)
+    class_size = -positions(-program.class_whole, -program.class_numerator, program.denominator, unit)  # rounded up
     # Every piece gets as much space as the largest piece, so pieces are at a constant stride.
     stride = -(-class_size // program.class_pieces)
     slot_room = (stride * program.class_pieces)[program.slot_class]
@@ -283,7 +283,7 @@ def grain(program: Program) -> int:
     >>> grain(lower(of_rows("allgather", 2, swap))), grain(lower(of_rows("allgather", 2, halves, parts=2)))
     (1, 2)
     """
-    return program.denominator // math.gcd(program.denominator, int(np.gcd.reduce(program.point_part, initial=0)))
+    return program.denominator // math.gcd(program.denominator, int(np.gcd.reduce(program.point_numerator, initial=0)))
 
 
 def chunked(program: Program, max_chunks: int, format_name: str) -> BufferLayout:

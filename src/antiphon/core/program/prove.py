@@ -127,11 +127,15 @@ def _with_all_points(programs: Sequence[Program]) -> list[Program]:
     """
     if len({(program.collective, program.denominator) for program in programs}) > 1:
         raise Invalid("its variants are of two collectives, or cut by different denominators")
-    units, numerators = (np.concatenate([getattr(p, f"point_{name}") for p in programs]) for name in ("whole", "part"))
+    units, numerators = (
+        np.concatenate([getattr(p, f"point_{name}") for p in programs]) for name in ("whole", "numerator")
+    )
     if len(programs) == 1:
         return list(programs)
     return [
-        replace(p, point_whole=np.append(p.point_whole, units), point_part=np.append(p.point_part, numerators))
+        replace(
+            p, point_whole=np.append(p.point_whole, units), point_numerator=np.append(p.point_numerator, numerators)
+        )
         for p in programs
     ]
 

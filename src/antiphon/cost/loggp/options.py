@@ -29,7 +29,7 @@ MEANINGS: dict[str, dict[str, int | str | None]] = {
 class Options:
     """Resolved options."""
 
-    limits: LogGP  # ports and NICs
+    figures: LogGP  # of the profile, with the numbers of ports (device_radix) and NICs (node_radix) asked for
     packets: bool = False  # fidelity=packet
     processors: bool = False  # cpu=shared
     sent: str = RECEIVED  # when a message counts for the steps of its sender: received, or left
@@ -48,11 +48,11 @@ def options_of(
     chosen = {**MEANINGS[meaning], **{name: value for name, value in explicit.items() if value is not None}}
     cpu, sent = _one_of("cpu", chosen.pop("cpu"), CPUS), _one_of("sent", chosen.pop("sent"), SENT)
     overrides = {name: None if value == "none" else value for name, value in chosen.items()}
-    limits = replace(profile.loggp or LogGP((Level(),)), **overrides)  # type: ignore[arg-type]
+    figures = replace(profile.loggp or LogGP((Level(),)), **overrides)  # type: ignore[arg-type]
     if contention == "off":
-        limits = replace(limits, device_radix=None, node_radix=None)
+        figures = replace(figures, device_radix=None, node_radix=None)
     eager_limit = float("inf") if eager in (None, "none") else float(parse_size(eager, "option eager of model loggp"))
-    options = Options(limits, fidelity == "packet", cpu == "shared", sent, eager_limit)
+    options = Options(figures, fidelity == "packet", cpu == "shared", sent, eager_limit)
     _refuse_incompatible_options(options, contention)
     return options
 
@@ -71,7 +71,7 @@ def _refuse_incompatible_options(options: Options, contention: str) -> None:
         raise Unsupported(f"{where} takes messages whole; leave out fidelity=packet")
     if contention == "off":
         raise Unsupported(f"{where} is contention; leave out contention=off")
-    if options.limits.node_radix is not None:
+    if options.figures.node_radix is not None:
         raise Unsupported(f"{where} knows no NICs that ranks share; add node_radix=none")
 
 

@@ -128,7 +128,7 @@ class Simulation:
     def ports(self) -> int:
         """Return the number of ports of every rank; 0 if a rank has as many ports as messages."""
         max_messages = max(int(counts.max(initial=0)) for counts in self._message_counts)
-        radix = self.options.limits.device_radix
+        radix = self.options.figures.device_radix
         return 0 if radix is None or radix >= max_messages else radix
 
     @cached_property
@@ -137,7 +137,7 @@ class Simulation:
         inside = self.work.node >= 0
         node = self.work.node[inside]
         max_messages = max(int(np.bincount(node, counts[inside]).max(initial=0)) for counts in self._message_counts)
-        radix = self.options.limits.node_radix
+        radix = self.options.figures.node_radix
         return 0 if radix is None or radix >= max_messages else radix
 
     @cached_property
@@ -234,7 +234,7 @@ class Simulation:
             return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log)
         packets = None
         if self.options.packets:
-            packets = state.Packets(float(self.options.limits.packet), size, per_byte * state.FEMTOSECONDS)
+            packets = state.Packets(float(self.options.figures.packet), size, per_byte * state.FEMTOSECONDS)
         else:
             ports, nics = self.active_limits(cost)
             # no rank combines two messages at a time
@@ -369,7 +369,7 @@ class Simulation:
         if self.work.node[rank] < 0:
             return f"rank {rank}"
         names = self.topology.places[rank].split("/")
-        at = next(i for i, name in enumerate(names) if name.rstrip("0123456789") == self.options.limits.node)
+        at = next(i for i, name in enumerate(names) if name.rstrip("0123456789") == self.options.figures.node)
         return "/".join(names[: at + 1])
 
     # ---- traces ----

@@ -31,7 +31,7 @@ from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
 from antiphon.formats.mscclpp.gpu import BlockText, BufferKey, Chaining, GpuText, SwitchGroup
-from antiphon.formats.mscclpp.groups import DATA, MEET, can_be_divided, cut_steps, divide_steps, find_unit
+from antiphon.formats.mscclpp.groups import DATA, MEET, can_be_divided, cut_steps, divide_steps, find_chunks_per_step
 from antiphon.formats.mscclpp.shape import (
     KINDS,
     MEMORY,
@@ -572,7 +572,7 @@ def _fit_groups(
         max_streams = min(max_streams, streams) // 2
         if moving_streams * group <= most_moving:
             continue
-        units = [find_unit(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
+        units = [find_chunks_per_step(of_rank[stream] for of_rank in by_rank) for stream in range(len(by_rank[0]))]
         by_rank = [[cut_steps(steps, unit) for steps, unit in zip(of_rank, units, strict=True)] for of_rank in by_rank]
         divided = {stream for stream in range(len(units)) if can_be_divided([of_rank[stream] for of_rank in by_rank])}
         operations = sum(

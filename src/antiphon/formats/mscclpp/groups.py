@@ -4,7 +4,7 @@ A stream is a sequence of steps of a rank: signal, wait, put data into a peer's 
 lower/onesided/form.py. blocks.py and staging.py call these functions before they write the steps as text.
 
 Every block of a group does its part of every operation (`tbg_info`), so all operations of the stream must have one
-size: a put of 8 chunks beside a fold of 4 is cut into two puts of 4 (`find_unit`, `cut_steps`).
+size: a put of 8 chunks beside a fold of 4 is cut into two puts of 4 (`find_chunks_per_step`, `cut_steps`).
 
 A stream that leaves all data to switches, and has more partners than a block has channels, is divided: each block
 signals and waits for some of the partners, for the whole group, which meets where that matters. Example: 71 partners
@@ -69,7 +69,7 @@ def divide_steps(steps: list[StreamStep], member: int, group: int) -> list[Strea
     return divided
 
 
-def find_unit(streams: Iterable[list[StreamStep]]) -> int:
+def find_chunks_per_step(streams: Iterable[list[StreamStep]]) -> int:
     """Return the largest size, in chunks, that divides all operations of blocks, and where they begin."""
     numbers = [0]
     for steps in streams:

@@ -5,9 +5,9 @@ memory of other ranks that it may access is 64 MiB of scratch, which all such pl
 to scratch, from where it is copied or added. Ports (to ranks of other hosts) read scratch only, so what they send is
 copied to scratch first.
 
-Larger messages pass through scratch in units, in turns of a loop (`pipeline`). Chunks are cut, so that every thread
-block has a chunk of its own of each operation. (Sharing a chunk by tbg_info does not work: the loop would count its
-turns by whole chunks, and run beyond the block's share.)
+Larger messages pass through scratch in units, in turns of a loop (`pipeline`). Chunks are cut into as many as thread
+blocks share an operation, one for each. (MSCCL++'s own way, the field `tbg_info` by which blocks share one chunk, does
+not work: the loop would count its turns by whole chunks, and run beyond the block's share.)
 
     turn 0   signal that the slot is free, wait for such a signal, put unit 0, signal, wait, add unit 0 from the slot
     turn 1   the same with unit 1, in the same slot, and so on
@@ -20,8 +20,9 @@ Slots lie in the second half of scratch: in the first, plans of the packet proto
     | packets            | slot 0 | slot 1 | ... | unused      |
     0                    32 MiB                         64 MiB
 
-At most a quarter of scratch is in use, so that units, and with them the smallest messages, are small. A slot begins at
-its number times its size only if chunks are at least as large; smaller messages need other plans. In a loop the
+At most a quarter of scratch is in use, so that units, and with them the smallest messages, are small. The executor
+places slot i at i times the smaller of unit and chunk, so chunks must have at least a unit; smaller messages need other
+plans. In a loop the
 kernel reads only the first operand of a sum from such scratch, so several received operands are added one by one.
 """
 
@@ -35,7 +36,7 @@ from antiphon.core.program.kinds import SCRATCH
 from antiphon.errors import Unsupported
 from antiphon.formats.mscclpp.blocks import BACK_END, MOST_GROUPED, NOP, Ends, Far, gpu_of, name_buffers
 from antiphon.formats.mscclpp.gpu import GpuText
-from antiphon.formats.mscclpp.groups import cut_steps, find_unit
+from antiphon.formats.mscclpp.groups import cut_steps, find_chunks_per_step
 from antiphon.formats.mscclpp.shape import MOST_BLOCKS
 from antiphon.formats.mscclpp.shape import SCRATCH as SHARED_SCRATCH
 from antiphon.lower.onesided.form import FOLD, PUT, SYNC, Place, StreamMove, StreamStep
@@ -68,6 +69,7 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
     """
     ends = [Ends(rank, far, name_buffers(program)) for rank in range(program.ranks)]
     one_sided, reason = OneSided(program, layout), ""
+    # fewer streams need fewer resources, but have more steps per block; if those are too many, try more streams
     for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS}):
         # 1. The steps of all ranks: sums one by one, copies for ports; all steps of a stream on as many chunks
         # (`chunks_per_step`), so that one loop runs them.
@@ -79,14 +81,15 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
             streams_by_rank.append([list(copies.stage_puts(_split_folds(steps))) for steps in steps_of(rank_ends.rank)])
             sizes[rank_ends.rank, SCRATCH] = copies.end
         chunks_per_step = [
-            find_unit(rank_streams[stream] for rank_streams in streams_by_rank)
+            find_chunks_per_step(rank_streams[stream] for rank_streams in streams_by_rank)
             for stream in range(len(streams_by_rank[0]))
         ]
         streams_by_rank = [
-            [cut_steps(steps, unit) for steps, unit in zip(rank_streams, chunks_per_step, strict=True)]
+            [cut_steps(steps, chunks) for steps, chunks in zip(rank_streams, chunks_per_step, strict=True)]
             for rank_streams in streams_by_rank
         ]
-        # 2. Cut chunks, so that each stream has several blocks; cut scratch into slots, of one unit each.
+        # 2. Cut chunks, so that each stream has several blocks, with MOST_GROUPED operations in the plan at most; cut
+        # scratch into slots, of one unit each.
         operations = sum(len(steps) for rank_streams in streams_by_rank for steps in rank_streams)
         busy_streams = max(sum(map(bool, rank_streams)) for rank_streams in streams_by_rank)
         splits = max(1, min(blocks // max(busy_streams, 1), MOST_GROUPED // max(operations, 1)))
@@ -106,6 +109,7 @@ def stage(program: Program, layout: BufferLayout, blocks: int, far: Far, alignme
             continue
         sizes *= splits
         sizes[:, SCRATCH] = slots
+        # the layout's unit: elements in a block of weight 1
         return Staged(replace(layout, unit=layout.unit * splits, sizes=sizes), gpus, unit)
     raise Unsupported(f"{BACK_END}: cannot stage data through scratch: {reason}")
 
@@ -164,6 +168,7 @@ def _loop(
         raise Unsupported(f"rank {ends.rank} has too many steps for one thread block each; take a planner with fewer")
     chunks_of = [chunks for steps, chunks in zip(streams, chunks_per_step, strict=True) if steps for _ in range(splits)]
     for block, chunks in zip(gpu.blocks, chunks_of, strict=True):
+        # NOP is a sync of the block's threads: it ends each turn
         inner = block.operations if block.operations[-1] == NOP else [*block.operations, NOP]
         context = f'{{"unit_size":{unit},"num_chunks":{chunks}}}'
         block.operations = [f'{{"name":"pipeline","iter_context":{context},"ops":[{",".join(inner)}]}}']

@@ -103,6 +103,7 @@ def load_constraints(
 ) -> Iterator[str]:
     """Yield constraints C5 and C6: every step takes a round or more, together R at most; a resource carries in a step
     as many chunks as its rounds allow. `sends(arc, step)`: formulas, one for each chunk that then goes over that arc.
+    `question.split`: the rounds of every step; None: the solver chooses them (free rounds).
 
     With capacity p / q and free rounds r: q * sends + p * (number of true r < 2, ..., r < most) <= p * most.
     """
@@ -120,5 +121,5 @@ def load_constraints(
         for step, rounds in enumerate(max_rounds):
             loading = [(q, x) for arc in arcs for x in sends(arc, step)]
             spare = [] if split is not None else [(p, f"(< r{step} {r})") for r in range(2, rounds + 1)]
-            if q * len(loading) > p * (1 if spare else rounds):
+            if q * len(loading) > p * (1 if spare else rounds):  # else it holds whatever is sent
                 yield f"(assert {sums([*loading, *spare], p * rounds)})"

@@ -93,7 +93,7 @@ def atoms(program: Program) -> Atoms:
             [program.part_begin, program.part_end, program.finish_begin, program.finish_end, program.base_origin]
         )
     )
-    cuts = np.unique(np.concatenate([[0], program.point_part[points]]))
+    cuts = np.unique(np.concatenate([[0], program.point_numerator[points]]))
     count = len(cuts)
     total_weight = max(int(program.collective.weights.sum()), 1)
     if (total_weight + 1) * count >= MAX_PLACES:
@@ -101,7 +101,7 @@ def atoms(program: Program) -> Atoms:
             f"a device table: {total_weight} units of weight, cut into {count} each, are too many; scale them"
         )
     # the place of each point; points that nothing uses may lie beyond the last cut
-    at = program.point_whole * count + np.minimum(np.searchsorted(cuts, program.point_part), count - 1)
+    at = program.point_whole * count + np.minimum(np.searchsorted(cuts, program.point_numerator), count - 1)
     rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     scratch = np.flatnonzero(program.base_buffer == SCRATCH)
     # regions: the distinct (rank, slot, place of the origin) of scratch bases

@@ -249,7 +249,7 @@ class _Writer:
         """Return the words of the table. `blocks`: per stream the first step and the number of steps."""
         p, addresses, boxes = self.program, self.addresses, self.boxes
         # Sections in the order in which the kernel reads them (native/table.h).
-        classes = np.stack([p.class_whole, p.class_part], axis=1)
+        classes = np.stack([p.class_whole, p.class_numerator], axis=1)
         if boxes:  # packets have the last class
             classes = np.concatenate([classes, [[boxes.units, boxes.numerator]]]).astype(np.int64)
         regions = np.array([self._encode_region(*key) for key in self.regions], np.int64)

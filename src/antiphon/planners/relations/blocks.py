@@ -142,7 +142,8 @@ class _Gather:
     def partial_sums(self) -> dict[int, list[tuple[int, int]]]:
         """Return by rank the partial sums that it sends on, each as its first and last position in the sum.
 
-        A single one per rank unless the collective is ordered.
+        Unless the collective is ordered, there is a single one per rank, and its second number is only that of the last
+        span joined to it: enough to tell the sum of several spans from each of them.
         """
         sums: dict[int, list[tuple[int, int]]] = {}
         for rank in sorted(self.depth, key=self.depth.__getitem__, reverse=True):
@@ -160,6 +161,9 @@ class _Gather:
 
     @property
     def steps(self) -> int:
+        """The steps of the gather. A centre that adds its own value n times copies and adds it up in n - 1 steps, and
+        takes one more to add the rest.
+        """
         total = self.copy_steps + max(self.depth.values()) + self.replaces
         return max(total, self.uses.get(self.centre, 0))
 
@@ -247,7 +251,7 @@ class _Block:
 
     def _refuse_interleaved(self, addends: list[int], uses: dict[int, int]) -> None:
         """Raise Unsupported if the values of these ranks, one after another, are no ascending contributions."""
-        for before, after in itertools.pairwise(addends):
+        for before, after in itertools.pairwise(addends):  # a single addend has no pair: its repetitions commute
             if self.initial[before][-1] >= self.initial[after][0] or max(uses.values()) > 1:
                 raise Unsupported(
                     f"planner relay: the contributions of ranks {before} and {after} to block {self.block} cannot be "
@@ -343,7 +347,8 @@ class _Block:
             return slots[rank][bisect_right(sums[rank], (position, len(gather.uses))) - 1]
 
         for rank, times in gather.uses.items():
-            # a value that is used several times is first added up locally, one step for each time
+            # a rank that adds its value several times, or to what it receives, first copies it to a slot of its own and
+            # adds it up there, one step for each time
             own_slot = (
                 slot_of(rank, gather.position[rank]) if rank != centre else self._new_slot(centre) if times > 1 else 0
             )
@@ -355,7 +360,7 @@ class _Block:
             if rank != centre:
                 hop = tree[rank]
                 for span, source in zip(sums[rank], slots[rank], strict=True):
-                    # if nothing is added to it at the parent, copy it
+                    # if nothing is added to it at the parent, copy it; a REDUCE into an empty slot is a copy, too
                     op = COPY if span in sums[hop.parent] else REDUCE
                     ends, target = (rank, hop.parent), slot_of(hop.parent, span[0])
                     self.out.add_row(last_step - depth, self.chunk, ends, op, hop.path[::-1], (source, target))

@@ -21,7 +21,7 @@ from antiphon.units import format_bandwidth
 def least_time_per_byte(topology: Topology, members: tuple[int, ...]) -> tuple[float, str]:
     """Return a lower bound on the seconds per byte of a step of all rings together, and its reason.
 
-    0: no bound is known.     Of the shared limits that a link is in, only the narrowest counts. O(links) per level of
+    0: no bound is known. Of the shared limits that a link is in, only the narrowest counts. O(links) per level of
     places.
 
     >>> from antiphon.core.example import machine

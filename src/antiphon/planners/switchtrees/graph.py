@@ -97,10 +97,10 @@ def _link_ends(topology: Topology, members: Sequence[int], box: Ints) -> tuple[I
     from the box to its receiver.
     """
     src, dst, link = topology.link_src, topology.link_dst, np.arange(topology.links, dtype=np.int32)
-    inside = np.zeros(topology.nodes, np.bool_)
-    inside[list(members)] = True
-    inside[topology.ranks :] = True
-    used = inside[src] & inside[dst]
+    takes_part = np.zeros(topology.nodes, np.bool_)  # members and all switches
+    takes_part[list(members)] = True
+    takes_part[topology.ranks :] = True
+    used = takes_part[src] & takes_part[dst]
     src, dst, link = src[used], dst[used], link[used]
     # links within a box lead from a rank to the box, or from the box to a rank; the others keep their ends, with boxes
     # in place of the switches and cards inside

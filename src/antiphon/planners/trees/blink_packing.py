@@ -189,7 +189,7 @@ def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: S
     for e, (a, b) in enumerate(ends):
         if length[e] < cost[a, b]:
             cost[a, b], arc[a, b] = length[e], e
-    parents = cheapest_tree(cost, root, np.inf)
+    parents = cheapest_tree(cost, root, far=np.inf)
     assert parents is not None
     return tuple(sorted(int(arc[parent, v]) for v, parent in enumerate(parents) if parent >= 0))
 
@@ -226,7 +226,8 @@ def _select_trees(
         scaled_capacity = [c * denominator for c in capacity]
         chosen = _integer_weights(uses, scaled_capacity, max_weight, min_sum=None)
         if chosen is not None and sum(chosen) >= min_total * denominator:
-            # first maximize the total; then, at the required total, minimize the number of trees
+            # first maximize the total; then, at the required total, minimize the number of trees (with weights of 0 or
+            # 1 that is the total itself)
             if weight_kind != "0 or 1":
                 min_sum = ceil(min_total * denominator)
                 chosen = _integer_weights(uses, scaled_capacity, max_weight, min_sum) or chosen
@@ -409,6 +410,7 @@ def _network_cards(reach: Reach, servers: Sequence[Sequence[int]], server: int) 
     """Return the network cards of the server with number `server`, with their ranks and rates.
 
     A machine names no cards: ranks share one if their paths to another server begin with the same link or shared limit.
+    Its rate is the sum of these first links, at most its narrowest limit (without limits, the link).
     """
     topology = reach.topology
     outside_rank, *_ = servers[server - 1]

@@ -40,8 +40,9 @@ static inline float from_half(uint16_t h) {
 
 static inline uint16_t to_half(float x) {
     uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7FFFFFFFu;
-    /* subnormal: adding 2^-1 makes the processor round at the last place of a float16, to even. 0x7E00: NaN, 0x7C00:
-     * infinity */
+    /* Subnormal: adding 2^23 times the type's smallest number (float16: 2^-1, e4m3: 2^14, e5m2: 2^7) makes the processor round
+     * at that number, to even. From the largest number on, rounding carries into infinity by itself (e4m3: into NaN); the
+     * thresholds (65520; 480; 65536) catch what is beyond the exponents of the type. 0x7E00: NaN, 0x7C00: infinity */
     uint32_t subnormal = bits_of(float_of(rest) + 0.5f) - bits_of(0.5f);
     uint32_t normal = (rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1)) >> 13;
     uint32_t magnitude = rest > 0x7F800000u ? 0x7E00u : rest >= 0x477FF000u ? 0x7C00u : rest < 0x38800000u ? subnormal : normal;
@@ -127,13 +128,14 @@ __attribute__((target("avx,f16c"))) static size_t narrow_f16c(uint16_t *out, con
     return i;
 }
 
+/* Every processor with AVX2 has F16C, which older compilers cannot ask for by name. */
 static int has_f16c(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("avx"); }
 #endif
 
 static void widen_float16(float *out, const uint16_t *in, size_t n) {
     size_t done = 0;
 #ifdef HAS_F16C
-    if (has_f16c()) done = widen_f16c(out, in, n); /* every processor with AVX2 has these */
+    if (has_f16c()) done = widen_f16c(out, in, n);
 #endif
     widen_halves(out + done, in + done, n - done);
 }
