@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -162,15 +162,43 @@ def pipelined_steps(schedule: Schedule) -> int:
     return int((schedule.step + schedule.pieces[schedule.chunk]).max())
 
 
-_References = tuple["weakref.ref[Any] | None", ...]
-_CachedTraffic = tuple[_References, tuple[Any, ...], _Traffic]
-# The rate, time and pipelining of one schedule are computed in several consecutive calls.
-_traffic_cache: list[_CachedTraffic] = []
-MAX_CACHED = 4  # schedules, and envelopes of each, in the cache
+MAX_CACHED = 4  # schedules, and envelopes of each, in a cache
 MAX_CACHED_ENTRIES = 2**20  # load entries of a schedule that stays in the cache
 MAX_LAST_ENTRIES = 2**23  # load entries of the most recent schedule, which stays until the next one is added
 ROWS_PER_SLICE = 2**19  # rows of a long schedule that are timed together; a schedule with more is long
 MIN_ROWS_PER_STEP = 64  # rows per step of a long schedule from which on equal steps are looked for
+Value = TypeVar("Value")
+
+
+class _WeakCache(Generic[Value]):
+    """The last MAX_CACHED results for some objects (compared by identity) and a key, while all the objects exist."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[tuple[weakref.ref[Any] | None, ...], tuple[Any, ...], Value]] = []
+
+    def get(self, objects: Sequence[Any], key: tuple[Any, ...]) -> Value | None:
+        # A copy of the list, as other threads may change it.
+        for references, cached_key, value in self.entries[:]:
+            if cached_key == key and all(map(_is_same_object, objects, references)):
+                return value
+        return None
+
+    def put(self, objects: Sequence[Any], key: tuple[Any, ...], value: Value) -> None:
+        references = tuple(None if x is None else weakref.ref(x, self._drop_dead) for x in objects)
+        self.entries.append((references, key, value))
+        del self.entries[:-MAX_CACHED]
+
+    def _drop_dead(self, _: object) -> None:
+        """Remove entries of which an object no longer exists."""
+        self.entries[:] = [e for e in self.entries if all(ref is None or ref() is not None for ref in e[0])]
+
+
+def _is_same_object(value: object, reference: weakref.ref[Any] | None) -> bool:
+    return value is None if reference is None else value is not None and value is reference()
+
+
+# The rate, time and pipelining of one schedule are computed in several consecutive calls.
+_traffic_cache = _WeakCache["_Traffic"]()
 
 
 def loads(schedule: Schedule, topology: Topology) -> Loads:
@@ -193,21 +221,13 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     uniform = isinstance(schedule.pieces, int)
     rows = (topology.link_src, topology.link_dst, topology.link_type, *_columns_of(schedule))
     structure = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
-    cached = next(
-        (
-            traffic
-            for cached_rows, cached_structure, traffic in _traffic_cache[:]
-            if cached_structure == structure and all(map(_is_same_object, rows, cached_rows))
-        ),
-        None,
-    )
+    cached = _traffic_cache.get(rows, structure)
     if cached is None:
-        _traffic_cache[:] = [entry for entry in _traffic_cache if _entry_count(entry[2]) <= MAX_CACHED_ENTRIES]
+        _traffic_cache.entries[:] = [e for e in _traffic_cache.entries if _entry_count(e[2]) <= MAX_CACHED_ENTRIES]
         unpipelined = replace(schedule, pieces=1) if uniform else schedule
-        cached = _compute_traffic(unpipelined, topology, _resolve_legal(schedule, topology))
+        cached = _compute_traffic(unpipelined, topology, resolve_routes(schedule, topology))
         if _entry_count(cached) <= MAX_LAST_ENTRIES:
-            _traffic_cache.append((_weak_references(rows, _drop_dead_entries), structure, cached))
-            del _traffic_cache[:-MAX_CACHED]
+            _traffic_cache.put(rows, structure, cached)
     return cached
 
 
@@ -220,29 +240,18 @@ def _columns_of(schedule: Schedule) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _weak_references(values: Iterable[Any], when_dead: Callable[[Any], None]) -> _References:
-    return tuple(None if value is None else weakref.ref(value, when_dead) for value in values)
-
-
 def _entry_count(traffic: _Traffic) -> int:
     """Return the number of load entries, or of windows if there are more."""
     return max(len(traffic.unpipelined.load), len(traffic.window_index))
 
 
-def _is_same_object(value: object, other: weakref.ref[Any] | None) -> bool:
-    return value is None if other is None else value is not None and value is other()
-
-
-def _drop_dead_entries(_: object) -> None:
-    """Remove cache entries whose schedule no longer exists."""
-    _traffic_cache[:] = [entry for entry in _traffic_cache if all(ref is None or ref() is not None for ref in entry[0])]
-
-
-def _resolve_legal(schedule: Schedule, topology: Topology) -> Resolved:
-    """Return the path of every row; Invalid if one has none."""
-    resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+def resolve_routes(schedule: Schedule, topology: Topology, rows: Ints | None = None) -> Resolved:
+    """Return the path of every row, or of `rows` alone; Invalid if one has none."""
+    columns = (schedule.src, schedule.dst, schedule.route)
+    selected = columns if rows is None else [None if column is None else column[rows] for column in columns]
+    resolved = resolve(topology, *selected, schedule.routes)
     if len(resolved.faulty_rows):
-        row = int(resolved.faulty_rows[0])
+        row = int(resolved.faulty_rows[0] if rows is None else rows[resolved.faulty_rows[0]])
         raise Invalid(f"step {schedule.step[row]}, chunk {schedule.chunk[row]}: the transfer {resolved.faults[0]}")
     return resolved
 
@@ -351,7 +360,7 @@ class _Timing:
 
 
 # Pricing a schedule, its rate, its claims and its gap all ask for the same timeline.
-_timing_cache: list[tuple[_References, tuple[int, ...], _Timing]] = []
+_timing_cache = _WeakCache[_Timing]()
 
 
 def timeline(schedule: Schedule, topology: Topology) -> Timeline:
@@ -367,31 +376,15 @@ def _time_steps(schedule: Schedule, topology: Topology) -> _Timing:
     """Return the cached timing of this topology and these columns, or compute it."""
     columns = (topology, *_columns_of(schedule))
     pieces = (schedule.pieces,) if isinstance(schedule.pieces, int) else ()
-    for cached_columns, cached_pieces, timing in _timing_cache[:]:
-        if cached_pieces == pieces and all(map(_is_same_object, columns, cached_columns)):
-            return timing
-    timing = _compute_timing(schedule, topology)
-    _timing_cache.append((_weak_references(columns, _drop_dead_timings), pieces, timing))
-    del _timing_cache[:-MAX_CACHED]
+    timing = _timing_cache.get(columns, pieces)
+    if timing is None:
+        if _is_long(schedule):  # its traffic is not cached, so all results come from one pass
+            timing = _time_long(schedule, topology)
+        else:
+            line = _compute_line(traffic_of(schedule, topology), _uniform_pieces(schedule), topology)
+            timing = _Timing(line, latency_columns=None, totals=None)
+        _timing_cache.put(columns, pieces, timing)
     return timing
-
-
-def _drop_dead_timings(_: object) -> None:
-    _timing_cache[:] = [entry for entry in _timing_cache if all(ref is None or ref() is not None for ref in entry[0])]
-
-
-def _compute_timing(schedule: Schedule, topology: Topology) -> _Timing:
-    """Return the timeline, and for a long schedule also the latency columns of `Loads` and the total loads.
-
-    The traffic of a long schedule is not cached; with all results from one pass it is computed once.
-    """
-    if _is_long(schedule):
-        return _time_long(schedule, topology)
-    return _Timing(
-        _compute_line(traffic_of(schedule, topology), _uniform_pieces(schedule), topology),
-        latency_columns=None,
-        totals=None,
-    )
 
 
 def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
@@ -399,7 +392,7 @@ def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
 
     Slices need little memory and stay in the caches.
     """
-    resolved = _resolve_legal(schedule, topology)
+    resolved = resolve_routes(schedule, topology)
     patterns = _group_steps(schedule, resolved)
     seconds, resource = [Fraction(0)], [-1]  # distinct step times and their resources; index 0: nothing is loaded
     time_index, latency = np.zeros(len(patterns.step), np.int64), np.zeros(len(patterns.step))
@@ -492,10 +485,7 @@ def route_latencies(schedule: Schedule, topology: Topology) -> tuple[Longs, Long
     latency_columns = _time_steps(schedule, topology).latency_columns if _is_long(schedule) else None
     if latency_columns is not None:
         return latency_columns
-    return _latencies_on(traffic_of(schedule, topology), topology, _uniform_pieces(schedule))
-
-
-def _latencies_on(traffic: _Traffic, topology: Topology, pieces: int) -> _Latencies:
+    traffic, pieces = traffic_of(schedule, topology), _uniform_pieces(schedule)
     return traffic.unpipelined.window_step, traffic.unpipelined.window_length * pieces, traffic.latency_on(topology)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.core.messages.graph import MOST_DEPENDENCIES, MessageGraph, cycle_of, cycle_text
-from antiphon.core.messages.paths import Paths, paths, resolve_routes, resource_name, seconds_per_byte, uses_of
+from antiphon.core.messages.paths import Paths, paths, resource_name, seconds_per_byte, uses_of
 from antiphon.core.messages.sets import Sets, sets
 from antiphon.core.messages.table import Messages, messages
 from antiphon.core.messages.waits import LEFT, ORDERS, RECEIVED, Waits, waits
@@ -22,7 +22,6 @@ __all__ = [
     "cycle_text",
     "messages",
     "paths",
-    "resolve_routes",
     "resource_name",
     "seconds_per_byte",
     "sets",

@@ -17,26 +17,10 @@ import numpy as np
 
 from antiphon.core.columns import Floats, Ints, Longs, concat_ranges, order_of, unique_inverse
 from antiphon.core.joints import crossed_links, joints_of
+from antiphon.core.loads import resolve_routes
 from antiphon.core.messages.table import Messages
-from antiphon.core.routes import Resolved, Routes, latencies, resolve
-from antiphon.core.schedule import Schedule
+from antiphon.core.routes import Routes, latencies
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid
-
-
-def resolve_routes(schedule: Schedule, topology: Topology) -> Resolved:
-    """Return the path of every row; raise Invalid if one has none."""
-    return _refuse_missing(schedule, resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes))
-
-
-def _refuse_missing(schedule: Schedule, routes: Resolved, row: Ints | None = None) -> Resolved:
-    """Raise Invalid for the first row without a path."""
-    if len(routes.faulty_rows):
-        faulty_row = int(routes.faulty_rows[0] if row is None else row[routes.faulty_rows[0]])
-        raise Invalid(
-            f"step {schedule.step[faulty_row]}, chunk {schedule.chunk[faulty_row]}: the transfer {routes.faults[0]}"
-        )
-    return routes
 
 
 def seconds_per_byte(topology: Topology) -> Floats:
@@ -116,9 +100,7 @@ def paths(messages: Messages, topology: Topology) -> Paths:
     schedule = messages.schedule
     if schedule.joint is not None:
         return _with_joints(messages, topology)
-    named_routes = None if schedule.route is None else messages.route
-    routes = resolve(topology, messages.src, messages.dst, named_routes, schedule.routes)
-    _refuse_missing(schedule, routes, messages.row)
+    routes = resolve_routes(schedule, topology, messages.row)
     route = routes.route
     alpha = np.where(route >= 0, latencies(topology, routes.table)[route], 0.0)
     return Paths(messages, topology, routes.table, route, alpha)
