@@ -29,7 +29,8 @@ from antiphon.core.transform import pipeline
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine import build
-from antiphon.runtimes.engine.native import OPERATORS, PLANNED_SLICES, TYPE_OF_SIZE, TYPES, Engine, Warming, Wire
+from antiphon.runtimes.engine.learner import PLANNED_SLICES
+from antiphon.runtimes.engine.native import OPERATORS, TYPE_OF_SIZE, TYPES, Engine, Warming, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Array = np.ndarray[Any, Any]

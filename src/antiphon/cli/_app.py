@@ -144,11 +144,6 @@ def _unknown_option(name: str, command: Any) -> str:
     return f"no such option: {name}" + (f"; did you mean {meant}?" if meant else "")
 
 
-def _words_before_separator(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the arguments before "--"; those after it are the user's program (`lab run -- PROGRAM`)."""
-    return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
 def run(command: Any, arguments: Sequence[str], signals: Signals, as_json: bool) -> int:
     """Run one command; return its exit code. While it runs, signals raise KeyboardInterrupt, which is reported here."""
     JsonOutput.requested, JsonOutput.has_result = as_json, False
@@ -167,7 +162,8 @@ def run(command: Any, arguments: Sequence[str], signals: Signals, as_json: bool)
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """Refuse an option with an empty value: most often a variable of a script that is not set."""
-    own_words = _words_before_separator(arguments)
+    # words after "--" are the user's program (`lab run -- PROGRAM`)
+    own_words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     for previous, word in zip(["", *own_words], own_words, strict=False):
         option = previous if not word else word[:-1] if _EMPTY_OPTION.fullmatch(word) else ""
         if option.startswith("-"):

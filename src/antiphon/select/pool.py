@@ -113,7 +113,7 @@ def run_tasks(
             if not is_needed(task):
                 continue
             # if it must not run in this process, or is not quick: leave it to the workers, at the end of the queue
-            if workers and (_needs_process(task) or _plans_groups(task)):
+            if workers and (_needs_process(task) or (task.entry is not None and task.entry.can.composes)):
                 waiting.append(task)
                 continue
             report(AtWork(((task.index, 0.0),)))
@@ -144,11 +144,6 @@ def _needs_process(task: Task) -> bool:
     """Return whether the planner must not run in this process: it is not ours, or declares so."""
     entry = task.entry
     return entry is not None and (not entry.is_builtin or entry.can.process)
-
-
-def _plans_groups(task: Task) -> bool:
-    """Return whether the task calls many planners for many groups, and is therefore not quick."""
-    return task.entry is not None and task.entry.can.composes
 
 
 # ---- in this process ----

@@ -30,11 +30,6 @@ from antiphon.core.collective import Collective
 from antiphon.core.topology import Ability, Topology
 
 
-def wanted_twice(collective: Collective) -> bool:
-    """Whether several ranks want the same block; otherwise a multicast is of no use."""
-    return bool(np.any(np.bincount(collective.relation.post_block) > 1))
-
-
 def abilities_of(topology: Topology, collective: Collective) -> dict[int, Ability]:
     """Return the abilities of switches that help this collective, by switch. O(links).
 
@@ -45,7 +40,7 @@ def abilities_of(topology: Topology, collective: Collective) -> dict[int, Abilit
         return {}
     pairs = np.unique(np.stack([topology.link_src, topology.link_dst], axis=1), axis=0)
     into, out = (np.bincount(pairs[:, side], minlength=topology.nodes) for side in (1, 0))
-    is_wanted_twice, helping = wanted_twice(collective), {}
+    is_wanted_twice, helping = bool(np.any(np.bincount(collective.relation.post_block) > 1)), {}
     for node in range(topology.ranks, topology.nodes):
         ability = topology.ability(node)
         # A switch can only help where several links meet and something leaves again.

@@ -27,9 +27,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +35,7 @@ from antiphon.core.bounds.bandwidth import _OPTIMUM, CLOSE, BandwidthSearch, Pro
 from antiphon.core.bounds.candidates import place_partitions, reachable_nodes
 from antiphon.core.bounds.counting import partition_of
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, families_of
-from antiphon.core.bounds.lp import _FINE_SCALE, BoundProgram, Solution, _find_scales, count_crossings, solver_for
+from antiphon.core.bounds.lp import BoundProgram, JointSolution, count_crossings, round_vectors, solve_programs
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.witness import Family, JointDual, LpDual
 from antiphon.core.collective import Collective
@@ -56,20 +54,6 @@ def group_scales(collective: Collective) -> list[int]:
     return [int(collective.weights[own].sum()) // int(group.weights.sum()) for group, own in blocks]
 
 
-@dataclass(frozen=True, eq=False)
-class JointSolution:
-    """An optimum in floating point: its time, the prices of shared limits, and the solution of every group's program.
-
-    Units are those of `Solution`. `weights[i] * groups[i].load` is the load of group i in weights of the joint
-    collective.
-    """
-
-    time: float
-    limit_price: Floats
-    groups: list[Solution]
-    weights: list[float]
-
-
 class JointProgram:
     """The linear program of all groups of a joint collective on one machine."""
 
@@ -82,87 +66,14 @@ class JointProgram:
         self.arcs = self.programs[0].arcs
 
     def solve(self, time_scale: float, hop_weight: float = 0.0) -> JointSolution | None:
-        """Return the optimum, or None if HiGHS fails.
-
-        `time_scale`: the order of magnitude of T. `hop_weight`: a weight at which short routes count, too, so that
-        loads take no detour without need; the time may then exceed the optimum by about this fraction.
-        """
-        from scipy import sparse
-        from scipy.optimize import linprog
-
-        arcs, programs = len(self.arcs), self.programs
-        flows = [program._flow_conservation() for program in programs]
-        supply = [float(np.abs(right_side).max()) for _, right_side in flows]
-        unit = max(s * scale for s, scale in zip(supply, self.scales, strict=True))
-        # The loads and flows of a group are in units of its greatest supply, T in units of `time_scale`. In
-        # weights of the joint collective the greatest supply of group i is relative_supply[i] * unit.
-        relative_supply = [s * scale / unit for s, scale in zip(supply, self.scales, strict=True)]
-        limit, limit_capacity = programs[0]._limit_rows()
-        capacities = np.concatenate([self.arcs.capacity, limit_capacity]) * (time_scale / unit)
-        over_resources = sparse.vstack([sparse.eye_array(arcs), limit], format="csr")
-        row_scale = 1 / np.maximum(capacities, 1)  # rows of wide links are divided by their capacity, as in lp.py
-        # Columns: T, then for every group its loads and its flows.
-        columns = 1 + 2 * len(programs)
-        upper: list[list[Any]] = [[sparse.csr_array(-np.minimum(capacities, 1)[:, None]), *[None] * (columns - 1)]]
-        upper_right: list[Floats] = [np.zeros(len(capacities))]
-        equal: list[list[Any]] = []
-        equal_right: list[Floats] = []
-        for i, (program, (conservation, right_side)) in enumerate(zip(programs, flows, strict=True)):
-            load_column, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)  # own: loads and flows of group i
-            upper[0][load_column] = sparse.diags_array(row_scale * relative_supply[i]) @ over_resources
-            # "At most" rows: flows of each family under the loads; loads that cross each partition often enough.
-            (under_load, under_flow), (crossing, minimum) = program._load_rows()
-            for entries in ([under_load, under_flow], [crossing, None]):
-                row: list[Any] = [None] * columns
-                row[own_columns] = entries
-                upper.append(row)
-            upper_right += [np.zeros(under_load.shape[0]), minimum / supply[i]]
-            balance = program._switch_balance()
-            for entries in ([None, conservation], [balance, None]):
-                row = [None] * columns
-                row[own_columns] = entries
-                equal.append(row)
-            equal_right += [right_side / supply[i], np.zeros(balance.shape[0])]
-        # scipy needs a block for T's column of equations, too
-        equal[0][0] = sparse.csr_array((flows[0][0].shape[0], 1))
-        upper_rows, equal_rows = (sparse.block_array(rows, format="csr") for rows in (upper, equal))
-        cost = np.full(upper_rows.shape[1], hop_weight / (arcs * len(programs)))
-        cost[0] = 1
-        result = linprog(
-            cost, A_ub=upper_rows, b_ub=np.concatenate(upper_right), A_eq=equal_rows, b_eq=np.concatenate(equal_right),
-            method=solver_for(upper_rows.shape[1]),
-        )  # fmt: skip
-        if result.status != 0:
-            return None
-        # The duals by block of rows: links and limits; then for every group its flows, and its partitions.
-        prices = np.split(-result.ineqlin.marginals, np.cumsum([len(b) for b in upper_right])[:-1])
-        values = np.split(-result.eqlin.marginals, np.cumsum([len(b) for b in equal_right])[:-1])
-        link, limits = np.split(prices[0] * row_scale, [arcs])
-        time, first_load, solutions = float(result.x[0]), 1, []
-        for i, program in enumerate(programs):
-            # A price counts per unit of the joint weights; the duals of a group's rows per unit of its own.
-            lengths, multipliers = (prices[1 + 2 * i + k] / relative_supply[i] for k in (0, 1))
-            _, balance_duals = values[2 * i : 2 * i + 2]
-            potentials = program._switch_potentials(balance_duals / relative_supply[i])
-            load = result.x[first_load : first_load + arcs]
-            first_load += arcs + flows[i][0].shape[1]
-            solutions.append(Solution(time, load, link, limits, lengths.reshape(-1, arcs), potentials, multipliers))
-        return JointSolution(time * time_scale, limits, solutions, [s * unit for s in relative_supply])
+        """Return the optimum, or None if HiGHS fails; parameters as of `solve_programs`."""
+        return solve_programs(self.programs, self.scales, time_scale, hop_weight)
 
     def exact_witnesses(self, solution: JointSolution) -> Iterator[JointDual]:
         """Yield exact witnesses rounded from the float duals, the simplest first, as `BoundProgram` does."""
-        duals = [(s.lengths.ravel(), s.potentials, s.multipliers) for s in solution.groups]
-        values = np.concatenate([solution.limit_price, *itertools.chain.from_iterable(duals)])
-        max_value = float(np.abs(values).max(initial=0.0))
-        if not max_value > 0:
-            return
-        for scale in [*_find_scales(values / max_value), _FINE_SCALE]:
-            limits = [max(round(v), 0) for v in (solution.limit_price / max_value * scale).tolist()]
-            rounded = [
-                tuple([round(v) for v in (vector / max_value * scale).tolist()] for vector in vectors)
-                for vectors in duals
-            ]
-            witness = self._round_dual(rounded, limits)
+        duals = itertools.chain.from_iterable((s.lengths.ravel(), s.potentials, s.multipliers) for s in solution.groups)
+        for limits, *rounded in round_vectors([solution.groups[0].limit_price, *duals]):
+            witness = self._round_dual(list(zip(*[iter(rounded)] * 3, strict=True)), [max(v, 0) for v in limits])
             if witness.prices:
                 yield witness
 
@@ -287,7 +198,9 @@ class JointSearch(BandwidthSearch):
         if solved is None:
             return False
         program, solution = solved
-        goal = solution.time / float(self.topology.resources.scale)  # as `_best_time`: weight over bytes per second
+        goal = solution.groups[0].time / float(
+            self.topology.resources.scale
+        )  # as `_best_time`: weight over bytes per second
         for witness in program.exact_witnesses(solution):
             if float(self._best_time) >= goal * (1 - CLOSE):
                 break
@@ -299,7 +212,7 @@ class JointSearch(BandwidthSearch):
 
         None if it is too large, a group needs nothing, or the solver fails.
 
-        `hop_weight`: as of `JointProgram.solve`.
+        `hop_weight`: as of `solve_programs`.
         """
         searches = [BandwidthSearch(self.topology, group, needs_of(group)) for group in self.collective.groups]
         if not all(len(search.needs) for search in searches):

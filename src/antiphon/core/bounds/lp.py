@@ -31,10 +31,9 @@ candidates `LpDual` for the exact recheck.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +100,16 @@ class Solution:
     lengths: NDArray[np.float64]  # families x arcs
     potentials: NDArray[np.float64]  # per switch
     multipliers: NDArray[np.float64]  # per partition
+
+
+class JointSolution(NamedTuple):
+    """The optimum of programs that share the links (joint.py): a solution for each, all with the same time.
+
+    `weights[i] * groups[i].load` is the load of group i in weights of the joint collective.
+    """
+
+    groups: list[Solution]
+    weights: list[float]
 
 
 @dataclass(eq=False)
@@ -199,25 +208,6 @@ class BoundProgram:
             capacity, float
         )
 
-    def _inequality_rows(self, link_room: NDArray[np.float64], limit: Any, limit_room: NDArray[np.float64]) -> Any:
-        """Return the inequalities: loads fit links and limits, flows fit under loads, loads cross partitions enough.
-
-        `link_room`, `limit_room`: capacity in the units of the program. `limit`: which arcs count toward each shared
-        limit. Rows with a capacity above 1 are divided by it, so that no entry exceeds 1 and the entries of narrow
-        links do not vanish beside those of wide ones.
-        """
-        import scipy.sparse as sp
-
-        (under_load, under_flow), (crossing, _) = self._load_rows()
-        # Row blocks: links, limits, flows under loads, partitions. Columns: T, loads, flows.
-        rows = [
-            [sp.csr_array(-np.minimum(link_room, 1)[:, None]), sp.diags_array(1 / np.maximum(link_room, 1)), None],
-            [sp.csr_array(-np.minimum(limit_room, 1)[:, None]), limit / np.maximum(limit_room, 1)[:, None], None],
-            [sp.csr_array((under_load.shape[0], 1)), under_load, under_flow],
-            [sp.csr_array((crossing.shape[0], 1)), crossing, None],
-        ]
-        return sp.block_array(rows, format="csr")
-
     def _load_rows(self) -> tuple[tuple[Any, Any], tuple[Any, Floats]]:
         """Return the inequalities of loads and flows, as matrices with right-hand sides of "at most".
 
@@ -236,54 +226,9 @@ class BoundProgram:
         return (-load_of_family, flows_of_family), (sp.csr_array(-crossing), minimum)
 
     def solve(self, time_scale: float) -> Solution | None:
-        """Return the optimum by HiGHS, or None if it fails. Variables: T, loads, then all flows.
-
-        `time_scale`: the order of magnitude of T (a known bound), used as its unit, because capacities may differ by
-        orders of magnitude.
-        """
-        import scipy.sparse as sp
-        from scipy.optimize import linprog
-
-        flow, supplies = self._flow_conservation()
-        # Scale supplies to about 1 and T to about 1, so that HiGHS sees well-conditioned rows.
-        supply_scale = float(np.abs(supplies).max())
-        limit, limit_capacity = self._limit_rows()
-        link_room, limit_room = (
-            capacity * (time_scale / supply_scale) for capacity in (self.arcs.capacity, limit_capacity)
-        )
-        upper = self._inequality_rows(link_room, limit, limit_room)
-        crossing_rows = [-1.0 * p.times * p.weight / supply_scale for p, _ in self.partitions]
-        # A single family needs no rows for the balance of loads: its flow, which equals the loads, is balanced already.
-        balance = self._switch_balance()[: 0 if self._single else None]
-        # Zero blocks for scipy: T in the rows of flows, and flows in the rows of balance.
-        no_time, no_flow = sp.csr_array((flow.shape[0], 1)), sp.csr_array((balance.shape[0], flow.shape[1]))
-        # Variables: T, the time; loads of arcs; flows. Minimize T.
-        time_alone = np.zeros(upper.shape[1])
-        time_alone[0] = 1
-        result = linprog(
-            time_alone,
-            A_ub=upper,
-            b_ub=np.concatenate([np.zeros(upper.shape[0] - len(crossing_rows)), crossing_rows]),
-            A_eq=sp.block_array([[no_time, None, flow], [None, balance, no_flow]], format="csr"),
-            b_eq=np.concatenate([supplies / supply_scale, np.zeros(balance.shape[0])]),
-            method=solver_for(upper.shape[1]),
-        )
-        if result.status != 0:
-            return None
-        # The duals come in the order of the rows: links, limits, lengths per family, partitions.
-        arcs, price = len(self.arcs), -result.ineqlin.marginals
-        ends = np.cumsum([0, arcs, len(limit_capacity), len(self.families) * arcs, len(crossing_rows)])
-        link, limits, lengths, multipliers = (price[x:y] for x, y in itertools.pairwise(ends.tolist()))
-        time, loads, _ = np.split(result.x, [1, 1 + arcs])
-        return Solution(
-            time.item() * time_scale,
-            loads,
-            link / np.maximum(link_room, 1),
-            limits / np.maximum(limit_room, 1),
-            lengths.reshape(-1, arcs),
-            self._switch_potentials(-result.eqlin.marginals[flow.shape[0] :]),
-            multipliers,
-        )
+        """Return the optimum by HiGHS, or None if it fails. `time_scale`: as of `solve_programs`."""
+        solved = solve_programs([self], [1], time_scale)
+        return None if solved is None else solved.groups[0]
 
     def _switch_potentials(self, duals: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the dual value of every switch's balance; 0 for switches that help, whose loads need not balance."""
@@ -297,15 +242,8 @@ class BoundProgram:
         dual_vectors = (solution.lengths.ravel(), solution.limit_price, solution.potentials, solution.multipliers)
         if self._single:
             dual_vectors = (solution.link_price, solution.limit_price, solution.potentials[:0], solution.multipliers)
-        values = np.concatenate(dual_vectors)
-        max_value = float(np.abs(values).max(initial=0.0))
-        if not max_value > 0:
-            return
-        # Try small multiples first: they give simple witnesses. The fine rounding is always valid and almost optimal.
-        for scale in [*_find_scales(values / max_value), _FINE_SCALE]:
-            integers = [round(v) for v in (values / max_value * scale).tolist()]
-            borders = np.cumsum([0, *(len(vector) for vector in dual_vectors)])
-            witness = self._assemble_dual(*(integers[a:b] for a, b in itertools.pairwise(borders.tolist())))
+        for rounded in round_vectors(dual_vectors):
+            witness = self._assemble_dual(*rounded)
             if witness.prices:
                 yield witness
 
@@ -348,6 +286,93 @@ class BoundProgram:
             min_price -= sum(limits[i] for i in self.arcs.limits[arc])
             price.append(max(0, min_price - potential[head] + potential[tail]))
         return price
+
+
+def solve_programs(
+    programs: Sequence[BoundProgram], scales: Sequence[int], time_scale: float, hop_weight: float = 0.0
+) -> JointSolution | None:
+    """Return the optimum of programs side by side, which share the links, or None if HiGHS fails.
+
+    `scales`: the weight of a program's blocks in the joint collective per weight of their own. `time_scale`: the order
+    of magnitude of T (a known bound), used as its unit, because capacities may differ by orders of magnitude.
+    `hop_weight`: a weight at which short routes count, too, so that loads take no detour without need; the time may
+    then exceed the optimum by about this fraction.
+    """
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    merged_arcs = programs[0].arcs
+    arcs = len(merged_arcs)
+    flows = [program._flow_conservation() for program in programs]
+    # Scale supplies to about 1 and T to about 1, so that HiGHS sees well-conditioned rows: the loads and flows of a
+    # program are in units of its greatest supply. Scaled, that of program i is relative_supply[i] * unit.
+    supply = [float(np.abs(right_side).max()) for _, right_side in flows]
+    unit = max(s * scale for s, scale in zip(supply, scales, strict=True))
+    relative_supply = [s * scale / unit for s, scale in zip(supply, scales, strict=True)]
+    limit, limit_capacity = programs[0]._limit_rows()
+    capacities = np.concatenate([merged_arcs.capacity, limit_capacity]) * (time_scale / unit)
+    over_resources = sparse.vstack([sparse.eye_array(arcs), limit], format="csr")
+    # Rows with a capacity above 1 are divided by it, so that no entry exceeds 1 and the entries of narrow links do not
+    # vanish beside those of wide ones.
+    divisor = np.maximum(capacities, 1)
+    # Columns: T, then for every program its loads and its flows.
+    columns = 1 + 2 * len(programs)
+    upper: list[list[Any]] = [[sparse.csr_array(-np.minimum(capacities, 1)[:, None]), *[None] * (columns - 1)]]
+    upper_right: list[Floats] = [np.zeros(len(capacities))]
+    equal: list[list[Any]] = []
+    equal_right: list[Floats] = []
+    for i, (program, (conservation, right_side)) in enumerate(zip(programs, flows, strict=True)):
+        load_column, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)  # own: loads and flows of program i
+        upper[0][load_column] = sparse.diags_array(1 / divisor * relative_supply[i]) @ over_resources
+        # "At most" rows: flows of each family under the loads; loads that cross each partition often enough.
+        (under_load, under_flow), (crossing, minimum) = program._load_rows()
+        for entries in ([under_load, under_flow], [crossing, None]):
+            row: list[Any] = [None] * columns
+            row[own_columns] = entries
+            upper.append(row)
+        upper_right += [np.zeros(under_load.shape[0]), minimum / supply[i]]
+        # A single family needs no rows for the balance of loads: its flow, which equals the loads, is balanced already.
+        balance = program._switch_balance()[: 0 if program._single else None]
+        for entries in ([None, conservation], [balance, None]):
+            row = [None] * columns
+            row[own_columns] = entries
+            equal.append(row)
+        equal_right += [right_side / supply[i], np.zeros(balance.shape[0])]
+    # scipy needs a block for T's column of equations, too, and one for the flows beside balances
+    equal[0][0] = sparse.csr_array((flows[0][0].shape[0], 1))
+    upper_rows, equal_rows = (sparse.block_array(rows, format="csr") for rows in (upper, equal))
+    cost = np.full(upper_rows.shape[1], hop_weight / (arcs * len(programs)))
+    cost[0] = 1
+    result = linprog(
+        cost, A_ub=upper_rows, b_ub=np.concatenate(upper_right), A_eq=equal_rows, b_eq=np.concatenate(equal_right),
+        method=solver_for(upper_rows.shape[1]),
+    )  # fmt: skip
+    if result.status != 0:
+        return None
+    # The duals by block of rows: links and limits; then for every program its flows, and its partitions.
+    prices = np.split(-result.ineqlin.marginals, np.cumsum([len(b) for b in upper_right])[:-1])
+    values = np.split(-result.eqlin.marginals, np.cumsum([len(b) for b in equal_right])[:-1])
+    link, limits = np.split(prices[0] / divisor, [arcs])
+    time, first_load, solutions = float(result.x[0]) * time_scale, 1, []
+    for i, program in enumerate(programs):
+        # A price counts per scaled unit; the duals of a program's rows per unit of its own.
+        lengths, multipliers = (prices[1 + 2 * i + k] / relative_supply[i] for k in (0, 1))
+        potentials = program._switch_potentials(values[2 * i + 1] / relative_supply[i])
+        load = result.x[first_load : first_load + arcs]
+        first_load += arcs + flows[i][0].shape[1]
+        solutions.append(Solution(time, load, link, limits, lengths.reshape(-1, arcs), potentials, multipliers))
+    return JointSolution(solutions, [s * unit for s in relative_supply])
+
+
+def round_vectors(vectors: Sequence[Floats]) -> Iterator[list[list[int]]]:
+    """Yield whole numbers in nearly the proportions of all these values, the simplest first; nothing if all are 0."""
+    values = np.concatenate(vectors)
+    max_value = float(np.abs(values).max(initial=0.0))
+    if not max_value > 0:
+        return
+    # Try small multiples first: they give simple witnesses. The fine rounding is always valid and almost optimal.
+    for scale in [*_find_scales(values / max_value), _FINE_SCALE]:
+        yield [[round(v) for v in (vector / max_value * scale).tolist()] for vector in vectors]
 
 
 def count_crossings(

@@ -10,7 +10,7 @@ the step takes 17 ms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -85,10 +85,7 @@ def replay_job(job: RecordedJob, seconds: Sequence[float], *, serial: bool = Fal
             elif item.kind == STEP:
                 progress.ends.append(progress.now)
             progress.position += 1
-    stuck = next((rank for rank, progress in progress_of.items() if progress.position < len(progress.items)), None)
-    if stuck is not None:
-        raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
-    return make_outcome(job, [progress.ends for progress in progress_of.values()], waited, calls)
+    return make_outcome(progress_of, waited, calls)
 
 
 def list_kept_times(job: RecordedJob, seconds: Sequence[float]) -> list[bool]:
@@ -97,12 +94,16 @@ def list_kept_times(job: RecordedJob, seconds: Sequence[float]) -> list[bool]:
 
 
 def make_outcome(
-    job: RecordedJob, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: CollectiveStates
+    progress_of: Mapping[int, RankProgress], waited: Sequence[float], calls: CollectiveStates
 ) -> ReplayOutcome:
-    """Return the result.
+    """Return the result, or raise Invalid if a rank is not at its end.
 
-    `ends`: per rank when it began and when each step ended. `waited`: per collective the waits, summed over ranks.
+    `waited`: per collective the waits, summed over ranks.
     """
+    stuck = next((rank for rank, progress in progress_of.items() if progress.position < len(progress.items)), None)
+    if stuck is not None:
+        raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
+    ends = [progress.ends for progress in progress_of.values()]
     step_count = min(len(rank_ends) for rank_ends in ends) - 1
     steps = [max(rank_ends[k + 1] - rank_ends[k] for rank_ends in ends) for k in range(step_count)]
     mean_waits = [total / max(len(callers), 1) for total, callers in zip(waited, calls.callers, strict=True)]

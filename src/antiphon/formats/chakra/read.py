@@ -262,7 +262,8 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
     done: dict[int, tuple[float, int]] = {}  # by node: its end, and the last collective that it depends on
     already_waited: set[int] = set()
     computed_until, group_free_from = 0.0, dict[str, float]()
-    for node in sorted_as_recorded(nodes):
+    # in topological order; of those that may come next, the earliest recorded start is first
+    for node in topological_order(sorted(nodes, key=lambda node: (node.start_us, node.id))):
         dependencies = [done[other] for other in node.dependencies]
         last_collective = max(
             (call for _, call in dependencies), key=lambda call: calls[call].end if call >= 0 else -1.0, default=-1
@@ -306,8 +307,3 @@ def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> RankTrace:
         raise Invalid(f"rank {rank}: no node has a duration (duration_micros)")
     # one host for all ranks: simulated timelines have the same clock
     return RankTrace(rank=rank, host="", groups=groups, steps=[(0.0, end)], calls=calls, waits=waits)
-
-
-def sorted_as_recorded(nodes: Sequence[Node]) -> list[Node]:
-    """Return nodes in topological order; of those that may come next, the earliest recorded start is first."""
-    return list(topological_order(sorted(nodes, key=lambda node: (node.start_us, node.id))))

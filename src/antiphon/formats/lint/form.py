@@ -92,6 +92,11 @@ class RuntimeRules:
         return findings + [Finding("note", note) for note in head.notes]
 
 
+def always_note(why: str, instead: str) -> Rule:
+    """Return a rule that reports the same note on every call."""
+    return lambda head, call: iter([Finding("note", why, instead)])
+
+
 def check_sizes(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report a size outside of the file's range. `antiphon export` writes one file for every range of a plan."""
     if call.nbytes < head.min_bytes or (head.max_bytes is not None and call.nbytes > head.max_bytes):

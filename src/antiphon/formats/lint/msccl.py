@@ -9,12 +9,14 @@ such as rcs, and takes fewer thread blocks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from antiphon.formats.lint.form import (
     ApplicationCall,
     Finding,
     Head,
     RuntimeRules,
+    always_note,
     check_in_place,
     check_ranks,
     check_sizes,
@@ -25,7 +27,7 @@ OPERATORS = ("sum", "prod", "max", "min")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 # operations that receive and, at once, copy (c), reduce (the second r) or forward (s)
 FUSED_OPERATIONS = ("rcs", "rrs", "rrc", "rrcs")
-MAX_CHANNELS = 32  # of NCCL
+EXECUTOR_CHANNELS = 32  # MAXCHANNELS of NCCL 2.23, which the executor is part of
 MAX_THREAD_BLOCKS = 64  # per rank, as RCCL is built
 MULTIPROCESSORS = 108  # multiprocessors of an A100; an H100 has 132
 MAX_GPU_MEMORY = 288 * 10**9  # bytes of the largest GPUs
@@ -35,9 +37,7 @@ NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", 
 def _executor_call(head: Head, call: ApplicationCall) -> ApplicationCall:
     """Return the call with the bytes that the executor sees: for gather and scatter those of one rank's block."""
     if head.kind in ("gather", "scatter"):
-        return ApplicationCall(
-            call.nbytes // max(call.ranks, 1), call.itemsize, call.dtype, call.op, call.ranks, call.in_place, call.root
-        )
+        return replace(call, nbytes=call.nbytes // max(call.ranks, 1))
     return call
 
 
@@ -95,8 +95,8 @@ def _check_root(head: Head, call: ApplicationCall) -> Iterator[Finding]:
 
 def _check_channels(head: Head, call: ApplicationCall) -> Iterator[Finding]:
     """Report more channels than NCCL has. Option `instances` of the export multiplies channels and thread blocks."""
-    if head.channels > MAX_CHANNELS:
-        reason = f"it has {head.channels} channels; NCCL has at most {MAX_CHANNELS}"
+    if head.channels > EXECUTOR_CHANNELS:
+        reason = f"it has {head.channels} channels; NCCL has at most {EXECUTOR_CHANNELS}"
         yield Finding("refused", reason, "export with fewer instances")
 
 
@@ -122,15 +122,6 @@ def _check_thread_blocks(head: Head, call: ApplicationCall) -> Iterator[Finding]
             "folder no communicator can be made",
             "export with option fused=no, with fewer instances, or a planner with fewer partners",
         )
-
-
-def _note_machine(head: Head, call: ApplicationCall) -> Iterator[Finding]:
-    """Remark that RCCL reads files on some machines only."""
-    yield Finding(
-        "note",
-        "RCCL uses such files on two shapes of box only: eight GPUs all joined, and sixteen in eight modules",
-        "set RCCL_MSCCL_FORCE_ENABLE=1 on all others",
-    )
 
 
 def _check_resident(head: Head, call: ApplicationCall) -> Iterator[Finding]:
@@ -161,11 +152,11 @@ def _check_scratch(head: Head, call: ApplicationCall) -> Iterator[Finding]:
         )
 
 
-def _note_process(head: Head, call: ApplicationCall) -> Iterator[Finding]:
-    """Remark that each GPU needs a process of its own."""
-    yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
-
-
+_note_machine = always_note(
+    "RCCL uses such files on two shapes of box only: eight GPUs all joined, and sixteen in eight modules",
+    "set RCCL_MSCCL_FORCE_ENABLE=1 on all others",
+)
+_note_process = always_note("the executor is off where one process drives several GPUs", "start a process for each GPU")
 COMMON = (
     check_ranks,
     _check_operator,

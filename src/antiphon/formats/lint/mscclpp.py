@@ -14,6 +14,7 @@ from antiphon.formats.lint.form import (
     Finding,
     Head,
     RuntimeRules,
+    always_note,
     check_in_place,
     check_ranks,
     check_sizes,
@@ -90,13 +91,9 @@ def _check_divisible(head: Head, call: ApplicationCall) -> Iterator[Finding]:
         )
 
 
-def _note_registration(head: Head, call: ApplicationCall) -> Iterator[Finding]:
-    """Remark that programs must register the plan."""
-    yield Finding(
-        "note", "plans are found only by programs that registered them", "import register.py, which export writes"
-    )
-
-
+_note_registration = always_note(
+    "plans are found only by programs that registered them", "import register.py, which export writes"
+)
 MSCCLPP = RuntimeRules(
     "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
     (_check_collective, check_ranks, _check_root, _check_operator, _check_type, _check_switches, check_sizes,

@@ -81,17 +81,6 @@ def _join_arrays(arrays: list[Longs], width: int) -> Longs:
     return np.concatenate(arrays) if arrays else np.zeros((0, width) if width else 0, np.int64)
 
 
-def _rows_of(transfer: Longs, first: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """Expand runs of chunks to rows; return the transfer and the chunk of each row.
-
-    Transfer 0 carries chunks 3 to 5, transfer 2 chunk 7:
-
-    >>> _rows_of(np.array([0, 2]), np.array([3, 7]), np.array([3, 1]))
-    (array([0, 0, 0, 2]), array([3, 4, 5, 7]))
-    """
-    return np.repeat(transfer, counts), concat_ranges(first, counts)
-
-
 class _Reader:
     """Collect transfers into columns, in batches."""
 
@@ -326,7 +315,7 @@ class _Reader:
         counts = last - first + 1
         if int(counts.sum()) > MAX_ROWS:
             raise Invalid(f"its transfers carry {counts.sum()} chunks, more than {MAX_ROWS}")
-        row, chunk = _rows_of(transfer, first, counts)
+        row, chunk = np.repeat(transfer, counts), concat_ranges(first, counts)
         empty = np.flatnonzero(np.bincount(transfer, minlength=len(graph)) == 0)
         if empty.size:
             raise self._error_at(int(empty[0]), 'carries no chunks; expected copy="..." or reduce="..."')

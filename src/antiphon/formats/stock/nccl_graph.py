@@ -21,7 +21,8 @@ from antiphon.formats.stock.circles import CHAIN, RING, CircleOrder, find_orders
 from antiphon.formats.stock.ranges import first_plan, planner_of, refuse_subset
 
 FILE = "nccl-graph.xml"
-MAX_CHANNELS = 32  # of NCCL
+# MAXCHANNELS of NCCL up to 2.24; it is 64 from 2.25 on, but NCCL doubles the channels of a graph
+MAX_GRAPH_CHANNELS = 32
 UNPROVEN = "that NCCL is faster by these than by its own is not predicted: measure both"
 LINKS = ("NVL", "PIX", "PXB", "PHB", "SYS")  # NCCL's names of connections between GPUs, the nearest first
 # NCCL's numbers (id of the graph, pattern): rings; trees, which are chains within a box
@@ -47,8 +48,8 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
 
     machine = first_plan(plans).topology
     partial = parse_yes(partial, "option partial")
-    if isinstance(copies, bool) or not isinstance(copies, int) or not 1 <= copies <= MAX_CHANNELS:
-        raise Invalid(f"copies: expected a whole number from 1 to {MAX_CHANNELS}, got {quote(copies)}")
+    if isinstance(copies, bool) or not isinstance(copies, int) or not 1 <= copies <= MAX_GRAPH_CHANNELS:
+        raise Invalid(f"copies: expected a whole number from 1 to {MAX_GRAPH_CHANNELS}, got {quote(copies)}")
     if link and link not in LINKS:
         raise Invalid(f"link: expected {', '.join(LINKS)}, got {quote(link)}")
     if len(set(hosts(machine))) > 1:
@@ -111,10 +112,10 @@ def _graph_lines(
     common_denominator = math.lcm(*(order.share.denominator for order in entry_orders))
     shares = [int(order.share * common_denominator) for order in entry_orders]
     counts = [copies * share // math.gcd(*shares) for share in shares]
-    if sum(counts) > MAX_CHANNELS:
+    if sum(counts) > MAX_GRAPH_CHANNELS:
         raise Unsupported(
             f"nccl-graph: the {entry_orders[0].form}s have parts of the data that need {sum(counts)} channels, and "
-            f"there are {MAX_CHANNELS} at most"
+            f"there are {MAX_GRAPH_CHANNELS} at most"
         )
     speed, nvlink = _channel_speed(machine, schedule, entry_orders, counts)
     kind = link or ("NVL" if nvlink else "PHB")

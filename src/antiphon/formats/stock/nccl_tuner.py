@@ -37,7 +37,7 @@ from antiphon.units import format_ends, format_size
 FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"
 COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
 PROTOCOLS = ("auto", "simple", "ll", "ll128")
-MAX_CHANNELS, MAX_CHUNK = 64, 2**30  # MAXCHANNELS of NCCL; bytes, beyond any buffer in use
+MAX_CHANNELS, MAX_CHUNK = 64, 2**30  # MAXCHANNELS of NCCL from 2.25 on; bytes, beyond any buffer in use
 MIN_SPEEDUP = 1.005  # less prints as 1x
 NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
 MEASURED = "measured"  # how the reasons of measured rules begin

@@ -328,9 +328,5 @@ def _place_blocks(
         dissolve_segments(values)
         if not stuck:
             return (values, rank_blocks), len(tracks)
-        refused |= {_turn_of(block) for block in stuck if block.send >= 0 and block.recv >= 0}
+        refused |= {(block.rank, block.recv, block.send) for block in stuck if block.send >= 0 and block.recv >= 0}
     raise AssertionError("blocks that only send or only receive never get stuck")
-
-
-def _turn_of(block: Block) -> Turn:
-    return block.rank, block.recv, block.send

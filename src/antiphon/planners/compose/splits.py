@@ -22,7 +22,7 @@ import numpy as np
 from antiphon.core.columns import Bools
 from antiphon.core.topology import Topology
 from antiphon.planners.compose.split import Split
-from antiphon.planners.shared.groups import Groups, groups_at, parse_fanins, parse_groups
+from antiphon.planners.shared.groups import Groups, groups_at, nest_by_labels, parse_fanins, parse_groups
 
 MOST_LEVELS = 5  # levels of places that are distinguished
 
@@ -129,17 +129,5 @@ def _useful_partitions(partitions: Sequence[Partition], ranks: int) -> list[Part
 def _nest_groups(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
     """Return groups within groups: the first partition gives the outermost groups."""
     number = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]  # of its group
-
-    def nest(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
-        """Return nested groups of these ranks, and the ranks in their order."""
-        if depth == len(number) or len(ranks) == 1:
-            return Groups.ring(len(ranks)), ranks
-        # Divide the ranks of a group by the next partition, in order of first appearance.
-        by_group: dict[int, list[int]] = {}
-        for rank in ranks:
-            by_group.setdefault(number[depth][rank], []).append(rank)
-        nested = [nest(ranks_inside, depth + 1) for ranks_inside in by_group.values()]
-        return Groups.of_parts([groups for groups, _ in nested]), [rank for _, order in nested for rank in order]
-
-    groups, seating = nest(list(members), 0)
+    groups, seating = nest_by_labels(list(members), {rank: [of[rank] for of in number] for rank in members})
     return Split(np.array(seating), groups)

@@ -172,16 +172,8 @@ def _plan_single(topology: Topology, collective: Collective, by: str, reach_of: 
         return _plan_allreduce(topology, collective, by, reach_of)
     if collective.kind in SPREADING:
         return _plan_spread(reach_of(topology), collective)
-    return _plan_reversed(
-        topology, collective, lambda machine, dual_collective: _plan_spread(reach_of(machine), dual_collective)
-    )
-
-
-def _plan_reversed(
-    topology: Topology, collective: Collective, make: Callable[[Topology, Collective], Schedule]
-) -> Schedule:
-    """Plan the dual spreading collective on the reversed topology, and run it backwards."""
-    return invert(make(reverse(topology), dual(collective).collective))
+    # the dual collective spreads data: plan it on the reversed machine, and run it backwards
+    return invert(_plan_spread(reach_of(reverse(topology)), dual(collective).collective))
 
 
 def _plan_spread(reach: Reach, collective: Collective) -> Schedule:

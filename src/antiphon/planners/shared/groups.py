@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -135,19 +136,21 @@ def groups_from_places(topology: Topology, members: Sequence[int]) -> tuple[Grou
     >>> str(groups), order
     ('2+3', [0, 2, 1, 3, 4])
     """
-    paths = {rank: topology.places[rank].split("/") for rank in members}
+    return nest_by_labels(list(members), {rank: topology.places[rank].split("/") for rank in members})
 
-    def group_by_component(ranks: list[int], depth: int) -> tuple[Groups, list[int]]:
-        """Return the groups of these ranks by components of places from `depth` on, and their order."""
-        if len(ranks) == 1 or all(len(paths[rank]) <= depth for rank in ranks):
-            return Groups.ring(len(ranks)), ranks
-        by_place: dict[str, list[int]] = {}
-        for rank in ranks:
-            by_place.setdefault("/".join(paths[rank][: depth + 1]), []).append(rank)
-        nested = [group_by_component(group, depth + 1) for group in by_place.values()]
-        return Groups.of_parts([groups for groups, _ in nested]), [rank for _, order in nested for rank in order]
 
-    return group_by_component(list(members), 0)
+def nest_by_labels(ranks: list[int], labels: Mapping[int, Sequence[Any]], depth: int = 0) -> tuple[Groups, list[int]]:
+    """Return groups within groups, and the ranks in an order where groups are contiguous.
+
+    Ranks with equal `labels` at `depth` form a group, in order of first appearance; the labels behind divide it.
+    """
+    if len(ranks) == 1 or all(len(labels[rank]) <= depth for rank in ranks):
+        return Groups.ring(len(ranks)), ranks
+    by_label: dict[Any, list[int]] = {}
+    for rank in ranks:
+        by_label.setdefault(labels[rank][depth] if depth < len(labels[rank]) else None, []).append(rank)
+    nested = [nest_by_labels(group, labels, depth + 1) for group in by_label.values()]
+    return Groups.of_parts([groups for groups, _ in nested]), [rank for _, order in nested for rank in order]
 
 
 def plan_chains(collective: Collective, order: Order, groups: Groups, direction: int) -> Schedule:

@@ -152,8 +152,9 @@ def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOp
     equal_variants = [
         PipelinedSchedule(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
         for number, plan in enumerate(plans if options.pieces is None else plans[:1])
+        # without a size only the first plan, the deepest, gets the option `pieces`
         for piece_schedule in pipe_schedule(
-            plan, topology, _piece_option(options, number, nbytes), [nbytes], options.profile
+            plan, topology, 1 if number and nbytes is None else options.pieces, [nbytes], options.profile
         )
     ]
     if options.pieces is not None or max(plan.steps for plan in plans) < 2:
@@ -168,11 +169,6 @@ def _stage_size(nbytes: int | None, prepared: PipelinePlans, options: PipelineOp
 def _step_options(steps: int, waits: bool) -> dict[str, int]:
     """Return the options of a schedule with this number of steps."""
     return {"steps": steps, "waits": True} if waits else {"steps": steps}
-
-
-def _piece_option(options: PipelineOptions, number: int, nbytes: int | None) -> int | None:
-    """Return the option `pieces` for plan `number`; but 1 without a size, except for the first plan, the deepest."""
-    return 1 if number and nbytes is None else options.pieces
 
 
 def _step_variants(uneven: UnevenStarts) -> Iterator[PipelinedSchedule]:

@@ -91,7 +91,7 @@ def gentree(
     for nbytes in sizes:
         tree, choices = _best_root(trees, graph, parameters, nbytes, collective.kind, rearrange)
         # Two sizes with the same choices differ only in time: yield the plan once.
-        timeless_choices = [_without_time(choice) for choice in choices]
+        timeless_choices = [(None if choice is None else replace(choice, seconds=0.0)) for choice in choices]
         if timeless_choices in chosen_before:
             continue
         chosen_before.append(timeless_choices)
@@ -118,11 +118,6 @@ def _best_root(
 def _plan_seconds(choices: list[SwitchChoice | None]) -> float:
     """Return the predicted time of a plan: that at its root."""
     return choices[0].seconds if choices[0] is not None else 0.0
-
-
-def _without_time(choice: SwitchChoice | None) -> SwitchChoice | None:
-    """Return a choice without its predicted time, to compare choices."""
-    return None if choice is None else replace(choice, seconds=0.0)
 
 
 def describe_plan(tree: RootedTree, choices: list[SwitchChoice | None]) -> dict[str, str]:

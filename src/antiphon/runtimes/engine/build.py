@@ -156,7 +156,7 @@ def compiler_arguments(target: str, folder: Path | None = None) -> list[str]:
 @cache
 def hash_sources(target: str) -> str:
     """Return a digest of the sources, which do not change while a process lives."""
-    text = [path.read_bytes() for path in _source_paths(target)]
+    text = [(TARGETS[target].folder / name).read_bytes() for name in TARGETS[target].sources]
     text += [path.read_bytes() for path in sorted(TARGETS[target].folder.glob("*.h"))]
     return hashlib.sha256(b"\0".join(text)).hexdigest()
 
@@ -189,10 +189,6 @@ def _make_folder(name: str) -> Path:
 
 def _not_writable(folder: Path, why: str | None) -> Invalid:
     return Invalid(f"{folder}: {why}; set ANTIPHON_CACHE to a folder that can be written")
-
-
-def _source_paths(target: str) -> list[Path]:
-    return [TARGETS[target].folder / name for name in TARGETS[target].sources]
 
 
 def _purpose_flags(target: str) -> list[str]:

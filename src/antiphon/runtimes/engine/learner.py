@@ -22,7 +22,7 @@ from antiphon.runtimes.engine.functions import Functions, TransportFailed
 
 # As in native/learn.h.
 MAX_PROGRAMS = 6
-PLANNED_SLICES = 4  # quarters of the planned number of slices: as planned
+PLANNED_SLICES = 4  # numbers of slices are stated in quarters of the planned number; 4: as planned
 _ARMS, _CHOICES = MAX_PROGRAMS + 2, 16
 _NUMBERS = _ARMS + 3
 REASONS = (

@@ -34,6 +34,7 @@ from antiphon.runtimes.engine.functions import (  # noqa: F401 (importers of Eng
     TransportFailed,
     make_error,
 )
+from antiphon.runtimes.engine.learner import PLANNED_SLICES
 
 MAIN = threading.main_thread().ident  # the thread in which Python runs signal handlers
 _PYTHON_CALLS = ("PyGILState_Ensure", "PyErr_CheckSignals", "PyErr_Fetch", "PyGILState_Release")
@@ -65,7 +66,6 @@ _TYPE_NAMES = (
 TYPES = {name: number for number, name in enumerate(_TYPE_NAMES)}  # as in the engine
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 3  # version of the interface in native/api.h
-PLANNED_SLICES = 4  # numbers of slices are stated in quarters of the planned number; 4: as planned
 MOVED, EVEN, DISAGREED = range(3)  # outcomes of `Wire.uneven`
 _STOPPED = 8  # error code: a signal handler raised
 _NAME = 24  # bytes of an ap_shared_name

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from antiphon.core.choose import Call, Chooser, SizeChooser
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.learned import LearnedLine, keep_learned
+from antiphon.runtimes.engine.learner import PLANNED_SLICES
 from antiphon.runtimes.engine.native import (
     MOVED,
-    PLANNED_SLICES,
     Engine,
     Mismatch,
     NativePlan,
