@@ -22,7 +22,7 @@ from antiphon.core.transform import Cuts
 from antiphon.cost._cut import as_cut
 from antiphon.cost.basis import basis_of, usual_model
 from antiphon.cost.figures import Level, LogGP
-from antiphon.cost.prediction import LazyPath, Prediction, Predictor
+from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import FORMAT as PROFILE
 from antiphon.cost.profile import Incast, Profile, as_profile, load_profile, save_profile, shipped_profiles
 from antiphon.cost.trace import Events, chrome_trace
@@ -32,13 +32,6 @@ from antiphon.registry import Entry as Registered
 from antiphon.registry import call, find
 from antiphon.registry import table as registered  # `table` is a module of this folder
 from antiphon.units import Sizes, parse_size, parse_sizes
-
-__all__ = [
-    "PROFILE", "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_cut",
-    "as_profile",
-    "chrome_trace", "load_profile", "model_of", "predict", "prepare", "row_of", "save_profile", "shipped_profiles",
-    "simulate", "usual_model",
-]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None
 MAX_PATH_MESSAGES = 1000  # of a critical path that `simulate` returns

@@ -24,26 +24,3 @@ from antiphon.isolate._here import can_interrupt, interrupted_after
 from antiphon.isolate._meter import cpu_clock
 from antiphon.isolate._pool import as_done, available_processors, in_order, run_in_child, stream_job, usual_workers
 from antiphon.isolate._process import CAN_ISOLATE, GRACE, Ended, Lost, PoolTerms, Sent, Starved, Stopped, can_fork
-
-__all__ = [
-    "CAN_ISOLATE",
-    "GRACE",
-    "Ended",
-    "Lost",
-    "PoolTerms",
-    "Send",
-    "Sent",
-    "Starved",
-    "Stopped",
-    "as_done",
-    "available_processors",
-    "can_fork",
-    "can_interrupt",
-    "cpu_clock",
-    "describe_error",
-    "in_order",
-    "interrupted_after",
-    "run_in_child",
-    "stream_job",
-    "usual_workers",
-]  # fmt: skip

@@ -63,29 +63,6 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 from antiphon.units import format_bandwidth, plain
 
-__all__ = [
-    "MULTICAST",
-    "REDUCTION",
-    "Bound",
-    "Cut",
-    "Distance",
-    "Family",
-    "JointDual",
-    "LpDual",
-    "Packing",
-    "Partition",
-    "Tree",
-    "Witness",
-    "assumed_conditions",
-    "bound",
-    "conditions_text",
-    "conditions_without_help",
-    "proved_rate",
-    "recheck",
-    "strip_abilities",
-    "witness_of",
-]
-
 
 @dataclass(frozen=True)
 class Bound(Displayed):

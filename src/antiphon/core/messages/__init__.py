@@ -6,25 +6,4 @@ from antiphon.core.messages.graph import MOST_DEPENDENCIES, MessageGraph, cycle_
 from antiphon.core.messages.paths import Paths, paths, resource_name, seconds_per_byte, uses_of
 from antiphon.core.messages.sets import Sets, sets
 from antiphon.core.messages.table import Messages, messages
-from antiphon.core.messages.waits import LEFT, ORDERS, RECEIVED, Waits, waits
-
-__all__ = [
-    "LEFT",
-    "MOST_DEPENDENCIES",
-    "ORDERS",
-    "RECEIVED",
-    "MessageGraph",
-    "Messages",
-    "Paths",
-    "Sets",
-    "Waits",
-    "cycle_of",
-    "cycle_text",
-    "messages",
-    "paths",
-    "resource_name",
-    "seconds_per_byte",
-    "sets",
-    "uses_of",
-    "waits",
-]
+from antiphon.core.messages.waits import LEFT, RECEIVED, Waits, waits

@@ -11,7 +11,6 @@ from antiphon.core.program.kinds import (
     RECEIVE,
     SEND,
     BufferLayout,
-    Pairs,
     Program,
     among,
     collective_among,
@@ -19,22 +18,3 @@ from antiphon.core.program.kinds import (
     layout_of,
 )
 from antiphon.core.program.prove import prove
-
-__all__ = [
-    "FOLD",
-    "JOIN",
-    "RECEIVE",
-    "SEND",
-    "BufferLayout",
-    "Pairs",
-    "Program",
-    "among",
-    "collective_among",
-    "collective_of",
-    "decode",
-    "dump",
-    "encode",
-    "job_of",
-    "layout_of",
-    "prove",
-]

@@ -24,31 +24,4 @@ from antiphon.core.transform.pieces import NO_CUTS, Cuts, Cutting
 from antiphon.core.transform.renaming import relabel, relabel_collective
 from antiphon.core.transform.reversing import dual, invert
 from antiphon.core.transform.staging import Placement, Spans, assemble_parts
-from antiphon.core.transform.tidying import UnneededRows, clean, find_unneeded, plain_copies, unjoined
-
-__all__ = [
-    "NO_CUTS",
-    "Cuts",
-    "Cutting",
-    "Placement",
-    "Spans",
-    "UnneededRows",
-    "add_on_arrival",
-    "assemble_parts",
-    "clean",
-    "compose",
-    "dual",
-    "expand",
-    "expand_separately",
-    "find_unneeded",
-    "invert",
-    "merge",
-    "pipeline",
-    "plain_copies",
-    "relabel",
-    "relabel_collective",
-    "run_together",
-    "split",
-    "split_groups",
-    "unjoined",
-]  # fmt: skip
+from antiphon.core.transform.tidying import clean, find_unneeded, plain_copies, unjoined

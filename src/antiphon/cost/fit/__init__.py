@@ -21,8 +21,8 @@ from antiphon.cost.fit._profiles import (
 )
 from antiphon.cost.fit.genmodel import GenmodelFit, fit_genmodel
 from antiphon.cost.fit.linear import UNDETERMINED, Estimate
-from antiphon.cost.fit.loggp import Break, LogGPFit, Regime, fit_loggp
-from antiphon.cost.fit.loggp_radix import SimultaneousFit, fit_simultaneous
+from antiphon.cost.fit.loggp import LogGPFit, fit_loggp
+from antiphon.cost.fit.loggp_radix import fit_simultaneous
 from antiphon.cost.fit.loggp_tables import (
     BURST,
     FAN_IN,
@@ -41,7 +41,7 @@ from antiphon.cost.fit.lowering import (
     write_lowering_times,
 )
 from antiphon.cost.fit.memory import MemoryFit, fit_memory
-from antiphon.cost.fit.plans import LEVELS, NAMES, NamedAlgorithm, plan_of
+from antiphon.cost.fit.plans import plan_of
 from antiphon.cost.fit.tables import (
     AdditionTime,
     PlanTime,
@@ -50,47 +50,3 @@ from antiphon.cost.fit.tables import (
     write_addition_times,
     write_plan_times,
 )
-
-__all__ = [
-    "BURST",
-    "FAN_IN",
-    "FAN_OUT",
-    "LEVELS",
-    "NAMES",
-    "PAIRS",
-    "SIMULTANEOUS",
-    "UNDETERMINED",
-    "AdditionTime",
-    "Break",
-    "Estimate",
-    "GenmodelFit",
-    "LogGPFit",
-    "LoweringFit",
-    "LoweringTime",
-    "MemoryFit",
-    "NamedAlgorithm",
-    "PlanTime",
-    "Regime",
-    "RoundTrip",
-    "SimultaneousFit",
-    "fit_genmodel",
-    "fit_loggp",
-    "fit_lowering",
-    "fit_memory",
-    "fit_simultaneous",
-    "genmodel_profile",
-    "list_missing_figures",
-    "list_missing_loggp_figures",
-    "loggp_level",
-    "loggp_profile",
-    "memory_profile",
-    "plan_of",
-    "read_addition_times",
-    "read_lowering_times",
-    "read_plan_times",
-    "read_round_trips",
-    "write_addition_times",
-    "write_lowering_times",
-    "write_plan_times",
-    "write_round_trips",
-]  # fmt: skip
