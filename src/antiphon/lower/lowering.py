@@ -228,9 +228,9 @@ def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None =
     copies = _copy_inputs(prepared, table)
     accesses = _add_transfers(prepared, movement, folding, copies, table)
     if joint is not None:
-        _mark_joints(prepared, movement, joint, accesses, table)
+        _mark_joints(movement, joint, accesses, table)
     _copy_delayed_outputs(prepared, movement, accesses, table)
-    _order_versions(prepared, movement, folding, accesses, table)
+    _order_versions(prepared, accesses, table)
     slots = _order_stretches(prepared, movement, accesses, table, lag)
     return assemble_program(prepared, movement, slots, table, channels)
 
@@ -288,9 +288,7 @@ def _add_transfers(
     return _Accesses(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own_values]]]))
 
 
-def _mark_joints(
-    prepared: Prepared, movement: DataMoves, joint: Ints, accesses: _Accesses, table: OperationTable
-) -> None:
+def _mark_joints(movement: DataMoves, joint: Ints, accesses: _Accesses, table: OperationTable) -> None:
     """Record the joint of each send and receive that has one. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
     joints = joint[rows].astype(np.int64)
@@ -473,9 +471,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     accesses.reader = np.concatenate([accesses.reader, number])
 
 
-def _order_versions(
-    prepared: Prepared, movement: DataMoves, folding: Folds, accesses: _Accesses, table: OperationTable
-) -> None:
+def _order_versions(prepared: Prepared, accesses: _Accesses, table: OperationTable) -> None:
     """Add the waits that keep the order of reads and writes of a place. O(uses).
 
     A read waits for the writer of its version. The operation that overwrites a version waits for the reads of that
@@ -491,7 +487,7 @@ def _order_versions(
     >>> folding = folds(prepared, movement)
     >>> accesses = _add_transfers(prepared, movement, folding, _copy_inputs(prepared, table), table)
     >>> table.waits.clear()
-    >>> _order_versions(prepared, movement, folding, accesses, table)
+    >>> _order_versions(prepared, accesses, table)
     >>> table.all("waits", 2)  # who waits, for whom
     [array([3, 1]), array([4, 2])]
     """

@@ -195,7 +195,7 @@ def assemble_parts(placements: Sequence[Placement], target: Collective, spans: S
     before = {"route": 0, "joint": 0}
     columns = [_cut_rows(placement, cuts, before, tables) for placement in placements]
     joined_columns: dict[str, Any] = {name: freeze(np.concatenate([c[name] for c in columns])) for name in columns[0]}
-    chunks = _target_chunks(target, spans, cuts)
+    chunks = _target_chunks(spans, cuts)
     return Schedule(target, chunks, **joined_columns, routes=_join_routes(tables), pieces=common_pieces or pieces)
 
 
@@ -286,12 +286,13 @@ def _join_routes(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
     return Routes(np.cumsum(lengths), links.astype(np.int32))
 
 
-def _target_chunks(target: Collective, spans: Spans, cuts: Longs) -> Chunks:
-    """Return a chunk from each cut to the next, in the target's block that contains it: owner b of `spans` is block b.
+def _target_chunks(spans: Spans, cuts: Longs) -> Chunks:
+    """Return a chunk from each cut to the next, in the block that contains it: owner b of `spans` is block b.
+
     O(cuts log blocks).
 
     >>> line = Spans.side_by_side(np.array([2, 2]))
-    >>> chunks = _target_chunks(Collective("allgather", 2), line, np.array([0, 1, 2, 4]))
+    >>> chunks = _target_chunks(line, np.array([0, 1, 2, 4]))
     >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
     ([0, 0, 1], [0, 1, 0], [1, 1, 2], 2)
     """

@@ -146,7 +146,7 @@ class _Reader:
             # the first that recognizes the line reads it; others are skipped
             _ = (
                 self._read_head(line, words)
-                or self._read_row(words, line, number)
+                or self._read_row(words, number)
                 or self._read_nvlink(line)
                 or self._read_csv(line)
             )
@@ -171,7 +171,7 @@ class _Reader:
         ]
         return True
 
-    def _read_row(self, words: list[str], line: str, number: int) -> bool:
+    def _read_row(self, words: list[str], number: int) -> bool:
         """Read a row of the matrix; return whether the line is one, or a line of the legend."""
         if words[0] not in self.columns or len(words) < 2:
             return self._read_alias(words)

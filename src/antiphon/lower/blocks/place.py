@@ -246,7 +246,7 @@ class _Placement:
                             add_awaited(awaited, each)
                 if step is not None:
                     add_awaited(awaited, step)
-                preferred = step.block if step is not None else self._receiving_block(fold.rank, awaited)
+                preferred = step.block if step is not None else self._receiving_block(awaited)
                 step = self._place_local(
                     fold.rank, verb, operands[number][0] + low, result + low, count, awaited, preferred
                 )
@@ -277,7 +277,7 @@ class _Placement:
                 first_waits.append(operation)
         return first_waits, later_waits
 
-    def _receiving_block(self, rank: int, awaited: Awaited) -> Block | None:
+    def _receiving_block(self, awaited: Awaited) -> Block | None:
         """Return a receiving block among those waited for, if any: a step placed in it need not wait for that block."""
         receiving = [step for step in awaited.values() if step.block.recv >= 0]
         return max(receiving, key=lambda step: step.index).block if receiving else None

@@ -148,9 +148,7 @@ def measure_plans(  # noqa: PLR0913
     )
     if not lines:
         raise Invalid("there is nothing to measure: no plan, or no size")
-    case_maker = _CaseMaker(
-        on, options, Case(program=0, ranks=[], unit=0, nbytes=0, seed=seed, repeat=iterations, warmup=warmup)
-    )
+    case_maker = _CaseMaker(on, options, Case(seed=seed, repeat=iterations, warmup=warmup))
     if miad:
         lines = [case_maker.with_best_depth(line) for line in lines]
     predicted, rows = _Predictions(model, profile, on), list[Row]()

@@ -138,16 +138,7 @@ def bench_loggp(  # noqa: PLR0913
         if not deciding:
             return None
         setup = MeasurementSetup(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
-        base_case = Case(
-            program=0,
-            ranks=[*range(setup.ranks)],
-            unit=0,
-            nbytes=0,
-            dtype="uint8",
-            repeat=iterations,
-            warmup=warmup,
-            split=0,
-        )
+        base_case = Case(ranks=[*range(setup.ranks)], dtype="uint8", repeat=iterations, warmup=warmup, split=0)
         work = _ChainMeasurement(setup, n, base_case)
         chains: list[tuple[int, _Chains]] = []
         one_way: dict[int, float] = {}  # seconds of a message, by size

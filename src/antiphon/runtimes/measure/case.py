@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -87,10 +87,10 @@ class Case:
     program; for all cases of a race or none.
     """
 
-    program: int
-    ranks: list[int]
-    unit: int
-    nbytes: int
+    program: int = 0
+    ranks: list[int] = field(default_factory=list)
+    unit: int = 0
+    nbytes: int = 0
     dtype: str = "float32"
     op: str = "sum"
     in_place: bool = False

@@ -188,9 +188,7 @@ def tune_measured(  # noqa: PLR0913
         )
         if not tuning.plans:
             raise NotFound(f"no planner could plan {collective} on {tuning.topology.name}")
-        default_case = Case(
-            program=0, ranks=[], unit=0, nbytes=0, dtype=data_type(dtype).name, op=op, repeat=iterations, warmup=warmup
-        )
+        default_case = Case(dtype=data_type(dtype).name, op=op, repeat=iterations, warmup=warmup)
         work = (races or Races)(tuning, sizes, few, on, how, limit, progress, default_case)
         return work.measure_and_choose(bool(options.get("deterministic")))
 

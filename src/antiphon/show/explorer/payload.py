@@ -78,7 +78,7 @@ def tuning_page(tuning: Tuning) -> dict[str, Any]:
         group["headline"] = tuning.verdicts.get(kind) or f"no planner could plan {kind} here"
         group["notes"] = use_lines(tuning, kind)
         group["plans"] = [
-            _plan_json(tuning.topology, entry, _predictor(tuning, entry), r, rows)
+            _plan_json(entry, _predictor(tuning, entry), r, rows)
             for entry, r in zip(plan.entries if plan is not None else (), ranges, strict=True)
         ]
         groups.append(group)
@@ -140,7 +140,7 @@ def plans_page(
         group["headline"] = _plan_headline(figures, traced)
         run_entry = None if traced is None else plan.at(traced.nbytes)
         group["plans"] = [
-            _plan_json(plan.topology, entry, predictor, r, rows, traced if entry is run_entry else None)
+            _plan_json(entry, predictor, r, rows, traced if entry is run_entry else None)
             for entry, predictor, r in zip(plan.entries, figures.predictors, figures.ranges, strict=True)
         ]
         if run_entry is not None:
@@ -199,7 +199,7 @@ def frontier_page(frontier: Frontier, sizes: Sequence[int], nbytes: int | None, 
         name = f"({point.chunks}, {point.steps}, {point.rounds})"
         plan = Plan.of(frontier.topology, point.schedule, {"planner": name, **point.claims})
         figures = price_plan(plan, sizes, nbytes, model, profile=None, limits=frontier.limits)
-        plans.append(_plan_json(frontier.topology, plan.entries[0], figures.predictors[0], figures.ranges[0], rows))
+        plans.append(_plan_json(plan.entries[0], figures.predictors[0], figures.ranges[0], rows))
         candidates += figures.candidates
         ranges += figures.ranges
         gap = ratio(point.claims["bandwidth_gap"])
@@ -398,15 +398,14 @@ def _range_json(r: Range, candidate: int) -> dict[str, Any]:
 
 
 def _plan_json(
-    topology: Topology, entry: Entry, predictor: Predictor | None, size_range: Range, rows: RowBudget,
-    traced: TracedMessages | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    entry: Entry, predictor: Predictor | None, size_range: Range, rows: RowBudget, traced: TracedMessages | None = None
+) -> dict[str, Any]:
     """Return the schedule of a range with its transfers over time at the size `size_range.at`."""
     bottleneck, terms = size_range.candidate.why[size_range.at]
     if predictor is None:
         timed: dict[str, Any] = {"why": "to play it, write the plan and explore that with --profile"}
     else:
-        timed = timed_transfers(entry.schedule, topology, size_range.at, predictor, rows.free, traced)
+        timed = timed_transfers(entry.schedule, size_range.at, predictor, rows.free, traced)
     rows.free -= timed.get("rows", 0)
     facts = {
         key.replace("_", " "): value for key, value in entry.claims.items()

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 
 from antiphon.core.columns import Floats, Longs, pair_keys, pointers
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
 from antiphon.cost import Events, Predictor
 from antiphon.cost.trace import expanded_rows, most_rows, path_messages
 from antiphon.errors import Invalid, Unsupported
@@ -34,9 +33,8 @@ MAX_USES = 2**19
 
 
 def timed_transfers(
-    schedule: Schedule, topology: Topology, nbytes: int, predictor: Predictor, rows_left: int,
-    traced: TracedMessages | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    schedule: Schedule, nbytes: int, predictor: Predictor, rows_left: int, traced: TracedMessages | None = None
+) -> dict[str, Any]:
     """Return the transfers of a schedule at this size with their times, packed; or under "why" why there are none.
 
     `traced`: the messages of a run or of another prediction, whose times go under "recorded".
