@@ -14,24 +14,18 @@ from collections.abc import Iterator
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import compose
 from antiphon.planners.classic.binomial import binomial_broadcast, binomial_scatter
 from antiphon.planners.shared.rows import (
+    HALVES_AT_ROOT,
     Order,
     Pieces,
     Seats,
-    collective_among,
     finish_schedule,
     per_root,
     plan_backwards,
+    plan_in_halves,
     refuse_too_many_transfers,
 )
-
-_HALVES = {
-    "allreduce": ("reduce", "broadcast"),
-    "allgather": ("gather", "broadcast"),
-    "reducescatter": ("reduce", "scatter"),
-}
 
 
 def binomial_tree(request: Request, *, order: Order = None, pieces: Pieces = 1) -> Iterator[Schedule]:
@@ -61,5 +55,4 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
     if kind in ("reduce", "gather"):
         return plan_backwards(collective, lambda dual: _plan_collective(dual, order))
     root = int(Seats.in_order(collective, order).rank[0])
-    first, second = (_plan_collective(collective_among(collective, half, root), order) for half in _HALVES[kind])
-    return compose(first, second)
+    return plan_in_halves(collective, lambda half: _plan_collective(half, order), HALVES_AT_ROOT[kind], root)

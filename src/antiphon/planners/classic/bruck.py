@@ -22,13 +22,12 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Local, Schedule
-from antiphon.core.transform import compose
 from antiphon.planners.shared.rows import (
     Order,
     Seats,
-    collective_among,
     finish_schedule,
     plan_backwards,
+    plan_in_halves,
     refuse_too_many_transfers,
     rows_to_schedule,
 )
@@ -55,10 +54,7 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
         return _plan_alltoall(collective, order)
     if collective.kind == "reducescatter":
         return plan_backwards(collective, lambda dual: _plan_collective(dual, order))
-    return compose(
-        _plan_collective(collective_among(collective, "reducescatter"), order),
-        _plan_collective(collective_among(collective, "allgather"), order),
-    )
+    return plan_in_halves(collective, lambda half: _plan_collective(half, order))
 
 
 def _plan_allgather(collective: Collective, order: Order) -> Schedule:

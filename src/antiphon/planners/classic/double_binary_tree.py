@@ -19,15 +19,14 @@ from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import compose
 from antiphon.planners.shared.rows import (
     Order,
     Pieces,
     Seats,
-    collective_among,
     finish_schedule,
     per_root,
     plan_backwards,
+    plan_in_halves,
     refuse_too_many_transfers,
     rows_to_schedule,
 )
@@ -53,10 +52,7 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "reduce":
         return plan_backwards(collective, lambda dual: _plan_collective(dual, order))
     root = int(Seats.in_order(collective, order).rank[0])
-    return compose(
-        _plan_collective(collective_among(collective, "reduce", root), order),
-        _plan_collective(collective_among(collective, "broadcast", root), order),
-    )
+    return plan_in_halves(collective, lambda half: _plan_collective(half, order), ("reduce", "broadcast"), root)
 
 
 def _plan_broadcast(collective: Collective, order: Order) -> Schedule:

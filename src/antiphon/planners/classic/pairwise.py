@@ -16,13 +16,12 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import compose
 from antiphon.planners.shared.rows import (
     Order,
     Seats,
-    collective_among,
     finish_schedule,
     plan_backwards,
+    plan_in_halves,
     refuse_too_many_transfers,
     rows_to_schedule,
 )
@@ -43,10 +42,7 @@ def _plan_collective(collective: Collective, order: Order) -> Schedule:
     if collective.kind == "reducescatter":
         return plan_backwards(collective, lambda dual: _plan_collective(dual, order))
     if collective.kind == "allreduce":
-        return compose(
-            _plan_collective(collective_among(collective, "reducescatter"), order),
-            _plan_collective(collective_among(collective, "allgather"), order),
-        )
+        return plan_in_halves(collective, lambda half: _plan_collective(half, order))
     seats = Seats.in_order(collective, order)
     size = len(seats)
     # every pair of step and sender, step by step

@@ -17,19 +17,21 @@ from typing import Annotated
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.transform import compose
 from antiphon.errors import Invalid, quote
 from antiphon.options import Option
 from antiphon.planners.classic.one_step import one_step
-from antiphon.planners.shared.rows import Pieces, collective_among, finish_schedule, per_root, refuse_too_many_transfers
+from antiphon.planners.shared.rows import (
+    HALVES_AT_ROOT,
+    REDUCESCATTER_ALLGATHER,
+    Pieces,
+    finish_schedule,
+    per_root,
+    plan_in_halves,
+    refuse_too_many_transfers,
+)
 
-_ONE_SERVER = {
-    "allreduce": ("reduce", "broadcast"),
-    "allgather": ("gather", "broadcast"),
-    "reducescatter": ("reduce", "scatter"),
-}
 _ALL_SERVE = {
-    "allreduce": ("reducescatter", "allgather"),
+    "allreduce": REDUCESCATTER_ALLGATHER,
     "broadcast": ("scatter", "allgather"),
     "reduce": ("reducescatter", "gather"),
 }
@@ -51,12 +53,9 @@ def parameter_server(request: Request, *, server: Server = None, pieces: Pieces 
     refuse_too_many_transfers(
         "parameter-server", topology, collective, ranks * (2 if collective.kind == "allreduce" else ranks)
     )
-    first, second = (
-        one_step(collective_among(collective, half, _root_for(half, server_rank)))
-        for half in _ONE_SERVER[collective.kind]
-    )
+    schedule = plan_in_halves(collective, one_step, HALVES_AT_ROOT[collective.kind], server_rank)
     options = {"server": server_rank, "pieces": pieces}
-    yield finish_schedule(compose(first, second), topology, collective, "parameter-server", options, pieces)
+    yield finish_schedule(schedule, topology, collective, "parameter-server", options, pieces)
 
 
 def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
@@ -70,16 +69,7 @@ def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
     refuse_too_many_transfers("colocated-ps", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
 
     def plan(single: Collective) -> Schedule:
-        root = single.roots[0] if single.roots else 0
-        first, second = (
-            one_step(collective_among(single, half, _root_for(half, root))) for half in _ALL_SERVE[single.kind]
-        )
-        return compose(first, second)
+        return plan_in_halves(single, one_step, _ALL_SERVE[single.kind], single.roots[0] if single.roots else 0)
 
     schedule = per_root(collective, plan) if collective.roots else plan(collective)
     yield finish_schedule(schedule, topology, collective, "colocated-ps", {"pieces": pieces}, pieces)
-
-
-def _root_for(kind: str, root: int) -> int | None:
-    """Return the root of a collective of this kind, None if it has none."""
-    return None if kind in ("allgather", "reducescatter") else root

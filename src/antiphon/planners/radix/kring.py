@@ -24,7 +24,6 @@ from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import compose
 from antiphon.errors import Invalid
 from antiphon.options import Option
 from antiphon.planners.radix.lanes import (
@@ -41,11 +40,11 @@ from antiphon.planners.shared.rows import (
     ChainPieces,
     Order,
     Seats,
-    collective_among,
     finish_schedule,
     parse_order,
     per_root,
     plan_backwards,
+    plan_in_halves,
     refuse_too_many_transfers,
 )
 
@@ -115,8 +114,4 @@ def _plan_collective(collective: Collective, seating: list[int], sizes: list[int
     if kind in ("reducescatter", "reduce"):
         return plan_backwards(collective, lambda dual: _plan_collective(dual, seating, sizes, overlap))
     # Allreduce: reducescatter, then allgather on the same groups.
-    first, second = (
-        _plan_collective(collective_among(collective, half), seating, sizes, overlap)
-        for half in ("reducescatter", "allgather")
-    )
-    return compose(first, second)
+    return plan_in_halves(collective, lambda half: _plan_collective(half, seating, sizes, overlap))

@@ -26,13 +26,13 @@ from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.columns import Longs, as_int32, concat_ranges, freeze
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
-from antiphon.core.transform import compose, merge
+from antiphon.core.transform import merge
 from antiphon.planners.shared.rows import (
     MOST_TRANSFERS,
     Seats,
-    collective_among,
     per_root,
     plan_backwards,
+    plan_in_halves,
     refuse_too_many_transfers,
     rows_to_schedule,
 )
@@ -66,10 +66,7 @@ def plan_around(collective: Collective, cycle: Sequence[int]) -> Schedule:
     if kind in ("allgather", "reducescatter"):
         return _ring_hops(collective, cycle)
     if kind == "allreduce":
-        return compose(
-            _ring_hops(collective_among(collective, "reducescatter"), cycle),
-            _ring_hops(collective_among(collective, "allgather"), cycle),
-        )
+        return plan_in_halves(collective, lambda half: _ring_hops(half, cycle))
     if kind == "alltoall":
         return _relay_alltoall(collective, cycle)
     if kind == "broadcast":

@@ -7,6 +7,7 @@ Irregular ones, such as trees, list rows with their links: `schedule_of`. Then
     plan_backwards     plans the dual collective (broadcast for reduce, allgather for reducescatter) and runs that plan
                        backwards
     machine_for_dual   returns the machine on which the dual collective is to be planned
+    plan_in_halves     plans two collectives that make up one, such as a reducescatter and an allgather
     per_root           plans several roots: one schedule per root, side by side
     fold_extra_ranks   extends an allreduce among a power of two to the remaining ranks
     finish_schedule    adds routes, pieces (slices) and provenance
@@ -27,13 +28,13 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from antiphon.core.collective import Collective
+from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.columns import Ints, Longs, as_int32, freeze
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import Routes, opposite_links
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
-from antiphon.core.transform import dual, invert
+from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import Option
 from antiphon.planners.shared.reach import Path, suggest_planners
@@ -58,6 +59,12 @@ ChainPieces = Annotated[
     int | None, Option("pipelining depth (default: 32 for broadcast and reduce, else 1)", minimum=1)
 ]
 PlanFunction = Callable[[Collective], Schedule]
+REDUCESCATTER_ALLGATHER = ("reducescatter", "allgather")  # an allreduce in halves
+HALVES_AT_ROOT = {  # collectives in two halves, the first to one rank, the second from it
+    "allreduce": ("reduce", "broadcast"),
+    "allgather": ("gather", "broadcast"),
+    "reducescatter": ("reduce", "scatter"),
+}
 Row = tuple[int, int, int, int, int, Path]  # step, chunk, from, to, op, links
 
 
@@ -142,6 +149,17 @@ def collective_among(collective: Collective, kind: str, root: int | None = None)
     not depend on weights.) `finish_schedule` restores the original collective.
     """
     return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
+
+
+def plan_in_halves(
+    collective: Collective, plan: PlanFunction, halves: tuple[str, str] = REDUCESCATTER_ALLGATHER, root: int = 0
+) -> Schedule:
+    """Plan two collectives among the same ranks with `plan`, and return one after the other.
+
+    `halves`: their kinds. `root`: of those that have one.
+    """
+    first, second = (plan(collective_among(collective, kind, root if kind in ROOTED else None)) for kind in halves)
+    return compose(first, second)
 
 
 def plan_backwards(collective: Collective, plan_dual: PlanFunction) -> Schedule:
