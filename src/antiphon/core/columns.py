@@ -303,6 +303,20 @@ def number_rows(*columns: NDArray[Any]) -> Longs:
     return out
 
 
+def largest_remainders(exact: Floats, total: int, tolerance: float = 0.0) -> Longs:
+    """Return integers near these numbers that sum to `total`: rounded down, the largest remainders then up.
+
+    `tolerance`: a number that lies so little below an integer counts as that.
+
+    >>> largest_remainders(np.array([1.5, 1.75, 1.75]), 5).tolist()
+    [1, 2, 2]
+    """
+    counts = np.floor(exact + tolerance).astype(np.int64)
+    order = np.argsort(counts - exact, kind="stable")
+    counts[order[: total - int(counts.sum())]] += 1
+    return counts
+
+
 def word_count(bits: Any) -> Any:
     """Return the number of words of WORD_BITS bits that hold `bits` bits."""
     return (bits + WORD_BITS - 1) // WORD_BITS

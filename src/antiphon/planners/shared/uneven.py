@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32
+from antiphon.core.columns import Bools, Floats, Ints, Longs, as_int32, largest_remainders
 from antiphon.core.loads import loads
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.core.topology import Topology
@@ -336,11 +336,7 @@ def simple_denominator(sizes: Floats) -> list[int]:
 
 def round_to_total(values: Floats, total: int) -> NDArray[np.int64]:
     """Return integers near these proportions that sum to the total (method of largest remainders)."""
-    exact = values / values.sum() * total
-    counts = np.floor(exact + NOTHING).astype(np.int64)
-    order = np.argsort(counts - exact, kind="stable")
-    counts[order[: total - int(counts.sum())]] += 1
-    return counts
+    return largest_remainders(values / values.sum() * total, total, NOTHING)
 
 
 def round_keeping_run(values: Floats, total: int) -> NDArray[np.int64]:

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Floats
+from antiphon.core.columns import Bools, Floats, largest_remainders
 from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.tree_schedules import SpanningTree
@@ -251,7 +251,8 @@ def _trees_of_loads(program: _CutProgram, loads: Floats, weight: Floats) -> Port
     """Round loads and weights to integers over a common denominator and pack the trees; None if none fit."""
     total_weight, spare = float(weight.sum()), program.spare_capacity(loads)
     for denominator in _list_denominators(loads / total_weight, weight / total_weight, program.unit):
-        demand = dict(zip(program.roots, _round_shares(weight / total_weight, denominator), strict=True))
+        counts = largest_remainders(weight / total_weight * denominator, denominator, TOLERANCE)
+        demand = dict(zip(program.roots, counts.tolist(), strict=True))
         for widening in WIDENINGS:
             # larger loads make it likelier that the cuts hold; where they exceed a capacity, the rate falls accordingly
             packings = {
@@ -280,14 +281,6 @@ def _list_denominators(loads: Floats, weight: Floats, unit: int) -> list[int]:
     multiples = range(unit, max(MAX_DENOMINATOR, unit) + 1, unit)
     exact = [k for k in multiples if np.abs(amounts * k - np.round(amounts * k)).max() < TOLERANCE * k]
     return [*exact[:1], -(-ROUNDED_DENOMINATOR // unit) * unit]
-
-
-def _round_shares(share: Floats, total: int) -> list[int]:
-    """Return integers near these shares that sum to `total`, by largest remainders."""
-    counts = np.floor(share * total + TOLERANCE).astype(np.int64)
-    order = np.argsort(counts - share * total, kind="stable")
-    counts[order[: total - int(counts.sum())]] += 1
-    return [int(amount) for amount in counts]
 
 
 def _pack_direction(

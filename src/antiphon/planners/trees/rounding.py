@@ -24,7 +24,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, largest_remainders
 from antiphon.core.portable import row_dot
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.orbits import Symmetries, orbit_rows
@@ -226,7 +226,8 @@ class _RoundingLoads:
     def _rounding_distance(self, denominator: int) -> float:
         """Return the distance of the rounded shares from the exact ones, summed over all portions."""
         return sum(
-            float(np.abs(_largest_remainders(shares, denominator) / denominator - shares).sum()) * len(members)
+            float(np.abs(largest_remainders(shares * denominator, denominator) / denominator - shares).sum())
+            * len(members)
             for shares, members in self._groups_by_shares
         )
 
@@ -234,16 +235,8 @@ class _RoundingLoads:
         """Return the counts of all portions for this denominator."""
         counts = np.zeros(len(self._portions), np.int64)
         for shares, members in self._groups_by_shares:
-            counts[members] = _largest_remainders(shares, denominator)
+            counts[members] = largest_remainders(shares * denominator, denominator)
         return counts
-
-
-def _largest_remainders(shares: NDArray[np.float64], denominator: int) -> Longs:
-    """Return integers near shares * denominator that sum to the denominator."""
-    counts = np.floor(shares * denominator).astype(np.int64)
-    order = np.argsort(counts - shares * denominator, kind="stable")
-    counts[order[: denominator - int(counts.sum())]] += 1
-    return counts
 
 
 def tree_portions(
