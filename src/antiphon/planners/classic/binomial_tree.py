@@ -35,14 +35,12 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: Pieces = 1) 
     Allreduce is a reduce to the first rank of `order` and a broadcast from it; allgather a gather and a broadcast;
     reducescatter a reduce and a scatter.
     """
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     ranks, roots = len(collective.members), max(len(collective.roots), 1)
     quadratic = collective.kind in ("allgather", "reducescatter")  # the whole tree carries one block per rank
-    refuse_too_many_transfers(
-        "binomial-tree", topology, collective, roots * ranks * (ranks if quadratic else ranks.bit_length())
-    )
+    refuse_too_many_transfers("binomial-tree", request, roots * ranks * (ranks if quadratic else ranks.bit_length()))
     options = {"order": order, "pieces": pieces}
-    yield finish_schedule(_plan_collective(collective, order), topology, collective, "binomial-tree", options, pieces)
+    yield finish_schedule(_plan_collective(collective, order), request, "binomial-tree", options, pieces)
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:

@@ -37,14 +37,14 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     """Yield one schedule: O(P^2) transfers, for alltoall O(P^2 log P). Every rank sends (P-1)/P nbytes in allgather and
     reducescatter, twice that in allreduce, about log2(P)/2 nbytes in alltoall.
     """
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     ranks = len(collective.members)
     # transfers, as a multiple of P^2
     relative_rows = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
-    refuse_too_many_transfers("bruck", topology, collective, int(ranks * ranks * relative_rows))
+    refuse_too_many_transfers("bruck", request, int(ranks * ranks * relative_rows))
     buffer_copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
     schedule = replace(_plan_collective(collective, order), local=(Local("rotation", Fraction(buffer_copies)),))
-    yield finish_schedule(schedule, topology, collective, "bruck", {"order": order})
+    yield finish_schedule(schedule, request, "bruck", {"order": order})
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:

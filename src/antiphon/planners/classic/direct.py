@@ -17,8 +17,8 @@ from antiphon.planners.shared.rows import finish_schedule, refuse_too_many_trans
 
 def direct(request: Request) -> Iterator[Schedule]:
     """Yield one schedule: P - 1 transfers per root, else P (P - 1)."""
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     ranks = len(collective.members)
     senders = len(collective.roots) if collective.kind in ROOTED else ranks
-    refuse_too_many_transfers("direct", topology, collective, senders * (ranks - 1))
-    yield finish_schedule(one_step(collective), topology, collective, "direct", options={})
+    refuse_too_many_transfers("direct", request, senders * (ranks - 1))
+    yield finish_schedule(one_step(collective), request, "direct", options={})

@@ -36,13 +36,11 @@ PIECES = 16  # default number of slices
 
 def double_binary_tree(request: Request, *, order: Order = None, pieces: Pieces = PIECES) -> Iterator[Schedule]:
     """Yield one schedule of O(P) transfers per root."""
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     roots = max(len(collective.roots), 1)
-    refuse_too_many_transfers("double-binary-tree", topology, collective, 4 * roots * len(collective.members))
+    refuse_too_many_transfers("double-binary-tree", request, 4 * roots * len(collective.members))
     options = {"order": order, "pieces": pieces}
-    yield finish_schedule(
-        _plan_collective(collective, order), topology, collective, "double-binary-tree", options, pieces
-    )
+    yield finish_schedule(_plan_collective(collective, order), request, "double-binary-tree", options, pieces)
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:

@@ -54,15 +54,11 @@ def halving_doubling(
     reducescatter are contiguous with "far" only, since there the position of every rank's part is prescribed. Broadcast
     is a binomial scatter and an allgather; reduce is the same backwards.
     """
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     ranks = len(collective.members)
-    refuse_too_many_transfers(
-        "halving-doubling", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1)
-    )
+    refuse_too_many_transfers("halving-doubling", request, 2 * ranks * ranks * max(len(collective.roots), 1))
     options = {"order": order, "large": large, "pieces": pieces}
-    yield finish_schedule(
-        _plan_collective(collective, order, large), topology, collective, "halving-doubling", options, pieces
-    )
+    yield finish_schedule(_plan_collective(collective, order, large), request, "halving-doubling", options, pieces)
 
 
 def _plan_collective(collective: Collective, order: Order, large: str) -> Schedule:

@@ -92,7 +92,7 @@ def hierarchical_ps(
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_too_many_transfers("hierarchical-ps", topology, collective, 2 * ranks * ranks)
+    refuse_too_many_transfers("hierarchical-ps", request, 2 * ranks * ranks)
     candidates = list_factorizations(ranks) if fanins == "all" else [parse_fanins(fanins, ranks)]
     if not topology.switches and fanins == "all":  # keep those that the direct links allow
         seating = parse_order(order, collective)
@@ -102,7 +102,7 @@ def hierarchical_ps(
     for fans in candidates[: max(MAX_TRANSFERS // (2 * ranks * ranks), 1)]:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
         schedule = _plan(collective, parse_order(order, collective), Groups.of_fans(fans), DIRECT)
-        yield finish_schedule(schedule, topology, collective, "hierarchical-ps", options, pieces)
+        yield finish_schedule(schedule, request, "hierarchical-ps", options, pieces)
 
 
 def hierarchical_ring(
@@ -116,7 +116,7 @@ def hierarchical_ring(
     """Yield one schedule of O(P^2) transfers; broadcast and reduce, chains among groups and within them: O(P)."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_too_many_transfers("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)
+    refuse_too_many_transfers("hierarchical-ring", request, 2 * ranks * ranks * directions)
     fans, seating = _choose_levels(topology, collective, fanins, order)
     # data of one root cannot be divided among ranks, so they go along a chain through the groups, in pieces
     chain = collective.kind in ("broadcast", "reduce")
@@ -126,7 +126,7 @@ def hierarchical_ring(
     options = {"fanins": fanin_text, "order": order_text, "directions": directions, "pieces": slices}
     groups = fans if isinstance(fans, Groups) else Groups.of_fans(fans)
     schedule = merge([_plan(collective, seating, groups, direction) for direction in (RING, BACK)[:directions]])
-    yield finish_schedule(schedule, topology, collective, "hierarchical-ring", options, slices)
+    yield finish_schedule(schedule, request, "hierarchical-ring", options, slices)
 
 
 def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direction: str) -> Schedule:

@@ -29,12 +29,10 @@ from antiphon.planners.shared.rows import (
 
 def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     """Yield one schedule of O(P^2) transfers. `order`: the order of the members, from which partners are counted."""
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     ranks = len(collective.members)
-    refuse_too_many_transfers(
-        "pairwise", topology, collective, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1)
-    )
-    yield finish_schedule(_plan_collective(collective, order), topology, collective, "pairwise", {"order": order})
+    refuse_too_many_transfers("pairwise", request, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1))
+    yield finish_schedule(_plan_collective(collective, order), request, "pairwise", {"order": order})
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:

@@ -45,17 +45,15 @@ def parameter_server(request: Request, *, server: Server = None, pieces: Pieces 
 
     With several pieces the server sends one piece back while it collects the next.
     """
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     ranks = len(collective.members)
     server_rank = collective.members[0] if server is None else server
     if server_rank not in collective.members:
         raise Invalid(f"option server: rank {quote(server)} does not take part; choose one of those that do")
-    refuse_too_many_transfers(
-        "parameter-server", topology, collective, ranks * (2 if collective.kind == "allreduce" else ranks)
-    )
+    refuse_too_many_transfers("parameter-server", request, ranks * (2 if collective.kind == "allreduce" else ranks))
     schedule = plan_in_halves(collective, one_step, HALVES_AT_ROOT[collective.kind], server_rank)
     options = {"server": server_rank, "pieces": pieces}
-    yield finish_schedule(schedule, topology, collective, "parameter-server", options, pieces)
+    yield finish_schedule(schedule, request, "parameter-server", options, pieces)
 
 
 def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
@@ -64,12 +62,12 @@ def colocated_ps(request: Request, *, pieces: Pieces = 1) -> Iterator[Schedule]:
     An allreduce is a reducescatter and an allgather, each in one step from every rank to every other. A broadcast is a
     scatter, then that allgather; a reduce is that reducescatter, then a gather.
     """
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     ranks = len(collective.members)
-    refuse_too_many_transfers("colocated-ps", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
+    refuse_too_many_transfers("colocated-ps", request, 2 * ranks * ranks * max(len(collective.roots), 1))
 
     def plan(single: Collective) -> Schedule:
         return plan_in_halves(single, one_step, _ALL_SERVE[single.kind], single.roots[0] if single.roots else 0)
 
     schedule = per_root(collective, plan) if collective.roots else plan(collective)
-    yield finish_schedule(schedule, topology, collective, "colocated-ps", {"pieces": pieces}, pieces)
+    yield finish_schedule(schedule, request, "colocated-ps", {"pieces": pieces}, pieces)

@@ -18,10 +18,10 @@ from antiphon.planners.shared.rows import Order, finish_schedule, refuse_too_man
 
 def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     """Yield one schedule. Allreduce: O(P log P) transfers, log2 P times nbytes sent per rank; allgather: O(P^2)."""
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     ranks = len(collective.members)
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
-    refuse_too_many_transfers("recursive-doubling", topology, collective, rows)
+    refuse_too_many_transfers("recursive-doubling", request, rows)
     make = allgather_rounds if collective.kind == "allgather" else allreduce_whole
     schedule = make(collective, order, doubling_radices(ranks), far=False)
-    yield finish_schedule(schedule, topology, collective, "recursive-doubling", {"order": order})
+    yield finish_schedule(schedule, request, "recursive-doubling", {"order": order})

@@ -59,29 +59,26 @@ def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = N
     topology, collective = request.topology, request.collective
     trees, joints_at_once = usable_trees(topology, trees_for("nvls", topology, collective))
     if beside is not False:
-        yield from _yield_mixtures(topology, collective, (trees, joints_at_once), pieces, required=beside is True)
+        yield from _yield_mixtures(request, (trees, joints_at_once), pieces, required=beside is True)
     if beside:
         return
     # per tree, the transfers of all reductions; an allreduce has as many of multicasts
     transfers = len(collective.members) * len(ends_of(collective)) * len(trees)
-    refuse_too_many_transfers("nvls", topology, collective, 2 * transfers)
+    refuse_too_many_transfers("nvls", request, 2 * transfers)
     for piece_count in piece_counts(pieces, collective.kind == "allreduce" and joints_at_once != 1):
         schedule = plan_shares(collective, trees, joints_at_once, piece_count)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": piece_count}})
 
 
 def _yield_mixtures(
-    topology: Topology,
-    collective: Collective,
-    trees_and_joints: tuple[list[SwitchTree], int],
-    pieces: int | None,
-    required: bool,
+    request: Request, trees_and_joints: tuple[list[SwitchTree], int], pieces: int | None, required: bool
 ) -> Iterator[Schedule]:
     """Yield allreduces with plain transfers beside the joints, if joints leave links idle; else, if `required`, raise.
 
     `trees_and_joints`: the trees, and the joints that they serve at once.
     """
     trees, joints_at_once = trees_and_joints
+    topology, collective = request.topology, request.collective
     count = len(collective.members)
     # with fewer than 2 joints at once no reduction runs beside a multicast; 2 P joints leave no link idle
     eligible = collective.kind == "allreduce" and count > 2 and 2 <= joints_at_once < 2 * count
@@ -101,7 +98,7 @@ def _yield_mixtures(
         rows = len(trees) * mixture_rows(count, joints_at_once // 2, laps)
         if not required and rows > (MAX_DEFAULT_ROWS if laps == 1 else MAX_FURTHER_ROWS):
             return
-        refuse_too_many_transfers("nvls", topology, collective, rows)
+        refuse_too_many_transfers("nvls", request, rows)
         schedule = plan_mixture(collective, trees, joints_at_once, laps)
         yield replace(schedule, provenance={"planner": "nvls", "options": {"pieces": laps, "beside": True}})
 

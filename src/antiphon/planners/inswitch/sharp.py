@@ -29,7 +29,7 @@ def sharp(request: Request) -> Iterator[Schedule]:
     trees, joints_at_once = usable_trees(topology, trees_for("sharp", topology, collective, through=is_allreduce))
     members = len(collective.members)
     ends = members if is_allreduce else len(ends_of(collective))
-    refuse_too_many_transfers("sharp", topology, collective, len(trees) * ends * members)
+    refuse_too_many_transfers("sharp", request, len(trees) * ends * members)
     if not is_allreduce:
         schedule = plan_shares(collective, trees, joints_at_once, pieces=1)
     else:

@@ -71,7 +71,7 @@ def kring(
     topology, collective = request.topology, request.collective
     ranks, is_chain = len(collective.members), collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * ranks if is_chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
-    refuse_too_many_transfers("kring", topology, collective, rows)
+    refuse_too_many_transfers("kring", request, rows)
     seating, sizes = _choose_groups(topology, collective, k, groups, order)
     # only chains are pipelined by default: in the other collectives rounds already keep links busy
     piece_count = pieces if pieces is not None else CHAIN_PIECES if is_chain else 1
@@ -82,9 +82,7 @@ def kring(
         "overlap": overlap or None, "order": None if is_default_order else ",".join(map(str, seating)),
         "pieces": piece_count,
     }  # fmt: skip
-    yield finish_schedule(
-        schedule, topology, collective, "kring", options, piece_count, {"groups": format_sizes(sizes)}
-    )
+    yield finish_schedule(schedule, request, "kring", options, piece_count, {"groups": format_sizes(sizes)})
 
 
 def _choose_groups(

@@ -87,7 +87,7 @@ def permrecmult(
     topology, collective = request.topology, request.collective
     _check_options(collective, by)
     resolved = choose_radices(len(collective.members), k, radices, fold)
-    refuse_too_many_transfers("permrecmult", topology, collective, rows_needed(collective.kind, resolved, large))
+    refuse_too_many_transfers("permrecmult", request, rows_needed(collective.kind, resolved, large))
     seating = parse_order(order, collective) if order is not None else seats_by_place(topology, collective)
     schedule = _plan_collective(collective, seating, resolved, by, large)
     is_default_order = seating == list(collective.members)
@@ -97,7 +97,7 @@ def permrecmult(
         "order": None if is_default_order else ",".join(map(str, seating)), "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(resolved), "rounds": schedule.steps}
-    finished = finish_schedule(schedule, topology, collective, "permrecmult", options, pieces, facts)
+    finished = finish_schedule(schedule, request, "permrecmult", options, pieces, facts)
     if by == "permute" and collective.kind != "allreduce":
         share = moved_share(collective, seating, resolved)
         rule = {"rule": "arrival", "radices": list(resolved.rounds), "ranks": resolved.ranks}

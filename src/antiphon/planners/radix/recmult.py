@@ -61,11 +61,11 @@ def recmult(
     pieces: Pieces = 1,
 ) -> Iterator[Schedule]:
     """Yield one schedule: O(P^2) transfers; broadcast and reduce O(P), allreduce of whole vectors O(P k log_k P)."""
-    topology, collective = request.topology, request.collective
+    collective = request.collective
     resolved = choose_radices(len(collective.members), k, radices, fold)
     is_tree = collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * resolved.ranks if is_tree else rows_needed(collective.kind, resolved, large)
-    refuse_too_many_transfers("recmult", topology, collective, rows)
+    refuse_too_many_transfers("recmult", request, rows)
     levels = _tree_levels(resolved, k, radices) if is_tree else resolved
     schedule = _plan_collective(collective, order, levels, large)
     options = {
@@ -73,7 +73,7 @@ def recmult(
         "fold": fold or None, "large": large or None, "order": order, "pieces": pieces,
     }  # fmt: skip
     facts = {"radices": str(levels), "rounds": schedule.steps}
-    yield finish_schedule(schedule, topology, collective, "recmult", options, pieces, facts)
+    yield finish_schedule(schedule, request, "recmult", options, pieces, facts)
 
 
 def _plan_collective(collective: Collective, order: Order, radices: Radices, large: bool) -> Schedule:

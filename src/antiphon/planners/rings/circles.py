@@ -24,8 +24,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.columns import Longs, as_int32, concat_ranges, freeze
+from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
-from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.planners.shared.rows import (
     MOST_TRANSFERS,
@@ -42,13 +42,13 @@ CHAIN_PIECES = 32  # default number of slices of a chain
 MAX_ALLTOALL_TRANSFERS = 2**24  # lower than MOST_TRANSFERS: other planners are always faster
 
 
-def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
+def refuse_too_long(planner: str, request: Request, trips: float) -> None:
     """Raise Unsupported if `trips` times around a cycle have too many transfers.
 
     The limit for an alltoall is lower, because it relays nearly everything.
     """
-    limit = MAX_ALLTOALL_TRANSFERS if collective.kind == "alltoall" else MOST_TRANSFERS
-    refuse_too_many_transfers(planner, topology, collective, int(count_transfers(collective) * trips), limit)
+    limit = MAX_ALLTOALL_TRANSFERS if request.collective.kind == "alltoall" else MOST_TRANSFERS
+    refuse_too_many_transfers(planner, request, int(count_transfers(request.collective) * trips), limit)
 
 
 def count_transfers(collective: Collective) -> int:

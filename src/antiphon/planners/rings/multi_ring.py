@@ -75,7 +75,7 @@ def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces
     """Yield one schedule: every ring carries an equal share. O(P^2) transfers per ring; broadcast and reduce O(P)."""
     topology, collective = request.topology, request.collective
     is_alltoall = collective.kind == "alltoall"
-    refuse_too_long("multi-ring", topology, collective, rings or 1)
+    refuse_too_long("multi-ring", request, rings or 1)
     max_rings = rings or max(2 if is_alltoall else 1, min(MOST_RINGS, DEFAULT_TRANSFERS // count_transfers(collective)))
     rings_used = _choose_rings(
         topology, collective.members, max_rings, request.seed, exactly=rings is not None, in_pairs=is_alltoall
@@ -87,13 +87,7 @@ def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces
         "rings": [",".join(map(str, cycle)) for cycle in rings_used.cycles],
     }
     yield finish_schedule(
-        _share_rings(collective, rings_used.cycles),
-        topology,
-        collective,
-        "multi-ring",
-        options,
-        slices,
-        findings | rings_used.facts,
+        _share_rings(collective, rings_used.cycles), request, "multi-ring", options, slices, findings | rings_used.facts
     )
 
 

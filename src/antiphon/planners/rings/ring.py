@@ -68,7 +68,7 @@ def ring(
     topology, collective = request.topology, request.collective
     # trips around the cycle; in an alltoall both ways each block takes the shorter way
     trips = 0.5 if collective.kind == "alltoall" and directions == 2 else directions
-    refuse_too_long("ring", topology, collective, trips)
+    refuse_too_long("ring", request, trips)
     cycle = parse_order(order, collective) if order is not None else _find_cycle(topology, collective)
     orientations = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     paths = [_route_cycle(topology, oriented) for oriented in orientations]
@@ -82,7 +82,7 @@ def ring(
     slices = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"order": ",".join(map(str, cycle)), "directions": len(usable), "pieces": slices}
     if not undivided:
-        yield finish_schedule(schedule, topology, collective, "ring", options, slices)
+        yield finish_schedule(schedule, request, "ring", options, slices)
     pairable = collective.kind == "allreduce" and len(cycle) % 2 == 0 and len(usable) == 2
     if undivided and not pairable:
         raise Unsupported(
@@ -93,7 +93,7 @@ def ring(
     if undivided or (by_default and pairable and not topology.switches):
         halves = [exchange_in_pairs(collective, order) for order in (cycle, [*cycle[1:], cycle[0]])]
         exchange = split(merge(halves), chunks)
-        yield finish_schedule(exchange, topology, collective, "ring", {**options, "undivided": True}, slices)
+        yield finish_schedule(exchange, request, "ring", {**options, "undivided": True}, slices)
 
 
 def _find_cycle(topology: Topology, collective: Collective) -> list[int]:

@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.columns import Ints, Longs, as_int32, freeze
+from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import Routes, opposite_links
 from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule, cut
@@ -106,18 +107,17 @@ def parse_order(order: Order, collective: Collective) -> list[int]:
     return ranks
 
 
-def refuse_too_many_transfers(
-    planner: str, topology: Topology, collective: Collective, rows: int, max_rows: int = MOST_TRANSFERS
-) -> None:
+def refuse_too_many_transfers(planner: str, request: Request, rows: int, max_rows: int = MOST_TRANSFERS) -> None:
     """Raise Unsupported, before anything is built, if there would be too many transfers."""
     if rows > max_rows:
+        collective = request.collective
         # planners with fewer transfers, to suggest
         alltoall = ("pairwise", "direct", "flows", "relay")
         trees = ("relay", "binomial-tree", "double-binary-tree", "compose")
         names = [name for name in (alltoall if collective.kind == "alltoall" else trees) if name != planner]
         raise Unsupported(
             f"planner {planner}: {collective.kind} on {len(collective.members)} ranks needs about {rows} transfers; "
-            f"at most {max_rows}; {suggest_planners(topology, collective, *names)}"
+            f"at most {max_rows}; {suggest_planners(request.topology, collective, *names)}"
         )
 
 
@@ -252,16 +252,17 @@ def fold_extra_ranks(collective: Collective, core: Schedule, extra: Ints, partne
 
 
 def finish_schedule(
-    schedule: Schedule, topology: Topology, collective: Collective, planner: str, options: Mapping[str, Any],
-    pieces: int = 1, facts: Mapping[str, Any] | None = None,
+    schedule: Schedule, request: Request, planner: str, options: Mapping[str, Any], pieces: int = 1,
+    facts: Mapping[str, Any] | None = None,
 ) -> Schedule:  # fmt: skip
     """Return the schedule with routes, pieces and provenance, for exactly the requested collective.
 
     `options`: those that reproduce this schedule; None values are omitted. `facts`: figures of the search, stated under
     the key "found" of the provenance.
     """
+    collective = request.collective
     requested = schedule if schedule.collective is collective else replace(schedule, collective=collective)
-    routed = with_routes(requested, topology, planner)
+    routed = with_routes(requested, request.topology, planner)
     stated_options = {key: value for key, value in options.items() if value is not None}
     extra_facts = {"found": dict(facts)} if facts else {}
     return replace(routed, pieces=pieces, provenance={"planner": planner, "options": stated_options, **extra_facts})

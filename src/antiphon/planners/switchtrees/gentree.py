@@ -79,7 +79,7 @@ def gentree(
     parameters = as_profile(profile)
     link_parameters = parameters.on(topology)
     count = len(collective.members)
-    refuse_too_many_transfers("gentree", topology, collective, 2 * count * count)
+    refuse_too_many_transfers("gentree", request, 2 * count * count)
     graph = read_tree(topology, collective.members)
     sizes: list[int] = []
     for nbytes in request.sizes if size is None else (parse_size(size),):
