@@ -98,6 +98,7 @@ def run(  # noqa: PLR0913
     """
     from antiphon.registry import find
     from antiphon.runtimes.measure.bench import run_plan
+    from antiphon.runtimes.measure.case import How
     from antiphon.units import parse_sizes
 
     find("runtime", on)
@@ -105,9 +106,8 @@ def run(  # noqa: PLR0913
     dtype, op = dtype_of(dtype, "dtype"), operator(op, "op")
     verified = _inputs.verified_plan(plan, collective, "run", op, dtype)
     rows = run_plan(
-        verified, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, on=on, mpiexec=mpiexec,
-        compiler=compiler, timeout=float(timeout), scale=scale, name=name, trace=trace, hybrid=hybrid,
-        lowering=lowering,
+        verified, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, on=on, trace=trace,
+        how=How(mpiexec, compiler, float(timeout), scale, name, hybrid, lowering=lowering),
     )  # fmt: skip
     return rows or []
 

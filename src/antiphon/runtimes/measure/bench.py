@@ -67,13 +67,7 @@ def run_plan(  # noqa: PLR0913
     in_place: bool = False,
     *,
     on: str = "local",
-    mpiexec: str = "",
-    compiler: str = "",
-    timeout: float = 600.0,
-    scale: str = "",
-    name: str = "",
-    hybrid: bool = False,
-    lowering: str = "",
+    how: How | None = None,
     trace: str | os.PathLike[str] | None = None,
 ) -> list[Row] | None:
     """Run the schedule of a plan for each size on random data, check every element, and return a row for each size.
@@ -81,11 +75,7 @@ def run_plan(  # noqa: PLR0913
     Of processes that a launcher started, only the first has rows (docs/bench.md). `trace`: a file for the trace of the
     run of median time (docs/export.md); for one size only.
     """
-    how, rows, sizes = (
-        _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid, lowering=lowering)),
-        list[Row](),
-        parse_sizes(nbytes),
-    )
+    options, rows, sizes = _check_options(on, how or How()), list[Row](), parse_sizes(nbytes)
     if trace is not None and len(sizes) > 1:
         raise Invalid(f"trace: shows one run, and there are {len(sizes)} sizes; give one")
     if trace is not None and not find("runtime", on).can.trace:
@@ -93,7 +83,7 @@ def run_plan(  # noqa: PLR0913
     for size in sizes:
         runnable = Runnable(plan.at(size).schedule, plan.topology)
         size_rows = run_schedule(
-            on, runnable, size, dtype, op, seed, repeat, in_place, how=how, trace=trace is not None
+            on, runnable, size, dtype, op, seed, repeat, in_place, how=options, trace=trace is not None
         )
         rows += size_rows or []
     if trace is not None and rows:
@@ -121,25 +111,19 @@ def measure_plans(  # noqa: PLR0913
     profile: Profile | None = None,
     miad: bool = False,
     seed: int = 0,
-    mpiexec: str = "",
-    compiler: str = "",
-    timeout: float = 600.0,
-    scale: str = "",
-    name: str = "",
-    hybrid: bool = False,
-    lowering: str = "",
     in_place: bool = True,
     progress: Callable[[Row], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    **how: Any,
 ) -> list[Row]:
     """Measure plans at each size, type and operator; a plan with ranges has a schedule for each size.
 
     Returns a row out of place and, with `in_place`, one in place where supported; docs/bench.md defines the keys.
-    `progress` gets every row at once. `miad`: tune the number of pieces by the measured throughput. `stopped`: called
-    now and then; if True, the remaining cases are skipped. Of processes that a launcher started, only the one that
-    decides may call it (`deciding_process`).
+    `how`: options of the runtime (`How`). `progress` gets every row at once. `miad`: tune the number of pieces by the
+    measured throughput. `stopped`: called now and then; if True, the remaining cases are skipped. Of processes that a
+    launcher started, only the one that decides may call it (`deciding_process`).
     """
-    options = _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid, lowering=lowering))
+    options = _check_options(on, How(**how))
     for setting, value, minimum in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise Invalid(f"{setting}: expected a whole number from {minimum}, got {value!r}")
