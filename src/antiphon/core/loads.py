@@ -247,9 +247,10 @@ def _entry_count(traffic: _Traffic) -> int:
 
 def resolve_routes(schedule: Schedule, topology: Topology, rows: Ints | None = None) -> Resolved:
     """Return the path of every row, or of `rows` alone; Invalid if one has none."""
-    columns = (schedule.src, schedule.dst, schedule.route)
-    selected = columns if rows is None else [None if column is None else column[rows] for column in columns]
-    resolved = resolve(topology, *selected, schedule.routes)
+    src, dst, route = schedule.src, schedule.dst, schedule.route
+    if rows is not None:
+        src, dst, route = src[rows], dst[rows], None if route is None else route[rows]
+    resolved = resolve(topology, src, dst, route, schedule.routes)
     if len(resolved.faulty_rows):
         row = int(resolved.faulty_rows[0] if rows is None else rows[resolved.faulty_rows[0]])
         raise Invalid(f"step {schedule.step[row]}, chunk {schedule.chunk[row]}: the transfer {resolved.faults[0]}")
