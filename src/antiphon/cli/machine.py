@@ -41,7 +41,7 @@ from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
 from antiphon.registry import call
-from antiphon.select import bounds_only, compare_links, least_times, save_frontier, sizes_of
+from antiphon.select import Frontier, compare_links, least_times, save_frontier, sizes_of
 from antiphon.show.columns import LABEL_INDENT, paragraph
 from antiphon.show.pictures.svg import topology_svg
 from antiphon.show.terminal import add_picture, link_map
@@ -366,7 +366,8 @@ def bound_command(
         *_least_time_lines(times, model, usual_model(machine, wanted=(target,))),
     ]
     if certificate is not None:
-        save_frontier(certificate, bounds_only(machine, target, limits))
+        # a frontier without points: its file holds the bounds alone
+        save_frontier(certificate, Frontier(machine, target, planner="", points=(), limits=limits.without_help))
     emit({**limits.as_json(), **memory, **by_size}, "\n".join([*text, *certificate_lines(certificate)]))
 
 

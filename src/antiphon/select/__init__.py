@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from antiphon.select.family import Tunings, tune_over
     from antiphon.select.figures import SeveralOrders, figures_of, gaps, measure, proof_of
     from antiphon.select.frontier_file import (
-        bounds_only,
         check_frontier,
         is_frontier_file,
         load_frontier,
@@ -37,7 +36,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
         "candidate": ("Candidate", "ForwardingAlternatives", "Range"),
         "family": ("Tunings", "tune_over"),
         "figures": ("SeveralOrders", "figures_of", "gaps", "measure", "proof_of"),
-        "frontier_file": ("bounds_only", "check_frontier", "is_frontier_file", "load_frontier", "save_frontier"),
+        "frontier_file": ("check_frontier", "is_frontier_file", "load_frontier", "save_frontier"),
         "libraries": ("NONE_CAN_PLAN",),
         "limits": ("Damage", "Limit", "LinkLoss", "Loss", "compare_links", "least_times"),
         "parse_request": ("collective", "is_file", "machine_of", "sizes_of"),
@@ -60,7 +59,7 @@ else:  # a file is imported when a name of it is first used: most programs need 
 __all__ = [
     "DEFINITIONS", "NONE_CAN_PLAN", "TABLE", "Candidate", "Damage", "ForwardingAlternatives", "Frontier",
     "FrontierPoint", "Gain", "Limit", "LinkLoss", "Listed", "Loss", "PlanVerdict", "Proofs", "Range", "Setting",
-    "SeveralOrders", "Tuning", "Tunings", "bounds_only", "check", "check_failures", "check_frontier", "check_plans",
+    "SeveralOrders", "Tuning", "Tunings", "check", "check_failures", "check_frontier", "check_plans",
     "collective", "compare_links", "dump_tables", "every_plan", "figures_of", "format_switch_uses", "frontier", "gaps",
     "is_file", "is_frontier_file", "least_times", "list_switch_uses", "list_unchecked", "load_frontier", "load_plans",
     "machine_of", "make_point", "measure", "plan", "proof_of", "prove", "put_together", "read_sweep", "save_frontier",

@@ -74,11 +74,6 @@ def save_frontier(path: str | os.PathLike[str], frontier: Frontier) -> None:
     write_bytes(path, layout(frontier_json(frontier)) + b"\n")
 
 
-def bounds_only(topology: Topology, collective: Collective, limits: Bound) -> Frontier:
-    """Return a frontier without points, whose file holds the bounds alone."""
-    return Frontier(topology, collective, planner="", points=(), limits=limits.without_help)
-
-
 def frontier_json(frontier: Frontier) -> dict[str, Any]:
     """Return the content of a frontier file. Raises Unsupported for schedules that it cannot hold."""
     topology, collective, limits = frontier.topology, frontier.collective, frontier.limits

@@ -73,15 +73,11 @@ def find_nccl_model(
     return nccl_model and replace(nccl_model, lower_bounds=dict.fromkeys(targets))
 
 
-def nccl_uses_switches(topology: Topology, kind: str) -> bool:
-    """Return whether NCCL would let switches of this machine multicast or reduce."""
-    return kind in SWITCH_ABILITY and bool(getattr(topology.joint_abilities, SWITCH_ABILITY[kind]))
-
-
 def list_stand_ins(topology: Topology, kind: str) -> Groups:
     """Return the groups of planners that stand for NCCL, in order of preference; () for a collective that it lacks."""
     groups = BASELINES.get(kind, ())
-    if not nccl_uses_switches(topology, kind):
+    # whether NCCL would let switches of this machine multicast or reduce
+    if kind not in SWITCH_ABILITY or not getattr(topology.joint_abilities, SWITCH_ABILITY[kind]):
         return groups
     first, *fallbacks = groups
     in_switches = (name for name in SWITCH_PLANNERS if kind in find("planner", name).can.collectives)

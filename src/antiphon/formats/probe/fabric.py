@@ -22,7 +22,6 @@ from antiphon.formats.probe.net import (
     Net,
     natural_key,
     network_machine,
-    sort_naturally,
 )
 from antiphon.formats.probe.probed import Port, Probed
 from antiphon.formats.probe.speeds import cable_speed
@@ -101,7 +100,7 @@ class _Reader:
         cards = {
             number: _host_and_card(self.labels[number], names[number][2:]) for number in sorted(adapters - in_switches)
         }
-        net.hosts = sort_naturally(list({host for host, _ in cards.values()}))
+        net.hosts = sorted({host for host, _ in cards.values()}, key=natural_key)
         host_position = {host: number for number, host in enumerate(net.hosts)}
         unknown: set[str] = set()  # speeds of cables
         # a, b: (node, number of the port) of both ends of a cable

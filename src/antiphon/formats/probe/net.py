@@ -9,7 +9,6 @@ Example: 4 hosts with a port of 12.5 GB/s each at a switch, and one switch above
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -122,12 +121,7 @@ def _count_components(net: Net) -> int:
     return groups if groups > 1 else 0
 
 
-def sort_naturally(names: Sequence[str]) -> list[str]:
-    """Return the names sorted as people count: node2 before node10."""
-    return sorted(names, key=natural_key)
-
-
 def natural_key(name: str) -> list[tuple[int, str]]:
-    """Return the sort key of `sort_naturally`: digits compare as numbers, other text as text."""
+    """Return a sort key by which names stand as people count, node2 before node10: digits compare as numbers."""
     runs = re.split(r"([0-9]{1,18})", name[:200])  # of digits, and of other characters
     return [(int(run), "") if run.isdigit() and run.isascii() else (-1, run) for run in runs]

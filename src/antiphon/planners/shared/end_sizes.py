@@ -28,7 +28,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.planners.shared.pipelining import PIPELINING, find_least, max_pieces_for
-from antiphon.planners.shared.start_program import drop_dominated
+from antiphon.planners.shared.start_program import undominated_rows
 from antiphon.planners.shared.uneven import load_by_step
 
 MOST_ENTRIES = 50_000  # of the linear program
@@ -69,7 +69,7 @@ class Pipeline:
         self.topology = topology
         self.steps = schedule.steps
         load, self.latency = load_by_step(self.schedule, topology, self.steps)
-        self.load = drop_dominated(load, LOAD_DECIMALS)
+        self.load = load[undominated_rows(load, LOAD_DECIMALS)]
 
     @cached_property
     def full_rate_time(self) -> float:

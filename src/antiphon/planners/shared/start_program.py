@@ -38,16 +38,11 @@ QUICKER = 1e-3  # surcharge, relative to the time, on the class with the slowest
 TIE = 1e-5  # random surcharge, relative to the time: solvers are slow among many equally good solutions
 
 
-def drop_dominated(load: Floats, decimals: int) -> Floats:
-    """Return the rows of a matrix that no other row equals or exceeds in every column.
+def undominated_rows(load: Floats, decimals: int) -> list[int]:
+    """Return the numbers of the rows of a matrix that no other row equals or exceeds in every column, heaviest first.
 
     Of rows that are equal to `decimals` digits, one is kept.
     """
-    return load[_undominated_rows(load, decimals)]
-
-
-def _undominated_rows(load: Floats, decimals: int) -> list[int]:
-    """Return the numbers of the rows that `drop_dominated` keeps, the heaviest first."""
     top = load.max(initial=0.0)
     if not top:
         return []
@@ -217,7 +212,7 @@ def merge_kinds(classes: Sequence[ChunkClass]) -> list[ChunkClass]:
     load = np.concatenate([chunk_class.load for chunk_class in classes], axis=1)
     if not load.any():
         return []  # without data there is nothing to pipeline
-    rows = _undominated_rows(load, decimals=10)
+    rows = undominated_rows(load, decimals=10)
     return [replace(chunk_class, load=chunk_class.load[rows]) for chunk_class in classes]
 
 

@@ -185,7 +185,8 @@ def _error_limit(rows: list[Array], total: Array, dtype: np.dtype[Any], op: str)
             size += np.abs(row)
     # Error <= ((1 + u)^m (1 + v)^m - 1) * size, plus one underflow per operation; avg divides by m.
     relative = rounding_growth(dtype, m) / (m if op == "avg" else 1)
-    return np.asarray(size * relative + m * smallest_positive(dtype))
+    underflow = float(_float_limits(dtype).smallest_subnormal)  # its maximum loss: the smallest number above 0
+    return np.asarray(size * relative + m * underflow)
 
 
 def _count_wrong(actual: Array, value: Array, limit: Array | None) -> int:
@@ -206,11 +207,6 @@ def rounding_growth(dtype: np.dtype[Any], m: int) -> float:
     # In logarithms: (1 + u)^m - 1 would lose all digits for small u.
     own_growth = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
     return float(np.expm1(own_growth) + np.expm1(m * np.log1p(2.0**-53)))
-
-
-def smallest_positive(dtype: np.dtype[Any]) -> float:
-    """Return the smallest number above 0: the maximum loss of an underflow."""
-    return float(_float_limits(dtype).smallest_subnormal)
 
 
 def _float_limits(dtype: np.dtype[Any]) -> Any:
