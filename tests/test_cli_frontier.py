@@ -25,7 +25,6 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, TimedOut
 from antiphon.planners.synth import work
-from antiphon.select import frontier
 from antiphon.show.frontier import frontier_text
 
 MACHINE = "dgx1v_sccl"
@@ -372,7 +371,7 @@ def test_a_wrong_certificate_costs_a_point_its_label(added: Callable[..., None])
         yield replace(good.schedule, provenance={**good.schedule.provenance, "certificate": lie})
 
     added(**made_planners(boasts=boasts))
-    found = frontier("allgather", MACHINE, planner="boasts")
+    found = antiphon.frontier.find("allgather", MACHINE, planner="boasts")
     assert [p.proof for p in found.points] == ["best-found-in-budget"]
     assert "a certificate does not hold" in found.notes[0]
     assert antiphon.verify(found.plan(), proof=True)
@@ -406,10 +405,10 @@ def _ends(how: BaseException, first: bool) -> Callable[..., Iterator[Schedule]]:
 )
 def test_what_was_found_before_the_end_is_kept(added: Callable[..., None], how: BaseException, why: str) -> None:
     added(**made_planners(some=_ends(how, True), none=_ends(how, False)))
-    found = frontier("allgather", "ring:ranks=4", planner="some")
+    found = antiphon.frontier.find("allgather", "ring:ranks=4", planner="some")
     assert (len(found.points), found.stopped) == (1, why)
     with pytest.raises(TimedOut, match=why):
-        frontier("allgather", "ring:ranks=4", planner="none")
+        antiphon.frontier.find("allgather", "ring:ranks=4", planner="none")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from antiphon.core.collective import Collective
 from antiphon.formats.points.dimacs import dimacs
 from antiphon.reproduce.sccl_plans import PointFamily
 from antiphon.reproduce.sccl_tables import DGX1, Z52, rows_of_kind
-from antiphon.select import Frontier, check_frontier, frontier, make_point
+from antiphon.select import Frontier, check_frontier, make_point
 from antiphon.select.frontier_file import frontier_json
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -44,7 +44,7 @@ SMALL = [
 @cache
 def text_of(kind: str, machine: str) -> str:
     """The file of a small frontier."""
-    return json.dumps(frontier_json(frontier(kind, machine, steps=3)))
+    return json.dumps(frontier_json(antiphon.frontier.find(kind, machine, steps=3)))
 
 
 @cache
@@ -162,7 +162,7 @@ def test_what_a_frontier_file_cannot_hold() -> None:
 )
 def test_what_is_proved_by_resolution_is_in_the_files_that_are_named(kind: str, machine: str) -> None:
     tree = json.loads(text_of(kind, machine))
-    files = dimacs(frontier(kind, machine, steps=3).plan())
+    files = dimacs(antiphon.frontier.find(kind, machine, steps=3).plan())
     named = [entry for entry in tree["impossible"] if "refutation" in entry]
     assert {f"{entry['refutation']}.lrat" for entry in named} == {name for name in files if name.endswith(".lrat")}
     for entry in named:

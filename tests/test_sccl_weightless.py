@@ -25,7 +25,6 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.synth.task import cut_by_weight
-from antiphon.select import frontier
 from antiphon.select.proofs import recheck_certificate
 from antiphon.topologies import topology
 
@@ -102,7 +101,7 @@ def test_chunks_count_what_has_data() -> None:
 def test_plans_of_such_collectives_are_written_read_and_proved(tmp_path: Path) -> None:
     machine = topology("ring:ranks=4")
     weights = np.array([1, 0, 2, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 2])
-    found = frontier(Collective("alltoall", 4, weights=weights), machine, k=2, steps=3)
+    found = antiphon.frontier.find(Collective("alltoall", 4, weights=weights), machine, k=2, steps=3)
     assert found.points
     found.save(tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")

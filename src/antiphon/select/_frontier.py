@@ -41,7 +41,7 @@ from antiphon.isolate import GRACE, Lost, PoolTerms, Send, Starved, Stopped, str
 from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.figures import measure
-from antiphon.select.parse_request import budget_of, collective, machine_of, sizes_of
+from antiphon.select.parse_request import sizes_of
 from antiphon.select.proofs import least_ratio, recheck_certificate
 from antiphon.select.provenance import label_of
 from antiphon.select.ranges import choose_winners, merge_runs
@@ -208,15 +208,13 @@ class Frontier(Explorable):
 
 
 def frontier(  # noqa: PLR0913
-    spec: Collective | str,
-    topology: Topology | str,
+    target: Collective,
+    topology: Topology,
     *,
     planner: str = "sccl",
-    root: int | None = None,
-    ranks: Sequence[int] | None = None,
     k: int | None = None,
     steps: int | None = None,
-    budget: float | str | None = None,
+    budget: float | None = None,
     effort: float | None = None,
     seed: int = 0,
     memory: float | None = None,
@@ -258,9 +256,6 @@ def frontier(  # noqa: PLR0913
     NotFound
         The complete search found no point.
     """
-    topology = machine_of(topology)
-    target = spec if isinstance(spec, Collective) else collective(spec, topology, root=root, ranks=ranks)
-    seconds = None if budget is None else budget_of(budget)
     search_limits = (("k", k), ("steps", steps), ("memory", memory))
     planner_options = {**{key: value for key, value in search_limits if value is not None}, **(options or {})}
     _check_limits(planner_options)
@@ -271,10 +266,10 @@ def frontier(  # noqa: PLR0913
     for key in planner_options:
         if key not in entry.options:
             raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
-    request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=on_progress or silent)
+    request = Request(topology, target, budget=budget, seed=seed, effort=effort, tell=on_progress or silent)
     task: _Task = planner, entry, planner_options, request
     # a budget can only be enforced on another process
-    in_child = in_own_process or seconds is not None
+    in_child = in_own_process or budget is not None
     progress = _find_in_child(task, memory, own_program=in_own_process) if in_child else _find_points(task)
     results: list[_Progress] = []
     stopped: str | None = None

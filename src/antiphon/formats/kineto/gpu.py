@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from antiphon.cost.replay.recorded import RankCall, RankTrace, Span
 from antiphon.errors import Invalid
@@ -98,9 +99,7 @@ class _CompletionTimes:
         ends = sorted((launched.get(_correlation_of(e), e["ts"]), e["ts"] + e.get("dur", 0.0))
                       for e in compute_kernels)  # fmt: skip
         self.launches = [launch for launch, _ in ends]
-        self.ends: list[float] = []
-        for _, end in ends:
-            self.ends.append(max(end, self.ends[-1] if self.ends else end))
+        self.ends = list(accumulate((end for _, end in ends), max))
 
     def at(self, launch: float, default: float) -> float:
         """Return when all kernels launched until `launch` are done; `default` if there are none."""
