@@ -174,8 +174,8 @@ def frontier(  # noqa: PLR0913
     machine = _inputs.machine(topology)
     return find_frontier(
         _inputs.collective(collective, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
-        budget=budget, seed=seed, memory=memory, options=options, on_progress=progress, on_point=on_point,
-        in_own_process=in_own_process,
+        budget=None if budget is None else float(budget), seed=seed, memory=memory, options=options,
+        on_progress=progress, on_point=on_point, in_own_process=in_own_process,
     )  # fmt: skip
 
 
