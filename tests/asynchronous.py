@@ -59,7 +59,7 @@ class _Run:
         self.copies: list[bool] = (schedule.op == COPY).tolist()
         self.src, self.dst, self.place, self.own = _cells_of_rows(analysis)
         ends = analysis.inputs
-        start = buffers.first.start[ends.pair] * buffers.unit + self.low[ends.chunk]
+        start = buffers.input_side.start[ends.pair] * buffers.unit + self.low[ends.chunk]
         for rank, cell, at, n in zip(ends.rank, ends.cell, start, self.length[ends.chunk], strict=True):
             self.value[cell] = buffers.arrays[rank][at : at + n].copy()
 
@@ -96,7 +96,7 @@ class _Run:
 
     def deliver(self, outputs: list[Array], averages: bool) -> None:
         ends = self.analysis.outputs
-        start = self.buffers.last.start[ends.pair] * self.buffers.unit + self.low[ends.chunk]
+        start = self.buffers.output_side.start[ends.pair] * self.buffers.unit + self.low[ends.chunk]
         for rank, cell, at, count in zip(ends.rank, ends.cell, start, ends.count, strict=True):
             value = self.value[cell]
             if value is None:

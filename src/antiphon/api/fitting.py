@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         RoundTrip,
     )
 
-R = TypeVar("R")
+Fit = TypeVar("Fit")
 
 
 @public
@@ -32,7 +32,9 @@ def genmodel(
     measurements: Path | Sequence[PlanTime], *, beta: float | None = None, gamma: float | None = None,
     delta: float | None = None,
 ) -> GenmodelFit:  # fmt: skip
-    """Fit GenModel's alpha, beta, gamma, delta, epsilon and w_t to measurements.
+    """Fit GenModel's parameters to measurements: alpha, beta, gamma, delta, and those of incast, epsilon and w_t.
+
+    epsilon: seconds per byte and sender beyond w_t; w_t: the number of senders up to which there is no incast.
 
     Parameters
     ----------
@@ -44,7 +46,8 @@ def genmodel(
     Returns
     -------
     GenmodelFit
-        `.parameters`, `.combinations`, `.notes` and `.as_json()`.
+        `.parameters`, `.combinations` (such as 2 beta + gamma, where the data determine no parameter alone), `.notes`
+        and `.as_json()`.
 
     Raises
     ------
@@ -55,8 +58,9 @@ def genmodel(
 
     known_seconds = {"beta": beta, "gamma": gamma, "delta": delta}
     values = {name: per_byte(value, name) for name, value in known_seconds.items() if value is not None}
-    rows = (fit.PlanTime, fit.read_plan_times, "genmodel")
-    return _fit_rows(measurements, *rows, lambda measured: fit.fit_genmodel(measured, values))
+    return _fit_rows(
+        measurements, fit.PlanTime, fit.read_plan_times, "genmodel", lambda rows: fit.fit_genmodel(rows, values)
+    )
 
 
 @public
@@ -128,7 +132,8 @@ def lowering(measurements: Path | Sequence[LoweringTime] | Sequence[Row]) -> Low
     """
     from antiphon.cost import fit
 
-    if isinstance(measurements, list | tuple) and any(isinstance(row, dict) for row in measurements):
+    # rows of `measure.bench` are dictionaries; a file of `bench --fit` holds LoweringTime already
+    if isinstance(measurements, list | tuple) and all(isinstance(row, dict) for row in measurements):
         from antiphon.runtimes.measure.tables import lowering_times
 
         measurements = lowering_times([row for row in measurements if isinstance(row, dict)])
@@ -136,15 +141,16 @@ def lowering(measurements: Path | Sequence[LoweringTime] | Sequence[Row]) -> Low
 
 
 def _fit_rows(
-    measurements: Any, kind: type, read: Callable[[str], list[Any]], name: str, fit_rows: Callable[[list[Any]], R]
-) -> R:
-    """Fit rows of one kind, given as they are or in a CSV file; an error names the file."""
+    measurements: Any, row_class: type, read: Callable[[str], list[Any]], measure: str,
+    fit_rows: Callable[[list[Any]], Fit],
+) -> Fit:  # fmt: skip
+    """Fit rows of one class, or those of a CSV file. `measure`: the function of antiphon.measure that returns them."""
     from antiphon.core.files import within
 
-    source = "measurements"
+    source = "measurements"  # what errors name
     if isinstance(measurements, list | tuple):
-        if not measurements or not all(isinstance(row, kind) for row in measurements):
-            raise Invalid(f"measurements: expected rows that antiphon.measure.{name} returned, or their file")
+        if not measurements or not all(isinstance(row, row_class) for row in measurements):
+            raise Invalid(f"measurements: expected rows that antiphon.measure.{measure} returned, or their file")
         rows = list(measurements)
     else:
         source = path(measurements, "measurements")

@@ -23,8 +23,8 @@ from antiphon.cli.streams import say
 
 _DEFAULT_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 _ENDED_BY = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-# Up to this many signals since the start do not cut off the last line while it is printed. The next one ends the
-# process: stderr may be a pipe that nobody reads, and then the line is never completed.
+# While the last line is printed, a signal ends the process only if more than this many came since the start: stderr may
+# be a pipe that nobody reads, and then the line is never completed.
 _MAX_SIGNALS = 3
 _RETRY_SECONDS = 0.01  # seconds after which a signal that could not be raised is sent again
 
@@ -43,8 +43,9 @@ class Signals:
         self._is_printing = False  # whether the last line is being printed
         self._is_printed = False  # whether it has been printed
         self._is_resent = False  # whether the next signal is one that this class sent again: then do not count it
+        # those that made this object: the command's process and its main thread
         self._process, self._thread = os.getpid(), threading.get_ident()
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}  # signal -> the handler that ours replaced
         self._previous_hook: Callable[[sys.UnraisableHookArgs], Any] | None = None  # None: ours is not installed
 
     def install(self) -> None:
@@ -73,6 +74,7 @@ class Signals:
         return 128 + (self.first or signal.SIGINT)  # as shells report a signal
 
     def text(self) -> str:
+        """Return "interrupted" or "terminated"."""
         return _ENDED_BY[signal.Signals(self.first or signal.SIGINT)]
 
     def print_last_line(self, message: str) -> None:
@@ -118,10 +120,10 @@ class Signals:
     def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Handle an exception that nobody could catch, raised in `__del__` or in a callback of a C library.
 
-        `sys.unraisablehook` calls this. Only the first signal is sent again: a user who saw no effect of it sends
-        another, which arrives.
+        `sys.unraisablehook` calls this. If it is the KeyboardInterrupt of the first signal, the signal is sent again; a
+        user who sees no effect of a later one sends another. After a signal, other exceptions are not reported.
         """
-        if not self.first:
+        if not self.first:  # no signal yet: report the exception as Python does
             (self._previous_hook or sys.__unraisablehook__)(unraisable)
         elif issubclass(unraisable.exc_type, KeyboardInterrupt) and self._count == 1:
             start_new_thread(self._resend, (self.first,))

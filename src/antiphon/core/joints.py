@@ -39,8 +39,8 @@ MULTICAST, REDUCTION, THROUGH = 0, 1, 2  # kinds of joints
 class Joints:
     """The joints with at least two rows, numbered 0, 1, ... in the order of their numbers in the schedule."""
 
-    of_row: Longs  # per row its joint; -1: the row belongs to none
-    row: Longs  # the rows of joint j are row[ptr[j]:ptr[j + 1]]
+    of_row: Longs  # per row of the schedule its joint; -1: the row belongs to none
+    row: Longs  # the rows of joint j are row[ptr[j]:ptr[j + 1]], ascending
     ptr: Longs
     sources: Longs  # per joint the number of sending ranks
     destinations: Longs  # per joint the number of receiving ranks
@@ -100,36 +100,40 @@ def joints_of(schedule: Schedule) -> Joints | None:
     of_row[joint_rows] = number
     order = order_of(number, count)
     ranks = schedule.collective.ranks
-    end_counts = [  # of sources, and of destinations
-        # Count the distinct ranks per joint, not its rows: rows may share a source or a destination.
+    # Count the distinct ranks per joint, not its rows: rows may share a source or a destination.
+    sources, destinations = (
         np.bincount(distinct(number * ranks + end[joint_rows]) // ranks, minlength=count)
         for end in (schedule.src, schedule.dst)
-    ]
-    return Joints(of_row, joint_rows[order], pointers(number[order], count), *end_counts)
+    )
+    return Joints(of_row, joint_rows[order], pointers(number[order], count), sources, destinations)
 
 
 def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
-    """Return the links that each joint loads. `resolved`: the path of every row (route -1: it stays within a rank).
-    O(n log n) in rows times links per route."""
+    """Return the links that each joint loads.
+
+    `resolved`: the path of every row: route r has the links `table.links[table.ptr[r]:table.ptr[r + 1]]` in order; the
+    row stays within a rank if its route is -1. O(n log n) in rows times links per route.
+    """
     route = resolved.route[joints.row]
     between_ranks = route >= 0
     route, joint = route[between_ranks], joints.of_row[joints.row[between_ranks]]
-    begin, end = resolved.table.ptr[route], resolved.table.ptr[route + 1]
-    # A link that several routes of a joint share carries the data once: distinct (joint, link).
-    pair = distinct(
-        np.repeat(joint, end - begin) * topology.links + resolved.table.links[concat_ranges(begin, end - begin)]
-    )
-    extra = distinct(_own_crossings(joints, resolved, topology))
-    # A crossing that some route makes anyway costs nothing more.
-    extra = extra[~are_among(extra, pair)]
-    pairs = np.concatenate([pair, extra])
-    order = order_of(pairs, len(joints) * max(topology.links, 1))
-    return Trees(pairs[order] // topology.links, pairs[order] % topology.links, order >= len(pair))
+    begin = resolved.table.ptr[route]
+    hops = resolved.table.ptr[route + 1] - begin
+    # A link that several routes of a joint share carries the data once: distinct keys joint * topology.links + link.
+    routed = distinct(np.repeat(joint, hops) * topology.links + resolved.table.links[concat_ranges(begin, hops)])
+    own = distinct(_own_crossings(joints, resolved, topology))
+    own = own[~are_among(own, routed)]  # a crossing that some route makes anyway costs nothing more
+    keys = np.concatenate([routed, own])
+    order = order_of(keys, len(joints) * max(topology.links, 1))
+    return Trees(keys[order] // topology.links, keys[order] % topology.links, own=order >= len(routed))
 
 
 def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Longs:
-    """Return joint * links + link for links that carry a rank's own data: the destination's operand of a reduction, or
-    the source's copy of a multicast, at switches with ability `own`."""
+    """Return joint * topology.links + link for links that carry a rank's own data at switches with ability `own`.
+
+    Own data are the destination's operand of a reduction, or the source's copy of a multicast. They cross the link
+    opposite to the one of the joint between that rank and the switch.
+    """
     nothing = np.zeros(0, np.int64)
     if not any(ability.own for ability in topology.abilities):
         return nothing
@@ -138,8 +142,8 @@ def _own_crossings(joints: Joints, resolved: Resolved, topology: Topology) -> Lo
     for kind in (MULTICAST, REDUCTION):  # THROUGH adds none: ranks that are both ends are in its tree
         joint = np.flatnonzero(joints.kind == kind)
         joint = joint[resolved.route[joints.first[joint]] >= 0]
+        # The first row stands for its joint: all begin at the only source (multicast), or end at the only destination.
         route = resolved.route[joints.first[joint]]
-        # The first link of the only source (multicast), or the last link of the only destination (reduction).
         position = resolved.table.ptr[route] if kind == MULTICAST else resolved.table.ptr[route + 1] - 1
         link = resolved.table.links[position]
         switch = (topology.link_dst if kind == MULTICAST else topology.link_src)[link]
@@ -164,6 +168,7 @@ def link_back(topology: Topology, link: Longs) -> Longs:
     low, high = (np.searchsorted(sorted_keys, reverse_key, side) for side in ("left", "right"))
     has_back = high > low
     position = low + parallel_index[link] % np.maximum(high - low, 1)
+    # `position` of a link without one back may be behind the end: any index will do, as -1 replaces its value.
     return np.where(has_back, order[np.minimum(position, max(topology.links - 1, 0))], -1)
 
 

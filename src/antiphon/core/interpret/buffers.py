@@ -48,7 +48,9 @@ class Side:
 
 
 def _make_side(collective: Collective, rank: Ints, block: Ints) -> Side:
-    """Return the distinct (rank, block) pairs, and where each is in the buffer of its rank. O(n log n).
+    """Return the side with these (rank, block) pairs, each once, and where each is in the buffer of its rank.
+
+    O(n log n).
 
     Blocks of weights 2, 1, 3; rank 0 has 0 and 2, rank 1 has 1:
 
@@ -58,9 +60,10 @@ def _make_side(collective: Collective, rank: Ints, block: Ints) -> Side:
     """
     assert collective.weights is not None
     ranks, blocks = distinct_pairs(rank, block)
-    ends = np.concatenate([[0], np.cumsum(collective.weights[blocks])])
-    bounds = ends[np.searchsorted(ranks, np.arange(collective.ranks + 1))]
-    return Side(ranks, blocks, ends[:-1] - bounds[ranks], np.diff(bounds))
+    # All buffers end to end: where each pair begins, then where each rank's buffer begins.
+    begins = np.concatenate([[0], np.cumsum(collective.weights[blocks])])
+    buffer_begins = begins[np.searchsorted(ranks, np.arange(collective.ranks + 1))]
+    return Side(ranks, blocks, start=begins[:-1] - buffer_begins[ranks], size=np.diff(buffer_begins))
 
 
 def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
@@ -87,13 +90,12 @@ def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
         np.concatenate([relation.pre_rank, relation.post_rank]),
         np.concatenate([relation.pre_block, relation.post_block]),
     )
-    keys = pair_keys(combined.rank, combined.block)
-    return _place_within(pre, combined, keys), _place_within(post, combined, keys)
+    return _place_within(pre, combined), _place_within(post, combined)
 
 
-def _place_within(side: Side, combined: Side, keys: Longs) -> Side:
-    """Return a side with positions in the combined buffer."""
-    index = np.searchsorted(keys, pair_keys(side.rank, side.block))
+def _place_within(side: Side, combined: Side) -> Side:
+    """Return a side with positions in the combined buffer, which has all its pairs."""
+    index = np.searchsorted(pair_keys(combined.rank, combined.block), pair_keys(side.rank, side.block))
     return Side(side.rank, side.block, combined.start[index], combined.size)
 
 
@@ -141,8 +143,9 @@ def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
     (array([0, 3, 6]), array([ 3,  6, 10]))
     """
     n: Array = elements[chunks.block]
-    ends: Array = chunks.offset + chunks.share
+    # As fractions of the block, over `denominator`
     begins: Array = chunks.offset
+    ends: Array = chunks.offset + chunks.share
     if float(n.max(initial=0)) * chunks.denominator >= SAFE_INT64:  # n * offset could overflow: use Python ints
         n, begins, ends = n.astype(object), begins.astype(object), ends.astype(object)
     low, high = n * begins // chunks.denominator, n * ends // chunks.denominator
@@ -151,22 +154,26 @@ def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """The checked inputs of one run: an array per rank, and the number of elements of a unit of weight."""
+    """The checked inputs of one run, and where blocks are in inputs and outputs."""
 
-    arrays: list[Array]
+    arrays: list[Array]  # per rank
     dtype: np.dtype[Any]
-    unit: int
-    first: Side  # of the inputs
-    last: Side  # of the outputs
+    unit: int  # elements per weight 1
+    input_side: Side
+    output_side: Side
 
 
 def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = None, in_place: bool = False) -> Buffers:
-    """Check user-supplied inputs: one 1-D array per rank (None: nothing), of one type, of fitting lengths."""
+    """Check user-supplied inputs: one 1-D array per rank (None: nothing), of one type, of fitting lengths.
+
+    `dtype`: the type that they must have (None: that of the first array; float32 if there is none). Arrays are not
+    copied; an empty sequence that is no array counts as None.
+    """
     if len(inputs) != collective.ranks:
         raise Invalid(f"inputs: expected one per rank ({collective.ranks}), got {len(inputs)}")
     pre, post = sides(collective, in_place)
-    kind = None if dtype is None else data_type(dtype)
-    of_rank: dict[int, Array] = {}
+    element_type = None if dtype is None else data_type(dtype)
+    array_of_rank: dict[int, Array] = {}
     for rank, buffer in enumerate(inputs):
         if buffer is None or (not isinstance(buffer, np.ndarray) and len(buffer) == 0):
             continue
@@ -175,20 +182,23 @@ def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = N
         array = np.asarray(buffer)
         if array.ndim != 1:
             raise Invalid(f"rank {rank}: its input has {array.ndim} dimensions; flatten it to 1")
-        of_rank[rank] = array
-        kind = data_type(array.dtype) if kind is None else kind
-        if array.dtype != kind:
-            raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {kind}; convert it first")
-    kind = np.dtype(np.float32) if kind is None else kind
-    arrays = [of_rank.get(rank, np.zeros(0, kind)) for rank in range(collective.ranks)]
-    return Buffers(arrays, kind, _find_unit(pre.size, arrays), pre, post)
+        array_of_rank[rank] = array
+        element_type = data_type(array.dtype) if element_type is None else element_type
+        if array.dtype != element_type:
+            raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {element_type}; convert it first")
+    element_type = np.dtype(np.float32) if element_type is None else element_type
+    arrays = [array_of_rank.get(rank, np.zeros(0, element_type)) for rank in range(collective.ranks)]
+    return Buffers(arrays, element_type, _find_unit(pre.size, arrays), pre, post)
 
 
-def _find_unit(size: Longs, arrays: list[Array]) -> int:
-    """Return the elements per weight 1; raise Invalid if the buffers' lengths do not fit together."""
+def _find_unit(buffer_weights: Longs, arrays: list[Array]) -> int:
+    """Return the elements per weight 1; raise Invalid if the buffers' lengths do not fit together.
+
+    `buffer_weights`: per rank. The first rank with a buffer decides the unit.
+    """
     unit, first_rank = 0, -1
     for rank, array in enumerate(arrays):
-        weight = int(size[rank])
+        weight = int(buffer_weights[rank])
         if first_rank < 0 and weight:
             unit, first_rank = len(array) // weight, rank
         if len(array) != weight * unit:

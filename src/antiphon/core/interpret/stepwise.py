@@ -90,7 +90,7 @@ def new_outputs(buffers: Buffers, in_place: bool) -> list[Array]:
     """Return the users' own buffers in place, new ones otherwise."""
     if in_place:
         return list(buffers.arrays)
-    return [np.empty(int(weight) * buffers.unit, buffers.dtype) for weight in buffers.last.size]
+    return [np.empty(int(weight) * buffers.unit, buffers.dtype) for weight in buffers.output_side.size]
 
 
 class _Job:
@@ -113,8 +113,10 @@ class _Job:
         schedule = analysis.schedule
         low, high = chunk_bounds(schedule.chunks, elements_of(schedule.collective, buffers.unit))
         self.length = high - low
-        self.input_begin = buffers.first.start[analysis.inputs.pair] * buffers.unit + low[analysis.inputs.chunk]
-        self.output_begin = buffers.last.start[analysis.outputs.pair] * buffers.unit + low[analysis.outputs.chunk]
+        self.input_begin = buffers.input_side.start[analysis.inputs.pair] * buffers.unit + low[analysis.inputs.chunk]
+        self.output_begin = (
+            buffers.output_side.start[analysis.outputs.pair] * buffers.unit + low[analysis.outputs.chunk]
+        )
 
 
 @dataclass(frozen=True, eq=False)

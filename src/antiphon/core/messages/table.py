@@ -5,7 +5,8 @@ one canonical order (`Schedule.message_key`), independent of the order of rows. 
 programs read this table.
 
 Example: rows (step 0, chunk 0, 0 -> 1) and (step 0, chunk 1, 0 -> 1) are one message with the weight of both chunks.
-Weights are exact whole numbers; `weight / scale` is the fraction of nbytes.
+Weights are exact whole numbers; `weight / scale` is the fraction of nbytes. If chunks of an eighth and a quarter of
+nbytes are sent in 2 and 3 pieces, `scale` is 8 * lcm(2, 3) = 48, and their messages weigh 3 and 4 per step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import (
     SAFE_INT64,
+    Bools,
     Floats,
     Ints,
     Longs,
@@ -36,6 +38,9 @@ from antiphon.core.interpret.buffers import chunk_bounds
 from antiphon.core.loads import pieces_of
 from antiphon.core.schedule import REDUCE, Schedule
 
+# GenModel counts f + 1 memory accesses to combine f >= 2 operands, which come in f - 1 rows: f + 1 <= 3 (f - 1).
+_MAX_ACCESSES_PER_ROW = 3
+
 
 @dataclass(frozen=True, eq=False)
 class Messages:
@@ -50,8 +55,8 @@ class Messages:
     src: Ints
     dst: Ints
     route: Ints
-    of_row: Ints  # the message of every row of the schedule
-    row: Ints  # one row of every message
+    of_row: Ints  # per row of the schedule, its message
+    row: Ints  # per message, one of its rows
 
     def __len__(self) -> int:
         return len(self.step)
@@ -67,7 +72,7 @@ class Messages:
 
     @cached_property
     def scale(self) -> int:
-        """The number of weight units that make up `nbytes`."""
+        """The weight of all `nbytes`: a whole number that makes the weight of every piece whole."""
         _, denominator = self.schedule.chunks.weights(self.schedule.collective)
         return denominator * self._common_pieces
 
@@ -80,32 +85,33 @@ class Messages:
     def per_chunk(self) -> NDArray[Any]:
         """The weight of one piece of every chunk: int64, or Python ints if sums might not fit."""
         weights, _ = self.schedule.chunks.weights(self.schedule.collective)
-        piece_divisor = self._common_pieces // pieces_of(self.schedule)
-        # Bound of any sum over rows. Factor 3: f >= 2 operands are combined by f - 1 rows and take f + 1 <= 3 (f - 1)
-        # memory accesses.
-        sum_bound = float(weights.max(initial=0)) * self._common_pieces * 3 * max(self.schedule.transfers, 1)
-        return (
-            weights * piece_divisor if sum_bound < SAFE_INT64 else weights.astype(object) * piece_divisor.astype(object)
-        )
+        # weight / pieces, over the denominator of all chunks: `_common_pieces` is a multiple of every number of pieces
+        factor = self._common_pieces // pieces_of(self.schedule)
+        # No sum of weights, or of memory accesses times weights, over all rows exceeds this bound.
+        accesses = _MAX_ACCESSES_PER_ROW * max(self.schedule.transfers, 1)
+        sum_bound = float(weights.max(initial=0)) * self._common_pieces * accesses
+        return weights * factor if sum_bound < SAFE_INT64 else weights.astype(object) * factor.astype(object)
 
     @cached_property
     def weight(self) -> NDArray[Any]:
         """The weight of each message in every step in which it is in progress: exact, over `scale`."""
-        return self._weigh_rows(np.empty(0, np.uint8))
+        return self._weigh_rows(None)
 
     @cached_property
     def combined(self) -> NDArray[Any]:
         """The part of the weight that the receiver combines with its own data."""
         if not self.schedule.op.any():
             return np.broadcast_to(np.int64(0), len(self))
-        return self._weigh_rows(self.schedule.op)
+        return self._weigh_rows(self.schedule.op == REDUCE)
 
-    def _weigh_rows(self, flags: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the summed weight per message of the rows with a 1 in `flags` (empty: of all rows)."""
+    def _weigh_rows(self, selected: Bools | None) -> NDArray[Any]:
+        """Return the summed weight per message of the selected rows (None: of all rows)."""
         row_weight = self.per_chunk[self.schedule.chunk]
         if self.schedule.joint is not None:  # all rows of a joint carry the same data
-            flags = self._leads_joint * (flags if len(flags) else np.uint8(1))
-        return sums_by_group(self.of_row, np.where(flags, row_weight, 0) if len(flags) else row_weight, len(self))
+            selected = self._leads_joint if selected is None else self._leads_joint & selected
+        return sums_by_group(
+            self.of_row, row_weight if selected is None else np.where(selected, row_weight, 0), len(self)
+        )
 
     @cached_property
     def share(self) -> Floats:
@@ -113,11 +119,11 @@ class Messages:
         return (self.weight / self.scale).astype(np.float64)
 
     @property
-    def _leads_joint(self) -> NDArray[np.uint8]:
-        """1 for rows that represent their joint or stand alone; 0 for the other rows of a joint."""
-        first = np.zeros(self.schedule.transfers, np.uint8)
-        first[self.schedule.leads] = 1
-        return first
+    def _leads_joint(self) -> Bools:
+        """Whether a row represents its joint or stands alone; false for the other rows of a joint."""
+        leads = np.zeros(self.schedule.transfers, np.bool_)
+        leads[self.schedule.leads] = True
+        return leads
 
     def nbytes(self, nbytes: int) -> tuple[Longs, Longs]:
         """Return the whole bytes of every message, and the number that are combined, for schedules without pieces.
@@ -126,7 +132,6 @@ class Messages:
         add up to the block.
         """
         schedule = self.schedule
-        # Cut at byte borders like elements of one byte, so that the chunks of a block add up to it exactly.
         low, high = chunk_bounds(schedule.chunks, block_elements(schedule.collective, nbytes, itemsize=1))
         size = (high - low)[schedule.chunk]
         if schedule.joint is not None:
@@ -148,17 +153,18 @@ def messages(schedule: Schedule) -> Messages:
     >>> table.of_row.tolist()
     [1, 2, 0, 3]
     """
-    first = np.flatnonzero(schedule.runs())  # row of every run: consecutive rows of one message
+    # A run is consecutive rows of one message. A message may be several runs.
+    first_rows = np.flatnonzero(schedule.runs())  # of every run
     # Planners usually emit rows in order: then no sort is needed, and every run is a message.
-    if is_ascending(*schedule.message_key_columns(first)):
-        row, of_run = first, np.arange(len(first))
+    if is_ascending(*schedule.message_key_columns(first_rows)):
+        row, message_of_run = first_rows, np.arange(len(first_rows))
     else:
         # Sort the first rows of all runs; runs with equal keys form one message.
-        key, bound = pack_columns(*schedule.message_key(first))
-        order = order_of(key, bound)
+        key, key_bound = pack_columns(*schedule.message_key(first_rows))
+        order = order_of(key, key_bound)
         starts_message = run_starts(key[order])
-        row, of_run = first[order[starts_message]], np.empty(len(first), np.int64)
-        of_run[order] = np.cumsum(starts_message) - 1
+        row, message_of_run = first_rows[order[starts_message]], np.empty(len(first_rows), np.int64)
+        message_of_run[order] = np.cumsum(starts_message) - 1
     if schedule.joint is not None:
         # The leading row represents a joint: its source, destination and route are those of the message.
         row = schedule.leads[row]
@@ -167,5 +173,6 @@ def messages(schedule: Schedule) -> Messages:
     step, src, dst, message_route = (
         freeze(column[row]) for column in (schedule.step, schedule.src, schedule.dst, route)
     )
-    of_row = as_int32(np.repeat(of_run, np.diff(np.append(first, schedule.transfers))))
+    run_lengths = np.diff(np.append(first_rows, schedule.transfers))
+    of_row = as_int32(np.repeat(message_of_run, run_lengths))
     return Messages(schedule, step, src, dst, message_route, of_row, as_int32(row))

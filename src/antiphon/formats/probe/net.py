@@ -20,19 +20,24 @@ from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 
 # Far above the fabrics that are read here; a wrong file ends before memory does
 MAX_HOSTS, MAX_SWITCHES, MAX_PORTS = 2**14, 2**12, 2**15
+_MAX_NAME = 100  # characters of a machine's name
+_MAX_SORTED = 200  # characters of a name that count in its sort key
 
 
 @dataclass
 class Net:
-    """A network that a reader of some tool's files fills in. Hosts and switches are referred to by their positions."""
+    """A network that a reader of some tool's files fills in. Hosts and switches are referred to by their positions.
+
+    A switch is its position in `switches` here; in the machine, the nodes of switches follow those of hosts.
+    """
 
     name: str
     hosts: list[str] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)
-    ports: list[Port] = field(default_factory=list)  # `Port.switch`: position in `switches`
+    ports: list[Port] = field(default_factory=list)
     trunks: dict[tuple[int, int], Fraction] = field(default_factory=dict)  # (lower, higher position): bytes/s each way
     above: list[tuple[int, int]] = field(default_factory=list)  # only without speeds: (switch, switch above it)
-    kind: str = "ib"  # name of the link type of cables to hosts
+    kind: str = "ib"  # name of the link type of cables to hosts; all kinds get the latency of InfiniBand
     assumed: bool = False  # the files have no speeds: bandwidth above a switch is assumed equal to that below it
     notes: list[str] = field(default_factory=list)
 
@@ -76,27 +81,28 @@ class Net:
 
 
 def network_machine(net: Net) -> Probed:
-    """Return the machine of a network, whose ranks are the hosts."""
+    """Return the machine of a network, whose ranks are the hosts. In its ports a switch is a node of the machine."""
     net.check()
-    count = len(net.hosts)
-    speed_between: dict[tuple[int, int], Fraction] = {}
-    for port in net.ports:
-        key = port.host, count + port.switch
+    first_switch = len(net.hosts)  # node of switch 0
+    ports = tuple(replace(port, switch=first_switch + port.switch) for port in net.ports)
+    speed_between: dict[tuple[int, int], Fraction] = {}  # all cables of a host to one switch
+    for port in ports:
+        key = port.host, port.switch
         speed_between[key] = speed_between.get(key, Fraction(0)) + port.speed
-    kinds: dict[tuple[str, Fraction], LinkType] = {}
+    link_types: dict[tuple[str, Fraction], LinkType] = {}  # one object per kind and speed
     links: list[Link] = []
-    for (a, b), speed in speed_between.items():
-        kind = kinds.setdefault((net.kind, speed), LinkType(net.kind, speed, IB_HOP))
-        links += [(a, b, kind), (b, a, kind)]
-    for (a, b), speed in net.trunks.items():
-        kind = kinds.setdefault(("trunk", speed), LinkType("trunk", speed, SWITCH_HOP))
-        links += [(count + a, count + b, kind), (count + b, count + a, kind)]
-    machine = build(net.name[:100], count, links, switches=len(net.switches), places=unique_places(net))
+    for (host, switch), speed in speed_between.items():
+        cable = link_types.setdefault((net.kind, speed), LinkType(net.kind, speed, IB_HOP))
+        links += [(host, switch, cable), (switch, host, cable)]
+    for (low, high), speed in net.trunks.items():
+        trunk = link_types.setdefault(("trunk", speed), LinkType("trunk", speed, SWITCH_HOP))
+        low_node, high_node = first_switch + low, first_switch + high
+        links += [(low_node, high_node, trunk), (high_node, low_node, trunk)]
+    machine = build(net.name[:_MAX_NAME], len(net.hosts), links, switches=len(net.switches), places=unique_places(net))
     notes = [*net.notes]
     if networks := _count_components(net):
         notes.append(f"hosts are in {networks} networks that nothing shown here joins")
-    ports = tuple(Port(port.host, port.card, count + port.switch, port.speed) for port in net.ports)
-    return Probed(machine, tuple(notes), tuple(net.hosts), hosts=True, ports=ports, assumed=net.assumed)
+    return Probed(machine, tuple(notes), names=tuple(net.hosts), hosts=True, ports=ports, assumed=net.assumed)
 
 
 def unique_places(net: Net) -> list[str]:
@@ -111,17 +117,19 @@ def unique_places(net: Net) -> list[str]:
 
 
 def _count_components(net: Net) -> int:
-    """Return the number of connected components with hosts, if more than one."""
-    count = len(net.hosts)
-    group = list(range(count + len(net.switches)))
-    ends = [(port.host, count + port.switch) for port in net.ports] + [(count + a, count + b) for a, b in net.trunks]
-    for a, b in ends:
-        join_groups(group, a, b)
-    groups = len({find_group(group, host) for host in range(count)})
-    return groups if groups > 1 else 0
+    """Return the number of connected components with hosts; 0 if there is only one."""
+    hosts = len(net.hosts)
+    group = list(range(hosts + len(net.switches)))  # union-find over hosts, then switches
+    for port in net.ports:
+        join_groups(group, port.host, hosts + port.switch)
+    for low, high in net.trunks:
+        join_groups(group, hosts + low, hosts + high)
+    components = len({find_group(group, host) for host in range(hosts)})
+    return components if components > 1 else 0
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:
     """Return a sort key by which names stand as people count, node2 before node10: digits compare as numbers."""
-    runs = re.split(r"([0-9]{1,18})", name[:200])  # of digits, and of other characters
+    # runs of digits (at most 18: they fit in an int64) and of other characters
+    runs = re.split(r"([0-9]{1,18})", name[:_MAX_SORTED])
     return [(int(run), "") if run.isdigit() and run.isascii() else (-1, run) for run in runs]

@@ -48,14 +48,18 @@ from antiphon.units import format_bandwidth, parse_bandwidth
 # Paths of the matrix -> level of the PCIe tree that the path goes up to. PHB (3) and NODE (4) both stay in a socket.
 _LEVEL = {"PIX": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 _ONE_SWITCH, _SWITCHES, _SOCKET = _LEVEL["PIX"], _LEVEL["PXB"], _LEVEL["NODE"]
+# Cells of any matrix: the GPU itself (X), NVLinks, paths. Cells of `topo -p2p` are recognized, but not used: they say
+# whether two GPUs reach each other (OK) or why not (chipset, GPU or topology not supported, disabled, unknown).
 _CELL = re.compile(r"X|NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PXN|N/A|OK|CNS|GNS|TNS|NS|DR|U")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # `nvlink -s`: speed of a link; `-R`: the device at its other end; `-c`: a line per capability
 _LINK = re.compile(r"Link ([0-9]{1,2}): ([0-9]{1,3}(?:\.[0-9]{1,3})?) GB/s")
 _REMOTE = re.compile(r"Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f:.]{5,16}):? Link")
 _LINK_CAPABILITY = re.compile(r"Link ([0-9]{1,2}), ")
-_MAX_LINKS = 18  # of any GPU so far
-_MAX_PEERS = 128  # of a matrix
+_MAX_LINKS = 18  # NVLinks of any GPU so far
+_MAX_REMOTE = 64  # addresses read per GPU: above any number of NVLinks, so that memory stays bounded
+_MAX_PEERS = 128  # GPUs and cards of a matrix
+_MAX_NAME = 100  # characters of a product name
 _MIN_GPUS_TO_GUESS = 4  # with fewer, the numbers of NVLinks alone do not determine the type of GPU
 
 
@@ -109,7 +113,7 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
         box.notes.append(
             f"GPUs are taken to be {model}: each has {guess.links} NVLinks, and the file names no GPU model"
         )
-    box.pcie_generation = pcie_generation(pcie_gen, gpu_type.pcie_generation if gpu_type else 4)
+    box.pcie_generation = pcie_generation(pcie_gen, gpu_type.pcie_generation if gpu_type else box.pcie_generation)
     box.addresses = {
         rank: address
         for address, gpu in output.gpu_at_address.items()
@@ -122,6 +126,7 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
 
 
 def _peer_number(peer: str) -> tuple[int, str]:
+    """Return the sort key of a GPU or card: GPU2 before GPU10."""
     digits = re.search(r"[0-9]+$", peer)
     return (int(digits[0]) if digits else 0, peer)
 
@@ -131,10 +136,10 @@ class _Reader:
 
     def __init__(self, output: _SmiOutput) -> None:
         self.output = output
-        self.columns: list[str] = []
-        self.affinities: list[str] = []
-        self.gpu = ""
-        self.query_titles: list[str] = []
+        self.columns: list[str] = []  # of the last matrix: GPU0, GPU1, NIC0
+        self.affinities: list[str] = []  # titles of the columns behind those, such as "CPU Affinity"
+        self.gpu = ""  # that the lines about NVLinks belong to
+        self.query_titles: list[str] = []  # of the last CSV head
 
     def read_file(self, path: str) -> None:
         """Read the lines of a file."""
@@ -189,18 +194,19 @@ class _Reader:
                 self.output.nvlinks[row_name, column] = int(cell[2:])
             elif cell in _LEVEL:
                 self.output.cells[row_name, column] = _LEVEL[cell]
-        # after the cells: affinities, which tell the sockets apart
-        tail = words[1 + len(self.columns) :]
-        if row_name.startswith("GPU") and "NUMA Affinity" in self.affinities and len(tail) > 1:
-            self.output.numa[row_name] = tail[1]
-        elif row_name.startswith("GPU") and tail:
-            self.output.numa[row_name] = f"cores {tail[0]}"
+        # after the cells: cores and NUMA node (older tools: only cores), which tell the sockets apart
+        cores, numa_node = (*words[1 + len(self.columns) :], "", "")[:2]
+        if row_name.startswith("GPU") and "NUMA Affinity" in self.affinities and numa_node:
+            self.output.numa[row_name] = numa_node
+        elif row_name.startswith("GPU") and cores:
+            self.output.numa[row_name] = f"cores {cores}"
         return True
 
     def _read_alias(self, words: list[str]) -> bool:
         """Read a line of the legend of cards, NIC0: mlx5_0; return whether it is one."""
         if len(words) == 2 and re.fullmatch(r"NIC[0-9]{1,4}:", words[0]):
-            self.output.aliases[words[0][:-1]] = words[1]
+            card, device = words
+            self.output.aliases[card.removesuffix(":")] = device
             return True
         return False
 
@@ -218,7 +224,7 @@ class _Reader:
         elif match := _REMOTE.search(line):
             links.setdefault(int(match[1]), None)
             remote = self.output.remote.setdefault(self.gpu, [])
-            if len(remote) < 64:
+            if len(remote) < _MAX_REMOTE:
                 remote.append(_normalize_address(match[2].rstrip(":")))
         elif match := _LINK_CAPABILITY.search(line):
             links.setdefault(int(match[1]), None)
@@ -243,7 +249,7 @@ class _Reader:
         if not re.fullmatch(r"[0-9]{1,4}", row["index"]):
             return False
         gpu = f"GPU{row['index']}"
-        self.output.product_names[gpu] = row["name"][:100]
+        self.output.product_names[gpu] = row["name"][:_MAX_NAME]
         if "pci.bus_id" in row:
             self.output.gpu_at_address[_normalize_address(row["pci.bus_id"])] = gpu
         gen, width = (row.get(f"pcie.link.{key}.max", "") for key in ("gen", "width"))
@@ -256,7 +262,7 @@ class _Reader:
 
 def _normalize_address(text: str) -> str:
     """Return a PCI address in its short form: 00000000:07:00.0 and 0000:07:00.0 are the same."""
-    return text.lower()[-12:]
+    return text.lower()[-len("0000:07:00.0") :]
 
 
 # ---- the tree of PCIe ----
@@ -271,7 +277,7 @@ def _add_tree(box: Box, output: _SmiOutput, gpus: list[str]) -> None:
     cards = [peer for peer in output.peers if not peer.startswith("GPU")]
     members = [*gpus, *cards]
     index_of = {peer: number for number, peer in enumerate(members)}
-    # union-find per level: devices that a path of at most this level connects share a group
+    # union-find per level: devices that a path of at most this level connects share a group, named by its first member
     groups = {level: list(range(len(members))) for level in (_ONE_SWITCH, _SWITCHES, _SOCKET)}
     for (a, b), cell in output.cells.items():
         for level, group in groups.items():
@@ -283,16 +289,16 @@ def _add_tree(box: Box, output: _SmiOutput, gpus: list[str]) -> None:
         # GPUs with the same NUMA affinity share a socket, even without a cell that shows it
         if numa not in ("N/A", "-1"):
             join_groups(groups[_SOCKET], index_of[gpu], first_gpu_of_numa.setdefault(numa, index_of[gpu]))
-    device_of: dict[tuple[int, int], int] = {}
+    device_of: dict[tuple[int, int], int] = {}  # (level, first member of a group) -> its bridge or switch
     shows_paths = bool(output.cells or output.numa)
     for peer in members:
         parent = -1
         # from the socket down; each group becomes a device once
         for level, kind in ((_SOCKET, BRIDGE), (_SWITCHES, SWITCH), (_ONE_SWITCH, SWITCH)):
-            first = find_group(groups[level], index_of[peer])
-            if shows_paths and (level, first) not in device_of:
-                device_of[level, first] = box.add(PcieDevice(kind, parent))
-            parent = device_of.get((level, first), -1)
+            first_member = find_group(groups[level], index_of[peer])
+            if shows_paths and (level, first_member) not in device_of:
+                device_of[level, first_member] = box.add(PcieDevice(kind, parent))
+            parent = device_of.get((level, first_member), -1)
         kind = GPU if peer.startswith("GPU") else NIC
         name = output.aliases.get(peer, peer)
         device = box.add(PcieDevice(kind, parent, output.pcie_speeds.get(peer), name))
@@ -355,12 +361,13 @@ def _add_nvlinks(
         for gpu in gpus:
             max_links = max((count for (a, _), count in between_gpus.items() if a == gpu), default=0)
             active_links = len([speed for speed in output.links.get(gpu, {}).values() if speed])
+            # every cell shows all NVLinks of the GPU; `nvlink -s` (active_links, if in the files) omits broken ones
             if max_links:
                 box.switch_bandwidth[rank[gpu]] = min(active_links or max_links, max_links) * link_bandwidth
         box.notes.append("NVLinks lead to NVSwitches, which are drawn as one switch")
         return
-    for (a, b), count in between_gpus.items():
-        box.bonds[rank[a], rank[b]] = count * link_bandwidth
+    for (gpu, peer), count in between_gpus.items():
+        box.bonds[rank[gpu], rank[peer]] = count * link_bandwidth
 
 
 def _is_switched(
@@ -395,7 +402,8 @@ def _add_nvlinks_by_count(
 ) -> None:
     """Add NVLinks if no matrix shows any: `nvlink -s` shows their number per GPU, and `-R` where they lead.
 
-    Without -R, two GPUs are taken to be linked to each other, more (or types with NVLS) to NVSwitches.
+    Without -R, two GPUs are taken to be linked to each other, more (or types with NVLS) to NVSwitches. If there is a
+    matrix (`output.cells`), it shows that no NVLinks join GPUs: then only NVSwitches are possible.
     """
     active_links = {}
     for gpu in gpus:
@@ -406,8 +414,7 @@ def _add_nvlinks_by_count(
         return
     rank = {gpu: number for number, gpu in enumerate(gpus)}
     addresses = {address for remote in output.remote.values() for address in remote}
-    gpu_addresses = {address for address in addresses if address in output.gpu_at_address}
-    if addresses and gpu_addresses == addresses:
+    if addresses and output.gpu_at_address.keys() >= addresses:  # all lead to GPUs
         for gpu, remote in output.remote.items():
             for address, count in Counter(remote).items():
                 if output.gpu_at_address[address] in rank:

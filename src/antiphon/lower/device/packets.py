@@ -11,6 +11,8 @@ be forwarded leave as they are computed.
 
 Boxes are reused by later calls. At the beginning of a call a rank signals to all its senders that it has begun. They
 wait for it, unless the call before has shown them that the box is free (`receives_all`; boxes.h of the GPU engine).
+
+Addresses and sizes are counted in atoms (atoms.py). A *connection* is a pair (sender, receiver).
 """
 
 from __future__ import annotations
@@ -30,9 +32,20 @@ from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT,
 from antiphon.lower.onesided.steps import RankSteps
 
 PACKED = 2**18  # bytes of a call above which packets are not tried: they take twice the space of their data
-MAX_FORWARDED_STEPS = 2_000  # steps of a rank above which results are not forwarded as they are computed
+# Above so many steps of a rank, results are not forwarded as they are computed: the search for them is quadratic.
+MAX_FORWARDED_STEPS = 2_000
 
-_Arrival = tuple[int, Place, int]  # a slot, and the place and size where its data are needed
+
+class _Arrival(NamedTuple):
+    """The packets of one slot, and where their receiver needs the data."""
+
+    slot: int
+    target: Place
+    size: int
+
+
+# By connection its messages in order, each with its packets.
+_SentMessages = defaultdict[tuple[int, int], list[list[_Arrival]]]
 
 
 class Opening(NamedTuple):
@@ -47,8 +60,9 @@ class Boxes:
     """The boxes of all ranks. All slots have the length of the longest message."""
 
     slots: list[int]  # per rank the number of its slots
-    units: int = 0  # the length of a slot: whole units of weight ...
-    numerator: int = 0  # ... and a numerator over the program's denominator
+    # The length of a slot is `units + numerator / denominator` units of weight (`Atoms.denominator`).
+    units: int = 0
+    numerator: int = 0
     atoms: int = 1  # the greatest number of atoms in a slot
     openings: list[list[Opening]] = field(default_factory=list)  # by stream, then by rank
 
@@ -61,23 +75,26 @@ def receives_all(program: Program) -> bool:
 
 def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
     """Convert steps (without switches) to packets. Linear in steps, but for forwarding (MAX_FORWARDED_STEPS)."""
-    boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[StreamStep]]]()
-    for ranks in streams:
-        # Per connection the messages in order, each with the slots of its packets.
-        sent: dict[tuple[int, int], list[list[_Arrival]]] = defaultdict(list)
-        sent_steps = [_Sender(addresses, boxes, rank, sent).steps(steps) for rank, steps in enumerate(ranks)]
-        unpacked = [_insert_unpacks(rank, steps, sent) for rank, steps in enumerate(sent_steps)]
-        packet_streams.append(
-            [
-                _insert_syncs(rank, _shorten_steps(rank, steps, addresses), addresses)
-                for rank, steps in enumerate(unpacked)
-            ]
-        )
+    ranks = len(addresses.region_ptr) - 1
+    boxes, packet_streams = Boxes(slots=[0] * ranks), list[list[list[StreamStep]]]()
+    for steps_of_ranks in streams:
+        sent: _SentMessages = defaultdict(list)
+        # All ranks' puts first: they number the slots that the receivers then unpack.
+        sending = [_Sender(addresses, boxes, rank, sent).pack(steps) for rank, steps in enumerate(steps_of_ranks)]
+        packet_steps = []
+        for rank, steps in enumerate(sending):
+            unpacking = _insert_unpacks(rank, steps, sent)
+            shortened = _add_as_packets(rank, _forward_results(rank, unpacking, addresses), addresses)
+            packet_steps.append(_insert_syncs(rank, shortened, addresses))
+        packet_streams.append(packet_steps)
         connections = sorted(connection for connection, messages in sent.items() if any(messages))
         boxes.openings.append(
             [
-                Opening(tuple(a for a, b in connections if b == rank), tuple(b for a, b in connections if a == rank))
-                for rank in range(len(ranks))
+                Opening(
+                    notified=tuple(sender for sender, receiver in connections if receiver == rank),
+                    awaited=tuple(receiver for sender, receiver in connections if sender == rank),
+                )
+                for rank in range(ranks)
             ]
         )
     return packet_streams, boxes
@@ -90,11 +107,11 @@ class _Sender:
     addresses: Atoms
     boxes: Boxes
     rank: int
-    sent: dict[tuple[int, int], list[list[_Arrival]]]
-    pending: dict[int, list[_Arrival]] = field(default_factory=lambda: defaultdict(list))
+    sent: _SentMessages  # filled by all senders
+    pending: dict[int, list[_Arrival]] = field(default_factory=lambda: defaultdict(list))  # by peer: not yet signaled
 
-    def steps(self, steps: Sequence[StreamStep]) -> list[StreamStep]:
-        """Return the steps with packets for puts."""
+    def pack(self, steps: Sequence[StreamStep]) -> list[StreamStep]:
+        """Return the steps with packets for puts, without signals and syncs (`_insert_syncs` adds those needed)."""
         new_steps = []
         for step in steps:
             # A signal ends a message: everything pending for that peer belongs to it.
@@ -109,25 +126,23 @@ class _Sender:
 
     def _pack_move(self, move: StreamMove) -> StreamMove:
         """Return the move of a put as packets into a slot of the receiver's box."""
-        boxes, count = self.boxes, self.addresses.count
+        boxes, atoms_per_unit = self.boxes, self.addresses.count
         slot = boxes.slots[move.peer]
         boxes.slots[move.peer] += 1
-        self.pending[move.peer].append((slot, move.target, move.size))
-        first = self.addresses.line(self.rank, move.source) % count  # within its unit: all are cut into `count` atoms
-        # The length of a slot in units and cuts of a unit; all slots get the longest.
-        last_unit, last = divmod(first + move.size, count)
+        self.pending[move.peer].append(_Arrival(slot, move.target, move.size))
+        # Where the data begin and end: all units are cut alike, so count from the beginning of the first one.
+        begin = self.addresses.line(self.rank, move.source) % atoms_per_unit
+        whole_units, end = divmod(begin + move.size, atoms_per_unit)
         cuts, denominator = self.addresses.cuts, self.addresses.denominator
-        length = last_unit * denominator + int(cuts[last]) - int(cuts[first])
-        longest = max(length, boxes.units * denominator + boxes.numerator)
+        length = whole_units * denominator + int(cuts[end]) - int(cuts[begin])  # units of weight times denominator
+        longest = max(length, boxes.units * denominator + boxes.numerator)  # all slots get the longest
         boxes.units, boxes.numerator = divmod(longest, denominator)
         boxes.atoms = max(boxes.atoms, move.size)
         return move._replace(target=(PACKETS, slot))
 
 
-def _insert_unpacks(
-    rank: int, steps: Sequence[StreamStep], sent: dict[tuple[int, int], list[list[_Arrival]]]
-) -> list[StreamStep]:
-    """Replace each wait for a signal by unpacking the data that came with it."""
+def _insert_unpacks(rank: int, steps: Sequence[StreamStep], sent: _SentMessages) -> list[StreamStep]:
+    """Replace each wait for a signal by unpacking the data that came with it: folds of one operand, its packets."""
     all_steps, signal_counts = list[StreamStep](), Counter[int]()
     for step in steps:
         if step.kind != WAIT:
@@ -141,70 +156,66 @@ def _insert_unpacks(
     return all_steps
 
 
-def _shorten_steps(rank: int, steps: list[StreamStep], addresses: Atoms) -> list[StreamStep]:
-    return _add_as_packets(rank, _forward_results(rank, steps, addresses), addresses)
-
-
 def _forward_results(rank: int, steps: list[StreamStep], addresses: Atoms) -> list[StreamStep]:
     """Move puts of an unchanged result into the step that computes it."""
     if len(steps) > MAX_FORWARDED_STEPS:
         return steps
-    new_steps, step_of_result = list[StreamStep](), dict[tuple[Place, int], int]()
+    new_steps = list[StreamStep]()
+    step_of_result = dict[tuple[Place, int], int]()  # (place, size) of an unchanged result -> index of its new step
     for step in steps:
         if step.kind == PUT:
             remaining = []
             for move in step.moves:
-                at = step_of_result.get((move.source, move.size))
-                if at is None:
+                index = step_of_result.get((move.source, move.size))
+                if index is None:
                     remaining.append(move)
                 else:
-                    new_steps[at] = new_steps[at]._replace(moves=(*new_steps[at].moves, move))
+                    new_steps[index] = new_steps[index]._replace(moves=(*new_steps[index].moves, move))
             if remaining:
                 new_steps.append(step._replace(moves=tuple(remaining)))
             continue
         # A later write to its place ends the possibility to send a result from the step that computes it.
         written = addresses.access_range(rank, step.into, step.size)
         step_of_result = {
-            key: at
-            for key, at in step_of_result.items()
-            if not _places_overlap(addresses.access_range(rank, *key), written)
+            (place, size): index
+            for (place, size), index in step_of_result.items()
+            if not _ranges_overlap(addresses.access_range(rank, place, size), written)
         }
         step_of_result[step.into, step.size] = len(new_steps)
         new_steps.append(step)
     return new_steps
 
 
-def _places_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
-    (rank, begin, end), (other_rank, other_begin, other_end) = first, second
-    return rank == other_rank and begin < other_end and other_begin < end
+def _ranges_overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
+    (buffer, begin, end), (other_buffer, other_begin, other_end) = first, second
+    return buffer == other_buffer and begin < other_end and other_begin < end
 
 
 def _add_as_packets(rank: int, steps: list[StreamStep], addresses: Atoms) -> list[StreamStep]:
-    """Let a fold add packets directly where it alone reads them from scratch.
+    """Let a fold add packets directly where it alone reads them from scratch: drop the unpack that writes them there.
 
     Not in slots `shared` by several regions: those overlap in memory, which counts per place do not see.
     """
-    scratch_size = 1 + max((place[1] + size for step in steps for place, size in _places_touched(step)), default=0)
+    scratch_end = 1 + max((begin + size for step in steps for (_, begin), size in _places_touched(step)), default=0)
     # Difference arrays over atoms of scratch: how often each is read, and written.
-    read, written = (np.zeros(scratch_size + 1, np.int64) for _ in range(2))
+    read, written = (np.zeros(scratch_end + 1, np.int64) for _ in range(2))
     for step in steps:
-        for place, size in _places_read(step):
-            if place[0] == SCRATCH:
-                read[[place[1], place[1] + size]] += [1, -1]
-        if step.kind == FOLD and step.into[0] == SCRATCH:
-            written[[step.into[1], step.into[1] + step.size]] += [1, -1]
+        for (buffer, begin), size in _places_read(step):
+            if buffer == SCRATCH:
+                read[[begin, begin + size]] += [1, -1]
+        buffer, begin = step.into
+        if step.kind == FOLD and buffer == SCRATCH:
+            written[[begin, begin + step.size]] += [1, -1]
     is_used_once = (np.cumsum(read) == 1) & (np.cumsum(written) == 1)
     fold_operands = {(place, step.size) for step in steps if step.kind == FOLD for place in step.operands}
-    packets_of = dict[Place, Place]()
+    packets_of = dict[Place, Place]()  # place of scratch -> the packets that a fold reads instead
     for step in steps:
-        place = step.into
+        buffer, begin = step.into
         if (
-            step.kind == FOLD and step.operands[0][0] == PACKETS and len(step.operands) == 1 and not step.moves
-            and place[0] == SCRATCH and (place, step.size) in fold_operands
-            and is_used_once[place[1] : place[1] + step.size].all()
-            and not addresses.shared[addresses.region(rank, place[1])]
+            _is_unpack(step) and not step.moves and buffer == SCRATCH and (step.into, step.size) in fold_operands
+            and is_used_once[begin : begin + step.size].all() and not addresses.shared[addresses.region(rank, begin)]
         ):  # fmt: skip
-            packets_of[place] = step.operands[0]
+            packets_of[step.into] = step.operands[0]
     return [
         step._replace(operands=tuple(packets_of.get(place, place) for place in step.operands))
         for step in steps
@@ -212,12 +223,17 @@ def _add_as_packets(rank: int, steps: list[StreamStep], addresses: Atoms) -> lis
     ]
 
 
+def _is_unpack(step: StreamStep) -> bool:
+    return step.kind == FOLD and [buffer for buffer, _ in step.operands] == [PACKETS]
+
+
 def _places_read(step: StreamStep) -> Iterator[tuple[Place, int]]:
+    """Yield the (place, size) of data that a step reads from memory, not from packets."""
     for move in step.moves if step.kind == PUT else ():
         yield move.source, move.size
-    for place in step.operands if step.kind == FOLD else ():
-        if place[0] != PACKETS:
-            yield place, step.size
+    for buffer, begin in step.operands if step.kind == FOLD else ():
+        if buffer != PACKETS:
+            yield (buffer, begin), step.size
 
 
 def _places_touched(step: StreamStep) -> Iterator[tuple[Place, int]]:
