@@ -80,7 +80,7 @@ def assign_stretches(line: DataLine, ranks: int, stretches: ScratchStretches, la
     rank, begin, end, pieces, first_use, last_use = stretches
     # The length as units + numerators / denominator, normalized to 0 <= numerators < denominator.
     units, numerators = line.units[end] - line.units[begin], line.numerators[end] - line.numerators[begin]
-    units, numerators = units - (numerators < 0), numerators % line.denominator
+    units, numerators = units - (numerators < 0), numerators % line.denominator  # borrow a unit where negative
     # Stretches of one class (length and pieces) can share slots; a pool is a class at a rank.
     slot_class = number_rows(units, numerators, pieces)
     class_count = int(slot_class.max(initial=-1)) + 1
@@ -100,16 +100,17 @@ def assign_stretches(line: DataLine, ranks: int, stretches: ScratchStretches, la
         slot,
         before,
         ptr,
-        np.repeat(class_of_pool, slot_counts),
-        units[stretch_of_class],
-        numerators[stretch_of_class],
-        pieces[stretch_of_class],
+        of_class=np.repeat(class_of_pool, slot_counts),
+        class_whole=units[stretch_of_class],
+        class_part=numerators[stretch_of_class],
+        class_pieces=pieces[stretch_of_class],
     )
 
 
 def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[Longs, Longs, Longs]:
     """Return per stretch its slot in its pool and the stretch that had it before; per pool the number of slots.
-    O(n log n).
+
+    `begin`, `free`: per stretch the times at which it begins, and at which its slot is free again. O(n log n).
 
     One pool; the slot of the first is free from 2 on:
 
@@ -122,13 +123,11 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
     span = int(max(begin.max(), free.max())) + 1
     # Sort by pool and time with one key: pool * span + time.
     order, by_end = order_of(pool * span + begin, pools * span), order_of(pool * span + free, pools * span)
-    head = pointers(pool[order], pools)
     pool_sorted = pool[order]
+    pool_begin = pointers(pool_sorted, pools)[pool_sorted]  # per stretch in this order, where its pool begins
     # Per stretch of a pool: `begun` stretches began before it, and `freed` slots are free again when it begins.
-    begun = np.arange(count) - head[pool_sorted]
-    freed = (
-        np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[pool_sorted]
-    )
+    begun = np.arange(count) - pool_begin
+    freed = np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - pool_begin
     # Slots after stretch k: the running maximum of begun + 1 - freed, that is of the stretches alive at once.
     # The offset per pool keeps the maximum of one pool from the next: begun + 1 - freed is from 1 to `count`.
     pool_offset = pool_sorted * (count + 1)
@@ -138,7 +137,7 @@ def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[L
     reuses = slots == slots_before
     before = np.full(count, -1, np.int64)
     # Of the `begun` stretches before, begun - slots_before reused slots, in the order in which those became free.
-    before[order[reuses]] = by_end[(head[pool_sorted] + begun - slots_before)[reuses]]
+    before[order[reuses]] = by_end[(pool_begin + begun - slots_before)[reuses]]
     index = np.full(count, -1, np.int64)
     index[order[~reuses]] = slots[~reuses] - 1
     # Pointer jumping: each stretch finds the first owner of its slot in O(log n) rounds.
@@ -169,7 +168,7 @@ class DataMoves:
     waiting: Bools  # per row: it stays in its stretch until a fold combines it
     head: Longs  # per stretch its first row
     tail: Longs  # per stretch its last row
-    base: Longs  # per version
+    base: Longs  # per version: where it lies
 
 
 def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
@@ -225,7 +224,8 @@ def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
     # A stretch begins at a row in scratch, unless it continues such a row before it. (Without rows, shifted arrays have
     # one entry, which [:rows] cuts off.)
     rows = len(crossing)
-    begins = crossing_in_scratch & ~(joined & np.concatenate([[False], crossing_in_scratch[:-1]])[:rows])
+    previous_in_scratch = np.concatenate([[False], crossing_in_scratch[:-1]])[:rows]
+    begins = crossing_in_scratch & ~(joined & previous_in_scratch)
     stretch_number = np.cumsum(begins) - 1
     stretch[crossing[crossing_in_scratch]] = stretch_number[crossing_in_scratch]
     inner_in_scratch = inner[in_scratch[inner]]

@@ -57,27 +57,29 @@ class DataLine:
         """
         chunks, weights = schedule.chunks, schedule.collective.weights
         block = np.cumsum(weights) - weights
+        # The edges of chunks: all beginnings, then all ends.
         units, numerators = [], []
         for edge in (chunks.offset, chunks.offset + chunks.share):
             weight: Any = weights[chunks.block]
-            if float(weight.max(initial=0)) * chunks.denominator >= SAFE_INT64:
+            if float(weight.max(initial=0)) * chunks.denominator >= SAFE_INT64:  # the product could overflow
                 weight = weight.astype(object)
             product = weight * edge
             units.append(block[chunks.block] + (product // chunks.denominator).astype(np.int64))
             numerators.append((product % chunks.denominator).astype(np.int64))
-        common = int(np.gcd.reduce(np.concatenate([*numerators, [chunks.denominator]])))
-        coordinates = np.concatenate(units), np.concatenate(numerators) // common
-        point = number_rows(*coordinates)
-        first_edge = np.zeros(int(point.max(initial=-1)) + 1, np.int64)
-        first_edge[point] = np.arange(len(point))
+        common_divisor = int(np.gcd.reduce(np.concatenate([*numerators, [chunks.denominator]])))
+        units_of_edges, numerators_of_edges = np.concatenate(units), np.concatenate(numerators) // common_divisor
+        # Edges at the same place are one point; points are numbered along the line.
+        point_of_edge = number_rows(units_of_edges, numerators_of_edges)
+        edge_of_point = np.zeros(int(point_of_edge.max(initial=-1)) + 1, np.int64)  # any one of them
+        edge_of_point[point_of_edge] = np.arange(len(point_of_edge))
         order = np.lexsort((chunks.share, chunks.offset, chunks.block))
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
-        begin, end = np.split(point, 2)
-        pieces = np.array(pieces_of(schedule), np.int64)
-        units_of_points, numerators_of_points = (column[first_edge] for column in coordinates)
-        denominator = chunks.denominator // common
-        return DataLine(units_of_points, numerators_of_points, denominator, block, begin, end, position, pieces)
+        begin, end = np.split(point_of_edge, 2)
+        return DataLine(
+            units_of_edges[edge_of_point], numerators_of_edges[edge_of_point], chunks.denominator // common_divisor,
+            block, begin, end, position, np.array(pieces_of(schedule), np.int64),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +87,8 @@ class BufferPlaces:
     """Places in users' buffers."""
 
     rank: Longs  # per place
-    buffer: Longs  # per place
-    shift: Longs  # per place, from positions on the line to positions in the buffer
+    buffer: Longs  # per place: INPUT or OUTPUT
+    shift: Longs  # per place: a position in the buffer minus that of the same data on the line
     inputs: Longs  # per input of the schedule its place
     outputs: Longs  # per output of the schedule its place
 
@@ -103,19 +105,23 @@ class BufferPlaces:
         >>> places.inputs.tolist(), places.outputs.tolist()
         ([0, 2], [1, 1, 3, 3])
         """
-        columns: list[list[Longs]] = [[], [], []]
-        buffers = (OUTPUT if in_place else INPUT, OUTPUT)
-        for end, side, buffer in zip(ends, sides(schedule.collective, in_place), buffers, strict=True):
-            shift = (side.start - line.block[side.block])[end.pair]
-            for column, values in zip(columns, (end.rank, np.full(len(shift), buffer), shift), strict=True):
-                column.append(values)
-        rank, buffers_of_places, shift = map(np.concatenate, columns)
-        number = number_rows(rank, buffers_of_places, shift)
-        first_row = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
-        first_row[number] = np.arange(len(number))
-        input_ends, _ = ends
-        inputs, outputs = np.split(number, [len(input_ends.pair)])
-        return BufferPlaces(rank[first_row], buffers_of_places[first_row], shift[first_row], inputs, outputs)
+        input_cells, output_cells = ends
+        input_side, output_side = sides(schedule.collective, in_place)
+        # Per input, then per output: rank, buffer and shift. Equal ones are one place.
+        rank = np.concatenate([input_cells.rank, output_cells.rank])
+        buffers = [OUTPUT if in_place else INPUT, OUTPUT]
+        buffer = np.repeat(buffers, [len(input_cells.pair), len(output_cells.pair)])
+        shift = np.concatenate(
+            [
+                (side.start - line.block[side.block])[cells.pair]
+                for cells, side in ((input_cells, input_side), (output_cells, output_side))
+            ]
+        )
+        place = number_rows(rank, buffer, shift)
+        row_of_place = np.zeros(int(place.max(initial=-1)) + 1, np.int64)  # any one of them
+        row_of_place[place] = np.arange(len(place))
+        inputs, outputs = np.split(place, [len(input_cells.pair)])
+        return BufferPlaces(rank[row_of_place], buffer[row_of_place], shift[row_of_place], inputs, outputs)
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -125,7 +131,7 @@ class BufferPlaces:
 class Values:
     """Versions and their places. A *group* is all writes of one version, with the operands that these combine."""
 
-    order: Versions
+    order: Versions  # all versions by cell, in order of time: version v - 1 of the same cell is the one before v
     moment: Longs  # per version: the number of its step among the steps in use, -1 for an initial version
     group: Longs  # per version: its group, -1 for an initial version
     place: Longs  # per version: its place in a user's buffer, -1: in scratch
@@ -149,7 +155,7 @@ class Prepared:
     places: BufferPlaces
     analysis: Analysis
     values: Values
-    time: Longs  # per row: the number of its step among the steps in use
+    time: Longs  # per row: the number of its step among the steps in use, like `Values.moment`
     times: int  # the number of steps in use
     last: Longs  # per output of the analysis: its last version, -1 where no row touches the cell
     delayed: Bools  # per output: received data stay in scratch until the old content is read (an alltoall in place)
@@ -174,7 +180,7 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     places = BufferPlaces.of(schedule, line, ends, in_place)
     steps, time = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     ranks, slots = schedule.collective.ranks, schedule.slots
-    keys = [(end.chunk * ranks + end.rank) * slots for end in ends]
+    keys = [(cells.chunk * ranks + cells.rank) * slots for cells in ends]  # cells in slot 0, as `Versions.cell`
     input_keys, output_keys = keys
     delayed = np.zeros(len(output_keys), bool)
     if in_place and schedule.collective.kind == "alltoall":
@@ -194,9 +200,9 @@ def find_positions(available_keys: Longs, keys: Longs) -> Longs:
     if not len(available_keys):
         return np.full(len(keys), -1, np.int64)
     order = np.argsort(available_keys)
-    at = np.searchsorted(available_keys[order], keys)
-    at[at == len(available_keys)] = 0
-    position = order[at]
+    sorted_index = np.searchsorted(available_keys[order], keys)
+    sorted_index[sorted_index == len(available_keys)] = 0  # greater than all: any index will do, as the keys differ
+    position = order[sorted_index]
     return np.where(available_keys[position] == keys, position, -1)
 
 
@@ -211,7 +217,8 @@ def _place_values(
 ) -> Values:
     """Return groups with their operands and versions with their places. O(n log n).
 
-    `keys`: the cells of inputs and of outputs. `delayed`: outputs that are written only at the end.
+    `steps`: those in use, ascending. `keys`: the cells of inputs and of outputs. `delayed`: outputs that are written
+    only at the end.
     """
     # The version that each group writes, and the version of each operand.
     groups = len(analysis.count)
@@ -233,6 +240,7 @@ def _place_values(
     output_number = find_positions(output_keys, order.cell[written])
     is_output = (output_number >= 0) & ~delayed[output_number] if len(delayed) else np.zeros(len(output_number), bool)
     place[written] = np.where(is_output, places.outputs[output_number] if len(places.outputs) else -1, -1)
+    # A version is followed by the next one of its cell, unless it is final.
     is_overwritten = np.zeros(len(order), bool)
     is_overwritten[:-1] = ~order.final[:-1] & (place[:-1] == place[1:]) & (place[:-1] >= 0)
     next_step = np.append(order.step[1:], -1)

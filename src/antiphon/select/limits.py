@@ -104,8 +104,8 @@ def least_times(
 ) -> dict[int, float]:  # fmt: skip
     """Return the least seconds of any schedule by size under a model. Raises Unsupported if none are known."""
     _, options, *_ = model_of(model)
-    proofs = BoundEvaluator(topology, collective, bound)
-    lower_bound = model_bound(model.partition(":")[0], options, proofs, profile)
+    model_name, _, _ = model.partition(":")
+    lower_bound = model_bound(model_name, options, BoundEvaluator(topology, collective, bound), profile)
     if lower_bound is None:
         raise Unsupported(
             f"no lower bound is known under model {model} on {topology.name}; models with one: {', '.join(BOUNDS)}"
@@ -180,17 +180,21 @@ def compare_links(intact: Topology, degraded: Topology, members: frozenset[int])
     relevant = _relevant_nodes(intact, degraded, members)
     # a pair of nodes is src * nodes + dst; bandwidths in bytes per second
     pair, before = _pair_bandwidth(intact, np.arange(intact.nodes), intact.nodes)
-    pair_now, bandwidth_now = _pair_bandwidth(degraded, _intact_numbers(intact, degraded), intact.nodes)
+    remaining_pair, remaining = _pair_bandwidth(degraded, _intact_numbers(intact, degraded), intact.nodes)
     after = np.zeros(len(pair))
     # pairs without a link in the degraded machine stay at 0
-    position = np.searchsorted(pair_now, pair)
-    linked = np.flatnonzero(np.append(pair_now, -1)[position] == pair) if len(pair_now) else np.zeros(0, np.int64)
-    after[linked] = bandwidth_now[position[linked]]
+    position = np.searchsorted(remaining_pair, pair)
+    linked = np.flatnonzero(np.append(remaining_pair, -1)[position] == pair)
+    after[linked] = remaining[position[linked]]
     src, dst = pair // intact.nodes, pair % intact.nodes
     lost = np.flatnonzero((after < before * (1 - SAME_BANDWIDTH)) & relevant[src] & relevant[dst])
     change = {(int(src[i]), int(dst[i])): (float(before[i]), float(after[i])) for i in lost.tolist()}
     # Two directions with the same loss count once, as the one from the lower to the higher number.
-    pairs = [(a, b) for a, b in change if not (a > b and change.get((b, a)) == change[a, b])]
+    pairs = [
+        (src_node, dst_node)
+        for src_node, dst_node in change
+        if not (src_node > dst_node and change.get((dst_node, src_node)) == change[src_node, dst_node])
+    ]
     limits = _limit_losses(intact, degraded)
     shown = tuple(_link_loss(intact, ends, change) for ends in pairs[:MAX_SHOWN_LINKS])
     return Damage(intact.name, len(pairs) + len(limits), (*shown, *limits)[:MAX_SHOWN_LINKS])
@@ -231,10 +235,12 @@ def _pair_bandwidth(topology: Topology, node: Longs, nodes: int) -> tuple[Longs,
 def _link_loss(
     intact: Topology, ends: tuple[int, int], change: Mapping[tuple[int, int], tuple[float, float]]
 ) -> LinkLoss:
+    """Return the loss between two nodes. `change`: by (src, dst) the bandwidth before and after."""
     src, dst = ends
     both_ways = change.get((dst, src)) == change[ends]
     name = f"{intact.node_name(src)} {'and' if both_ways else 'to'} {intact.node_name(dst)}"
-    return LinkLoss(name, src, dst, both_ways, *(Fraction(bandwidth) for bandwidth in change[ends]))
+    before, after = change[ends]
+    return LinkLoss(name, src, dst, both_ways, Fraction(before), Fraction(after))
 
 
 def _limit_losses(intact: Topology, degraded: Topology) -> list[LinkLoss]:

@@ -82,9 +82,11 @@ def verify(
 
 def _earliest_fault(*faults: Fault | None) -> Fault | None:
     """Return the earliest fault: by step (a fault of the final result has none and comes last), then chunk."""
-    present_faults = [fault for fault in faults if fault is not None]
-    key = lambda f: (inf if f.step is None else f.step, inf if f.chunk is None else f.chunk)  # noqa: E731
-    return min(present_faults, key=key, default=None)
+
+    def step_and_chunk(fault: Fault) -> tuple[float, float]:
+        return inf if fault.step is None else fault.step, inf if fault.chunk is None else fault.chunk
+
+    return min((fault for fault in faults if fault is not None), key=step_and_chunk, default=None)
 
 
 def _check_ranks(schedule: Schedule, topology: Topology) -> Fault | None:
@@ -100,10 +102,9 @@ def _check_routes(schedule: Schedule, topology: Topology, op: str | None, dtype:
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if not len(resolved.faulty_rows):
         return None if schedule.joint is None else joined.find_joint_fault(schedule, topology, resolved, op, dtype)
-    fault_index = int(
-        np.lexsort((resolved.faulty_rows, schedule.chunk[resolved.faulty_rows], schedule.step[resolved.faulty_rows]))[0]
-    )
-    return row_fault("route", schedule, int(resolved.faulty_rows[fault_index]), resolved.faults[fault_index])
+    rows = resolved.faulty_rows
+    earliest, *_ = np.lexsort((rows, schedule.chunk[rows], schedule.step[rows])).tolist()
+    return row_fault("route", schedule, int(rows[earliest]), resolved.faults[earliest])
 
 
 def _check_data(schedule: Schedule) -> Fault | None:
@@ -165,17 +166,15 @@ def _check_outcome(schedule: Schedule, batch: ChunkRows, outcome: trees.WalkOutc
     return None
 
 
-def _group_chunks(owners: Longs, batch: ChunkRows, number: Longs) -> list[Longs]:
+def _group_chunks(owners: Longs, batch: ChunkRows, contribution_count: Longs) -> list[Longs]:
     """Group chunks so that the exact state of a group stays below sets.MAX_STATE_BYTES.
 
-    `owners`: the chunks, as indices into `batch.chunks`. `number`: per chunk of the batch its count of contributions.
+    `owners`: the chunks, as indices into `batch.chunks`. `contribution_count`: per chunk of the batch.
     """
-    # A row names two cells, an input one.
-    cells = np.bincount(batch.owner, minlength=len(batch.chunks)) * 2 + np.bincount(
-        batch.pre_owner, minlength=len(batch.chunks)
-    )
+    rows, inputs = (np.bincount(owner, minlength=len(batch.chunks)) for owner in (batch.owner, batch.pre_owner))
+    cells = 2 * rows + inputs  # at most: a row names two cells, an input one
     # State in bytes: cells times one bit per contribution, in words of 8 bytes.
-    size = np.minimum(cells[owners], batch.cells) * word_count(number[owners]) * 8
+    size = np.minimum(cells[owners], batch.cells) * word_count(contribution_count[owners]) * 8
     group_begins = np.flatnonzero(np.diff(np.cumsum(size) // sets.MAX_STATE_BYTES)) + 1
     return np.split(owners, group_begins)
 

@@ -68,6 +68,7 @@ class JointRows:
         return distinct(pair_keys(self.joint_of, end))
 
     def _count_per_joint(self, joints_and_ranks: Longs) -> Longs:
+        """Count these `pair_keys` of joint and rank per joint."""
         joint, _ = split_keys(joints_and_ranks)
         return np.bincount(joint, minlength=len(self))
 
@@ -139,18 +140,21 @@ class JointForest:
         route = resolved.route[joints.row]
         begin, hops = resolved.table.ptr[route], np.diff(resolved.table.ptr)[route]
         link_count = max(topology.links, 1)
-        pair = distinct(
+        joint_links = distinct(  # joint * link_count + link
             np.repeat(joints.joint_of * link_count, hops) + resolved.table.links[concat_ranges(begin, hops)]
         )
-        joint, link = pair // link_count, pair % link_count
+        joint, link = joint_links // link_count, joint_links % link_count
         src, dst = topology.link_src[link].astype(np.int64), topology.link_dst[link].astype(np.int64)
-        dst = np.where(dst < topology.ranks, dst + topology.nodes, dst)
-        width = topology.nodes + topology.ranks
-        key = np.concatenate([joint * width + src, joint * width + dst])
-        vertices, vertex = unique_inverse(key, max(len(joints), 1) * width)
-        tail, head = vertex[: len(link)], vertex[len(link) :]
-        order, parent = _search_trees(vertices // width, tail, head)
-        return JointForest(vertices // width, vertices % width, link, tail, head, order, parent)
+        dst = np.where(dst < topology.ranks, dst + topology.nodes, dst)  # ranks as destinations
+        node_bound = topology.nodes + topology.ranks
+        # The distinct (joint, node), as joint * node_bound + node, are the vertices.
+        vertices, vertex_of_end = unique_inverse(
+            np.concatenate([joint * node_bound + src, joint * node_bound + dst]), max(len(joints), 1) * node_bound
+        )
+        tail, head = np.split(vertex_of_end, 2)
+        joint_of_vertex, node = vertices // node_bound, vertices % node_bound
+        order, parent = _search_trees(joint_of_vertex, tail, head)
+        return JointForest(joint_of_vertex, node, link, tail, head, order, parent)
 
     @cached_property
     def edges(self) -> Longs:
@@ -158,6 +162,7 @@ class JointForest:
         return distinct(np.minimum(self.tail, self.head) * len(self.node) + np.maximum(self.tail, self.head))
 
     def _count_vertices(self, vertices: Longs) -> Longs:
+        """Return how often each vertex occurs in a list."""
         return np.bincount(vertices, minlength=len(self.node))
 
     @cached_property
@@ -178,8 +183,8 @@ class JointForest:
     @cached_property
     def parent_links(self) -> tuple[Bools, Bools]:
         """Per vertex, whether a link leads from it to its parent, and whether a link leads from its parent to it."""
-        to_parent, from_parent = self.parent[self.tail] == self.head, self.parent[self.head] == self.tail
-        return self._count_vertices(self.tail[to_parent]) > 0, self._count_vertices(self.head[from_parent]) > 0
+        leads_up, leads_down = self.parent[self.tail] == self.head, self.parent[self.head] == self.tail  # per link
+        return self._count_vertices(self.tail[leads_up]) > 0, self._count_vertices(self.head[leads_down]) > 0
 
 
 def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]:
@@ -273,9 +278,13 @@ def _no_way_back(
         return []
     existing_links = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True))
     src, dst = topology.link_src[tree.link[links]].tolist(), topology.link_dst[tree.link[links]].tolist()
-    joint = tree.joint[tree.tail[links]].tolist()
+    joints_of_links = tree.joint[tree.tail[links]].tolist()
     # Of the two ends of a link, the switch is the greater: switches are numbered after ranks.
-    return [(j, max(a, b)) for j, a, b in zip(joint, src, dst, strict=True) if (b, a) not in existing_links]
+    return [
+        (joint, max(tail, head))
+        for joint, tail, head in zip(joints_of_links, src, dst, strict=True)
+        if (head, tail) not in existing_links
+    ]
 
 
 def _no_hub(joints: JointRows, tree: JointForest, abilities: Abilities) -> Longs:

@@ -102,15 +102,15 @@ def _find_disagreements(schedule: Schedule, joints: JointRows) -> dict[int, str]
         report(joints.joint_of[values != values[first][joints.joint_of]], f"has rows of different {name}s")
     for end, name in ((joints.src, "reads"), (joints.dst, "writes")):
         slot = schedule.slot("src" if name == "reads" else "dst")[joints.row]
-        cell = number_rows(joints.joint_of, end)
-        order = np.argsort(cell, kind="stable")
-        representative = order[run_starts(cell[order])]
-        report(joints.joint_of[slot != slot[representative][cell]], f"{name} two slots of one rank")
+        rank_of_joint = number_rows(joints.joint_of, end)  # per row: a number for its joint and rank
+        order = np.argsort(rank_of_joint, kind="stable")
+        first_rows = order[run_starts(rank_of_joint[order])]  # with this joint and rank
+        report(joints.joint_of[slot != slot[first_rows][rank_of_joint]], f"{name} two slots of one rank")
     report(joints.joint_of[joints.src == joints.dst], "moves data inside one rank")
     joint_count = len(joints)
     rows = np.diff(joints.ptr)
-    _, first_row = np.unique(number_rows(joints.joint_of, joints.src, joints.dst), return_index=True)
-    pair_count = np.bincount(joints.joint_of[first_row], minlength=joint_count)
+    _, row_of_pair = np.unique(number_rows(joints.joint_of, joints.src, joints.dst), return_index=True)
+    pair_count = np.bincount(joints.joint_of[row_of_pair], minlength=joint_count)  # of distinct (src, dst)
     report(np.flatnonzero(pair_count != rows), "has two rows from one rank to one rank")
     report(np.flatnonzero(joints.lacking != 0), "lacks a row: one from every source to every destination is needed")
     reduces = schedule.op[joints.row][first] == REDUCE
@@ -133,6 +133,7 @@ def _find_overloads(
     branching = np.flatnonzero((tree.edges_at > 2) & (abilities.at_once[tree.node] > 0))
     if not len(branching):
         return {}
+    # One entry per joint and switch; the first row stands for the joint.
     first_row = joints.row[joints.ptr[:-1]][tree.joint[branching]]
     node, step = tree.node[branching], schedule.step[first_row].astype(np.int64)
     end = step + pieces_of(schedule)[schedule.chunk[first_row]]
@@ -142,6 +143,7 @@ def _find_overloads(
     order = np.lexsort((np.tile(first_row, 2), change, np.concatenate([step, end]), switch))
     open_joints = np.cumsum(change[order])  # joints open at the switch; each begin has its end
     excess = order[(open_joints > abilities.at_once[switch[order]]) & (change[order] > 0)]
+    # All of `excess` are begins, whose positions are those of `branching`.
     return {
         int(first_row[i]): f"is one too many for {topology.node_name(int(node[i]))}, which serves "
         f"{abilities.at_once[node[i]]} at once"

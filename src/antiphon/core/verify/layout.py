@@ -40,6 +40,8 @@ from antiphon.core.schedule import REDUCE, Schedule
 
 MAX_CELLS = 2**22  # cells of a batch: 16 MB of int32
 MAX_ROWS = 2**22  # rows of a batch of chunks that touch few of their cells
+CELLS_PER_ROW = 16  # with more cells than this per row, most cells are never touched
+MIN_ROWS_PER_CALL = 256  # on average; with fewer, steps are renumbered, so that each NumPy call has more to do
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +57,9 @@ class Demand:
 
     @staticmethod
     def of(collective: Collective) -> Demand:
-        r, blocks = collective.relation, collective.blocks
-        pre, post = pointers(r.pre_block, blocks), pointers(r.post_block, blocks)
-        return Demand(pre, r.pre_rank, r.pre_id, post, r.post_rank, r.post_want)
+        relation, blocks = collective.relation, collective.blocks  # rows of a relation are sorted by block
+        pre_ptr, post_ptr = pointers(relation.pre_block, blocks), pointers(relation.post_block, blocks)
+        return Demand(pre_ptr, relation.pre_rank, relation.pre_id, post_ptr, relation.post_rank, relation.post_want)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,33 +122,32 @@ class ChunkRows:
         step = self.step.astype(np.int64)
         sorted_already = bool((step[1:] >= step[:-1]).all())  # as most planners emit them
         step_count = int(np.count_nonzero(run_starts(step))) if sorted_already else len(distinct(step))
-        # Fewer than 256 rows per step: renumber steps within each chunk, so that each NumPy call has more to do.
-        if step_count * 256 > len(step) and len(self.chunks) > 1:
+        if step_count * MIN_ROWS_PER_CALL > len(step) and len(self.chunks) > 1:
             _, step_index = unique_inverse(step, int(step.max()) + 1)
             key = self.owner.astype(np.int64) * step_count + step_index
             order = order_of(key, len(self.chunks) * step_count)
             # Number all (chunk, step) pairs, and subtract the number of the chunk's first pair.
             pair = np.cumsum(run_starts(key[order])) - 1
-            is_first_row = run_starts(self.owner[order])
-            first_pair = np.repeat(pair[is_first_row], np.diff(np.append(np.flatnonzero(is_first_row), len(pair))))
+            begins_chunk = run_starts(self.owner[order])
+            rows_per_chunk = np.diff(np.append(np.flatnonzero(begins_chunk), len(pair)))
             step = np.empty(len(key), np.int64)
-            step[order] = pair - first_pair
+            step[order] = pair - np.repeat(pair[begins_chunk], rows_per_chunk)
             sorted_already = False
         order = np.arange(len(step)) if sorted_already else order_of(step, int(step.max()) + 1)
         step_begins = np.flatnonzero(run_starts(step[order]))
         src, dst = (self.src, self.dst) if sorted_already else (self.src[order], self.dst[order])
-        for a, b in zip(step_begins, np.append(step_begins[1:], len(order)), strict=True):
-            yield order[a:b], src[a:b], dst[a:b]
+        for begin, end in zip(step_begins, np.append(step_begins[1:], len(order)), strict=True):
+            yield order[begin:end], src[begin:end], dst[begin:end]
 
 
 def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     """Yield the chunks of a schedule in batches. Linear in rows (one radix sort) and in the relation."""
-    chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
+    chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots  # width: cells of a chunk
     # Greedy cut of the ascending chunks: a new batch begins when the running size passes a multiple of the limit.
     rows_of_chunk = np.bincount(schedule.chunk, minlength=chunks)
-    # If most cells are never touched (16 times more cells than rows), size batches by rows and compact the cells.
-    # Otherwise a chunk counts for its cells or its rows, whichever are the greater share of their limit.
-    sparse = chunks * width > 16 * (schedule.transfers + 1)
+    # If most cells are never touched, size batches by rows and compact the cells. Otherwise a chunk counts for its
+    # cells or its rows, whichever are the greater share of their limit.
+    sparse = chunks * width > CELLS_PER_ROW * (schedule.transfers + 1)
     size = np.maximum(rows_of_chunk, 1) if sparse else np.maximum(rows_of_chunk * (MAX_CELLS // MAX_ROWS), width)
     batch_of = (np.cumsum(size) - size) // (MAX_ROWS if sparse else MAX_CELLS)  # per chunk
     # A chunk larger than the limit leaves numbers unused: close the gaps.

@@ -34,8 +34,10 @@ def find_order_fault(schedule: Schedule) -> Fault | None:
     """
     if schedule.joint is not None:
         rows = np.flatnonzero((schedule.joint >= 0) & (schedule.op == REDUCE))
-        senders = np.unique(np.stack([schedule.joint[rows], schedule.src[rows]]), axis=1)[0]
-        is_combined = np.isin(schedule.joint[rows], senders[1:][senders[1:] == senders[:-1]])
+        # A joint with several senders combines; it occurs several times among the distinct (joint, sender) pairs.
+        joint_of_pair, _ = np.unique(np.stack([schedule.joint[rows], schedule.src[rows]]), axis=1)
+        combining_joints = joint_of_pair[1:][joint_of_pair[1:] == joint_of_pair[:-1]]
+        is_combined = np.isin(schedule.joint[rows], combining_joints)
         if is_combined.any():
             row = int(rows[is_combined][0])
             return row_fault("order", schedule, row, "is combined in a switch, in an order that nothing defines")
@@ -53,12 +55,13 @@ def _track_order(batch: ChunkRows) -> int:
     np.maximum.at(highest, batch.pre, batch.pre_id)
     spoiled_by = np.full(batch.cells, -1)  # the row that brought the value of a cell out of order; -1: it is in order
     for rows, src, dst in batch.steps():
+        # Operands: the cells that rows read, and the written cells that are reduced into and hold something.
         reduces = batch.reduces[rows]
-        own_operands = np.unique(dst[reduces])  # those whose own value is an operand, too
+        own_operands = np.unique(dst[reduces])
         own_operands = own_operands[lowest[own_operands] < _NOTHING]
         cell, read = np.concatenate([dst, own_operands]), np.concatenate([src, own_operands])
-        row = np.concatenate([rows, np.full(len(own_operands), -1)])
-        order = np.lexsort([row, lowest[read], cell])
+        row = np.concatenate([rows, np.full(len(own_operands), -1)])  # -1: no row brings it
+        order = np.lexsort([row, lowest[read], cell])  # by cell written, then by least contribution
         cell, read, row = cell[order], read[order], row[order]
         is_next = cell[1:] == cell[:-1]  # of the same combination as the operand before
         overlaps = is_next & (highest[read[:-1]] >= lowest[read[1:]])
@@ -70,4 +73,5 @@ def _track_order(batch: ChunkRows) -> int:
                np.maximum.reduceat(spoiled, first))  # fmt: skip
         lowest[cell[first]], highest[cell[first]], spoiled_by[cell[first]] = new_state
     faulty = spoiled_by[batch.post]
-    return int(faulty[faulty >= 0].min(initial=_NOTHING)) if (faulty >= 0).any() else -1
+    faulty = faulty[faulty >= 0]
+    return int(faulty.min()) if len(faulty) else -1

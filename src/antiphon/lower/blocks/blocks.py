@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from antiphon.core.program import BufferLayout, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
@@ -110,7 +111,7 @@ def find_stuck(blocks_of_rank: list[list[Block]], slots: int) -> list[Block]:
 # ---- numbers ----
 
 
-FUSED_REDUCTIONS = 16  # successive local reductions that the runtime fuses at most
+FUSED_REDUCTIONS = 16  # successive local reductions that MSCCL's runtime fuses at most
 Place = tuple[int, int]  # a buffer and the chunk in it
 
 
@@ -170,11 +171,11 @@ def number_blocks(
 class _Cells:
     """Converts cells of a rank to places (buffer, chunk)."""
 
-    sizes: list[int]
+    sizes: list[int]  # chunks of input, output and scratch
     scratch_number: list[int]  # per chunk of scratch its new number
 
     def place_of(self, cell: int) -> Place | None:
-        if cell < 0:
+        if cell < 0:  # a step without source, or without destination
             return None
         first = first_cells_of(self.sizes)
         buffer = SCRATCH if cell >= first[SCRATCH] else OUTPUT if cell >= first[OUTPUT] else INPUT
@@ -275,42 +276,51 @@ def compile_to_blocks(
     """
     limits = limits or RuntimeLimits()
     layout = chunked(program, limits.chunks, format_name)  # its addresses, counted in chunks
-    best: tuple[int, ProgramValues, list[list[Block]]] | None = None
+    best: _PlacedBlocks | None = None
     # Try many tracks, then one, then no forwarding; keep the attempt with the fewest blocks. Forwarding takes a runtime
     # with steps that both receive and send (`fused_receives`), and a program whose channels are not chosen already.
     for track_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused_receives else (0,):
         if track_limit == 0 and best is not None:
             break
         try:
-            (values, blocks), tracks_used = _place_blocks(program, layout, limits, split_blocks, track_limit)
+            placement = _place_blocks(program, layout, limits, split_blocks, track_limit)
         except Full:
             continue
-        block_count = max(map(len, blocks))
-        if best is None or block_count < best[0]:
+        if best is None or placement.most_blocks < best.most_blocks:
             if best is not None:
-                dissolve_blocks(best[2])
-            best = block_count, values, blocks
+                dissolve_blocks(best.blocks_of_rank)
+            best = placement
         else:
-            dissolve_blocks(blocks)
-        if tracks_used == 1:
+            dissolve_blocks(placement.blocks_of_rank)
+        if placement.tracks == 1:  # a limit of one track would give the same
             break
     if best is None:
         raise Unsupported(
             f"{format_name}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
-    _, values, blocks = best
-    result = number_blocks(program, layout, values, blocks, limits)
-    dissolve_blocks(blocks)
+    result = number_blocks(program, layout, best.values, best.blocks_of_rank, limits)
+    dissolve_blocks(best.blocks_of_rank)
     return result
+
+
+class _PlacedBlocks(NamedTuple):
+    """The program's operations, and the blocks that execute them."""
+
+    values: ProgramValues
+    blocks_of_rank: list[list[Block]]
+    tracks: int  # used
+
+    @property
+    def most_blocks(self) -> int:
+        """The thread blocks of the rank that has most."""
+        return max(map(len, self.blocks_of_rank))
 
 
 def _place_blocks(
     program: Program, layout: BufferLayout, limits: RuntimeLimits, split_blocks: bool, track_limit: int
-) -> tuple[tuple[ProgramValues, list[list[Block]]], int]:  # fmt: skip
+) -> _PlacedBlocks:  # fmt: skip
     """Place thread blocks on up to `track_limit` tracks.
-
-    Returns the program's operations (`ProgramValues`) with the blocks that execute them, and the number of tracks.
 
     No block forwards if `track_limit` is 0, or after MAX_FORWARDING_ATTEMPTS in which forwarding blocks got stuck. Then
     no block gets stuck, as messages and waits follow the order of steps in the program.
@@ -323,10 +333,10 @@ def _place_blocks(
             tracks = tracks_by_channel(values, program.channels)
         else:
             tracks = assign_tracks(values, track_limit, refused)
-        rank_blocks = place_steps(values, tracks, limits)
-        stuck = find_stuck(rank_blocks, limits.slots)
+        blocks_of_rank = place_steps(values, tracks, limits)
+        stuck = find_stuck(blocks_of_rank, limits.slots)
         dissolve_segments(values)
         if not stuck:
-            return (values, rank_blocks), len(tracks)
+            return _PlacedBlocks(values, blocks_of_rank, len(tracks))
         refused |= {(block.rank, block.recv, block.send) for block in stuck if block.send >= 0 and block.recv >= 0}
     raise AssertionError("blocks that only send or only receive never get stuck")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, BufferLayout, Program
-from antiphon.core.program.kinds import SCRATCH
+from antiphon.core.program.kinds import OUTPUT, SCRATCH
 
 RECEIVES = ("r", "rcs", "rrc", "rrs", "rrcs")
 SENDS = ("s", "rcs", "rrs", "rrcs")
@@ -170,7 +170,7 @@ def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> P
         size = [int(slot_size) for slot_size in layout.sizes[rank]]
         base = first_cells_of(size)
         result.scratch.append(base[SCRATCH])
-        edges = _Edges(layout.unit if split_blocks else 0, base[SCRATCH], base[1])
+        edges = _Edges(grain=layout.unit if split_blocks else 0, scratch=base[SCRATCH], output=base[OUTPUT])
         operations = _rank_operations(program, layout, rank, base, edges, by_row)
         result.ranks.append(_assign_versions(result, operations, base[SCRATCH] + size[SCRATCH], edges))
     pairs = zip(*(rows.tolist() for rows in program.pairs), strict=True)  # messages are never cut
@@ -200,17 +200,18 @@ def _rank_operations(
     buffer = layout.buffer[begin:end].tolist()
     columns = zip(buffer, layout.begin[begin:end].tolist(), layout.length[begin:end].tolist(), strict=True)
     spans = [(base[kind] + first, count) for kind, first, count in columns]
+    # Waits name rows of the program; `awaited` counts them from the first row of this rank.
     wait_ptr = program.wait_ptr[low : high + 1].tolist()
-    wait = (program.wait[wait_ptr[0] : wait_ptr[-1]] - low).tolist()
+    awaited = (program.wait[wait_ptr[0] : wait_ptr[-1]] - low).tolist()
     kinds, whens = program.kind[low:high].tolist(), program.when[low:high].tolist()
     peers, channels = program.peer[low:high].tolist(), program.channel[low:high].tolist()
     operations: list[Operation] = []
     by_number: list[list[Operation]] = []  # per row of this rank its operations; unused if nothing is cut
     for number, row_kind in enumerate(kinds):
         row_stretches = spans[part_ptr[number] - begin : part_ptr[number + 1] - begin]
-        awaited_rows = wait[wait_ptr[number] - wait_ptr[0] : wait_ptr[number + 1] - wait_ptr[0]]
+        awaited_rows = awaited[wait_ptr[number] - wait_ptr[0] : wait_ptr[number + 1] - wait_ptr[0]]
         if not edges.grain:  # no borders of blocks to respect: a row is one operation
-            waits = [operations[w] for w in awaited_rows]
+            waits = [operations[row] for row in awaited_rows]
             if row_kind == FOLD or len(row_stretches) == 1:  # the usual case: nothing to merge, either
                 (_, length), *_ = row_stretches
                 kind, row_spans = (row_kind, row_stretches) if length else (JOIN, [])
@@ -220,7 +221,7 @@ def _rank_operations(
                 by_row.append(operations[-1])
                 continue
         else:
-            waits = [operation for w in awaited_rows for operation in by_number[w]]
+            waits = [operation for row in awaited_rows for operation in by_number[row]]
         if row_kind == FOLD:
             stretches = [fold_spans for fold_spans in edges.cut_fold(row_stretches) if fold_spans[0][1]]
         else:
@@ -293,7 +294,9 @@ class _Edges:
 def _assign_versions(values: ProgramValues, operations: list[Operation], cells: int, edges: _Edges) -> list[Operation]:
     """Assign versions to reads and writes of one rank, and return its operations. `cells`: of all its buffers.
 
-    A fold that continues the fold before it, with operands that the same operations wrote, is merged with it.
+    A fold that continues the fold before it, with operands that the same operations wrote, is merged with it. Example:
+    one receive wrote cells 0 and 1, another one cells 5 and 6. The folds of cells (0, 5) and (1, 6), with results side
+    by side, become one of two chunks.
     """
     writer, reader = values.writer, values.reader
     version_in = [-1] * cells  # per cell the version in it
@@ -339,8 +342,9 @@ def _assign_versions(values: ProgramValues, operations: list[Operation], cells: 
             else:
                 writer.extend([owner] * operation.length)
                 reader.extend([None] * operation.length)
-    # The final content of users' buffers is read by the user.
-    for version in version_in[: values.scratch[-1]]:
+    # The final content of users' buffers, the cells before scratch, is read by the user.
+    first_scratch_cell = values.scratch[-1]  # of this rank, the last one so far
+    for version in version_in[:first_scratch_cell]:
         if version >= 0:
             reader[version] = SEVERAL_READERS
     return remaining
@@ -356,8 +360,8 @@ def _continues_fold(last: Operation, operation: Operation, edges: _Edges) -> boo
 
 def _same_writers(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
     """Return whether, for each operand, one operation wrote the last version of `before` and the first of `after`."""
-    for earlier, later in zip(before, after, strict=True):
-        a, b = earlier[-1], later[0]
-        if (a < 0) != (b < 0) or (a >= 0 and writer[a] is not writer[b]):
+    for versions_before, versions_after in zip(before, after, strict=True):
+        last, first = versions_before[-1], versions_after[0]
+        if (last < 0) != (first < 0) or (last >= 0 and writer[last] is not writer[first]):  # -1: the user wrote it
             return False
     return True

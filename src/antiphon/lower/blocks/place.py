@@ -145,6 +145,14 @@ class Full(Exception):
     """More channels are needed than there are."""
 
 
+class _Reservation(NamedTuple):
+    """Room for a receive that is not placed yet."""
+
+    block: Block
+    steps: int  # that it takes in the file
+    awaited: Awaited  # what it waits for
+
+
 def place_steps(values: ProgramValues, tracks: list[Track], limits: RuntimeLimits) -> list[list[Block]]:
     """Return the blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
     return _Placement(values, tracks, limits).place_all()
@@ -165,9 +173,8 @@ class _Placement:
         # (from, to, track) -> number of channels of the track that are full for this connection
         self.full_channels: dict[tuple[int, int, int], int] = defaultdict(int)
         self.local_blocks: list[Block | None] = [None] * len(values.ranks)  # per rank its last block without messages
-        # Receives that are reserved but not placed: the block, the steps reserved in it, and what they wait for.
-        self.reserved: dict[Segment, tuple[Block, int, Awaited]] = {}
-        self.reserved_count: dict[Block, int] = defaultdict(int)
+        self.reserved: dict[Segment, _Reservation] = {}
+        self.reserved_count: dict[Block, int] = defaultdict(int)  # of `reserved`, by block
 
     def place_all(self) -> list[list[Block]]:
         """Walk through the times and return the blocks by rank."""
@@ -195,7 +202,7 @@ class _Placement:
                 for segment in operation.segments:
                     if segment.step is None:
                         self._place_receive(segment)
-                operation.done = last_steps([each.step for each in operation.segments if each.step is not None])
+                operation.done = last_steps([part.step for part in operation.segments if part.step is not None])
                 inherit_behind(operation)
         return self.blocks
 
@@ -221,34 +228,34 @@ class _Placement:
 
     def _place_local_fold(self, fold: Operation) -> BlockStep:
         """Place a fold of stored operands, in steps of at most `limits.count` chunks."""
-        (result, length), *operands = fold.spans
-        order = sorted(range(len(operands)), key=lambda number: operands[number][0] != result)
-        if operands[order[0]][0] == result and len(order) == 1:
+        (result, length), *operand_spans = fold.spans
+        operand_cells = [cell for cell, _ in operand_spans]
+        # Numbers of operands in the order in which steps read them: first the result's own cell, if it is an operand.
+        order = sorted(range(len(operand_cells)), key=lambda number: operand_cells[number] != result)
+        adds_to_result = operand_cells[order[0]] == result
+        if adds_to_result and len(order) == 1:
             raise AssertionError("a fold of nothing but its result")
         # An operand that arrives late delays only the step that reads it, not the whole fold.
         first_waits, later_waits = self._split_waits(fold, order)
         step: BlockStep | None = None
-        # A step moves at most limits.count chunks.
         for low in range(0, length, self.limits.count):
             count = min(self.limits.count, length - low)
-            numbers = order
+            # Steps wait for the step before, so only the first ones wait for what the fold waits for.
             awaited = latest_steps_of(first_waits) if low == 0 else {}
             if low == 0:
                 add_behind(awaited, fold.waits)
-            if operands[order[0]][0] == result:
-                numbers = order[1:]
-            for position, number in enumerate(numbers):
-                # The first operand is copied to the result, unless the result's own cell is the first operand.
-                verb = "cpy" if position == 0 and numbers is order else "re"
+            for position, number in enumerate(order[1:] if adds_to_result else order):
+                # The first operand is copied to the result, unless it is there already.
+                verb = "cpy" if position == 0 and not adds_to_result else "re"
                 if low == 0:
                     for operation in later_waits.get(number, ()):
-                        for each in operation.done:
-                            add_awaited(awaited, each)
+                        for done_step in operation.done:
+                            add_awaited(awaited, done_step)
                 if step is not None:
                     add_awaited(awaited, step)
                 preferred = step.block if step is not None else self._receiving_block(awaited)
                 step = self._place_local(
-                    fold.rank, verb, operands[number][0] + low, result + low, count, awaited, preferred
+                    fold.rank, verb, operand_cells[number] + low, result + low, count, awaited, preferred
                 )
                 awaited = {}
         assert step is not None
@@ -257,7 +264,8 @@ class _Placement:
     def _split_waits(self, fold: Operation, order: list[int]) -> tuple[list[Operation], dict[int, list[Operation]]]:
         """Split a fold's waits into those before its first step, and those that only a later operand needs.
 
-        The latter are receives that bring this operand alone; they are returned by the operand's number.
+        The latter are receives that bring this operand alone; they are returned by the operand's number. `order`:
+        numbers of operands in the order in which steps read them.
         """
         length, writer = fold.length, self.values.writer
         operands_of: dict[Operation, set[int]] = defaultdict(set)
@@ -357,7 +365,7 @@ class _Placement:
         # Reserve room for the receive now, so that the block does not overflow before it is placed.
         reserved_steps = self._step_cost(receiver, incoming)
         receiver.load += reserved_steps
-        self.reserved[segment] = receiver, reserved_steps, incoming.awaited
+        self.reserved[segment] = _Reservation(receiver, reserved_steps, incoming.awaited)
         self.reserved_count[receiver] += 1
         if receiver.send < 0 and self.reserved_count[receiver] == 1 and not incoming.has_unplaced:
             self._place_receive(segment)
@@ -389,11 +397,13 @@ class _Placement:
             )
             return
         if segment.receive.waits and segment.dst != stretch.cell:
+            # The message is not stored in its cells: their readers are recorded for the next writer (see the module).
             behind = steps_before_write(segment.receive.waits)
-            for each in (stretch.fold.behind or {}).values():
-                add_awaited(behind, each)
+            for reading_step in (stretch.fold.behind or {}).values():
+                add_awaited(behind, reading_step)
             stretch.fold.behind = behind
         if stretch.chain[0] is segment:
+            # The first receive takes one stored operand along; the others are added last (`_place_fold`).
             verb, src = ("rrc", stretch.stored_operands[0]) if stretch.stored_operands else ("r", -1)
         else:
             last = stretch.chain[stretch.chain.index(segment) - 1].step
@@ -503,5 +513,5 @@ class _Placement:
             block.done_before = done_before
         step.waits, step.done_before, step.index = missing, block.done_before, len(block.steps)
         block.steps.append(step)
-        block.load += max(1, len(missing))
+        block.load += max(1, len(missing))  # in the file, each further wait is a step without work
         return step

@@ -60,11 +60,11 @@ def cycles(place: Longs) -> list[list[int]]:
     """
     permutation_cycles, done = [], np.zeros(len(place), np.bool_)
     for first in range(len(place)):
-        at, cycle = first, list[int]()
-        while not done[at]:
-            done[at] = True
-            cycle.append(at)
-            at = int(place[at])
+        element, cycle = first, list[int]()
+        while not done[element]:
+            done[element] = True
+            cycle.append(element)
+            element = int(place[element])
         if len(cycle) > 1:
             permutation_cycles.append(cycle)
     return permutation_cycles
@@ -73,14 +73,15 @@ def cycles(place: Longs) -> list[list[int]]:
 class Arranged:
     """Changes steps so that outputs are filled in order of arrival.
 
-    `places`: of `arrivals`; `block`: atoms (atoms.py) of one block. Stretches (runs of atoms) are measured in atoms.
+    `places`: of `arrivals`, counted in blocks; `block`: atoms (atoms.py) of one block. All else is counted in atoms.
     """
 
     def __init__(self, places: Longs, block: int) -> None:
         self.places, self.block = places, block
 
     def steps(self, rank: int, steps: Sequence[StreamStep], in_place: bool) -> list[StreamStep]:
-        """Return the changed steps. In place, the rank's own block first moves to the beginning of its buffer."""
+        """Return the changed steps. In place, the rank's own block first moves to the beginning of its buffer: a rank's
+        own block arrives first."""
         own_fold = StreamStep(
             FOLD, peers=(), moves=(), into=(OUTPUT, 0), operands=((OUTPUT, rank * self.block),), size=self.block
         )
@@ -89,13 +90,9 @@ class Arranged:
 
     def _arrange_step(self, rank: int, step: StreamStep) -> list[StreamStep]:
         """Return a step with its output places changed, as several steps if it is cut."""
-        moves = tuple(
-            join_neighbours(
-                sorted((cut_move for move in step.moves for cut_move in self._arrange_moves(rank, move)), key=_sort_key)
-            )
-        )
         if step.kind != FOLD:
-            return [step._replace(moves=moves)]
+            cut_moves = [cut_move for move in step.moves for cut_move in self._cut_move(rank, move)]
+            return [step._replace(moves=tuple(join_neighbours(sorted(cut_moves, key=_by_peer_and_target))))]
         if len(step.operands) != 1 or step.moves:
             raise Unsupported("what is combined does not arrive in an order of its own")
         return [
@@ -103,7 +100,7 @@ class Arranged:
             for source, into, size in self._cut_by_blocks(rank, step.operands[0], rank, step.into, step.size)
         ]
 
-    def _arrange_moves(self, rank: int, move: StreamMove) -> list[StreamMove]:
+    def _cut_move(self, rank: int, move: StreamMove) -> list[StreamMove]:
         return [
             StreamMove(move.peer, source, target, size)
             for source, target, size in self._cut_by_blocks(rank, move.source, move.peer, move.target, move.size)
@@ -114,14 +111,12 @@ class Arranged:
     ) -> list[tuple[Place, Place, int]]:
         """Cut a stretch at the block borders of both sides; return source, target and size of each interval.
 
-        Places in outputs are those of arrival.
+        Places in outputs are those of arrival in the intervals, those of the usual order in the arguments.
         """
         intervals, done = [], 0
         while done < size:
-            (source_place, source_room), (target_place, target_room) = (
-                self._locate_place(rank, source, done),
-                self._locate_place(peer, target, done),
-            )
+            source_place, source_room = self._locate_place(rank, source, done)
+            target_place, target_room = self._locate_place(peer, target, done)
             count = min(size - done, source_room, target_room)
             intervals.append((source_place, target_place, count))
             done += count
@@ -129,12 +124,13 @@ class Arranged:
 
     def _locate_place(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
         """Return where the data `done` atoms behind a place lie, and the number of atoms contiguous from there."""
-        buffer, begin = place[0], place[1] + done
+        buffer, begin = place
+        begin += done
         if buffer != OUTPUT:
-            return (buffer, begin), self.block * len(self.places)
+            return (buffer, begin), self.block * len(self.places)  # no border: as many atoms as the whole output has
         block, within = divmod(begin, self.block)
         return (buffer, int(self.places[rank, block]) * self.block + within), self.block - within
 
 
-def _sort_key(move: StreamMove) -> tuple[int, Place]:
+def _by_peer_and_target(move: StreamMove) -> tuple[int, Place]:
     return move.peer, move.target

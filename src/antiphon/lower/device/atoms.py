@@ -42,37 +42,38 @@ class Atoms:
     cuts: Longs  # the numerators of all cuts of a unit, ascending from 0
     region_ptr: Longs  # rank r has the regions region_ptr[r] to region_ptr[r + 1] - 1
     slot: Longs  # per region: its slot
-    origin: Longs  # per region: the place of its origin on the line
+    origin: Longs  # per region: the place on the line of the first data in it
     first: Longs  # per region: its first place in scratch
     shared: Longs  # per region: 1 if its slot has other regions, too, else 0
     layout: BufferLayout  # all addresses, at a size of `count` elements per unit
 
     @property
     def count(self) -> int:
+        """The atoms of a unit."""
         return len(self.cuts)
 
     def region(self, rank: int, place: int) -> int:
-        """Return the row of the region that contains a place of scratch."""
+        """Return the number of the region that contains a place of scratch."""
         low, high = int(self.region_ptr[rank]), int(self.region_ptr[rank + 1])
         return low + bisect_right(self.first[low:high].tolist(), place) - 1
 
     def line(self, rank: int, place: Place) -> int:
         """Return the position of a place on the line, in atoms."""
-        buffer, at = place
+        buffer, begin = place
         if buffer != SCRATCH:
-            return at
-        row = self.region(rank, at)
-        return at + int(self.origin[row] - self.first[row])
+            return begin
+        region = self.region(rank, begin)
+        return begin + int(self.origin[region] - self.first[region])
 
     def access_range(self, rank: int, place: Place, size: int) -> tuple[int, int, int]:
         """Return (buffer, begin, end) of an access. If accesses overlap at any message size, their ranges do.
 
-        A slot with several regions counts as a buffer of its own, with one place."""
+        A slot with several regions counts as a buffer of its own, with one place: buffer SCRATCH + 1 + slot."""
         buffer, begin = place
         if buffer == SCRATCH:
-            row = self.region(rank, begin)
-            if self.shared[row]:
-                return SCRATCH + 1 + int(self.slot[row]), 0, 1
+            region = self.region(rank, begin)
+            if self.shared[region]:
+                return SCRATCH + 1 + int(self.slot[region]), 0, 1
         return buffer, begin, begin + size
 
 
@@ -100,43 +101,46 @@ def atoms(program: Program) -> Atoms:
         raise Unsupported(
             f"a device table: {total_weight} units of weight, cut into {count} each, are too many; scale them"
         )
-    # the place of each point; points that nothing uses may lie beyond the last cut
-    at = program.point_whole * count + np.minimum(np.searchsorted(cuts, program.point_numerator), count - 1)
+    # points that nothing uses may lie beyond the last cut
+    place_of_point = program.point_whole * count + np.minimum(np.searchsorted(cuts, program.point_numerator), count - 1)
     rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     scratch = np.flatnonzero(program.base_buffer == SCRATCH)
     # regions: the distinct (rank, slot, place of the origin) of scratch bases
-    keys = np.stack([rank[scratch], program.base_slot[scratch], at[program.base_origin[scratch]]], axis=1)
+    origin = place_of_point[program.base_origin[scratch]]
+    keys = np.stack([rank[scratch], program.base_slot[scratch], origin], axis=1)
     regions, region_of = np.unique(keys, axis=0, return_inverse=True)
     region_rank, region_slot, region_origin = regions.T
     region_of = region_of.reshape(-1)
-    region = np.full(len(rank), -1, np.int64)
+    region = np.full(len(rank), -1, np.int64)  # per base; -1: it is not in scratch
     region[scratch] = region_of
     # the length of each region: as far as any part reaches
     reach = np.zeros(len(regions), np.int64)
     part_region = region[program.part_base]
     in_scratch = part_region >= 0
-    part_ends = at[program.part_end[in_scratch]]
+    part_ends = place_of_point[program.part_end[in_scratch]]
     np.maximum.at(reach, part_region[in_scratch], part_ends - region_origin[part_region[in_scratch]])
     first, ptr = _lay_out_regions(region_rank, reach, program.ranks)
-    offset = program.base_shift * count
+    offset = program.base_shift * count  # per base: its place in the buffer minus that on the line
     offset[scratch] = (first - region_origin)[region_of]
-    begin, base = at[program.part_begin], program.part_base
-    sizes = np.zeros((program.ranks, 3), np.int64)  # `weights`: units in each rank's input, and in its output
-    sizes[:, INPUT], sizes[:, OUTPUT] = program.weights[0] * count, program.weights[1] * count
+    begin, base = place_of_point[program.part_begin], program.part_base
+    sizes = np.zeros((program.ranks, 3), np.int64)
+    input_weight, output_weight = program.weights
+    sizes[:, INPUT], sizes[:, OUTPUT] = input_weight * count, output_weight * count
     np.maximum.at(sizes[:, SCRATCH], region_rank, first + reach)
-    length = at[program.part_end] - begin
+    length = place_of_point[program.part_end] - begin
     stride = np.zeros_like(length)  # pieces have no addresses here
-    layout = BufferLayout(count, at, program.base_buffer[base], offset[base] + begin, length, stride, sizes)
+    layout = BufferLayout(count, place_of_point, program.base_buffer[base], offset[base] + begin, length, stride, sizes)
     shared = np.zeros(0, bool)
     if len(regions):
-        _, slot_of, region_counts = np.unique(regions[:, :2], axis=0, return_inverse=True, return_counts=True)
+        rank_and_slot = regions[:, :2]
+        _, slot_of, region_counts = np.unique(rank_and_slot, axis=0, return_inverse=True, return_counts=True)
         shared = region_counts[slot_of.reshape(-1)] > 1
     return Atoms(program.denominator, cuts, ptr, region_slot, region_origin, first, shared.astype(np.int64), layout)
 
 
 def _lay_out_regions(rank: Longs, reach: Longs, ranks: int) -> tuple[Longs, Longs]:
     """Place the regions of each rank one after the other with an unused place between, so that accesses to two regions
-    are never contiguous.
+    are never contiguous. Return the first place of each region, and where each rank's regions begin (region_ptr).
     """
     ends = np.concatenate([[0], np.cumsum(reach + 1)])
     ptr = np.searchsorted(rank, np.arange(ranks + 1))

@@ -46,7 +46,7 @@ from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import Switched, find_switched
 
 MAGIC, VERSION = int.from_bytes(b"ANTIDEVT", "little"), 2
-HEAD = 17  # numbers of the head
+HEAD = 17  # numbers of the head (`_encode_blocks`)
 DIVIDE, PERMUTE = 7, 8  # kinds of steps, after those of `onesided.form`
 MOST_OPERANDS = 2**16  # of a fold
 MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
@@ -61,6 +61,33 @@ class Table(NamedTuple):
     # of another place: one slice could overwrite another.
     sliced: bool
     packets: bool = False  # whether messages are packets
+
+
+class _Argument(NamedTuple):
+    """An argument of a step: a place at a rank, or a signal to it, which has no place."""
+
+    rank: int
+    region: int = 0
+    # The position on the line: the kernel multiplies units by the size of a call.
+    units: int = 0
+    cut: int = 0
+    number: int = 0  # of atoms; of a signal: its number among those of its kind and peer
+
+
+class _Write(NamedTuple):
+    """A write of a stream to a rank's output, in atoms."""
+
+    stream: int
+    begin: int
+    end: int
+
+
+class _Division(NamedTuple):
+    """A stretch (run of atoms) of an output that an average divides."""
+
+    begin: int
+    size: int
+    divisor: int
 
 
 def tables(
@@ -136,32 +163,35 @@ def tables_of(
 
 
 class _Finish:
-    """Which stream divides which stretch (run of atoms) of an output for an average: the one that writes it last."""
+    """Which stream divides which stretch of an output for an average: the one that writes it last."""
 
     def __init__(
         self, program: Program, addresses: Atoms, streams_of_steps: Sequence[Sequence[Sequence[StreamStep]]]
     ) -> None:
         self.program, self.addresses = program, addresses
-        # by rank: stream, begin and end of each write to the output, in atoms
-        self.writes: list[list[tuple[int, int, int]]] = [[] for _ in range(program.ranks)]
+        self.writes: list[list[_Write]] = [[] for _ in range(program.ranks)]  # by rank whose output is written
         if not len(program.finish_begin):
             return
-        for number, ranks in enumerate(streams_of_steps):
-            for rank, steps in enumerate(ranks):
+        for stream, steps_of_ranks in enumerate(streams_of_steps):
+            for rank, steps in enumerate(steps_of_ranks):
                 for step in steps:
                     for owner, (buffer, begin), size in _stretches_written(rank, step):
                         if buffer == OUTPUT:
-                            self.writes[owner].append((number, begin, begin + size))
+                            self.writes[owner].append(_Write(stream, begin, begin + size))
 
-    def of(self, rank: int) -> dict[int, list[tuple[int, int, int]]]:
-        """Return by stream the begin, size and divisor of each stretch that it divides, at a rank."""
-        p, at, by_stream = self.program, self.addresses.layout.at, dict[int, list[tuple[int, int, int]]]()
-        for row in range(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1])):
-            base = int(p.base_shift[p.finish_base[row]]) * self.addresses.count
-            low, high = base + int(at[p.finish_begin[row]]), base + int(at[p.finish_end[row]])
+    def of(self, rank: int) -> dict[int, list[_Division]]:
+        """Return by stream what it divides, at a rank."""
+        program, place_of_point = self.program, self.addresses.layout.at
+        by_stream = dict[int, list[_Division]]()
+        for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
+            base = int(program.base_shift[program.finish_base[row]]) * self.addresses.count
+            low, high = (
+                base + int(place_of_point[points[row]]) for points in (program.finish_begin, program.finish_end)
+            )
+            divisor = int(program.finish_count[row])
             # A stream divides what it wrote itself, so no sync between streams is needed.
             for stream, begin, end in _last_writers(self.writes[rank], low, high):
-                by_stream.setdefault(stream, []).append((begin, end - begin, int(p.finish_count[row])))
+                by_stream.setdefault(stream, []).append(_Division(begin, end - begin, divisor))
         return by_stream
 
 
@@ -175,24 +205,24 @@ def _stretches_written(rank: int, step: StreamStep) -> list[tuple[int, Place, in
     return out
 
 
-def _last_writers(writes: Sequence[tuple[int, int, int]], low: int, high: int) -> list[tuple[int, int, int]]:
-    """Return the stretches of low..high as (stream that writes there last, begin, end); stream 0 if none writes there.
+def _last_writers(writes: Sequence[_Write], low: int, high: int) -> list[_Write]:
+    """Return the stretches that low..high consists of, each with the stream that writes it last; 0 if none does.
 
     Two streams never write at one place, as their steps would need an order.
     """
     overlaps = [
         (max(begin, low), min(end, high), stream) for stream, begin, end in writes if begin < high and end > low
     ]
-    out: list[tuple[int, int, int]] = []
-    at = low
+    out: list[_Write] = []
+    done = low
     # Sweep from `low` to `high`; gaps between writes go to stream 0.
     for begin, end, stream in sorted(overlaps):
-        if begin > at:
-            out.append((0, at, begin))
-        if end > at:
-            out.append((stream, max(begin, at), end))
-            at = end
-    return out if at >= high else [*out, (0, at, high)]
+        if begin > done:
+            out.append(_Write(0, done, begin))
+        if end > done:
+            out.append(_Write(stream, max(begin, done), end))
+            done = end
+    return out if done >= high else [*out, _Write(0, done, high)]
 
 
 class _Writer:
@@ -200,16 +230,17 @@ class _Writer:
 
     def __init__(self, program: Program, addresses: Atoms, rank: int, block: int, boxes: Boxes | None) -> None:
         self.program, self.addresses, self.rank, self.block, self.boxes = program, addresses, rank, block, boxes
-        # number of each region, by rank and row of Atoms; by -1 and the buffer for users' buffers and packets
+        # The number of each region in the table. Keys: (rank, region of Atoms) in scratch; (-1, buffer) in users'
+        # buffers; (-1, PACKETS + slot) for packets.
         self.regions: dict[tuple[int, int], int] = {}
         for buffer in (INPUT, OUTPUT):
             self.regions[-1, buffer] = buffer
-        self.steps: list[tuple[int, int, int, int]] = []
-        self.arguments: list[tuple[int, int, int, int, int]] = []
-        self.signal_counts: dict[tuple[int, int], int] = {}
+        self.steps: list[tuple[int, int, int, int]] = []  # kind, first argument, their number, `extra`
+        self.arguments: list[_Argument] = []
+        self.signal_counts: dict[tuple[int, int], int] = {}  # by (kind, peer), in the current stream
 
     def table(
-        self, streams: Sequence[Sequence[StreamStep]], finish: dict[int, list[tuple[int, int, int]]],
+        self, streams: Sequence[Sequence[StreamStep]], finish: dict[int, list[_Division]],
         orders: Sequence[Sequence[int]] = (),
     ) -> Table:  # fmt: skip
         """Return the table. `finish`: of `_Finish.of`; `orders`: cycles of output blocks to be permuted at the end."""
@@ -224,14 +255,13 @@ class _Writer:
             # Division and permutation read what all threads wrote: a sync before each.
             if finish.get(number):
                 self._append(SYNC)
-                for begin, size, count in finish[number]:
-                    self._append(DIVIDE, [self._encode_argument(self.rank, (OUTPUT, begin), size)], count)
+                for begin, size, divisor in finish[number]:
+                    self._append(DIVIDE, [self._encode_argument(self.rank, (OUTPUT, begin), size)], divisor)
             if orders:
                 self._append(SYNC)
             for cycle in orders:
-                self._append(
-                    PERMUTE, [self._encode_argument(self.rank, (OUTPUT, at * self.block), self.block) for at in cycle]
-                )
+                places = [(OUTPUT, block * self.block) for block in cycle]
+                self._append(PERMUTE, [self._encode_argument(self.rank, place, self.block) for place in places])
             blocks.append((first, len(self.steps) - first))
         return Table(self._encode_blocks(blocks), len(streams), not self.addresses.shared.any(), self.boxes is not None)
 
@@ -239,17 +269,15 @@ class _Writer:
         """Append the opening (packets.py). Steps with `extra` 1 are skipped if all ranks are known to have begun."""
         for kind, peers in ((SIGNAL, opening.notified), (WAIT, opening.awaited)):
             if peers:
-                # a signal has no place: no region, units and cut
-                arguments = [(peer, 0, 0, 0, self._signal_number(kind, peer)) for peer in peers]
-                self._append(kind, arguments, extra=int(kind == WAIT))
+                self._append(kind, self._signal_arguments(kind, peers), extra=int(kind == WAIT))
         if opening.awaited:
             self._append(SYNC, extra=1)
 
     def _encode_blocks(self, blocks: list[tuple[int, int]]) -> Longs:
         """Return the words of the table. `blocks`: per stream the first step and the number of steps."""
-        p, addresses, boxes = self.program, self.addresses, self.boxes
+        program, addresses, boxes = self.program, self.addresses, self.boxes
         # Sections in the order in which the kernel reads them (native/table.h).
-        classes = np.stack([p.class_whole, p.class_numerator], axis=1)
+        classes = np.stack([program.class_whole, program.class_numerator], axis=1)
         if boxes:  # packets have the last class
             classes = np.concatenate([classes, [[boxes.units, boxes.numerator]]]).astype(np.int64)
         regions = np.array([self._encode_region(*key) for key in self.regions], np.int64)
@@ -258,30 +286,33 @@ class _Writer:
             addresses.cuts, classes, slots, regions, np.array(blocks, np.int64), np.array(self.steps, np.int64),
             np.array(self.arguments, np.int64),
         ]  # fmt: skip
+        input_weight, output_weight = (int(weights[self.rank]) for weights in program.weights)
+        of_packets = (boxes.slots[self.rank], boxes.atoms, int(receives_all(program))) if boxes else (0, 0, 0)
         head = [
-            MAGIC, VERSION, p.ranks, self.rank, int(p.in_place), addresses.denominator, int(p.weights[0][self.rank]),
-            int(p.weights[1][self.rank]), len(addresses.cuts), len(classes), len(regions), len(blocks), len(self.steps),
-            len(self.arguments), *((boxes.slots[self.rank], boxes.atoms, int(receives_all(p))) if boxes else (0, 0, 0)),
+            MAGIC, VERSION, program.ranks, self.rank, int(program.in_place), addresses.denominator, input_weight,
+            output_weight, len(addresses.cuts), len(classes), len(regions), len(blocks), len(self.steps),
+            len(self.arguments), *of_packets,
         ]  # fmt: skip
         return np.concatenate([np.array(head, np.int64), *(table.reshape(-1) for table in tables)])
 
     def _encode_region(self, rank: int, row: int) -> list[int]:
-        """Return a region: its buffer, the place of its origin, and the number of slots of each class before it."""
+        """Return a region: its buffer, the units and cut of its origin, and the number of slots of each class before
+        it. The arguments are a key of `regions`."""
         classes = len(self.program.class_whole) + (self.boxes is not None)
         if rank < 0:
-            before = np.zeros(classes, np.int64)
-            before[classes - 1 :] = max(row - PACKETS, 0)  # slots of packets
-            return [min(row, PACKETS), 0, 0, *before.tolist()]
+            slots_before = np.zeros(classes, np.int64)
+            slots_before[classes - 1 :] = max(row - PACKETS, 0)  # packets have the last class; users' buffers no slots
+            return [min(row, PACKETS), 0, 0, *slots_before.tolist()]
         earlier_classes = self._slot_classes(rank)[: int(self.addresses.slot[row])]
-        # A position on the line is (units, cut): the kernel multiplies units by the size of a call.
         units, cut = divmod(int(self.addresses.origin[row]), self.addresses.count)
         return [SCRATCH, units, cut, *np.bincount(earlier_classes, minlength=classes).tolist()]
 
     def _slot_classes(self, rank: int) -> Longs:
-        p = self.program
-        return p.slot_class[p.slot_ptr[rank] : p.slot_ptr[rank + 1]]
+        """Return the class of each slot of a rank."""
+        slot_ptr = self.program.slot_ptr
+        return self.program.slot_class[slot_ptr[rank] : slot_ptr[rank + 1]]
 
-    def _append(self, kind: int, arguments: Sequence[tuple[int, int, int, int, int]] = (), extra: int = 0) -> None:
+    def _append(self, kind: int, arguments: Sequence[_Argument] = (), extra: int = 0) -> None:
         """Append a step.
 
         `extra` (`more` in native/table.h): of a fold, switch or spread the number of results, which precede the
@@ -291,53 +322,57 @@ class _Writer:
         self.steps.append((kind, len(self.arguments), len(arguments), extra))
         self.arguments += arguments
 
-    def _encode_argument(self, rank: int, place: Place, size: int = 0) -> tuple[int, int, int, int, int]:
-        """Encode a place at a rank: the rank, its region, units and cuts on the line, and the number of atoms."""
-        buffer, at = place
-        # Users' buffers are the same region at all ranks; scratch has one region per row, packets one per slot.
+    def _encode_argument(self, rank: int, place: Place, size: int = 0) -> _Argument:
+        """Encode `size` atoms at a place; of packets, the place is their slot."""
+        buffer, begin = place
         key, line = (-1, buffer), 0
         if buffer == PACKETS:
-            key = (-1, PACKETS + at)
+            key = (-1, PACKETS + begin)
         else:
             line = self.addresses.line(rank, place)
             if buffer == SCRATCH:
-                key = (rank, self.addresses.region(rank, at))
+                key = (rank, self.addresses.region(rank, begin))
         region = self.regions.setdefault(key, len(self.regions))
-        return (rank, region, *divmod(line, self.addresses.count), size)
+        units, cut = divmod(line, self.addresses.count)
+        return _Argument(rank, region, units, cut, size)
 
     def _append_step(self, step: StreamStep) -> None:
         encode = self._encode_argument
         if step.kind in (SIGNAL, WAIT):
-            self._append(step.kind, [(peer, 0, 0, 0, self._signal_number(step.kind, peer)) for peer in step.peers])
+            self._append(step.kind, self._signal_arguments(step.kind, step.peers))
         elif step.kind == PUT:
             self._append(PUT, [argument for move in step.moves for argument in self._move_arguments(move)])
         # A get is a put whose source is remote: pairs (source, target) with the ranks exchanged.
         elif step.kind == GET:
-            ends = [((move.peer, move.source), (self.rank, move.target), move.size) for move in step.moves]
-            self._append(PUT, [encode(*end, size) for source, target, size in ends for end in (source, target)])
+            arguments = []
+            for move in step.moves:
+                arguments += [encode(move.peer, move.source, move.size), encode(self.rank, move.target, move.size)]
+            self._append(PUT, arguments)
         elif step.kind == FOLD:
             into = encode(self.rank, step.into, step.size)
             operands = [encode(self.rank, place) for place in step.operands]
-            # A fold writes its result to further targets; their source is the result itself, so only targets are
-            # encoded.
+            # A fold writes its result to further targets, too; their source is the result itself, and not encoded.
             targets = [target for _, target in map(self._move_arguments, step.moves)]
-            self._append(FOLD, [into, *targets, *operands], 1 + len(targets))
+            self._append(FOLD, [into, *targets, *operands], extra=1 + len(targets))
         elif step.kind in (SWITCH, SPREAD):
-            # a switch step lists results first; `extra` is their number
+            (operand,) = step.operands
             sources = step.peers if step.kind == SWITCH else (self.rank,)
             results = [encode(peer, step.into, step.size) for peer in step.peers]
-            self._append(step.kind, [*results, *(encode(peer, step.operands[0]) for peer in sources)], len(results))
+            self._append(step.kind, [*results, *(encode(peer, operand) for peer in sources)], extra=len(results))
         else:
             self._append(step.kind)
 
-    def _signal_number(self, kind: int, peer: int) -> int:
-        """Return the number of this signal among those of its kind and peer, from 1."""
-        number = self.signal_counts[kind, peer] = self.signal_counts.get((kind, peer), 0) + 1
-        if number > MOST_SIGNALS:
-            raise Unsupported(f"a device table: two ranks exchange more than {MOST_SIGNALS} messages in one stream")
-        return number
+    def _signal_arguments(self, kind: int, peers: Sequence[int]) -> list[_Argument]:
+        """Return the arguments of a signal or wait, whose numbers count those of its kind and peer from 1."""
+        arguments = []
+        for peer in peers:
+            number = self.signal_counts[kind, peer] = self.signal_counts.get((kind, peer), 0) + 1
+            if number > MOST_SIGNALS:
+                raise Unsupported(f"a device table: two ranks exchange more than {MOST_SIGNALS} messages in one stream")
+            arguments.append(_Argument(peer, number=number))
+        return arguments
 
-    def _move_arguments(self, move: StreamMove) -> tuple[tuple[int, int, int, int, int], ...]:
+    def _move_arguments(self, move: StreamMove) -> tuple[_Argument, _Argument]:
         """Return the arguments for the source and for the target of a move."""
         source = self._encode_argument(self.rank, move.source, move.size)
         return source, self._encode_argument(move.peer, move.target, move.size)

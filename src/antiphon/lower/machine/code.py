@@ -29,6 +29,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.interpret.buffers import sides
 
 INPUT, OUTPUT, SCRATCH = range(3)
+Spot = tuple[int, int]  # an instruction: its block (of `Code.blocks`) and its index there
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class CellPlaces:
 
     @staticmethod
     def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> CellPlaces:
-        """Return the places for a collective.
+        """Return the places for a collective: rank by rank, its input, output and scratch.
 
         `grain`: cells per weight 1 of a block. `scratch`: cells of scratch of each rank.
 
@@ -100,7 +101,7 @@ class Instruction:
     write: tuple[int, ...] = ()  # first cells of its targets, of `count` cells each
     pop: int = -1  # the connection from which it takes a message; -1: none
     push: int = -1  # the connection into which it puts one; -1: none
-    wait: tuple[tuple[int, int], ...] = ()  # (block, index of the instruction in that block)
+    wait: tuple[Spot, ...] = ()  # the instructions that must be done before it
     acquire: tuple[int, ...] = ()  # semaphores
     release: tuple[int, ...] = ()  # semaphores
     loose: bool = False  # its semaphores order execution, but do not make writes visible (relaxed memory order)
@@ -139,19 +140,19 @@ class Code:
     independent_ranks: bool = False
     message_chunks: int = 1  # how many chunks of an instruction are one message, at every size of the data
     semaphore_names: list[str] = field(default_factory=list)  # in the file
-    # pairs of (block, index): the reader of the file relies on the first coming before the second in every order
-    inorder: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
-    # pairs of (block, index): the first instruction cannot end before the second has, though it may begin and send some
-    # of its data (MSCCL++'s packets, written by many threads); this orders no data, but may cause a hang
-    delays: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
+    # (earlier, later): the runtime relies on this order of the two in every run
+    inorder: list[tuple[Spot, Spot]] = field(default_factory=list)
+    # (later, earlier): the later one cannot end before the earlier one has, though it may begin and send some of its
+    # data (MSCCL++'s packets, written by many threads); this orders no data, but may cause a hang
+    delays: list[tuple[Spot, Spot]] = field(default_factory=list)
 
     @property
     def begin(self) -> Longs:
         """Return the first row (instruction number over all blocks) of each block, and the number of rows."""
         return np.concatenate([[0], np.cumsum([len(block.instructions) for block in self.blocks])]).astype(np.int64)
 
-    def positions(self, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Convert rows to (block, index)."""
+    def positions(self, rows: Sequence[int]) -> list[Spot]:
+        """Return the instructions with these numbers (rows) over all blocks."""
         begin, row = self.begin, np.asarray(rows, np.int64)
         block = np.searchsorted(begin, row, side="right") - 1
         return list(zip(block.tolist(), (row - begin[block]).tolist(), strict=True))
@@ -166,9 +167,9 @@ class Code:
 def with_delays(code: Code) -> Code:
     """Return the code with a wait for each of its `delays`: if the result hangs, the code may hang."""
     blocks = [CodeBlock(block.rank, block.name, list(block.instructions), block.detached) for block in code.blocks]
-    for (block, index), before in code.delays:
+    for (block, index), earlier in code.delays:
         instructions = blocks[block].instructions
-        instructions[index] = replace(instructions[index], wait=(*instructions[index].wait, before))
+        instructions[index] = replace(instructions[index], wait=(*instructions[index].wait, earlier))
     return replace(code, blocks=blocks)
 
 
@@ -205,7 +206,7 @@ def _begins_after_split(block: CodeBlock, message_chunks: int) -> list[int]:
 
 def _split_messages(instruction: Instruction, begins: list[list[int]], message_chunks: int) -> Iterable[Instruction]:
     """Yield an instruction per message; it waits for the last messages of others, which `begins` (by block) locates."""
-    wait = tuple((block, begins[block][index + 1] - 1) for block, index in instruction.wait)
+    wait = tuple((block, begins[block][index + 1] - 1) for block, index in instruction.wait)  # their last messages
     chunk_starts = _message_starts(instruction, message_chunks)
     for chunk in chunk_starts:
         count = instruction.count if len(chunk_starts) == 1 else min(message_chunks, instruction.count - chunk)

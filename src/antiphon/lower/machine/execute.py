@@ -19,11 +19,14 @@ import numpy as np
 
 from antiphon.core.columns import Longs, concat_ranges
 from antiphon.core.interpret.buffers import Side, sides
-from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
+from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction, Spot
 
-WORD = 2**64 - 1  # the lowest 64 bits
-SUM_BITS = 96  # bits of each of the two sums in a value: room for 2^32 contributions
+# A value is one integer, so that adding two values adds all three: number of contributions | sum | sum.
+WORD = 2**64 - 1  # mask of the lowest 64 bits
+SUM_BITS = 96  # bits of each of the two sums: room for 2^32 random numbers of 64 bits
 COUNT_SHIFT = 2 * SUM_BITS  # the bits above hold the number of contributions
+# Limits of how many instructions a drawn block executes at once: blocks interleave finely, coarsely, or in between.
+_MAX_TURNS = (1, 64, 4)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,9 @@ class CodeCase:
         # Every contribution gets `grain` random values, one per cell (per weight 1 of its block); index 0 means empty.
         # A contribution is a pair: a block of the collective and its number there (`name`).
         input_side, output_side = sides(code.collective, code.in_place)
-        values, index_of, of_block = [0], dict[tuple[int, int], int](), dict[int, list[int]]()
+        values = [0]
+        index_of = dict[tuple[int, int], int]()  # of a contribution: index of the first of its values
+        of_block = dict[int, list[int]]()  # the same by block: of all its contributions
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
             index_of[block, name] = len(values)
             of_block.setdefault(block, []).append(len(values))
@@ -74,10 +79,10 @@ class CodeCase:
             key = tuple(contributions)
             if key not in sums:
                 sums[key] = len(values)
-                values.extend(map(sum, zip(*(values[at : at + grain] for at in contributions), strict=True)))
+                values.extend(map(sum, zip(*(values[first : first + grain] for first in contributions), strict=True)))
             return sums[key]
 
-        # Wanted by -1: the sum of all contributions to the block.
+        # What `want` -1 stands for: the sum of all contributions to the block.
         sum_of_block = {block: index_of_sum(contributions) for block, contributions in of_block.items()}
         held: dict[tuple[int, int], list[int]] = {}  # (rank, block) -> the contributions that the rank begins with
         columns = (relation.pre_rank, relation.pre_block, relation.pre_id)
@@ -129,21 +134,16 @@ class Execution:
     order: list[int]
 
 
-def execute(
-    code: Code, seed: int | None = 0, *, delayed: tuple[int, int] | None = None, until: tuple[int, int] | None = None
-) -> Execution:
+def execute(code: Code, seed: int | None = 0, *, delayed: Spot | None = None, until: Spot | None = None) -> Execution:
     """Execute the code once, in an order drawn by `seed` (None: the blocks take turns).
 
-    `seed` also selects the number of instructions that a block may execute at once. Instruction `delayed`, a pair
-    (block, index), is executed after instruction `until`, if that is possible.
+    `seed` also selects the number of instructions that a block may execute at once. Instruction `delayed` is executed
+    after instruction `until`, if that is possible.
     """
     random = Random(seed or 0)
-    longest = (
-        1 if seed is None or delayed is not None else (1, 64, 4)[seed % 3]
-    )  # interleaved finely, coarsely, between
-    return _Simulation(code, CodeCase.of(code, random), random if seed is not None else None).run(
-        longest, delayed, until
-    )
+    simulation = _Simulation(code, CodeCase.of(code, random), random if seed is not None else None)
+    max_turns = 1 if seed is None or delayed is not None else _MAX_TURNS[seed % len(_MAX_TURNS)]
+    return simulation.run(max_turns, delayed, until)
 
 
 Sleepers = dict[int, list[int]]
@@ -155,12 +155,12 @@ class _Simulation:
 
     def __init__(self, code: Code, case: CodeCase, random: Random | None) -> None:
         self.code, self.case, self.random = code, case, random
-        self.cells = [case.values[at] for at in case.initial.tolist()]
+        self.cells = [case.values[index] for index in case.initial.tolist()]
         self.blocks = [block.instructions for block in code.blocks]
         self.begin = code.begin.tolist()
-        self.at = [0] * len(code.blocks)
+        self.next_index = [0] * len(code.blocks)  # per block, of the instruction that it executes next
         self.queues: list[deque[list[int]]] = [deque() for _ in code.connections]
-        self.counters = list(code.start)
+        self.counters = list(code.start)  # per semaphore
         # Sleeping blocks, by the number of the block, semaphore or queue that they wait for.
         self.awaiting_block: Sleepers = {}  # until that block has executed more instructions
         self.awaiting_semaphore: Sleepers = {}  # until it is above 0
@@ -169,18 +169,18 @@ class _Simulation:
         self.order: list[int] = []
         self.fault: CodeFault | None = None
 
-    def run(self, longest: int, delayed: tuple[int, int] | None, until: tuple[int, int] | None) -> Execution:
+    def run(self, max_turns: int, delayed: Spot | None, until: Spot | None) -> Execution:
         """Draw blocks that can proceed; a block that cannot sleeps on its first missing condition.
 
-        A block that is drawn executes up to `longest` instructions.
+        A block that is drawn executes up to `max_turns` instructions.
         """
         ready = [block for block, instructions in enumerate(self.blocks) if instructions]
-        held: list[int] = []  # the block whose next instruction is `delayed`, once it is drawn
+        delayed_blocks: list[int] = []  # the block whose next instruction is `delayed`, once it is drawn
         random = self.random.random if self.random is not None else None
-        while (ready or held) and self.fault is None:
-            # Only held blocks are left: `delayed` cannot come after `until`, so give up the delay.
+        while (ready or delayed_blocks) and self.fault is None:
+            # No other block can proceed: `delayed` cannot come after `until`, so give up the delay.
             if not ready:
-                ready, held, delayed = held, [], None
+                ready, delayed_blocks, delayed = delayed_blocks, [], None
             if random is None:
                 block = ready.pop(0)
             else:
@@ -188,27 +188,28 @@ class _Simulation:
                 # Draw and remove in O(1): the last ready block fills the gap.
                 block, ready[position] = ready[position], ready[-1]
                 ready.pop()
-            if delayed is not None and delayed == (block, self.at[block]):
-                held.append(block)
+            if delayed is not None and delayed == (block, self.next_index[block]):
+                delayed_blocks.append(block)
                 continue
-            turns = int(random() * longest) + 1 if random is not None and longest > 1 else 1
+            turns = int(random() * max_turns) + 1 if random is not None and max_turns > 1 else 1
             if self._advance_block(block, turns, ready):
                 ready.append(block)
-            # `until` is done: release the held blocks.
-            if delayed is not None and until == (block, self.at[block] - 1):
-                ready, held, delayed = ready + held, [], None
+            # `until` is done, and so is the delay.
+            if delayed is not None and until == (block, self.next_index[block] - 1):
+                ready, delayed_blocks, delayed = ready + delayed_blocks, [], None
         return Execution(self.fault or self._find_hang() or self._find_wrong(), self.order)
 
     def _advance_block(self, block: int, turns: int, ready: list[int]) -> bool:
         """Execute up to `turns` instructions of a block; return whether it can proceed.
 
-        If not, it has ended, sleeps, or a fault was recorded.
+        If not, it has ended, sleeps, or a fault was recorded. Blocks that wake up are added to `ready`.
         """
-        instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
+        instructions, next_index, counters = self.blocks[block], self.next_index, self.counters
+        index = next_index[block]
         for instruction in instructions[index : index + turns] if turns > 1 else (instructions[index],):
             # Check all conditions before any effect: a blocked instruction changes nothing.
             for awaited_block, awaited_index in instruction.wait:
-                if at[awaited_block] <= awaited_index:
+                if next_index[awaited_block] <= awaited_index:
                     self.awaiting_block.setdefault(awaited_block, []).append(block)
                     return False
             for number in instruction.acquire:
@@ -233,7 +234,7 @@ class _Simulation:
                     ready += self.awaiting_semaphore.pop(number)
             self.order.append(self.begin[block] + index)
             index += 1
-            at[block] = index
+            next_index[block] = index
             if block in self.awaiting_block:
                 ready += self.awaiting_block.pop(block)
         return index < len(instructions)
@@ -282,45 +283,56 @@ class _Simulation:
 
     def _find_hang(self) -> CodeFault | None:
         """Return a hang: a sleeping block and its missing condition; if possible one that waits for no stuck block."""
-        waits_of = {
-            block: (condition, number)
-            for condition, sleepers in (
+        # stuck block -> (kind of condition, number of the block, semaphore or queue)
+        condition_of = {
+            block: (kind, number)
+            for kind, sleepers in (
                 ("block", self.awaiting_block), ("semaphore", self.awaiting_semaphore),
                 ("message", self.awaiting_message), ("room", self.awaiting_room),
             )
             for number, sleeping in sleepers.items()
             for block in sleeping
         }  # fmt: skip
-        if not waits_of:
+        if not condition_of:
             return None
-        stuck_blocks = sorted(waits_of)
-        # Report a root cause: a block whose missing condition is not itself a blocked block.
-        roots = (b for b in stuck_blocks if waits_of[b][0] != "block" or waits_of[b][1] not in waits_of)
+        stuck_blocks = sorted(condition_of)
+        # Report a root cause: a block whose missing condition is not itself a stuck block.
+        roots = (
+            block
+            for block, (kind, number) in sorted(condition_of.items())
+            if kind != "block" or number not in condition_of
+        )
         block = next(roots, stuck_blocks[0])
-        (kind, number), names = waits_of[block], self.code.semaphore_names
-        reason = {
-            "block": lambda: f"waits for {self.code.blocks[number].name}, which never gets so far",
-            "semaphore": lambda: f"waits for {names[number] if names else 'a signal'}, which never comes",
-            "message": lambda: f"waits for a message from rank {self.code.connections[number][0]} that is never sent",
-            "room": lambda: (
-                f"waits for rank {self.code.connections[number][1]} to take one of the {self.code.slots} messages "
-                "under way"
-            ),
-        }[kind]()
+        kind, number = condition_of[block]
+        if kind == "block":
+            reason = f"waits for {self.code.blocks[number].name}, which never gets so far"
+        elif kind == "semaphore":
+            names = self.code.semaphore_names
+            reason = f"waits for {names[number] if names else 'a signal'}, which never comes"
+        else:
+            source, target, _ = self.code.connections[number]
+            reason = (
+                f"waits for a message from rank {source} that is never sent" if kind == "message"
+                else f"waits for rank {target} to take one of the {self.code.slots} messages under way"
+            )  # fmt: skip
         others_text = f"; {len(stuck_blocks) - 1} more blocks are stuck" if len(stuck_blocks) > 1 else ""
-        return CodeFault("hang", f"{self.code.describe(block, self.at[block])}: never done: {reason}{others_text}")
+        stuck_instruction = self.code.describe(block, self.next_index[block])
+        return CodeFault("hang", f"{stuck_instruction}: never done: {reason}{others_text}")
 
     def _find_wrong(self) -> CodeFault | None:
         """Return a fault if a message was never taken, a result is wrong, or an input was overwritten."""
         for number, queue in enumerate(self.queues):
             if queue:
                 source, target, channel = self.code.connections[number]
-                puts = [row for row in self.code.positions(self.order) if self._instruction_at(row).push == number]
+                puts = [spot for spot in self.code.positions(self.order) if self._instruction_at(spot).push == number]
+                first_untaken = puts[-len(queue)]
                 message = f"rank {target} never takes this message on channel {channel}"
                 message += f"; {len(queue)} of rank {source} are left"
-                return CodeFault("left", f"{self.code.describe(*puts[-len(queue)])}: {message}")
-        case, values = self.case, self.case.values
-        required = {cell: values[at] for cell, at in zip(case.cells.tolist(), case.required.tolist(), strict=True)}
+                return CodeFault("left", f"{self.code.describe(*first_untaken)}: {message}")
+        case = self.case
+        required = {
+            cell: case.values[index] for cell, index in zip(case.cells.tolist(), case.required.tolist(), strict=True)
+        }
         wrong = {cell for cell, value in required.items() if self.cells[cell] != value}
         if not wrong:
             return None
@@ -333,24 +345,25 @@ class _Simulation:
             return CodeFault("wrong", f"{writer_text}: {self.code.places.describe(cell)} {message_end}")
         return CodeFault("input", f"{writer_text}: {self.code.places.describe(cell)} is written over, and is no result")
 
-    def _instruction_at(self, position: tuple[int, int]) -> Instruction:
-        block, index = position
+    def _instruction_at(self, spot: Spot) -> Instruction:
+        block, index = spot
         return self.code.blocks[block].instructions[index]
 
-    def _first_written(self, cells: set[int]) -> tuple[int, tuple[int, int] | None]:
-        """Return the cell that got its present value first, and the (block, index) of the instruction that wrote it.
+    def _first_written(self, cells: set[int]) -> tuple[int, Spot | None]:
+        """Return the cell that got its present value first, and the instruction that wrote it.
 
         Errors in the other cells may follow from that one. Cells that were never written come last: if no cell was
         written, return the lowest, and None.
         """
         remaining = set(cells)
-        first_written: tuple[int, tuple[int, int] | None] = (min(remaining), None)
-        for position in reversed(self.code.positions(self.order)):
-            instruction = self._instruction_at(position)
+        first_written: tuple[int, Spot | None] = (min(remaining), None)
+        # Backwards through the run, so the first write that is met of a cell gave it its present value.
+        for spot in reversed(self.code.positions(self.order)):
+            instruction = self._instruction_at(spot)
             for first in instruction.write:
                 written = remaining.intersection(range(first, first + instruction.count))
                 if written:
-                    first_written = min(written), position
+                    first_written = min(written), spot
                     remaining -= written
         return first_written
 

@@ -25,14 +25,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from antiphon.core.columns import Bools, Longs, run_starts
-from antiphon.lower.machine.code import Code, split_into_messages, with_delays
+from antiphon.lower.machine.code import Code, Spot, split_into_messages, with_delays
 from antiphon.lower.machine.execute import CodeFault, execute
 from antiphon.lower.machine.order import Accesses, Flat, Order
 from antiphon.lower.without_gc import without_gc
 
 ORDERS = 3  # random orders that are run
 MOST_TRIED = 64  # races whose other order is tried
-Spot = tuple[int, int]  # an instruction: its block and its index there
 
 
 @without_gc()
@@ -115,16 +114,16 @@ def _find_race(happens_before: Order, seed: int, wrong: CodeFault | None = None)
     accesses = Accesses.of(code, flat)
     # per conflicting pair: the row that ran first, the other row, their cell, and whether the first row writes it
     before, after, cell, written = accesses.pairs()
-    # Rows often conflict at many cells: ask about each pair of rows once.
-    pair, first = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
-    before, after, cell, written = pair // 2 // len(flat.block), pair // 2 % len(flat.block), cell[first], pair % 2 > 0
+    # Rows often conflict at many cells: ask about each (before, after, written) once, at one of its cells.
+    _, kept = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
+    before, after, cell, written = before[kept], after[kept], cell[kept], written[kept]
     unordered = np.flatnonzero(happens_before.unordered(before, after))
-    for number, at in enumerate(unordered.tolist()):
-        first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
+    for number, pair in enumerate(unordered.tolist()):
+        first_spot, second_spot = (_spot_of(flat, int(rows[pair])) for rows in (before, after))
         later, earlier = (second_spot, first_spot) if wrong is None else (first_spot, second_spot)
         message = f"{code.describe(*later)} does not wait for {code.describe(*earlier)}, and both touch"
-        message += f" {code.places.describe(int(cell[at]))}"
-        if number >= MOST_TRIED or _loses_addition(code, first_spot, second_spot, int(cell[at])):
+        message += f" {code.places.describe(int(cell[pair]))}"
+        if number >= MOST_TRIED or _loses_addition(code, first_spot, second_spot, int(cell[pair])):
             return CodeFault("race", message)
         run = execute(code, seed, delayed=first_spot, until=second_spot)
         if (wrong is None) != (run.fault is None):
@@ -134,23 +133,24 @@ def _find_race(happens_before: Order, seed: int, wrong: CodeFault | None = None)
     if wrong is not None:
         return None
     if code.inorder:
-        rows = np.array([_row_pair(flat, *pair) for pair in code.inorder], np.int64)
-        for at in np.flatnonzero(happens_before.unordered(rows[:, 0], rows[:, 1])).tolist():
-            first_spot, second_spot = code.inorder[at]
+        first_rows, second_rows = np.array([_row_pair(flat, *spots) for spots in code.inorder], np.int64).T
+        for number in np.flatnonzero(happens_before.unordered(first_rows, second_rows)).tolist():
+            first_spot, second_spot = code.inorder[number]
             return CodeFault(
                 "race",
                 f"{code.describe(*second_spot)} does not wait for {code.describe(*first_spot)}, and both ask one proxy",
             )
     if any(instruction.loose for block in code.blocks for instruction in block.instructions):
         visible_order = Order.of(code, flat, visible_only=True)
+        # Pairs whose first row writes, that are ordered, but not by signals that make the write visible.
         invisible = np.flatnonzero(written)[visible_order.unordered(before[written], after[written])]
-        for at in invisible[~np.isin(invisible, unordered)].tolist():
-            first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
+        for pair in invisible[~np.isin(invisible, unordered)].tolist():
+            first_spot, second_spot = (_spot_of(flat, int(rows[pair])) for rows in (before, after))
             message = (
                 f"{code.describe(*second_spot)}: knows only by a relaxed signal that {code.describe(*first_spot)} is "
             )
             message += "done, and may not yet"
-            return CodeFault("race", f"{message} see what that writes to {code.places.describe(int(cell[at]))}")
+            return CodeFault("race", f"{message} see what that writes to {code.places.describe(int(cell[pair]))}")
     if not code.independent_ranks:
         return None
     return _find_outside_access(code, accesses, happens_before) or _find_unbalanced(code)
@@ -167,7 +167,9 @@ def _loses_addition(code: Code, first_spot: Spot, second_spot: Spot, cell: int) 
 
 
 def _row_pair(flat: Flat, first_spot: Spot, second_spot: Spot) -> tuple[int, int]:
-    return int(flat.ptr[first_spot[0]]) + first_spot[1], int(flat.ptr[second_spot[0]]) + second_spot[1]
+    """Return the rows of two instructions."""
+    first_row, second_row = (int(flat.ptr[block]) + index for block, index in (first_spot, second_spot))
+    return first_row, second_row
 
 
 def _spot_of(flat: Flat, row: int) -> Spot:
@@ -194,6 +196,7 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     )
     line, place = happens_before.lines
     rows, ranks = plain_keys // code.collective.ranks, plain_keys % code.collective.ranks
+    # rows of one line that access one rank, in the order of the line
     group = line[rows] * code.collective.ranks + ranks
     order = np.lexsort((place[rows], group))
     rows, ranks, group = rows[order], ranks[order], group[order]
@@ -216,9 +219,9 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
     # Detached blocks do what their rank asked for, so it is that rank which may be too far ahead.
     writers = np.array([block.rank for block in code.blocks], np.int64)[flat.block[rows]]
     _, first = np.unique(writers * code.collective.ranks + ranks, return_index=True)
-    for at in np.sort(first).tolist():
-        row, rank = int(rows[at]), int(ranks[at])
-        if not heard_at_end[int(writers[at])] >> rank & 1:
+    for number in np.sort(first).tolist():
+        row, rank = int(rows[number]), int(ranks[number])
+        if not heard_at_end[int(writers[number])] >> rank & 1:
             message = "its rank ends without having heard of that, and may be two calls ahead"
             return CodeFault("race", f"{code.describe(*_spot_of(flat, row))} writes at rank {rank}: {message}")
     return None
@@ -227,7 +230,7 @@ def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) 
 def _find_unbalanced(code: Code) -> CodeFault | None:
     """Return a fault if a semaphore does not end at its start value."""
     balance = [0] * len(code.start)
-    last_use: dict[tuple[int, bool], tuple[int, int]] = {}
+    last_use: dict[tuple[int, bool], Spot] = {}  # by semaphore and whether it is a release
     for block, thread_block in enumerate(code.blocks):
         for index, instruction in enumerate(thread_block.instructions):
             for semaphores, sign in ((instruction.release, 1), (instruction.acquire, -1)):
@@ -275,11 +278,11 @@ def _find_unknown(
     line, place = happens_before.lines
     key = line[own_rows] * key_base + rank_of[flat.block[far_rows]]
     order = np.lexsort((place[own_rows] if before else -place[own_rows], key))
-    keys, at = np.unique(key[order], return_index=True)
+    keys, first_of_key = np.unique(key[order], return_index=True)  # the first edge of a line and a far rank
     asked_keys = line[rows] * key_base + ranks
-    row = np.searchsorted(keys, asked_keys)
-    is_direct = np.append(keys, -1)[row] == asked_keys
-    soonest = place[own_rows][order][at[row[is_direct]]]
+    key_index = np.searchsorted(keys, asked_keys)
+    is_direct = np.append(keys, -1)[key_index] == asked_keys
+    soonest = place[own_rows][order][first_of_key[key_index[is_direct]]]
     is_direct[is_direct] = soonest <= place[rows][is_direct] if before else soonest >= place[rows][is_direct]
     if is_direct.all():
         return

@@ -18,7 +18,8 @@ ordered. If B reads before it takes, write and read are unordered: a race.
 There are millions of pairs, so cheap tests come first (`Order.unordered`): the same *line* (here: thread blocks of a
 rank that run one after the other), one direct edge, and last reachability with bit sets, MOST_BITS pairs per pass. A
 *row* is the number of an instruction over all thread blocks; an *edge* is a pair of rows: the first happens before the
-second.
+second. Semaphores bring most of the difficulty: several blocks may release or acquire one, in any order, so edges are
+added only where it is sure which release an acquire needs (`Order.of`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,7 +95,20 @@ def _across_blocks(flat: Flat, src: Longs, dst: Longs) -> tuple[Longs, Longs]:
     return src[crosses], dst[crosses]
 
 
-Semaphore = tuple[list[int], list[int], int]  # rows that release it, rows that acquire it, its initial value
+class Semaphore(NamedTuple):
+    """A semaphore, with the rows that use it."""
+
+    releases: list[int]
+    acquires: list[int]
+    start: int  # its initial value
+
+
+class _SureRelease(NamedTuple):
+    """An acquire, and releases that surely precede it: the first `preceding` of `rows`, which are in order."""
+
+    rows: list[int]
+    preceding: int
+    acquire: int  # a row
 
 
 def semaphore_rows(code: Code, flat: Flat) -> list[Semaphore]:
@@ -107,31 +122,29 @@ def semaphore_rows(code: Code, flat: Flat) -> list[Semaphore]:
                 releases[semaphore].append(row)
             for semaphore in instruction.acquire:
                 acquires[semaphore].append(row)
-    return list(zip(releases, acquires, code.start, strict=True))
+    return list(map(Semaphore, releases, acquires, code.start))
 
 
-def _semaphore_edges(triples: list[tuple[list[int], int, int]], loose: set[int]) -> list[Edge]:
+def _semaphore_edges(sure_releases: list[_SureRelease], loose: set[int]) -> list[Edge]:
     """Return edges (releasing row, acquiring row) by semaphores.
 
-    `triples`: (releasing rows in order, number of them that precede the acquiring row, acquiring row). The edge
-    leaves the last of those that precede; `loose` rows, whose signals do not make data visible, are passed over.
+    An edge leaves the last of the releases that precede; `loose` rows, whose signals do not make data visible, are
+    passed over.
     """
     semaphore_edges = []
-    for rows, preceding, after in triples:
+    for rows, preceding, acquire in sure_releases:
         last = (
             next((row for row in reversed(rows[:preceding]) if row not in loose), None)
             if loose
             else rows[preceding - 1]
         )
-        if last is not None and after not in loose:
-            semaphore_edges.append((last, after))
+        if last is not None and acquire not in loose:
+            semaphore_edges.append((last, acquire))
     return semaphore_edges
 
 
-def _sure_releases(
-    releases: list[int], acquires: list[int], start: int, line: list[int]
-) -> Iterator[tuple[list[int], int, int]]:
-    """Yield which releases of a semaphore surely precede which acquires, as triples for `_semaphore_edges`.
+def _sure_releases(semaphore: Semaphore, line: list[int]) -> Iterator[_SureRelease]:
+    """Yield which releases of a semaphore surely precede which acquires. `line`: per row.
 
     The j-th release of a line precedes an acquire if all releases of other lines and the first j - 1 of this line do
     not suffice for that acquire. Acquires of several lines may come in any order.
@@ -139,17 +152,21 @@ def _sure_releases(
     Two lines release a semaphore that starts at 0: rows 0 and 1 are of one line, row 2 of another; rows 3, 4 and 5 of a
     third acquire it. The second acquire (4) needs one release by rows 0 and 1, the third (5) both of them and row 2:
 
-    >>> list(_sure_releases([0, 1, 2], [3, 4, 5], 0, [0, 0, 1, 2, 2, 2]))
+    >>> semaphore = Semaphore(releases=[0, 1, 2], acquires=[3, 4, 5], start=0)
+    >>> list(map(tuple, _sure_releases(semaphore, [0, 0, 1, 2, 2, 2])))
     [([0, 1], 1, 4), ([0, 1], 2, 5), ([2], 1, 5)]
     """
+    releases, acquires, start = semaphore
     releasing_lines, acquiring_lines = _group_by_line(releases, line), _group_by_line(acquires, line)
     max_acquires = max(map(len, acquiring_lines), default=0)
     for rows in releasing_lines:
         supply_of_others = start + len(releases) - len(rows)  # what all other lines can supply together
         if supply_of_others < max_acquires:
-            for acquiring in acquiring_lines:
-                for number in range(supply_of_others + 1, min(len(acquiring), supply_of_others + len(rows)) + 1):
-                    yield rows, number - supply_of_others, acquiring[number - 1]
+            for acquiring_rows in acquiring_lines:
+                # The number-th acquire of a line needs at least number - supply_of_others releases of this line.
+                last_number = min(len(acquiring_rows), supply_of_others + len(rows))
+                for number in range(supply_of_others + 1, last_number + 1):
+                    yield _SureRelease(rows, number - supply_of_others, acquiring_rows[number - 1])
 
 
 def _group_by_line(rows: list[int], line: list[int]) -> list[list[int]]:
@@ -191,6 +208,7 @@ class Accesses:
         rows = np.concatenate([np.repeat(np.arange(len(instructions)), np.diff(ptr)) for ptr in (reads, writes)])
         counts = count[rows]
         cell = concat_ranges(np.concatenate([read, written]), counts)
+        # `rows` has a row per operand read, then one per target written.
         access_row, is_write = np.repeat(rows, counts), np.repeat(np.arange(len(rows)) >= len(read), counts)
         # Sort by cell, then time; within one instruction the write comes last.
         order = np.lexsort((is_write, flat.when[access_row], cell))
@@ -246,6 +264,7 @@ class Order:
         block: both are one line.
         """
         ptr, block = self.flat.ptr, self.flat.block
+        # edges from the last instruction of a block to the first one of another
         ends = (self.src == ptr[1:][block[self.src]] - 1) & (self.dst == ptr[:-1][block[self.dst]])
         after: dict[int, int] = {}
         before: dict[int, int] = {}
@@ -268,7 +287,7 @@ class Order:
 
     @staticmethod
     def of(code: Code, flat: Flat, visible_only: bool = False) -> Order:
-        """Return the order of a code. `visible_only`: use only edges that make written data visible.
+        """Return the order of a code. `visible_only`: leave out semaphores' edges that do not make data visible.
 
         Several blocks that release (or acquire) one semaphore count as one block if they do so one after another.
         Whether they do follows from the order known so far, so edges are added until the order no longer changes.
@@ -277,32 +296,37 @@ class Order:
         line, position = (column.tolist() for column in order.lines)
         instructions = (instruction for block in code.blocks for instruction in block.instructions)
         loose = {row for row, instruction in enumerate(instructions) if visible_only and instruction.loose}
-        sure_triples: list[tuple[list[int], int, int]] = []
+        sure: list[_SureRelease] = []
         undecided: list[Semaphore] = []
-        for releases, acquires, start in semaphore_rows(code, flat):
+        for semaphore in semaphore_rows(code, flat):
+            releases, acquires, start = semaphore
             for rows in (releases, acquires):
                 rows.sort(key=position.__getitem__)
-            sure_triples += _sure_releases(releases, acquires, start, line)
+            sure += _sure_releases(semaphore, line)
             # Undecided if several lines release or acquire, or if releases are too few, so that no run ends.
             if len(acquires) > start + len(releases) or any(
                 line[rows[0]] != line[row] for rows in (releases, acquires) for row in rows
             ):  # fmt: skip
-                undecided.append((releases, acquires, start))
-        order = order._with_edges(_semaphore_edges(sure_triples, loose))
+                undecided.append(semaphore)
+        order = order._with_edges(_semaphore_edges(sure, loose))
         # Fixed point: every decided semaphore adds edges, which may order the releases of others.
         while undecided:
-            are_chained = order._are_chained([rows for *rows_of_both, _ in undecided for rows in rows_of_both])
-            is_decided = list(map(all, zip(are_chained[::2], are_chained[1::2], strict=True)))  # both kinds of rows
+            # Decided: its releases come in one order in every run, and so do its acquires.
+            have_ordered_releases = order._are_chained([semaphore.releases for semaphore in undecided])
+            have_ordered_acquires = order._are_chained([semaphore.acquires for semaphore in undecided])
+            is_decided = list(map(all, zip(have_ordered_releases, have_ordered_acquires, strict=True)))
             if not any(is_decided):
                 order.complete = False
                 return order
-            sure_triples = []
-            for (*rows_of_both, start), decided in zip(undecided, is_decided, strict=True):
+            sure = []
+            for semaphore, decided in zip(undecided, is_decided, strict=True):
                 if decided:
-                    releases, acquires = (sorted(rows, key=flat.when.__getitem__) for rows in rows_of_both)
-                    acquires = acquires[start : start + len(releases)]
-                    sure_triples += [(releases, k, after) for k, after in enumerate(acquires, 1)]
-            order = order._with_edges(_semaphore_edges(sure_triples, loose))
+                    releases = sorted(semaphore.releases, key=flat.when.__getitem__)
+                    acquires = sorted(semaphore.acquires, key=flat.when.__getitem__)
+                    # The first `start` acquires need no release; the k-th after them needs the k-th release.
+                    acquires = acquires[semaphore.start : semaphore.start + len(releases)]
+                    sure += [_SureRelease(releases, k, acquire) for k, acquire in enumerate(acquires, 1)]
+            order = order._with_edges(_semaphore_edges(sure, loose))
             undecided = [semaphore for semaphore, decided in zip(undecided, is_decided, strict=True) if not decided]
         return order
 
@@ -375,7 +399,10 @@ class Order:
         return ordered
 
     def _answer_by_bits(self, before: Longs, after: Longs, src: Longs, dst: Longs) -> list[bool]:
-        """Return which pairs are ordered by these edges. In a run every row comes after the rows that it waits for."""
+        """Return which pairs are ordered by these edges. In a run every row comes after the rows that it waits for.
+
+        Question i: does row before[i] happen before row after[i]? Each row of `before` has a bit.
+        """
         rows, bit_of_question = np.unique(before, return_inverse=True)
         bit_of_row = {row: 1 << bit for bit, row in enumerate(rows.tolist())}
         sources_of: dict[int, list[int]] = {}
@@ -387,7 +414,8 @@ class Order:
         ordered_rows = np.unique(np.concatenate([rows, after, src, dst]))
         ordered_rows = ordered_rows[np.argsort(self.flat.when[ordered_rows])]
         source_rows = set(src.tolist())
-        bits, bits_at_leave = dict.fromkeys(range(len(self.code.blocks)), 0), dict[int, int]()
+        bits = dict.fromkeys(range(len(self.code.blocks)), 0)  # by line, which is the number of its first block
+        bits_at_leave = dict[int, int]()  # by row that an edge leaves
         answers, bit_numbers = [False] * len(before), bit_of_question.tolist()
         line_of, _ = self.lines
         # In the order of the run: bits[line] are the questions' rows that happen before the current row of that line.

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,10 +34,19 @@ from antiphon.errors import Invalid
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 from antiphon.lower.machine.execute import cells_of_side, execute
 
-Time = tuple[int, int]  # (step, inner): inner is 0 for messages, and 1, 2, ... for the rows within ranks that follow
-Row = tuple[Time, int, int, int, int, int, int]  # time, chunk, src, dst, op, src_slot, dst_slot
-AT_END = (1 << 40, 0)  # after all steps
+
+class Time(NamedTuple):
+    """When a row takes place: first the messages of a step, then the rows within ranks that follow them."""
+
+    step: int
+    inner: int = 0  # 0 for messages; 1, 2, ... for rows within a rank
+
+
+BEFORE_READS = Time(-2)  # earlier than any read, even than NEVER
+NEVER = Time(-1)
+AT_END = Time(1 << 40)  # after all steps
 LAST_INNER = 1 << 20  # after all sums within a rank
+Row = tuple[Time, int, int, int, int, int, int]  # time, chunk, src, dst, op, src_slot, dst_slot
 
 
 @dataclass(eq=False)
@@ -45,10 +55,10 @@ class Version:
 
     rank: int
     chunk: int
-    time: Time = (-1, 0)  # when it arises; it may be read later than that
+    time: Time = NEVER  # when it arises; it may be read later than that
     source: Version | None = None  # the version at another rank that a message brought here
     terms: tuple[Version, Version] | None = None  # the two versions that this is the sum of
-    last_sent: Time = (-1, 0)  # the last time at which it is sent, or AT_END for an output
+    last_sent: Time = NEVER  # the last time at which it is sent, or AT_END for an output
     sums: list[Time] = field(default_factory=list)  # the times at which it is added to another version
     sends: int = 0  # the number of times that it is sent, plus 1 for an output
     slot: int = -1  # -1: none
@@ -61,7 +71,7 @@ class Version:
     @property
     def first_step(self) -> int:
         """The first step in which it can be sent."""
-        return self.time[0] + 1
+        return self.time.step + 1
 
     def last_read(self, except_sum: Time | None = None) -> Time:
         """Return the time of its last read; `except_sum`: without the sum of that time."""
@@ -76,9 +86,9 @@ class Slot:
     """The content of a slot so far."""
 
     version: Version
-    last_read: Time = (-1, 0)  # of earlier versions in this slot
-    last_copy: Time = (-2, 0)  # into it
-    last_write: Time = (-2, 0)  # copy or reduction into it
+    last_read: Time = NEVER  # of earlier versions in this slot
+    last_copy: Time = BEFORE_READS  # into it
+    last_write: Time = BEFORE_READS  # copy or reduction into it
 
 
 def code_to_schedule(code: Code) -> Schedule:
@@ -101,10 +111,11 @@ class _Replay:
         self.cells: list[Version | None] = [None] * int(code.places.begin[-1])
         self.owner: list[int] = code.places.owner(np.arange(len(self.cells))).tolist()
         self.events: list[Version] = []  # messages and sums
-        self.sent_step: dict[tuple[int, int, int], int] = {}  # by connection: the step of its last message
-        # By block: how often it has released a semaphore. All that it writes remotely between two releases is one
-        # message.
-        self.releases: dict[int, int] = {}
+        # By connection: the step of its last message. Keys: (number,) of a queue, and (block, src, dst) of a block's
+        # remote accesses. All that a block accesses between two releases of semaphores is one message: of that, the
+        # step is under (block, src, dst, number of releases before it).
+        self.sent_step: dict[tuple[int, ...], int] = {}
+        self.releases: dict[int, int] = {}  # by block: how often it has released a semaphore
 
     def replay(self, order: list[tuple[int, int]]) -> tuple[list[Version], list[Version]]:
         """Execute the code in this order; return the versions as they arise, and those of the outputs."""
@@ -133,9 +144,7 @@ class _Replay:
                 moved = self._move_remote(block, value, rank, self.owner[cell])
                 self.cells[cell : cell + instruction.count] = moved
             if instruction.push >= 0:
-                queues[instruction.push].append(
-                    (self._message_step(value, (-1, instruction.push, 0), is_new=True), value)
-                )
+                queues[instruction.push].append((self._message_step(value, (instruction.push,), is_new=True), value))
             self._count_signal(block, instruction)
         outputs = []
         for _, _, cell in self._side_chunks(output_side, OUTPUT):
@@ -156,24 +165,22 @@ class _Replay:
         if instruction.release:
             self.releases[block] = self.releases.get(block, 0) + 1
 
-    def _message_step(self, value: list[Version | None], connection: tuple[int, int, int], is_new: bool) -> int:
-        """Return the step in which data are sent: as a new message behind the connection's last, or as part of that.
+    def _message_step(self, value: list[Version | None], key: tuple[int, ...], is_new: bool) -> int:
+        """Return the step in which data are sent: as a new message behind the last one of the key, or as part of it.
 
-        `connection`: (-1, number of the connection, 0), or (block, src, dst) of remote accesses.
+        `key`: of `sent_step`.
         """
         ready = max((version.first_step for version in value if version is not None), default=0)
-        before = self.sent_step.get(connection, -1)
+        before = self.sent_step.get(key, -1)
         step = max(ready, before + 1 if is_new else before)
-        self.sent_step[connection] = step
+        self.sent_step[key] = step
         return step
 
     def _move_remote(self, block: int, value: list[Version | None], src: int, dst: int) -> list[Version | None]:
         """Turn a remote read or write of a block into part of a message; return the versions that arrive at `dst`."""
         if src == dst:
             return value
-        releases = self.releases.get(block, 0)
-        # a key for the message since the last release; the number of ranks makes it distinct from all connections
-        connection, message = (block, src, dst), (block, src, dst + (releases + 1) * self.code.collective.ranks)
+        connection, message = (block, src, dst), (block, src, dst, self.releases.get(block, 0))
         if message not in self.sent_step and connection in self.sent_step:
             self.sent_step[message] = self.sent_step[connection] + 1
         step = self._message_step(value, message, is_new=False)
@@ -184,7 +191,7 @@ class _Replay:
         """Return the version as it is at this rank: a new one if it comes from another rank."""
         if version is None or version.rank == rank:
             return version
-        copy = Version(rank, version.chunk, (step, 0), source=version)
+        copy = Version(rank, version.chunk, Time(step), source=version)
         self.events.append(copy)
         version.sends += 1
         version.last_sent = max(version.last_sent, copy.time)
@@ -194,10 +201,9 @@ class _Replay:
         """Return a new version that is the sum of two."""
         if first is None or second is None:
             return first or second
-        step = max(first.time[0], second.time[0])
-        within = max(term.time[1] for term in (first, second) if term.time[0] == step)
+        step, inner = max(first.time, second.time)
         # Two times later, so that `_add_sum` can place a copy of a term in between.
-        total = Version(first.rank, first.chunk, (step, within + 2), terms=(first, second))
+        total = Version(first.rank, first.chunk, Time(step, inner + 2), terms=(first, second))
         self.events.append(total)
         for term in (first, second):
             term.sums.append(total.time)
@@ -252,7 +258,7 @@ class _Placement:
         end = max((step for (step, _), *_ in self.rows), default=0)
         for version in self.wanted:
             if version.slot != 0:
-                self._add_row((end, LAST_INNER), version, version.rank, COPY, slot=0)
+                self._add_row(Time(end, LAST_INNER), version, version.rank, COPY, slot=0)
 
     def _put_in_slot(self, version: Version, slot: int) -> Slot:
         """Store a version in a slot of its chunk; return the slot."""
@@ -295,7 +301,7 @@ class _Placement:
             self._add_copy(base, base.source, base.time)
         elif base is None:  # both stored terms are needed later: one is copied, and the other added to the copy
             copied = stored.pop()
-            base = Version(total.rank, total.chunk, (total.time[0], total.time[1] - 1))
+            base = Version(total.rank, total.chunk, Time(total.time.step, total.time.inner - 1))
             self._add_copy(base, copied, base.time)
         slot_content = self._put_in_slot(total, base.slot)
         for term in moving:
@@ -330,13 +336,13 @@ def _step_columns(rows: list[Row]) -> tuple[Longs, ...]:
     >>> step.tolist(), chunk.tolist()
     ([0, 2, 1, 2], [0, 0, 1, 1])
     """
-    within: dict[tuple[int, int, int], set[int]] = {}
+    inner_times_of: dict[tuple[int, int, int], set[int]] = {}  # by (rank, chunk, step)
     for (step, inner), chunk, _, rank, *_ in rows:
         if inner:
-            within.setdefault((rank, chunk, step), set()).add(inner)
+            inner_times_of.setdefault((rank, chunk, step), set()).add(inner)
     new_inner = {
         (*key, inner): number
-        for key, inner_times in within.items()
+        for key, inner_times in inner_times_of.items()
         for number, inner in enumerate(sorted(inner_times), 1)
     }
     times = [(step, new_inner[rank, chunk, step, inner] if inner else 0) for (step, inner), chunk, _, rank, *_ in rows]

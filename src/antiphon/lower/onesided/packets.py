@@ -90,7 +90,7 @@ class ByPackets:
         program = self.program
         stream = streams(program, max_streams, Switched.none(program))
         count, times = int(stream.max(initial=-1)) + 1, int(program.when.max(initial=0)) // 2 + 1
-        # A turn is a pair (stream, step), as one number.
+        # Per operation its turn: a pair (stream, step), as one number.
         turn = stream * times + program.when // 2
         sent = _Sent.of(program, program.pairs.send[self.moves.message], self.moves.columns, turn, self.far)
         folds = self.folds[np.lexsort((turn[self.folds], program.rank[self.folds]))]
@@ -226,15 +226,16 @@ class _Places:
     def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
         """Return the slot of each chunk that is stored as packets only; -1 for others."""
         # The last entry, behind all scratch, stands for users' buffers.
-        at = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.is_data) - 1)
-        return np.where(self.is_data[at], -1, self.slot_of[at])
+        chunk = np.where(buffer == SCRATCH, self.first[rank] + begin, len(self.is_data) - 1)
+        return np.where(self.is_data[chunk], -1, self.slot_of[chunk])
 
     def data_positions(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
         """Return the positions of plain data in their buffers; in scratch they lie behind the slots of packets, which
         take twice the room of data."""
-        low = self.first[rank]
-        at = np.where(buffer == SCRATCH, low + begin, low)
-        return np.where(buffer == SCRATCH, 2 * self.slots[rank] + self.data_before[at] - self.data_before[low], begin)
+        first = self.first[rank]
+        chunk = np.where(buffer == SCRATCH, first + begin, first)
+        position_in_scratch = 2 * self.slots[rank] + self.data_before[chunk] - self.data_before[first]
+        return np.where(buffer == SCRATCH, position_in_scratch, begin)
 
     def sizes(self) -> Longs:
         """Chunks of scratch of every rank; where all of it is packets, its slots."""
@@ -259,13 +260,21 @@ def _count_coverage(low: Longs, length: Longs, room: int) -> Longs:
     return coverage
 
 
+class _Unpacking(NamedTuple):
+    """Packets, and the place where they are needed as data."""
+
+    packets: Place
+    into: Place
+    size: int
+
+
 class _Turn(NamedTuple):
     """The work of a rank in one step of a stream."""
 
     number: int  # stream and step as one number
     moves: list[StreamMove]  # a move to the rank itself packs data into a staging slot
     forwarded: list[StreamMove]  # from staging slots to other hosts
-    unpacked: list[tuple[Place, Place, int]]  # packets, the place where they are needed as data, and their size
+    unpacked: list[_Unpacking]
     folds: list[Fold]
 
 
@@ -276,24 +285,27 @@ class _RankWork:
         self, program: Program, layout: BufferLayout, turn: Longs, sent: _Sent, folds: Longs, places: _Places
     ) -> None:  # fmt: skip
         self.sent, self.turn, self.folds, ranks = sent, turn[folds], folds, program.ranks
+        # Messages by sender: those of rank r are by_rank[sent_ptr[r]:sent_ptr[r + 1]].
         self.by_rank = order_of(sent.rank, ranks)
         self.sent_ptr = pointers(sent.rank[self.by_rank], ranks)
         self.source_begin = places.data_positions(sent.rank, sent.source, sent.source_begin)
+        # Messages that are unpacked, by receiver.
         unpacked = np.flatnonzero(places.packets(sent.peer, sent.target, sent.target_begin) < 0)
         self.unpacked = unpacked[order_of(sent.peer[unpacked], ranks)]
         self.unpacked_ptr = pointers(sent.peer[self.unpacked], ranks)
         self.target_begin = places.data_positions(sent.peer, sent.target, sent.target_begin)
+        # Folds are sorted by rank; the parts of fold i are those from part_ptr[i] to part_ptr[i + 1] - 1.
         self.fold_ptr = pointers(program.rank[folds], ranks)
         self.size = layout.length[program.part_ptr[folds]]
         part_counts = np.diff(program.part_ptr)[folds]
         self.part_ptr = np.concatenate([[0], np.cumsum(part_counts)])
-        # One entry per operand; the first of each fold is its result.
+        # One entry per part: of each fold its result, then its operands.
         part_rows = concat_ranges(program.part_ptr[folds], part_counts)
         fold = np.repeat(np.arange(len(folds)), part_counts)
         rank, buffer, begin = program.rank[folds][fold], layout.buffer[part_rows], layout.begin[part_rows]
         slot = places.packets(rank, buffer, begin)
         slot[self.part_ptr[:-1]] = -1  # the result
-        order = order_of(2 * fold + (slot >= 0), 2 * len(folds))  # data first, then packets
+        order = order_of(2 * fold + (slot >= 0), 2 * len(folds))  # of each fold, data first, then packets
         self.buffer = np.where(slot >= 0, PACKETS, buffer)[order]
         self.place = np.where(slot >= 0, slot, places.data_positions(rank, buffer, begin))[order]
 
@@ -302,7 +314,7 @@ class _RankWork:
         sent = self.sent
         own_sends = self.by_rank[self.sent_ptr[rank] : self.sent_ptr[rank + 1]]
         own_arrivals = self.unpacked[self.unpacked_ptr[rank] : self.unpacked_ptr[rank + 1]]
-        peer, slot, staging, size = (c[own_sends] for c in (sent.peer, sent.slot, sent.staging, sent.size))
+        peer, slot, staging, size = (column[own_sends] for column in (sent.peer, sent.slot, sent.staging, sent.size))
         is_far = staging >= 0
         # within the host straight to the receiver; else to a staging slot, and from there to the receiver
         source = _places_of(sent.source[own_sends], self.source_begin[own_sends])
@@ -311,7 +323,7 @@ class _RankWork:
         forwarded = _stream_moves(peer, _packet_places(staging), _packet_places(slot), size)
         into = _places_of(sent.target[own_arrivals], self.target_begin[own_arrivals])
         arrivals = list(
-            zip(_packet_places(sent.slot[own_arrivals]), into, _as_list(sent.size[own_arrivals]), strict=True)
+            map(_Unpacking, _packet_places(sent.slot[own_arrivals]), into, _as_list(sent.size[own_arrivals]))
         )
         own_folds = slice(int(self.fold_ptr[rank]), int(self.fold_ptr[rank + 1]))
         folds = self._folds_of(own_folds.start, own_folds.stop)

@@ -68,7 +68,17 @@ class StreamSteps(NamedTuple):
 
 def plain_range(rank: int, place: Place, size: int) -> tuple[int, int, int]:
     """Return buffer, begin and end of an access, for addresses in chunks."""
-    return place[0], place[1], place[1] + size
+    buffer, begin = place
+    return buffer, begin, begin + size
+
+
+class _Access(NamedTuple):
+    """An access to data; for the units see `RangeOf`."""
+
+    buffer: int
+    begin: int
+    end: int
+    is_write: bool
 
 
 @dataclass(eq=False)
@@ -78,8 +88,9 @@ class RankSteps:
     rank: int
     range_of: RangeOf = plain_range
     steps: list[StreamStep] = field(default_factory=list)
-    single_accesses: dict[Place, bool] = field(default_factory=dict)  # chunks accessed since the sync: was it a write?
-    long_accesses: list[tuple[int, int, int, bool]] = field(default_factory=list)  # buffer, begin, end, was it a write?
+    # Accesses since the last sync. Nearly all are of one chunk: those are looked up, longer ones compared one by one.
+    single_accesses: dict[Place, bool] = field(default_factory=dict)  # chunk -> was one of them a write?
+    long_accesses: list[_Access] = field(default_factory=list)
     has_waited: bool = False  # for a signal since the last sync
 
     @property
@@ -96,16 +107,17 @@ class RankSteps:
     ) -> None:
         """Append a step that reads and writes places and sizes, after a sync if it conflicts with pending accesses."""
         range_of, rank = self.range_of, self.rank
-        accesses = [(*range_of(rank, place, size), False) for place, size in reads]
-        accesses += [(*range_of(rank, place, size), True) for place, size in writes]
+        accesses = [_Access(*range_of(rank, place, size), is_write=False) for place, size in reads]
+        accesses += [_Access(*range_of(rank, place, size), is_write=True) for place, size in writes]
         if self.has_waited or self._has_conflict(accesses):
             self.sync()
         self.steps.append(step)
-        for buffer, begin, end, is_write in accesses:
+        for access in accesses:
+            buffer, begin, end, is_write = access
             if end - begin == 1:
                 self.single_accesses[buffer, begin] = is_write or self.single_accesses.get((buffer, begin), False)
             else:
-                self.long_accesses.append((buffer, begin, end, is_write))
+                self.long_accesses.append(access)
 
     def touch_chunks(self, step: StreamStep, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
         """Do the same as `touch` for accesses of single chunks, which nearly all are."""
@@ -140,26 +152,31 @@ class RankSteps:
         if len(moves) == 1 and moves[0].size == 1:  # the usual case
             self.touch_chunks(StreamStep(kind, peers=(), moves=tuple(moves)), (moves[0].source,))
             return
-        for buffer in sorted({move.source[0] for move in moves}):
-            from_buffer = [move for move in moves if move.source[0] == buffer]
+        moves_by_buffer: dict[int, list[StreamMove]] = defaultdict(list)
+        for move in moves:
+            source_buffer, _ = move.source
+            moves_by_buffer[source_buffer].append(move)
+        for _, from_buffer in sorted(moves_by_buffer.items()):
             for low in range(0, len(from_buffer), MOST_PEERS):
                 batch = tuple(from_buffer[low : low + MOST_PEERS])
                 self.touch(StreamStep(kind, peers=(), moves=batch), [(move.source, move.size) for move in batch])
 
-    def _has_conflict(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
+    def _has_conflict(self, accesses: list[_Access]) -> bool:
         """Return whether an access conflicts with one since the last sync: same place, at least one a write."""
-        chunks, ranges = self.single_accesses, self.long_accesses
         for buffer, begin, end, is_write in accesses:
             if end - begin == 1:
-                was_write = chunks.get((buffer, begin))
+                was_write = self.single_accesses.get((buffer, begin))
                 if was_write or (is_write and was_write is not None):
                     return True
             else:
-                for (other, chunk), was_write in chunks.items():
-                    if (is_write or was_write) and buffer == other and begin <= chunk < end:
+                for (earlier_buffer, chunk), was_write in self.single_accesses.items():
+                    if (is_write or was_write) and buffer == earlier_buffer and begin <= chunk < end:
                         return True
-            for other, start, stop, was_write in ranges:
-                if (is_write or was_write) and buffer == other and begin < stop and start < end:
+            for earlier_buffer, earlier_begin, earlier_end, was_write in self.long_accesses:
+                if (
+                    (is_write or was_write) and buffer == earlier_buffer
+                    and begin < earlier_end and earlier_begin < end
+                ):  # fmt: skip
                     return True
         return False
 
@@ -234,15 +251,19 @@ class OneSided:
         self.switched = switched or Switched.none(program)
         self.moves = CutMoves(program, layout)
         send, receive = program.pairs
+        # Per message.
         self.receive = receive.tolist()
         credit = find_credits(program, farther=not self.switched.switches)
         # Messages before which the receiver must signal that its place is free.
         self.needs_credit: Bools = credit | self.switched.signal_only[send]
         self.credit = self.needs_credit.tolist()
         self.signal_only = self.switched.signal_only[send].tolist()
+        # Per operation: operation r waits for wait[wait_ptr[r]:wait_ptr[r + 1]], and has the parts ptr[r] to
+        # ptr[r + 1] - 1, with these places and lengths. The first part of a fold is its result.
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
         self.part = list(zip(layout.buffer.tolist(), layout.begin.tolist(), strict=True))
         self.length, self.ptr = layout.length.tolist(), program.part_ptr.tolist()
+        # The folds by rank.
         folds = np.flatnonzero((program.kind == PROGRAM_FOLD) & ~self.switched.dropped)
         self.folds = folds[np.argsort(program.rank[folds], kind="stable")]
         self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
@@ -269,6 +290,8 @@ class _Turn:
 
 @dataclass(eq=False)
 class _RankTurns:
+    """The work of a rank in one stream."""
+
     turns: dict[int, _Turn] = field(default_factory=lambda: defaultdict(_Turn))
     begun: list[int] = field(default_factory=list)  # ranks to be notified that this rank has begun
 
@@ -306,11 +329,11 @@ class _PutWork:
         self.work, self.stream = work, stream
         self.count = int(stream.max(initial=-1)) + 1
         program, send = work.program, work.program.pairs.send
-        number, step = stream[send], program.when[send] // 2
+        stream_of_message, step = stream[send], program.when[send] // 2
         source, target = program.rank[send], program.peer[send]
-        order = np.lexsort((target, source, step, number))
+        order = np.lexsort((target, source, step, stream_of_message))
         order = order[~(work.switched.dropped[send] | work.moves.empty)[order]]
-        columns = np.stack([column[order] for column in (number, step, source, target)])
+        columns = np.stack([column[order] for column in (stream_of_message, step, source, target)])
         begins_group = np.ones(len(order), bool)
         begins_group[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
         self.first = np.append(np.flatnonzero(begins_group), len(order)).tolist()
@@ -320,9 +343,10 @@ class _PutWork:
         heads = np.flatnonzero(begins_group)
         credit_needed = np.logical_or.reduceat(work.needs_credit[order], heads) if len(heads) else begins_group
         self.groups = list(map(_Group, *(column.tolist() for column in (*groups, is_first, credit_needed))))
-        ends = groups[2:].T.ravel()  # of each group its two ranks
-        by_rank = np.argsort(ends, kind="stable")
-        self.of_rank, self.rank_ptr = (by_rank // 2).tolist(), pointers(ends, program.ranks)
+        _, _, *sources_and_targets = groups
+        ranks_of_groups = np.stack(sources_and_targets, axis=1).ravel()  # source and target of each group in turn
+        by_rank = np.argsort(ranks_of_groups, kind="stable")
+        self.of_rank, self.rank_ptr = (by_rank // 2).tolist(), pointers(ranks_of_groups, program.ranks)
 
     def steps(self, rank: int) -> list[list[StreamStep]]:
         """Return the steps of a rank in each stream."""
@@ -427,16 +451,17 @@ def _find_first_messages(ranks: int, groups: Longs) -> Bools:
     >>> _find_first_messages(3, np.array([[0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 0, 2]]))
     array([ True, False,  True])
     """
-    number, step, source, target = groups
-    pair_key, reversed_key = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
-    connections, first = np.unique(pair_key, return_index=True)
-    is_first_forth = np.zeros(len(pair_key), bool)
+    stream, step, source, target = groups
+    connection = (stream * ranks + source) * ranks + target
+    opposite = (stream * ranks + target) * ranks + source
+    connections, first = np.unique(connection, return_index=True)  # groups are in the order of steps
+    is_first_forth = np.zeros(len(connection), bool)
     is_first_forth[first] = True
-    index = np.searchsorted(connections, reversed_key).clip(max=max(len(connections) - 1, 0))
-    has_answer = (
-        (connections[index] == reversed_key) & (step[first][index] < step) if len(connections) else is_first_forth
+    index = np.searchsorted(connections, opposite).clip(max=max(len(connections) - 1, 0))
+    has_earlier_answer = (
+        (connections[index] == opposite) & (step[first][index] < step) if len(connections) else is_first_forth
     )
-    is_first: Bools = is_first_forth & ~has_answer
+    is_first: Bools = is_first_forth & ~has_earlier_answer
     return is_first
 
 
@@ -487,7 +512,7 @@ class _RankWriter:
         remaining = moves
         for fold in self.pending:
             fold_moves = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
-            if len(fold.operands) == 1:
+            if len(fold.operands) == 1:  # a copy: nothing is gained by sending its result
                 fold_moves = []
             remaining = [move for move in remaining if move not in fold_moves] if fold_moves else remaining
             self._write_fold(fold.into, fold.operands, fold.size, tuple(fold_moves))

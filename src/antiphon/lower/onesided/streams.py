@@ -37,7 +37,7 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
     >>> find_credits(program, farther=True).tolist()  # but it has by way of 0
     [False, False, False, False]
     """
-    # operation wait_op[i] waits for operation wait[i]
+    # Operation wait_op[i] waits for operation wait[i]. `is_known`: the sender of wait_op[i] knows that wait[i] is done.
     is_known = np.zeros(len(program.wait), bool)
     crossing = (program.kind[program.wait] == SEND) | (program.kind[program.wait] == RECEIVE)
     is_known[crossing] = program.peer[program.wait[crossing]] == program.peer[program.wait_op[crossing]]
@@ -59,6 +59,7 @@ def _number_trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
 
     The parent of a receive is its send; the parent of any other operation is the latest operation that it waits for.
     Return per operation its number, which is the first of its subtree, and the number after the last of its subtree.
+    So a happens before b if b's number is in the range of a. `send`: per receive its send; -1 for other operations.
     """
     parent = send.copy()  # per operation; -1: none
     order = np.lexsort((program.when[program.wait], program.wait_op))
@@ -112,20 +113,20 @@ def _find_components(program: Program, switched: Switched) -> Longs:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    switch_sends = np.flatnonzero(switched.switch_of >= 0)
-    # per send by a switch, the send that asks the switch for it
-    request_sends = np.array([*switched.requests, 0], np.int64)[switched.switch_of[switch_sends]]
-    src = np.concatenate([program.wait_op, program.pairs.send, switch_sends])
-    dst = np.concatenate([program.wait, program.pairs.receive, request_sends])
+    switched_rows = np.flatnonzero(switched.switch_of >= 0)
+    # per operation of a switch, the send that requests it (the 0 is for programs without switches)
+    requests = np.array([*switched.requests, 0], np.int64)[switched.switch_of[switched_rows]]
+    src = np.concatenate([program.wait_op, program.pairs.send, switched_rows])
+    dst = np.concatenate([program.wait, program.pairs.receive, requests])
     shape = (program.operations, program.operations)
     graph = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=shape)
     _, labels = connected_components(graph, directed=False)
-    label = labels.astype(np.int64)
-    _, first = np.unique(label, return_index=True)
-    number = np.empty(len(first), np.int64)
-    order = np.lexsort((first, program.when[first]))
-    number[order] = np.arange(len(first))
-    return number[label]
+    component = labels.astype(np.int64)
+    _, first_row = np.unique(component, return_index=True)
+    number = np.empty(len(first_row), np.int64)  # per component, by the time of its first row
+    order = np.lexsort((first_row, program.when[first_row]))
+    number[order] = np.arange(len(first_row))
+    return number[component]
 
 
 def _balance_components(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
@@ -141,19 +142,19 @@ def _balance_components(program: Program, component: Longs, component_count: int
     pair = np.arange(component_count) + program.ranks**2
     of_two_ranks = np.flatnonzero(np.diff(ptr) == 2)
     pair[of_two_ranks] = rank_of_key[ptr[of_two_ranks]] * program.ranks + rank_of_key[ptr[of_two_ranks] + 1]
-    _, group = unique_inverse(pair, int(pair.max()) + 1)
+    _, group = unique_inverse(pair, int(pair.max()) + 1)  # per component; components of a group share a stream
+    # The work of each group at each of its ranks; group g has the rows begin[g] to begin[g + 1] - 1.
     load_keys, load_number = np.unique(group[component] * program.ranks + rank, return_inverse=True)
     load = np.bincount(load_number, weights=work).astype(np.int64)
     groups, ranks = load_keys // program.ranks, load_keys % program.ranks
     begin = pointers(groups, int(group.max()) + 1)
-    loads = np.zeros((stream_count, program.ranks), np.int64)
-    stream = np.empty(len(begin) - 1, np.int64)
-    _, first = np.unique(group, return_index=True)
-    for number in np.argsort(first, kind="stable").tolist():
+    load_of_stream = np.zeros((stream_count, program.ranks), np.int64)  # so far, at each rank
+    stream_of_group = np.empty(len(begin) - 1, np.int64)
+    _, first_component = np.unique(group, return_index=True)
+    for number in np.argsort(first_component, kind="stable").tolist():
         rows = slice(int(begin[number]), int(begin[number + 1]))
-        rank_columns = ranks[rows]
-        max_loads = loads[:, rank_columns].max(axis=1)
-        best_stream = int(np.argmin(max_loads))
-        loads[best_stream, rank_columns] += load[rows]
-        stream[number] = best_stream
-    return stream[group]
+        ranks_of_group = ranks[rows]
+        best_stream = int(np.argmin(load_of_stream[:, ranks_of_group].max(axis=1)))
+        load_of_stream[best_stream, ranks_of_group] += load[rows]
+        stream_of_group[number] = best_stream
+    return stream_of_group[group]

@@ -52,9 +52,8 @@ class Switched:
     switch_of: Longs  # per operation, the switch that performs it or that it signals for; -1: none
     dropped: Bools  # per operation, whether a switch replaces it
     signal_only: Bools  # per operation: a send or receive that moves no data any more and only signals completion
-    send_of: dict[
-        int, int
-    ]  # signal_only receive -> the send of the same rank into the reduction that a switch replaces
+    # Receive that only signals -> the send of the same rank into the reduction that the switch replaces.
+    send_of: dict[int, int]
 
     @staticmethod
     def none(program: Program) -> Switched:
@@ -71,8 +70,10 @@ class Switched:
     @property
     def groups(self) -> list[tuple[tuple[int, ...], int]]:
         """Return (ranks, buffer) of all groups, in the order in which all ranks must create them."""
-        return sorted({(switch.ranks, place[0]) for switch in self.switches for place in (switch.source, switch.target)
-                       if switch.combines or place is switch.target})  # fmt: skip
+        # A switch that only multicasts reads at its own rank alone.
+        places = [(switch.ranks, switch.target) for switch in self.switches]
+        places += [(switch.ranks, switch.source) for switch in self.switches if switch.combines]
+        return sorted({(ranks, buffer) for ranks, (buffer, _) in places})
 
 
 def find_switched(program: Program, layout: BufferLayout, format_name: str) -> Switched:
@@ -97,9 +98,10 @@ def drop_unused_scratch(program: Program, layout: BufferLayout, switched: Switch
     >>> layout.sizes.tolist(), smaller.sizes.tolist()
     ([[1, 1, 2], [1, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]])
     """
-    # A place that a switch uses must keep the same address at all ranks.
-    if any(place[0] == SCRATCH for switch in switched.switches for place in (switch.source, switch.target)):
-        return layout  # it lies at one address for all ranks
+    # A place that a switch uses must keep its address, which is the same at all ranks.
+    places = [place for switch in switched.switches for place in (switch.source, switch.target)]
+    if any(buffer == SCRATCH for buffer, _ in places):
+        return layout
     # Mark used cells by a difference array over the scratch of all ranks laid end to end.
     is_used = (layout.buffer == SCRATCH) & ~switched.dropped[program.part_op]
     scratch_sizes, part_rank = layout.sizes[:, SCRATCH], program.rank[program.part_op]
@@ -117,12 +119,12 @@ def drop_unused_scratch(program: Program, layout: BufferLayout, switched: Switch
 
 
 class _Joint(NamedTuple):
-    """The operations of a joint."""
+    """The operations of a joint, as rows of the program, in order of ranks."""
 
-    sends: list[int]  # by rank
-    receives: list[int]  # by rank
-    sources: list[int]  # the ranks of the sends
-    targets: list[int]  # the ranks of the receives
+    sends: list[int]
+    receives: list[int]
+    sources: list[int]  # the ranks of the sends, each once
+    targets: list[int]  # the ranks of the receives, each once
 
 
 class _Finder:
@@ -130,10 +132,10 @@ class _Finder:
 
     def __init__(self, program: Program, layout: BufferLayout, format_name: str) -> None:
         self.program, self.format_name = program, format_name
-        self.rank, self.kind = program.rank.tolist(), program.kind.tolist()
-        self.ptr = program.part_ptr.tolist()
+        self.rank, self.kind = program.rank.tolist(), program.kind.tolist()  # per row
+        self.ptr = program.part_ptr.tolist()  # row r has the parts ptr[r] to ptr[r + 1] - 1
         self.part: list[Place] = list(zip(layout.buffer.tolist(), layout.begin.tolist(), strict=True))
-        self.length: list[int] = layout.length.tolist()
+        self.length: list[int] = layout.length.tolist()  # per part
         self.switched = Switched.none(program)
         self.readers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and the places of their operands
         self.writers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and the place of their result
@@ -165,26 +167,31 @@ class _Finder:
 
     def _collect_joints(self) -> list[_Joint]:
         """Return the joints of more than one row."""
-        p = self.program
-        rows = np.flatnonzero(p.joint >= 0)
+        program = self.program
+        rows = np.flatnonzero(program.joint >= 0)
         # By joint, then rank, so that repeated ranks are adjacent.
-        rows = rows[np.lexsort((rows, p.rank[rows], p.joint[rows]))]
+        rows = rows[np.lexsort((rows, program.rank[rows], program.joint[rows]))]
         by_number: dict[int, _Joint] = {}
-        for row, number in zip(rows.tolist(), p.joint[rows].tolist(), strict=True):
+        for row, number in zip(rows.tolist(), program.joint[rows].tolist(), strict=True):
             joint = by_number.setdefault(number, _Joint(sends=[], receives=[], sources=[], targets=[]))
-            sends = self.kind[row] == SEND
-            (joint.sends if sends else joint.receives).append(row)
-            ends = joint.sources if sends else joint.targets
+            is_send = self.kind[row] == SEND
+            (joint.sends if is_send else joint.receives).append(row)
+            ends = joint.sources if is_send else joint.targets
             if ends[-1:] != [self.rank[row]]:
                 ends.append(self.rank[row])
         return [joint for joint in by_number.values() if len(joint.sends) > 1]
 
     def _places_of(self, row: int) -> list[Place]:
+        """Return the places of an operation's parts: of a fold its result, then its operands."""
         return self.part[self.ptr[row] : self.ptr[row + 1]]
+
+    def _place_of_message(self, row: int) -> Place:
+        """Return the place of a message's first part."""
+        return self.part[self.ptr[row]]
 
     def _common_place(self, rows: list[int]) -> tuple[Place, int]:
         """Return the one place that all these messages use, and its size."""
-        places = {(self._places_of(row)[0], self.length[self.ptr[row]]) for row in rows}
+        places = {(self._place_of_message(row), self.length[self.ptr[row]]) for row in rows}
         if len(places) > 1:
             raise self._make_refusal(NO_COMMON_PLACE)
         return places.pop()
@@ -193,11 +200,11 @@ class _Finder:
         """Return the fold that adds the arriving operands of a reduction to one operand of the rank itself."""
         if len(joint.targets) > 1:
             raise self._make_refusal("has no reduction by switches that is sent on from there without touching a rank")
-        arriving = {self._places_of(row)[0] for row in joint.receives}
-        for fold in self.readers.get(
-            (joint.targets[0], min(arriving)), []
-        ):  # any place would do: a fold reads them all
-            operands = self._places_of(fold)[1:]
+        [target] = joint.targets
+        arriving = {self._place_of_message(row) for row in joint.receives}
+        any_arriving = min(arriving)  # the fold reads them all
+        for fold in self.readers.get((target, any_arriving), []):
+            _, *operands = self._places_of(fold)
             # The sum must contain every arriving operand and exactly one operand of the rank's own.
             if (
                 arriving < set(operands)
@@ -210,8 +217,9 @@ class _Finder:
         )
 
     def _waits_for(self, row: int, rows: list[int]) -> bool:
-        p = self.program
-        return set(rows) <= set(p.wait[p.wait_ptr[row] : p.wait_ptr[row + 1]].tolist())
+        """Return whether an operation waits for all of these, directly."""
+        wait_ptr = self.program.wait_ptr
+        return set(rows) <= set(self.program.wait[wait_ptr[row] : wait_ptr[row + 1]].tolist())
 
     def _add_multicast(self, joint: _Joint, reductions: dict[int, _Joint]) -> None:
         """Add the switch operation of a multicast, with the reduction whose result it sends if there is one."""
@@ -231,7 +239,8 @@ class _Finder:
         if fold is not None:
             reduction = reductions.pop(fold)
             place, _ = self._common_place(reduction.sends)
-            own_operands = set(self._places_of(fold)[1:]) - {self._places_of(row)[0] for row in reduction.receives}
+            _, *operands = self._places_of(fold)
+            own_operands = set(operands) - {self._place_of_message(row) for row in reduction.receives}
             if source != target or own_operands != {place}:
                 raise self._make_refusal(NO_COMMON_PLACE)
             dropped = [fold, *reduction.sends, *reduction.receives]
@@ -241,7 +250,7 @@ class _Finder:
         # Multicast alone: a copy that puts the rank's own data at the target is done by the switch, too.
         elif source != target:
             dropped = [
-                writer for writer in self.writers.get((rank, target), []) if self._places_of(writer)[1:] == [source]
+                writer for writer in self.writers.get((rank, target), []) if self._places_of(writer) == [target, source]
             ]
             if len(dropped) != 1:
                 raise self._make_refusal(
@@ -273,19 +282,20 @@ class _Finder:
         waited for must be done in an earlier step. An operation that waited for a replaced one must come later: in a
         later step, or after it in this step (folds, and sends of the switch's own rank).
         """
-        p, switch_of = self.program, self.switched.switch_of
+        program, switch_of = self.program, self.switched.switch_of
         if not self.switched.switches:
             return
-        step, rank = (
-            np.array(column) for column in zip(*((s.step, s.rank) for s in self.switched.switches), strict=True)
-        )
-        when = np.where(switch_of >= 0, step[switch_of], p.when // 2)
-        waiter, awaited = p.wait_op, p.wait
+        step_of_switch = np.array([switch.step for switch in self.switched.switches])
+        rank_of_switch = np.array([switch.rank for switch in self.switched.switches])
+        # Per operation the step in which it takes place, by itself or by a switch.
+        step = np.where(switch_of >= 0, step_of_switch[switch_of], program.when // 2)
+        waiter, awaited = program.wait_op, program.wait  # per dependency
         differ = switch_of[waiter] != switch_of[awaited]
         # Dependencies into a switch must end in an earlier step, those out of it may not begin before it.
-        too_early = differ & (switch_of[waiter] >= 0) & (when[awaited] >= when[waiter])
-        is_behind = (p.kind[waiter] == FOLD) | ((p.kind[waiter] == SEND) & (p.rank[waiter] == rank[switch_of[awaited]]))
+        too_early = differ & (switch_of[waiter] >= 0) & (step[awaited] >= step[waiter])
+        is_own_send = (program.kind[waiter] == SEND) & (program.rank[waiter] == rank_of_switch[switch_of[awaited]])
+        is_behind = (program.kind[waiter] == FOLD) | is_own_send
         too_late = differ & (switch_of[awaited] >= 0) & (switch_of[waiter] < 0)
-        too_late &= (when[waiter] < when[awaited]) | ((when[waiter] == when[awaited]) & ~is_behind)
+        too_late &= (step[waiter] < step[awaited]) | ((step[waiter] == step[awaited]) & ~is_behind)
         if np.any(too_early | too_late):
             raise self._make_refusal("what switches add they multicast at once, and here something comes between")

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from antiphon.core.ksync.certificate import BEST_FOUND, FOR_K, OPTIMAL
 from antiphon.core.ksync.instance import Instance
@@ -43,13 +44,33 @@ from antiphon.planners.synth.task import Move, rounds_of
 USUAL_K = 4  # rounds beyond the steps that candidates may have
 QUICK_TURNS = 1  # turns of auto.py for the first try
 LONG_SHARE, QUICK_SHARE = 0.4, 0.1  # fractions of the remaining effort for one candidate, later and at first
-LARGE = 3000  # chunks at one part per block, times arcs (paths between two ranks), times steps
+# From this product on, a candidate may take long to decide: chunks at one part per block, times arcs (paths between two
+# ranks), times steps.
+LARGE = 3000
 MOST_PARTS = 12  # without k: numbers of parts that are tried, each with the fewest rounds it may take ...
 MULTIPLES = 2  # ... and this many multiples of the smallest number of parts that could meet the bound
 MOST_CHUNKS = 64  # without k: maximum number of parts
+_NO_LIMIT = 10**9  # parts, far above any candidate's
 
 Tell = Callable[[str], None]
-Candidate = tuple[int, int]  # parts, rounds
+
+
+class PartsAndRounds(NamedTuple):
+    """Parts per block and rounds of an algorithm that may exist, for some number of steps. R / C grows with
+    rounds / parts."""
+
+    parts: int
+    rounds: int
+
+    def is_better_than(self, other: PartsAndRounds) -> bool:
+        return self.rounds * other.parts < other.rounds * self.parts
+
+
+class _Solution(NamedTuple):
+    """The best candidate so far for which an engine found an algorithm."""
+
+    candidate: PartsAndRounds
+    algorithm: Solved
 
 
 @dataclass(frozen=True)
@@ -67,7 +88,7 @@ class Point:
 
     `engine`: which found it; `proof`: its status (OPTIMAL, FOR_K, BEST_FOUND). `bound_proof`: proof of the least R / C
     of this many steps (None: no certificate); `refuted`: better candidates that do not exist; `open`: better candidates
-    (parts, rounds) that remained undecided.
+    that remained undecided.
     """
 
     instance: Instance
@@ -79,7 +100,7 @@ class Point:
     proof: str
     bound_proof: Proved | None = None
     refuted: tuple[Refuted, ...] = ()
-    open: tuple[tuple[int, int], ...] = ()  # (parts, rounds)
+    open: tuple[PartsAndRounds, ...] = ()
 
     @property
     def chunks(self) -> int:
@@ -167,10 +188,10 @@ class _StepSearch:
     limits: Limits
     tell: Tell
     is_short_of_effort: bool  # effort is short: a candidate exceeded its share
-    solution: tuple[int, int, Solved] | None = None
+    solution: _Solution | None = None
     refuted: list[Refuted] = field(default_factory=list)
-    undecided: list[Candidate] = field(default_factory=list)
-    tried: dict[Candidate, int] = field(default_factory=dict)  # number of turns after which each was undecided
+    undecided: list[PartsAndRounds] = field(default_factory=list)
+    tried: dict[PartsAndRounds, int] = field(default_factory=dict)  # number of turns after which each was undecided
 
     @property
     def large(self) -> bool:
@@ -213,14 +234,14 @@ class _StepSearch:
             if self.solution is None:
                 raise
 
-    def _open_candidates(self) -> list[Candidate]:
+    def _open_candidates(self) -> list[PartsAndRounds]:
         """Return the undecided candidates, the least demanding first: refuting one also refutes more demanding ones."""
         candidates = [candidate for candidate in self.undecided if self.tried.get(candidate, 0) < self.limits.turns]
-        return sorted(candidates, key=lambda candidate: (Fraction(*candidate), candidate))
+        return sorted(candidates, key=lambda candidate: (Fraction(candidate.parts, candidate.rounds), candidate))
 
     def _decide_candidates(
         self,
-        candidates: Iterable[Candidate],
+        candidates: Iterable[PartsAndRounds],
         turns: int,
         share: float,
         *,
@@ -236,75 +257,84 @@ class _StepSearch:
         results = decide_in_order(
             self.search, [(parts, self.steps, rounds) for parts, rounds in candidates],
             CandidateLimits(turns, share, self.limits.memory, self.limits.workers),
-            is_wanted=lambda candidate: self._is_wanted((candidate[0], candidate[2])), tell=self.tell,
+            is_wanted=lambda point: self._is_wanted(_without_steps(point)), tell=self.tell,
         )  # fmt: skip
         with closing(results):
             for verdict in results:
-                parts, _, rounds = verdict.candidate
+                candidate = _without_steps(verdict.candidate)
                 if isinstance(verdict.decided, Solved):
-                    self.solution = parts, rounds, verdict.decided
+                    self.solution = _Solution(candidate, verdict.decided)
                     if stop_at_first:
                         return True
                 elif isinstance(verdict.decided, Impossible):
-                    self.refuted.append(Refuted(parts, rounds, verdict.decided))
+                    self.refuted.append(Refuted(candidate.parts, candidate.rounds, verdict.decided))
                 else:
-                    self.tried[parts, rounds] = 0 if verdict.cut else turns
-                    if (parts, rounds) not in self.undecided:
-                        self.undecided.append((parts, rounds))
+                    self.tried[candidate] = 0 if verdict.cut else turns
+                    if candidate not in self.undecided:
+                        self.undecided.append(candidate)
                     if verdict.cut and end_at_share:
                         return False
         return True
 
-    def _is_wanted(self, candidate: Candidate) -> bool:
+    def _is_wanted(self, candidate: PartsAndRounds) -> bool:
         """Return whether the candidate may exist and would be better than the current solution."""
-        parts, rounds = candidate
-        if self._known_impossible(parts, rounds):
+        if self._known_impossible(candidate):
             return False
-        return self.solution is None or rounds * self.solution[0] < self.solution[1] * parts
+        return self.solution is None or candidate.is_better_than(self.solution.candidate)
 
-    def _known_impossible(self, parts: int, rounds: int) -> bool:
+    def _known_impossible(self, candidate: PartsAndRounds) -> bool:
         """Return whether a refuted candidate with at most these parts and at least these rounds excludes this one."""
-        return any(r.parts <= parts and r.rounds >= rounds for r in self.refuted)
+        return any(refuted.parts <= candidate.parts and refuted.rounds >= candidate.rounds for refuted in self.refuted)
 
     def best_point(self) -> Point | None:
         """Return the solution as a point with its proof status, or None."""
         if self.solution is None:
             return None
-        search, (parts, rounds, decided) = self.search, self.solution
+        search, (candidate, algorithm) = self.search, self.solution
         # the engine may have used fewer rounds than it was allowed
-        rounds = max(self.steps, sum(rounds_of(search.instance, decided.moves)))
+        rounds = max(self.steps, sum(rounds_of(search.instance, algorithm.moves)))
+        achieved = PartsAndRounds(candidate.parts, rounds)
         better = [
             candidate for candidate in self.undecided
-            if candidate[1] * parts < rounds * candidate[0] and not self._known_impossible(*candidate)
+            if candidate.is_better_than(achieved) and not self._known_impossible(candidate)
         ]  # fmt: skip
-        ratio = Fraction(rounds, parts * search.instance.input_weight)
+        ratio = Fraction(rounds, achieved.parts * search.instance.input_weight)
         proof = OPTIMAL if ratio == self.least_ratio else FOR_K if self._all_refuted(ratio) else BEST_FOUND
         return Point(
-            search.instance, parts, self.steps, rounds, decided.moves, decided.engine, proof,
+            search.instance, achieved.parts, self.steps, rounds, algorithm.moves, algorithm.engine, proof,
             search.prove_least(self.steps), tuple(self.refuted), tuple(sorted(better)),
         )  # fmt: skip
 
     def _all_refuted(self, ratio: Fraction) -> bool:
         """Return whether nothing better exists with R <= S + k."""
         k = USUAL_K if self.limits.k is None else self.limits.k
-        bounded = replace(self.limits, k=k, parts=10**9)
-        better = list_candidates(self.steps, self.least_ratio, ratio, self.search.instance.input_weight, bounded)
-        return all(self._known_impossible(parts, rounds) for parts, rounds in better)
+        any_parts = replace(self.limits, k=k, parts=_NO_LIMIT)
+        better = list_candidates(self.steps, self.least_ratio, ratio, self.search.instance.input_weight, any_parts)
+        return all(self._known_impossible(candidate) for candidate in better)
+
+
+def _without_steps(point: tuple[int, int, int]) -> PartsAndRounds:
+    """Return a candidate from (parts, steps, rounds), as other files state it."""
+    parts, _, rounds = point
+    return PartsAndRounds(parts, rounds)
 
 
 def list_candidates(
     steps: int, lowest: Fraction, best: Fraction | None, weight: int, limits: Limits
-) -> Iterator[tuple[int, int]]:
-    """Yield (parts, rounds) with lowest <= R / C < best, by ascending ratio, then fewer chunks."""
+) -> Iterator[PartsAndRounds]:
+    """Yield the candidates with lowest <= R / C < best, by ascending ratio, then fewer chunks.
+
+    `weight`: chunks of a rank's input at one part per block.
+    """
     k = USUAL_K if limits.k is None else limits.k
-    ratios: dict[tuple[int, int], Fraction] = {}
+    ratios: dict[PartsAndRounds, Fraction] = {}
     for rounds in range(steps, steps + k + 1):
-        fewest = 1 if best is None else math.floor(rounds / (best * weight)) + 1
-        max_parts = math.floor(rounds / (lowest * weight)) if lowest else fewest
-        for parts in range(max(fewest, 1), min(max_parts, limits.parts) + 1):
+        min_parts = 1 if best is None else math.floor(rounds / (best * weight)) + 1
+        max_parts = math.floor(rounds / (lowest * weight)) if lowest else min_parts
+        for parts in range(max(min_parts, 1), min(max_parts, limits.parts) + 1):
             ratio = Fraction(rounds, parts * weight)
             if ratio >= lowest and (best is None or ratio < best):
-                ratios[parts, rounds] = ratio
+                ratios[PartsAndRounds(parts, rounds)] = ratio
     if limits.k is None:
         # without k: the fewest rounds for each small number of parts, and numbers of parts that can meet the bound
         # exactly
@@ -314,5 +344,5 @@ def list_candidates(
             rounds = max(steps, math.ceil(parts * target))
             ratio = Fraction(rounds, parts * weight)
             if parts <= limits.parts and (best is None or ratio < best):
-                ratios[parts, rounds] = ratio
+                ratios[PartsAndRounds(parts, rounds)] = ratio
     yield from sorted(ratios, key=lambda candidate: (ratios[candidate], candidate))

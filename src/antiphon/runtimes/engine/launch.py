@@ -29,6 +29,8 @@ HELP = "pip install 'antiphon[mpi]' (mpi4py and Open MPI)"
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID")  # variables that launchers set
 THREAD_LEVEL = "MPI4PY_RC_THREAD_LEVEL"  # variable that mpi4py reads when MPI is imported
 _MAX_LINES = 200  # lines of output that are kept for an error message
+_VERSION_TIMEOUT = 60  # seconds that a launcher may take to print its version
+_TERMINATION_SECONDS = 5  # between SIGTERM and SIGKILL
 
 
 class Failed(AntiphonError):
@@ -100,7 +102,9 @@ def _find_mpiexec() -> str:
 def open_mpi_options(program: str, count: int) -> list[str]:
     """Return options of Open MPI to run as root, or with several processes per core."""
     try:
-        version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        version = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     # only Open MPI refuses these without an option
@@ -155,7 +159,8 @@ def watch(
 def _parse_row(row: str) -> dict[str, Any]:
     """Return the row of a line. Open MPI may add a NUL to it when it aborts, and processes may add output behind it."""
     try:
-        fields: dict[str, Any] = JSONDecoder().raw_decode(row.lstrip("\0 "))[0]
+        fields: dict[str, Any]
+        fields, _ = JSONDecoder().raw_decode(row.lstrip("\0 "))
     except ValueError:
         raise Failed(f"a process said what is no row: {quote(row.strip())}") from None
     return fields
@@ -168,7 +173,8 @@ class Starting:
     and ends it at once if the block has ended meanwhile."""
 
     def __init__(self) -> None:
-        self._outcome: list[subprocess.Popen[str] | OSError] = []
+        self._outcome: subprocess.Popen[str] | OSError | None = None  # of Popen; None: not called yet
+        # The thread has begun; it has set the outcome; the block has ended.
         self._begun, self._done, self._abandoned = threading.Event(), threading.Event(), threading.Event()
 
     def __enter__(self) -> Starting:
@@ -179,26 +185,27 @@ class Starting:
             target=self._start_process, args=(command, how)
         ).start()  # it may have started before this returns
         self._done.wait()  # after an interrupted join the thread would count as stopped (Python 3.11)
-        if isinstance(self._outcome[0], OSError):
-            raise self._outcome[0]
-        return self._outcome[0]
+        if isinstance(self._outcome, OSError):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
 
     def _start_process(self, command: Sequence[str], how: Mapping[str, Any]) -> None:
         self._begun.set()
         try:
-            self._outcome.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **how)
+            self._outcome = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **how
             )
         except OSError as error:
-            self._outcome.append(error)
+            self._outcome = error
         finally:
             if self._abandoned.is_set():
                 self._close_process()
             self._done.set()
 
     def _close_process(self) -> None:
-        if self._outcome and isinstance(self._outcome[0], subprocess.Popen):
-            with self._outcome[0] as process:
+        if isinstance(self._outcome, subprocess.Popen):
+            with self._outcome as process:
                 terminate(process)
 
     def __exit__(self, *_: object) -> None:
@@ -209,12 +216,12 @@ class Starting:
 
 
 def terminate(process: subprocess.Popen[str]) -> None:
-    """Terminate a process group, and kill it after 5 seconds. Launchers pass the signal to their processes."""
+    """Terminate a process group, and kill it if it does not end. Launchers pass the signal to their processes."""
     if process.poll() is not None:
         return
     try:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(5)
+        process.wait(_TERMINATION_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -225,6 +232,7 @@ def terminate(process: subprocess.Popen[str]) -> None:
 
 _MAX_CHARACTERS = 400  # of an error message
 _TAIL = 3  # last lines, shown if none is marked as an error
+_MIN_DASHES = 4  # of a row of dashes, as launchers print above and below their errors
 _LETTER = re.compile(r"[^\W\d_]")
 _ERROR = re.compile(r"\berror\b|\b\w+(Error|Exception)\b|not found|no such file|no space left", re.IGNORECASE)
 _IGNORED = ("= ", "NOTE: ")  # beginnings of lines, as in MPICH's box
@@ -247,7 +255,7 @@ def summarize_errors(output: Iterable[str]) -> str:
             paragraphs[-1].append(words)
             continue
         paragraphs.append([])
-        if len(words) > _TAIL:  # a row of dashes
+        if len(words) >= _MIN_DASHES:
             framed.append(paragraphs[-1])
     lines = [line for paragraph in paragraphs for line in paragraph]
     errors = list(dict.fromkeys(line for line in lines if _ERROR.search(line)))

@@ -37,7 +37,7 @@ class LearnedLine:
     ranks: int
     root: int
     nbytes: int
-    checksum: str  # of the program; 0: the library
+    checksum: str  # of the program, in hexadecimal; 0: the library
     slices: int  # in quarters of the planned number
     samples: int  # how often it was timed
     seconds: float  # the latest median
@@ -57,10 +57,10 @@ class LearnedLine:
 
     def as_json(self) -> dict[str, Any]:
         slices, chosen = self.slices / PLANNED_SLICES, bool(self.chosen)
-        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "slices": slices, "chosen": chosen}
+        return {**{cell.name: getattr(self, cell.name) for cell in fields(self)}, "slices": slices, "chosen": chosen}
 
 
-_TYPES = {"str": str, "int": int, "float": float}
+_TYPES = {"str": str, "int": int, "float": float}  # types of the fields of LearnedLine, which are stated as text
 
 
 def read_learned(path: str | os.PathLike[str]) -> list[LearnedLine]:
@@ -90,15 +90,15 @@ def keep_learned(path: str | os.PathLike[str], lines: Sequence[LearnedLine]) -> 
 
 def _merge_key(line: LearnedLine) -> tuple[Any, ...]:
     """Return collective, ranks, root and bits of the size: sizes from a power of two to the next are learned as one."""
-    return (*line.calls[:3], line.nbytes.bit_length())
+    return line.collective, line.ranks, line.root, line.nbytes.bit_length()
 
 
 def _read_line(number: int, text: str) -> LearnedLine:
     cells = text.split("\t")
     try:
-        values = [_TYPES[str(f.type)](cell) for f, cell in zip(fields(LearnedLine), cells, strict=True)]
+        values = [_TYPES[str(field.type)](cell) for field, cell in zip(fields(LearnedLine), cells, strict=True)]
         line = LearnedLine(*values)
-        int(line.checksum, 16)
+        int(line.checksum, 16)  # raises ValueError
         if not (line.samples > 0 and 0 < line.low <= line.seconds <= line.high and isfinite(line.high)):
             raise ValueError
     except (ValueError, TypeError):
@@ -126,12 +126,15 @@ def merge_learned(files: Sequence[Sequence[LearnedLine]]) -> list[LearnedLine]:
     return [replace(line, chosen=int(best.get(line.calls) is line)) for line in merged.values()]
 
 
-def _add_lines(a: LearnedLine, b: LearnedLine) -> LearnedLine:
+def _add_lines(first: LearnedLine, second: LearnedLine) -> LearnedLine:
     """Merge two lines about one candidate."""
-    seconds = (a if a.samples >= b.samples else b).seconds
-    low, high = min(a.low, b.low), max(a.high, b.high)
     return replace(
-        a, samples=a.samples + b.samples, seconds=seconds, low=low, high=high, chosen=max(a.chosen, b.chosen)
+        first,
+        samples=first.samples + second.samples,
+        seconds=(first if first.samples >= second.samples else second).seconds,
+        low=min(first.low, second.low),
+        high=max(first.high, second.high),
+        chosen=max(first.chosen, second.chosen),
     )
 
 
@@ -149,8 +152,9 @@ def diff_learned(old: Sequence[LearnedLine], new: Sequence[LearnedLine]) -> list
     before, after = _chosen_lines(old), _chosen_lines(new)
     rows = []
     for calls in dict.fromkeys([*before, *after]):
-        a, b = before.get(calls), after.get(calls)
-        row: dict[str, Any] = {**calls._asdict(), "old": a and a.name, "new": b and b.name}
-        row |= {"old_seconds": a and a.seconds, "new_seconds": b and b.seconds}
+        row: dict[str, Any] = calls._asdict()
+        old_line, new_line = before.get(calls), after.get(calls)
+        row |= {"old": old_line and old_line.name, "new": new_line and new_line.name}
+        row |= {"old_seconds": old_line and old_line.seconds, "new_seconds": new_line and new_line.seconds}
         rows.append(row)
     return rows

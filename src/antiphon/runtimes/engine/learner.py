@@ -23,7 +23,9 @@ from antiphon.runtimes.engine.functions import Functions, TransportFailed
 # As in native/learn.h.
 MAX_PROGRAMS = 6
 PLANNED_SLICES = 4  # numbers of slices are stated in quarters of the planned number; 4: as planned
-_ARMS, _CHOICES = MAX_PROGRAMS + 2, 16
+_ARMS = MAX_PROGRAMS + 2  # candidates at once: programs, and the current one with fewer and with more slices
+_CHOICES = 16  # outcomes of searches that are kept
+# That the processes exchange: a time per candidate, the exchange's own, and a digest of the choice with both signs.
 _NUMBERS = _ARMS + 3
 REASONS = (
     "first search", "calls took longer", "calls took less", "a probe was faster", "learned before",

@@ -5,8 +5,10 @@
     plan = engine.program(data).plan(rank, unit)   # a program checked by the engine, and its operations at one size
     plan.run(source, target, wire)                 # collective: all ranks call it
 
-A handle is the address of a C object. Python's lock is released during a call; the main thread still runs signal
-handlers, which C calls back for (`SignalChecks`).
+A handle is the address of a C object, 0 if there is none; the Python object that holds it frees it. Python's lock is
+released during a call; the main thread still runs signal handlers, which C calls back for (`SignalChecks`). `timeout`:
+seconds that a call may wait without progress; 0: no limit. Words of the engine (native/api.h): a *unit* is the elements
+of a block of weight 1.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class SignalChecks(Structure):
     """How a call that waits on a wire lets Python run signal handlers, and what a handler raised (native/wire.c)."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("ensure", "check", "fetch", "release", "kind", "value", "trace")),
+        *((name, c_void_p) for name in ("ensure", "check", "fetch", "release")),  # functions, as in _PYTHON_CALLS
+        *((name, c_void_p) for name in ("kind", "value", "trace")),  # of the exception that a handler raised
         ("enabled", c_int32),
     ]
 
@@ -67,7 +70,7 @@ TYPES = {name: number for number, name in enumerate(_TYPE_NAMES)}  # as in the e
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 3  # version of the interface in native/api.h
 MOVED, EVEN, DISAGREED = range(3)  # outcomes of `Wire.uneven`
-_STOPPED = 8  # error code: a signal handler raised
+_STOPPED = 8  # AP_STOPPED, an error code: a signal handler raised
 _NAME = 24  # bytes of an ap_shared_name
 _LOST: list[Any] = []  # buffers of failed runs over MPI, in which messages may still arrive
 
@@ -120,13 +123,21 @@ class Engine:
         return Wire(self, self.library.create("ap_sockets_open", *arguments))
 
     def share(self, ranks: int) -> tuple[int, bytes]:
-        """Create shared memory for messages within this host; return it (0 if impossible) and the name for `join`."""
+        """At rank 0: create shared memory for messages within this host.
+
+        Return its handle, which `shared` or `unshare` takes (0 if impossible), and its name for `join`.
+        """
         name = ctypes.create_string_buffer(_NAME)
         return self.library.ap_shared_make(ranks, name) or 0, name.raw
 
     def join(self, name: bytes, rank: int) -> int:
-        """Return the shared memory of that name; 0 if it is not accessible."""
-        return self.library.ap_shared_join(name, rank) or 0 if len(name) == _NAME else 0
+        """At other ranks: return a handle of the shared memory of that name; 0 if it is not accessible.
+
+        If it is 0 at some rank, no rank may use the memory.
+        """
+        if len(name) != _NAME:
+            return 0
+        return self.library.ap_shared_join(name, rank) or 0
 
     def shared(self, memory: int, polled: Sequence[int]) -> Wire:
         """Return a wire through that memory; the wire then owns the memory and the descriptors.
@@ -138,7 +149,7 @@ class Engine:
         return Wire(self, self.library.create("ap_shared_open", memory, len(numbers), numbers.ctypes.data), near=True)
 
     def unshare(self, memory: int) -> None:
-        """Free memory without a wire."""
+        """Free shared memory that no wire owns; 0 is ignored."""
         if memory:
             self.library.ap_shared_close(memory)
 
@@ -182,9 +193,10 @@ def type_number(dtype: np.dtype[Any]) -> int:
 
 
 class Wire:
-    """A connection of one rank to the others; all of them `close` it. `near`: all share memory.
+    """A connection of one rank to all others; one thread at a time uses it, and all ranks `close` it.
 
-    `lost`: over MPI, a list that keeps the buffers of failed runs alive, as messages may still arrive in them.
+    `near`: all ranks share memory. `lost`: over MPI, a list that keeps the buffers of failed runs alive, as messages
+    may still arrive in them.
     """
 
     def __init__(self, engine: Engine, handle: int, near: bool = False, lost: list[Any] | None = None) -> None:
@@ -205,7 +217,7 @@ class Wire:
         return enabled
 
     def exception_of(self, error: Failure) -> AntiphonError:
-        """Return the exception of a failed call; if a signal handler ended the call, raise what it raised."""
+        """Return the exception of a failed call; if a signal handler ended the call, raise the handler's exception."""
         if error.code == _STOPPED:
             self.stopped = True
             self._signals.reraise()
@@ -225,11 +237,15 @@ class Wire:
             raise self.exception_of(error)
 
     def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
-        """Exchange bytes with each rank without a plan. `lengths`: bytes sent to, then received from each rank.
+        """Exchange bytes with each rank without a plan: an alltoall of uneven lengths.
 
-        Returns MOVED; or, without moving anything, EVEN if all lengths are equal, or DISAGREED."""
-        error, outcome, at = Failure(), c_int(), address(lengths)
-        arguments = self.handle, source, at, target, at + lengths.nbytes // 2
+        `source`, `target`: addresses of the blocks for, and from, each rank, one behind the other. `lengths`: 2 x ranks
+        uint64, the bytes sent to each rank, then the bytes received from each. Returns MOVED; or, without moving
+        anything, EVEN if all lengths are equal, or DISAGREED if a rank does not send what another expects."""
+        error, outcome = Failure(), c_int()
+        sent_lengths = address(lengths)
+        received_lengths = sent_lengths + lengths.nbytes // 2
+        arguments = self.handle, source, sent_lengths, target, received_lengths
         self.enable_signals()
         if self.engine.library.ap_uneven(*arguments, timeout, byref(outcome), byref(error)):
             raise self.exception_of(error)
@@ -258,9 +274,10 @@ class OpenProgram:
     def plan(
         self, rank: int, unit: int, in_place: bool = False, split: int | None = None, slices: int = PLANNED_SLICES
     ) -> NativePlan:
-        """Return the operations of a rank for `unit` elements per weight 1. `split`: cut messages into these bytes.
+        """Return the operations of a rank for `unit` elements per weight 1.
 
-        `slices`: quarters of the planned number of slices; the same at all ranks."""
+        `split`: cut messages into so many bytes (0: never; None: the engine chooses). `slices`: quarters of the
+        planned number of slices; the same at all ranks."""
         library = self.engine.library
         arguments = self.handle, rank, int(in_place), unit, slices
         plan = NativePlan(self.engine, library.create("ap_prepare_sliced", *arguments))
@@ -328,12 +345,12 @@ class NativePlan:
         if source is not None and source.dtype != target.dtype:
             raise Invalid(f"input and output are of two types, {source.dtype} and {target.dtype}; convert one")
         input_memory = _NOTHING if source is None else _buffer_arguments(source)
-        kind = c_int(type_number(target.dtype)), c_int(OPERATORS[op])
         return (
             self._plan,
             *input_memory,
             *_buffer_arguments(target),
-            *kind,
+            c_int(type_number(target.dtype)),
+            c_int(OPERATORS[op]),
             c_void_p(wire.handle),
             c_double(timeout),
             self._failure,
@@ -351,22 +368,24 @@ class NativePlan:
 
 # ---- touching the memory of plans before their first runs, while the program continues ----
 
-# by bytes of an element, the number of a type with such elements
+# bytes of an element -> number of a type of that size: warming reads no values, so any will do
 TYPE_OF_SIZE = {1: TYPES["uint8"], 2: TYPES["uint16"], 4: TYPES["uint32"], 8: TYPES["uint64"]}
 
 
 class _Pace(Structure):
-    """ap_pace of native/prefault.h."""
+    """ap_pace of native/prefault.h: `stop` ends the work; if `gentle`, it sleeps most of the time."""
 
     _fields_ = [("stop", c_int), ("gentle", c_int)]
 
 
 class Warming:
-    """A thread that allocates and touches the memory of plans, each for elements of a size in bytes. It sleeps most of
-    the time, and holds no lock that other threads of Python need."""
+    """A thread that allocates and touches the memory of plans, each for elements of a size in bytes.
+
+    It sleeps most of the time, and holds no lock that other threads of Python need. `plans`: (plan, bytes of an
+    element); none of them may run until the thread is `done`."""
 
     def __init__(self, plans: Sequence[tuple[NativePlan, int]]) -> None:
-        self._pace = _Pace(0, 1)
+        self._pace = _Pace(stop=0, gentle=1)
         self._plans = list(plans)
         self._thread = threading.Thread(target=self._run_warming, name="antiphon-warming", daemon=True)
         self._thread.start()

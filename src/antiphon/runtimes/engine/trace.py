@@ -12,6 +12,7 @@ import platform
 from contextlib import suppress
 from ctypes import Structure, byref, c_uint32, c_uint64, c_void_p
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,9 @@ SEND, RECEIVE, FOLD, CALL = 0, 1, 2, 4
 
 
 class _Ring(Structure):
+    """ap_trace of native/api.h. `record`: the ring's memory; `count`: records written so far, of `calls` calls;
+    `ticks`: whether times are those of the time stamp counter."""
+
     _fields_ = [
         ("record", c_void_p), ("room", c_uint64), ("count", c_uint64), ("calls", c_uint32), ("ticks", c_uint32),
     ]  # fmt: skip
@@ -41,6 +45,13 @@ def is_tsc_reliable() -> bool:
         source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource").read_text(encoding="ascii")
         return platform.machine() == "x86_64" and source.strip() == "tsc"
     return False
+
+
+class ClockMoment(NamedTuple):
+    """One moment by two clocks."""
+
+    ticks: int  # of the records' clock
+    nanoseconds: int  # of CLOCK_MONOTONIC
 
 
 class Trace:
@@ -74,14 +85,15 @@ class Trace:
     def fit(self, calls: int) -> None:
         """Drop all records, and make room for `calls` more calls, at most MAX_RECORDS. Between two runs only."""
         records_per_call = self._ring.count // max(self._ring.calls, 1)
-        self._allocate_records(min(max(1 << (records_per_call * calls - 1).bit_length(), MIN_RECORDS), MAX_RECORDS))
+        power_of_two = 1 << (records_per_call * calls - 1).bit_length()
+        self._allocate_records(min(max(power_of_two, MIN_RECORDS), MAX_RECORDS))
         self._ring.calls = 0
 
-    def moment(self) -> Array:
-        """Return the present time twice: by the clock of the records, and in nanoseconds of CLOCK_MONOTONIC."""
+    def moment(self) -> ClockMoment:
+        """Return the present time by both clocks."""
         times = np.zeros(2, np.int64)
         self._read_clocks(byref(self._ring), times.ctypes.data)
-        return times
+        return ClockMoment(*times.tolist())
 
     @property
     def calls(self) -> int:
@@ -102,11 +114,11 @@ class Trace:
         ends = np.append(begins[1:], len(records))
         call_records = records[begins[number] : ends[number]].copy()
         if self._ring.ticks:
-            (clock, ns), passed = self._began, self.moment() - self._began
+            began, now = self._began, self.moment()
+            nanoseconds_per_tick = (now.nanoseconds - began.nanoseconds) / (now.ticks - began.ticks)
             for name in ("begin", "end"):
-                call_records[name] = ns + np.rint((call_records[name] - clock) * (passed[1] / passed[0])).astype(
-                    np.int64
-                )
+                nanoseconds = np.rint((call_records[name] - began.ticks) * nanoseconds_per_tick)
+                call_records[name] = began.nanoseconds + nanoseconds.astype(np.int64)
         return call_records
 
     def _in_order(self) -> Array:
@@ -114,5 +126,5 @@ class Trace:
         count, room = int(self._ring.count), int(self._ring.room)
         if count <= room:
             return self._records[:count]
-        at = count % room
-        return np.concatenate([self._records[at:], self._records[:at]])
+        oldest = count % room
+        return np.concatenate([self._records[oldest:], self._records[:oldest]])

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from antiphon.errors import Invalid
 
+# As in native/watch.c: rows and latest calls of a file; the state of a row whose names are written.
 _MAGIC, _ROWS, _CALLS, _READY = b"antiphon-watch1", 256, 1024, 2
-_ROW = np.dtype(  # watch_row of native/watch.c, as are the others
+_ROW = np.dtype(  # a kind of calls. `scale`: log2 of the size class; `rank`: in the group
     [(name, "<u4") for name in ("state", "group", "ranks", "rank", "scale", "unused")]
     + [(name, "<u8") for name in ("calls", "nbytes", "nanoseconds")]
     + [("collective", "S16"), ("schedule", "S64")]
 )
+# One of the latest calls. `number`: among all calls of the process, from 1; `call`: among those of its row.
 _MOMENT = np.dtype([("number", "<u8"), ("call", "<u8"), ("row", "<u8"), ("began", "<f8"), ("ended", "<f8")])
 _FILE = np.dtype(
     [("magic", "S16"), ("process", "<i4"), ("rank", "<i4"), ("began", "<f8"), ("numbers", "<u8"), ("missed", "<u8"),
@@ -36,8 +38,15 @@ class ProcessCalls(NamedTuple):
     began: float  # of a monotonic clock, as all times
     table: str  # ANTIPHON_TABLE
     missed: int
-    rows: NDArray[Any]
-    moments: NDArray[Any]
+    rows: NDArray[Any]  # of type _ROW
+    moments: NDArray[Any]  # of type _MOMENT
+
+
+class _Member(NamedTuple):
+    """A process of a group, and the number of its row for the calls that are summarized."""
+
+    process: ProcessCalls
+    row: int
 
 
 def read_watched(folder: str | os.PathLike[str]) -> list[ProcessCalls]:
@@ -45,15 +54,15 @@ def read_watched(folder: str | os.PathLike[str]) -> list[ProcessCalls]:
     if not os.path.isdir(folder):
         raise Invalid(f"{os.fspath(folder)}: no such folder; start the job with ANTIPHON_WATCH={os.fspath(folder)}")
     paths = [path for path in Path(folder).iterdir() if re.fullmatch(r"\d+\.[0-9a-f]+", path.name)]
-    calls = [read_process(path) for path in paths if os.path.exists(f"/proc/{path.stem}")]
-    return sorted((each for each in calls if each is not None), key=lambda each: (each.rank, each.began))
+    processes = [read_process(path) for path in paths if os.path.exists(f"/proc/{path.stem}")]
+    return sorted(filter(None, processes), key=lambda process: (process.rank, process.began))
 
 
 def count_calls(folder: str | os.PathLike[str], since: float) -> int:
     """Return the most calls that a process has made which began after `since`, of time.monotonic(), perhaps in another
     namespace of processes."""
-    calls = [read_process(path) for path in Path(folder).glob("*")]
-    return max((int(each.rows["calls"].sum()) for each in calls if each is not None and each.began > since), default=0)
+    processes = filter(None, (read_process(path) for path in Path(folder).glob("*")))
+    return max((int(process.rows["calls"].sum()) for process in processes if process.began > since), default=0)
 
 
 def read_process(path: Path) -> ProcessCalls | None:
@@ -80,26 +89,28 @@ def summarize_calls(processes: Sequence[ProcessCalls], now: float) -> list[dict[
     group that began last most often, with `last_share`; null if there is no such call. `processes`: per process `rank`
     (in the group), `calls`, `seconds`, `wait`.
     """
-    groups: dict[tuple[Any, ...], dict[int, tuple[ProcessCalls, int]]] = {}
+    groups: dict[tuple[Any, ...], dict[int, _Member]] = {}  # by kind of calls, then by rank in the group
     for process in processes:
         for number in np.flatnonzero(process.rows["state"] == _READY):
             row = process.rows[number]
             key = tuple(row[name].item() for name in ("group", "ranks", "scale", "collective", "schedule"))
-            groups.setdefault(key, {})[int(row["rank"])] = (process, int(number))
+            groups.setdefault(key, {})[int(row["rank"])] = _Member(process, int(number))
     rows = [_summarize_group(dict(sorted(members.items())), now) for members in groups.values()]
     return sorted(rows, key=lambda row: (-row["total"], row["collective"], row["nbytes"], row["schedule"]))
 
 
-def _summarize_group(members: dict[int, tuple[ProcessCalls, int]], now: float) -> dict[str, Any]:
+def _summarize_group(members: dict[int, _Member], now: float) -> dict[str, Any]:
+    """Return the row of one kind of calls. `members`: by rank in the group, ascending."""
     counters = np.array([process.rows[number] for process, number in members.values()])
     seconds = 1e-9 * counters["nanoseconds"]
     recent = [process.moments[process.moments["row"] == number] for process, number in members.values()]
-    common = set.intersection(*(set(moments["call"].tolist()) for moments in recent))
+    common = set.intersection(*(set(moments["call"].tolist()) for moments in recent))  # calls that all have made
     # a row per process, its columns in the order of the calls
     spans = np.array([np.sort(moments[np.isin(moments["call"], list(common))], order="call") for moments in recent])
+    any_member = counters[0]  # what makes the kind of calls is equal at all
     row: dict[str, Any] = {
-        **{name: int(counters[0][name]) for name in ("group", "ranks")}, "least": 2 ** int(counters[0]["scale"]),
-        **{name: counters[0][name].decode(errors="replace") for name in ("collective", "schedule")},
+        **{name: int(any_member[name]) for name in ("group", "ranks")}, "least": 2 ** int(any_member["scale"]),
+        **{name: any_member[name].decode(errors="replace") for name in ("collective", "schedule")},
         **{name: int(counters[name].max()) for name in ("nbytes", "calls")}, "total": float(seconds.mean()),
         "share": float(np.mean(seconds / [max(now - process.began, 1e-9) for process, _ in members.values()])),
         "seconds": None, "wait": None, "last": None, "last_share": None,
@@ -114,5 +125,5 @@ def _summarize_group(members: dict[int, tuple[ProcessCalls, int]], now: float) -
         row |= {"last": list(members)[position], "last_share": times / len(last)}
         waits = wait.mean(axis=1).tolist()
     columns = zip(members, counters["calls"].tolist(), seconds.tolist(), waits, strict=True)
-    row["processes"] = [dict(zip(("rank", "calls", "seconds", "wait"), each, strict=True)) for each in columns]
+    row["processes"] = [dict(zip(("rank", "calls", "seconds", "wait"), values, strict=True)) for values in columns]
     return row

@@ -1,6 +1,7 @@
 """The micro-benchmark of memory access (GenModel paper, section 3.1): the time of adding x vectors at once.
 
-On a device: the time of a reduce of x ranks minus that of its messages alone, both launched step by step.
+On a device: the time of a reduce of x ranks minus that of its messages alone, both launched step by step. `most`: the
+greatest x.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def bench_memory(
     elements = nbytes // ITEM
     vectors = [np.full(elements, i + 1, np.float32) for i in range(most)]
     out = np.zeros(elements, np.float32)
-    counts = range(2, most + 1)
+    counts = range(2, most + 1)  # numbers of vectors
     seconds: dict[int, list[float]] = {x: [] for x in counts}
     with ThreadPoolExecutor(threads) as pool:
         for turn in range(repeat + 1):
@@ -62,13 +63,14 @@ def bench_memory(
                 jobs = _split_work(vectors[:x], out, threads)
                 began = time.perf_counter()
                 if threads == 1:
-                    add_all(*jobs[0])
+                    [(vectors_of_job, out_of_job)] = jobs
+                    add_all(vectors_of_job, out_of_job)
                 else:
                     list(pool.map(lambda job: add_all(*job), jobs))
                 spent = time.perf_counter() - began
                 if turn:
                     seconds[x].append(spent)
-                elif not (out == x * (x + 1) // 2).all():
+                elif not (out == x * (x + 1) // 2).all():  # 1 + 2 + ... + x, as vector i holds i + 1
                     raise RuntimeError(f"the sum of {x} vectors is wrong")
     return [AdditionTime(x, elements * ITEM, median(seconds[x])) for x in counts]
 
@@ -85,28 +87,32 @@ def _on_device(
     runtime, how, counts = STEPWISE[on](), How(), range(2, most + 1)
     runtime.ready(how)
     elements = nbytes // ITEM
+    # Two programs for each number of vectors x: the messages of x ranks with their sum, and without.
     programs, cases = list[Runnable](), list[Case]()
+    program_kinds = list[tuple[int, bool]]()  # per program: x, and whether it adds
     for x in counts:
         machine = topology(f"full:ranks={x}")
-        reduce = plan("reduce", machine, planner="direct", root=0).entries[0].schedule
-        for schedule in (reduce, fan_in(range(1, x), x)):
+        reduce, *_ = plan("reduce", machine, planner="direct", root=0).entries
+        for adds, schedule in ((True, reduce.schedule), (False, fan_in(range(1, x), x))):
             nbytes_of_case = elements * ITEM * schedule.collective.buffer_weight
             cases.append(Case(len(programs), [*range(x)], elements, nbytes_of_case, repeat=repeat))
             programs.append(Runnable(schedule, machine))
-    seconds: dict[int, float] = {}
+            program_kinds.append((x, adds))
+    seconds: dict[tuple[int, bool], float] = {}
 
     def on_row(number: int, row: Row) -> None:
-        x = number // 2 + 2  # two programs for each number of vectors, from 2 on: with their sum, and without
+        x, adds = program_kinds[number]
         if row["wrong"]:
             raise Failed(f"{row['wrong']} elements of {x} vectors were wrong; please report it")
-        seconds[number] = row["quartiles"][0]  # disturbances only make a run longer
-        if number % 2:
+        first_quartile, *_ = row["quartiles"]
+        seconds[x, adds] = first_quartile  # disturbances only make a run longer
+        if not adds:  # the second of the two
             progress(f"adding {x} vectors of {format_size(elements * ITEM)} on {on}")
 
     runtime.run(programs, cases, how, on_row)
     vectors, rows = f"vectors of {format_size(elements * ITEM)}", list[AdditionTime]()
-    for number, x in enumerate(counts):
-        spent = seconds[2 * number] - seconds[2 * number + 1]
+    for x in counts:
+        spent = seconds[x, True] - seconds[x, False]
         if spent > 0:
             rows.append(AdditionTime(x, elements * ITEM, spent))
         else:
@@ -117,9 +123,9 @@ def _on_device(
 
 
 def _split_work(vectors: Sequence[Vector], out: Vector, threads: int) -> list[tuple[list[Vector], Vector]]:
-    """Return the work of each thread: a range of all vectors."""
-    ends = [len(out) * t // threads for t in range(threads + 1)]
-    return [([v[low:high] for v in vectors], out[low:high]) for low, high in pairwise(ends)]
+    """Return the work of each thread: a range of all vectors, and that of their sum."""
+    ends = [len(out) * thread // threads for thread in range(threads + 1)]
+    return [([vector[low:high] for vector in vectors], out[low:high]) for low, high in pairwise(ends)]
 
 
 def _check_arguments(most: int, nbytes: int, repeat: int, threads: int) -> None:

@@ -4,7 +4,7 @@ The processes are those of mpiexec or srun (mpi4py), or of torchrun (PyTorch's g
 antiphon.runtimes.measure.nccl_process FOLDER`. Messages between hosts only arrange the measuring.
 
 A job is that of `mpi_process`. A case with `library` is a setting of NCCL (`nccl_calls`), or MSCCL++'s library with
-NCCL's interface. A case without `library` is a plan, exported for MSCCL++'s executor. Contestants take turns with
+NCCL's interface. A case without `library` is a plan, exported for MSCCL++'s executor. Cases take turns with
 NCCL's own choice. A time is measured by the GPU's clock over calls in a row; the slowest rank's counts.
 """
 
@@ -30,9 +30,12 @@ from antiphon.runtimes.measure.loop import Measurement, RankBuffers, TimedCall
 from antiphon.runtimes.measure.mpi_process import CommPeers, MpiJob, MpiProcess, main
 from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, GpuRuntime, Nccl, Refused
 
-CALLS, LARGE = 20, 2**22  # CALLS are timed together below LARGE bytes, a quarter of them from there on
+CALLS = 20  # calls of less than LARGE bytes that are timed together, for less noise
+LARGE_CALLS = 5  # the same from LARGE bytes on: such calls take long, and vary less
+LARGE = 2**22
 MAX_COMMUNICATORS = 24  # that are kept: each has hundreds of megabytes of a GPU's memory
 Call = Callable[[], None]
+Key = tuple[tuple[str, int], ...]  # of a communicator: its settings (`Nccl.key`)
 
 
 @dataclass
@@ -51,40 +54,44 @@ class NcclJob(MpiJob):
 
 
 class GpuBuffers(RankBuffers):
-    """Buffers of a rank on the host, with copies on its GPU. `pointers`: addresses of input and output on the GPU."""
+    """Buffers of a rank on the host, with copies on its GPU. `pointers`: addresses of input and output on the GPU.
+
+    Cases are out of place. `source` and `target` on the host are read from the GPU only in `wrong`.
+    """
 
     def __init__(self, collective: Collective, rank: int, case: Case, gpu: GpuRuntime, pointers: Sequence[int]) -> None:
         super().__init__(collective, rank, case)
-        self.gpu, self.pointers = gpu, pointers
-        gpu.copy(pointers[0], self.source.ctypes.data, self.source.nbytes, TO_GPU)
+        self.gpu = gpu
+        self.input_pointer, self.output_pointer = pointers
+        gpu.copy(self.input_pointer, self.source.ctypes.data, self.source.nbytes, TO_GPU)
 
     def spoil(self) -> None:
         super().spoil()
-        self.gpu.copy(self.pointers[1], self.target.ctypes.data, self.target.nbytes, TO_GPU)
+        self.gpu.copy(self.output_pointer, self.target.ctypes.data, self.target.nbytes, TO_GPU)
 
     def wrong(self) -> int:
-        for array, pointer in zip((self.source, self.target), self.pointers, strict=True):
-            self.gpu.copy(array.ctypes.data, pointer, array.nbytes, FROM_GPU)
+        self.gpu.copy(self.source.ctypes.data, self.input_pointer, self.source.nbytes, FROM_GPU)
+        self.gpu.copy(self.target.ctypes.data, self.output_pointer, self.target.nbytes, FROM_GPU)
         return super().wrong()
 
 
 class GpuCall(TimedCall):
-    """`count` calls in a row, timed by the GPU, after one call that synchronizes the ranks."""
+    """Calls in a row (`row_length`), timed by the GPU, after one call that synchronizes the ranks."""
 
-    def __init__(self, gpu: GpuRuntime, call: Call, count: int) -> None:
-        self.gpu, self.call, self.count = gpu, call, count
+    def __init__(self, gpu: GpuRuntime, call: Call, row_length: int) -> None:
+        self.gpu, self.call, self.row_length = gpu, call, row_length
 
     def measure(self, count: int) -> float:
-        """Return the mean seconds of a call; the argument `count` is not used."""
+        """Return the mean seconds of a call; `count` is not used: the row is always as long."""
         (begin, end), milliseconds = self.gpu.events, c_float()
         self.call()
         self.gpu.call("EventRecord", begin, self.gpu.stream)
-        for _ in range(self.count):
+        for _ in range(self.row_length):
             self.call()
         self.gpu.call("EventRecord", end, self.gpu.stream)
         self.gpu.call("EventSynchronize", end)
         self.gpu.call("EventElapsedTime", byref(milliseconds), begin, end)
-        return milliseconds.value * 1e-3 / self.count
+        return milliseconds.value * 1e-3 / self.row_length
 
 
 class NcclProcess(MpiProcess):
@@ -97,12 +104,13 @@ class NcclProcess(MpiProcess):
         # the GPU's number: how many earlier processes are on this host
         self.gpu = GpuRuntime(job.vendor, hosts[: world.rank].count(hosts[world.rank]))
         self.folder = tempfile.TemporaryDirectory(prefix="antiphon-")
-        table = Path(self.folder.name) / "chunks.txt"
+        chunk_rules = Path(self.folder.name) / "chunks.txt"
         if job.plugin:  # NCCL looks for it once, when the first communicator is made
-            os.environ.update({"NCCL_TUNER_PLUGIN": job.plugin, "ANTIPHON_NCCL_TUNER": str(table)})
-        self.libraries = [Nccl(job.nccl, table if job.plugin else None)]
+            os.environ.update({"NCCL_TUNER_PLUGIN": job.plugin, "ANTIPHON_NCCL_TUNER": str(chunk_rules)})
+        # Setting "library" of a case is an index into this list: 0, NCCL; 1, MSCCL++'s library of the same interface.
+        self.libraries = [Nccl(job.nccl, chunk_rules if job.plugin else None)]
         self.libraries += [Nccl(job.mscclpp)] if job.mscclpp else []
-        self.communicators: dict[tuple[tuple[str, int], ...], c_void_p] = {}
+        self.communicators: dict[Key, c_void_p] = {}  # the one that was used last is last
         # Input and output for all cases, in memory that can be registered and that NVLS switches can reach.
         self.size = max(case.nbytes for case in job.cases)
         nccl, size = self.libraries[0], c_size_t(self.size)
@@ -113,12 +121,13 @@ class NcclProcess(MpiProcess):
         {"refused": reason}."""
         collective = self.job.collectives[cases[0].program]
         buffers = GpuBuffers(collective, cases[0].ranks[self.world.rank], cases[0], self.gpu, self.pointers)
-        default, (fault,) = self._open_calls([replace(cases[0], library={})], collective, buffers)
+        # library={}: NCCL's own choice, which all cases take turns with
+        default_calls, (fault,) = self._open_calls([replace(cases[0], library={})], collective, buffers)
         if fault:
             raise Unsupported(f"--on nccl: {collective.kind} by the library's own choice: {fault}")
         calls, faults = self._open_calls(cases, collective, buffers)
         measured = [case for case, fault in zip(cases, faults, strict=True) if not fault]
-        rows = iter(Measurement(measured, buffers, calls, default[0], self.peers).run() if measured else ())
+        rows = iter(Measurement(measured, buffers, calls, default_calls[0], self.peers).run() if measured else ())
         while len(self.communicators) > MAX_COMMUNICATORS:
             self._close_communicator(next(iter(self.communicators)))
         return [{"refused": fault} if fault else next(rows) for fault in faults]
@@ -126,7 +135,10 @@ class NcclProcess(MpiProcess):
     def _open_calls(
         self, cases: Sequence[Case], collective: Collective, buffers: GpuBuffers
     ) -> tuple[list[GpuCall], list[str]]:
-        """Try each case once. Return the calls of those that work at all ranks, and the fault of every case."""
+        """Try each case once. Return the calls of those that work at all ranks, and the fault of every case ("": none).
+
+        Collective: a case that fails at some rank fails at all.
+        """
         calls, faults = list[GpuCall](), list[str]()
         for case in cases:
             call, fault = None, ""
@@ -136,42 +148,45 @@ class NcclProcess(MpiProcess):
                 self.gpu.call("StreamSynchronize", self.gpu.stream)
             except Exception as error:  # MSCCL++ has classes of its own
                 fault = str(error) or type(error).__name__
-            faults.append(next(filter(None, self.peers.all(fault)), ""))
-            if call is not None and not faults[-1]:
-                # large calls take long, and vary less
-                calls.append(GpuCall(self.gpu, call, CALLS if case.nbytes < LARGE else CALLS // 4))
+            first_fault = next(filter(None, self.peers.all(fault)), "")
+            faults.append(first_fault)
+            if call is not None and not first_fault:
+                calls.append(GpuCall(self.gpu, call, CALLS if case.nbytes < LARGE else LARGE_CALLS))
         return calls, faults
 
     def _open_call(self, case: Case, collective: Collective, buffers: GpuBuffers) -> Call:
         if case.library is None:
             return self._open_plan(case, collective, buffers)
-        library = self.libraries[case.library.get("library", 0)]  # 0: NCCL; 1: MSCCL++'s library of the same interface
+        library = self.libraries[case.library.get("library", 0)]
         key = library.key(case.library)
         if key not in self.communicators:
             identity = self.world.bcast(library.unique_id() if self.world.rank == 0 else None)
             new = library.open(dict(key), identity, self.world.rank, self.world.size)
-            for pointer in self.pointers if case.library.get("registered") else ():  # until the communicator ends
-                window = c_size_t(self.size), byref(c_void_p()), c_int(SYMMETRIC)
-                library.call("CommWindowRegister", new, c_void_p(pointer), *window)
+            for pointer in self.pointers if case.library.get("registered") else ():
+                handle = c_void_p()  # not kept: the registration ends with the communicator
+                library.call(
+                    "CommWindowRegister", new, c_void_p(pointer), c_size_t(self.size), byref(handle), c_int(SYMMETRIC)
+                )
             self.communicators[key] = new
-        self.communicators[key] = self.communicators.pop(key)  # move it to the end: the least recently used is first
+        self.communicators[key] = self.communicators.pop(key)  # move it to the end
         return library.collective(collective, case, self.communicators[key], self.gpu.stream, self.pointers)
 
     def _choose_file(self, case: Case, collective: Collective, nbytes: int) -> str:
-        """Return the file of a plan that register.py chooses for a call out of place."""
+        """Return the file of a plan that register.py, a file of the export, chooses for a call out of place."""
         files = self.job.plans[case.program]
         if files and case.op == "sum":
             folder = Path(self.folder.name) / f"plan{case.program}"
             folder.mkdir(exist_ok=True)
-            for name, content in files.items():
-                (folder / name).write_bytes(content)
-            module, root = runpy.run_path(str(folder / "register.py")), (*collective.roots, None)[0]
-            label = module["fitting"](
-                collective.kind, nbytes, in_place=False, root=root, bindable=True, dtype=case.dtype
-            )
-            for file, name, *_ in module["PLANS"]:
-                if name == label:
-                    return str(folder / file)
+            for file_name, content in files.items():
+                (folder / file_name).write_bytes(content)
+            register = runpy.run_path(str(folder / "register.py"))
+            chosen_label = register["fitting"](
+                collective.kind, nbytes, in_place=False, root=collective.roots[0] if collective.roots else None,
+                bindable=True, dtype=case.dtype,
+            )  # fmt: skip
+            for file_name, label, *_ in register["PLANS"]:
+                if label == chosen_label:
+                    return str(folder / file_name)
         raise Refused(f"no plan for MSCCL++ fits {case.nbytes} bytes of {case.dtype} {case.op}")
 
     @cached_property
@@ -187,12 +202,18 @@ class NcclProcess(MpiProcess):
         sizes = buffers.source.nbytes, buffers.target.nbytes
         path = self._choose_file(case, collective, max(sizes))
         mscclpp, executor = self._executor
-        plan = mscclpp.ExecutionPlan(path, self.world.rank)
-        type_ = getattr(mscclpp.DataType, case.dtype)
-        call = partial(executor.execute, self.world.rank, *self.pointers, *sizes)
-        return partial(call, type_, plan, self.gpu.stream.value, mscclpp.PacketType.LL16)
+        return partial(
+            executor.execute,
+            self.world.rank,
+            *self.pointers,
+            *sizes,
+            getattr(mscclpp.DataType, case.dtype),
+            mscclpp.ExecutionPlan(path, self.world.rank),
+            self.gpu.stream.value,
+            mscclpp.PacketType.LL16,
+        )
 
-    def _close_communicator(self, key: tuple[tuple[str, int], ...]) -> None:
+    def _close_communicator(self, key: Key) -> None:
         self.libraries[dict(key).get("library", 0)].call("CommDestroy", self.communicators.pop(key))
 
     def close(self) -> None:

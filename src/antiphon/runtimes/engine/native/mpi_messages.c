@@ -1,9 +1,12 @@
 /* Messages by MPI itself, between processes that share no memory: the tag is the channel, and MPI keeps the order. If calls are
- * compared (ap_wire_call: a process in another call than its peer is an error), every message begins with a packet that carries the identity of its call (mpi_types.h).
+ * compared (ap_wire_call: a process in another call than its peer is an error), every message begins with a packet that carries
+ * the identity of its call (mpi_types.h). Data of at most PACK bytes are in the packet; more follow as a second message.
  *
- * Pieces (not those of a chunk). Open MPI by TCP sends a longer message only when its receiver has agreed. Where two processes send to each other, an
- * agreement waits behind all data that its sender has begun to send the other way: the link carries one direction at a time.
- * So messages are cut into pieces which Open MPI sends at once, up to MAX_PIECES of them (a late receiver has to buffer them).
+ * Pieces (not those of a chunk). Open MPI by TCP sends a message above its eager limit only when the receiver has agreed. Where
+ * two processes send to each other, an agreement waits behind all data that its sender has begun to send the other way: the link
+ * carries one direction at a time. So messages are cut into pieces below that limit, which Open MPI sends at once, up to
+ * MAX_PIECES of them (a late receiver has to buffer them). Example: with a limit of 64 KiB a piece has at most 65,024 bytes, and
+ * a message of 1 MiB 17 pieces; one of more than 64 pieces is sent whole.
  *
  * Threading: a wire is used by one thread at a time, so there are no locks.
  * Ownership: packets belong to their transfer, then to the wire's list of spare ones.
@@ -16,7 +19,8 @@
 #include "clock.h"
 #include "mpi_types.h"
 
-/* Functions with `error` return AP_OK or its code, all others that return an int named `code` an error code of MPI. */
+/* Functions with `error` return AP_OK or its code, all others that return an int named `code` an error code of MPI. Names: `w` is
+ * this process's wire, `f` describes one request of MPI that is under way. */
 
 int ap_mpi_failed(ap_error *error, const char *function, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -25,7 +29,9 @@ int ap_mpi_failed(ap_error *error, const char *function, int code) {
     return ap_fail(error, AP_TRANSPORT, "%s: %.200s", function, text);
 }
 
-enum { MAX_PIECES = 64, ALIGN = 64, MPI_HEADER = 512 }; /* MPI_HEADER: at least what Open MPI sends before the data */
+/* MAX_PIECES: of a message. ALIGN: bytes of a cache line, where pieces begin. MPI_HEADER: at least the bytes that Open MPI sends
+ * before the data, which its limit includes. */
+enum { MAX_PIECES = 64, ALIGN = 64, MPI_HEADER = 512 };
 
 /* The value of a parameter of Open MPI; 0: there is none, or its component is not in use. */
 static size_t read_parameter(const char *name) {
@@ -39,7 +45,7 @@ static size_t read_parameter(const char *name) {
 }
 
 int ap_mpi_find_piece(mpi_wire *w) {
-    uint64_t own = 0, least = 0;
+    uint64_t own = 0, least = 0; /* bytes of a piece, here and at all processes; 0: messages are not cut */
     int level;
     if (!PMPI_T_init_thread(MPI_THREAD_SINGLE, &level)) {
         /* its component ob1 sends by TCP between hosts, unless that of InfiniBand is in use */
@@ -56,7 +62,7 @@ int ap_mpi_find_piece(mpi_wire *w) {
 /* Makes room for the MPI requests (here: transfers) of one more message: a packet, and its data in pieces. */
 static int reserve_transfers(mpi_wire *w, ap_error *error) {
     if (w->active + 1 + MAX_PIECES <= w->space) return AP_OK;
-    int space = w->space ? 2 * w->space : 2 * MAX_PIECES;
+    int space = w->space ? 2 * w->space : 2 * MAX_PIECES; /* either leaves room for 1 + MAX_PIECES more */
     MPI_Request *request = realloc(w->request, space * sizeof *request);
     if (request) w->request = request;
     flight *flights = realloc(w->flight, space * sizeof *flights);
@@ -68,21 +74,21 @@ static int reserve_transfers(mpi_wire *w, ap_error *error) {
     return AP_OK;
 }
 
-/* Makes a data type for more bytes than an int can count: chunks of 2^24 bytes, and the remainder. */
+/* Makes a data type for more bytes than an int can count: runs of RUN bytes, and the remainder. The caller frees it. */
 static int large_type(size_t bytes, MPI_Datatype *type) {
-    enum { CHUNK = 1 << 24 };
-    MPI_Datatype chunk, types[2];
-    int lengths[2] = {(int)(bytes / CHUNK), (int)(bytes % CHUNK)};
-    MPI_Aint begins[2] = {0, (MPI_Aint)(bytes / CHUNK * CHUNK)};
-    int code = PMPI_Type_contiguous(CHUNK, MPI_BYTE, &chunk);
+    enum { RUN = 1 << 24 }; /* an int then counts up to 2^55 bytes */
+    MPI_Datatype run, types[2];
+    int lengths[2] = {(int)(bytes / RUN), (int)(bytes % RUN)};
+    MPI_Aint begins[2] = {0, (MPI_Aint)(bytes / RUN * RUN)};
+    int code = PMPI_Type_contiguous(RUN, MPI_BYTE, &run);
     if (code) return code;
-    types[0] = chunk, types[1] = MPI_BYTE;
+    types[0] = run, types[1] = MPI_BYTE;
     code = PMPI_Type_create_struct(2, lengths, begins, types, type);
-    PMPI_Type_free(&chunk);
+    PMPI_Type_free(&run);
     return code ? code : PMPI_Type_commit(type);
 }
 
-/* Starts a request of MPI, which `f` describes. */
+/* Starts a request of MPI, which `f` describes. The caller has reserved room for it (reserve_transfers). */
 static int start_transfer(mpi_wire *w, void *data, size_t bytes, int tag, flight f, ap_error *error) {
     MPI_Datatype type = MPI_BYTE;
     int count = (int)bytes, code = MPI_SUCCESS, process = w->process_of[f.peer];
@@ -91,13 +97,14 @@ static int start_transfer(mpi_wire *w, void *data, size_t bytes, int tag, flight
     MPI_Request *request = &w->request[w->active];
     code = f.is_receive ? PMPI_Irecv(data, count, type, process, tag, w->comm, request)
                         : PMPI_Isend(data, count, type, process, tag, w->comm, request);
-    if (type != MPI_BYTE) PMPI_Type_free(&type);
+    if (type != MPI_BYTE) PMPI_Type_free(&type); /* MPI keeps it until the request is done */
     if (code) return ap_mpi_failed(error, f.is_receive ? "MPI_Irecv" : "MPI_Isend", code);
     w->flight[w->active++] = f;
     return AP_OK;
 }
 
-enum { HEAD = offsetof(packet, data) - offsetof(packet, call) }; /* bytes of a packet that are sent before its data */
+/* A packet is sent from its field `call` on: HEAD bytes, then the data. */
+enum { HEAD = offsetof(packet, data) - offsetof(packet, call) };
 
 /* A spare packet, or one from malloc; NULL: out of memory. */
 static packet *take_packet(mpi_wire *w) {
@@ -138,7 +145,7 @@ int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *
                        w->process_of[peer] < 0 ? "rank %u is no process here" : "channel of rank %u: beyond MPI's tags", peer);
     if (has_packet) code = start_packet(w, data, tag, f, error);
     if (is_packed) return code;
-    const size_t piece = pieces > 1 ? ((bytes - 1) / pieces / ALIGN + 1) * ALIGN : bytes;
+    const size_t piece = pieces > 1 ? ((bytes - 1) / pieces / ALIGN + 1) * ALIGN : bytes; /* as equal as ALIGN allows */
     size_t begin = 0, length;
     do {
         length = bytes - begin < piece ? bytes - begin : piece;
@@ -148,13 +155,14 @@ int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *
     return code;
 }
 
-/* Called when a request is done: compares the call in a received packet with the one under way, and copies its data. */
+/* Called when a request is done. If it was a packet, takes it back; a received one's call is first compared with the one under
+ * way, and its data are copied to where they belong. */
 static int finish_packet(mpi_wire *w, const flight *f, ap_error *error) {
     packet *p = f->packet;
     int code = AP_OK;
     if (!p) return code;
     if (f->is_receive) {
-        p->call.rank = f->peer; /* messages name the rank of this group */
+        p->call.rank = f->peer; /* so that an error names the peer by its rank in this group */
         code = ap_compare(&w->base, &p->call, error);
         if (!code && p->bytes != f->bytes)
             code = ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes where %zu are expected", f->peer,
@@ -174,14 +182,14 @@ static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
     return code ? code : ap_mpi_failed(error, "MPI could not finish a message", failure);
 }
 
-/* Tests `count` requests from `first` on; with `block`, until one is done. *done: how many are; w->index: which, from `first`. MPI
- * itself waits only without a timeout and with enough processors. Otherwise this polls and yields the processor: MPI might spin
- * on it while the processes that it waits for need it. */
+/* Tests `count` requests from `first` on; with `block`, until one is done or `timeout` seconds are over (0: no limit). *done: how
+ * many are; w->index: which, counted from `first`. MPI itself waits only without a timeout and with enough processors. Otherwise
+ * this polls and yields the processor: MPI might spin on it while the processes that it waits for need it. */
 static int test_some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
     if (block && timeout <= 0 && !w->crowded)
         return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
     int code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
-    for (double end = 0; block && !code && !*done;) {
+    for (double end = 0; block && !code && !*done;) { /* end: of the wait; 0: the clock was not read yet */
         enum { POLLS = 64 }; /* between two looks at the clock */
         for (int i = 0; i < POLLS && !code && !*done; i++) {
             if (w->crowded || i == POLLS - 1) sched_yield();
@@ -195,11 +203,11 @@ static int test_some(mpi_wire *w, int first, int count, int block, double timeou
     return code;
 }
 
-/* The order of descending numbers. */
+/* For qsort: greater numbers first. */
 static int descending(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
-/* Finds requests that are done, at most `capacity` of them, beginning at the front of the list. With `block` it waits until one of
- * all requests is done. */
+/* Finds requests that are done, at most `capacity` of them, beginning at the front of the list: *done and w->index, counted from
+ * the front. With `block` it waits until one of all requests is done. */
 static int test_transfers(mpi_wire *w, int block, double timeout, int capacity, int *done, ap_error *error) {
     int code;
     *done = 0;
@@ -234,7 +242,7 @@ static int is_under_way(const mpi_wire *w, uint32_t number) {
 
 int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count,
                            ap_error *error) {
-    int done = 1, code = AP_OK;
+    int done = 1, code = AP_OK; /* done: requests that the last test found done; 1 to begin */
     *count = 0;
     while (w->active && done && !code && !*count) { /* until all requests of a message are done */
         code = test_transfers(w, block, timeout, capacity, &done, error);
@@ -253,9 +261,9 @@ int ap_mpi_progress_remote(mpi_wire *w, int block, double timeout, uint32_t *num
 
 /* ---- notes to other processes: which call this one is in, or that it has given up ---- */
 
-static const uint64_t GAVE_UP = UINT64_MAX; /* `bytes` of such a packet */
+static const uint64_t GAVE_UP = UINT64_MAX; /* `bytes` of a packet whose sender has given up */
 
-/* Whether messages to a rank go by MPI. */
+/* Whether messages to a rank go by MPI: it is another process, without memory shared with this one. */
 static int is_far(const mpi_wire *w, uint32_t rank) {
     return rank != w->base.current_call.rank && w->process_of[rank] >= 0 && (!w->shared || w->member[rank] < 0);
 }

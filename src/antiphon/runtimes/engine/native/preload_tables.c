@@ -1,8 +1,10 @@
-/* The tables of a job: process 0 reads those that the environment names.
+/* The tables of a job: process 0 reads those that ANTIPHON_TABLE names, separated by colons.
  *
- * Role: the Python that built this library compiles a table, proves its programs, and stores the result (a book) beside the
- *   library. The name of that file is made of what the table holds, so a table that was read once is found again without
- *   Python; the file is trusted where it and its folder belong to this user (or root) and nobody else may write there.
+ * Role: the Python that built this library compiles a table, proves its programs, and stores the result beside the library.
+ *   That is a book, or several, one behind the other: for the intact machine, then for each failure that the table has plans
+ *   for. The name of the file is made of what the table holds, so a table that was read once is found again without Python;
+ *   the file is trusted where it and its folder belong to this user (or root) and nobody else may write there.
+ * Messages: %.150s cuts paths so that a message fits ap_error.text.
  * Threading: one thread, in MPI_Init; ap_read_trusted, ap_file_digest and ap_spawn keep no state and may be called by any.
  * Ownership: bytes that are returned are from malloc, and the caller's; a book uses the bytes of its table where they are.
  */
@@ -27,7 +29,9 @@
 #include "sha256.h"
 #include "transport.h"
 
-enum { COMPILE_SECONDS = 600, QUIET_SECONDS = 2 }; /* of reading or compiling a table: the limit, and after how long a message is printed */
+/* Of reading or compiling a table: the limit, and after how long a message is printed. */
+enum { COMPILE_SECONDS = 600, QUIET_SECONDS = 2 };
+enum { HEX_DIGEST = 65 }; /* bytes of a SHA-256 as text: 64 digits and the end */
 
 extern char **environ;
 
@@ -41,7 +45,8 @@ static int read_all(int file, double seconds, buffer *out) {
     const double end = ap_now() + seconds;
     for (;;) {
         if (out->size == out->space) {
-            size_t space = out->space ? 2 * out->space : 1 << 16;
+            enum { FIRST_SPACE = 1 << 16 }; /* as much as a pipe holds */
+            size_t space = out->space ? 2 * out->space : FIRST_SPACE;
             unsigned char *larger = realloc(out->bytes, space);
             if (!larger) return 0;
             out->bytes = larger, out->space = space;
@@ -49,7 +54,7 @@ static int read_all(int file, double seconds, buffer *out) {
         double remaining = end - ap_now();
         struct pollfd ready = {file, POLLIN, 0};
         if (remaining <= 0) return 0;
-        if (poll(&ready, 1, (int)(1000 * remaining) + 1) < 0 && errno != EINTR) return 0;
+        if (poll(&ready, 1, (int)(1000 * remaining) + 1) < 0 && errno != EINTR) return 0; /* milliseconds, rounded up */
         if (!ready.revents) continue;
         ssize_t count_read = read(file, out->bytes + out->size, out->space - out->size);
         if (count_read == 0) return 1;
@@ -63,7 +68,7 @@ static int is_trusted(const struct stat *s, mode_t kind) {
     return (s->st_mode & S_IFMT) == kind && (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* Reads a whole file; `trusted`: only if it is trusted. From malloc; NULL and an error. */
+/* Reads a whole file; `trusted`: only if it is trusted. From malloc; NULL and an error (`error` may be NULL). */
 static unsigned char *read_file(const char *path, int trusted, uint64_t *size, ap_error *error) {
     buffer all = {NULL, 0, 0};
     struct stat s;
@@ -83,18 +88,24 @@ static unsigned char *read_file(const char *path, int trusted, uint64_t *size, a
 
 /* ---- the name under which a compiled table is stored ---- */
 
-/* Adds bytes to two 64-bit hashes: FNV-1a, and a multiplicative one. */
-static void mix_bytes(uint64_t hash[2], const void *data, size_t bytes) {
+/* Two 64-bit hashes of the same bytes. */
+typedef struct {
+    uint64_t fnv;            /* FNV-1a */
+    uint64_t multiplicative; /* by 2^64 / golden ratio */
+} hashes;
+static const uint64_t FNV_BASIS = 0xCBF29CE484222325u, FNV_PRIME = 0x100000001B3u, GOLDEN = 0x9E3779B97F4A7C15u;
+
+static void mix_bytes(hashes *hash, const void *data, size_t bytes) {
     const unsigned char *p = data;
     for (size_t i = 0; i < bytes; i++) {
-        hash[0] = (hash[0] ^ p[i]) * 0x100000001B3u;
-        hash[1] = (hash[1] + p[i] + 1) * 0x9E3779B97F4A7C15u;
-        hash[1] ^= hash[1] >> 29;
+        hash->fnv = (hash->fnv ^ p[i]) * FNV_PRIME;
+        hash->multiplicative = (hash->multiplicative + p[i] + 1) * GOLDEN;
+        hash->multiplicative ^= hash->multiplicative >> 29;
     }
 }
 
 /* Adds the path, size and time of change of a file. */
-static void mix_file(uint64_t hash[2], const char *path) {
+static void mix_file(hashes *hash, const char *path) {
     struct stat s;
     if (stat(path, &s)) return;
     int64_t facts[3] = {(int64_t)s.st_size, (int64_t)s.st_mtim.tv_sec, (int64_t)s.st_mtim.tv_nsec};
@@ -110,7 +121,7 @@ static int is_python(const struct dirent *d) {
 }
 
 /* Adds the Python files that compile tables to the hash: a newer Antiphon compiles tables again. */
-static void mix_folder(uint64_t hash[2], const char *folder) {
+static void mix_folder(hashes *hash, const char *folder) {
     struct dirent **names = NULL;
     char path[PATH_MAX];
     int count = scandir(folder, &names, is_python, by_name);
@@ -124,28 +135,28 @@ static void mix_folder(uint64_t hash[2], const char *folder) {
 /* The path of a table's book beside this library, named by hashes of the table and of the compiling code; "": none. */
 static void stored_path(const unsigned char *table, uint64_t size, char *name, size_t capacity) {
     Dl_info self;
-    uint64_t hash[2] = {0xCBF29CE484222325u, 0x9E3779B97F4A7C15u};
-    char library[PATH_MAX], digest[65];
+    hashes hash = {FNV_BASIS, GOLDEN};
+    char library[PATH_MAX], digest[HEX_DIGEST];
     name[0] = 0;
     if (!dladdr(stored_path, &self) || !self.dli_fname || !realpath(self.dli_fname, library)) return;
     char *slash = strrchr(library, '/');
     if (!slash) return;
     *slash = 0;
     ap_sha256(table, (size_t)size, digest);
-    mix_folder(hash, AP_PACKAGE "/lower");
-    mix_folder(hash, AP_PACKAGE "/core");
-    mix_folder(hash, AP_PACKAGE "/core/interpret");
-    mix_folder(hash, AP_PACKAGE "/core/program");
-    mix_folder(hash, AP_PACKAGE "/core/verify");
-    if (snprintf(name, capacity, "%s/books/%s-%016llx%016llx.book", library, digest, (unsigned long long)hash[0],
-                 (unsigned long long)hash[1]) >= (int)capacity)
+    mix_folder(&hash, AP_PACKAGE "/lower");
+    mix_folder(&hash, AP_PACKAGE "/core");
+    mix_folder(&hash, AP_PACKAGE "/core/interpret");
+    mix_folder(&hash, AP_PACKAGE "/core/program");
+    mix_folder(&hash, AP_PACKAGE "/core/verify");
+    if (snprintf(name, capacity, "%s/books/%s-%016llx%016llx.book", library, digest, (unsigned long long)hash.fnv,
+                 (unsigned long long)hash.multiplicative) >= (int)capacity)
         name[0] = 0;
 }
 
 /* ---- compiling ---- */
 
 /* The environment for a child process, from malloc: without variables of this MPI process, with the package on PYTHONPATH.
- * `search`: memory for that variable. */
+ * `search`: memory for that variable, which must live as long as the environment. */
 static char **make_environment(char *search, size_t capacity) {
     static const char *const dropped[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_",  "PMIX_", "OMPI_",
                                        "PRTE_",       "HYDRA_",      "MPIR_", "MPI_",  "ANTIPHON_REPORT="};
@@ -218,7 +229,7 @@ static int announced; /* whether the message was printed, or is not to be */
 /* Reads the answer of the compiling process, for which the program waits. QUIET_SECONDS after the first table was begun, a message
  * is printed, once. False: the answer is incomplete. */
 static int read_patiently(int file, const char *path, buffer *answer) {
-    static double start;
+    static double start; /* of the first table; 0: not begun */
     if (!start) start = ap_now();
     if (!announced && read_all(file, start + QUIET_SECONDS - ap_now(), answer)) return 1;
     if (!announced && ap_now() >= start + QUIET_SECONDS) {
@@ -229,8 +240,10 @@ static int read_patiently(int file, const char *path, buffer *answer) {
     return read_all(file, COMPILE_SECONDS, answer);
 }
 
-/* Compiles a table by Python. The answer is "book", a line feed and the bytes, or "error", a blank and a message. -P: Python
- * must not import modules of the job's folder. */
+/* Compiles a table by Python, which stores the book at `path_to_store` if it can. From malloc; NULL and an error. Its answer is
+ * BOOK_MARK and the bytes, or ERROR_MARK and a message. -P: Python must not import modules of the job's folder. */
+#define BOOK_MARK "book\n"
+#define ERROR_MARK "error "
 static unsigned char *compile_table(const char *path, const char *path_to_store, uint64_t *size, ap_error *error) {
     char *table = (char *)(uintptr_t)path, *name = (char *)(uintptr_t)path_to_store; /* not written to */
     char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.serve.files", table, name, NULL};
@@ -246,23 +259,25 @@ static unsigned char *compile_table(const char *path, const char *path_to_store,
     if (!complete) kill(child, SIGKILL);
     while (waitpid(child, &state, 0) < 0 && errno == EINTR) { /* the answer says whether it succeeded */
     }
-    if (complete && answer.size > 5 && !memcmp(answer.bytes, "book\n", 5)) {
-        *size = answer.size - 5;
-        memmove(answer.bytes, answer.bytes + 5, (size_t)*size);
+    const size_t book_mark = strlen(BOOK_MARK), error_mark = strlen(ERROR_MARK);
+    if (complete && answer.size > book_mark && !memcmp(answer.bytes, BOOK_MARK, book_mark)) {
+        *size = answer.size - book_mark;
+        memmove(answer.bytes, answer.bytes + book_mark, (size_t)*size);
         return answer.bytes;
     }
     while (answer.size && answer.bytes[answer.size - 1] == '\n') answer.size--;
-    if (complete && answer.size > 6 && !memcmp(answer.bytes, "error ", 6))
-        ap_fail(error, AP_INVALID, "%.*s", (int)(answer.size - 6 < 240 ? answer.size - 6 : 240), answer.bytes + 6);
-    else
+    if (complete && answer.size > error_mark && !memcmp(answer.bytes, ERROR_MARK, error_mark)) {
+        enum { MOST_SHOWN = 240 }; /* bytes of a message that fit ap_error.text */
+        const size_t length = answer.size - error_mark;
+        ap_fail(error, AP_INVALID, "%.*s", (int)(length < MOST_SHOWN ? length : MOST_SHOWN), answer.bytes + error_mark);
+    } else
         ap_fail(error, AP_INVALID, "%.150s: it could not be compiled; python -m antiphon.runtimes.serve.files %.50s says why",
                 path, path);
     free(answer.bytes);
     return NULL;
 }
 
-/* Whether these are books, one after another. A table with plans for failures makes several: of the intact machine, and for each
- * failure. */
+/* Whether these are books, one behind the other, and nothing else. */
 static int are_valid_books(const unsigned char *bytes, uint64_t size) {
     for (uint64_t at = 0, length; at < size; at += length) {
         length = ap_book_bytes(bytes + at, size - at);
@@ -292,7 +307,7 @@ static unsigned char *read_stored(const char *path, uint64_t *size) {
     return NULL;
 }
 
-int ap_file_digest(const char *path, char digest[65]) {
+int ap_file_digest(const char *path, char digest[HEX_DIGEST]) {
     struct stat s;
     uint64_t size = 0;
     if (stat(path, &s) || !S_ISREG(s.st_mode)) return 0;
@@ -302,7 +317,7 @@ int ap_file_digest(const char *path, char digest[65]) {
     return bytes != NULL;
 }
 
-/* At process 0: the book of a table, stored or compiled now, from malloc; NULL and an error. */
+/* At process 0: the books of a table, stored or compiled now, from malloc; NULL and an error. */
 static unsigned char *table_bytes(const char *path, uint64_t *size, ap_error *error) {
     char full[PATH_MAX], stored[PATH_MAX];
     unsigned char *bytes = NULL;
@@ -337,7 +352,8 @@ int ap_table_store(const char *path, ap_error *error) {
 
 /* ---- the tables of this job ---- */
 
-/* Opens a copy of one book of the table at `position` of the list; 1: it is usable, and *table is set; 0: not. */
+/* Opens a copy of one book of the table at `position` of the list. 1: it is usable, and *table is set and owns the copy; 0: it is
+ * not, and `problem` says why. */
 static uint32_t open_book(const char *path, int position, const unsigned char *bytes, uint64_t size, ap_table *table,
                           char problem[AP_TEXT]) {
     const int world = ap_preload.size;
@@ -359,20 +375,21 @@ static uint32_t open_book(const char *path, int position, const unsigned char *b
     return 0;
 }
 
-/* Reads the books of one table into at most `space` elements from `table` on; returns how many are usable. */
+/* Reads the books of the table at `position` of the list into at most `space` elements from `table` on; returns how many are
+ * usable. */
 static uint32_t read_table(const char *path, int position, ap_table *table, uint32_t space, char problem[AP_TEXT]) {
     ap_error error = {0, ""};
     uint64_t size = 0;
     uint32_t books = 0;
     unsigned char *bytes = table_bytes(path, &size, &error);
     if (!bytes) ap_complain(problem, "ANTIPHON_TABLE: %s", error.text);
-    for (uint64_t at = 0, length; bytes && at < size; at += length) {
+    for (uint64_t at = 0, length; bytes && at < size; at += length) { /* at: where the next book begins */
         length = ap_book_bytes(bytes + at, size - at);
-        if (!length) length = size - at; /* the message says what is wrong with it */
+        if (!length) length = size - at; /* not a book: the message of open_book says what is wrong with it */
         if (books == space)
             ap_complain(problem, "ANTIPHON_TABLE: %.150s has plans for more than %d failures", path, AP_MAX_BOOKS - 1);
         else
-            books += open_book(path, position, bytes + at, length, &table[books], problem);
+            books += open_book(path, position, bytes + at, length, table + books, problem);
     }
     free(bytes);
     return books;
@@ -403,12 +420,12 @@ uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char pro
 
 int ap_find_failure(void) {
     char text[AP_PATH] = "";
-    const char *set = ap_preload.set.dead;
-    if (*set == '@') {
-        FILE *file = fopen(set + 1, "r"); /* a missing file names nothing */
+    const char *setting = ap_preload.set.dead; /* a name, or @ and the file that holds it */
+    if (*setting == '@') {
+        FILE *file = fopen(setting + 1, "r"); /* a missing file names nothing */
         if (file) text[fread(text, 1, sizeof text - 1, file)] = 0, fclose(file);
     } else {
-        snprintf(text, sizeof text, "%s", set);
+        snprintf(text, sizeof text, "%s", setting);
     }
     char *name = text + strspn(text, ", \t\r\n");
     size_t length = strlen(name);
