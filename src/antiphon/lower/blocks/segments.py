@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
@@ -34,7 +34,8 @@ Interval = TypeVar("Interval", FoldStretch, Segment)
 def cut_segments(values: ProgramValues, max_chunks: int, fused: bool = True) -> None:
     """Set the segments of all messages and the stretches of all folds on arrival.
 
-    `max_chunks`: maximum number of chunks of an instruction. `fused`: whether messages are folded on arrival.
+    `max_chunks`: maximum number of chunks of an instruction. `fused`: whether messages are folded on arrival. The caller
+    ends the use of segments by `dissolve_segments`.
     """
     if fused:
         for operation in values.operations():
@@ -49,17 +50,8 @@ def cut_segments(values: ProgramValues, max_chunks: int, fused: bool = True) -> 
         # The usual case: nothing to cut.
         if send not in edges and send.length <= max_chunks and not (operands and operands[0].fold in cuts):
             stretch = operands[0].fold.fold_stretches[0] if operands else None
-            segments = [
-                Segment(
-                    send,
-                    receive,
-                    offset=0,
-                    count=send.length,
-                    src=send.spans[0][0],
-                    dst=receive.spans[0][0],
-                    fold_stretch=stretch,
-                )
-            ]
+            src, dst = _first_cell(send), _first_cell(receive)
+            segments = [Segment(send, receive, offset=0, count=send.length, src=src, dst=dst, fold_stretch=stretch)]
         else:
             segments = _cut_message(send, receive, edges.get(send) or {receive.length}, cuts, max_chunks)
         send.segments = receive.segments = segments
@@ -100,7 +92,7 @@ def _find_cuts(values: ProgramValues, max_chunks: int) -> tuple[dict[Operation, 
         for operand in operands:
             begin, end = operand.offset, operand.offset + operand.count
             edges[send] |= {begin, end}
-            inner_cuts = {at - begin for at in edges[send] if begin < at < end}
+            inner_cuts = {edge - begin for edge in edges[send] if begin < edge < end}
             if inner_cuts:
                 cuts.setdefault(operand.fold, set()).update(inner_cuts)
     return edges, cuts
@@ -117,23 +109,24 @@ def _find_direct(values: ProgramValues, fold: Operation) -> None:
     candidates: list[DirectOperand] = []  # operands that a receive brings, for this fold alone
     other_cells: list[int] = []
     stored_writers: set[Operation] = set()  # operations whose values must be stored
-    for at, (cell, _) in zip(range(0, len(versions), length), fold.spans[1:], strict=True):
-        first = versions[at]
+    (result, _), *operand_spans = fold.spans
+    for begin, (cell, _) in zip(range(0, len(versions), length), operand_spans, strict=True):
+        operand_versions = versions[begin : begin + length]
+        first = operand_versions[0]
         writer = writers[first] if first >= 0 else None
         if (
             writer is not None and writer.kind == RECEIVE and first + length <= writer.first + writer.length
-            and (length == 1 or versions[at : at + length] == list(range(first, first + length)))
+            and (length == 1 or operand_versions == list(range(first, first + length)))
             and values.is_only_reader(first, length, fold)
         ):  # fmt: skip
             candidates.append(DirectOperand(first - writer.first, length, fold, writer, cell))
         else:
             other_cells.append(cell)
-            stored_writers.update([writers[version] for version in versions[at : at + length] if version >= 0])
+            stored_writers.update([writers[version] for version in operand_versions if version >= 0])
     if not candidates:
         return
     # A message that another operand also needs must be stored, so it cannot be folded on arrival.
     direct_receives = {operand.receive for operand in candidates} - stored_writers
-    result = fold.spans[0][0]
     awaited = [operation for operation in waits_through_joins(fold) if operation not in direct_receives]
     for operand in candidates:
         # A receive into the result's own cell waits for readers of that cell. The fold's first instruction writes that
@@ -147,17 +140,9 @@ def _find_direct(values: ProgramValues, fold: Operation) -> None:
             operand.receive.direct_operands = [*operand.receive.direct_operands, operand]
         else:
             other_cells.append(operand.cell)
-    if len(other_cells) < len(fold.spans) - 1:
-        fold.fold_stretches = [
-            FoldStretch(
-                fold,
-                offset=0,
-                count=length,
-                cell=result,
-                stored_operands=sorted(other_cells, key=lambda cell: cell != result),
-                chain=[],
-            )
-        ]
+    if len(other_cells) < len(operand_spans):
+        stored_operands = sorted(other_cells, key=lambda cell: cell != result)  # the result's own cell first
+        fold.fold_stretches = [FoldStretch(fold, 0, length, result, stored_operands, chain=[])]
 
 
 def waits_through_joins(operation: Operation) -> Iterable[Operation]:
@@ -178,22 +163,21 @@ def waits_through_joins(operation: Operation) -> Iterable[Operation]:
     return [other for other in visited if other.kind != JOIN]
 
 
+def _first_cell(operation: Operation) -> int:
+    (cell, _), *_ = operation.spans
+    return cell
+
+
 def _span_ends(message: Operation) -> set[int]:
     """Return the offsets in a message at which its spans of cells end."""
-    if len(message.spans) == 1:
-        return {message.spans[0][1]}
-    offsets, at = set(), 0
-    for _, count in message.spans:
-        at += count
-        offsets.add(at)
-    return offsets
+    return set(accumulate(count for _, count in message.spans))
 
 
 def _cut_fold(fold: Operation, cuts: set[int], stored_operands: list[int]) -> list[FoldStretch]:
     """Return the stretches of a fold between these cuts."""
     edges = sorted(cuts | {0, fold.length})
     return [
-        FoldStretch(fold, low, high - low, fold.spans[0][0] + low, [cell + low for cell in stored_operands], chain=[])
+        FoldStretch(fold, low, high - low, _first_cell(fold) + low, [cell + low for cell in stored_operands], chain=[])
         for low, high in pairwise(edges)
     ]
 
@@ -212,13 +196,12 @@ def _cut_message(
     """Return the segments of a message, cut at these offsets and at the maximum size."""
     edges = edges | {0}
     for operand in receive.direct_operands:
-        edges |= {operand.offset + at for at in cuts.get(operand.fold, ())}
-    ordered = sorted(edges)
+        edges |= {operand.offset + fold_cut for fold_cut in cuts.get(operand.fold, ())}
     segments: list[Segment] = []
     operand_at = {operand.offset: operand for operand in receive.direct_operands}
-    current: DirectOperand | None = None
+    current: DirectOperand | None = None  # the operand that the data at `low` are part of
     source_cells, target_cells = _Walk(send), _Walk(receive)
-    for low, high in pairwise(ordered):
+    for low, high in pairwise(sorted(edges)):
         if current is not None and low >= current.offset + current.count:
             current = None
         current = operand_at.get(low, current)
@@ -227,8 +210,9 @@ def _cut_message(
             stretch = _find_beginning(current.fold.fold_stretches, low - current.offset)
             segments.append(Segment(send, receive, low, high - low, src, dst, stretch))
             continue
-        for at in range(low, high, max_chunks):
-            segments.append(Segment(send, receive, at, min(max_chunks, high - at), src + at - low, dst + at - low))
+        for offset in range(low, high, max_chunks):
+            count, shift = min(max_chunks, high - offset), offset - low
+            segments.append(Segment(send, receive, offset, count, src + shift, dst + shift))
     return segments
 
 
@@ -236,13 +220,14 @@ class _Walk:
     """Finds the cell at an offset of a message; offsets must ascend."""
 
     def __init__(self, operation: Operation) -> None:
-        self.spans, self.number, self.start = operation.spans, 0, 0
+        self.spans = iter(operation.spans)
+        self.begin = self.end = self.cell = 0  # of the current span: offsets in the message, and its first cell
 
     def cell_at(self, offset: int) -> int:
-        while offset >= self.start + self.spans[self.number][1]:
-            self.start += self.spans[self.number][1]
-            self.number += 1
-        return self.spans[self.number][0] + offset - self.start
+        while offset >= self.end:
+            self.cell, count = next(self.spans)
+            self.begin, self.end = self.end, self.end + count
+        return self.cell + offset - self.begin
 
 
 def _find_parents(values: ProgramValues) -> None:
@@ -305,7 +290,7 @@ def assign_tracks(values: ProgramValues, max_tracks: int, refused: set[Turn]) ->
     `refused`: turns in which no rank may forward, since a block got stuck there (blocks.py).
     """
     open_tracks = [Track()]
-    track_of_path: dict[tuple[int, ...], int] = {}
+    track_of_path: dict[tuple[int, ...], int] = {}  # by the ranks that a chain passes
     work = list(_chain_heads(values))
     work.reverse()
     while work:
@@ -336,12 +321,8 @@ def tracks_by_channel(values: ProgramValues, channels: int) -> list[Track]:
     for operation in values.operations():
         if operation.kind == SEND:
             for segment in operation.segments:
-                segment.track, segment.parent, segment.child, segment.only_forwarded = (
-                    operation.channel,
-                    None,
-                    None,
-                    False,
-                )
+                segment.track, segment.only_forwarded = operation.channel, False
+                segment.parent = segment.child = None
     return [Track() for _ in range(channels)]
 
 
@@ -369,7 +350,7 @@ def _detach_from_parent(segment: Segment) -> Segment:
 def _choose_track(open_tracks: list[Track], turns: list[Turn], max_tracks: int) -> tuple[int, int]:
     """Choose the track of a chain; return it and the number of turns that fit."""
     number = next(
-        (at for at, track in enumerate(open_tracks) if all(track.fits(turn) for turn in turns)), len(open_tracks)
+        (i for i, track in enumerate(open_tracks) if all(track.fits(turn) for turn in turns)), len(open_tracks)
     )
     if number == len(open_tracks) and number < max_tracks:
         open_tracks.append(Track())

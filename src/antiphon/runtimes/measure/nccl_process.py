@@ -32,7 +32,7 @@ from antiphon.runtimes.measure.nccl_calls import FROM_GPU, SYMMETRIC, TO_GPU, Gp
 
 CALLS = 20  # calls of less than LARGE bytes that are timed together, for less noise
 LARGE_CALLS = 5  # the same from LARGE bytes on: such calls take long, and vary less
-LARGE = 2**22
+LARGE = 2**22  # bytes
 MAX_COMMUNICATORS = 24  # that are kept: each has hundreds of megabytes of a GPU's memory
 Call = Callable[[], None]
 Key = tuple[tuple[str, int], ...]  # of a communicator: its settings (`Nccl.key`)
