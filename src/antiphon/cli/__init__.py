@@ -11,7 +11,7 @@ nothing: loading a command takes a while, and Ctrl-C must be handled meanwhile.
 from __future__ import annotations
 
 # isort: off
-import antiphon.cli.early_signals  # noqa: F401  # before all others
+import antiphon.cli.early_signals  # before all others
 
 # isort: on
 

@@ -121,8 +121,9 @@ class _Reporter:
         context = getattr(error, "ctx", None)
         command_path = context.command_path.strip() if context is not None else command_name
         message = error.format_message().rstrip(".")
-        if context is not None and getattr(error, "option_name", ""):
-            message = _unknown_option(error.option_name, context.command)
+        option_name = getattr(error, "option_name", None)
+        if context is not None and option_name:
+            message = _unknown_option(option_name, context.command)
         if message.startswith("Usage:"):
             self._emit("Usage", f"no command given (see {command_path} --help)", exit_code=2)
             print(error.format_message(), file=sys.stderr)

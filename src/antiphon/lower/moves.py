@@ -102,7 +102,7 @@ def assign_stretches(line: DataLine, ranks: int, stretches: ScratchStretches, la
         ptr,
         of_class=np.repeat(class_of_pool, slot_counts),
         class_whole=units[stretch_of_class],
-        class_part=numerators[stretch_of_class],
+        class_numerator=numerators[stretch_of_class],
         class_pieces=pieces[stretch_of_class],
     )
 

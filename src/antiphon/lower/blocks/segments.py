@@ -34,8 +34,8 @@ Interval = TypeVar("Interval", FoldStretch, Segment)
 def cut_segments(values: ProgramValues, max_chunks: int, fused: bool = True) -> None:
     """Set the segments of all messages and the stretches of all folds on arrival.
 
-    `max_chunks`: maximum number of chunks of an instruction. `fused`: whether messages are folded on arrival. The caller
-    ends the use of segments by `dissolve_segments`.
+    `max_chunks`: maximum number of chunks of an instruction. `fused`: whether messages are folded on arrival. The
+    caller ends the use of segments by `dissolve_segments`.
     """
     if fused:
         for operation in values.operations():
