@@ -265,6 +265,35 @@ def test_what_is_no_log(text: str, message: str) -> None:
         read_runs(text)
 
 
+OSU_BANDWIDTH = (
+    "# OSU MPI Bandwidth Test v7.5\n# Size      Bandwidth (MB/s)\n1                       3.51\n1024   3211.15\n"
+)
+
+
+def test_other_benchmarks_of_osu_end_a_run() -> None:
+    neighbors = OSU_5.replace("MPI-CUDA", "MPI").replace("Allreduce", "Neighborhood Allgather")
+    (run,) = read_runs(OSU_5 + OSU_BANDWIDTH + neighbors)
+    assert (run.kind, rounded(run.points())) == ("allreduce", [(1024, 2.05e-5), (1048576, 4.12e-5)])
+    with pytest.raises(Invalid, match="measures 'MPI Bandwidth', which is no collective"):
+        read_runs(OSU_BANDWIDTH)
+
+
+def test_each_command_of_osu_has_its_processes() -> None:
+    text = f"$ mpirun -np 8 osu_allreduce\n{OSU_5}$ srun -n 4 osu_bcast\n{OSU_5.replace('Allreduce', 'Broadcast')}"
+    assert [(run.kind, run.ranks, len(run.rows)) for run in read_runs(text)] == [
+        ("allreduce", 8, 2), ("broadcast", 4, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stamp", ["", " [2026-11-02 10:11:12] "])
+def test_lines_of_the_library_within_a_row(stamp: str) -> None:
+    """NCCL_DEBUG=INFO: the library logs while the first half of the row is printed."""
+    said = f"{stamp}node-a:6899:6920 [0] NCCL INFO "
+    row_cut = table().replace("sum   -1", f"sum   -1{said}Using network Socket\n{said}Connected all rings\n")
+    (run,) = read_runs(HEAD + row_cut + FOOT)
+    assert (rounded(run.points()), run.garbled, run.signs) == (POINTS, 0, ("sockets",))
+
+
 def test_runs_of_other_programs_do_not_count() -> None:
     text = LOG + LOG.replace("all_reduce", "sendrecv") + table("none -1", 0.875)
     (run,) = read_runs(LOG + LOG.replace("all_reduce", "sendrecv"))

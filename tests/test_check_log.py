@@ -227,6 +227,38 @@ def test_upgrades(tmp_path: Path) -> None:
         compare_logs(before, other)
 
 
+def test_only_comparable_runs_are_compared(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    allgather = OSU_5.replace("Allreduce", "Allgather") + "16384  99.00\n"
+    before.write_text(f"$ mpirun -np 16 osu_allgather\n{allgather}")  # sizes of one rank: 1 KiB is 16 KiB of all
+    after.write_text(allgather)
+    result = compare_logs(before, after)
+    assert (result["verdict"], len(result["collectives"][0]["rows"])) == ("unchanged", 3)
+    before.write_text(LOG)
+    after.write_text(OSU_5)
+    with pytest.raises(Invalid, match="no collective and size in common"):
+        compare_logs(before, after)
+    after.write_text(LOG.replace("H100", "A100").replace(" 0 OK", " 3 FAILED"))
+    assert compare_logs(before, after)["notes"] == [
+        "3 rows of the log after have wrong results; their times mean nothing",
+        "allreduce: the logs name different GPUs: NVIDIA H100 80GB HBM3 before, NVIDIA A100 80GB HBM3 after",
+    ]
+
+
+def test_noise_from_run_to_run(tmp_path: Path) -> None:
+    def runs(*factors: float) -> Path:
+        path = tmp_path / str(len(factors))
+        path.write_text(
+            "".join(
+                f"./all_reduce_perf\n{''.join(row(n, f * n / 1e11, 'sum -1', 1.75) for n in SWEEP)}" for f in factors
+            )
+        )
+        return path
+
+    result = compare_logs(runs(1.0, 1.1, 0.9), runs(1.15))
+    assert (result["verdict"], result["collectives"][0]["noise"]) == ("unchanged", pytest.approx(0.3, rel=0.05))
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     healthy = [(n, library_here(topology("hgx-h100")).at("allreduce", n)[0].seconds) for n in SWEEP]

@@ -11,8 +11,9 @@ Behind them stand, by version and collective, an operator, a root, four numbers 
     [1,0]<stdout>:  1048576  262144  float  sum  -1   41.20  25.45  44.54   0   40.90  25.64  44.87   0
                     nbytes   count   type   op  root  time   algbw  busbw wrong time   algbw  busbw wrong
 
-A line that ends too early was wrapped: the next ones, if they have nothing but numbers, continue it. A row whose algbw
-contradicts its time is garbled and left out. A row of OSU is a size and a time below a title of OSU.
+A line that ends too early was wrapped: the next ones, if they have nothing but numbers, continue it; lines that the
+library logged in between are skipped. A row whose algbw contradicts its time is garbled and left out. A row of OSU is a
+size and a time below a title of OSU that measures the latency of a collective.
 
 The collective is that of the program or the title. If none is named, operator, root and busbw / algbw identify most:
 for n ranks 2 (n-1)/n is an allreduce, (n-1)/n with an operator a reducescatter. The same quotient gives n.
@@ -60,7 +61,7 @@ _ROW = re.compile(rf"(?<![\w.:-])([0-9]{{1,18}})\s+[0-9]{{1,18}}\s+({_TYPE})(?=\
 _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e[+-]?[0-9]{1,3})?|N/A|inf|nan", re.IGNORECASE)
 # What a launcher or logger puts before a line: [tag] <stream>: host: >
 _PREFIX = re.compile(r"^\s*(?:\[[^\]\s]{1,60}\]\s*)?(?:<\w{1,20}>\s*:?)?\s*(?:[\w.-]{1,60}:(?=\s))?[>\s]*")
-_TITLE = re.compile(r"\bOSU\s+(\S.{0,60}?)\s+Latency\s+Test\s*v?([0-9.]*)")
+_TITLE = re.compile(r"\bOSU\s+(\S.{0,60}?)\s+Test\s*v?([0-9.]*)")
 _OSU_ROW = re.compile(
     r"(?<![\w.:,-])([0-9]{1,18})\s+([0-9]{1,12}\.[0-9]{1,6})(?: ?us)?((?:\s+[0-9.]{1,18})*)\s*(Pass|Fail\w*)?\s*$"
 )
@@ -71,6 +72,8 @@ _LIBRARY = re.compile(r"\b([NR]CCL) version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
 _LIBRARY_CODE = re.compile(r"nccl-library=([0-9]{4,5})\b")  # 22804 is 2.28.4
 _PROGRAM = re.compile(r"\b([nr]ccl-tests)(?: version|: Version)?\s+([0-9][\w.]*)?")
 _VARIABLE = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]{2,60})(?:=| set by environment to )([^\s;\"']{1,200})")
+# What the library logs (NCCL_DEBUG=INFO): it may cut a row behind the root, as the row's first half is printed early
+_LOGGED = re.compile(r"(?:\[[-0-9 :.T]{1,40}\] )?[\w.-]{1,64}:\d+:\d+\s+[NR]CCL (?:INFO|WARN|TRACE)\b.*")
 _EXPORT, _UNSET = re.compile(r"\bexport\s"), re.compile(r"\bunset\s+((?:\w+\s*)+)")
 _PROCESSES = re.compile(r"(?:^|\s)(?:-np|-n|--np|--ntasks)[ =]([0-9]{1,6})\b")
 # What nccl-tests prints when a call fails, with the place in its source and the error
@@ -133,18 +136,18 @@ class BenchmarkRun:
         """Return the noise, as the median of relative deviations; None if there are fewer than three.
 
         Two kinds of deviations count: that of repeated times of one size from their median, and that of a row's ratio
-        in place / out of place from the median ratio of the run.
+        in place / out of place from the median ratio of the run. The kind with the greater median is the noise.
         """
         ratios = [row.in_place / row.seconds for row in self.rows if row.in_place]
         usual_ratio, median_seconds = median(ratios or [1.0]), dict(self.points())
         repetitions = Counter(row.nbytes for row in self.rows)
-        deviations = [abs(ratio / usual_ratio - 1) for ratio in ratios]
-        deviations += [
+        in_place = [abs(ratio / usual_ratio - 1) for ratio in ratios]
+        repeated = [
             abs(row.seconds / median_seconds[row.nbytes * self.scale()] - 1)
             for row in self.rows
             if repetitions[row.nbytes] > 1
         ]
-        return median(deviations) if len(deviations) > 2 else None
+        return max((median(kind) for kind in (in_place, repeated) if len(kind) > 2), default=None)
 
 
 def read_runs(text: str, with_incomparable: bool = False) -> list[BenchmarkRun]:
@@ -247,7 +250,7 @@ class _Reader:
                     self.width = next((i for i in range(USUAL_WIDTH, len(words)) if words[i] == words[0]), USUAL_WIDTH)
                 title = _TITLE.search(line)
                 start = None if title or _END.search(line) else _PROGRAM_NAME.search(line)
-                if self.run.rows and (title or start or _BEGIN.search(line)):
+                if self.run.rows and (title or start or _BEGIN.search(line) or _osu_processes(line)):
                     yield self._finish()
                 self._read_context(line, title, start)
         yield self._finish()
@@ -282,8 +285,7 @@ class _Reader:
             run.library = f"NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
         if "CCL_" in line:
             self._read_variables(line)
-        if "osu_" in line and (processes := _PROCESSES.search(line)):
-            run.ranks = int(processes[1])
+        run.ranks = _osu_processes(line) or run.ranks
         if failure := _FAILURE.search(line):
             run.failure = run.failure or failure[1]
         run.signs += tuple(name for name, sign in _SIGNS.items() if name not in run.signs and sign.search(line))
@@ -309,14 +311,22 @@ class _Reader:
 
     def _add_row(self, row: re.Match[str], at: int) -> int:
         """Read a row that begins in the line before index `at`; return the index of the line after the row."""
-        tail, used = row[3], 0
+        tail, end, continuations = row[3], at, 0
+        if logged := _LOGGED.search(tail):
+            self._read_context(logged[0], None, None)
+            tail = tail[: logged.start()]
         values = _parse_tail(tail, self.width)
-        while (values is None or len(values.times) < 2) and used < MAX_CONTINUATIONS and at + used < len(self.lines):
-            next_line = self.lines[at + used]
+        while values is None or len(values.times) < 2:
+            while end < len(self.lines) and _LOGGED.search(self.lines[end]) and not _ROW.search(self.lines[end]):
+                self._read_context(self.lines[end], None, None)
+                end += 1
+            if end == len(self.lines) or continuations == MAX_CONTINUATIONS:
+                break
+            next_line = self.lines[end]
             words = next_line[len((_PREFIX.match(next_line) or "")[0]) :].split()
             if not words or not all(_NUMBER.fullmatch(word) for word in words if word not in _OPERATORS):
                 break
-            used += 1
+            end, continuations = end + 1, continuations + 1
             spaced = _parse_tail(f"{tail} {' '.join(words)}", self.width)
             # A terminal may wrap within a word, too: then neither end has a blank.
             is_word_split = spaced is None and not tail[-1:].isspace() and not next_line[:1].isspace()
@@ -333,7 +343,7 @@ class _Reader:
             _, greatest_algbw = self.bus_factor
             if values.algbw > max(greatest_algbw, 0):
                 self.bus_factor = (values.busbw / values.algbw, values.algbw)
-        return at + used
+        return end
 
     def _finish(self) -> BenchmarkRun:
         """Complete the current run, and begin the next."""
@@ -413,14 +423,20 @@ def _is_consistent(nbytes: int, values: _Tail) -> bool:
     return 0.45 * expected - 0.02 <= values.algbw <= 1.05 * expected + 0.02
 
 
+def _osu_processes(line: str) -> int:
+    """Return the number of processes if the line is a command that starts a benchmark of OSU, else 0."""
+    processes = _PROCESSES.search(line) if "osu_" in line else None
+    return int(processes[1]) if processes else 0
+
+
 def _osu_kind(title: str) -> str:
-    """Return the collective in a title of OSU, or the title with Latency if it is none that can be compared."""
+    """Return the collective in a title of OSU, or the title if its figures are no times of a collective."""
     words = title.lower().replace("-", "").replace("_", "").split()
-    if "nonblocking" in words:
+    if "latency" not in words or {"nonblocking", "neighborhood"} & {*words}:
         return title
     names = {"bcast": "broadcast", "alltoallv": "alltoall"}
     kinds = (kind_named(names.get(word, word)) or kind_named(word.removesuffix("v")) for word in words)
-    return next((kind for kind in kinds if kind), f"{title} Latency")
+    return next((kind for kind in kinds if kind), title)
 
 
 def _has_columns(kind: str, op: str, root: str) -> bool:

@@ -5,16 +5,17 @@ bound divided by the measured time is the share "of the wire". The verdict and i
 cost/nccl/diagnosis.py. If the model has no figures of the GPUs, there is only the bound, and the verdict "cannot tell".
 
 `compare_runs` compares logs from before and after an upgrade. A size has changed if its times differ by more than the
-noise. The noise is three times the median deviation of sizes that a log has several times (`BenchmarkRun.spread`), and
-at least 5 %. Example: the time in place is 10 % below that out of place in most rows, and 12 or 8 % below in others.
-The median deviation is 2 %, so the noise is 6 %: 20 us before and 22 us after count as slower, 20 us and 21 us do not.
+noise. The noise is three times the median deviation of sizes that a log has several times, in one run or in several
+(`BenchmarkRun.spread`), and at least 5 %. Example: the time in place is 10 % below that out of place in most rows, and
+12 or 8 % below in others. The median deviation is 2 %, so the noise is 6 %: 20 us before and 22 us after count as
+slower, 20 us and 21 us do not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from statistics import median
 from typing import Any
 
 from antiphon.core.collective import Collective
@@ -129,7 +130,7 @@ def _notes(run: BenchmarkRun, library_model: LibraryModel | None) -> list[str]:
     """Return remarks on a run: rows left out, and signs that the log is of another machine or library."""
     notes = [f"the program failed after these sizes: {run.failure}"] if run.failure else []
     if run.garbled:
-        notes.append(f"{run.garbled} rows are garbled and left out (their algbw contradicts their time)")
+        notes.append(f"{run.garbled} rows are garbled and left out (cut short, or algbw contradicts the time)")
     if run.program == OSU and library_model is not None and not run.library:
         notes.append("OSU measures your MPI; its times are compared with what NCCL would take")
     remark = doubt_gpus(run.gpu, library_model)
@@ -218,17 +219,31 @@ def _verdict(
 
 def compare_runs(before: Sequence[BenchmarkRun], after: Sequence[BenchmarkRun]) -> dict[str, Any]:
     """Return which sizes changed by more than the noise. Invalid if the logs have no size in common."""
-    comparisons, notes = [], _garbled_notes(before, "before") + _garbled_notes(after, "after")
-    for kind in dict.fromkeys(run.kind for run in (*before, *after)):
-        old, new = ([run for run in runs if run.kind == kind] for runs in (before, after))
-        if len({run.ranks for run in (*old, *new) if run.ranks}) > 1:
-            raise Invalid(f"{kind}: the logs have different numbers of ranks; compare runs of the same job")
-        times = [_median_times(runs) for runs in (old, new)]
+    logs = {"before": before, "after": after}
+    comparisons, notes = [], [note for name, runs in logs.items() for note in _left_out(runs, name)]
+    # OSU times an MPI, so its runs are only compared with each other
+    for kind, is_osu in dict.fromkeys((run.kind, run.program == OSU) for run in (*before, *after)):
+        runs_of = {
+            name: [run for run in runs if (run.kind, run.program == OSU) == (kind, is_osu)]
+            for name, runs in logs.items()
+        }
+        counts = sorted({run.ranks for runs in runs_of.values() for run in runs if run.ranks})
+        if len(counts) > 1:
+            ranks = " and ".join(map(str, counts))
+            raise Invalid(f"{kind}: the logs have runs of {ranks} ranks; compare runs of the same job")
+        if not all(runs_of.values()):
+            missing = "after" if runs_of["before"] else "before"
+            notes.append(f"{kind}{' of OSU' if is_osu else ''}: not in the log {missing} and not compared")
+            continue
+        old, new = (_merge(runs, *counts) for runs in runs_of.values())
+        times = (dict(old.points()), dict(new.points()))
         sizes = sorted(times[0].keys() & times[1].keys())
         if unmatched := len(times[0].keys() ^ times[1].keys()):
             notes.append(f"{kind}: {unmatched} sizes are in one of the logs only and not compared")
         if sizes:
             comparisons.append(_compare_kind(kind, (old, new), sizes, times))
+            if old.gpu and new.gpu and old.gpu != new.gpu:
+                notes.append(f"{kind}: the logs name different GPUs: {old.gpu} before, {new.gpu} after")
     if not comparisons:
         raise Invalid("the logs have no collective and size in common; run the same benchmark before and after")
     slower = any(row["verdict"] == "slower" for entry in comparisons for row in entry["rows"])
@@ -237,28 +252,30 @@ def compare_runs(before: Sequence[BenchmarkRun], after: Sequence[BenchmarkRun]) 
     return {"verdict": verdict, "collectives": comparisons, "notes": notes}
 
 
-def _garbled_notes(runs: Sequence[BenchmarkRun], log_name: str) -> list[str]:
-    """Return a note if rows of a log are not compared. `log_name`: "before" or "after"."""
-    garbled = sum(run.garbled for run in runs)
-    if not garbled:
-        return []
-    return [f"{garbled} rows of the log {log_name} are garbled and left out (their algbw contradicts their time)"]
+def _left_out(runs: Sequence[BenchmarkRun], log_name: str) -> list[str]:
+    """Return notes on rows of a log that are not compared, or have wrong results. `log_name`: "before" or "after"."""
+    notes = []
+    if garbled := sum(run.garbled for run in runs):
+        notes.append(
+            f"{garbled} rows of the log {log_name} are garbled and left out (cut short, or algbw contradicts the time)"
+        )
+    if wrong := sum(row.wrong for run in runs for row in run.rows):
+        notes.append(f"{wrong} rows of the log {log_name} have wrong results; their times mean nothing")
+    return notes
 
 
-def _median_times(runs: Sequence[BenchmarkRun]) -> dict[int, float]:
-    """Return the median seconds by size."""
-    times: dict[int, list[float]] = {}
-    for run in runs:
-        for nbytes, seconds in run.points():
-            times.setdefault(nbytes, []).append(seconds)
-    return {nbytes: median(values) for nbytes, values in times.items()}
+def _merge(runs: Sequence[BenchmarkRun], ranks: int = 0) -> BenchmarkRun:
+    """Return all rows of these runs as one run; its noise includes that from run to run."""
+    library, gpu = (next(filter(None, (getattr(run, name) for run in runs)), "") for name in ("library", "gpu"))
+    rows = [row for run in runs for row in run.rows]
+    return replace(runs[0], ranks=ranks, library=library, gpu=gpu, rows=rows)
 
 
 def _compare_kind(
-    kind: str, runs: Sequence[Sequence[BenchmarkRun]], sizes: Sequence[int], times: Sequence[Mapping[int, float]]
+    kind: str, runs: Sequence[BenchmarkRun], sizes: Sequence[int], times: Sequence[Mapping[int, float]]
 ) -> dict[str, Any]:
     """Return the comparison of one collective at these sizes."""
-    spreads = [spread for side in runs for run in side if (spread := run.spread()) is not None]
+    spreads = [spread for run in runs if (spread := run.spread()) is not None]
     noise = max(MIN_NOISE, SPREADS * max(spreads)) if spreads else DEFAULT_NOISE
     rows: list[dict[str, Any]] = []
     for nbytes in sizes:
@@ -266,7 +283,7 @@ def _compare_kind(
         change = new / old - 1 if old else 0.0
         verdict = "slower" if change > noise else "faster" if change < 1 / (1 + noise) - 1 else "same"
         rows.append({"nbytes": nbytes, "before": old, "after": new, "change": change, "verdict": verdict})
-    libraries = [next((run.library for run in side if run.library), "") for side in runs]
+    libraries = [run.library for run in runs]
     changes_text = []
     for word in ("slower", "faster"):
         changed = [row for row in rows if row["verdict"] == word]
