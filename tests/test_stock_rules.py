@@ -223,6 +223,9 @@ def test_sizes_are_those_that_mpich_knows(tmp_path: Path) -> None:
     for block, wanted in ((0, "brucks"), (1000, "brucks"), (1001, None), (1999, None), (2000, "scattered")):
         found = mpir.leaf("alltoall", 4, average=block)
         assert found == (f"MPIR_Alltoall_intra_{wanted}" if wanted else "MPIR_large")
+    narrow = [(0, 9, mpich("brucks", path)), (9, 12, mpich("scattered", path)), (12, None, None)]  # 9 to 11: no size
+    mpir, _ = trees_of(table("alltoall", 4, narrow))  # type: ignore[arg-type]
+    assert mpir.leaf("alltoall", 4, average=2) == "MPIR_Alltoall_intra_brucks"
     mpir, _ = trees_of(table("allreduce", 2, [(0, 5, None), (5, 2**33, mpich("ring", path)), (2**33, None, None)]))
     assert mpir.leaf("allreduce", 2, average=2**31 - 2) == "MPIR_Allreduce_intra_ring"
     assert mpir.leaf("allreduce", 2, average=2**33) == "MPIR_own"

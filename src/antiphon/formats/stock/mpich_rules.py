@@ -132,9 +132,9 @@ def _by_size(
             break
         # Sizes of the plan are those of the whole buffer; MPICH may count a block.
         stop = -(-size_range.stop // count) if size_rule.of_block else size_range.stop
-        branches[f"{size_rule.size}<{stop}" if stop <= MAX_PARAMETER else f"{size_rule.size}<={MAX_PARAMETER}"] = (
-            branch(size_range.value, own)
-        )
+        condition = f"{size_rule.size}<{stop}" if stop <= MAX_PARAMETER else f"{size_rule.size}<={MAX_PARAMETER}"
+        # A range in which no size is a whole number of blocks has the condition of the range before, which holds.
+        branches.setdefault(condition, branch(size_range.value, own))
         if stop > MAX_PARAMETER:
             break
     # Sizes above the last measured one keep the library's own branch, unless its range has no end.
