@@ -1,6 +1,7 @@
 """The store of plans: what is put is found again by every machine that is the same, and nothing in it is trusted."""
 
 import threading
+from hashlib import sha256
 from json import loads
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def damages(data: bytes, other: bytes) -> dict[str, bytes]:
     rows = file["rows"]
     return {
         "no JSON": data[:100],
-        "another format": data.replace(b'"format":3', b'"format":2', 1),
+        "another format": data.replace(b'"format":4', b'"format":2', 1),
         "a faster time": json.encode({**file, "rows": [{**rows[0], "seconds": rows[0]["seconds"] / 2}, *rows[1:]]}),
         "a bound that its time beats": json.encode({**file, "rows": [{**rows[0], "least_seconds": 1.0}, *rows[1:]]}),
         "other sizes": json.encode({**file, "rows": rows[:1]}),
@@ -109,28 +110,68 @@ def damages(data: bytes, other: bytes) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def entries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, str, bytes, bytes]:
-    """The answer for a ring of 4, the name and content of its entry, and the content of the entry of a ring of 3."""
+    """The answer for a ring of 4, its entry's name and content, and the content of that of a ring of 3."""
     folder = tmp_path_factory.mktemp("store")
     right, _ = (planned(asked(machine_of(f"ring:ranks={n}"), "allgather"), Store(folder / str(n))) for n in (4, 3))
     (file,), (other,) = ((folder / n).glob("*.plan") for n in "43")
-    return right, file.name, file.read_bytes(), other.read_bytes()
+    return right, file.name, *(path.read_bytes().partition(b"\n")[2] for path in (file, other))
+
+
+def sealed(content: bytes, file: str) -> bytes:
+    """An entry with the digest of address and content in its first line."""
+    return sha256(file.removesuffix(".plan").encode() + content).hexdigest().encode() + b"\n" + content
 
 
 @pytest.mark.parametrize(
-    "name", list(damages(b'{"format":3,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
+    "name", list(damages(b'{"format":4,"rows":[{"seconds":1}],"plan":{"entries":[0]}}', b'{"plan":1}'))
 )
 def test_a_damaged_entry_is_refused_and_planned_anew(
     name: str, entries: tuple[Answer, str, bytes, bytes], tmp_path: Path
 ) -> None:
     store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"), "allgather")
     right, file, data, other = entries
-    (tmp_path / file).write_bytes(damages(data, other)[name])
+    (tmp_path / file).write_bytes(sealed(damages(data, other)[name], file))
     with pytest.raises(Invalid, match="is damaged"):
         store.get(question)
     again = planned(question, store)
     assert not again.stored
     assert again.rows == right.rows
     assert store.get(question) is not None
+
+
+def test_figures_that_are_not_computed_again_are_not_trusted(
+    entries: tuple[Answer, str, bytes, bytes], tmp_path: Path
+) -> None:
+    """Such as speedups, and lower bounds at other sizes; one bit, one digit, or another entry under this name."""
+    right, file, data, other = entries
+    entry = sealed(data, file)
+    worse_gap = data.replace(b'"latency_gap": ', b'"latency_gap": 1')
+    assert worse_gap != data
+    for damaged in (
+        entry.replace(data, worse_gap), entry[:-1], b"",
+        sealed(other, "0" * 64), bytes([*entry[:-9], entry[-9] ^ 1, *entry[-8:]]),
+    ):  # fmt: skip
+        (tmp_path / file).write_bytes(damaged)
+        store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"), "allgather")
+        with pytest.raises(Invalid, match="is damaged"):
+            store.get(question)
+    assert planned(question, store).rows == right.rows
+    assert store.get(question) is not None
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_what_is_no_file_is_damaged_and_replaced(kind: str, tmp_path: Path) -> None:
+    store, question = Store(tmp_path), asked(machine_of("ring:ranks=4"), "allgather")
+    path = tmp_path / f"{question.address}.plan"
+    path.mkdir() if kind == "directory" else path.symlink_to(tmp_path / "none" / "file")
+    if kind == "directory":
+        assert ["is a directory" in entry.damaged for entry in store.entries()] == [True]
+    assert not planned(question, store).stored
+    assert store.get(question) is not None
+    path.unlink()
+    path.mkdir()
+    assert len(store.collect()) == 1
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

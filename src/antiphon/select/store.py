@@ -8,9 +8,10 @@ allocations of a cluster share an answer. The version of this package is hashed,
     allreduce on GPUs 2 3 6 7  -> address X: got, relabelled 0>2, 1>3, 4>6, 5>7
 
 A store is a folder, or with the extra `store` any location that fsspec knows ("s3://bucket/plans"). Nothing in it is
-trusted: `put` and `get` verify every schedule, and `get` predicts its time again on the machine of the question. An
-entry that fails is damaged: `get` raises Invalid with the reason, and `answer` plans anew and replaces it. Writers do
-not hinder each other, as each renames a complete file to the address.
+trusted: `put` and `get` verify every schedule, and `get` predicts its time again on the machine of the question. A
+digest of address and content, in the first line of an entry, covers the figures that are not computed again. An entry
+that fails is damaged: `get` raises Invalid with the reason, and `answer` plans anew and replaces it. Writers do not
+hinder each other, as each renames a complete file to the address.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from antiphon.select.renumber_plans import label_machine, renumber_plan
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import Tuning
 
-FORMAT = 3  # raised with every change of what entries hold
+FORMAT = 4  # raised with every change of what entries hold
 SUFFIX = ".plan"
 MAX_BYTES = 2**28  # of an entry
 # relative difference that predictions of one schedule may have, as relabelled links are summed in another order
@@ -178,10 +179,20 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Invalid(f"store {self.path}: is not a directory and cannot be made ({error.strerror})") from None
-        write_bytes(self.path / name, data)
+        file = self.path / name
+        if file.is_symlink() or file.is_dir():  # damaged: no store makes these
+            self.delete(name)
+        write_bytes(file, data)
 
     def delete(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        file = self.path / name
+        try:
+            if file.is_dir() and not file.is_symlink():
+                file.rmdir()
+            else:
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            raise Invalid(f"store {self.path}: {name} cannot be deleted ({error.strerror})") from None
 
     def list_files(self) -> list[tuple[str, int, float]]:
         files = []
@@ -279,7 +290,7 @@ class Store:
         if data is None:
             return None
         try:
-            file = _decode(data)
+            file = _decode(data, address)
             stored = loads(bytes(file.plan), "plan")
             if not isinstance(stored, Plan):
                 raise Invalid("it holds no plan")
@@ -300,7 +311,8 @@ class Store:
         file = _File(
             FORMAT, question.machine.name, answer.model, list(answer.rows), plan, list(answer.stand_ins)
         )  # fmt: skip
-        data = msgspec.json.encode(file)
+        content = msgspec.json.encode(file)
+        data = _digest(content, question.address) + b"\n" + content
         if len(data) <= MAX_BYTES:
             self._storage.write(question.address + SUFFIX, data)
 
@@ -309,11 +321,11 @@ class Store:
         by_age = sorted(self._storage.list_files(), key=lambda file: (file[2], file[0]))  # by time, then name
         for name, nbytes, seconds in by_age:
             address = name.removesuffix(SUFFIX)
-            data = self._storage.read(name)
-            if data is None:
-                continue
             try:
-                file = _decode(data)
+                data = self._storage.read(name)
+                if data is None:
+                    continue
+                file = _decode(data, address)
                 plan = loads(bytes(file.plan), "plan")
                 kind = plan.collective.kind if isinstance(plan, Plan) else ""
             except AntiphonError as error:
@@ -401,9 +413,17 @@ def _graph_library() -> str:
     return metadata.version("igraph")
 
 
-def _decode(data: bytes) -> _File:
+def _digest(content: bytes, address: str) -> bytes:
+    """Return the first line of an entry; with the address, so that an entry under another name is damaged."""
+    return hashlib.sha256(address.encode() + content).hexdigest().encode()
+
+
+def _decode(data: bytes, address: str) -> _File:
+    digest, _, content = data.partition(b"\n")
+    if digest != _digest(content, address):
+        raise Invalid("its content is not what was written there")
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = msgspec.json.decode(content, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(str(error)) from None
     if file.format != FORMAT:
