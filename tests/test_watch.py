@@ -87,6 +87,18 @@ def test_times_and_waits_for_the_last_process(place: Path) -> None:
     assert (late["least"], late["calls"], empty["calls"]) == (1024, 1, 1)
 
 
+def test_two_jobs_in_a_folder_are_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their groups look alike, so that calls of one would be paired with those of the other."""
+    ledgers(1)
+    (process,) = read_watched(place)
+    unknown = process._replace(rank=-1)
+    monkeypatch.setattr("antiphon.runtimes.engine.watched.read_watched", lambda _: [unknown, unknown, process])
+    assert antiphon.measure.watch(place)["processes"] == 3
+    monkeypatch.setattr("antiphon.runtimes.engine.watched.read_watched", lambda _: [process, process])
+    with pytest.raises(Invalid, match="several jobs write there; start each with a folder of its own"):
+        antiphon.measure.watch(place)
+
+
 def test_a_broadcast_may_be_over_before_the_last_process_begins(place: Path) -> None:
     first, second = ledgers(2)
     count(first, 1000, 0.001, kind="broadcast")

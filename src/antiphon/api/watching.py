@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.api import _inputs
 from antiphon.api._checked import path as path_of
 from antiphon.api._checked import public
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, Invalid
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import Path
@@ -32,15 +32,23 @@ def watch(folder: Path) -> dict[str, Any]:
     -------
     dict
         The keys that docs/mpi.md lists.
+
+    Raises
+    ------
+    Invalid
+        There is no such folder, or several jobs write there.
     """
     from antiphon.runtimes.engine.watched import read_watched, summarize_calls
 
     processes = read_watched(path_of(folder, "folder"))
+    ranks = sorted(process.rank for process in processes if process.rank >= 0)
+    # Groups of equal ranks look alike in the files, so calls of two jobs would count as those of one.
+    if len(set(ranks)) < len(ranks):
+        raise Invalid(f"{os.fspath(folder)}: several jobs write there; start each with a folder of its own")
     rows = summarize_calls(processes, time.perf_counter())
     table = next((process.table for process in processes), "")
     for row in rows:
         row["predicted"] = _predict_call(table, row["collective"], row["ranks"], row["schedule"], row["nbytes"])
-    ranks = sorted(process.rank for process in processes if process.rank >= 0)
     missed = sum(process.missed for process in processes)
     return {"processes": len(processes), "ranks": ranks, "table": table, "missed": missed, "rows": rows}
 
