@@ -37,6 +37,9 @@ class Machine:
         rows = [topology["types"][kind] for *_, kind in topology["links"]] + limits + [{"bandwidth": topology["unit"]}]
         *rates, self.unit = [Fraction(str(row["bandwidth"]).removesuffix("B/s")) for row in rows]
         require(min(self.unit, *rates) > 0, "topology: a bandwidth is not positive")
+        require({node for link in links for node in link} <= {*range(self.nodes)}, "topology: no such node")
+        require(all(kind >= 0 for *_, kind in topology["links"]), "topology: no such type")
+        require({x for limit in limits for x in limit["links"]} <= {*range(len(links))}, "topology: no such link")
         self.capacity = [rate / self.unit for rate in rates]  # in chunks per round
         numbered = list(enumerate(limits, len(links)))  # per link the resources that it loads:
         self.used_by = [[x, *(n for n, limit in numbered if x in limit["links"])] for x in range(len(links))]
@@ -71,6 +74,8 @@ class Machine:
 
 def run_schedule(machine, blocks, chunks, transfers):
     """Run a schedule; return C, S, R, and the time without latency. `chunks`: per chunk its block, cut evenly."""
+    numbers = [*chunks, *(x for row in transfers for x in (*row[:7], *row[7]))]
+    require(all(type(x) is int and x >= 0 for x in numbers), "a number of a chunk or transfer is negative or not whole")
     shares, steps, rounds, time = Counter(chunks), 1 + max(row[0] for row in transfers), 0, Fraction(0)
     require(all(shares[block] or not weight for block, (weight, _, _) in enumerate(blocks)), "a block has no chunk")
     count = max(sum(shares[b] for b, block in enumerate(blocks) if rank in block[1]) for rank in range(machine.ranks))
@@ -108,6 +113,13 @@ def needs_of(block):
     return [(holders, rank) for holders, rank in pairs if rank not in holders]
 
 
+def is_allreduce(blocks):
+    """Return whether each rank of the only block needs from each other one what no third has."""
+    single = sum(len(holders) == 1 for holders, _ in needs_of(blocks[0]))
+    count = len(blocks[0][1])
+    return len(blocks) == 1 and set(blocks[0][1]) == set(blocks[0][2]) and single == count * (count - 1)
+
+
 def problem_of(machine, blocks, about):
     """Return the machine and blocks that an impossibility is about; "halves": the allgather within an allreduce."""
     members, (action, _, root) = set(blocks[0][1]), about.rpartition(" ")
@@ -115,9 +127,14 @@ def problem_of(machine, blocks, about):
         require(about == "sums" or all(len(set().union(*b[1].values())) == 1 for b in blocks), "plan: it combines")
         return machine, blocks
     if about == "dual":
-        require(all(1 in (len(b[1]), len(b[2])) for b in blocks), "dual: a block goes from several ranks to several")
+        for block in blocks:  # backwards, all ranks that begin with data receive; so each of them must be needed
+            needed = {frozenset(block[2]), *(holders for holders, _ in needs_of(block))}
+            require(1 in (len(block[1]), len(block[2])), "dual: a block goes from several ranks to several")
+            require({frozenset([rank]) for rank in block[1]} <= needed, "dual: not every rank that has data is needed")
         pairs = [(b[0], b[2], b[1]) for b in blocks]
     else:
+        known = is_allreduce(blocks) if about == "halves" else action in ("broadcast from", "reduce to")
+        require(known, f"{about}: no such collective within this one")
         turned, roots = action == "reduce to", sorted(members) if about == "halves" else [int(root)]
         needs = [(*holders, rank) for holders, rank in needs_of(blocks[0]) if len(holders) == 1]
         pairs = [(1, [root], [need[not turned] for need in needs if need[turned] == root]) for root in roots]
@@ -137,9 +154,9 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
     ends, value = machine.links, 0
     cost = {(x, s): sum(price.get((y, s), 0) for y in used) for x, used in enumerate(machine.used_by) for s in times}
     for node_lists, entering, number in dual.get("partitions", []):
-        places, (weight, pre, post), count = [set(place) for place in node_lists], blocks[0], max(int(number), 0)
+        places, (weight, pre, _), count = [set(place) for place in node_lists], blocks[0], max(int(number), 0)
         once = sorted(rank for place in places for rank in place if rank < machine.ranks) == list(range(machine.ranks))
-        require(once and len(blocks) == 1 and not steps and set(pre) == set(post), "a partition bounds allreduces only")
+        require(once and not steps and is_allreduce(blocks), "a partition bounds allreduces only")
         for link, pair in enumerate(ends):
             cost[link, 0] -= count * sum((pair[entering] in place) > (pair[1 - entering] in place) for place in places)
         value += count * 2 * (sum(not place.isdisjoint(pre) for place in places) - 1) * weight
@@ -152,11 +169,12 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
         amounts = [*price.values(), *map(abs, phi.values()), *(n for family in families for n in family.values())]
         is_valid = all(type(amount) is int and amount >= 0 for amount in amounts)
         require(is_valid and all(x >= machine.ranks for x, _ in phi), "a price is not allowed")
-        pairs = sum(len(holders) == 1 for holders, _ in needs)
-        require(not by_trees or pairs == machine.ranks * (machine.ranks - 1), "sums: no allreduce of all ranks")
+        has_trees = len(block[1]) == machine.ranks and is_allreduce(blocks)
+        require(has_trees or not by_trees, "sums: no allreduce of all ranks")
         early, late = machine.steps_from(block[1]), machine.back.steps_from({rank for _, rank in needs})
         for x, s in [key for key, limit in net_cost.items() if sum(family.get(key, 0) for family in families) > limit]:
-            useful = early[ends[x][0]] <= s < steps - late[ends[x][1]] and ends[x][1] not in block[1]  # in time
+            in_time = early[ends[x][0]] <= s < steps - late[ends[x][1]]
+            useful = in_time and any(ends[x][1] not in holders for holders, _ in needs)
             require(steps and not by_trees and not useful, "a move pays more than it costs")
         for (root, toward), lengths in zip(share["trees"], families, strict=True) if by_trees else ():
             length = lambda x, s, f=lengths, turn=toward: f.get((x, steps - 1 - s if turn else s), 0)  # noqa: E731
@@ -173,6 +191,7 @@ def check_impossible(machine, blocks, entry):
     """Return the least rounds per part that an impossibility proves, or the (parts, rounds) that it excludes."""
     problem, steps = problem_of(machine, blocks, entry["about"]), entry["steps"]
     values = [evaluate(*problem, dual, steps, entry["about"] == "sums") for dual in entry.get("duals", [])]
+    require(values or entry["about"] == "sums" or "sends" not in entry, "impossible: sends bound sums only")
     if "ratio_below" in entry:
         budget, value = values[0] if values else ([sum(machine.capacity[: len(machine.links)])], entry["sends"])
         ratio = Fraction(value) / max(budget) / weight_of(problem[1])
@@ -217,6 +236,10 @@ def check(file):
     machine, excluded = Machine(file["topology"]), defaultdict(list)
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
     require(all(len(dict(side)) == len(side) for _, *sides in file["blocks"] for side in sides), "ranks: one is twice")
+    ranks = {rank for _, *sides in blocks for side in sides for rank in side}
+    require(ranks <= {*range(machine.ranks)}, "blocks: no such rank")
+    weights = [weight for weight, *_ in blocks]  # smallest whole numbers: a block is cut into a multiple of its weight
+    require(min(weights) >= 0 and math.gcd(*weights) == 1, "blocks: a weight is negative, or all have a common divisor")
     steps = max(machine.steps_from(h)[rank] for block in blocks if block[0] for h, rank in needs_of(block))
     (budget,), value = evaluate(machine, blocks, file["bandwidth"]["dual"], steps=0)
     inverse = Fraction(value) / budget / weight_of(blocks)
