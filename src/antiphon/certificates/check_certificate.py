@@ -6,7 +6,7 @@ cannot be read. Checked exactly, without code of the package, from the machine a
 
     points       each schedule is run transfer by transfer; (C, S, R), gaps and labels follow from it and from below
     bounds       on steps by distances, on R/C by prices of links and partitions; switches are taken to forward only
-    impossible   by prices in each step, for every split of R; proofs by resolution or pairs of trees are counted only
+    impossible   by prices in each step, for every split of R; proofs by resolution are counted only
 """
 
 import gzip
@@ -43,26 +43,27 @@ class Machine:
         self.capacity = [rate / self.unit for rate in rates]  # in chunks per round
         numbered = list(enumerate(limits, len(links)))  # per link the resources that it loads:
         self.used_by = [[x, *(n for n, limit in numbered if x in limit["links"])] for x in range(len(links))]
-        self.steps_from = lambda starts: self.cheapest(starts, self.ranks, lambda x, _: int(links[x][1] < self.ranks))
+        hops = {(x, 0): int(head < self.ranks) for x, (_, head) in enumerate(links)}
+        self.steps_from = lambda starts: self.cheapest(starts, [0] * self.ranks, hops)
         self.back = self if backward else Machine(topology, backward=True)
 
-    def cheapest(self, starts, steps, length):
+    def cheapest(self, starts, steps, lengths):
         """Return the least cost to every node in these steps, where each crosses one link into a rank."""
         far = [0 if node in starts else FAR for node in range(self.nodes)]
-        for step in range(steps):
+        for step in steps:
             far[self.ranks :] = [FAR] * (self.nodes - self.ranks)
             for hop in range(self.ranks, self.nodes + 1):  # into switches, as often as there are any, then into ranks
                 before = list(far)
                 for link, (tail, head) in enumerate(self.links):
                     if (head < self.ranks) == (hop == self.nodes) and before[tail] < FAR:
-                        far[head] = min(far[head], before[tail] + length(link, step))
+                        far[head] = min(far[head], before[tail] + lengths.get((link, step), 0))
         return far
 
-    def cheapest_tree(self, root, steps, length):
-        """Return the least cost of bringing a chunk from the root to all ranks, where each other one receives once."""
-        paid = {frozenset([root]): 0}  # by the set of ranks that have it
-        for step in range(steps):
-            cost = [self.cheapest([u], 1, lambda x, _: length(x, step)) for u in range(self.ranks)]  # noqa: B023
+    def cheapest_tree(self, roots, steps, lengths):
+        """Return the least cost of bringing a chunk from the roots to all ranks, where each other one receives once."""
+        paid = {frozenset(roots): 0}  # by the set of ranks that have it
+        for step in steps:
+            cost = [self.cheapest([sender], [step], lengths) for sender in range(self.ranks)]
             for owners, total in list(paid.items()):
                 later = {owners: total}  # sets that have it after this step
                 for rank in set(range(self.ranks)) - owners:
@@ -70,6 +71,21 @@ class Machine:
                     later |= {to | {rank}: total + price for to, total in later.items()}
                 paid |= {to: min(total, paid.get(to, FAR)) for to, total in later.items()}
         return paid.get(frozenset(range(self.ranks)), FAR)
+
+    def cheapest_pair(self, steps, lengths):
+        """Return the least cost of a chunk's sends in an allreduce: 2 (n - 1) or more.
+
+        2 (n - 1) are a tree up to a rank and one down from it, or up to two ranks that exchange in step t, and down.
+        """
+        ranks = range(self.ranks)
+        sends = {(u, t): self.cheapest([u], [t], lengths)[: self.ranks] for u in ranks for t in steps}
+        totals = [(2 * self.ranks - 1) * min(min(row[:u] + row[u + 1 :]) for (u, _), row in sends.items())]
+        for t, u, v in itertools.product(range(len(steps) + 1), ranks, ranks):
+            if u == v or (u < v and t < len(steps)):
+                exchange = sends[u, t][v] + sends[v, t][u] if u < v else 0
+                up = self.back.cheapest_tree({u, v}, steps[:t][::-1], lengths)
+                totals.append(up + exchange + self.cheapest_tree({u, v}, steps[t + (u < v) :], lengths))
+        return min(totals)
 
 
 def run_schedule(machine, blocks, chunks, transfers):
@@ -148,9 +164,10 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
 
     At prices of resources, the moves of step s cost r_s B_s at most. `shares` divide the price of a block's moves among
     families. In each the block pays for the cheapest path to its farthest rank, or, in an allreduce, for the cheapest
-    tree that brings a rank's input to all or (`toward`) all to a rank. Without steps: a price for all times.
+    tree that brings a rank's input to all or all to a rank; without shares, for the cheapest pair of trees. Without
+    steps: a price for all times.
     """
-    price, times = {(x, s): amount for x, s, amount in dual["prices"]}, range(steps or 1)
+    price, times = {(x, s): amount for x, s, amount in dual["prices"]}, range(steps) or [0] * machine.ranks
     ends, value = machine.links, 0
     cost = {(x, s): sum(price.get((y, s), 0) for y in used) for x, used in enumerate(machine.used_by) for s in times}
     for node_lists, entering, number in dual.get("partitions", []):
@@ -162,7 +179,7 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
         value += count * 2 * (sum(not place.isdisjoint(pre) for place in places) - 1) * weight
     shares = {block: share for share in dual["shares"] for block in share["blocks"]}
     for number, block in enumerate(blocks):
-        needs, share = needs_of(block), shares.get(number, {"families": [None], "potentials": []})
+        needs, share = needs_of(block), shares.get(number, {"families": [None], "potentials": [], "trees": [None]})
         phi = {(switch, s): amount for switch, s, amount in share["potentials"]}
         net_cost = {(x, s): cost[x, s] + phi.get((ends[x][1], s), 0) - phi.get((ends[x][0], s), 0) for x, s in cost}
         families = [net_cost if rows is None else {(x, s): n for x, s, n in rows} for rows in share["families"]]
@@ -176,21 +193,27 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
             in_time = early[ends[x][0]] <= s < steps - late[ends[x][1]]
             useful = in_time and any(ends[x][1] not in holders for holders, _ in needs)
             require(steps and not by_trees and not useful, "a move pays more than it costs")
-        for (root, toward), lengths in zip(share["trees"], families, strict=True) if by_trees else ():
-            length = lambda x, s, f=lengths, turn=toward: f.get((x, steps - 1 - s if turn else s), 0)  # noqa: E731
-            value += block[0] * (machine.back if toward else machine).cheapest_tree(root, steps, length)
-        for family in families if needs and not by_trees else ():
-            length = lambda x, s, family=family: family.get((x, s if steps else 0), 0)  # noqa: E731
-            far = {starts: machine.cheapest(starts, steps or machine.ranks, length) for starts, _ in needs}
+        for tree, lengths in zip(share["trees"], families, strict=True) if by_trees else ():
+            if tree is None:  # the whole price is paid by a pair of trees
+                value += block[0] * machine.cheapest_pair(times, lengths)
+            else:
+                side, order = (machine.back, times[::-1]) if tree[1] else (machine, times)  # toward the root, or away
+                value += block[0] * side.cheapest_tree({tree[0]}, order, lengths)
+        for lengths in families if needs and not by_trees else ():
+            far = {starts: machine.cheapest(starts, times, lengths) for starts, _ in needs}
             value += block[0] * max(far[starts][rank] for starts, rank in needs)
     require(value < FAR, "a rank is out of reach")
-    return [sum(price.get((x, s), 0) * rate for x, rate in enumerate(machine.capacity)) for s in times], value
+    return [
+        sum(price.get((x, s), 0) * rate for x, rate in enumerate(machine.capacity)) for s in sorted({*times})
+    ], value
 
 
 def check_impossible(machine, blocks, entry):
     """Return the least rounds per part that an impossibility proves, or the (parts, rounds) that it excludes."""
     problem, steps = problem_of(machine, blocks, entry["about"]), entry["steps"]
-    values = [evaluate(*problem, dual, steps, entry["about"] == "sums") for dual in entry.get("duals", [])]
+    values = [
+        evaluate(*problem, dual, steps, entry["about"] == "sums") for dual in entry.get("duals", entry.get("pairs", []))
+    ]
     require(values or entry["about"] == "sums" or "sends" not in entry, "impossible: sends bound sums only")
     if "ratio_below" in entry:
         budget, value = values[0] if values else ([sum(machine.capacity[: len(machine.links)])], entry["sends"])
@@ -254,7 +277,10 @@ def check(file):
         excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
     for point in file["points"]:
         check_point(machine, blocks, point, steps, inverse, excluded)
-    return sum(not e.get("duals") and Fraction(e.get("ratio_below", FAR)) > inverse for e in file["impossible"])
+    return sum(
+        not (e.get("duals") or e.get("pairs")) and Fraction(e.get("ratio_below", FAR)) > inverse
+        for e in file["impossible"]
+    )
 
 
 def main(path):
