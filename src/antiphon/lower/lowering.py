@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,22 +45,11 @@ from antiphon.lower.moves import DataMoves, Folds, ScratchStretches, Slots, assi
 from antiphon.lower.rows import DataLine, Prepared, find_positions, prepare
 
 
-class _OperationColumns(NamedTuple):
-    """Operations that were added together."""
-
-    kind: Longs
-    rank: Longs
-    peer: Longs
-    pieces: Longs
-    when: Longs  # times, in half steps
-    chunk: Longs
-
-
 @dataclass(eq=False)
 class OperationTable:
     """Operations under construction, with parts and waits: blocks of columns, concatenated at the end."""
 
-    columns: list[_OperationColumns] = field(default_factory=list)
+    columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, time, chunk
     part_columns: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base (its place)
     waits: list[tuple[Longs, Longs]] = field(default_factory=list)  # later, earlier: who waits, and for whom
     joint: list[tuple[Longs, Longs]] = field(default_factory=list)  # operations, and the joint of each
@@ -76,7 +65,7 @@ class OperationTable:
         (array([0, 1]), array([2]))
         """
         columns = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in (kind, rank, peer, pieces, when, chunk)))
-        self.columns.append(_OperationColumns(*columns))
+        self.columns.append(tuple(columns))
         first, self.count = self.count, self.count + len(when)
         return np.arange(first, self.count)
 
@@ -91,7 +80,7 @@ class OperationTable:
 
     def when(self) -> Longs:
         """Return the time of every operation."""
-        return np.concatenate([columns.when for columns in self.columns])
+        return np.concatenate([time for _, _, _, _, time, _ in self.columns])
 
     def all(self, table_name: str, width: int) -> list[Longs]:
         """Return the concatenated columns of one of the tables, which has `width` columns."""
@@ -121,7 +110,7 @@ def assemble_program(
     base_rank = np.concatenate([places.rank, schedule.dst[movement.head]]).astype(np.int64)
     by_rank = order_of(base_rank, ranks)
     base_number = _invert_order(by_rank)
-    # columns of zeros: for the places of users' buffers (no slot, no origin), and for the stretches (no shift)
+    # columns of zeros: for the places (no slot, no origin), and for the stretches (no shift)
     place_zeros, stretch_zeros = np.zeros(len(places), np.int64), np.zeros(len(movement.head), np.int64)
     # The data of a stretch lie relative to the first point of its first chunk.
     origin = line.begin[schedule.chunk[movement.head]]
@@ -449,7 +438,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
         return
     line, order, collective = prepared.line, prepared.values.order, prepared.schedule.collective
     outputs, members = prepared.analysis.outputs, len(collective.members)
-    when, pieces = table.when(), np.concatenate([columns.pieces for columns in table.columns])
+    when, pieces = table.when(), np.concatenate([pieces for _, _, _, pieces, _, _ in table.columns])
     # Readers of the initial content of places that are overwritten.
     old = order.initial[accesses.read]
     version, reader = accesses.read[old], accesses.reader[old]

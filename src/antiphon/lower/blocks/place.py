@@ -202,7 +202,9 @@ class _Placement:
                 for segment in operation.segments:
                     if segment.step is None:
                         self._place_receive(segment)
-                operation.done = last_steps([part.step for part in operation.segments if part.step is not None])
+                operation.done = last_steps(
+                    [segment.step for segment in operation.segments if segment.step is not None]
+                )
                 inherit_behind(operation)
         return self.blocks
 

@@ -35,7 +35,7 @@ def cut_segments(values: ProgramValues, max_chunks: int, fused: bool = True) -> 
     """Set the segments of all messages and the stretches of all folds on arrival.
 
     `max_chunks`: maximum number of chunks of an instruction. `fused`: whether messages are folded on arrival. The
-    caller ends the use of segments by `dissolve_segments`.
+    caller frees the segments by `dissolve_segments`.
     """
     if fused:
         for operation in values.operations():

@@ -115,8 +115,8 @@ def _find_race(happens_before: Order, seed: int, wrong: CodeFault | None = None)
     # per conflicting pair: the row that ran first, the other row, their cell, and whether the first row writes it
     before, after, cell, written = accesses.pairs()
     # Rows often conflict at many cells: ask about each (before, after, written) once, at one of its cells.
-    _, kept = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
-    before, after, cell, written = before[kept], after[kept], cell[kept], written[kept]
+    _, first_pair = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
+    before, after, cell, written = before[first_pair], after[first_pair], cell[first_pair], written[first_pair]
     unordered = np.flatnonzero(happens_before.unordered(before, after))
     for number, pair in enumerate(unordered.tolist()):
         first_spot, second_spot = (_spot_of(flat, int(rows[pair])) for rows in (before, after))
