@@ -139,6 +139,9 @@ def test_the_command_writes_csv_and_parquet(
     assert run([*words, "x.csv"]) == 0
     assert len(Path("x.csv").read_text().splitlines()) == 1 + 3 * 2
     if find_spec("pyarrow") is None:
+        monkeypatch.setattr(
+            "antiphon.api.sweeping.run", lambda *_, **__: pytest.fail("planned before the format was checked")
+        )
         assert run([*words, "x.parquet"]) == 2
         assert "pip install 'antiphon[parquet]'" in capsys.readouterr().err
     else:

@@ -23,7 +23,7 @@ from antiphon.select.store import Answer, Stored
 from antiphon.show.columns import fitted_rows, paragraph, wrap_table
 from antiphon.show.machines import conclusions, machine_table, short_names
 from antiphon.show.words import plural
-from antiphon.sweeps.results import SweepResult
+from antiphon.sweeps.results import SweepResult, check_table_format
 from antiphon.units import format_size, parse_size
 
 StoreOption = Annotated[
@@ -54,6 +54,8 @@ def sweep_command(
     store holds is not planned again, so a sweep that was interrupted goes on. The picture shows time against price.
     """
     files = sort_outputs("sweep", output)
+    for path in files["rows"]:
+        check_table_format(path)
     with show_progress() as progress:
         result = sweeping.run(file, store=store or None, engine=engine, progress=progress)
     for path in files["rows"]:

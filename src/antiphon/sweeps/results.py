@@ -19,6 +19,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ class SweepResult(Explorable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all rows as CSV, or as Parquet (.parquet, with the extra `parquet`)."""
         rows = list(self.rows())
+        check_table_format(path)
         if Path(path).suffix == ".parquet":
             write_bytes(path, _parquet(rows))
             return
@@ -181,12 +183,16 @@ def _read_row(row: Mapping[str, str]) -> SizeFigures:
     return SizeFigures(int(row["nbytes"]), row["planner"], seconds, least_seconds, library)
 
 
+def check_table_format(path: str | os.PathLike[str]) -> None:
+    """Raise Missing if `SweepResult.save` could not write this kind of file: for use before long work."""
+    if Path(path).suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise Missing("writing Parquet needs pyarrow; pip install 'antiphon[parquet]', or write .csv")
+
+
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise Missing("writing Parquet needs pyarrow; pip install 'antiphon[parquet]', or write .csv") from None
+    import pyarrow
+    import pyarrow.parquet
+
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
     return bytes(sink.getvalue())
