@@ -386,12 +386,13 @@ def test_numbers_that_name_nothing_are_refused() -> None:
         lambda tree: tree["topology"].update(limits=[{"links": [99], "bandwidth": 1}]),
         lambda tree: tree["points"][0]["transfer_rows"][0][7].__setitem__(0, -1),
         lambda tree: tree["points"][0]["chunk_blocks"].__setitem__(0, -1),
+        lambda tree: tree["points"][0].update(about="ring", least_ratio=None, proof="best-found-in-budget"),
         lambda tree: (tree["points"][0]["transfer_rows"].append([-1, 0, 0, 1, 0, 0, 0, [0]]),
                       tree["points"][0].update(transfers=tree["points"][0]["transfers"] + 1)),
     ):  # fmt: skip
         tree = json.loads(text_of("broadcast", "star:ranks=3"))
         change(tree)
-        assert re.search("no such|negative|twice", refusal(tree)), refusal(tree)
+        assert re.search("no such|negative|unknown", refusal(tree)), refusal(tree)
 
 
 @pytest.mark.parametrize("steps", [2, pytest.param(3, marks=pytest.mark.slow)])

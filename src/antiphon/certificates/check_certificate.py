@@ -19,6 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 
 FAR = 10**30  # the cost of what cannot be reached
+ABOUT = ("plan", "dual", "halves", "sums", "broadcast from ", "reduce to ")
 ERRORS = (AssertionError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -252,6 +253,7 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
                 better = any(refuted and refuted[0] <= p and r <= refuted[1] for _, refuted in proofs)
                 require(better, f"({chunks}, {steps}, {rounds}): nothing refutes {p} parts in {r} rounds")
     require(point["proof"] in ("best-found-in-budget", "proved-optimal", "proved-optimal-for-k"), "an unknown label")
+    require(point["about"].rstrip("0123456789") in ABOUT, "about is unknown")
 
 
 def check(file):
