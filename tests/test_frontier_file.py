@@ -115,6 +115,18 @@ def test_a_file_is_as_the_schema_says_and_holds(kind: str, machine: str) -> None
     assert refusal(tree) == ""
 
 
+def test_a_file_of_groups_that_share_ranks_is_as_the_schema_says_and_holds() -> None:
+    kinds = [{"kind": "allreduce", "members": [0, 1], "size": 3}, {"kind": "allreduce", "members": [1, 2], "size": 2}]
+    groups = {"format": "antiphon-collective", "version": 1, "ranks": 4, "groups": kinds}
+    Path("groups.json").write_text(json.dumps(groups))
+    assert run(["bound", "groups.json", "ring:ranks=4", "--certificate", "file.json"]) == 0
+    schema, tree = json.loads((FOLDER / "frontier.schema.json").read_text()), json.loads(Path("file.json").read_text())
+    assert tree["nbytes_weight"] == 3
+    assert list(misfits(tree, schema, schema)) == []
+    assert check_frontier("file.json").fault is None
+    assert refusal(tree) == ""
+
+
 def test_the_checker_can_be_read_at_once() -> None:
     assert len(CHECKER.read_text().splitlines()) <= 300
 

@@ -150,8 +150,8 @@ def problem_of(machine, blocks, about):
             require({frozenset([rank]) for rank in block[1]} <= needed, "dual: not every rank that has data is needed")
         pairs = [(b[0], b[2], b[1]) for b in blocks]
     else:
-        known = is_allreduce(blocks) if about == "halves" else action in ("broadcast from", "reduce to")
-        require(known, f"{about}: no such collective within this one")
+        is_contained = is_allreduce(blocks) if about == "halves" else action in ("broadcast from", "reduce to")
+        require(is_contained, f"{about}: no such collective within this one")
         turned, roots = action == "reduce to", sorted(members) if about == "halves" else [int(root)]
         needs = [(*holders, rank) for holders, rank in needs_of(blocks[0]) if len(holders) == 1]
         pairs = [(1, [root], [need[not turned] for need in needs if need[turned] == root]) for root in roots]
