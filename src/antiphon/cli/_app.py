@@ -139,10 +139,10 @@ class _Reporter:
 def _unknown_option(name: str, command: Any) -> str:
     """Return what to print for an option that the command does not have, with the one that was most likely meant."""
     spellings = [spelling for parameter in command.params for spelling in parameter.opts]
-    meant = NAMES_ELSEWHERE.get(name)
-    if meant not in spellings:
-        meant = near_miss(name, spellings)
-    return f"no such option: {name}" + (f"; did you mean {meant}?" if meant else "")
+    suggestion = NAMES_ELSEWHERE.get(name)
+    if suggestion not in spellings:
+        suggestion = near_miss(name, spellings)
+    return f"no such option: {name}" + (f"; did you mean {suggestion}?" if suggestion else "")
 
 
 def run(command: Any, arguments: Sequence[str], signals: Signals, as_json: bool) -> int:
