@@ -241,3 +241,17 @@ def test_collecting_deletes_damaged_old_and_too_many_entries(tmp_path: Path) -> 
     assert len(store.collect(max_bytes=newest.nbytes)) == 2
     assert list(store.entries()) == [newest]
     assert store.collect(max_age=0.0) == [newest]
+
+
+def test_a_store_that_cannot_be_written_is_refused_before_planning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error would come after the planning, and take the plan with it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("it was planned")
+
+    monkeypatch.setattr("antiphon.select.store.tune", refuse)
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(Invalid, match="is not a directory and cannot be made"):
+        planned(asked(machine_of("ring:ranks=3")), Store(tmp_path / "file"))

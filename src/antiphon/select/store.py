@@ -157,6 +157,9 @@ class Stored:
 class Storage(Protocol):
     """Where a store keeps its files. `read` returns None for a missing file."""
 
+    def prepare(self) -> None:
+        """Make the place; raise Invalid if nothing can be written there."""
+
     def read(self, name: str) -> bytes | None: ...
     def write(self, name: str, data: bytes) -> None: ...
     def delete(self, name: str) -> None: ...
@@ -174,11 +177,16 @@ class Folder:
         file = self.path / name
         return read_bytes(file, MAX_BYTES) if file.exists() else None
 
-    def write(self, name: str, data: bytes) -> None:
+    def prepare(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Invalid(f"store {self.path}: is not a directory and cannot be made ({error.strerror})") from None
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise Invalid(f"store {self.path}: may not be written; name another place, or leave the store out")
+
+    def write(self, name: str, data: bytes) -> None:
+        self.prepare()
         file = self.path / name
         if file.is_symlink() or file.is_dir():  # damaged: no store makes these
             self.delete(name)
@@ -225,8 +233,14 @@ class Remote:
             return None
         return data
 
+    def prepare(self) -> None:
+        try:
+            self.files.makedirs(self.root, exist_ok=True)
+        except OSError as error:
+            raise Invalid(f"store {self.root}: cannot be made ({error})") from None
+
     def write(self, name: str, data: bytes) -> None:
-        self.files.makedirs(self.root, exist_ok=True)
+        self.prepare()
         temporary_path = f"{self.root}/.{name}.{os.getpid()}.{time.time_ns()}"
         self.files.pipe_file(temporary_path, data)
         self.files.mv(temporary_path, f"{self.root}/{name}")
@@ -305,6 +319,10 @@ class Store:
             raise Invalid(f"store {self.location}: entry {address[:12]} is damaged: {error}") from None
         return answer
 
+    def prepare(self) -> None:
+        """Raise Invalid if nothing can be written here: before planning, so that no plan is lost."""
+        self._storage.prepare()
+
     def put(self, question: Question, answer: Answer) -> None:
         """Write the answer, once every schedule is verified; not if the entry exceeds MAX_BYTES."""
         plan = msgspec.Raw(dumps(_canonical_plan(answer.plan, question)))
@@ -360,6 +378,7 @@ def answer(question: Question, store: Store | None = None, **options: Any) -> An
             stored = None
         if stored is not None:
             return stored
+        store.prepare()
     tuning = tune(
         question.collective, question.machine, nbytes=list(question.sizes), model=question.model,
         profile=question.profile, **question.search, **options,

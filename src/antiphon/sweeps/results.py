@@ -233,6 +233,8 @@ def run_sweep(
             jobs[cells[0]] = question, request.budget
         else:
             figures |= dict.fromkeys(cells, stored.rows)
+    if store is not None and jobs:
+        store.prepare()
     planned, complete = 0, True
     try:
         for number, result in run_jobs(jobs, engine):
