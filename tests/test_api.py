@@ -228,3 +228,9 @@ def test_the_options_of_every_form_are_told() -> None:
         for form in forms:
             for option in inspect.signature(form).parameters:
                 assert re.search(rf"^(\w+, )*{option}(, \w+)*$", told, re.MULTILINE), (name, option)
+
+
+def test_ranks_to_keep_are_an_argument_in_python() -> None:
+    """`dgx1v:only=0,1` is a spelling of the command line."""
+    with pytest.raises(Invalid, match=r"pass antiphon.topology\(NAME, only="):
+        antiphon.topology("dgx1v:only=0,1")

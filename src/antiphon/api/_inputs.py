@@ -8,6 +8,7 @@ them before anything is run or written by them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -28,6 +29,11 @@ def machine(value: Any, name: str = "topology") -> Topology:
     """Return a machine from an object, its name or its file; errors call the argument `name`."""
     from antiphon.select import machine_of
 
+    if isinstance(value, str) and re.search("[:,]only=", value):
+        raise Invalid(
+            f"{name} {quote(value)}: only= is of the command line; pass antiphon.topology(NAME, only=[0, 1, 4]) here, "
+            "and the same list as ranks"
+        )
     return machine_of(path_as_text(value), name)
 
 
