@@ -298,3 +298,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         ["check-log", path, path, slow],
     ):
         assert run(arguments) == 2
+
+
+def test_a_slowdown_of_calls_in_place_alone_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    for path, slowdown in ((before, 1.0), (after, 1.4)):
+        rows = [row(n, 2e-5 + n / 200e9, "sum -1", 1.75) for n in SWEEP]
+        words = [line.split() for line in rows]
+        for columns, n in zip(words, SWEEP, strict=True):  # time and algbw in place
+            seconds = slowdown * (2e-5 + n / 200e9)
+            columns[-4:-1] = [f"{1e6 * seconds:.2f}", f"{n / seconds / 1e9:.2f}", f"{1.75 * n / seconds / 1e9:.2f}"]
+        path.write_text("./all_reduce_perf\n" + "\n".join(map(" ".join, words)))
+    result = compare_logs(before, after)
+    assert (result["verdict"], [entry["in_place"] for entry in result["collectives"]]) == ("slower", [False, True])
+    assert run(["check-log", "--before", str(before), "--after", str(after)]) == 1
+    assert "allreduce in place: slower at 15 of 15 sizes" in capsys.readouterr().out

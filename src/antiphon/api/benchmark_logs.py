@@ -69,7 +69,7 @@ def compare_logs(before: Path, after: Path) -> dict[str, Any]:
     -------
     dict
         verdict (slower, faster, unchanged), and collectives: a row each with text, noise, libraries and rows (nbytes,
-        before, after, change, verdict).
+        before, after, change, verdict), and one more with in_place true where calls in place changed otherwise.
 
     Raises
     ------

@@ -113,11 +113,12 @@ def _size_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def comparison_lines(result: Mapping[str, Any]) -> list[str]:
     """Return the verdict of each collective, then a table of sizes for each."""
     lines = []
-    for entry in result["collectives"]:
+    titles = [entry["collective"] + " in place" * entry["in_place"] for entry in result["collectives"]]
+    for title, entry in zip(titles, result["collectives"], strict=True):
         before, after = entry["libraries"]
         versions = f" ({before} to {after})" if before and after and before != after else ""
-        lines += paragraph(one_line(f"{entry['collective']}{versions}: {entry['text']}"), "", "  ")
-    for entry in result["collectives"]:
+        lines += paragraph(one_line(f"{title}{versions}: {entry['text']}"), "", "  ")
+    for title, entry in zip(titles, result["collectives"], strict=True):
         rows = entry["rows"]
         family = size_family(row["nbytes"] for row in rows)
         unit, cell = time_column(seconds for row in rows for seconds in (row["before"], row["after"]))
@@ -128,6 +129,6 @@ def comparison_lines(result: Mapping[str, Any]) -> list[str]:
             ]
             for row in rows
         ]  # fmt: skip
-        lines += ["", *([entry["collective"]] if len(result["collectives"]) > 1 else [])]
+        lines += ["", *([title] if len(titles) > 1 else [])]
         lines += table(["nbytes", f"before {unit}", f"after {unit}", "time", "beyond noise"], cells)
     return [*lines, *(line for note in result["notes"] for line in paragraph(note, "  ", "  "))]

@@ -116,15 +116,21 @@ class BenchmarkRun:
     rows: list[LogRow] = field(default_factory=list)
     garbled: int = 0  # rows left out, as they are cut short or their algbw contradicts their time
 
-    def points(self, ranks: int = 0, *, steady: bool = False) -> list[tuple[int, float]]:
+    def points(self, ranks: int = 0, *, steady: bool = False, in_place: bool = False) -> list[tuple[int, float]]:
         """Return (nbytes, median seconds) of each size, by size.
 
         `ranks`: the number of ranks, used if the log does not have it. `steady`: take the lower one of the two times
-        of a row, out of place and in place, as the first calls of a size may be slow.
+        of a row, out of place and in place, as the first calls of a size may be slow. `in_place`: only times in place,
+        of rows that have both.
         """
         times: dict[int, list[float]] = {}
         for row in self.rows:
-            seconds = min(row.seconds, row.in_place or row.seconds) if steady else row.seconds
+            if in_place and row.in_place is None:
+                continue
+            in_place_seconds = row.in_place or row.seconds
+            seconds = in_place_seconds if in_place else row.seconds
+            if steady:
+                seconds = min(row.seconds, in_place_seconds)
             times.setdefault(row.nbytes * self.scale(ranks), []).append(seconds)
         return sorted((nbytes, median(seconds)) for nbytes, seconds in times.items() if nbytes)
 

@@ -241,7 +241,11 @@ def compare_runs(before: Sequence[BenchmarkRun], after: Sequence[BenchmarkRun]) 
         if unmatched := len(times[0].keys() ^ times[1].keys()):
             notes.append(f"{kind}: {unmatched} sizes are in one of the logs only and not compared")
         if sizes:
-            comparisons.append(_compare_kind(kind, (old, new), sizes, times))
+            out_of_place = _compare_kind(kind, (old, new), times)
+            in_place = _compare_kind(kind, (old, new), [dict(run.points(in_place=True)) for run in (old, new)])
+            comparisons.append({**out_of_place, "in_place": False})
+            if _tells_more(in_place, out_of_place):
+                comparisons.append({**in_place, "in_place": True})
             if old.gpu and new.gpu and old.gpu != new.gpu:
                 notes.append(f"{kind}: the logs name different GPUs: {old.gpu} before, {new.gpu} after")
     if not comparisons:
@@ -271,14 +275,18 @@ def _merge(runs: Sequence[BenchmarkRun], ranks: int = 0) -> BenchmarkRun:
     return replace(runs[0], ranks=ranks, library=library, gpu=gpu, rows=rows)
 
 
-def _compare_kind(
-    kind: str, runs: Sequence[BenchmarkRun], sizes: Sequence[int], times: Sequence[Mapping[int, float]]
-) -> dict[str, Any]:
-    """Return the comparison of one collective at these sizes."""
+def _tells_more(in_place: Mapping[str, Any], out_of_place: Mapping[str, Any]) -> bool:
+    """Return whether calls in place changed at a size where those out of place did not, or changed otherwise."""
+    verdicts = {row["nbytes"]: row["verdict"] for row in out_of_place["rows"]}
+    return any(row["verdict"] not in ("same", verdicts.get(row["nbytes"])) for row in in_place["rows"])
+
+
+def _compare_kind(kind: str, runs: Sequence[BenchmarkRun], times: Sequence[Mapping[int, float]]) -> dict[str, Any]:
+    """Return the comparison of one collective at the sizes for which both runs have a time."""
     spreads = [spread for run in runs if (spread := run.spread()) is not None]
     noise = max(MIN_NOISE, SPREADS * max(spreads)) if spreads else DEFAULT_NOISE
     rows: list[dict[str, Any]] = []
-    for nbytes in sizes:
+    for nbytes in sorted(times[0].keys() & times[1].keys()):
         old, new = times[0][nbytes], times[1][nbytes]
         change = new / old - 1 if old else 0.0
         verdict = "slower" if change > noise else "faster" if change < 1 / (1 + noise) - 1 else "same"
