@@ -148,7 +148,7 @@ def test_more_kinds_of_calls_than_rows(place: Path, capsys: pytest.CaptureFixtur
     assert calls["rows"][0]["calls"] == 260  # names are alike in what there is room for
     assert calls["missed"] == 260 - 255
     assert cli(["watch", str(place)]) == 0
-    assert "5 calls of further kinds are not shown" in capsys.readouterr().out
+    assert "5 calls of further kinds not shown" in capsys.readouterr().out
 
 
 def test_metrics_for_prometheus(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.errors import Invalid, quote
 from antiphon.show.columns import dropped_text, fitted_rows, paragraph, time_column
+from antiphon.show.words import plural
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
 
@@ -218,7 +219,7 @@ def predict_command(
     if not nbytes:
         raise Invalid(NEEDS_SIZES)
     sizes, machine = parse_sizes(nbytes, "--nbytes"), arg.machine_or_none(topo, only)
-    with working(f"predicting {len(sizes)} sizes"):
+    with working(f"predicting {plural(len(sizes), 'size')}"):
         rows = predict(plan_file, sizes, model=model, profile=profile, collective=collective, topology=machine)
     emit({"rows": rows}, rows_text(rows))
 

@@ -172,7 +172,7 @@ def _note_texts(tunings: Sequence[Tuning], explain: bool, origin: str = "") -> l
     if origin:
         return [*notes, f"Plans {origin}."]
     count = sum(c.status == "ok" for tuning in tunings for c in tuning.candidates)
-    outcomes = [f"{count} schedules, all verified"]
+    outcomes = [f"{words.plural(count, 'schedule')}, all verified" if count != 1 else "1 schedule, verified"]
     failed_planners = list(dict.fromkeys(c.planner for t in tunings for c in t.candidates if c.status == "failed"))
     outcomes += [f"failed: {', '.join(failed_planners)}"] if failed_planners else []
     if any(tuning.ended_early or tuning.untried for tuning in tunings):

@@ -16,6 +16,7 @@ import typer
 from antiphon.api.watching import watch
 from antiphon.cli.output import JsonOutput, dash, emit
 from antiphon.show.columns import paragraph, table
+from antiphon.show.words import plural
 from antiphon.units import format_size, ranks_text
 
 REFRESH_SECONDS = 1.0  # of the view in a terminal
@@ -48,7 +49,9 @@ def calls_text(calls: Mapping[str, Any]) -> str:
     if not calls["processes"]:
         return "no process that writes there is running"
     ranks = f" (ranks {ranks_text(calls['ranks'])})" if calls["ranks"] else ""
-    title = f"{calls['processes']} processes{ranks}, {sum(row['calls'] for row in calls['rows'])} calls"
+    title = (
+        f"{plural(calls['processes'], 'process')}{ranks}, {plural(sum(row['calls'] for row in calls['rows']), 'call')}"
+    )
     head = ["collective", "ranks", "nbytes", "schedule", "calls", "of time", "takes", "predicted", "wait", "last rank"]
     cells = []
     for row in calls["rows"][:MAX_ROWS]:
@@ -56,7 +59,7 @@ def calls_text(calls: Mapping[str, Any]) -> str:
         times = [f"{row['share']:.1%}", *(dash(row[key]) for key in ("seconds", "predicted", "wait"))]
         cells.append([*names, *times, "-" if row["last"] is None else f"{row['last']} ({row['last_share']:.0%})"])
     legend = "takes: from the last beginning to the end (median); wait: until then (mean); last rank: most often"
-    missed = [f"  {calls['missed']} calls of further kinds are not shown"] if calls["missed"] else []
+    missed = [f"  {plural(calls['missed'], 'call')} of further kinds not shown"] if calls["missed"] else []
     return "\n".join([title, *table(head, cells), *missed, *paragraph(legend)])
 
 

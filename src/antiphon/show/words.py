@@ -151,8 +151,8 @@ def ratio(value: float | None) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 step, 2 steps, 1,200 steps."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    """Return a number with its noun: 1 step, 2 steps, 1,200 processes."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
 
 
 def all_notes(tuning: Tuning) -> list[str]:

@@ -326,7 +326,7 @@ class StepSearch:
         def stretch(point: Floats) -> Floats:
             """Return the least multiple of a point that meets all conditions; infinite if none does (Newton's
             iteration)."""
-            while violated := network.find_violated(widths := np.multiply.outer(point, self.link_capacity)):
+            while violated := network.find_violated(widths := self._widths(point, steps)):
                 conditions.update((c.key, c) for c in violated)
                 if not all(c.crossing.any() for c in violated):
                     return np.full(len(point), np.inf)
@@ -364,6 +364,10 @@ class StepSearch:
     def _first_point(self, steps: int) -> Floats:
         """Return wire times, all equal, in which no member can get all data."""
         return np.full(steps, TINY * self.delivery.total / self.link_capacity.sum() / steps)
+
+    def _widths(self, point: Floats, steps: int) -> Floats:
+        """Return what each arc can carry in each step. With routes a point has more than wire times."""
+        return np.multiply.outer(point, self.link_capacity)
 
     def _solve(self, conditions: list[Condition], steps: int) -> Solution | None:
         """Find the least wire times that meet the conditions; None if the solver fails."""
