@@ -112,6 +112,24 @@ def test_three_of_four_processes_of_mpi_go_on(
         assert groups == [(4, 5, "trees"), (3, 5, "trees")][: 1 if content.rank == 1 else 2]
 
 
+NO_PLANS = "antiphon: no table has plans for what ANTIPHON_DEAD names; the MPI library does it all"
+
+
+@pytest.mark.parametrize(("known", "warnings"), [(",1,1,1", []), ("1,2,2,2", [NO_PLANS])])
+def test_what_one_process_knows_to_be_dead_is_dead_for_all(
+    openmpi: Mpi, table: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, known: str, warnings: list[str]
+) -> None:
+    """As if the file had changed while processes read it. Plans are for one failure, so none is for two."""
+    folder = tmp_path_factory.getbasetemp() / "preload"
+    folder.mkdir(exist_ok=True)
+    for rank, dead in enumerate(known.split(",")):
+        (tmp_path / str(rank)).write_text(dead)
+    command = ["sh", "-c", 'exec "$1" 400000 9< "$0/$OMPI_COMM_WORLD_RANK"', str(tmp_path)]
+    command.append(compiled(folder, openmpi, "small"))
+    run = Run(openmpi, folder, 4, command, [table], ANTIPHON_DEAD="@/proc/self/fd/9")  # a file of its own per process
+    assert run.right().warnings == warnings
+
+
 BROADCASTS = """
 import sys, time
 import numpy as np

@@ -305,11 +305,18 @@ static int first_failing_rank(const ap_group *g, int ok, int *code, ap_error *er
 }
 
 int ap_group_agree_on_failure(ap_group *g, ap_error *error) {
-    const int own = -ap_find_failure();
-    int agreed = own; /* the file may have changed in between: what some process knows to be dead is dead for all */
-    if (ap_preload.set.dead[0] == '@' && ap_mpi_minimum(g->comm, own, &agreed, ap_preload.set.timeout, agreement, error))
-        return 0;
-    g->needs_agreement = 0, g->failure = -agreed;
+    const int own = ap_find_failure();
+    int greatest = own, least = own; /* of the failures that processes know; AP_NO_BOOK is above all others */
+    /* A file ('@') may have changed in between: what some process knows to be dead is dead for all. Books are for single
+     * failures, so none is for two different ones. */
+    if (ap_preload.set.dead[0] == '@') {
+        const double timeout = ap_preload.set.timeout;
+        int negative = 0;
+        if (ap_mpi_minimum(g->comm, -own, &negative, timeout, agreement, error)) return 0;
+        greatest = -negative;
+        if (greatest && ap_mpi_minimum(g->comm, own ? own : AP_NO_BOOK, &least, timeout, agreement, error)) return 0;
+    }
+    g->needs_agreement = 0, g->failure = greatest == least ? greatest : AP_NO_BOOK;
     if (g->failure == AP_NO_BOOK && !g->rank)
         fprintf(stderr, "antiphon: no table has plans for what ANTIPHON_DEAD names; the MPI library does it all\n");
     return find_rows(g) || (ap_fail(error, AP_MEMORY, "out of memory"), 0);
