@@ -24,5 +24,6 @@ class Boxes {
         synchronized_call = (call + 1) % ((u64)1 << (64 - CALL_BITS)); /* numbers of calls repeat */
         return waits;
     }
-    void stopped() { is_synchronized = false; }
+    /* The next call must wait, as one was stopped, or calls were made that `opens` did not see. */
+    void force_next_wait() { is_synchronized = false; }
 };

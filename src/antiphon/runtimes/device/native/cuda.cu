@@ -376,7 +376,7 @@ void abandon_call(void *const *ranks, u32 count) {
     for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->device->begun.clear();
     std::vector<int> failed(count);
     (void)ad_wait(count, ranks, 1e-9, failed.data());
-    for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->boxes.stopped();
+    for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->boxes.force_next_wait();
     failure = reason;
 }
 
@@ -415,7 +415,7 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
                 for (Rank *peer : device.ranks) peer->failed = true;
             }
         if (code != cuda(Success)) reason = cuda(GetErrorString)(code);
-        if (rank.failed) rank.boxes.stopped();
+        if (rank.failed) rank.boxes.force_next_wait();
         failed[i] = rank.failed || code != cuda(Success);
         if (failed[i] && !reason) reason = "its time was up";
     }

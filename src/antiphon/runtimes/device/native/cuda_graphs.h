@@ -1,4 +1,5 @@
-/* Calls captured as graphs of CUDA and HIP, one graph per device (device.h: ad_graph_*, ad_stream_*). Part of cuda.cu.
+/* Calls captured as graphs of CUDA and HIP, one graph per device (device.h: ad_graph_*, ad_stream_*). Part of cuda.cu,
+ * whose FAILS(call) stores the error in the local variable `code`.
  *
  * Threading: one thread calls these functions, but for ad_graph_stop, which any thread may call.
  * Ownership: a Captured owns its instance and the device memory that its kernels read; streams are the program's.
@@ -29,7 +30,7 @@ struct Captured {
     void *allocate(size_t bytes) {
         cuda(Error_t) code;
         void *block = nullptr;
-        if (FAILS(cuda(Malloc)(&block, bytes + 16))) return nullptr;
+        if (FAILS(cuda(Malloc)(&block, bytes + 16))) return nullptr; /* 16 more: of 0 bytes, Malloc would return NULL */
         memory.push_back(block);
         return block;
     }
@@ -47,8 +48,8 @@ struct Graph {
 
 /* Makes a rank's run refer to copies of all data that other calls change; false: failed. */
 bool copy_run_data(Captured &captured, const Plan &plan, Run *run) {
-    const size_t cuts = plan.size.cuts.size(), sized = cuts + plan.size.shift.size();
-    const i64 *own = (const i64 *)captured.copy_of(plan.sized, sized * sizeof(i64));
+    const size_t cuts = plan.size.cuts.size(), numbers = cuts + plan.size.shift.size(); /* of plan.sized: cuts, then shifts */
+    const i64 *own = (const i64 *)captured.copy_of(plan.sized, numbers * sizeof(i64));
     run->peers = (const Peer *)captured.copy_of(run->peers, run->ranks * sizeof(Peer));
     run->line.cuts = own, run->shift = own + cuts, run->counter = captured.counter;
     return own && run->peers;
@@ -61,7 +62,7 @@ void enqueue_call(const Captured &captured, cuda(Stream_t) stream) {
         if (u64 *box = rank->peers[rank->rank].box) {
             const u64 *counter = captured.counter;
             void *arguments[] = {&box, &counter};
-            /* a few blocks of threads: it writes a box, and only once in 2^20 calls */
+            /* 8 blocks of threads suffice: it only clears half a box, and that in 2 of 2^20 calls (`empties`) */
             note_error(cuda(LaunchKernel)((const void *)antiphon_empty, dim3(8), dim3(256), arguments, 0, stream));
         }
     u64 *counter = captured.counter;
@@ -111,7 +112,7 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
             Rank &rank = *(Rank *)ranks[i];
             Plan &plan = *(Plan *)plans[i];
             if ((failure = unreached(plan))) return nullptr;
-            if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
+            if (prepare(rank, plan, /* call: counted */ 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
             captured.ranks.push_back(&rank), runs.push_back(rank.run), first.push_back(captured.blocks);
             if (!copy_run_data(captured, plan, &runs.back())) return nullptr;
             captured.blocks += (u32)plan.table.head.blocks * lanes, captured.threads = rank.threads;
@@ -130,7 +131,7 @@ int ad_graph_begin(void *graph, u64 call) {
     for (auto &captured : ((Graph *)graph)->all) {
         cuda(Stream_t) stream = captured->device->stream;
         *captured->device->stop_on_host = 0;
-        for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.stopped();
+        for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.force_next_wait();
         if (FAILS(cuda(SetDevice)(captured->device->number))) return 1;
         if (captured->next_call != call &&
             FAILS(cuda(MemcpyAsync)(captured->counter, &call, sizeof call, cuda(MemcpyHostToDevice), stream)))
@@ -141,11 +142,12 @@ int ad_graph_begin(void *graph, u64 call) {
     return 0;
 }
 
+/* Sets all counters, before the program enqueues calls. */
 int ad_graph_count(void *graph, u64 call) {
     ((Graph *)graph)->stopped = false;
     for (auto &captured : ((Graph *)graph)->all) {
         *captured->device->stop_on_host = 0;
-        for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.stopped();
+        for (Rank *rank : captured->ranks) rank->failed = false, rank->boxes.force_next_wait();
         if (copy_now(*captured->device, captured->counter, &call, sizeof call)) return 1;
         captured->next_call = ~(u64)0;
     }
@@ -163,13 +165,14 @@ int ad_graph_enqueue(void *graph, void *const *streams) {
     return take_error();
 }
 
+/* Reads the counters, after those calls; 2: they were stopped. */
 int ad_graph_counted(void *graph, u64 *call) {
     bool first = true, alike = true;
     for (auto &captured : ((Graph *)graph)->all) {
         u64 next_call = 0;
         if (copy_now(*captured->device, &next_call, captured->counter, sizeof next_call)) return 1;
         alike &= first || next_call == *call;
-        for (Rank *rank : captured->ranks) rank->boxes.stopped();
+        for (Rank *rank : captured->ranks) rank->boxes.force_next_wait();
         *call = first ? next_call : latest_call(*call, next_call), first = false;
     }
     if (((Graph *)graph)->stopped) return failure = "these calls were stopped", 2;

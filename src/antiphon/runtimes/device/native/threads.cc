@@ -365,7 +365,7 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
             rank.is_done_by(nullptr);
         }
         failed[i] = rank.failed.load(std::memory_order_relaxed) != 0;
-        if (failed[i]) rank.boxes.stopped(), any = 1;
+        if (failed[i]) rank.boxes.force_next_wait(), any = 1;
     }
     failure = "its time was up";
     return any;

@@ -28,7 +28,7 @@ struct Graph {
 void execute_call(Graph::RankCall &rank_call) {
     Rank &rank = *rank_call.rank;
     void *const only_rank = &rank;
-    rank.run = rank_call.run, rank.boxes.stopped();
+    rank.run = rank_call.run, rank.boxes.force_next_wait();
     make_ready(rank, rank_call.counter, rank_call.used);
     begin(&only_rank, 1);
     rank.is_done_by(nullptr);
@@ -57,7 +57,7 @@ int ad_graph_begin(void *graph_, u64 call) {
     for (Graph::RankCall &rank_call : graph.all) {
         rank_call.counter = call;
         rank_call.rank->run = rank_call.run;
-        rank_call.rank->boxes.stopped();
+        rank_call.rank->boxes.force_next_wait();
         go_on(*rank_call.rank);
         make_ready(*rank_call.rank, call, rank_call.used);
     }

@@ -19,12 +19,21 @@ typedef struct {
     int32_t program, slices;
 } ap_candidate;
 
-/* Arms: one per program, and two of the chosen program in more and in fewer slices. Numbers: those that processes exchange. */
+/* Arms: one per program, and two of the chosen program in more and in fewer slices. Numbers: those that processes exchange: a
+ * time per arm, the seconds of an exchange, and a digest of all candidates so far, as it is and negated: both maxima are then
+ * opposite only if it is equal at all processes. */
 enum { AP_MAX_PROGRAMS = 6, AP_MAX_ARMS = AP_MAX_PROGRAMS + 2, AP_LEARNER_NUMBERS = AP_MAX_ARMS + 3, AP_MAX_CHOICES = 16 };
 
 /* Why a candidate was chosen. */
 enum {
-    AP_BY_SEARCH, AP_TOOK_LONGER, AP_TOOK_LESS, AP_PROBE_WON, AP_LEARNED_BEFORE, AP_OTHER_SIZE_NOW, AP_REFUSED_BY_ONE, AP_AS_BEFORE
+    AP_BY_SEARCH,      /* it won the first search */
+    AP_TOOK_LONGER,    /* calls took longer than usual, and it won the search that followed */
+    AP_TOOK_LESS,      /* likewise, less than usual */
+    AP_PROBE_WON,      /* a probe (two calls by it) was faster, and it won a search among it and the one chosen before */
+    AP_LEARNED_BEFORE, /* by an earlier job (ap_learner_recall) */
+    AP_OTHER_SIZE_NOW, /* it won the search after ap_learner_restart */
+    AP_REFUSED_BY_ONE, /* it won the search after ap_learner_refuse */
+    AP_AS_BEFORE       /* calls took as long as in an earlier search that it won; without a new search */
 };
 
 typedef struct {
@@ -44,8 +53,8 @@ typedef struct {
 
 typedef struct ap_learner ap_learner;
 
-/* `first`: the program that serves such calls without learning. `library`: whether program 0 can be chosen; `slices`: whether
- * other numbers of slices are candidates. NULL: out of memory. */
+/* `programs`: their number, with the library's. `first`: the program that serves such calls without learning. `library`:
+ * whether program 0 can be chosen; `slices`: whether other numbers of slices are candidates. NULL: out of memory. */
 ap_learner *ap_learner_open(uint32_t programs, uint32_t first, int library, int slices);
 void ap_learner_close(ap_learner *l);
 /* What an earlier job learned; the one `chosen` is used at once. Before the first call. */
@@ -54,13 +63,14 @@ void ap_learner_recall(ap_learner *l, const ap_arm *known);
 int ap_learner_report(ap_learner *l, double own[AP_LEARNER_NUMBERS]);
 /* `agreed`: the maximum of each number. False: the processes have taken different candidates. */
 int ap_learner_update(ap_learner *l, const double agreed[AP_LEARNER_NUMBERS]);
-/* Seconds that an exchange took at this process, for the next one. */
+/* Seconds that an exchange took at this process; the next exchange takes them into account. */
 void ap_learner_exchanged(ap_learner *l, double seconds);
 /* Chooses the candidate of the next call; returns where its time has to be stored. */
 double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns);
 /* Whether the call that has begun belongs to a search. */
 int ap_learner_is_searching(const ap_learner *l);
-/* The candidate of the last call cannot run, at any process: it is not chosen again. At all processes alike. */
+/* The candidate of the last call cannot run at some process: it is not chosen again, unless it is the only one. At all
+ * processes alike. */
 void ap_learner_refuse(ap_learner *l);
 /* Calls are of another size from now on: earlier times do not count. */
 void ap_learner_restart(ap_learner *l);

@@ -81,8 +81,9 @@ static int is_for_failure(const ap_book *book, int failure) {
 }
 
 /* Fills the rows, or counts them if `row` is NULL; returns their count and, in *kinds, their kinds (one bit each). With
- * `of_world`, by tables for all processes of the world, else by those for communicators of this size: a table after the first that
- * is for as many ranks as this communicator has processes fits it, with processes as ranks. */
+ * `of_world`, by tables for all processes of the world, else by those for communicators of this size: a table that is
+ * for as many ranks as this communicator has processes fits it, with processes as ranks. (Not the first table of the list: it
+ * is for the world alone.) */
 static uint32_t add_tables(const ap_group *g, int of_world, const processes *p, ap_row *row, uint32_t *kinds) {
     uint32_t rows = 0;
     *kinds = 0;
@@ -196,15 +197,16 @@ void ap_group_free(ap_group *g) {
     atomic_fetch_add(&freed, 1);
     if (g->wire && !ap_preload.finalized) ap_wire_close(g->wire); /* while MPI finalizes, it frees the wire's communicator itself */
     atomic_fetch_sub(&shared_bytes, g->shared_bytes);
-    for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]);
+    for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]); /* if broken, messages may still use them */
     ap_group_clear(g);
     free(g->counts), free(g->process), free(g);
 }
 
 /* ---- finding a communicator ---- */
 
-/* Sets the reason while there is no table yet, which will be for communicators of all processes of the world. */
-static void wait_for_plans(ap_group *g) {
+/* While there is no table yet: sets the reason, as the table will be for communicators of all processes of the world; and who
+ * leads the queries for it: process 0 of the world, which plans. */
+static void note_missing_table(ap_group *g) {
     g->reason = g->size == ap_preload.size ? AP_WAITING : AP_NO_TABLE;
     for (int i = 0; i < g->size; i++) {
         if (g->process[i] == MPI_UNDEFINED) g->reason = AP_NO_TABLE;
@@ -226,7 +228,7 @@ static int find_processes(ap_group *g) {
     PMPI_Group_free(&group);
     free(numbers);
     if (ok && ap_preload.automatic)
-        wait_for_plans(g);
+        note_missing_table(g);
     else if (ok && ap_preload.set.dead[0])
         g->needs_agreement = 1;
     else if (ok)
@@ -272,6 +274,7 @@ int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, a
     if (number < 0) return number == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
     *row = &g->rows.row[number];
     const ap_page *page = (*row)->page;
+    /* without a program only a learner can find one, but not where values have to be combined in one order at all sizes */
     if (!(*row)->program && (!ap_preload.set.learns || page->ordered)) return page->measured ? AP_LIBRARY_FASTER : AP_UNMEASURED;
     return !page->measured && bytes < ap_preload.set.min_bytes ? AP_SMALL : AP_SERVED;
 }
@@ -436,6 +439,8 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, u
         drop_old_plans(g);
     }
     if (!k->plan[in_place]) k->plan[in_place] = make_plan(g, row, slices, unit, type, in_place, error);
+    /* Once per size: whether a call is in place may differ between processes, so only some may make the other plan later, and
+     * cannot agree. If one fails then, its call fails. */
     if (is_new && (bytes >= AGREE_BYTES || slices != AP_PLANNED_SLICES)) {
         int failing = first_failing_rank(g, k->plan[in_place] != NULL, code, error);
         if (!*code && failing != INT_MAX) {
@@ -473,6 +478,7 @@ int ap_group_take_counts(ap_group *g, int *code, ap_error *error) {
     const size_t size = (size_t)g->size;
     *code = MPI_SUCCESS;
     if (g->counts || g->lacks_counts) return !g->lacks_counts;
+    /* bytes per block; what each process sends in exchange_counts (preload_serve.c), and once more what this one sends */
     g->counts = malloc((size * size + (size + 1) * (2 * size + 1)) * sizeof *g->counts);
     const int failing = first_failing_rank(g, g->counts != NULL, code, error);
     g->lacks_counts = *code || failing != INT_MAX;

@@ -17,7 +17,8 @@ typedef struct { /* `data` is written by a receive, and only read by a send */
     size_t bytes;
 } message;
 
-/* Functions return AP_OK or the code of `error`. Messages start in order, so channel 0 serves all. */
+/* Functions return AP_OK or the code of `error`. All use channel 0: a wire matches the messages from one rank to another on a
+ * channel in the order in which they start, and the exchange of data starts after that of summaries. */
 
 static int start_message(ap_wire *wire, const message *m, uint32_t number, ap_error *error) {
     if (m->is_receive) return wire->receive(wire, m->peer, 0, m->data, m->bytes, number, error);
@@ -41,7 +42,7 @@ static int exchange_messages(ap_wire *wire, const message *messages, uint32_t co
 
 /* What each rank sends to all others about its lengths. `sum`: the sum of all its send lengths minus that of its receive
  * lengths, each multiplied by a pseudo-random number of sender and receiver. If every two ranks agree, the sums of all ranks
- * add up to 0. `differ`: whether the rank's lengths are not all the same. */
+ * add up to 0; if not, almost certainly to another number. `differ`: whether the rank's lengths are not all the same. */
 typedef struct {
     uint64_t sum, differ;
 } summary;
@@ -105,7 +106,7 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void 
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
     summary all = {0, 0};
     if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
-    if (!wire->call || me >= ranks) /* the call (ap_wire_call) says which rank this is */
+    if (!wire->call || me >= ranks) /* wires that compare calls (ap_wire_call) know which rank this is */
         return ap_fail(error, AP_INVALID, "this wire compares no calls");
     summary *summaries = calloc(ranks, sizeof *summaries);
     message *messages = calloc(ranks, 2 * sizeof *messages);
