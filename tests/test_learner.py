@@ -16,7 +16,7 @@ from antiphon.cli import run
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.functions import Functions, TransportFailed
-from antiphon.runtimes.engine.learned import LearnedLine, write_learned
+from antiphon.runtimes.engine.learned import LearnedLine, format_learned
 from antiphon.runtimes.engine.learner import Arm, CallCandidate, Learner
 from antiphon.runtimes.measure.policies import read_recordings
 
@@ -302,7 +302,7 @@ def test_what_other_jobs_have_learned_saves_the_search(tmp_path: Path, monkeypat
         LearnedLine("allreduce", 8, -1, nbytes, "1", 8, 9, 9e-3, 9e-3, 9e-3, 1, "ring") for nbytes in (900_000, 2**21)
     ]
     other = LearnedLine("allreduce", 8, -1, 2**21, "1", 8, 9, 1e-9, 1e-9, 1e-9, 1, "tree")
-    (tmp_path / "learned.txt").write_text(write_learned([*calls, other]))
+    (tmp_path / "learned.txt").write_text(format_learned([*calls, other]))
     monkeypatch.setenv("ANTIPHON_LEARNED", str(tmp_path / "learned.txt"))
     (row,) = antiphon.replay.policies(file, ["bandit", "prior"])["rows"]
     bandit, prior = (policy["regret"] for policy in row["policies"])

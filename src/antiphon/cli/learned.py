@@ -12,7 +12,7 @@ from antiphon.api.replaying import learned
 from antiphon.cli.output import dash, emit, written_lines
 from antiphon.core.files import check_writable, write_bytes
 from antiphon.errors import Invalid
-from antiphon.runtimes.engine.learned import LearnedLine, diff_learned, read_learned, write_learned
+from antiphon.runtimes.engine.learned import LearnedLine, diff_learned, format_learned, read_learned
 from antiphon.show.columns import table
 from antiphon.units import format_seconds, format_size
 
@@ -38,7 +38,7 @@ def merge_learned_command(files: LearnedFiles, output: MergedFile = None) -> Non
         raise Invalid("table merge: name the file for the result: -o FILE")
     check_writable(output)
     lines = learned(files)
-    write_bytes(output, write_learned(lines).encode())
+    write_bytes(output, format_learned(lines).encode())
     report_lines = [f"{len(lines)} candidates", *written_lines(output)]
     emit({"rows": [line.as_json() for line in lines]}, "\n".join(report_lines))
 

@@ -137,7 +137,7 @@ def _read_cards(classes: Path) -> list[dict[str, Any]]:
 def _ask_version(kind: str, name: str, path: str) -> dict[str, str]:
     """Return a program with the version that it prints; torchrun is not run, as it loads all of PyTorch.
 
-    `fault`: why it printed nothing, if it neither hung nor succeeded.
+    `fault`: why it cannot be used: it failed without output, or is an MPI of unknown version. Taking too long is none.
     """
     executable = shutil.which(name, path=path) or name
     output, why = (b"", "") if name == "torchrun" else run_program((executable, "--version"), TIMEOUT)
@@ -185,10 +185,16 @@ class Workflow(NamedTuple):
     commands: tuple[str, ...]
 
 
+def _runtime_needs(name: str) -> dict[str, bool]:
+    """Return what a runtime lacks as a requirement that is not met; if it lacks nothing, its name as one that is."""
+    missing = lacks(table("runtime")[name])
+    return {missing or name: not missing}
+
+
 def list_workflows(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the workflows with what is missing, those that work here first, for GPUs before others."""
     packages = inventory["packages"]
-    compilers, launchers = (
+    compilers, mpi_programs = (
         {row["name"] for row in inventory[kind] if not row["fault"]} for kind in ("compilers", "mpi")
     )
     libraries = {row["name"] for row in inventory["libraries"]}
@@ -196,11 +202,11 @@ def list_workflows(inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
         {f"{vendor} GPUs": any(gpu["vendor"] == vendor for gpu in inventory["gpus"])} for vendor in VENDORS.values()
     )
     compiler = {"a C compiler": bool(compilers & {"cc", "gcc", "clang"})}
-    mpi = {"mpiexec": bool(launchers & {"mpiexec", "mpirun"}), "mpi4py": "mpi4py" in packages, **compiler}
+    mpi = {"mpiexec": bool(mpi_programs & {"mpiexec", "mpirun"}), "mpi4py": "mpi4py" in packages, **compiler}
     nccl = {"NCCL": "NCCL" in libraries or any(name.startswith("nvidia-nccl") for name in packages)}
     rccl = {"RCCL": "RCCL" in libraries}
     mscclpp = {"MSCCL++": "MSCCL++" in libraries or "mscclpp" in packages}
-    torch, lab = ({need or name: not need} for name in ("torch", "lab") for need in [lacks(table("runtime")[name])])
+    torch, lab = _runtime_needs("torch"), _runtime_needs("lab")
     count = len(inventory["gpus"])
     box = "here.json" if count else "hgx-h100"
     ranks = max(2, min(count or inventory["processors"]["allowed"], MAX_RANKS))

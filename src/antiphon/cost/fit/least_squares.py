@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.portable import row_dot  # a @ b for a vector b; of two matrices, row by row
+from antiphon.core.portable import row_dot  # sum of products over the last axis, broadcasting: a @ b for a vector b
 
 Floats = NDArray[np.float64]
 

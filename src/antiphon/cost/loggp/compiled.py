@@ -28,14 +28,14 @@ def compiled(function: F) -> F:
     return jitted
 
 
-def fixed(*columns: NDArray[Any]) -> list[NDArray[Any]]:
+def read_only(*columns: NDArray[Any]) -> list[NDArray[Any]]:
     """Return read-only views, as which compiled functions get all their inputs.
 
     Numba compiles a function again (up to two seconds) for each mix of writable and read-only arrays.
 
     >>> import numpy as np
     >>> column = np.array([1, 2])
-    >>> (view,) = fixed(column)
+    >>> (view,) = read_only(column)
     >>> view.tolist(), view.flags.writeable, column.flags.writeable
     ([1, 2], False, True)
     """

@@ -24,7 +24,7 @@ from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
 from antiphon.cost.figures import FIGURES
 from antiphon.cost.loggp import state
-from antiphon.cost.loggp.compiled import fixed
+from antiphon.cost.loggp.compiled import read_only
 from antiphon.cost.loggp.event_loop import simulate
 from antiphon.cost.loggp.options import Options
 from antiphon.cost.loggp.passes import max_simultaneous, simulate_free
@@ -149,7 +149,7 @@ class Simulation:
         sent, limit = self.work.sent, min(max(self.ports, self.nics, 1), MAX_SENDERS)
         if not self.work.in_rounds:
             return limit + 1, limit + 1
-        step, src, dst, node = fixed(sent.step, sent.src, sent.dst, self.work.node)
+        step, src, dst, node = read_only(sent.step, sent.src, sent.dst, self.work.node)
         counts: tuple[int, int] = max_simultaneous(step, src, dst, node, limit)
         return counts
 

@@ -36,7 +36,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.figures import LogGP
 from antiphon.cost.loggp import passes
-from antiphon.cost.loggp.compiled import fixed
+from antiphon.cost.loggp.compiled import read_only
 from antiphon.cost.loggp.state import Graph
 from antiphon.errors import Invalid
 
@@ -77,13 +77,15 @@ class SentWork:
 
 
 def work_of(
-    schedule: Schedule, topology: Topology, figures: LogGP | None, order: str, sent: str = RECEIVED
+    schedule: Schedule, topology: Topology, figures: LogGP | None, order: str, sent_when: str = RECEIVED
 ) -> SentWork:
     """Prepare a schedule whose pieces are already expanded. O(rows) for order "rounds", otherwise one sort of rows.
 
+    `order`: the rule of `core.messages.waits`; `sent_when`: RECEIVED or LEFT, when a message counts for its sender.
+
     `core.example.star` has the messages 0: 2 to 0, 1: 1 to 0, 2: 0 to 1, 3: 0 to 2, all of level 0, which matches all
     pairs; 0 and 1 are combined. With order "rounds" messages 2 and 3 wait for condition 0 (rank 0 has received its
-    messages), to which 0 and 1 contribute:
+    messages), to which 0 and 1 contribute. Conditions 0 to 2 are of ranks 0 to 2 in step 0, 3 to 5 of them in step 1:
 
     >>> from antiphon.core.example import machine, star
     >>> from antiphon.cost.figures import Level
@@ -106,20 +108,20 @@ def work_of(
     )
     levels = class_levels.astype(np.int64)
     share, combined = (values.astype(np.float64) / message_table.scale for values in (weights, combined_weights))
-    wait = waits(message_table, order, sent, level)
+    wait = waits(message_table, order, sent_when, level)
     return SentWork(
         message_table, cost_class, levels, share, combined, np.zeros(len(levels)), node, wait,
         latency, per_byte, capacity, busiest,
     )  # fmt: skip
 
 
-def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, sent: str = RECEIVED) -> SentWork:
+def work_of_messages(graph: MessageGraph, topology: Topology, figures: LogGP, sent_when: str = RECEIVED) -> SentWork:
     """Prepare a graph of messages; its shares are in bytes, so predict for 1 byte. O(messages + dependencies).
 
-    With `sent` "left", dependencies between messages of the same sender only require that the earlier one has left,
+    With `sent_when` LEFT, dependencies between messages of the same sender only require that the earlier one has left,
     even if the graph asks for more.
     """
-    if sent == LEFT:
+    if sent_when == LEFT:
         owner = np.repeat(np.arange(len(graph)), np.diff(graph.deps_ptr))
         same_sender = (graph.src[owner] == graph.src[graph.deps]) & (graph.src[graph.deps] != graph.dst[graph.deps])
         graph = replace(graph, left=graph.left | same_sender)
@@ -151,7 +153,7 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
         *weights, level = columns
         weight, combined = (column[:1] if column.strides == (0,) else column for column in weights)
         weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
-        weight, combined, level = fixed(weight, combined, level)
+        weight, combined, level = read_only(weight, combined, level)
         cost_class = np.empty(len(level), np.int32)
         class_values, count = passes.number_classes(weight, combined, level, FEW_CLASSES, cost_class)
         if count <= FEW_CLASSES:
@@ -165,7 +167,7 @@ def _find_classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]
 
 def _find_levels(sent: Messages | MessageGraph, figures: LogGP, topology: Topology) -> Ints:
     """Return the level of every message between ranks; raise Invalid if the profile has none for it."""
-    src, dst = fixed(sent.src, sent.dst)
+    src, dst = read_only(sent.src, sent.dst)
     level: Ints = passes.find_levels(src, dst, np.stack(figures.groups(topology)), np.empty(len(sent), np.int32))
     missing = np.flatnonzero((level == len(figures.levels)) & (src != dst))
     if len(missing):
@@ -221,8 +223,8 @@ def _build_graph(sent: Messages | MessageGraph, cost_class: Ints, wait: Waits) -
     else:
         needed = (wait.need >= 0).astype(np.int32)
         pointer, release = passes.group_by_condition(wait.need, len(wait))
-    count, after = passes.count_contributions(wait.done, wait.left, wait.before)
+    contributions, after = passes.count_contributions(wait.done, wait.left, wait.before)
     return Graph(
         sent.src, sent.dst, cost_class, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
-        count, after,
+        contributions, after,
     )  # fmt: skip

@@ -247,7 +247,7 @@ def separate_reductions(rows: list[NumberedStep]) -> None:
     a flag; the count of the final one then holds for all.
     """
     group = 0
-    # Invariant: the runtime would fuse the `group` rows before this one.
+    # Invariant: the runtime would fuse `previous` with the `group` rows before it.
     for previous, row in pairwise(rows):
         group += 1
         is_reduction = previous.verb == row.verb == "re"
@@ -261,7 +261,7 @@ def separate_reductions(rows: list[NumberedStep]) -> None:
 # ---- all stages ----
 
 
-MAX_FORWARDING_ATTEMPTS = 3  # placements, on the same tracks, with blocks that forward
+MAX_FORWARDING_ATTEMPTS = 3  # placements with blocks that forward, for each limit of tracks
 
 
 @without_gc()  # millions of objects; the dissolve_* functions break their cycles

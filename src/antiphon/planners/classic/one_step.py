@@ -18,6 +18,7 @@ def one_step(collective: Collective) -> Schedule:
     O(P) rows per root, O(P^2) without roots.
     """
     relation, members = collective.relation, len(collective.members)
+    # rows of a relation are sorted by block: count those of each block
     pre, post = (np.bincount(b, minlength=collective.blocks) for b in (relation.pre_block, relation.post_block))
     if collective.kind == "allreduce":
         src, dst = (x.ravel() for x in np.meshgrid(relation.pre_rank, relation.post_rank, indexing="ij"))
@@ -29,7 +30,8 @@ def one_step(collective: Collective) -> Schedule:
         dst, block = relation.post_rank, relation.post_block
         src = np.repeat(relation.pre_rank, post)
     moving = np.flatnonzero(src != dst)
-    seats = Seats(np.arange(collective.ranks, dtype=np.int32), np.arange(collective.ranks))
+    ranks = np.arange(collective.ranks, dtype=np.int32)
+    seats = Seats(rank=ranks, member=ranks.astype(np.int64))  # every rank sits at its number: rows name ranks already
     op = REDUCE if collective.kind in COMBINING else COPY
     return rows_to_schedule(
         collective, seats, np.zeros(len(moving), np.int32), block[moving], src[moving], dst[moving], op

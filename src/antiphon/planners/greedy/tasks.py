@@ -64,8 +64,11 @@ def chunks_of(collective: Collective, part_count: int) -> Chunks:
 
 def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chunks) -> SpreadTask:
     """Return the task. Raises Unsupported if data must be combined, Infeasible if something is unreachable."""
+    # Built-in collectives that combine come as their dual (greedy.py); `joined`: a custom one may have to combine.
     if collective.combining or (collective.custom is not None and needs_of(collective).joined):
-        raise Unsupported("planner greedy: it moves and copies data, but custom collectives that combine need relay")
+        raise Unsupported(
+            "planner greedy: it moves and copies data, but custom collectives that combine need planner relay"
+        )
     ranks, blocks = topology.ranks, collective.blocks
     if ranks * len(chunks) > MOST_BITS:
         suggestion = "fewer parts" if len(chunks) > blocks else "fewer ranks"
@@ -129,7 +132,7 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
     # loads[hop, resource] = 1 where the hop uses the resource: loads @ price prices hops, loads.T @ amount sums their
     # use
     loads = csr_array((np.ones(len(hops.loaded)), hops.loaded, hops.ptr), shape=(len(hops), len(hops.capacity)))
-    hop_load = np.zeros(len(hops.capacity))
+    resource_load = np.zeros(len(hops.capacity))
     unit_time = 1 / np.maximum(hops.capacity, NOT_ZERO)
     unit_time = np.maximum(unit_time / unit_time[np.unique(hops.loaded)].max(initial=NOT_ZERO), MIN_PRICE)
     roots = [(root, np.flatnonzero(source == root)) for root in np.unique(source).tolist()]
@@ -138,8 +141,8 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
     for _ in range(SWEEPS):
         for root, own_blocks in roots:
             # take this root's tree out and grow it again at the prices that the other roots' trees cause
-            hop_load -= loads.T @ own_load[root]
-            busy_time = hop_load * unit_time
+            resource_load -= loads.T @ own_load[root]
+            busy_time = resource_load * unit_time
             # the exponential price of multiplicative-weights routing: a nearly full resource is avoided, an empty one
             # costs its time
             price = unit_time * exp(STEEPNESS * busy_time / max(float(busy_time.max(initial=0.0)), NOT_ZERO))
@@ -153,7 +156,7 @@ def _choose_relays(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple
                 own_load[root][hop] = count[hops.dst[hop]]
                 np.add.at(count, hops.src[hop], count[hops.dst[hop]])
                 parent[root, hops.dst[hop]] = hop
-            hop_load += loads.T @ own_load[root]
+            resource_load += loads.T @ own_load[root]
     allowed = want.copy()
     for root, own_blocks in roots:
         # from every receiver up the tree to the root: all ranks on the way may be given the block
@@ -193,6 +196,7 @@ def _cheapest_tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Lon
 
 def _find_unreachable(topology: Topology, hops: Hops, have: Bools, want: Bools) -> Exception | None:
     """Return the error to raise if some rank cannot be sent what it needs; None if all can."""
+    # Usually rank 0 reaches all ranks, and all reach it: then nothing is out of reach.
     first = np.arange(topology.ranks) == 0
     if all(reached_nodes(first, *ends).all() for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
         return None
@@ -202,7 +206,8 @@ def _find_unreachable(topology: Topology, hops: Hops, have: Bools, want: Bools) 
         np.logical_or.at(reached, hops.dst, reached[hops.src])
         if int(reached.sum()) == before:
             break
-    unreachable = np.argwhere((want & ~reached).T)  # block by block, as relay names what is out of reach
+    # block by block, then rank by rank: the error names the same ranks as that of planner relay
+    unreachable = np.argwhere((want & ~reached).T)
     if not len(unreachable):
         return None
     block, rank = unreachable[0].tolist()

@@ -153,7 +153,7 @@ def shallow(
         schedule = (
             replace(invert(candidate.schedule, links), collective=collective) if reversed_plan else candidate.schedule
         )
-        # forest 0, the fastest, and a mix follow from the option alone
+        # the fastest forest and a mix (0 for both) follow from the user's depth; another forest, from its own
         max_depth = forests[candidate.plan].depth if candidate.plan else depth
         stated_options = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
         provenance = {"planner": "shallow", "options": stated_options, "seed": request.seed, "found": search_facts}
@@ -273,7 +273,7 @@ def _tree_kinds(
 
 
 def delay_hops(hops: Hops) -> Hops:
-    """Return the same tree with every hop as late as its deepest rank allows.
+    """Return the same tree with every hop as late as possible, but the tree no deeper.
 
     A mix of both forms uses links that would idle at the ends of a pipeline: on a ring the shorter branch of a tree may
     carry its data at the beginning, at the end, or in part at both.
@@ -334,6 +334,7 @@ def _pack_by_depth(
             if asymmetric_packing is not None and asymmetric_packing.rate > best.rate:
                 symmetric = pack_bounded(grower, depth_limit, goal_rate, asymmetric_packing.representatives)
                 assert symmetric is not None  # it has trees to start with
+                # equal rates take more trees, all images of each: they must be clearly faster
                 best = symmetric if symmetric.rate * NEAR_BOUND > asymmetric_packing.rate else asymmetric_packing
         # small machines: column generation, whose packing is optimal for this depth
         if best.rate < goal_rate * float(NEAR_BOUND) and len(ranks) <= COLUMNS_RANKS:
@@ -403,7 +404,7 @@ def _tree_class(grower: PricedTreeGrower, number: int, hops: Hops, link_latency:
         level_hops = [(rank, hop) for rank, hop in hops if hop.depth == step + 1]
         load[:, step] = grower.row_load(level_hops)
         slowest[step] = max(float(link_latency[list(hop.path)].sum()) for _, hop in level_hops)
-    return ChunkClass(number, np.arange(1), load / grower.capacity[:, None], slowest)
+    return ChunkClass(number, chunks=np.arange(1), load=load / grower.capacity[:, None], latency=slowest)
 
 
 def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float) -> Longs | None:

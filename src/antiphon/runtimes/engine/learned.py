@@ -78,17 +78,17 @@ def parse_learned(text: str) -> list[LearnedLine]:
 
 
 def keep_learned(path: str | os.PathLike[str], lines: Sequence[LearnedLine]) -> None:
-    """Write lines into a file of what was learned, in place of its lines that `_merge_key` treats as the same calls."""
-    replaced = {_merge_key(line) for line in lines}
+    """Write lines into a file of what was learned, in place of its lines with the same `_replacement_key`."""
+    replaced = {_replacement_key(line) for line in lines}
     earlier = read_learned(path) if os.path.exists(path) else []
-    remaining = [line for line in earlier if _merge_key(line) not in replaced]
+    remaining = [line for line in earlier if _replacement_key(line) not in replaced]
     temporary_path = f"{os.fspath(path)}.new"
     with open(temporary_path, "w", encoding="utf-8") as file:
-        file.write(write_learned([*remaining, *lines]))
+        file.write(format_learned([*remaining, *lines]))
     os.replace(temporary_path, path)
 
 
-def _merge_key(line: LearnedLine) -> tuple[Any, ...]:
+def _replacement_key(line: LearnedLine) -> tuple[Any, ...]:
     """Return collective, ranks, root and bits of the size: sizes from a power of two to the next are learned as one."""
     return line.collective, line.ranks, line.root, line.nbytes.bit_length()
 
@@ -108,16 +108,16 @@ def _read_line(number: int, text: str) -> LearnedLine:
     return line
 
 
-def write_learned(lines: Sequence[LearnedLine]) -> str:
-    """Return the text of a file."""
+def format_learned(lines: Sequence[LearnedLine]) -> str:
+    """Return the text of a file, which `parse_learned` reads."""
     return "".join(f"{row}\n" for row in [HEADER, *("\t".join(map(str, astuple(line))) for line in lines)])
 
 
 def merge_learned(files: Sequence[Sequence[LearnedLine]]) -> list[LearnedLine]:
     """Return one list, in which the lines of equal candidates are merged.
 
-    Samples add up, the spread covers all, and the time is that of the line with more samples. Of several chosen
-    candidates for the same calls, only the fastest stays chosen."""
+    Their sizes must be equal. Samples add up, the spread covers all, and the time is that of the line with more
+    samples. Of several chosen candidates for the same calls, only the fastest stays chosen."""
     merged: dict[tuple[Any, ...], LearnedLine] = {}
     for line in (line for lines in files for line in lines):
         key = (line.calls, line.checksum, line.slices)

@@ -151,7 +151,8 @@ class How:
                 raise Invalid(f"{key}: means nothing to runtime {name}; leave it out")
 
 
-OPTIONS = ("mpiexec", "scale", "name", "hybrid", "library", "lowering")  # those that the entry of a runtime declares
+# Options that the entry of a runtime must declare. All take `compiler` and `timeout`, even without use for them.
+OPTIONS = ("mpiexec", "scale", "name", "hybrid", "library", "lowering")
 
 
 class Runtime(ABC):
@@ -161,7 +162,10 @@ class Runtime(ABC):
         """Raise Missing if something that it needs is not installed."""
 
     def first(self) -> AbstractContextManager[bool]:
-        """Return a context of whether this process decides what runs; the others take part in all its runs."""
+        """Return a context whose value is whether this process is the first, which decides what runs.
+
+        In the others it is False, after they have taken part in all runs of the first one's with-block.
+        """
         return nullcontext(True)
 
     @abstractmethod

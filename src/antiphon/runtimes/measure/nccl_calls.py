@@ -4,8 +4,10 @@ How a setting reaches the library depends on its version:
 
     algorithm, protocol,   from 2.32 the configuration of each call (ncclAllReduceConfig); before, communicators of
     channels, CTA policy   their own, made while NCCL_ALGO and NCCL_PROTO are set, with minCTAs, maxCTAs and CTAPolicy
-    chunk size             a communicator of its own, whose tuner is our plugin, with a table of one rule (from 2.30)
+    symmetric kernels      likewise (all names that begin with SYMK_); before, NCCL chooses for registered buffers
+    chunk size             a communicator of its own, whose tuner is our plugin, with a rule per collective (from 2.30)
     registered buffers     a communicator of its own, with the buffers as symmetric windows (from 2.27)
+    library                a communicator of another library with NCCL's interface: 0 NCCL, 1 MSCCL++
 
 So a communicator is made for each `Nccl.key(setting)`. Settings are numbers by name, those of a `library.Candidate`;
 the default is {}: the library's own choice. What the library does not do raises `Refused` and is not measured.
@@ -38,7 +40,8 @@ ENTRIES = {
     "allgather": ("ncclAllGather", ()), "alltoall": ("ncclAlltoAll", ()), "gather": ("ncclGather", ("root",)),
     "scatter": ("ncclScatter", ("root",)),
 }  # fmt: skip
-# Since which version calls take settings, tuner plugins set chunks, symmetric windows exist; the version of CommConfig.
+# Since which version a call's configuration selects protocols, too (it exists since 2.31), tuner plugins set chunks,
+# symmetric windows exist; the version of CommConfig.
 PER_CALL, CHUNKS, WINDOWS, CONFIGURED = 23200, 23000, 22700, 22703
 EFFICIENT, ZERO, SYMMETRIC = 1, 2, 1  # CTA policies: few multiprocessors, none; windows that lie alike on all ranks
 UNDEFINED, MAGIC = -(2**31), 0xCAFEBEEF  # as in nccl.h: a field that is not set; the mark of a configuration
@@ -171,7 +174,10 @@ class Nccl(CLibrary):
         return bytes(identity)
 
     def key(self, settings: Settings) -> tuple[tuple[str, int], ...]:
-        """Return the settings that belong to a communicator: all of them with a chunk, as its rule names all."""
+        """Return the settings that need a communicator of their own, sorted.
+
+        These are all settings if calls take none, or if one is a chunk, since the tuner's rule states the others, too.
+        """
         needs_all = "chunk" in settings or not self.per_call
         return tuple(sorted((k, v) for k, v in settings.items() if needs_all or k in COMMUNICATOR_KEYS))
 
@@ -229,4 +235,5 @@ def _chunk_rules(settings: Settings) -> str:
     if "chunk" not in settings:
         return f"{HEAD}\n"
     rule = f"0 - {' '.join(_words(settings))} {settings.get('channels', 0)} * * {settings['chunk']}"
+    # A rule for every collective that any algorithm serves (the ring serves them all): only the measured one is called.
     return "\n".join([HEAD, *(f"{kind} {rule}" for kind in SUPPORTED["ring"]), ""])

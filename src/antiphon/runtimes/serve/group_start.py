@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from antiphon import __version__
 from antiphon.core.cache import cache_folder
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
-from antiphon.runtimes.engine.learned import parse_learned, read_learned, write_learned
+from antiphon.runtimes.engine.learned import format_learned, parse_learned, read_learned
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.auto_question import (
     AUTO,
@@ -158,7 +158,7 @@ def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
     earlier = read_learned(path) if learns and path and os.path.exists(path) else []
     return {
         "learn": text_of(default_book("allreduce", group.ranks).programs[0]) if learns else "",
-        "learned": write_learned(earlier),
+        "learned": format_learned(earlier),
         "agree": os.environ.get(AGREE, "").removeprefix("0"),
         "book": text_of(encode_book(_read_book(group, None if auto else table))),
         "base": text_of(base_program(group.ranks)) if fill else "",

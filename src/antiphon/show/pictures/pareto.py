@@ -42,9 +42,10 @@ def pareto_svg(result: SweepResult) -> str:
 
 def _panel(name: str, machines: list[MachineResult]) -> list[str]:
     """Return the elements of one price list."""
+    # `or` is for the type checker: `pareto_svg` chose machines that have both
     prices = [float(m.price[name] or 0) for m in machines]
     times = [float(m.relative_time or 1) for m in machines]
-    # Ends of the axes, as logarithms, with margins.
+    # Ends of the axes, as logarithms, with margins. (frame.x and frame.y take prices and times themselves.)
     min_price, max_price = math.log10(min(prices)) - 0.03, math.log10(max(prices)) + 0.03
     min_time, max_time = math.log10(min(times)) - 0.02, math.log10(max(times)) + 0.08
     frame = Frame(70, 56, WIDTH - 90, HEIGHT - 116, min_price, max_price, min_time, max_time)
@@ -87,7 +88,7 @@ def _panel(name: str, machines: list[MachineResult]) -> list[str]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return up to MAX_TICKS round values between two logarithms."""
+    """Return round values between two logarithms: powers of ten if over a decade apart, else up to MAX_TICKS."""
     first, last = 10.0**low, 10.0**high
     if high - low > 1:
         return [10.0**k for k in range(math.ceil(low), math.floor(high) + 1)]
