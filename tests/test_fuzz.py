@@ -68,8 +68,8 @@ def test_machines() -> None:
 
 
 def test_bounds_by_size() -> None:
-    counts = few(bounds_by_size, examples(72))
-    assert counts["times equal to the bound"] > 10
+    counts = few(bounds_by_size, examples(144))
+    assert counts["times equal to the bound"] > 20
 
 
 def test_a_bound_by_size_that_is_too_high_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DECIDING = ("core", "topologies", "cost", "planners", "lower", "select")  # layers whose answers must be the same
 # Their products are of sparse matrices (no BLAS), or of whole numbers, which are exact in any order.
 HARMLESS = {
-    "core/bounds/joint.py", "core/symmetry.py", "planners/flows/linear_program.py", "planners/greedy/hops.py",
+    "core/symmetry.py", "planners/flows/linear_program.py", "planners/greedy/hops.py",
     "planners/greedy/tasks.py", "planners/synth/linear.py",
     "core/bounds/exact_solve.py", "planners/trees/rounding.py",
 }  # fmt: skip

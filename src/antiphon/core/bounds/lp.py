@@ -323,7 +323,7 @@ def solve_programs(
     equal_right: list[Floats] = []
     for i, (program, (conservation, right_side)) in enumerate(zip(programs, flows, strict=True)):
         load_column, own_columns = 1 + 2 * i, slice(1 + 2 * i, 3 + 2 * i)  # own: loads and flows of program i
-        upper[0][load_column] = sparse.diags_array(1 / divisor * relative_supply[i]) @ over_resources
+        upper[0][load_column] = over_resources.multiply((1 / divisor * relative_supply[i])[:, None])
         # "At most" rows: flows of each family under the loads; loads that cross each partition often enough.
         (under_load, under_flow), (crossing, minimum) = program._load_rows()
         for entries in ([under_load, under_flow], [crossing, None]):
