@@ -224,6 +224,6 @@ def test_bench_writes_what_the_fit_reads(
     bench = antiphon.measure.bench("ring.json", nbytes="1KB:1MB:8", on="threads", lowering="steps", iterations=1)
     assert bench is not None
     assert len(antiphon.fit.lowering(bench).measured) == 5
-    for rows in ([{"lowering": "steps"}], [*bench, "a row of something else"]):
+    for wrong in ([{"lowering": "steps"}], [*bench, "a row of something else"]):
         with pytest.raises(Invalid, match="measurements: expected rows"):
-            antiphon.fit.lowering(rows)
+            antiphon.fit.lowering(wrong)
