@@ -68,11 +68,6 @@ def pytest_configure(config: pytest.Config) -> None:
         _read_no_sources()
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: for a fifth of the time tests wait, for other processes or for the clock."""
-    return (os.cpu_count() or 1) + 1
-
-
 def _read_no_sources() -> None:
     """Every process would read all sources for constants that hypothesis might try: seconds. Nobody promises these
     names: without them it goes on as ever."""

@@ -20,8 +20,8 @@ def some(cases: Sequence[T]) -> Sequence[T]:
     return cases[::SHARE] if ordinary else cases
 
 
-def crossed(first: Iterable[Any], second: Iterable[Any], every: int = 3) -> list[Any]:
-    """For `parametrize`: each case with each of others, every third or so of these pairs in the ordinary set, along
+def crossed(first: Iterable[Any], second: Iterable[Any], every: int = 4) -> list[Any]:
+    """For `parametrize`: each case with each of others, every fourth or so of these pairs in the ordinary set, along
     diagonals, so that each case is there with some; the rest, and what is marked so already, among the slow ones."""
     others, found = list(second), []
     for row, one in enumerate(first):
@@ -36,8 +36,8 @@ def crossed(first: Iterable[Any], second: Iterable[Any], every: int = 3) -> list
     return found
 
 
-def in_turn(cases: Iterable[Any], every: int = 3) -> list[Any]:
-    """For `parametrize`: every third or so of the cases in the ordinary set, the others among the slow ones, as are
+def in_turn(cases: Iterable[Any], every: int = 4) -> list[Any]:
+    """For `parametrize`: every fourth or so of the cases in the ordinary set, the others among the slow ones, as are
     those that are marked so already, which do not count."""
     found, number = [], 0
     for case in cases:

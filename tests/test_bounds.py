@@ -102,6 +102,7 @@ def test_beyond_256_ranks_partitions_by_place_come_first(monkeypatch: pytest.Mon
     assert tried
 
 
+@pytest.mark.slow
 def test_where_links_show_that_no_partition_is_weaker_none_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four GPUs on one card, four on two: under limits the places and the limits show the weakest."""
     searched = {spec: bound(machine := antiphon.topology(spec), Collective("allreduce", machine.ranks))

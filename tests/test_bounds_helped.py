@@ -107,6 +107,7 @@ def test_an_allreduce_among_boxes_is_as_fast_as_their_cards(spec: str) -> None:
     assert found.without_switches < 8 * 50 * 10**9
 
 
+@pytest.mark.slow
 def test_no_bound_is_beaten_by_trees() -> None:
     count = examples(300)
     seen = judge(range(count))

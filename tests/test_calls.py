@@ -157,6 +157,7 @@ def test_another_generation_and_another_collective_say_so() -> None:
     assert each.ranges[0].rests_on == "calibrated by a100; sends not calibrated"
 
 
+@pytest.mark.slow
 def test_among_some_ranks_nccl_is_that_of_the_machine_they_make_up() -> None:
     some = tune("allreduce", "hgx-h100", nbytes="1KB", model="calls", workers="none", planners="ring", ranks=[0, 1])
     assert some.library is not None

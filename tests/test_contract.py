@@ -103,21 +103,21 @@ def spread(specs: list[str], every: int, start: int, first: int = 0) -> list[Any
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 8, 0))
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 12, 0))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     judge = Judge(MODELS, variants=1 if quick.ordinary else None, turns=TURNS)
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), judge, "most")
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), spread([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES], 24, 1)
+    ("spec", "kind"), spread([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES], 32, 1)
 )
 def test_other_sizes(spec: str, kind: str) -> None:
     hold(setting(spec, kind), Judge(MODELS, turns=TURNS), "defaults")
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 16, 2, 2)
+    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 24, 2, 2)
 )
 def test_up_to_64_ranks(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=machine(spec).ranks - 1), Judge(MODELS, variants=2, unit=3), "defaults")

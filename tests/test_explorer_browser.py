@@ -178,6 +178,7 @@ def test_what_is_followed_is_drawn_as_its_tree(browser: Any, tmp_path: Path) -> 
     assert problems == []
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_it_in_a_frame(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "notebook.html"
     file.write_text(f"<!DOCTYPE html><body>{antiphon.plan('allreduce', 'ring:ranks=4').explore()._repr_html_()}</body>")

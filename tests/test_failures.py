@@ -102,6 +102,7 @@ def test_what_the_table_does_not_have(
         load_plans(table)
 
 
+@pytest.mark.slow
 def test_plans_for_the_ranks_that_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its root a collective has no plan; without a rank in between, all have none."""
     file, search = tmp_path / "table.json", antiphon.Search(workers="none", failures="ranks")

@@ -158,6 +158,7 @@ def test_joint_plan_is_near_the_joint_bound(
     assert row["correct"]
 
 
+@pytest.mark.slow
 def test_unequal_groups_share_links_at_a_size() -> None:
     """Alone, the larger pairs are as slow as their own cards; shared, they use what the smaller ones leave."""
     machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")

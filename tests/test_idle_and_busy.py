@@ -65,6 +65,7 @@ def test_commands_answer_alike(wish: tuple[str, ...]) -> None:
         assert answer(*wish) == idle
 
 
+@pytest.mark.slow
 def test_a_search_ends_with_its_effort_alike() -> None:
     """In the middle: its last candidates are cut off."""
 

@@ -157,6 +157,7 @@ def forms(schedule: Any) -> set[str]:
         return set()
 
 
+@pytest.mark.slow
 def test_orders_of_ring_planners_and_of_no_other() -> None:
     machine, seen = antiphon.topology("full:ranks=6"), set()
     for kind in KINDS:

@@ -210,6 +210,7 @@ class Executor:
 """
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_mscclpp_and_our_plans_beside(job: Job, tmp_path: Path) -> None:
     """Both are measured, neither is chosen: rules for NCCL cannot name them. A plan that fails is no contestant."""
@@ -243,6 +244,7 @@ def test_other_launchers(job: Job, launcher: str) -> None:
     assert chosen(result) == [(4_000, "tree simple", {})]
 
 
+@pytest.mark.slow
 @needs_mpi
 @needs_no_wheels
 def test_rccl(job: Job, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def learned(run: Run, kind: str, nbytes: int) -> dict[str, Any]:
     return dict(row)
 
 
-@pytest.mark.parametrize("calls", [1500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("calls", [900, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_drawn_times_and_delays(mpich: Mpi, folder: Path, calls: int) -> None:
     """Times differ between processes and the fastest candidate changes: all choose alike, or they would not end."""
     command = [compiled(folder, mpich, "drawn"), str(calls), "255"]
@@ -58,7 +58,7 @@ def test_drawn_times_and_delays(mpich: Mpi, folder: Path, calls: int) -> None:
     assert {row["planner"] for row in large["candidates"]} == {"the library", "ring", "direct", "recursive-doubling"}
     assert {row["slices"] for row in large["candidates"]} > {1}
     # how soon a change is noticed depends on how long an exchange takes here: on a busy machine, long
-    assert len(large["choices"]) > (calls > 1500)
+    assert len(large["choices"]) > (calls > 900)
 
 
 def test_what_was_learned_stays(mpich: Mpi, folder: Path, tmp_path: Path) -> None:

@@ -428,6 +428,7 @@ def test_calls_at_the_same_time_are_sets_that_repeat() -> None:
     assert next(iter(sets)) == {("allreduce", 10**8, group) for group in range(8)}
 
 
+@pytest.mark.slow
 def test_what_a_joint_plan_gains_over_plans_apart() -> None:
     machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
 

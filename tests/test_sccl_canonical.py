@@ -197,6 +197,7 @@ def checked(machine: Topology, what: Collective, **options: Any) -> Iterator[tup
         yield made.chunks_per_rank, made.steps, told, made.provenance["engine"], made.provenance["found"]
 
 
+@pytest.mark.slow
 def test_an_allreduce_of_two_unlike_halves_is_made_in_the_numbers_asked_for() -> None:
     """Links one way only: the reducescatter cannot be the allgather turned round, and is synthesized apart."""
     links = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 1)]

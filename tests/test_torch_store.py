@@ -184,6 +184,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_does_not_change_the_name_of_the_next_group() -> None:
     """Processes at which a group started destroy it and name the next one 0; so do those at which it did not start."""
     environment = {key: value for key, value in os.environ.items() if key != "ANTIPHON_TABLE"}

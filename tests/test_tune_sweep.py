@@ -296,6 +296,7 @@ def test_gains_are_none_for_one_value() -> None:
     assert isinstance(quick({"pieces": [1, 4]}).gains[0], Gain)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8), deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True))
 def test_the_best_of_a_sweep_is_the_best_of_its_values(values: list[int]) -> None:

@@ -200,8 +200,8 @@ def wait_for_calls(job: subprocess.Popen[str], place: Path, calls: int) -> dict[
 
 def test_a_running_mpi_job(mpich: Mpi, folder: Path, place: Path) -> None:
     """Its calls are seen from outside; nothing remains when the job ends."""
-    with start_job(mpich, folder, place, 200, 255, "2KB") as job:
-        calls, later = wait_for_calls(job, place, 50), wait_for_calls(job, place, 100)
+    with start_job(mpich, folder, place, 400, 255, "2KB") as job:
+        calls, later = wait_for_calls(job, place, 100), wait_for_calls(job, place, 200)
         assert job.communicate(timeout=300)[0].startswith("right")
     assert (calls["processes"], calls["ranks"]) == (4, [0, 1, 2, 3])
     rows = {(row["collective"], row["nbytes"]): row for row in calls["rows"]}
