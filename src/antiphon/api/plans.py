@@ -381,7 +381,7 @@ def verify(
 
     if bool(runtime) != (nbytes is not None):
         raise Invalid("runtime, nbytes: a runtime is checked for a call of one size; give both, or neither")
-    # without those that are None
+    # `checked` leaves out those that are None, so that the defaults below hold
     data = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
     machine = None if topology is None else _inputs.machine(topology)
     try:

@@ -188,7 +188,7 @@ def comm(
     """
     from antiphon.runtimes.serve.comm import comm as connect
 
-    # timeout and compiler are checked as everywhere
+    # `checked` knows timeout and compiler by name, and leaves out what is None
     options = checked(
         {"rank": rank, "ranks": ranks, "address": address, "timeout": timeout, "compiler": compiler, "secret": secret},
         rank=whole_number(0, 2**16), ranks=whole_number(1, 2**16), address=text, secret=text,

@@ -61,7 +61,7 @@ class IslandLevel:
 def levels_of(hops: Hops, ranks: int) -> tuple[IslandLevel, ...]:
     """Return a level for every kind of hops. O(hops)."""
     levels: list[IslandLevel] = []
-    # Times are those of an allgather of one unit per rank, whatever the collective: only their order matters.
+    # The times are those of an allgather of one unit per rank, for every collective: only their order matters.
     time_inside = 0.0  # the most time that spreading data within an island takes
     for kind in range(len(hops.width)):
         islands, label = _join_ranks(hops, kind, ranks)
