@@ -92,7 +92,7 @@ class OperationTable:
 def assemble_program(
     prepared: Prepared, movement: DataMoves, slots: Slots, table: OperationTable, channels: int
 ) -> Program:
-    """Build the program: operations by rank, then time, and receives before sends before folds. One sort."""
+    """Build the program: operations by rank, then time, and receives before sends before folds. O(n log n)."""
     schedule, line, places = prepared.schedule, prepared.line, prepared.places
     ranks = schedule.collective.ranks
     kind, rank, peer, pieces, when, chunk = table.all("columns", 6)
@@ -106,7 +106,8 @@ def assemble_program(
     # A pair (later, earlier) is packed into one integer, so that one sort removes duplicates.
     factor = max(len(order), 1)
     later, earlier = np.divmod(distinct(number[later] * factor + number[earlier]), factor)
-    # Bases: first the places in users' buffers, then one per stretch of scratch; both sorted by rank.
+    # Bases: first the places in users' buffers, then one per stretch of scratch, at the rank that its first row
+    # (`movement.head`) goes to; both sorted by rank.
     base_rank = np.concatenate([places.rank, schedule.dst[movement.head]]).astype(np.int64)
     by_rank = order_of(base_rank, ranks)
     base_number = _invert_order(by_rank)
@@ -181,6 +182,8 @@ def _run_ends(starts: Bools) -> Bools:
 def _finish_table(prepared: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
     """Return the intervals of outputs that an average divides: rank, begin, end, base, and the divisor. One sort.
 
+    The divisor is the number of contributions that an output is the sum of (`outputs.count`).
+
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
     >>> _finish_table(prepare(star(), in_place=False))
@@ -205,12 +208,14 @@ class _Accesses:
 
     arrives: Longs  # per row of the schedule: the operation after which its data have arrived
     writer: Longs  # per version: the operation that writes it, -1 if it is an input
-    read: Longs  # versions that are read ...
-    reader: Longs  # ... and the operation that reads each
+    read: Longs  # per read: the version that is read
+    reader: Longs  # per read: the operation that reads it
 
 
 def operations(prepared: Prepared, channels: int, lag: int, joint: Ints | None = None, staged: bool = False) -> Program:
     """Return the program: sends, receives and folds with the operations that they wait for. O(n log n) for n rows.
+
+    `joint`: per row of the schedule its joint, -1: none. `channels`, `lag`, `staged`: see `lower`.
 
     Rank 0 of `core.example.star` receives twice, folds both when they are there, and then sends the result twice:
 
@@ -257,9 +262,11 @@ def _add_transfers(
     """
     schedule, line, values = prepared.schedule, prepared.line, prepared.values
     read, write = values.order.read.astype(np.int64), values.order.write.astype(np.int64)
+    # Bases: places in users' buffers have the first numbers, stretches of scratch those behind them.
     target = np.where(movement.stretch >= 0, len(prepared.places) + movement.stretch, movement.base[write])
     source = movement.base[read]
-    # Rows that read a copied input after step 0: sending from the output lets neighbouring parts be joined.
+    # Rows that read a copied input after step 0: sending from the output lets neighbouring parts be joined. (Chunks in
+    # several pieces are never joined, see `moves`.)
     is_late_read = (copies.place[read] >= 0) & (prepared.time > 0) & (line.pieces[schedule.chunk] == 1)
     from_copy = np.flatnonzero(is_late_read & (schedule.src != schedule.dst))
     source[from_copy] = copies.place[read[from_copy]]
@@ -396,7 +403,7 @@ def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
     """
     outputs, line, order = prepared.analysis.outputs, prepared.line, prepared.values.order
     entry = find_positions(prepared.analysis.inputs.cell, outputs.cell)
-    # Outputs whose last version is the initial one: no row writes them.
+    # Outputs whose last version is the initial one, or that have no version (-1): no row writes them.
     is_unwritten = (prepared.last < 0) | order.initial[prepared.last] if len(order) else prepared.last < 0
     rows = np.flatnonzero(is_unwritten & (entry >= 0))
     # In place the input is already where the output is.
@@ -405,7 +412,8 @@ def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
     chunk, rank = outputs.chunk[rows], outputs.rank[rows]
     source, target = prepared.places.inputs[entry[rows]], prepared.places.outputs[rows]
     starts, last = _find_intervals(line, chunk, rank, source, target)
-    number = table.add(FOLD, rank[starts], rank[starts], 1, np.ones(int(starts.sum()), np.int64), chunk[starts])
+    time = np.ones(int(starts.sum()), np.int64)  # that of folds of step 0
+    number = table.add(FOLD, rank[starts], rank[starts], 1, time, chunk[starts])
     for base in (target, source):
         table.part(number, line.begin[chunk[starts]], line.end[chunk[last]], base[starts])
     copies = _InputCopies(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
@@ -418,6 +426,8 @@ def _copy_inputs(prepared: Prepared, table: OperationTable) -> _InputCopies:
 
 def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Accesses, table: OperationTable) -> None:
     """For an alltoall in place: once the old content of a place has been read, copy the received data there.
+
+    The copies are added to `accesses` as further reads.
 
     O(n log n). Among two ranks, operations 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy the
     received data.
@@ -450,7 +460,7 @@ def _copy_delayed_outputs(prepared: Prepared, movement: DataMoves, accesses: _Ac
     is_replaced[end_place] = True
     reader, read_place = reader[is_replaced[read_place]], read_place[is_replaced[read_place]]
     # A join for each place: it waits for all readers of the place.
-    ready = np.zeros(len(is_replaced), np.int64)
+    ready = np.zeros(len(is_replaced), np.int64)  # per place, the time of its join
     # A send of several pieces ends 2 * (pieces - 1) later than it begins; the join follows its last reader.
     np.maximum.at(ready, read_place, when[reader] + 2 * (pieces[reader] - 1) + 1)
     places = distinct(read_place)
@@ -567,7 +577,7 @@ def lower(
         All data that ranks receive go to scratch first.
 
     Raises Invalid where a row is illegal, and Unsupported for an alltoall in place whose counts differ in the two
-    directions. O(n log n) for n rows, some microseconds each.
+    directions. O(n log n) for n rows, a few microseconds per row.
     """
     for option, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, MAX_LAG)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -580,13 +590,14 @@ def lower(
 
 
 def has_little_scratch(layout: BufferLayout) -> bool:
-    """Return whether scratch is at most twice the largest buffer, so that it need not be reused (`lag`)."""
+    """Return whether scratch is at most twice the largest buffer. Callers then keep a program without reuse of scratch
+    (`lag` MAX_LAG)."""
     return int(layout.sizes[:, SCRATCH].max()) <= 2 * int(layout.sizes[:, :SCRATCH].max())
 
 
 def both(schedule: Schedule, *, channels: int = 1, lag: int = 1) -> list[Program]:
     """Return the program out of place, then the one in place if there is one: the two that a file holds."""
     programs = [lower(schedule, channels=channels, lag=lag)]
-    with contextlib.suppress(Unsupported):
+    with contextlib.suppress(Unsupported):  # an alltoall may have no program in place (`lower`)
         programs.append(lower(schedule, in_place=True, channels=channels, lag=lag))
     return programs

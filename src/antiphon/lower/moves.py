@@ -40,9 +40,9 @@ class Slots:
     before: Longs  # per stretch the stretch that had its slot before, -1: none
     ptr: Longs  # rank r has the slots ptr[r] to ptr[r + 1] - 1
     of_class: Longs  # per slot its class
-    class_whole: Longs  # per class the whole units of its length, in weight ...
-    class_numerator: Longs  # ... and the rest of it, as a numerator over the line's denominator
-    class_pieces: Longs  # per class
+    class_whole: Longs  # per class the whole units of its length, in weight
+    class_numerator: Longs  # per class the rest of its length, as a numerator over the line's denominator
+    class_pieces: Longs  # per class the number of pieces in which its data are sent
 
 
 class ScratchStretches(NamedTuple):
@@ -54,7 +54,7 @@ class ScratchStretches(NamedTuple):
     rank: Longs
     begin: Longs  # first point on the line
     end: Longs  # last point on the line
-    pieces: Longs  # in which the data are sent
+    pieces: Longs  # number of pieces in which the data are sent
     first_use: Longs  # time
     last_use: Longs  # time
 
@@ -162,13 +162,12 @@ class DataMoves:
     crossing: Longs  # rows from rank to rank, by message, in the order in which they travel
     message: Longs  # per crossing row its message
     joined: Bools  # per crossing row: its data continue where those of the row before it end, in the same message
-    messages: int
     inner: Longs  # rows inside a rank that are copied by an operation of their own
     stretch: Longs  # per row its stretch of scratch, -1: none
     waiting: Bools  # per row: it stays in its stretch until a fold combines it
     head: Longs  # per stretch its first row
     tail: Longs  # per stretch its last row
-    base: Longs  # per version: where it lies
+    base: Longs  # per version: the base that states where it lies
 
 
 def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
@@ -230,7 +229,7 @@ def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
     stretch[crossing[crossing_in_scratch]] = stretch_number[crossing_in_scratch]
     inner_in_scratch = inner[in_scratch[inner]]
     stretch[inner_in_scratch] = np.arange(len(inner_in_scratch)) + int(begins.sum())
-    # ... and ends where the next row does not continue it.
+    # A stretch ends where the next row does not continue it.
     ends = crossing_in_scratch & np.append(~(joined & crossing_in_scratch)[1:], True)[:rows]
     head = np.concatenate([crossing[begins], inner_in_scratch])
     tail = np.concatenate([crossing[ends], inner_in_scratch])
@@ -244,8 +243,7 @@ def moves(prepared: Prepared, staged: bool = False) -> DataMoves:
     operands = operands[waiting[values.row[operands]] & has_no_place[values.row[operands]]]
     first = operands[run_starts(values.owner[operands])]
     base[values.version[values.owner[first]]] = len(prepared.places) + stretch[values.row[first]]
-    messages_sent = int(message[-1]) + 1 if len(message) else 0
-    return DataMoves(folded, crossing, message, joined, messages_sent, inner, stretch, waiting, head, tail, base)
+    return DataMoves(folded, crossing, message, joined, inner, stretch, waiting, head, tail, base)
 
 
 def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
@@ -277,15 +275,15 @@ def _sort_messages(prepared: Prepared, local: Bools) -> tuple[Longs, Longs, Bool
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """The folds. Neighbouring groups whose operands are contiguous are one fold."""
+    """The folds, by rank, moment and position on the line. Neighbouring groups whose operands are contiguous are one
+    fold."""
 
-    groups: Longs  # the groups that folds make, by rank, moment and position on the line
     fold: Longs  # per group its fold, -1: none
     head: Longs  # per fold its first group
     tail: Longs  # per fold its last group
     operands: Longs  # for each fold in turn: the operands (of `Values`) of its first group
     count: Longs  # per fold the number of its operands
-    base: Longs  # per operand of `Values`
+    base: Longs  # per operand of `Values`: the base that states where it lies
 
 
 def folds(prepared: Prepared, movement: DataMoves) -> Folds:
@@ -335,4 +333,4 @@ def folds(prepared: Prepared, movement: DataMoves) -> Folds:
     tail = groups[np.append(~joined[1:], True)[: len(groups)]]
     operand_count = values.count[head]
     operands = concat_ranges(values.first[head], operand_count)
-    return Folds(groups, fold, head, tail, operands, operand_count, base)
+    return Folds(fold, head, tail, operands, operand_count, base)

@@ -40,7 +40,7 @@ class DataLine:
     begin: Longs  # per chunk, the point at which it begins
     end: Longs  # per chunk, the point at which it ends
     position: Longs  # per chunk, its position among all chunks in the order of the line
-    pieces: Longs  # per chunk
+    pieces: Longs  # per chunk, the number of pieces in which it is sent
 
     @staticmethod
     def of(schedule: Schedule) -> DataLine:
@@ -107,7 +107,8 @@ class BufferPlaces:
         """
         input_cells, output_cells = ends
         input_side, output_side = sides(schedule.collective, in_place)
-        # Per input, then per output: rank, buffer and shift. Equal ones are one place.
+        # Per input, then per output: rank, buffer and shift. Equal ones are one place. (`cells.pair`: per cell its
+        # (rank, block) pair; `side.start`: per pair where that block begins in the rank's buffer.)
         rank = np.concatenate([input_cells.rank, output_cells.rank])
         buffers = [OUTPUT if in_place else INPUT, OUTPUT]
         buffer = np.repeat(buffers, [len(input_cells.pair), len(output_cells.pair)])
@@ -183,6 +184,8 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     keys = [(cells.chunk * ranks + cells.rank) * slots for cells in ends]  # cells in slot 0, as `Versions.cell`
     input_keys, output_keys = keys
     delayed = np.zeros(len(output_keys), bool)
+    # In an alltoall in place every received block replaces another one that the rank sends; its own block (an input and
+    # an output at the same rank) stays where it is.
     if in_place and schedule.collective.kind == "alltoall":
         delayed = find_positions(input_keys, output_keys) < 0
     values = _place_values(schedule, analysis, order, steps, keys, places, delayed)
@@ -227,6 +230,7 @@ def _place_values(
     is_transfer = row >= 0
     version = np.zeros(groups, np.int64)
     version[owner[is_transfer]] = order.write[row[is_transfer]]
+    # The cell's own value is the version before the one that is written.
     operand = np.where(is_transfer, order.read[row], version[owner] - 1) if len(row) else row
     group = np.full(len(order), -1, np.int64)
     group[version] = np.arange(groups)

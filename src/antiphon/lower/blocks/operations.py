@@ -144,7 +144,7 @@ class ProgramValues:
     """All operations by rank, in order, and the writer and the reader of every version."""
 
     ranks: list[list[Operation]]
-    messages: list[tuple[Operation, Operation]]  # sends with their receives, as `Program.pairs`; none without data
+    messages: list[tuple[Operation, Operation]]  # sends with their receives, except messages without data
     writer: list[Operation]  # per version
     reader: list[Operation | None]  # per version; SEVERAL_READERS also if it remains in a user's buffer
     scratch: list[int]  # per rank: its first cell of scratch
@@ -171,9 +171,11 @@ def read_values(program: Program, layout: BufferLayout, split_blocks: bool) -> P
         base = first_cells_of(size)
         result.scratch.append(base[SCRATCH])
         edges = _Edges(grain=layout.unit if split_blocks else 0, scratch=base[SCRATCH], output=base[OUTPUT])
+        # Appends to `by_row`; `_assign_versions` appends to `result`.
         operations = _rank_operations(program, layout, rank, base, edges, by_row)
         result.ranks.append(_assign_versions(result, operations, base[SCRATCH] + size[SCRATCH], edges))
     pairs = zip(*(rows.tolist() for rows in program.pairs), strict=True)  # messages are never cut
+    # Without data a send has become a join.
     result.messages += [(by_row[send], by_row[receive]) for send, receive in pairs if by_row[send].kind == SEND]
     return result
 
@@ -243,7 +245,7 @@ def _rank_operations(
 class _Edges:
     """The borders of the collective's blocks in users' buffers, where stretches of cells are cut."""
 
-    grain: int  # cells of a block; 0: nothing is cut
+    grain: int  # cells per weight 1 of a block, so blocks begin at multiples of it; 0: nothing is cut
     scratch: int  # the first cell of scratch
     output: int  # the first cell of the output
 

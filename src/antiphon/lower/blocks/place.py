@@ -40,7 +40,7 @@ class RuntimeLimits:
     steps: int = 64  # of a block
     channels: int = 32
     blocks: int = 1024
-    per_channel: int = 32  # blocks with sends on one channel, and blocks with receives
+    per_channel: int = 32  # blocks with sends on one channel; as many with receives
     waited: int = 128  # blocks that other blocks may wait for: their number is an int8
     count: int = 71  # chunks of a step
     chunks: int = 2**15 - 1  # of a buffer: offsets are int16
@@ -142,7 +142,7 @@ FUSED = {"r": "rcs", "rrc": "rrcs"}  # verb of a step that receives -> verb if i
 
 
 class Full(Exception):
-    """More channels are needed than there are."""
+    """More channels are needed than there are. `compile_to_blocks` then tries fewer tracks."""
 
 
 class _Reservation(NamedTuple):
@@ -159,7 +159,7 @@ def place_steps(values: ProgramValues, tracks: list[Track], limits: RuntimeLimit
 
 
 class _Placement:
-    """The state of the walk."""
+    """The state of the walk through the times of the program."""
 
     def __init__(self, values: ProgramValues, tracks: list[Track], limits: RuntimeLimits) -> None:
         self.values, self.tracks, self.limits = values, tracks, limits
@@ -235,12 +235,12 @@ class _Placement:
         # Numbers of operands in the order in which steps read them: first the result's own cell, if it is an operand.
         order = sorted(range(len(operand_cells)), key=lambda number: operand_cells[number] != result)
         adds_to_result = operand_cells[order[0]] == result
-        if adds_to_result and len(order) == 1:
+        if adds_to_result and len(order) == 1:  # lowering makes no such fold
             raise AssertionError("a fold of nothing but its result")
         # An operand that arrives late delays only the step that reads it, not the whole fold.
         first_waits, later_waits = self._split_waits(fold, order)
         step: BlockStep | None = None
-        for low in range(0, length, self.limits.count):
+        for low in range(0, length, self.limits.count):  # from chunk `low` of the fold on
             count = min(self.limits.count, length - low)
             # Steps wait for the step before, so only the first ones wait for what the fold waits for.
             awaited = latest_steps_of(first_waits) if low == 0 else {}
@@ -353,7 +353,7 @@ class _Placement:
             segment, self._find_or_make_block(rank, block.channel, track, peer, sending=False), incoming
         )
         step.verb = FUSED[step.verb]
-        if step.verb == "rrcs" and segment.only_forwarded:
+        if step.verb == "rrcs" and segment.only_forwarded:  # nobody reads the sum here, so it is not stored
             step.verb, step.dst = "rrs", -1
         block.last_send = step.index
         return step
@@ -379,13 +379,14 @@ class _Placement:
             return StepNeeds(steps_before_write(receive.waits), has_unplaced=False)
         if stretch.chain[0] is segment:
             awaited = steps_before_write(waits_through_joins(stretch.fold))
+            # The first step of the chain writes the result's cells: it also waits for the readers of these.
             for member in stretch.chain:
                 if member.dst == stretch.cell:
                     for step in steps_before_write(member.receive.waits).values():
                         add_awaited(awaited, step)
             return StepNeeds(awaited, has_unplaced=False)
         last = stretch.chain[stretch.chain.index(segment) - 1].step
-        return StepNeeds({} if last is None else {last.block: last}, last is None)
+        return StepNeeds({} if last is None else {last.block: last}, has_unplaced=last is None)
 
     def _place_receive(self, segment: Segment) -> None:
         """Place the receive of a segment, in the block that was chosen when it was sent."""
@@ -481,7 +482,8 @@ class _Placement:
     def _step_cost(self, block: Block, needs: StepNeeds) -> int:
         """Return the number of steps in the file of one step of this block with these waits.
 
-        A step in the file waits for one other step, so further waits take steps without work.
+        A step in the file waits for one other step, so further waits take steps without work. More than
+        `limits.together` are gathered in another block (`_append_step`).
         """
         count = len(needs.awaited) + needs.has_unplaced
         if count < 2:

@@ -53,6 +53,7 @@ def cut_segments(values: ProgramValues, max_chunks: int, fused: bool = True) -> 
             src, dst = _first_cell(send), _first_cell(receive)
             segments = [Segment(send, receive, offset=0, count=send.length, src=src, dst=dst, fold_stretch=stretch)]
         else:
+            # a message without edges is cut only where its fold is, and at the maximum size
             segments = _cut_message(send, receive, edges.get(send) or {receive.length}, cuts, max_chunks)
         send.segments = receive.segments = segments
     for operation in values.operations():  # chains in the order in which messages are received
@@ -74,6 +75,8 @@ def dissolve_segments(values: ProgramValues) -> None:
 
 def _find_cuts(values: ProgramValues, max_chunks: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
     """Return the offsets of the borders of each send that must be cut, and the cuts of each fold that must be cut.
+
+    Borders include the end of the message; cuts lie strictly inside the fold.
 
     A side effect: the direct operands of these messages are sorted by offset.
     """
@@ -285,7 +288,7 @@ class Track:
 
 
 def assign_tracks(values: ProgramValues, max_tracks: int, refused: set[Turn]) -> list[Track]:
-    """Assign every segment a track. Linear in segments and tracks.
+    """Assign every segment one of at most `max_tracks` tracks. Linear in segments, times tracks for each new path.
 
     `refused`: turns in which no rank may forward, since a block got stuck there (blocks.py).
     """
@@ -348,7 +351,10 @@ def _detach_from_parent(segment: Segment) -> Segment:
 
 
 def _choose_track(open_tracks: list[Track], turns: list[Turn], max_tracks: int) -> tuple[int, int]:
-    """Choose the track of a chain; return it and the number of turns that fit."""
+    """Choose the track of a chain, and add the turns of the chain to it; return it and the number of turns added.
+
+    If no track fits and no further one may be opened, the last one takes the turns up to the first that does not fit.
+    """
     number = next(
         (i for i, track in enumerate(open_tracks) if all(track.fits(turn) for turn in turns)), len(open_tracks)
     )

@@ -40,6 +40,7 @@ def arrivals(schedule: Schedule) -> Longs:
     if collective.kind != "allgather" or rule is None or len(collective.members) != collective.ranks:
         raise Unsupported("no order of arrival: only allgathers of all ranks by planner permrecmult have one")
     if (weights != weights[0]).any():
+        # a block would arrive at a place of another length
         raise Unsupported("blocks of several lengths have no places to arrive at that are as long")
     # the planner's layout is by seat; `order` says which rank has which seat
     order = (schedule.provenance.get("options") or {}).get("order")
@@ -54,6 +55,8 @@ def arrivals(schedule: Schedule) -> Longs:
 
 def cycles(place: Longs) -> list[list[int]]:
     """Return the cycles of a permutation that moves place[b] to b: along a cycle each element moves to its predecessor.
+
+    Cycles of one element, which stays in its place, are left out.
 
     >>> cycles(np.array([2, 0, 1, 3]))
     [[0, 2, 1]]
@@ -93,7 +96,7 @@ class Arranged:
         if step.kind != FOLD:
             cut_moves = [cut_move for move in step.moves for cut_move in self._cut_move(rank, move)]
             return [step._replace(moves=tuple(join_neighbours(sorted(cut_moves, key=_by_peer_and_target))))]
-        if len(step.operands) != 1 or step.moves:
+        if len(step.operands) != 1 or step.moves:  # an allgather only copies, so this is no step of one
             raise Unsupported("what is combined does not arrive in an order of its own")
         return [
             step._replace(into=into, operands=(source,), size=size)
@@ -127,7 +130,8 @@ class Arranged:
         buffer, begin = place
         begin += done
         if buffer != OUTPUT:
-            return (buffer, begin), self.block * len(self.places)  # no border: as many atoms as the whole output has
+            # no border in other buffers: as many atoms as the whole output has, which no message exceeds
+            return (buffer, begin), self.block * len(self.places)
         block, within = divmod(begin, self.block)
         return (buffer, int(self.places[rank, block]) * self.block + within), self.block - within
 

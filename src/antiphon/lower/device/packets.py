@@ -31,7 +31,7 @@ from antiphon.lower.onesided import packets as onesided_packets
 from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Place, StreamMove, Streams, StreamStep
 from antiphon.lower.onesided.steps import RankSteps
 
-PACKED = 2**18  # bytes of a call above which packets are not tried: they take twice the space of their data
+PACKED = 2**18  # bytes of a call above which callers do not try packets: they take twice the space of their data
 # Above so many steps of a rank, results are not forwarded as they are computed: the search for them is quadratic.
 MAX_FORWARDED_STEPS = 2_000
 
@@ -157,7 +157,7 @@ def _insert_unpacks(rank: int, steps: Sequence[StreamStep], sent: _SentMessages)
 
 
 def _forward_results(rank: int, steps: list[StreamStep], addresses: Atoms) -> list[StreamStep]:
-    """Move puts of an unchanged result into the step that computes it."""
+    """Move puts of an unchanged result into the step that computes it. All steps are puts and folds by now."""
     if len(steps) > MAX_FORWARDED_STEPS:
         return steps
     new_steps = list[StreamStep]()
@@ -197,7 +197,7 @@ def _add_as_packets(rank: int, steps: list[StreamStep], addresses: Atoms) -> lis
     Not in slots `shared` by several regions: those overlap in memory, which counts per place do not see.
     """
     scratch_end = 1 + max((begin + size for step in steps for (_, begin), size in _places_touched(step)), default=0)
-    # Difference arrays over atoms of scratch: how often each is read, and written.
+    # Difference arrays over atoms of scratch: their running sums are how often each is read, and written.
     read, written = (np.zeros(scratch_end + 1, np.int64) for _ in range(2))
     for step in steps:
         for (buffer, begin), size in _places_read(step):

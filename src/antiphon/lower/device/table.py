@@ -7,7 +7,7 @@ does not depend on message size, datatype or operator. A *class* is a size of sl
 
 Example: rank 0 puts two atoms of its input into the output of rank 1, and signals.
 
-    steps      (PUT, 0, 2, 0), (SYNC, 2, 0, 0), (SIGNAL, 2, 1, 0)        kind, first argument, their number, `more`
+    steps      (PUT, 0, 2, 0), (SYNC, 2, 0, 0), (SIGNAL, 2, 1, 0)        kind, first argument, their number, `extra`
     arguments  (0, INPUT, 0, 0, 2), (1, OUTPUT, 0, 0, 2), (1, 0, 0, 0, 1)    rank, region, units, cut, number
 """
 
@@ -46,9 +46,9 @@ from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import Switched, find_switched
 
 MAGIC, VERSION = int.from_bytes(b"ANTIDEVT", "little"), 2
-HEAD = 17  # numbers of the head (`_encode_blocks`)
+HEAD = 17  # numbers of the head (`_encode_blocks`), for readers of tables
 DIVIDE, PERMUTE = 7, 8  # kinds of steps, after those of `onesided.form`
-MOST_OPERANDS = 2**16  # of a fold
+MOST_OPERANDS = 2**16  # of a fold: in practice no limit, as tables count arguments in 64 bits
 MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
 
 
@@ -146,7 +146,7 @@ def tables_of(
     if packets:
         streams_of_steps, boxes = by_packets(streams_of_steps, addresses)
     finish = _Finish(program, addresses, streams_of_steps)
-    # atoms of one block of the collective; all are equal where an order of arrival exists
+    # atoms of one block of the collective; all are equal where an order of arrival exists (0 without blocks)
     block = int(program.collective.weights[:1].sum()) * addresses.count
     if places is not None:
         arranged = Arranged(places, block)
@@ -206,7 +206,8 @@ def _stretches_written(rank: int, step: StreamStep) -> list[tuple[int, Place, in
 
 
 def _last_writers(writes: Sequence[_Write], low: int, high: int) -> list[_Write]:
-    """Return the stretches that low..high consists of, each with the stream that writes it last; 0 if none does.
+    """Return the stretches that low..high (atoms of the output) consists of, each with the stream that writes it last;
+    0 if none does.
 
     Two streams never write at one place, as their steps would need an order.
     """
@@ -231,7 +232,7 @@ class _Writer:
     def __init__(self, program: Program, addresses: Atoms, rank: int, block: int, boxes: Boxes | None) -> None:
         self.program, self.addresses, self.rank, self.block, self.boxes = program, addresses, rank, block, boxes
         # The number of each region in the table. Keys: (rank, region of Atoms) in scratch; (-1, buffer) in users'
-        # buffers; (-1, PACKETS + slot) for packets.
+        # buffers; (-1, PACKETS + slot) for packets. Numbers are in the order of first use.
         self.regions: dict[tuple[int, int], int] = {}
         for buffer in (INPUT, OUTPUT):
             self.regions[-1, buffer] = buffer
@@ -263,7 +264,12 @@ class _Writer:
                 places = [(OUTPUT, block * self.block) for block in cycle]
                 self._append(PERMUTE, [self._encode_argument(self.rank, place, self.block) for place in places])
             blocks.append((first, len(self.steps) - first))
-        return Table(self._encode_blocks(blocks), len(streams), not self.addresses.shared.any(), self.boxes is not None)
+        return Table(
+            words=self._encode_blocks(blocks),
+            streams=len(streams),
+            sliced=not self.addresses.shared.any(),
+            packets=self.boxes is not None,
+        )
 
     def _append_opening(self, opening: Opening) -> None:
         """Append the opening (packets.py). Steps with `extra` 1 are skipped if all ranks are known to have begun."""

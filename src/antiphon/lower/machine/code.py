@@ -138,7 +138,7 @@ class Code:
     slots: int = 0  # of a connection; 0: no limit
     start: list[int] = field(default_factory=list)  # the initial value of each semaphore
     independent_ranks: bool = False
-    message_chunks: int = 1  # how many chunks of an instruction are one message, at every size of the data
+    message_chunks: int = 1  # so many chunks of an instruction travel as one message, even where they are largest
     semaphore_names: list[str] = field(default_factory=list)  # in the file
     # (earlier, later): the runtime relies on this order of the two in every run
     inorder: list[tuple[Spot, Spot]] = field(default_factory=list)
@@ -211,8 +211,16 @@ def _split_messages(instruction: Instruction, begins: list[list[int]], message_c
     for chunk in chunk_starts:
         count = instruction.count if len(chunk_starts) == 1 else min(message_chunks, instruction.count - chunk)
         yield Instruction(
-            instruction.number, instruction.verb, count, tuple(cell + chunk for cell in instruction.read),
-            tuple(cell + chunk for cell in instruction.write), instruction.pop, instruction.push,
-            wait if chunk == 0 else (), instruction.acquire if chunk == 0 else (),
-            instruction.release if chunk == chunk_starts[-1] else (), instruction.loose, instruction.ahead,
-        )  # fmt: skip
+            instruction.number,
+            instruction.verb,
+            count,
+            read=tuple(cell + chunk for cell in instruction.read),
+            write=tuple(cell + chunk for cell in instruction.write),
+            pop=instruction.pop,
+            push=instruction.push,
+            wait=wait if chunk == 0 else (),
+            acquire=instruction.acquire if chunk == 0 else (),
+            release=instruction.release if chunk == chunk_starts[-1] else (),
+            loose=instruction.loose,
+            ahead=instruction.ahead,
+        )

@@ -26,6 +26,7 @@ WORD = 2**64 - 1  # mask of the lowest 64 bits
 SUM_BITS = 96  # bits of each of the two sums: room for 2^32 random numbers of 64 bits
 COUNT_SHIFT = 2 * SUM_BITS  # the bits above hold the number of contributions
 # Limits of how many instructions a drawn block executes at once: blocks interleave finely, coarsely, or in between.
+# Successive seeds take one after another.
 _MAX_TURNS = (1, 64, 4)
 
 
@@ -58,7 +59,7 @@ class CodeCase:
     @staticmethod
     def of(code: Code, random: Random) -> CodeCase:
         """Draw random contributions for a code, and compute initial and required values."""
-        grain, relation = code.grain, code.collective.relation
+        grain, relation = code.grain, code.collective.relation  # grain: cells per weight 1 of a block
         # Every contribution gets `grain` random values, one per cell (per weight 1 of its block); index 0 means empty.
         # A contribution is a pair: a block of the collective and its number there (`name`).
         input_side, output_side = sides(code.collective, code.in_place)
@@ -206,6 +207,7 @@ class _Simulation:
         """
         instructions, next_index, counters = self.blocks[block], self.next_index, self.counters
         index = next_index[block]
+        # A block in `ready` has at least one instruction left. The usual case, a single turn, avoids a slice.
         for instruction in instructions[index : index + turns] if turns > 1 else (instructions[index],):
             # Check all conditions before any effect: a blocked instruction changes nothing.
             for awaited_block, awaited_index in instruction.wait:
@@ -240,7 +242,8 @@ class _Simulation:
         return index < len(instructions)
 
     def _move_data(self, block: int, index: int, instruction: Instruction, ready: list[int]) -> bool:
-        """Combine an instruction's message and operands, write the result. False: a cell is empty, a length wrong."""
+        """Combine an instruction's message and operands, write and send the result. False: a cell is empty, or the
+        message has another length."""
         cells, count, value = self.cells, instruction.count, _NOTHING
         if instruction.pop >= 0:
             value = self.queues[instruction.pop].popleft()

@@ -45,6 +45,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> CodeFault | Non
     """
     run = execute(code, seed)
     if run.fault is not None:
+        # Wrong data may come from a race, which then is the fault to report; other faults speak for themselves.
         if run.fault.kind not in ("wrong", "input"):
             return run.fault
         return _find_race(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault) or run.fault
@@ -87,7 +88,7 @@ def _find_chunkwise(code: Code, seed: int) -> CodeFault | None:
 
 def _ends_with_delays(happens_before: Order) -> bool:
     """Return whether the code surely ends if instructions wait for everything that may delay them (`Code.delays`)."""
-    if not happens_before.complete:
+    if not happens_before.complete:  # other orders than the known edges may be needed to end
         return False
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -130,7 +131,7 @@ def _find_race(happens_before: Order, seed: int, wrong: CodeFault | None = None)
             failure = wrong or run.fault
             assert failure is not None
             return CodeFault("race", f"{message}: where it comes first, {failure.what}")
-    if wrong is not None:
+    if wrong is not None:  # no race explains it: `judge` reports `wrong` itself
         return None
     if code.inorder:
         first_rows, second_rows = np.array([_row_pair(flat, *spots) for spots in code.inorder], np.int64).T
@@ -270,6 +271,7 @@ def _find_unknown(
     With `before` False: that it ends after the row. Most rows have a direct message from (or to) that rank. For the
     others, `_collect_heard` finds all ranks that a row has heard from.
     """
+    # Keys are (line, rank) as one number; + 1 because `rank_of` has a further number for detached blocks.
     flat, key_base = happens_before.flat, happens_before.code.collective.ranks + 1
     # per edge, the row on the side of `rows` and the one on the other side
     own_rows, far_rows = happens_before.dst, happens_before.src
@@ -281,7 +283,7 @@ def _find_unknown(
     keys, first_of_key = np.unique(key[order], return_index=True)  # the first edge of a line and a far rank
     asked_keys = line[rows] * key_base + ranks
     key_index = np.searchsorted(keys, asked_keys)
-    is_direct = np.append(keys, -1)[key_index] == asked_keys
+    is_direct = np.append(keys, -1)[key_index] == asked_keys  # the -1 is for keys above all others
     soonest = place[own_rows][order][first_of_key[key_index[is_direct]]]
     is_direct[is_direct] = soonest <= place[rows][is_direct] if before else soonest >= place[rows][is_direct]
     if is_direct.all():
@@ -309,7 +311,8 @@ def _collect_heard(happens_before: Order, rank_of: Longs, rows: set[int], *, bef
     """
     flat, ranks = happens_before.flat, happens_before.code.collective.ranks
     src, dst = (happens_before.src, happens_before.dst) if before else (happens_before.dst, happens_before.src)
-    # Two kinds of events: a row hears what an edge brings; then the bits of a row that others ask for are stored.
+    # Two kinds of events at a row: it hears what an edge brings; then, if others ask for it, its bits are stored. An
+    # event's number is twice the row's time, plus 1 for the later of the two in the direction of the pass.
     stored = np.union1d(src, np.fromiter(rows, np.int64, len(rows)))
     event = np.concatenate([2 * flat.when[dst] + (not before), 2 * flat.when[stored] + before])
     order = np.argsort(event if before else -event, kind="stable")

@@ -159,6 +159,7 @@ class _Replay:
         """Yield rank, chunk and cell of every chunk of the inputs or outputs; a block has `code.grain` chunks."""
         for rank, block, first_cell in cells_of_side(self.code, side, kind):
             for offset in range(self.code.grain):
+                # chunks are numbered as `cut` does: those at offset 0 of all blocks, then those at offset 1
                 yield rank, block + offset * self.code.collective.blocks, first_cell + offset
 
     def _count_signal(self, block: int, instruction: Instruction) -> None:
@@ -191,11 +192,11 @@ class _Replay:
         """Return the version as it is at this rank: a new one if it comes from another rank."""
         if version is None or version.rank == rank:
             return version
-        copy = Version(rank, version.chunk, Time(step), source=version)
-        self.events.append(copy)
+        received = Version(rank, version.chunk, Time(step), source=version)
+        self.events.append(received)
         version.sends += 1
-        version.last_sent = max(version.last_sent, copy.time)
-        return copy
+        version.last_sent = max(version.last_sent, received.time)
+        return received
 
     def _sum_versions(self, first: Version | None, second: Version | None) -> Version | None:
         """Return a new version that is the sum of two."""
@@ -217,7 +218,7 @@ class _Placement:
     """Second pass: assign versions to slots and write the rows of the schedule."""
 
     def __init__(self, code: Code, events: list[Version], outputs: list[Version]) -> None:
-        self.code, self.wanted = code, outputs
+        self.code, self.outputs = code, outputs
         self.events = sorted(events, key=lambda version: version.time)
         self.slots: dict[tuple[int, int], list[Slot | None]] = {}
         self.rows: list[Row] = []
@@ -247,16 +248,16 @@ class _Placement:
     def _initial_versions(self) -> list[Version]:
         """Return all initial versions that are used."""
         initial_versions: dict[int, Version] = {}
-        for version in (*self.events, *self.wanted):
+        for version in (*self.events, *self.outputs):
             for before in (version, version.source, *(version.terms or ())):
                 if before is not None and before.source is None and before.terms is None:
                     initial_versions[id(before)] = before
         return list(initial_versions.values())
 
     def _move_outputs(self) -> None:
-        """Move outputs to slot 0 at the end."""
+        """Move outputs to slot 0 at the end: there a schedule's results are."""
         end = max((step for (step, _), *_ in self.rows), default=0)
-        for version in self.wanted:
+        for version in self.outputs:
             if version.slot != 0:
                 self._add_row(Time(end, LAST_INNER), version, version.rank, COPY, slot=0)
 

@@ -22,8 +22,9 @@ from antiphon.core.program import BufferLayout, Program
 
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD = range(7)
 NAMES = ("signal", "wait", "put", "fold", "sync", "switch", "spread")
-PACK, UNPACK, ADD = range(16, 19)  # with packets only; not in tables of our GPU engine
-GET = 19  # in tables of our GPU engine only
+# From 16 on, above the numbers of steps in tables of our GPU engine (lower/device/table.py).
+PACK, UNPACK, ADD = range(16, 19)  # with packets, for formats only
+GET = 19  # for our GPU engine only, whose tables state it as a put with the ranks exchanged
 PACKETS = 3  # a buffer besides those of core.program.kinds: scratch for data with flags that show when they arrived
 
 MOST_PEERS = 8  # of a signal, a wait, a put, and of the puts of a fold
@@ -108,7 +109,7 @@ class CutMoves:
         self.first_move = pointers(self.message, len(send))  # per message
 
     def of(self, rank: int) -> Callable[[int], list[StreamMove]]:
-        """Return the moves of each message that this rank sends, created on demand."""
+        """Return a function that gives the moves of a message that this rank sends."""
         low, high = int(self.first_message[rank]), int(self.first_message[rank + 1])
         first = self.first_move[low : high + 1].tolist()
         # A rank's messages are contiguous, and so are their moves.
@@ -126,7 +127,8 @@ class CutMoves:
     def _cut_message(self, message: int) -> list[tuple[int, int, int, int, int]]:
         """Return the rows of `columns` of one message."""
         sent, received = (self._message_parts(int(rows[message])) for rows in self.program.pairs)
-        return [(*move.source, *move.target, move.size) for move in _cut_moves(peer=0, sent=sent, received=received)]
+        moves = _cut_moves(peer=0, sent=sent, received=received)  # any peer: `columns` have none
+        return [(*move.source, *move.target, move.size) for move in moves]
 
     def _message_parts(self, row: int) -> list[tuple[int, int, int]]:
         """Return (buffer, first chunk, length) of each part of a send or receive."""
@@ -138,7 +140,7 @@ class CutMoves:
 def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[StreamMove]:
     """Return the moves of one message, each contiguous at both sides, from its parts (buffer, first chunk, length)."""
     moves: list[StreamMove] = []
-    into = iter(received)
+    into = iter(received)  # as many chunks as `sent`
     target_buffer = target_begin = remaining = 0
     for buffer, begin, length in sent:
         done = 0

@@ -89,9 +89,10 @@ class ByPackets:
         """
         program = self.program
         stream = streams(program, max_streams, Switched.none(program))
-        count, times = int(stream.max(initial=-1)) + 1, int(program.when.max(initial=0)) // 2 + 1
-        # Per operation its turn: a pair (stream, step), as one number.
-        turn = stream * times + program.when // 2
+        stream_count, step_count = int(stream.max(initial=-1)) + 1, int(program.when.max(initial=0)) // 2 + 1
+        # Per operation its turn: a pair (stream, step), as one number. The time of an operation is twice its step, plus
+        # 1 for folds.
+        turn = stream * step_count + program.when // 2
         sent = _Sent.of(program, program.pairs.send[self.moves.message], self.moves.columns, turn, self.far)
         folds = self.folds[np.lexsort((turn[self.folds], program.rank[self.folds]))]
         places = _Places(program, self.layout, sent, folds)
@@ -100,12 +101,12 @@ class ByPackets:
         sizes[:, SCRATCH] = places.sizes()
 
         def steps(rank: int) -> list[list[StreamStep]]:
-            by_stream: list[list[StreamStep]] = [[] for _ in range(count)]
-            for index, turns in groupby(work.turns(rank), lambda rank_turn: rank_turn.number // times):
+            by_stream: list[list[StreamStep]] = [[] for _ in range(stream_count)]
+            for index, turns in groupby(work.turns(rank), lambda rank_turn: rank_turn.number // step_count):
                 by_stream[index] = _StepWriter(rank).steps(turns)
             return by_stream
 
-        return StreamSteps(count, steps, replace(self.layout, sizes=sizes))
+        return StreamSteps(stream_count, steps, replace(self.layout, sizes=sizes))
 
 
 class _Sent(NamedTuple):
@@ -126,7 +127,10 @@ class _Sent(NamedTuple):
     def of(
         program: Program, send: Longs, moves: Sequence[Longs], turn: Longs, far: Callable[[int, int], bool]
     ) -> _Sent:  # fmt: skip
-        """Return the messages; moves that continue where the one before ends, at both sides, are merged."""
+        """Return the messages; moves that continue where the one before ends, at both sides, are merged.
+
+        `send`: per move its operation in the program. `moves`: `CutMoves.columns`. `turn`: per operation.
+        """
         order = np.lexsort((program.peer[send], program.rank[send], turn[send]))
         send = send[order]
         # A new run begins where a key, a buffer or the contiguity on either side changes.
@@ -238,7 +242,11 @@ class _Places:
         return np.where(buffer == SCRATCH, position_in_scratch, begin)
 
     def sizes(self) -> Longs:
-        """Chunks of scratch of every rank; where all of it is packets, its slots."""
+        """Return the chunks of scratch of every rank.
+
+        Where all of it is packets, their slots count as one chunk each: MSCCL++'s protocol LL doubles the scratch that
+        a file asks for, as packets need.
+        """
         data_sizes = np.diff(self.data_before[self.first])
         return np.where(data_sizes > 0, 2 * self.slots + data_sizes, self.slots)
 
@@ -376,17 +384,19 @@ class _StepWriter:
         for fold in self.pending:
             data = [place for place in fold.operands if not _is_packets(place)]
             packets = [place for place in fold.operands if _is_packets(place)]
-            along: list[StreamMove] = []  # moves that send the result, made by the fold itself
+            along: list[StreamMove] = []  # moves of the result that the fold's own step carries out
             # A fold of data and packets can write its result as packets to other ranks at once.
             if remaining and data and packets:
                 along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
                 staged = [move for move in along if self._is_own(move)]
-                along = [move for move in along if move not in staged[1:]]  # a step has one place for staged packets
+                # A step has one place for packets to a staging slot; further such moves are packed on their own.
+                along = [move for move in along if move not in staged[1:]]
                 remaining = [move for move in remaining if move not in along]
             # An ADD needs one operand of data: unpack the first packet into the result.
             if not data:
                 self._write_unpack(packets.pop(0), fold.into, fold.size)
                 data = [fold.into]
+            # An ADD takes one operand of data; without packets this fold is a plain one.
             if len(data) > 1 or not packets:
                 data = self._fold_data(data, fold)
             # At most MOST_OPERANDS per step; the partial sum is the data of the next step.

@@ -55,7 +55,9 @@ from antiphon.lower.onesided.switched import Switched
 # ---- the steps of a rank, with syncs ----
 
 _SYNC = StreamStep(SYNC)
-RangeOf = Callable[[int, Place, int], tuple[int, int, int]]  # rank, place and size -> buffer, begin and end
+# Rank, place and size -> buffer, begin and end. Accesses conflict only where these ranges overlap. Tables of our GPU
+# engine pass `Atoms.access_range`, as several places may share memory there.
+RangeOf = Callable[[int, Place, int], tuple[int, int, int]]
 
 
 class StreamSteps(NamedTuple):
@@ -141,7 +143,7 @@ class RankSteps:
             chunks[place] = True
 
     def combine(self, step: StreamStep, reads: Sequence[Place]) -> None:
-        """Append a step that reads these places and writes its result at `into`."""
+        """Append a step that reads these places and writes its result at `step.into`."""
         if step.size == 1:
             self.touch_chunks(step, reads, (step.into,))
         else:
@@ -209,7 +211,8 @@ def operand_batches(
 ) -> Iterator[tuple[tuple[Place, ...], bool]]:
     """Split the operands of a fold into batches, and yield whether a batch is the last.
 
-    The result so far is the first operand of each later batch.
+    The result so far is the first operand of each later batch. If `into` is itself an operand it comes first, as the
+    first batch overwrites it.
 
     >>> list(operand_batches([(0, 1), (0, 2), (1, 0)], (1, 0), 2))
     [(((1, 0), (0, 1)), False), (((1, 0), (0, 2)), True)]
@@ -237,7 +240,7 @@ def one_sided(
     work = OneSided(program, layout, switched, range_of, max_operands)
     split = (_GetWork if pull else _PutWork)(work, streams(program, max_streams, work.switched))
     steps_by_rank = [split.steps(rank) for rank in range(program.ranks)]
-    return [[steps_by_rank[rank][number] for rank in range(program.ranks)] for number in range(split.count)]
+    return [[steps_by_rank[rank][stream] for rank in range(program.ranks)] for stream in range(split.count)]
 
 
 class OneSided:
@@ -283,7 +286,7 @@ class _Turn:
     awaited: list[int] = field(default_factory=list)  # ranks that put to it
     needs_credit: list[int] = field(default_factory=list)  # ranks whose credit it needs first
     credits: list[int] = field(default_factory=list)  # ranks that it gives a credit
-    after: set[int] = field(default_factory=set)  # folds that must be done before these credits
+    after: set[int] = field(default_factory=set)  # operations (rows of the program) to be done before these credits
     folds: list[Fold] = field(default_factory=list)
     switches: list[StreamStep] = field(default_factory=list)
 
@@ -292,7 +295,7 @@ class _Turn:
 class _RankTurns:
     """The work of a rank in one stream."""
 
-    turns: dict[int, _Turn] = field(default_factory=lambda: defaultdict(_Turn))
+    turns: dict[int, _Turn] = field(default_factory=lambda: defaultdict(_Turn))  # by step
     begun: list[int] = field(default_factory=list)  # ranks to be notified that this rank has begun
 
 
@@ -326,7 +329,7 @@ class _PutWork:
     """
 
     def __init__(self, work: OneSided, stream: Longs) -> None:
-        self.work, self.stream = work, stream
+        self.work, self.stream = work, stream  # `stream`: per operation of the program
         self.count = int(stream.max(initial=-1)) + 1
         program, send = work.program, work.program.pairs.send
         stream_of_message, step = stream[send], program.when[send] // 2
@@ -354,13 +357,13 @@ class _PutWork:
         self._deal_messages(rank, turns_by_stream)
         self._deal_folds(rank, turns_by_stream)
         switched = self.work.switched
-        for number, switch in zip(self.stream[switched.requests].tolist(), switched.switches, strict=True):
+        for stream, switch in zip(self.stream[switched.requests].tolist(), switched.switches, strict=True):
             if switch.rank == rank:
                 kind = SWITCH if switch.combines else SPREAD
                 step = StreamStep(
                     kind, switch.ranks, moves=(), into=switch.target, operands=(switch.source,), size=switch.size
                 )
-                turns_by_stream[number].turns[switch.step].switches.append(step)
+                turns_by_stream[stream].turns[switch.step].switches.append(step)
         return [self._make_writer(rank, turns).steps() for turns in turns_by_stream]
 
     def _make_writer(self, rank: int, turns: _RankTurns) -> _RankWriter:
@@ -409,11 +412,11 @@ class _PutWork:
         work = self.work
         rows = work.folds[work.fold_ptr[rank] : work.fold_ptr[rank + 1]]
         columns = (rows, self.stream[rows], work.program.when[rows] // 2)
-        for row, number, step in zip(*(column.tolist() for column in columns), strict=True):
+        for row, stream, step in zip(*(column.tolist() for column in columns), strict=True):
             first = work.ptr[row]
             if work.length[first]:
                 into, *operands = work.part[first : work.ptr[row + 1]]
-                turns_by_stream[number].turns[step].folds.append(
+                turns_by_stream[stream].turns[step].folds.append(
                     Fold((row,), into, tuple(operands), work.length[first])
                 )
 
@@ -476,8 +479,9 @@ class _RankWriter:
     def steps(self) -> list[StreamStep]:
         """Return the steps of all turns: signals, waits, puts and folds."""
         self._signal_or_wait(SIGNAL, self.begun)
-        for number in sorted(self.turns):
-            turn = self.turns[number]
+        for step_number in sorted(self.turns):
+            turn = self.turns[step_number]
+            # A credit may be given once the operations before it are done: those not written yet are pending folds.
             if turn.after and any(not turn.after.isdisjoint(fold.rows) for fold in self.pending):
                 self._write_folds(moves=[])
             if turn.credits:
@@ -486,7 +490,7 @@ class _RankWriter:
                 self._signal_or_wait(WAIT, turn.needs_credit)
             remaining = self._write_folds(turn.moves) if self.pending else turn.moves
             for step in turn.switches:
-                self.writer.combine(step, step.operands[:1])
+                self.writer.combine(step, step.operands)
             if remaining:
                 self.writer.put(PUT, remaining)
             if turn.to:
@@ -501,6 +505,7 @@ class _RankWriter:
         """Append signals to these ranks, or waits for theirs."""
         if not peers:
             return
+        # A signal says that everything before it is done, by all threads.
         if kind == SIGNAL and (self.writer.has_accesses or self.writer.has_waited):
             self.writer.sync()
         for low in range(0, len(peers), MOST_PEERS):
@@ -540,8 +545,8 @@ class _GetWriter(_RankWriter):
 
     def steps(self) -> list[StreamStep]:
         """Return the steps of all turns, with gets."""
-        for number in sorted(self.turns):
-            turn = self.turns[number]
+        for step_number in sorted(self.turns):
+            turn = self.turns[step_number]
             self._write_folds(moves=[])
             self._signal_or_wait(SIGNAL, turn.to)
             self._signal_or_wait(WAIT, turn.awaited)
@@ -549,7 +554,7 @@ class _GetWriter(_RankWriter):
                 batch = tuple(turn.moves[low : low + MOST_PEERS])
                 self.writer.touch(
                     StreamStep(GET, peers=(), moves=batch),
-                    reads=[],
+                    reads=[],  # at this rank: it reads others' memory
                     writes=[(move.target, move.size) for move in batch],
                 )
             self._signal_or_wait(SIGNAL, turn.awaited)

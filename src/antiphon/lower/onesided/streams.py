@@ -24,7 +24,7 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
     The sender knows that a place is free if the receive waits for nothing, or only for messages between the same two
     ranks in an earlier step. With `farther`, it also knows it if the receive waits only for operations that happen
     before the send by way of any ranks: the sum that comes back around a ring implies that its first term has been
-    read. (Not if switches are on that path.)
+    read. (Not if switches are on that path: some of the messages that they replace are not even signals.)
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
@@ -37,7 +37,8 @@ def find_credits(program: Program, *, farther: bool) -> Bools:
     >>> find_credits(program, farther=True).tolist()  # but it has by way of 0
     [False, False, False, False]
     """
-    # Operation wait_op[i] waits for operation wait[i]. `is_known`: the sender of wait_op[i] knows that wait[i] is done.
+    # Operation wait_op[i] waits for operation wait[i]. `is_known`: the sender of wait_op[i] knows that wait[i] is done;
+    # only the waits of receives are used in the end.
     is_known = np.zeros(len(program.wait), bool)
     crossing = (program.kind[program.wait] == SEND) | (program.kind[program.wait] == RECEIVE)
     is_known[crossing] = program.peer[program.wait[crossing]] == program.peer[program.wait_op[crossing]]
@@ -114,7 +115,7 @@ def _find_components(program: Program, switched: Switched) -> Longs:
     from scipy.sparse.csgraph import connected_components
 
     switched_rows = np.flatnonzero(switched.switch_of >= 0)
-    # per operation of a switch, the send that requests it (the 0 is for programs without switches)
+    # per operation of a switch, the send that requests it (without switches there is nothing to index but the 0)
     requests = np.array([*switched.requests, 0], np.int64)[switched.switch_of[switched_rows]]
     src = np.concatenate([program.wait_op, program.pairs.send, switched_rows])
     dst = np.concatenate([program.wait, program.pairs.receive, requests])

@@ -57,13 +57,14 @@ class Switched:
 
     @staticmethod
     def none(program: Program) -> Switched:
-        nobody = np.zeros(program.operations, bool)
+        """Return the value for a program without switches."""
+        nothing = np.zeros(program.operations, bool)
         return Switched(
             switches=[],
             requests=[],
             switch_of=np.full(program.operations, -1, np.int64),
-            dropped=nobody,
-            signal_only=nobody.copy(),
+            dropped=nothing,
+            signal_only=nothing.copy(),
             send_of={},
         )
 
@@ -166,7 +167,7 @@ class _Finder:
         return Unsupported(f"{self.format_name}: {why}; {ADVICE}")
 
     def _collect_joints(self) -> list[_Joint]:
-        """Return the joints of more than one row."""
+        """Return the joints of more than one row; one row alone is an ordinary message."""
         program = self.program
         rows = np.flatnonzero(program.joint >= 0)
         # By joint, then rank, so that repeated ranks are adjacent.
@@ -202,7 +203,7 @@ class _Finder:
             raise self._make_refusal("has no reduction by switches that is sent on from there without touching a rank")
         [target] = joint.targets
         arriving = {self._place_of_message(row) for row in joint.receives}
-        any_arriving = min(arriving)  # the fold reads them all
+        any_arriving = min(arriving)  # the fold reads them all, so any of them finds it
         for fold in self.readers.get((target, any_arriving), []):
             _, *operands = self._places_of(fold)
             # The sum must contain every arriving operand and exactly one operand of the rank's own.
@@ -235,7 +236,7 @@ class _Finder:
             None,
         )
         dropped: list[int] = []
-        # Reduction and multicast in one: the switch reads `place` at all ranks and writes it at all of them.
+        # Reduction and multicast in one: the switch reads `place` at all ranks and writes `target` at all of them.
         if fold is not None:
             reduction = reductions.pop(fold)
             place, _ = self._common_place(reduction.sends)

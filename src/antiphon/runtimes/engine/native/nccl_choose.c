@@ -37,6 +37,9 @@
 /* FIRST_WITH_PROTOCOLS: from NCCL 2.32.0 on selections may name a protocol. POLICY_ZERO: NCCL_CTA_POLICY_ZERO, copy engines. */
 enum { FIRST_WITH_PROTOCOLS = 23200, POLICY_ZERO = 2 };
 
+/* Room in the list of an open group for this many communicators at first; it doubles when needed. */
+enum { FIRST_CAPACITY = 16 };
+
 /* A communicator that agreed on the table, with the rules for its ranks and nodes. */
 typedef struct chooser {
     ncclComm_t communicator;
@@ -103,6 +106,7 @@ static void read_table(void) {
     table.rules = malloc(MAX_RULES * sizeof *table.rules);
     if (text && table.rules) {
         table.hash = hash_bytes(text, strlen(text), FNV_BASIS);
+        /* all collectives and algorithms of nccl_rules.h, also those that a tuner plugin cannot choose */
         problem = read_rules(text, AP_CALLS, AP_CHOICES, table.rules, &table.count, &line);
     }
     if (!text && !problem) fprintf(stderr, "antiphon: $" TABLE " names no table; NCCL chooses by itself\n");
@@ -199,7 +203,7 @@ static void add_communicators(ncclComm_t *comms, int count, int ranks, const ncc
     }
     for (int i = 0; i < count; i++) {
         if (pending.count == pending.capacity) {
-            int capacity = 2 * pending.capacity + 16;
+            int capacity = 2 * pending.capacity + FIRST_CAPACITY;
             ncclComm_t **larger = realloc(pending.comms, (size_t)capacity * sizeof *larger);
             if (!larger) return;
             pending.comms = larger, pending.capacity = capacity;
@@ -308,7 +312,9 @@ static const char *selection_of(const rule *r) {
     };
     const char *name = names[r->algorithm][r->protocol == ANY ? AP_PROTOCOLS : r->protocol];
     if (!name || table.version >= FIRST_WITH_PROTOCOLS) return name;
-    return r->protocol == ANY || r->algorithm > AP_RING ? older[r->algorithm] : NULL;
+    /* Only the first two, tree and ring, have several protocols; a name without protocol cannot select one of them. */
+    const int has_protocols = r->algorithm <= AP_RING;
+    return has_protocols && r->protocol != ANY ? NULL : older[r->algorithm];
 }
 
 /* Fill in the configuration of a call; return 0 if it is to be called through. `counts_block`: `count` is that of one rank's

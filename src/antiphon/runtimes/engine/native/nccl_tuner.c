@@ -75,6 +75,7 @@ static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes,
                                    int *algorithm, int *protocol, int *channels) {
     (void)together;
     const rule *r = find_rule(context, collective, nbytes);
+    /* NCCL takes the latest version that it knows: one that takes version 2 is older than PAT (NCCL 2.23). */
     if (!r || r->protocol == ANY || r->algorithm == AP_PAT) return ncclSuccess;
     if ((r->algorithm == AP_NVLS || r->algorithm == AP_NVLS_TREE) && !nvls) return ncclSuccess;
     if ((r->algorithm == AP_COLLNET_DIRECT || r->algorithm == AP_COLLNET_CHAIN) && !collnet) return ncclSuccess;
@@ -83,8 +84,9 @@ static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes,
     return ncclSuccess;
 }
 
-/* Choose by setting a cost to 0. `costs`: a table [algorithm][protocol] of NCCL's estimates, negative: unsupported. If the rule
- * names no protocol, the one with the least estimate is chosen. */
+/* Choose by setting a cost to 0. `costs`: a table [algorithm][protocol] of NCCL's estimates, negative: unsupported. NCCL declares
+ * it as float **, but passes the address of contiguous rows. If the rule names no protocol, the one with the least estimate is
+ * chosen. */
 static ncclResult_t choose_by_cost(void *context, int collective, size_t nbytes, float **costs, int algorithm_count,
                                    int protocol_count, int *channels) {
     const rule *r = find_rule(context, collective, nbytes);

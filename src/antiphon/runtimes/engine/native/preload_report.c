@@ -78,14 +78,15 @@ static const char *const causes[] = { /* why a candidate was chosen (learn.h) */
     [AP_REFUSED_BY_ONE] = "a process could not run another", [AP_AS_BEFORE] = "conditions are as before",
 };
 
-/* The name of a page in slices, such as "ring x2" for twice as many as planned; NULL: the library. */
-static void name_page(const ap_page *page, int slices, char *name, size_t capacity) {
+/* The name of a page in slices, such as "ring x2" for twice as many as planned; NULL: the library. `slice_ratio`: slices over
+ * those planned, in units of 1 / AP_PLANNED_SLICES. */
+static void name_page(const ap_page *page, int slice_ratio, char *name, size_t capacity) {
     if (!page)
         snprintf(name, capacity, "the library");
-    else if (slices == AP_PLANNED_SLICES)
+    else if (slice_ratio == AP_PLANNED_SLICES)
         snprintf(name, capacity, "%.*s", (int)page->label_bytes, page->label);
     else
-        snprintf(name, capacity, "%.*s x%g", (int)page->label_bytes, page->label, (double)slices / AP_PLANNED_SLICES);
+        snprintf(name, capacity, "%.*s x%g", (int)page->label_bytes, page->label, (double)slice_ratio / AP_PLANNED_SLICES);
 }
 
 /* Writes for a learner a line of its decisions, and a line for each candidate. */
@@ -123,18 +124,19 @@ static void write_text(const report *totals) {
         fputc('\n', stderr);
     }
     for (int k = 0; k < AP_PAGE_KINDS; k++)
-        for (int r = 0; r < AP_REASONS; r++)
+        for (int r = AP_SERVED + 1; r < AP_REASONS; r++)
             if (totals->fallbacks[k * AP_REASONS + r])
                 fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
                         (unsigned long long)totals->fallbacks[k * AP_REASONS + r], reasons[r]);
     for (const ap_learned *record = ap_learned_records; record; record = record->next)
         write_learned_text(record);
     const ap_plan_summary *auto_plan = totals->planned;
-    if (auto_plan->how[0])
+    if (auto_plan->how[0]) { /* the job has made its plans itself (ANTIPHON_TABLE=auto) */
         fprintf(stderr, "antiphon: auto: %s%s%s", auto_plan->how, auto_plan->machine[0] ? " for " : "", auto_plan->machine);
-    if (auto_plan->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)auto_plan->since);
-    if (auto_plan->gain[0]) fprintf(stderr, "; predicted: %s", auto_plan->gain);
-    if (auto_plan->how[0]) fprintf(stderr, "%s%s\n", auto_plan->notes[0] ? "; " : "", auto_plan->notes);
+        if (auto_plan->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)auto_plan->since);
+        if (auto_plan->gain[0]) fprintf(stderr, "; predicted: %s", auto_plan->gain);
+        fprintf(stderr, "%s%s\n", auto_plan->notes[0] ? "; " : "", auto_plan->notes);
+    }
     if (totals->warning[0]) fprintf(stderr, "antiphon: %s\n", totals->warning);
 }
 
@@ -220,7 +222,7 @@ static void write_json(const report *totals, FILE *file) {
     fprintf(file, "\n  ],\n  \"left\": [");
     comma = "";
     for (int k = 0; k < AP_PAGE_KINDS; k++)
-        for (int r = 0; r < AP_REASONS; r++) {
+        for (int r = AP_SERVED + 1; r < AP_REASONS; r++) {
             uint64_t calls = totals->fallbacks[k * AP_REASONS + r];
             if (!calls) continue;
             fprintf(file, "%s\n    {\"collective\": \"%s\", \"reason\": \"%s\", \"calls\": %llu}", comma, ap_kind_names[k],
@@ -260,6 +262,7 @@ void ap_report_fallback(int kind, int reason) {
 
 void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slices, uint64_t bytes, double seconds) {
     char name[AP_TEXT];
+    /* names the group in the files of calls, alike at all its processes; 0: not computed yet, so it is never 0 */
     if (!g->number) g->number = 1 | ap_crc32((const unsigned char *)g->process, (size_t)g->size * sizeof *g->process);
     name_page(page, (int)slices, name, sizeof name);
     ap_watch_call(&(ap_watched){g->number, (uint32_t)g->size, (uint32_t)g->rank, ap_kind_names[kind], name}, bytes, seconds);
@@ -312,8 +315,9 @@ static int sum_counters(sums *s) {
 }
 
 /* Warn if no call ran by a plan because the tables are for other calls than the job makes, which nothing else would show.
- * Process 0 looks at its own counters, which include the calls on MPI_COMM_WORLD. If there is any other reason, this prints
- * nothing. */
+ * Process 0 looks at its own counters, which include the calls on MPI_COMM_WORLD. Calls that no plan could serve (wrong
+ * arguments, one process, no data) do not count; a call left to the library for any reason but a missing plan, root or table
+ * keeps this silent. */
 void ap_report_unused(void) {
     ap_state *p = &ap_preload;
     int kind = -1, reason = AP_SERVED;

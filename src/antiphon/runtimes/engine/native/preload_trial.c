@@ -22,8 +22,8 @@ struct ap_trial {
     const ap_row *row;
     int kind, scale, calls; /* scale: log2 of the bytes; calls: tried so far */
     int slower, decided;    /* the plan was slower; the trial is over */
-    uint64_t bytes;         /* with `op`: of the last call by the plan. The call by the library must have the same to make a pair */
-    int op;
+    uint64_t bytes; /* `bytes` and `op` are those of the last call by the plan. The library's call makes a pair with it only */
+    int op;         /* if both are equal. */
     double seconds[TRIAL_CALLS]; /* of each call; even: by the plan, odd: by the library */
 };
 
