@@ -5,11 +5,10 @@
  * it may change when a neighbour begins or ends to use the same links. All processes must take the same candidate in each call,
  * or they wait for each other for ever. But they cannot talk about it before each call.
  *
- * Agreement. What is done next is a function of the number of calls and of numbers that all processes have alike. Each process
- * keeps its times. When a phase ends, each offers its medians in an allreduce of 88 bytes (8 arms and 3 more
- * numbers) within the next call, and all decide by
- * the maxima. A digest of all candidates so far is exchanged, too: if it differs, the caller stops. So it does not matter how much
- * clocks, noise or delays differ between processes.
+ * Agreement. What is done next is a function of the number of calls and of numbers that all processes have alike. Each
+ * process keeps its times. When a phase ends, each offers its medians in an allreduce of 88 bytes (8 arms and 3 more
+ * numbers) within the next call, and all decide by the maxima. A digest of all candidates so far is exchanged, too: if
+ * it differs, the caller stops. So it does not matter how much clocks, noise or delays differ between processes.
  *
  *     SEARCH    consists of rounds. In a round each arm in turn makes a block: some calls in a row. The first call of a block warms
  *               up memory and connections; the median of the others counts, so one outlier does not. Only the first call follows
@@ -51,8 +50,7 @@
 #include "plan.h"
 
 enum { FIRST_BLOCK = 2, BLOCK = 4, PROBE_BLOCK = 2, WINDOW = 8, ROUNDS = 4, /* calls; rounds of a search */
-       MIN_SLICES = 1, MAX_SLICES = 64, /* in quarters: from a quarter of the planned number to 16 times it */
-       LIBRARY = 0 };                   /* the program that is no plan, so it has no slices */
+       LIBRARY = 0 }; /* the program that is no plan, so it has no slices */
 /* FADING_CALLS: settled calls after which FIRST_CREDIT has halved. TRUSTED_CALLS: calls by an arm that was taken from a context;
  * if conditions change within them, that context was wrong, and a search begins. */
 enum { MAX_INTERVAL = 1024, FADING_CALLS = 500, MAX_CONTEXTS = 4, TRUSTED_CALLS = 64 };
@@ -70,6 +68,7 @@ static const double HOPELESS_IF_WORSE = 1.25, HOPELESS = 2.5;
 static const double ALIKE = 0.1; /* conditions are those of a context if a call takes as long, within this share */
 /* Share by which the median may leave the usual time. */
 static const double MIN_MARGIN = 0.08, MAX_MARGIN = 1.0;
+static const double WIDER = 1.5; /* after a false alarm the share becomes so many times as large */
 
 enum { SEARCH, SETTLED, PROBE };
 
@@ -96,13 +95,16 @@ struct ap_learner {
      * offset: calls in this block or window */
     int phase, why, current, challenger, round, offset;
     int outside, searches, choices; /* outside: latest windows in a row beyond the margin; choices: length of `choice` */
-    context contexts[MAX_CONTEXTS];
-    int context_count, context; /* contexts so far; the number of the present one */
+    context contexts[MAX_CONTEXTS]; /* a ring: number n is at n % MAX_CONTEXTS */
+    int context_count, context; /* contexts so far; the index of the present one */
+    /* calls so far; their number when the search began, when it ended, at the next exchange; calls between exchanges */
     uint64_t call, search_call, settled_call, next_check, interval;
-    double usual, margin, credit; /* seconds of a settled call; share that it may differ; in settled calls */
+    double usual;          /* seconds of a settled call; 0: the next exchange sets it */
+    double margin, credit; /* share that `usual` may change; for probes, in settled calls */
     double exchange, own_exchange; /* seconds of an exchange: agreed, and at this process */
     uint32_t digest;
-    double local[AP_MAX_ARMS], times[WINDOW];
+    double local[AP_MAX_ARMS]; /* this process's latest median of each arm, as it is exchanged */
+    double times[WINDOW];      /* seconds of the calls of the running block, or a ring of the latest settled calls */
     ap_choice choice[AP_MAX_CHOICES];
 };
 
@@ -137,7 +139,8 @@ static void enter_time(ap_learner *l, int a, double seconds, uint64_t samples) {
 
 /* Sets arm `a` to a program in so many slices, with nothing measured. */
 static void set_slices(ap_learner *l, int a, int program, int slices, int usable) {
-    l->arm[a] = (arm){.stats = {.candidate = {program, slices}, .usable = usable && slices >= MIN_SLICES && slices <= MAX_SLICES}};
+    const int in_range = slices >= AP_MIN_SLICES && slices <= AP_MAX_SLICES;
+    l->arm[a] = (arm){.stats = {.candidate = {program, slices}, .usable = usable && in_range}};
 }
 
 /* The step of an additive decrease: a quarter of the program's slices. */
@@ -179,6 +182,7 @@ static void begin_round(ap_learner *l) {
 static void begin_search(ap_learner *l, int why, int challenger) {
     const double limit = (why == AP_TOOK_LONGER ? HOPELESS_IF_WORSE : HOPELESS) * l->arm[l->chosen].stats.seconds;
     const int sliced = l->arm[more_of(l)].stats.candidate.program;
+    /* conditions have changed, so what was measured of more and fewer slices no longer holds */
     if (why == AP_TOOK_LONGER || why == AP_TOOK_LESS) l->increased = 0, place_slices(l, sliced, NONE_WON);
     for (int a = 0; a < arms_of(l); a++) {
         arm *entry = &l->arm[a];
@@ -196,12 +200,12 @@ static void begin_search(ap_learner *l, int why, int challenger) {
 static void change_more_slices(ap_learner *l) {
     ap_candidate *more = &l->arm[more_of(l)].stats.candidate;
     const int slices = l->arm[more->program].stats.candidate.slices, doubled = 2 * slices;
-    if (more->slices == doubled && 2 * doubled <= MAX_SLICES && more->program == l->chosen) {
+    if (more->slices == doubled && 2 * doubled <= AP_MAX_SLICES && more->program == l->chosen) {
         more->slices = 2 * doubled;
         return;
     }
     const int nearer = (more->slices > doubled ? doubled : more->slices) - step_of(slices);
-    more->slices = nearer > slices ? nearer : doubled <= MAX_SLICES ? doubled : slices + 1;
+    more->slices = nearer > slices ? nearer : doubled <= AP_MAX_SLICES ? doubled : slices + 1;
 }
 
 /* A probe of this arm, or a duel, did not pay off. Its best time may have been luck: move it a quarter towards the latest, and by
@@ -264,7 +268,8 @@ static void settle(ap_learner *l, int a) {
     const int changes = a != l->chosen || !l->choices;
     const double seconds = l->arm[a].stats.seconds;
     if (l->challenger >= 0 && l->challenger != a) note_failed_probe(l, l->challenger);
-    if (l->why == AP_TOOK_LONGER || l->why == AP_TOOK_LESS) l->margin = program != l->chosen ? MIN_MARGIN : 1.5 * l->margin;
+    if (l->why == AP_TOOK_LONGER || l->why == AP_TOOK_LESS) /* the same program again: it was a false alarm */
+        l->margin = program != l->chosen ? MIN_MARGIN : WIDER * l->margin;
     if (l->margin > MAX_MARGIN) l->margin = MAX_MARGIN;
     if (a >= l->programs) {
         adopt_slices(l, a, program);
@@ -348,7 +353,7 @@ static void end_check(ap_learner *l, double seconds) {
     enter_time(l, l->chosen, seconds, WINDOW);
     const int longer = seconds > l->usual * (1 + l->margin), less = seconds < l->usual / (1 + l->margin);
     l->outside = longer || less ? l->outside + 1 : 0;
-    if (l->outside == 2) {
+    if (l->outside == 2) { /* twice running: no outlier */
         const int back = l->why == AP_AS_BEFORE && l->call - l->settled_call < TRUSTED_CALLS ? -1 : find_context(l, seconds);
         if (back >= 0)
             return_to(l, back);
@@ -356,7 +361,7 @@ static void end_check(ap_learner *l, double seconds) {
             begin_search(l, longer ? AP_TOOK_LONGER : AP_TOOK_LESS, -1);
         return;
     }
-    /* an exchange may cost 1 % of the calls between two, or 1 us for each */
+    /* an exchange may cost 1 % of the time of the calls between two, or 1 us (1e-6 s) for each of these calls */
     const double by_share = 100 * l->exchange / seconds, by_time = 1e6 * l->exchange;
     const double calls = by_share < by_time ? by_share : by_time;
     l->interval = calls > MAX_INTERVAL ? MAX_INTERVAL : calls < WINDOW ? WINDOW : (uint64_t)calls;
@@ -416,7 +421,7 @@ double *ap_learner_begin(ap_learner *l, ap_candidate *candidate, int *aligns) {
     *aligns = l->phase == SEARCH && !l->offset; /* whether a barrier should precede it: before the first call of a block */
     if (l->phase == SETTLED)
         l->credit += LASTING_CREDIT + FIRST_CREDIT / (1 + (double)(l->call - l->settled_call) / FADING_CALLS);
-    /* 128: above MAX_SLICES, so that candidates differ */
+    /* 128: above AP_MAX_SLICES, so that candidates differ */
     l->call++, l->digest = l->digest * 31 + (uint32_t)(candidate->program * 128 + candidate->slices) + 1;
     return &l->times[l->offset++ % WINDOW]; /* where the caller stores its seconds */
 }

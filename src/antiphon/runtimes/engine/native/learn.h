@@ -19,6 +19,8 @@ typedef struct {
     int32_t program, slices;
 } ap_candidate;
 
+enum { AP_MIN_SLICES = 1, AP_MAX_SLICES = 64 }; /* from a quarter of the planned number to 16 times it */
+
 /* Arms: one per program, and two of the chosen program in more and in fewer slices. Numbers: those that processes exchange: a
  * time per arm, the seconds of an exchange, and a digest of all candidates so far, as it is and negated: both maxima are then
  * opposite only if it is equal at all processes. */

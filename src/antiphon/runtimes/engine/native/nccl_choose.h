@@ -19,15 +19,16 @@ typedef int ncclDataType_t, ncclRedOp_t;
 typedef struct ncclComm *ncclComm_t;
 typedef struct CUstream_st *cudaStream_t;
 typedef struct { char internal[128]; } ncclUniqueId;
-typedef struct { size_t size; unsigned magic, version; int blocking; } ncclConfig_t; /* the beginning, all that is read */
+/* The beginning of the configuration of a communicator: no more of it is read. */
+typedef struct { size_t size; unsigned magic, version; int blocking; } ncclConfig_t;
 typedef struct {
     size_t size;
     unsigned magic, version;
     void *ext;
     int minCTAs, maxCTAs, nvlsCTAs, cgaClusterSize;
-    const char *algSelection;
+    const char *algSelection; /* names of algorithms (selection_of); NULL: NCCL chooses */
     int forceAlgSelection, CTAPolicy;
-    uint64_t userProfilerTag;
+    uint64_t userProfilerTag; /* a number that profilers show beside the call */
 } ncclCollConfig_t;
 /* size, NCCL's magic number, version 2.31.0, then every member undefined (INT_MIN) but forceAlgSelection */
 #define NCCL_COLLCONFIG_INITIALIZER \

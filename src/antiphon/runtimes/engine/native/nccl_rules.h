@@ -26,7 +26,8 @@
 #define FORM "expected 8 words: collective from to algorithm protocol channels ranks nodes; a ninth is the chunk in bytes"
 
 enum { MIN_WORDS = 8, MAX_WORDS = 9, ANY = -1 }; /* ANY: `*` or `auto`; also what find_name returns for an unknown name */
-enum { MAX_RULES = 4096, MAX_BYTES = 1 << 20, MAX_CHANNELS = 64, MAX_CHUNK = 1 << 30 };
+/* MAX_BYTES: of a table. MAX_CHANNELS: NCCL's own limit from 2.25 on. MAX_CHUNK: bytes, beyond any buffer in use. */
+enum { MAX_RULES = 4096, MAX_BYTES = 1 << 20, MAX_CHANNELS = 64, MAX_CHUNK = 1 << 30, MAX_RANKS = 1 << 30 };
 
 /* Numbers as NCCL passes them to a tuner plugin, up to AP_COLLECTIVES and AP_ALGORITHMS (exclusive). Only nccl_choose.c can
  * choose the others, up to AP_CALLS and AP_CHOICES. */
@@ -41,10 +42,11 @@ enum ap_nccl_algorithm {
 enum ap_nccl_protocol { AP_LL, AP_LL128, AP_SIMPLE, AP_PROTOCOLS };
 
 typedef struct {
-    int collective, algorithm, protocol, channels, line;
+    int collective, algorithm, protocol; /* protocol: ANY: NCCL's own choice */
+    int channels, line;                  /* channels: 0: NCCL's own choice; line: of the table, from 1 */
     size_t from, to; /* bytes of a call, both inclusive */
     size_t chunk;    /* bytes; 0: NCCL's own choice */
-    long ranks, nodes;
+    long ranks, nodes; /* of the communicators that the rule is for, or ANY */
 } rule;
 
 static const char *const collectives[] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce",
@@ -53,6 +55,7 @@ static const char *const algorithms[] = {"tree",      "ring", "collnet-direct", 
                                          "nvls-tree", "pat",  "auto",           "symmetric",     "copies"};
 static const char *const protocols[] = {"ll", "ll128", "simple"};
 
+/* The position of a word in a list of names; ANY: it is not there. */
 static int find_name(const char *word, const char *const *names, int count) {
     for (int i = 0; i < count; i++)
         if (!strcmp(word, names[i])) return i;
@@ -61,8 +64,9 @@ static int find_name(const char *word, const char *const *names, int count) {
 
 /* Parse a whole number up to `max_value`, of decimal digits only; false if it is none. */
 static int read_number(const char *word, unsigned long long max_value, unsigned long long *value) {
+    enum { MAX_DIGITS = 19 }; /* so many always fit 64 bits */
     size_t length = strlen(word);
-    if (!length || length > 19 || strspn(word, "0123456789") != length) return 0;
+    if (!length || length > MAX_DIGITS || strspn(word, "0123456789") != length) return 0;
     *value = strtoull(word, NULL, 10);
     return *value <= max_value;
 }
@@ -70,7 +74,7 @@ static int read_number(const char *word, unsigned long long max_value, unsigned 
 /* Parse one line, which is overwritten. Return the error, or NULL. `collective_count`, `algorithm_count`: the caller supports
  * that many of the first collectives and algorithms. */
 static const char *read_rule(char *line, int collective_count, int algorithm_count, rule *out) {
-    char *words[MAX_WORDS + 1], *rest = NULL;
+    char *words[MAX_WORDS + 1], *rest = NULL; /* + 1: so that a word too many shows */
     int count = 0;
     for (char *word = strtok_r(line, " \t", &rest); word && count <= MAX_WORDS; word = strtok_r(NULL, " \t", &rest))
         words[count++] = word;
@@ -85,8 +89,10 @@ static const char *read_rule(char *line, int collective_count, int algorithm_cou
     out->protocol = find_name(words[4], protocols, AP_PROTOCOLS);
     if (out->protocol == ANY && strcmp(words[4], "auto")) return "no such protocol";
     if (!read_number(words[5], MAX_CHANNELS, &channels)) return "channels: expected 0 (NCCL's choice) to 64";
-    if (!any_ranks && (!read_number(words[6], 1 << 30, &ranks) || !ranks)) return "ranks: expected a number from 1, or *";
-    if (!any_nodes && (!read_number(words[7], 1 << 30, &nodes) || !nodes)) return "nodes: expected a number from 1, or *";
+    if (!any_ranks && (!read_number(words[6], MAX_RANKS, &ranks) || !ranks))
+        return "ranks: expected a number from 1, or *";
+    if (!any_nodes && (!read_number(words[7], MAX_RANKS, &nodes) || !nodes))
+        return "nodes: expected a number from 1, or *";
     if (count == MAX_WORDS && !read_number(words[8], MAX_CHUNK, &chunk)) return FORM;
     out->from = from, out->to = to, out->channels = (int)channels, out->chunk = chunk;
     out->ranks = any_ranks ? ANY : (long)ranks, out->nodes = any_nodes ? ANY : (long)nodes;
@@ -99,15 +105,15 @@ static char *read_text(const char *path, const char **problem) {
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     char *text = NULL;
     size_t size = 0;
-    ssize_t got = 1;
+    ssize_t count_read = 1;
     *problem = NULL;
     if (file < 0 || fstat(file, &about)) *problem = strerror(errno);
     else if (!S_ISREG(about.st_mode)) *problem = "is no file";
     else if (about.st_size > MAX_BYTES) *problem = "has more than 1 MiB";
     else if (!(text = malloc(MAX_BYTES + 1))) *problem = strerror(errno);
-    while (text && got > 0 && size < MAX_BYTES)
-        if ((got = read(file, text + size, MAX_BYTES - size)) > 0) size += (size_t)got;
-    if (text && got < 0) *problem = strerror(errno);
+    while (text && count_read > 0 && size < MAX_BYTES)
+        if ((count_read = read(file, text + size, MAX_BYTES - size)) > 0) size += (size_t)count_read;
+    if (text && count_read < 0) *problem = strerror(errno);
     else if (text && memchr(text, 0, size)) *problem = "is no text";
     if (file >= 0) close(file);
     if (*problem) {

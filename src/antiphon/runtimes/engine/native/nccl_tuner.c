@@ -84,9 +84,9 @@ static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes,
     return ncclSuccess;
 }
 
-/* Choose by setting a cost to 0. `costs`: a table [algorithm][protocol] of NCCL's estimates, negative: unsupported. NCCL declares
- * it as float **, but passes the address of contiguous rows. If the rule names no protocol, the one with the least estimate is
- * chosen. */
+/* Choose by setting a cost to 0. `costs`: a table [algorithm][protocol] of NCCL's estimates, negative: unsupported.
+ * NCCL declares it as float **, but passes the address of contiguous rows. If the rule names no protocol, the one with
+ * the least estimate is chosen. */
 static ncclResult_t choose_by_cost(void *context, int collective, size_t nbytes, float **costs, int algorithm_count,
                                    int protocol_count, int *channels) {
     const rule *r = find_rule(context, collective, nbytes);

@@ -22,12 +22,14 @@ enum ap_nccl_part { AP_LOG_TUNING = 0x40 }; /* NCCL_DEBUG_SUBSYS=TUNING */
 
 #define AP_NEVER (-1.0f) /* the cost of an algorithm that NCCL does not support here */
 
+/* `level`, `parts`: of the enums above; `form`: as for printf. */
 typedef void (*ap_nccl_log)(int level, unsigned long parts, const char *file, int line, const char *form, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* `costs`: a matrix of algorithms times protocols, in microseconds; NCCL takes the least that is not AP_NEVER.
- * `channels`: NCCL sets it to 0 before, which means its own choice. `together`: number of calls in one group. `collnet`, `nvls`:
- * whether NCCL supports these algorithms here. `registered`: whether buffers are registered with NCCL. */
+/* Parameters of `choose`. `costs`: a matrix of algorithms times protocols, in microseconds, with contiguous rows in
+ * spite of its type; NCCL takes the least that is not AP_NEVER. `channels`: NCCL sets it to 0 before, which means its
+ * own choice. `together`: number of calls in one group. `collnet`, `nvls`: whether NCCL supports these algorithms here.
+ * `registered`: whether buffers are registered with NCCL. */
 
 typedef struct {
     const char *name;

@@ -54,7 +54,8 @@ enum {
     AP_SLOWER, AP_LEARNING, AP_LEARNED, AP_SPREAD, AP_REASONS
 };
 
-enum { AP_MAX_TABLES = 64, AP_MAX_BOOKS = 512, AP_TEXT = 400, AP_PATH = 1024 }; /* a table has a book per failure; bytes */
+enum { AP_MAX_TABLES = 64, AP_MAX_BOOKS = 512 }; /* of a job; a table has a book, and one more per failure */
+enum { AP_TEXT = 400, AP_PATH = 1024 };          /* bytes of a message, and of a path */
 
 /* ---- the job (preload_job.c) ---- */
 
@@ -81,8 +82,8 @@ typedef struct {
 } ap_use;
 
 typedef struct {
-    ap_book *book;
-    unsigned char *bytes;
+    ap_book *book;        /* uses `bytes` where they are */
+    unsigned char *bytes; /* from malloc; `size`: their number */
     uint64_t size;
     ap_use *use;      /* counters per page, if there is to be a report; else NULL */
     int32_t of_world; /* 1: its ranks are those of MPI_COMM_WORLD; 0: it is for communicators with as many processes */
@@ -155,13 +156,13 @@ enum { AP_ROW_UNCHECKED, AP_ROW_RUNS, AP_ROW_REFUSED };
 typedef struct {
     const ap_page *page;
     ap_program *program; /* NULL: calls are left to the library */
-    ap_use *use;
+    ap_use *use;         /* counters of the page; NULL: there is no report */
     ap_range range;      /* with the root as a process of the communicator */
     int state;           /* AP_ROW_... */
 } ap_row;
 
 typedef struct {
-    uint32_t count, me, ranks; /* rows; this process's rank in the table; ranks of the table */
+    uint32_t count, me, ranks; /* number of rows; this process's rank in the table; number of ranks of the table */
     int32_t *rank_of;          /* per process of the communicator, its rank in the table */
     ap_row *row;               /* all rows, in the order of the tables */
     ap_chooser *chooser;       /* finds the row of a call */
@@ -196,7 +197,8 @@ struct ap_query {
     ap_query *next_query, **link; /* list of queries under way; the pointer to this one in it */
     uint64_t calls, next_call, asked_call; /* the number of calls so far, at the next query, and at the last one */
     uint64_t own[AP_QUERY_WORDS], agreed[AP_QUERY_WORDS];
-    /* `request` is under way; it broadcasts the table; preparing plans has begun; the table has been broadcast */
+    /* in this order: `request` is under way; it broadcasts the table, instead of exchanging words; preparing plans has
+     * begun; the table has been broadcast */
     int pending, sends_table, prepares, was_sent;
     int leader; /* the process of the communicator that is process 0 of the world */
     MPI_Request request;

@@ -80,7 +80,10 @@ static int cache_folder(char folder[AP_PATH]) {
 static char *write_request(const char *facts, int processes, char cache_path[AP_PATH]) {
     const char *topology = getenv("ANTIPHON_TOPOLOGY"), *ranks = getenv("ANTIPHON_RANKS");
     char words[2][WORD], content[65] = "-", digest[65], folder[AP_PATH];
-    size_t capacity = 1024 + (size_t)processes * (PROCESS_TEXT + 16), at;
+    /* FIRST_LINES: room for those before the processes: a version, two words, a digest; 16: "process " and the line's
+     * end */
+    enum { FIRST_LINES = 1024 };
+    size_t capacity = FIRST_LINES + (size_t)processes * (PROCESS_TEXT + 16), at;
     char *text = malloc(capacity);
     cache_path[0] = 0;
     if (!text) return NULL;
@@ -169,7 +172,7 @@ static int poll_planner(unsigned char **answer, uint64_t *bytes, char *problem, 
     ssize_t count;
     if (planner_output < 0) return set_failure("the process that plans does not start", problem, capacity);
     do {
-        if (answer_bytes + 1 >= answer_space) {
+        if (answer_bytes + 1 >= answer_space) { /* + 1: room for a final zero */
             size_t space = answer_space ? 2 * answer_space : PIPE;
             unsigned char *larger = realloc(answer_text, space);
             if (!larger) return set_failure("out of memory", problem, capacity);
@@ -190,7 +193,7 @@ static int poll_planner(unsigned char **answer, uint64_t *bytes, char *problem, 
 
 /* Ends the planning process, if there is one, and frees what was received of its answer. */
 static void stop_planner(void) {
-    const struct timespec pause = {0, 1000000};
+    const struct timespec pause = {0, 1000000}; /* 1 ms */
     int state = 0;
     if (planner_input >= 0) close(planner_input);
     if (planner_output >= 0) close(planner_output);
@@ -212,7 +215,8 @@ static void stop_planner(void) {
 
 /* ---- a background thread ---- */
 
-/* NICE: of a thread with lower priority. SLICE: nanoseconds, short, so that it is preempted soon. STACK: bytes. */
+/* NICE: of a thread with lower priority. SLICE: nanoseconds, short, so that it is preempted soon. STACK: bytes, instead
+ * of the system's default of several MiB. */
 enum { NICE = 10, SLICE = 100000, STACK = 1 << 20 };
 
 struct ap_background {
@@ -379,7 +383,7 @@ static void poll_answer(void) {
         }
         status = AP_NEVER;
     } else if (!reading.background || !ap_background_done(reading.background)) {
-        return;
+        return; /* still being read; NULL: another thread is just beginning that, above */
     } else {
         summary = reading.summary;
         ap_background_end(reading.background), reading.background = NULL;
@@ -402,7 +406,8 @@ void ap_auto_status(uint64_t words[AP_QUERY_WORDS]) {
     pthread_mutex_unlock(&answer_lock);
 }
 
-/* Whether the job fills all processors of this host: then the planning process gets none, as most MPIs wait actively. */
+/* Whether the job fills all processors of this host: then the planning process gets none, as most MPIs wait actively.
+ * `facts`: of all processes (describe_process), this one first; they begin with the boot id, by which hosts differ. */
 static int fills_host(const char *facts) {
     long processors = sysconf(_SC_NPROCESSORS_ONLN), processes = 0;
     size_t boot = strcspn(facts, " ");
@@ -413,7 +418,7 @@ static int fills_host(const char *facts) {
 /* Process 0: waits for some seconds in MPI_Init, so that there may be plans from the first call on. */
 static void wait_at_start(const char *facts) {
     const char *setting = getenv("ANTIPHON_AUTO_WAIT");
-    const struct timespec pause = {0, 1000000};
+    const struct timespec pause = {0, 1000000}; /* 1 ms */
     double seconds = fills_host(facts) ? DEFAULT_WAIT : 0;
     if (setting && *setting) {
         char *end;
@@ -433,7 +438,7 @@ static void wait_at_start(const char *facts) {
     if (status == AP_READY) {
         ap_table t = {.of_world = 1};
         t.bytes = ap_auto_read_answer(answer, bytes, &t.size, &summary);
-        summary.since = t.bytes != NULL;
+        summary.since = t.bytes != NULL; /* these plans serve from call 1 on, or never (0) */
         if (t.bytes)
             ap_preload.table[0] = t;
         else

@@ -22,8 +22,9 @@
 #include "prefault.h"
 #include "transport.h"
 
-/* Values of the word AP_PREPARED, of which the maximum over all processes counts. UNPREPARED: something failed, so plans are
- * made when calls need them. NO_BYTES: this process could not read the table. */
+/* Values of the word AP_PREPARED, of which the maximum over all processes counts, so each is worse than those before
+ * it. UNPREPARED: something failed, so plans are made when calls need them. NO_BYTES: this process could not read the
+ * table. */
 enum { AP_PREPARED_ALL, AP_UNPREPARED, AP_PREPARING, AP_NO_BYTES };
 
 /* ---- preparing plans beside the calls ---- */
@@ -91,10 +92,10 @@ static void begin_preparation(ap_group *g) {
     if (g->reason != AP_WAITING) return;
     if (!(q->preparation = calloc(1, sizeof *q->preparation))) return;
     preparation *p = q->preparation;
-    p->group = *g, p->recents = q->recents, p->table_bytes = q->table_bytes;
+    p->group = *g, p->recents = q->recents;
+    p->table_bytes = q->table_bytes, q->table_bytes = NULL; /* now belongs to the preparation */
     memcpy(p->recent, q->recent, sizeof p->recent);
     memcpy(p->agreed, q->agreed, sizeof p->agreed);
-    q->table_bytes = NULL;
     p->group.plans = NULL, p->group.rows = (ap_rows){.count = 0};
     if (!(p->background = ap_background_begin(prepare_plans, p))) p->state = ap_auto_has_table() ? AP_UNPREPARED : AP_NO_BYTES;
 }
@@ -150,6 +151,7 @@ static int complete_query(ap_query *q) {
     return code;
 }
 
+/* Begins the exchange of words; `complete_query` ends it. */
 static int begin_query(ap_group *g) {
     ap_query *q = &g->query;
     fill_words(q);
@@ -176,7 +178,7 @@ static int all_wait(int kind, uint64_t bytes) {
            bytes >= MUCH_BYTES;
 }
 
-/* The communicator's calls stay with the library. */
+/* There will be no plans, or not all processes can read them: the communicator's calls stay with the library. */
 static void give_up(ap_group *g) {
     ap_auto_release(g);
     g->reason = AP_NOT_PLANNED;
@@ -260,6 +262,7 @@ void ap_auto_release(ap_group *g) {
     g->query.table_bytes = NULL;
 }
 
+/* All processes are in MPI_Finalize and have made the same calls, so each query was begun by all of its processes. */
 static void complete_all_queries(void) {
     while (under_way) {
         ap_query *q = under_way;

@@ -41,6 +41,7 @@ static slot *slot_of(MPI_Datatype handle) {
 /* The engine's type for a class and a size in bytes; -1: none, plans only move it. Classes: 's' and 'u': integers with and
  * without a sign, 'f': floating point, 'b': bfloat16, 'o': others. */
 static int engine_type(char class, int size) {
+    /* by sign, then by size in bytes */
     static const int integers[2][9] = {{-1, AP_INT8, AP_INT16, -1, AP_INT32, -1, -1, -1, AP_INT64},
                                     {-1, AP_UINT8, AP_UINT16, -1, AP_UINT32, -1, -1, -1, AP_UINT64}};
     if (size < 1 || size > 8) return -1;
@@ -140,6 +141,7 @@ int ap_type_of(MPI_Datatype type, ap_data_type *data) {
         return 1;
     }
     *data = (ap_data_type){.type = -1};
+    /* a type of the program's own: its elements may have gaps, so it is not plain; below 0: too large to count */
     return type != MPI_DATATYPE_NULL && !PMPI_Type_size_x(type, &data->size) && data->size >= 0;
 }
 
@@ -159,7 +161,7 @@ typedef int (*attribute_of)(void *data, int attribute, unsigned long long pointe
 enum { MEMORY_TYPE = 2, DEVICE_MEMORY = 2 };
 
 typedef struct {
-    unsigned long long loaded; /* libraries loaded so far, ever */
+    unsigned long long loaded; /* libraries loaded so far, including those unloaded since */
     char name[1024];           /* path of the driver's library; "": not loaded */
 } driver_search;
 
@@ -168,7 +170,7 @@ typedef struct {
 static int count_libraries(struct dl_phdr_info *info, size_t size, void *search) {
     (void)size;
     ((driver_search *)search)->loaded = info->dlpi_adds;
-    return 1;
+    return 1; /* the first object states it already */
 }
 
 /* Whether the name of an object's file begins with `name`. */

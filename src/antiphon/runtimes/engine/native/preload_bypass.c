@@ -22,6 +22,7 @@
 #include "preload.h"
 
 #if defined(__x86_64__)
+/* Types of relocations: entries for calls, and entries from which the program loads a function's address. */
 enum { CALL_ENTRY = R_X86_64_JUMP_SLOT, ADDRESS_ENTRY = R_X86_64_GLOB_DAT };
 #elif defined(__aarch64__)
 enum { CALL_ENTRY = R_AARCH64_JUMP_SLOT, ADDRESS_ENTRY = R_AARCH64_GLOB_DAT };
@@ -75,7 +76,7 @@ static int search_object(struct dl_phdr_info *info, size_t size, void *data) {
     const uintptr_t whole_pages = ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
     o.first &= whole_pages, o.end &= whole_pages; /* as the loader rounds both: the last page, if partial, stays writable */
     if (!dynamic) return 0;
-    uintptr_t names = 0, calls = 0, others = 0;
+    uintptr_t names = 0, calls = 0, others = 0; /* addresses: texts; relocations of CALL_ENTRY; all others */
     size_t call_bytes = 0, other_bytes = 0, relative = 0;
     for (const ElfW(Dyn) *d = dynamic; d->d_tag != DT_NULL; d++) {
         if (d->d_tag == DT_STRTAB) names = d->d_un.d_ptr;
@@ -85,7 +86,8 @@ static int search_object(struct dl_phdr_info *info, size_t size, void *data) {
         if (d->d_tag == DT_RELASZ) other_bytes = d->d_un.d_val;
         if (d->d_tag == DT_RELACOUNT) relative = d->d_un.d_val; /* the first entries, which name no symbol */
     }
-    if (names < o.base || !needs_mpi(dynamic, (const char *)names)) return 0; /* this loader has not added the base */
+    /* below the base: this loader has not added the base to the addresses (as glibc does), so they cannot be used */
+    if (names < o.base || !needs_mpi(dynamic, (const char *)names)) return 0;
     if (calls) replace_entries(&o, (const ElfW(Rela) *)calls, call_bytes / sizeof(ElfW(Rela)), data);
     const size_t count = other_bytes / sizeof(ElfW(Rela));
     if (others && count > relative) replace_entries(&o, (const ElfW(Rela) *)others + relative, count - relative, data);

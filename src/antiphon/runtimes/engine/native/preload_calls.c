@@ -34,7 +34,9 @@
  * that no plan serves the function. */
 #define EVERY_CALL 0
 
-/* All collectives, expanded twice: for counts of type int, and for the large counts of MPI 4. */
+/* All collectives, expanded twice: for counts of type int, and for the large counts of MPI 4. LARGE: the end of their
+ * names, _c for large counts. FIRST: the number of the first function. COUNT_FIELD, AT_FIELD: members of ap_counts for
+ * their lists. */
 #define FROM_TO(count_of) const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u
 #define COMBINED(count_of) const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op
 #define CALLS(LARGE, FIRST, count_of, place_of, COUNT_FIELD, AT_FIELD) \
@@ -90,28 +92,30 @@ static void report_fallback(int kind, int reason, MPI_Comm comm) {
     if (g && !g->rank) ap_report_fallback(kind, reason);
 }
 
-/* Each collective in its nonblocking form and, from MPI 4 on, the persistent one; both also with large counts. */
+/* Each collective in its nonblocking form and, from MPI 4 on, the persistent one; both also with large counts. LOWER,
+ * UPPER: its name with a small and with a capital letter. ARGUMENTS: its parameters before the communicator; their
+ * names follow. */
 #define COUNTS(n) const COUNT_TYPE n[]
 
-#define WITHOUT_WAITING(LOWER, LARGE, KIND, ARGUMENTS, ...) \
+#define WITHOUT_WAITING(LOWER, UPPER, KIND, ARGUMENTS, ...) \
     AP_EXPORT int MPI_I##LOWER(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
         report_fallback(KIND, AP_NONBLOCKING, comm); \
         return PMPI_I##LOWER(__VA_ARGS__, comm, request); \
     }
-#define WITHOUT_WAITING_C(LOWER, LARGE, KIND, ARGUMENTS, ...) \
+#define WITHOUT_WAITING_C(LOWER, UPPER, KIND, ARGUMENTS, ...) \
     AP_EXPORT int MPI_I##LOWER##_c(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
         report_fallback(KIND, AP_NONBLOCKING, comm); \
         return PMPI_I##LOWER##_c(__VA_ARGS__, comm, request); \
     }
-#define PERSISTENT(LOWER, LARGE, KIND, ARGUMENTS, ...) \
-    AP_EXPORT int MPI_##LARGE##_init(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
+#define PERSISTENT(LOWER, UPPER, KIND, ARGUMENTS, ...) \
+    AP_EXPORT int MPI_##UPPER##_init(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
         report_fallback(KIND, AP_PERSISTENT, comm); \
-        return PMPI_##LARGE##_init(__VA_ARGS__, comm, info, request); \
+        return PMPI_##UPPER##_init(__VA_ARGS__, comm, info, request); \
     }
-#define PERSISTENT_C(LOWER, LARGE, KIND, ARGUMENTS, ...) \
-    AP_EXPORT int MPI_##LARGE##_init_c(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
+#define PERSISTENT_C(LOWER, UPPER, KIND, ARGUMENTS, ...) \
+    AP_EXPORT int MPI_##UPPER##_init_c(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
         report_fallback(KIND, AP_PERSISTENT, comm); \
-        return PMPI_##LARGE##_init_c(__VA_ARGS__, comm, info, request); \
+        return PMPI_##UPPER##_init_c(__VA_ARGS__, comm, info, request); \
     }
 #define TOGETHER(...) __VA_ARGS__ /* one argument of FORM, in spite of its commas */
 #define ALL(FORM) \

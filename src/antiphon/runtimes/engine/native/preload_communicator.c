@@ -51,9 +51,9 @@ static int in_other_order(const ap_page *page, const processes *p, ap_range *ran
     return 1;
 }
 
-/* Adds a row for each page of a table that is for these ranks and of a kind that no earlier table has; returns their count.
- * `kinds`: of earlier tables, one bit per kind; `row`: NULL: only count. `use` of a row: the counters of its page for the report,
- * if there is to be one. */
+/* Adds a row for each page of a table that is for these ranks and of a kind that no earlier table has; returns their
+ * count. `kinds`: of earlier tables, one bit per kind; `row`: NULL: only count. `use` of a row: the counters of its
+ * page for the report, if there is to be one. */
 static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds, ap_row *row) {
     uint32_t rows = 0, new_kinds = 0;
     for (uint32_t i = 0; i < t->book->pages; i++) {
@@ -73,8 +73,8 @@ static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds
     return rows;
 }
 
-/* Whether a book is for this failure, that is for what ANTIPHON_DEAD names (links, cards, hosts). `failure`: a result of
- * ap_find_failure: 0: nothing is dead; i + 1: what the book of table i is for; AP_NO_BOOK: no book is for it. */
+/* Whether a book is for this failure, that is for what ANTIPHON_DEAD names (links, cards, hosts). `failure`: a result
+ * of ap_find_failure: 0: nothing is dead; i + 1: what the book of table i is for; AP_NO_BOOK: no book is for it. */
 static int is_for_failure(const ap_book *book, int failure) {
     if (failure == AP_NO_BOOK) return 0;
     if (!failure) return !book->dead_bytes;
@@ -84,8 +84,8 @@ static int is_for_failure(const ap_book *book, int failure) {
 
 /* Fills the rows, or counts them if `row` is NULL; returns their count and, in *kinds, their kinds (one bit each). With
  * `of_world`, by tables for all processes of the world, else by those for communicators of this size: a table that is
- * for as many ranks as this communicator has processes fits it, with processes as ranks. The first table of the list (position
- * 0) is for the world alone. */
+ * for as many ranks as this communicator has processes fits it, with processes as ranks. The first table of the list
+ * (position 0) is for the world alone. */
 static uint32_t add_tables(const ap_group *g, int of_world, const processes *p, ap_row *row, uint32_t *kinds) {
     uint32_t rows = 0;
     *kinds = 0;
@@ -277,8 +277,8 @@ int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, a
     if (number < 0) return number == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
     *row = &g->rows.row[number];
     const ap_page *page = (*row)->page;
-    /* A page without a program leaves its sizes to the library. A learner may still try plans of other tables, unless values
-     * have to be combined in the same order at all sizes (`ordered`). */
+    /* A page without a program leaves its sizes to the library. A learner may still try plans of other tables, unless
+     * values have to be combined in the same order at all sizes (`ordered`). */
     if (!(*row)->program && (!ap_preload.set.learns || page->ordered)) return page->measured ? AP_LIBRARY_FASTER : AP_UNMEASURED;
     return !page->measured && bytes < ap_preload.set.min_bytes ? AP_SMALL : AP_SERVED;
 }
@@ -380,8 +380,8 @@ int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error) {
     *code = MPI_SUCCESS;
     if (row->state != AP_ROW_UNCHECKED) return row->state == AP_ROW_RUNS;
     int ok = connect_or_fail(g, code, error);
-    /* Without the agreement below: ap_mpi_open gives the reason at all processes or at none, and after a timeout nothing can be
-     * agreed on. */
+    /* Without the agreement below: ap_mpi_open gives the reason at all processes or at none, and after a timeout
+     * nothing can be agreed on. */
     if (g->reason != AP_SERVED || *code) return 0;
     if (ok)
         ok = try_program(g, row, error);
@@ -448,9 +448,9 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, u
         drop_old_plans(g);
     }
     if (!k->plan[in_place]) k->plan[in_place] = make_plan(g, row, slices, unit, type, in_place, error);
-    /* Once per size: whether a call is in place may differ between processes, so only some may make the other plan later, and
-     * cannot agree. If one fails then, its call fails. Other slices than planned are a learner's trial: all processes then drop
-     * that candidate, and the row stays. */
+    /* Once per size: whether a call is in place may differ between processes, so only some may make the other plan
+     * later, and cannot agree. If one fails then, its call fails. Other slices than planned are a learner's trial: all
+     * processes then drop that candidate, and the row stays. */
     if (is_new && (bytes >= AGREE_BYTES || slices != AP_PLANNED_SLICES)) {
         int failing = first_failing_rank(g, k->plan[in_place] != NULL, code, error);
         if (!*code && failing != INT_MAX) {
@@ -488,8 +488,8 @@ int ap_group_take_counts(ap_group *g, int *code, ap_error *error) {
     const size_t size = (size_t)g->size;
     *code = MPI_SUCCESS;
     if (g->counts || g->lacks_counts) return !g->lacks_counts;
-    /* bytes per block; then, for exchange_counts (preload_serve.c), the numbers of each process, and this one's once more: its
-     * bytes to and from every process, and whether plans can serve it */
+    /* bytes per block; then, for exchange_counts (preload_serve.c), the numbers of each process, and this one's once
+     * more: its bytes to and from every process, and whether plans can serve it */
     const size_t numbers = 2 * size + 1;
     g->counts = malloc((size * size + (size + 1) * numbers) * sizeof *g->counts);
     const int failing = first_failing_rank(g, g->counts != NULL, code, error);

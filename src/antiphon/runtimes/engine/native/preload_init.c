@@ -118,7 +118,8 @@ static int share_learned(uint64_t bytes) {
 /* Sets ap_preload.host: for each process of the world, the first one on the same host. */
 static void find_hosts(void) {
     enum { NAME = MPI_MAX_PROCESSOR_NAME };
-    int needed = ap_preload.automatic, length = 0, size = ap_preload.size;
+    int needed = ap_preload.automatic; /* a table that comes later may name hosts */
+    int length = 0, size = ap_preload.size;
     for (uint32_t i = 0; i < ap_preload.tables; i++) needed |= ap_preload.table[i].book->host != NULL;
     if (!needed) return;
     char name[NAME] = "", *names = malloc((size_t)size * NAME);
@@ -184,8 +185,9 @@ static void prepare_world(void) {
     ap_error error = {0, ""};
     ap_group *g = ap_group_of(MPI_COMM_WORLD);
     int has_group = g != NULL;
+    /* The reason is the same at all processes. Unless it is AP_WAITING, no plan will ever serve this communicator. */
     if (!all_ok(has_group) || (g->reason && g->reason != AP_WAITING)) return;
-    if (ap_group_connect(g, &error)) ap_mpi_prefault(g->wire, &(ap_pace){0, 0});
+    if (ap_group_connect(g, &error)) ap_mpi_prefault(g->wire, &(ap_pace){.stop = 0, .gentle = 0}); /* at once */
 }
 
 /* Called by MPI when a communicator is freed: the ap_group is an attribute of it. */
@@ -236,7 +238,7 @@ static void set_up(void) {
     }
     if (PMPI_Bcast(&m, (int)sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD)) return;
     apply_message(&m);
-    if (m.automatic) p->set.compares = 0;
+    if (m.automatic) p->set.compares = 0; /* plans of auto serve without one (docs/mpi.md) */
     if (m.automatic && !ap_auto_begin()) ap_complain(p->problem, "auto: the processes could not say where they are");
     for (uint32_t i = 0; i < p->tables;) {
         if (share_table(&p->table[i])) {
@@ -257,7 +259,7 @@ static void set_up(void) {
         drop_table(i);
     }
     const int ready = inspect_mpi();
-    if (p->device < 0) p->device = !all_ok(!ap_gpus_possible());
+    if (p->device < 0) p->device = !all_ok(!ap_gpus_possible()); /* whether any process may have GPU memory */
     p->on = ready && (p->tables || p->automatic);
     if (p->on) find_shared();
     if (p->on) prepare_world();
@@ -280,7 +282,7 @@ static void tear_down(void) {
     int exists = 0;
     if (p->on && !PMPI_Comm_get_attr(MPI_COMM_WORLD, p->keyval, &g, &exists) && exists)
         PMPI_Comm_delete_attr(MPI_COMM_WORLD, p->keyval);
-    p->on = 0, p->finalized = 1, p->set.report = 0;
+    p->on = 0, p->finalized = 1, p->set.report = 0; /* what runs within PMPI_Finalize goes to the library, uncounted */
 }
 
 AP_EXPORT int MPI_Init(int *count, char ***arguments) {

@@ -26,6 +26,7 @@ const char *const ap_kind_names[AP_PAGE_KINDS] = {"broadcast",     "reduce",    
 
 /* First calls of a communicator that the MPI library serves: connecting it for plans costs as much as some calls. */
 enum { DEFAULT_NEW_CALLS = 8 };
+enum { DEFAULT_MIN_BYTES = 2000 }; /* of calls by unmeasured plans (ap_settings.min_bytes) */
 
 void ap_complain(char problem[AP_TEXT], const char *format, ...) {
     va_list arguments;
@@ -100,7 +101,7 @@ int ap_learn_turn(uint64_t call, ap_candidate *candidate) {
     uint64_t count = 0;
     int used = 0;
     if (!text || strncmp(text, "turns:", 6)) return 0;
-    /* each turn begins after a colon or a comma */
+    /* each turn begins after a colon (at 5, behind "turns") or a comma */
     for (text += 5; *text && count < AP_MAX_CHOICES; text += 1 + used, count++)
         if (sscanf(text + 1, "%" SCNd32 "x%" SCNd32 "%n", &turn[count].program, &turn[count].slices, &used) != 2) return 0;
     *candidate = turn[call % count];
@@ -113,10 +114,10 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     const char *any_hosts = getenv("ANTIPHON_ANYWHERE"), *new_calls = getenv("ANTIPHON_AFTER");
     const char *device = getenv("ANTIPHON_DEVICE"), *dead = getenv("ANTIPHON_DEAD");
     char *end;
-    *s = (ap_settings){.min_bytes = 2000, .new_calls = DEFAULT_NEW_CALLS};
+    *s = (ap_settings){.min_bytes = DEFAULT_MIN_BYTES, .new_calls = DEFAULT_NEW_CALLS};
     if (min_bytes && *min_bytes && !read_size(min_bytes, &s->min_bytes)) {
         ap_complain(problem, "ANTIPHON_LEAST=%.60s is no size; 2KB is taken", min_bytes);
-        min_bytes = NULL;
+        min_bytes = NULL; /* as if it were not set: see `compares` below */
     }
     if (new_calls && *new_calls) {
         unsigned long calls = strtoul(new_calls, &end, 10);
@@ -136,7 +137,8 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
     s->agrees = agrees && *agrees && strcmp(agrees, "0");
     if (s->agrees && s->timeout <= 0)
         ap_complain(problem, "ANTIPHON_AGREE has no effect without ANTIPHON_TIMEOUT");
-    s->compares = !(min_bytes && *min_bytes) && s->timeout <= 0; /* a trial calls MPI, which has no timeout */
+    /* who sets ANTIPHON_LEAST wants plans from there on without a trial; and a trial calls MPI, which has no timeout */
+    s->compares = !(min_bytes && *min_bytes) && s->timeout <= 0;
     const char *override = getenv("ANTIPHON_TRIED");
     double seconds[2];
     const char *learns = getenv("ANTIPHON_LEARN");
@@ -164,7 +166,7 @@ enum { WARN_SECONDS = 20, ABORT_SECONDS = 300 };
  * after ABORT_SECONDS, unless it is `certain` that all have it. Returns an error code of MPI. */
 int ap_wait_for_world(int certain) {
     MPI_Request request;
-    struct timespec start, t, pause = {0, 1000000};
+    struct timespec start, t, pause = {0, 1000000}; /* pause: 1 ms */
     int done = 0, warned = 0, code = PMPI_Ibarrier(MPI_COMM_WORLD, &request);
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (int turn = 0; !code && !done; turn++) {

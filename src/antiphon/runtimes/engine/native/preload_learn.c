@@ -28,7 +28,8 @@
 #include "preload.h"
 #include "transport.h"
 
-/* OTHER_CALLS: calls of other sizes in a row until the timed size changes. */
+/* MAX_ALTERNATIVES: programs beside the library and the plan of the table. OTHER_CALLS: calls of other sizes in a row
+ * until the timed size changes. MIN_SLICED_BYTES: smaller calls are not tried in other numbers of slices. */
 enum { MAX_ALTERNATIVES = 3, OTHER_CALLS = 32, MIN_SLICED_BYTES = 1 << 15 };
 
 /* A learner with what the preload needs of it: the rows of its programs, the calls that are timed, its record. */
@@ -40,7 +41,7 @@ struct ap_learning {
     ap_learner *learner;
     ap_row *row_of[AP_MAX_PROGRAMS]; /* per program its row; the first is NULL: the library */
     uint32_t programs, checksum[AP_MAX_PROGRAMS]; /* their number; their checksums, for the file */
-    double *last; /* time of the last call that was timed, by `candidate` */
+    double *last; /* where the learner keeps the time of the last call that was timed, by `candidate`; NULL: none */
     ap_candidate candidate;
     ap_learned *record;
 };
@@ -79,10 +80,14 @@ static void write_record(const ap_learning *l) {
 /* ---- the file of what was learned ---- */
 
 static const char header[] = "antiphon-learned\t1\n";
-static const int64_t MAX_FILE = 1 << 24; /* bytes */
+static const int64_t MAX_FILE = 1 << 24; /* bytes; what is beyond is not read */
+static const double MAX_SECONDS = 1e9;   /* of a call: no plausible time, so the line is damaged */
 
-typedef struct { /* the fields of a line */
-    char collective[16], planner[128];
+/* COLLECTIVE_TEXT, PLANNER_TEXT: bytes with the final zero (one more than sscanf reads). MAX_LABEL: bytes written. */
+enum { COLLECTIVE_TEXT = 16, PLANNER_TEXT = 128, MAX_LABEL = 120 };
+
+typedef struct { /* the fields of a line; planner is for people: nothing depends on it */
+    char collective[COLLECTIVE_TEXT], planner[PLANNER_TEXT];
     int ranks, root, slices, chosen;
     uint32_t checksum;
     uint64_t bytes, samples;
@@ -97,8 +102,8 @@ static int parse_line(const char *text, learned_line *x) {
     return sscanf(text, "%15[a-z]\t%d\t%d\t%" SCNu64 "\t%" SCNx32 "\t%d\t%" SCNu64 "\t%lf\t%lf\t%lf\t%d\t%127[^\t\n]", x->collective,
                   &x->ranks, &x->root, &x->bytes, &x->checksum, &x->slices, &x->samples, &x->seconds, &x->low, &x->high,
                   &x->chosen, x->planner) == 12 &&
-           x->samples && x->low > 0 && x->low <= x->seconds && x->seconds <= x->high && x->high < 1e9 && x->slices >= 1 &&
-           x->slices <= 64;
+           x->samples && x->low > 0 && x->low <= x->seconds && x->seconds <= x->high && x->high < MAX_SECONDS &&
+           x->slices >= AP_MIN_SLICES && x->slices <= AP_MAX_SLICES;
 }
 
 static const char *next_line(const char *text) {
@@ -140,14 +145,17 @@ static void recall(const ap_group *g, ap_learning *l) {
 
 /* Writes a line for each candidate that was measured. */
 static void write_lines(const ap_learned *r, FILE *file) {
+    static const char library[] = "the library";
     for (uint32_t i = 0; i < r->arms; i++) {
         const ap_arm *a = &r->arm[i];
         const ap_page *page = r->program[a->candidate.program];
+        const uint32_t label_bytes = page ? page->label_bytes : sizeof library - 1;
         if (!a->samples) continue;
+        /* low <= seconds <= high in any case, as parse_line accepts no other line */
         fprintf(file, "%s\t%d\t%d\t%" PRIu64 "\t%" PRIx32 "\t%d\t%" PRIu64 "\t%.9g\t%.9g\t%.9g\t%d\t%.*s\n",
                 ap_kind_names[r->page->kind], r->ranks, r->root, r->bytes, r->checksum[a->candidate.program], a->candidate.slices,
                 a->samples, a->seconds, a->low < a->seconds ? a->low : a->seconds, a->high > a->seconds ? a->high : a->seconds,
-                a->chosen, page ? (int)(page->label_bytes < 120 ? page->label_bytes : 120) : 11, page ? page->label : "the library");
+                a->chosen, (int)(label_bytes < MAX_LABEL ? label_bytes : MAX_LABEL), page ? page->label : library);
     }
 }
 
@@ -223,7 +231,7 @@ static ap_learning *find_learning(ap_group *g, ap_row *row, int kind, uint64_t b
 /* Exchanges what processes have measured, if it is time. False: an error of MPI (*code), or the processes disagree. */
 static int exchange(ap_group *g, ap_learning *l, int *code, ap_error *error) {
     double own[AP_LEARNER_NUMBERS], agreed[AP_LEARNER_NUMBERS];
-    if (l->last) ap_learn_override(l->calls, l->candidate, l->last);
+    if (l->last) ap_learn_override(l->calls, l->candidate, l->last); /* for tests: another time */
     const int numbers = ap_learner_report(l->learner, own);
     if (!numbers) return 1;
     const double began = ap_now();

@@ -78,15 +78,16 @@ static const char *const causes[] = { /* why a candidate was chosen (learn.h) */
     [AP_REFUSED_BY_ONE] = "a process could not run another", [AP_AS_BEFORE] = "conditions are as before",
 };
 
-/* The name of a page in slices, such as "ring x2" for twice as many as planned; NULL: the library. `slice_ratio`: slices over
- * those planned, in units of 1 / AP_PLANNED_SLICES. */
+/* The name of a page in slices, such as "ring x2" for twice as many as planned; NULL: the library. `slice_ratio`:
+ * slices over those planned, in units of 1 / AP_PLANNED_SLICES. */
 static void name_page(const ap_page *page, int slice_ratio, char *name, size_t capacity) {
     if (!page)
         snprintf(name, capacity, "the library");
     else if (slice_ratio == AP_PLANNED_SLICES)
         snprintf(name, capacity, "%.*s", (int)page->label_bytes, page->label);
     else
-        snprintf(name, capacity, "%.*s x%g", (int)page->label_bytes, page->label, (double)slice_ratio / AP_PLANNED_SLICES);
+        snprintf(name, capacity, "%.*s x%g", (int)page->label_bytes, page->label,
+                 (double)slice_ratio / AP_PLANNED_SLICES);
 }
 
 /* Writes for a learner a line of its decisions, and a line for each candidate. */
@@ -131,7 +132,7 @@ static void write_text(const report *totals) {
     for (const ap_learned *record = ap_learned_records; record; record = record->next)
         write_learned_text(record);
     const ap_plan_summary *auto_plan = totals->planned;
-    if (auto_plan->how[0]) { /* the job has made its plans itself (ANTIPHON_TABLE=auto) */
+    if (auto_plan->how[0]) { /* with ANTIPHON_TABLE=auto only */
         fprintf(stderr, "antiphon: auto: %s%s%s", auto_plan->how, auto_plan->machine[0] ? " for " : "", auto_plan->machine);
         if (auto_plan->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)auto_plan->since);
         if (auto_plan->gain[0]) fprintf(stderr, "; predicted: %s", auto_plan->gain);
@@ -314,10 +315,10 @@ static int sum_counters(sums *s) {
     return ok;
 }
 
-/* Warn if no call ran by a plan because the tables are for other calls than the job makes, which nothing else would show.
- * Process 0 looks at its own counters, which include the calls on MPI_COMM_WORLD. Calls that no plan could serve (wrong
- * arguments, one process, no data) do not count; a call left to the library for any reason but a missing plan, root or table
- * keeps this silent. */
+/* Warn if no call ran by a plan because the tables are for other calls than the job makes, which nothing else would
+ * show. Process 0 looks at its own counters, which include the calls on MPI_COMM_WORLD. Calls that no plan could serve
+ * (wrong arguments, one process, no data) do not count; a call left to the library for any reason but a missing plan,
+ * root or table keeps this silent. */
 void ap_report_unused(void) {
     ap_state *p = &ap_preload;
     int kind = -1, reason = AP_SERVED;

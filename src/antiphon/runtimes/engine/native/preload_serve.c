@@ -138,7 +138,7 @@ static int measure_call(call_state *x) {
 static int find_type(call_state *x) {
     const ap_call *c = x->call;
     if (!is_reduction(c->kind)) { /* types may differ between processes: move bytes, whose number all know */
-        x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM;
+        x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM; /* any operator: nothing is combined */
         /* A plan would need MPI_Pack, which adds bytes of its own in this MPI, or takes at most INT_MAX. */
         if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
         return AP_SERVED;
@@ -148,7 +148,8 @@ static int find_type(call_state *x) {
     return x->type < 0 ? AP_OTHER_TYPE : AP_SERVED;
 }
 
-/* Whether a communicator is new. Connecting its processes takes as long as some calls: not worth it for one that is freed soon. */
+/* Whether a communicator is new; counts its calls. Connecting its processes takes as long as some calls: not worth it
+ * for a communicator that is freed soon. */
 static int is_new(call_state *x) {
     ap_group *g = x->g;
     if (g->connect_tried || g->comm == MPI_COMM_WORLD || g->calls >= ap_preload.set.new_calls) return 0;
@@ -160,14 +161,14 @@ static int is_new(call_state *x) {
 static int check_call(call_state *x) {
     const ap_call *c = x->call;
     ap_group *g = x->g;
-    if (g->reason && g->reason != AP_WAITING) return g->reason;
+    if (g->reason && g->reason != AP_WAITING) return g->reason; /* while waiting, the size is still measured, below */
     if (c->kind <= AP_GATHER && (c->root < 0 || c->root >= g->size)) return AP_BAD_ARGUMENTS;
     x->at_root = g->rank == c->root;
     int reason = measure_call(x);
     if (reason) return reason;
     if (g->reason) return g->reason;
     if ((reason = ap_group_choose_row(g, c->kind, c->root, x->bytes, &x->row))) {
-        cache_fallback(x);
+        cache_fallback(x); /* the reason follows from these arguments alone, so equal calls have it, too */
         if (!has_plans(c->kind)) pass_on_every_call(c);
         return reason;
     }
@@ -210,6 +211,7 @@ static int convert_elements(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Ai
         const int bottom = from == (char *)MPI_BOTTOM;
         MPI_Datatype packed_type = type;
         int code = MPI_SUCCESS;
+        /* any origin in our memory will do: the new type has the displacement of its elements from there */
         if (bottom) code = type_seen_from(bytes, type, (int)n, &packed_type), from = bytes, n = 1;
         if (code) return code;
 #if MPI_VERSION >= 4
@@ -265,7 +267,8 @@ typedef struct {
     int in_place;
 } buffer_sides;
 
-/* Sets the bytes of a side by the caller's count and type, which need not be those of other processes. */
+/* Sets the bytes of a side by the caller's count and type, which need not be those of other processes. A count of -1:
+ * the type is invalid (locate_buffers). */
 static int set_bytes(buffer_side *s, const ap_data_type *data, ap_error *error) {
     if (!s->blocks) return AP_OK; /* its arguments are not significant */
     unsigned __int128 bytes = (unsigned __int128)s->count * (uint64_t)data->size * s->blocks;
@@ -285,6 +288,7 @@ static int are_contiguous(const ap_call *c, int size) {
 static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     const ap_call *c = x->call;
     const uint64_t all = (uint64_t)x->g->size;
+    /* of a process that sends or gets at all (below) */
     static const struct { char sends, gets; } blocks_of[AP_KINDS] = {
         [AP_BROADCAST] = {0, 1}, [AP_ALLGATHER] = {1, 'n'}, [AP_REDUCESCATTER] = {'n', 1}, [AP_ALLREDUCE] = {1, 1},
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};
@@ -347,7 +351,7 @@ static int raise_error(MPI_Comm comm, int class, const char *function, const ap_
     return class;
 }
 
-/* The bytes that this process sends (`sends`) or receives by the counts of an alltoallv. */
+/* The bytes that a process sends (`sends`) or receives by the counts of an alltoallv. */
 static uint64_t count_bytes(const call_state *x, int process, int sends) {
     const uint64_t size = (uint64_t)x->g->size;
     uint64_t bytes = 0;
@@ -511,7 +515,8 @@ static int exchange_counts(call_state *x, int *code) {
         if (!all[r * row + 2 * size]) reason = AP_SPREAD;
         for (size_t s = 0; s < size; s++) {
             x->counts[r * size + s] = all[s * row + r];
-            if (x->counts[r * size + s] != all[r * row + size + s]) reason = AP_SPREAD; /* MPI reports what is wrong */
+            /* sender and receiver disagree: the library gets the call, and MPI reports what is wrong */
+            if (x->counts[r * size + s] != all[r * row + size + s]) reason = AP_SPREAD;
         }
     }
     for (int i = 0; i < x->g->size && !*code; i++)
@@ -530,7 +535,8 @@ static int serve_alltoallv(call_state *x, double **stopwatch, int *code) {
         pass_on_every_call(x->call);
         return fall_back(x, AP_NO_PLAN);
     }
-    /* these decide alike at all processes before they exchange anything: whether a plan serves any size, and the first calls */
+    /* These decide alike at all processes before they exchange anything: whether a plan serves any size (AP_OTHER_KIND
+     * does not depend on the size), and the first calls. */
     if (!reason && x->g && ap_choose(x->g->rows.chooser, AP_ALLTOALLV, -1, UINT64_MAX - 1) == AP_OTHER_KIND) reason = AP_NO_PLAN;
     if (!reason && x->g && !x->g->broken && is_new(x)) reason = AP_NEW_COMMUNICATOR;
     if (reason) return fall_back(x, reason);

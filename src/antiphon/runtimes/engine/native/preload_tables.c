@@ -72,6 +72,7 @@ static int is_trusted(const struct stat *s, mode_t kind) {
 static unsigned char *read_file(const char *path, int trusted, uint64_t *size, ap_error *error) {
     buffer all = {NULL, 0, 0};
     struct stat s;
+    /* O_NONBLOCK: opening a named pipe, which is not trusted, must not wait for its writer */
     int file = open(path, O_RDONLY | O_CLOEXEC | (trusted ? O_NOFOLLOW | O_NONBLOCK : 0));
     int readable = file >= 0;
     if (trusted) readable = readable && !fstat(file, &s) && is_trusted(&s, S_IFREG);
@@ -88,7 +89,7 @@ static unsigned char *read_file(const char *path, int trusted, uint64_t *size, a
 
 /* ---- the name under which a compiled table is stored ---- */
 
-/* Two 64-bit hashes of the same bytes. */
+/* Two 64-bit hashes of the same bytes: together 128 bits, so that different code has different names. */
 typedef struct {
     uint64_t fnv;            /* FNV-1a */
     uint64_t multiplicative; /* by 2^64 / golden ratio */
@@ -162,7 +163,7 @@ static char **make_environment(char *search, size_t capacity) {
                                        "PRTE_",       "HYDRA_",      "MPIR_", "MPI_",  "ANTIPHON_REPORT="};
     size_t count = 0, passed = 0;
     while (environ && environ[count]) count++;
-    char **variables = malloc((count + 2) * sizeof *variables);
+    char **variables = malloc((count + 2) * sizeof *variables); /* one more is PYTHONPATH, and a NULL ends them */
     if (!variables) return NULL;
     const char *old = getenv("PYTHONPATH");
     for (size_t i = 0; i < count; i++) {
@@ -345,6 +346,7 @@ int ap_table_store(const char *path, ap_error *error) {
     stored_path(table, size, stored, sizeof stored);
     free(table);
     book = read_stored(stored, &size);
+    /* it was compiled, but not stored, or where others may write */
     if (!book) return ap_fail(error, AP_INVALID, "%.200s: it cannot be kept beside the library", path);
     free(book);
     return AP_OK;
@@ -406,7 +408,7 @@ uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char pro
     for (char *at = copy, *next; at; at = next, position++) {
         next = strchr(at, ':');
         if (next) *next++ = 0;
-        if (!*at) continue;
+        if (!*at) continue; /* an empty name, as in "a::b" */
         if (position == AP_MAX_TABLES) {
             ap_complain(problem, "ANTIPHON_TABLE names more than %d tables", AP_MAX_TABLES);
             break;
@@ -443,7 +445,7 @@ int ap_contradicts_hosts(const ap_table *t) {
     if (!table_host || !t->of_world || ap_preload.set.any_hosts) return 0;
     for (int i = 0; i < ap_preload.size; i++)
         for (int j = 0; j < i; j++)
-            /* without known hosts, a table that relies on them is not used */
+            /* real_host is NULL where the hosts could not be found: then a table that relies on them is not used */
             if (!real_host || (table_host[i] == table_host[j] && real_host[i] != real_host[j])) return 1;
     return 0;
 }

@@ -22,8 +22,9 @@ struct ap_trial {
     const ap_row *row;
     int kind, scale, calls; /* scale: log2 of the bytes; calls: tried so far */
     int slower, decided;    /* the plan was slower; the trial is over */
-    uint64_t bytes; /* `bytes` and `op` are those of the last call by the plan. The library's call makes a pair with it only */
-    int op;         /* if both are equal. */
+    /* Of the last call by the plan. The library's call makes a pair with it only if both are equal. */
+    uint64_t bytes;
+    int op;
     double seconds[TRIAL_CALLS]; /* of each call; even: by the plan, odd: by the library */
 };
 
@@ -52,7 +53,8 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median of every second call from `first` on. */
+/* The median of every second call from `first` on: those by the plan (first 2) or by the library (first 3), without the
+ * first pair. */
 static double median_time(const double *seconds, int first) {
     double times[PAIRS];
     for (int i = 0; i < PAIRS; i++) times[i] = seconds[first + 2 * i];

@@ -20,18 +20,21 @@
 
 #include "clock.h"
 
-enum { ROWS = 256, CALLS = 1024, NAME = 16, SCHEDULE = 64, TABLE = 1024, FREE = 0, CHANGING, READY /* states of a row */ };
+/* Rows and latest calls of a file, and bytes of texts. runtimes/engine/watched.py has the same numbers and the same
+ * layout. */
+enum { ROWS = 256, CALLS = 1024, NAME = 16, SCHEDULE = 64, TABLE = 1024 };
+enum { FREE = 0, CHANGING, READY }; /* states of a row */
 
 typedef struct {
     _Atomic uint32_t state;
-    uint32_t group, ranks, rank, size_class, unused; /* size_class: logarithm of the bytes to base 2 */
-    _Atomic uint64_t calls, bytes, nanoseconds; /* bytes: of the latest call */
+    uint32_t group, ranks, rank, size_class, unused; /* size_class: log2 of the bytes; unused: aligns what follows */
+    _Atomic uint64_t calls, bytes, nanoseconds; /* bytes: of the latest call; nanoseconds: of all calls together */
     char collective[NAME], schedule[SCHEDULE];
 } watch_row;
 typedef struct {
     _Atomic uint64_t number; /* from 1, in the order of the process */
     uint64_t call, row;      /* call: of its row, from 0 */
-    double began, ended;
+    double began, ended;     /* seconds of ap_now */
 } watch_moment;
 static struct watch_file {
     char magic[NAME];
