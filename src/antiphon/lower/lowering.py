@@ -49,7 +49,8 @@ from antiphon.lower.rows import DataLine, Prepared, find_positions, prepare
 class OperationTable:
     """Operations under construction, with parts and waits: blocks of columns, concatenated at the end."""
 
-    columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, time, chunk
+    # kind, rank, peer, pieces, time, chunk (the first one that the operation moves; it decides the channel)
+    columns: list[tuple[Longs, ...]] = field(default_factory=list)
     part_columns: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base (its place)
     waits: list[tuple[Longs, Longs]] = field(default_factory=list)  # later, earlier: who waits, and for whom
     joint: list[tuple[Longs, Longs]] = field(default_factory=list)  # operations, and the joint of each

@@ -43,6 +43,7 @@ def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> CodeFault | Non
     Where two accesses are not, a run in the other order decides: it is a fault if that run ends with other data. Two
     unordered additions to a cell are always a fault: one may miss the other.
     """
+    # Stage 1: a complete run.
     run = execute(code, seed)
     if run.fault is not None:
         # Wrong data may come from a race, which then is the fault to report; other faults speak for themselves.

@@ -281,8 +281,9 @@ static void settle(ap_learner *l, int a) {
     if (l->challenger < 0) l->settled_call = l->call, l->credit = 0;
     l->next_check = l->call + WINDOW;
     remember(l);
-    if (!changes && l->why == AP_PROBE_WON) return;
-    record_choice(l, (ap_choice){l->call, l->arm[program].stats.candidate, l->why, l->searches, seconds});
+    if (!changes && l->why == AP_PROBE_WON) return; /* a duel that the chosen arm has won is no news */
+    record_choice(l, (ap_choice){.call = l->call, .candidate = l->arm[program].stats.candidate, .why = l->why,
+                                 .searches = l->searches, .seconds = seconds});
 }
 
 /* After a round: drops arms, and settles if one is left or the rest are equal. */
@@ -303,7 +304,8 @@ static void end_round(ap_learner *l) {
     }
     l->round++;
     if (active == 1 || l->round == ROUNDS || (l->round > 1 && worst <= EQUAL * estimate[best])) {
-        /* what has served stays if it is as good: a search's few calls, each after another arm's, tell less than those of a job */
+        /* What has served (after the first search) stays if it is as good: the few calls of a search, each after
+         * another arm's, say less than those of a job. */
         for (int a = 0; a < arms_of(l) && l->choices; a++)
             if (l->arm[a].active && l->arm[a].stats.candidate.program == l->chosen &&
                 (l->arm[best].stats.candidate.program != l->chosen || estimate[a] < estimate[best]))
@@ -407,7 +409,7 @@ void ap_learner_recall(ap_learner *l, const ap_arm *stats) {
     const int program = stats->candidate.program;
     if (program < 0 || program >= l->programs || !(stats->seconds > 0)) return;
     ap_arm *to = &l->arm[program].stats;
-    if (to->samples && !stats->chosen) return;
+    if (to->samples && !stats->chosen) return; /* of several lines of a program, in other slices, the chosen one counts */
     *to = *stats, to->usable = 1;
     if (!stats->chosen) return;
     place_slices(l, program, NONE_WON);

@@ -135,7 +135,7 @@ static void remember_communicator(ncclComm_t communicator, int ranks, int nodes)
     chooser *new = malloc(sizeof *new + table.count * sizeof *new->rules);
     forget_communicator(communicator); /* an entry of an earlier communicator with this address */
     if (!new) return;
-    *new = (chooser){communicator, (size_t)ranks, 0, NULL};
+    *new = (chooser){.communicator = communicator, .ranks = (size_t)ranks};
     for (size_t i = 0; i < table.count; i++)
         if (is_for(&table.rules[i], (size_t)ranks, (size_t)nodes)) new->rules[new->count++] = table.rules[i];
     pthread_rwlock_wrlock(&lock);
@@ -191,8 +191,8 @@ static void agree_on_table(ncclComm_t *comms, int count) {
     free(colors);
 }
 
-/* Check these communicators, now or at the end of the group. `ranks`: of each (0: not known); `config`: the caller's, which may
- * make them nonblocking. */
+/* Check these communicators, now or, in an open group, at its end. `ranks`: of each (0: not known); `config`: the
+ * caller's, which may make them nonblocking; NULL: it gave none. */
 static void add_communicators(ncclComm_t *comms, int count, int ranks, const ncclConfig_t *config) {
     const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* overrides the configuration */
     int blocks = blocking && *blocking ? atoi(blocking) : !config || config->blocking;
@@ -267,7 +267,8 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t communicator) {
     return next(communicator);
 }
 
-/* The entry of a communicator; NULL: its calls are called through. */
+/* The entry of a communicator; NULL: its calls are called through. It stays valid during a call, as no thread may
+ * destroy a communicator that another one uses. */
 static const chooser *find_chooser(ncclComm_t communicator) {
     pthread_rwlock_rdlock(&lock);
     const chooser *at = choosers;
@@ -282,6 +283,7 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclCom
     pending.inside++;
     ncclResult_t result = next(parent, color, key, comms, config);
     pending.inside--;
+    /* *comms: NULL at a rank that is in no part; in an open group NCCL has not set it yet */
     if (!pending.inside && result == ncclSuccess && find_chooser(parent) && (pending.depth || *comms))
         add_communicators(comms, 1, 0, config);
     return result;

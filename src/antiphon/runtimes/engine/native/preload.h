@@ -46,7 +46,7 @@
 #define AP_VERSION ""
 #endif
 
-/* Why a call falls back to the MPI library; preload_report.c has a text for each. */
+/* Why a call falls back to the MPI library; preload_report.c has a text for each. AP_SERVED (0): it does not. */
 enum {
     AP_SERVED, AP_BAD_ARGUMENTS, AP_ONE_PROCESS, AP_INTERCOMMUNICATOR, AP_NO_TABLE, AP_NO_DATA, AP_NO_PLAN, AP_NO_ROOT,
     AP_LIBRARY_FASTER, AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
@@ -70,7 +70,9 @@ typedef struct {
     int32_t device;         /* whether buffers may be in the memory of a GPU; -1: detect it */
     char report_path[1024]; /* "": as text on stderr */
     char learned_path[AP_PATH]; /* file of what was learned; "": none */
-    int agrees;                 /* a call by a plan succeeds at all processes or, but for a moment at its end, at none */
+    /* after each call by a plan all processes wait for all others: so it succeeds at all or at none, unless one fails
+     * during that wait */
+    int agrees;
     char watch_path[AP_PATH];   /* folder of the files of calls for other programs (watch.c); "": there are none */
     char dead[AP_PATH];     /* name of what is dead, or behind an @ the file that names it; "": nothing is */
 } ap_settings;
@@ -340,8 +342,8 @@ typedef struct {
     MPI_Count send_count, recv_count; /* elements of a block */
     MPI_Datatype send_type, recv_type;
     MPI_Op op;
-    ap_counts counts; /* of allgatherv and reduce_scatter; of what an alltoallv receives */
-    ap_counts send_counts; /* of alltoallv */
+    ap_counts counts;      /* of allgatherv and reduce_scatter; of an alltoallv, those of the blocks that it receives */
+    ap_counts send_counts; /* of an alltoallv, those of the blocks that it sends */
 } ap_call;
 
 /* preload_buffers.c */

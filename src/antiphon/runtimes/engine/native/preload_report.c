@@ -54,8 +54,8 @@ typedef struct { /* calls by one page of a table; for kind, root and ranks see a
 } report_line;
 
 typedef struct {
-    int processes;
-    const char *warning;
+    int processes;       /* of the job */
+    const char *warning; /* ap_preload.problem; "": none */
     const report_line *line; /* one per page, summed over all processes */
     size_t lines;
     const uint64_t *fallbacks;      /* by kind and reason */
@@ -65,8 +65,9 @@ typedef struct {
 /* The line of page `number` of a table, with the counters of this process. */
 static report_line line_of(const ap_table *table, uint32_t number) {
     const ap_page *page = &table->book->page[number];
-    return (report_line){table->use ? table->use[number] : (ap_use){0, 0, 0, 0}, (int)page->kind, page->root, page->members,
-                     page->label, page->label_bytes};
+    return (report_line){.use = table->use ? table->use[number] : (ap_use){.calls = 0}, .kind = (int)page->kind,
+                         .root = page->root, .ranks = page->members, .label = page->label,
+                         .label_bytes = page->label_bytes};
 }
 
 /* ---- what was learned ---- */
@@ -247,7 +248,7 @@ static void write_report(const report *s, const char *path) {
 
 /* ---- counters, and their sums over all processes ---- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for all counters of calls by plans */
 
 void ap_report_call(ap_use *u, uint64_t bytes, double seconds) {
     pthread_mutex_lock(&lock);
@@ -266,7 +267,9 @@ void ap_report_watched(ap_group *g, int kind, const ap_page *page, uint32_t slic
     /* names the group in the files of calls, alike at all its processes; 0: not computed yet, so it is never 0 */
     if (!g->number) g->number = 1 | ap_crc32((const unsigned char *)g->process, (size_t)g->size * sizeof *g->process);
     name_page(page, (int)slices, name, sizeof name);
-    ap_watch_call(&(ap_watched){g->number, (uint32_t)g->size, (uint32_t)g->rank, ap_kind_names[kind], name}, bytes, seconds);
+    const ap_watched about = {.group = g->number, .ranks = (uint32_t)g->size, .rank = (uint32_t)g->rank,
+                              .collective = ap_kind_names[kind], .schedule = name};
+    ap_watch_call(&about, bytes, seconds);
 }
 
 /* Sums at process 0; ap_report frees them. */
@@ -341,7 +344,8 @@ void ap_report(void) {
     if (sum_counters(&s) && !ap_preload.rank && line) {
         for (size_t i = 0; i < s.pages; i++) {
             line[i] = line_at(i);
-            line[i].use = (ap_use){s.calls[i], UINT64_MAX - s.inverted_min[i], s.max_bytes[i], s.seconds[i]};
+            line[i].use = (ap_use){.calls = s.calls[i], .min_bytes = UINT64_MAX - s.inverted_min[i],
+                                   .max_bytes = s.max_bytes[i], .seconds = s.seconds[i]};
         }
         const report totals = {.processes = ap_preload.size, .warning = ap_preload.problem, .line = line, .lines = s.pages,
                               .fallbacks = s.calls + s.pages, .planned = &ap_auto_summary};
