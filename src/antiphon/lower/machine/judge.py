@@ -89,7 +89,7 @@ def _find_chunkwise(code: Code, seed: int) -> CodeFault | None:
 
 def _ends_with_delays(happens_before: Order) -> bool:
     """Return whether the code surely ends if instructions wait for everything that may delay them (`Code.delays`)."""
-    if not happens_before.complete:  # other orders than the known edges may be needed to end
+    if not happens_before.complete:  # an order that respects all known edges may still be impossible
         return False
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components

@@ -139,7 +139,7 @@ class _Sent(NamedTuple):
         head = np.ones(len(order), bool)
         head[1:] = np.any([column[1:] != column[:-1] for column in (*keys, source, target)], axis=0)
         head[1:] |= np.any([column[1:] != (column + size)[:-1] for column in (source_begin, target_begin)], axis=0)
-        total = np.diff(np.append(np.cumsum(size)[head] - size[head], size.sum()))
+        total = np.diff(np.append(np.cumsum(size)[head] - size[head], size.sum()))  # chunks of each run
         turn, rank, peer = (column[head] for column in keys)
         source, source_begin, target, target_begin = (
             column[head] for column in (source, source_begin, target, target_begin)

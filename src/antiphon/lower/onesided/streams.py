@@ -115,7 +115,7 @@ def _find_components(program: Program, switched: Switched) -> Longs:
     from scipy.sparse.csgraph import connected_components
 
     switched_rows = np.flatnonzero(switched.switch_of >= 0)
-    # per operation of a switch, the send that requests it (without switches there is nothing to index but the 0)
+    # per operation of a switch, the send that requests it (the 0 is for programs without switches)
     requests = np.array([*switched.requests, 0], np.int64)[switched.switch_of[switched_rows]]
     src = np.concatenate([program.wait_op, program.pairs.send, switched_rows])
     dst = np.concatenate([program.wait, program.pairs.receive, requests])

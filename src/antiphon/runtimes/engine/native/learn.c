@@ -409,7 +409,7 @@ void ap_learner_recall(ap_learner *l, const ap_arm *stats) {
     const int program = stats->candidate.program;
     if (program < 0 || program >= l->programs || !(stats->seconds > 0)) return;
     ap_arm *to = &l->arm[program].stats;
-    if (to->samples && !stats->chosen) return; /* of several lines of a program, in other slices, the chosen one counts */
+    if (to->samples && !stats->chosen) return; /* of several records of a program, in other slices, the chosen counts */
     *to = *stats, to->usable = 1;
     if (!stats->chosen) return;
     place_slices(l, program, NONE_WON);

@@ -399,10 +399,10 @@ int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error) {
 /* Finds the cached plan of a size, and moves it to the front; the same at all processes, as the cache depends on calls alone. */
 static ap_cached_plan *find_plan(ap_group *g, const ap_row *row, uint32_t slices, uint64_t unit, int type) {
     for (ap_cached_plan **at = &g->plans; *at; at = &(*at)->next) {
-        ap_cached_plan *k = *at;
-        if (k->unit != unit || k->row != row || k->type != type || k->slices != slices) continue;
-        *at = k->next, k->next = g->plans, g->plans = k;
-        return k;
+        ap_cached_plan *cached = *at;
+        if (cached->unit != unit || cached->row != row || cached->type != type || cached->slices != slices) continue;
+        *at = cached->next, cached->next = g->plans, g->plans = cached;
+        return cached;
     }
     return NULL;
 }
@@ -434,37 +434,38 @@ static ap_plan *make_plan(const ap_group *g, const ap_row *row, uint32_t slices,
 
 ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint32_t slices, uint64_t unit, uint64_t bytes, int type, int in_place,
                      int *refused, int *code, ap_error *error) {
-    ap_cached_plan *k = find_plan(g, row, slices, unit, type);
-    int is_new = !k;
+    ap_cached_plan *cached = find_plan(g, row, slices, unit, type);
+    int is_new = !cached;
     *code = MPI_SUCCESS, *refused = 0;
     if (is_new) {
-        k = calloc(1, sizeof *k);
-        if (!k) {
+        cached = calloc(1, sizeof *cached);
+        if (!cached) {
             ap_fail(error, AP_MEMORY, "out of memory");
             return NULL;
         }
-        *k = (ap_cached_plan){.next = g->plans, .row = row, .slices = slices, .unit = unit, .bytes = bytes, .type = type};
-        g->plans = k;
+        *cached = (ap_cached_plan){
+            .next = g->plans, .row = row, .slices = slices, .unit = unit, .bytes = bytes, .type = type};
+        g->plans = cached;
         drop_old_plans(g);
     }
-    if (!k->plan[in_place]) k->plan[in_place] = make_plan(g, row, slices, unit, type, in_place, error);
+    if (!cached->plan[in_place]) cached->plan[in_place] = make_plan(g, row, slices, unit, type, in_place, error);
     /* Once per size: whether a call is in place may differ between processes, so only some may make the other plan
      * later, and cannot agree. If one fails then, its call fails. Other slices than planned are a learner's trial: all
      * processes then drop that candidate, and the row stays. */
     if (is_new && (bytes >= AGREE_BYTES || slices != AP_PLANNED_SLICES)) {
-        int failing = first_failing_rank(g, k->plan[in_place] != NULL, code, error);
+        int failing = first_failing_rank(g, cached->plan[in_place] != NULL, code, error);
         if (!*code && failing != INT_MAX) {
             *refused = 1;
             if (slices == AP_PLANNED_SLICES) report_failure(g, row, failing, error), row->state = AP_ROW_REFUSED;
         }
         if (*code || failing != INT_MAX) {
-            g->plans = k->next;
-            k->next = NULL;
-            free_plans(k);
+            g->plans = cached->next;
+            cached->next = NULL;
+            free_plans(cached);
             return NULL;
         }
     }
-    return k->plan[in_place];
+    return cached->plan[in_place];
 }
 
 ap_plan *ap_plan_for_counts(ap_group *g, ap_row *row, const uint64_t *counts, uint64_t bytes, int *refused, int *code,
@@ -503,21 +504,22 @@ int ap_group_take_counts(ap_group *g, int *code, ap_error *error) {
 /* ---- before the first call ---- */
 
 /* Prepares the plan for a call in a background thread; false: failed, or the thread is to stop. */
-static int prepare_call(ap_group *g, const ap_recent_call *n, ap_pace *pace) {
+static int prepare_call(ap_group *g, const ap_recent_call *call, ap_pace *pace) {
     ap_row *row = NULL;
     ap_error error = {0, ""};
-    if (ap_group_choose_row(g, n->kind, n->root, n->bytes, &row)) return 1;
+    if (ap_group_choose_row(g, call->kind, call->root, call->bytes, &row)) return 1;
     if (row->state == AP_ROW_UNCHECKED && !try_program(g, row, &error)) return 0;
     row->state = AP_ROW_RUNS; /* if all processes succeed; otherwise all drop their preparations */
     if (ap_pause(pace)) return 0;
-    if (find_plan(g, row, AP_PLANNED_SLICES, n->unit, n->type)) return 1;
-    ap_cached_plan *k = calloc(1, sizeof *k);
-    if (!k) return 0;
-    *k = (ap_cached_plan){
-        .next = g->plans, .row = row, .slices = AP_PLANNED_SLICES, .unit = n->unit, .bytes = n->bytes, .type = n->type};
-    g->plans = k;
-    ap_plan *plan = k->plan[n->in_place] = make_plan(g, row, AP_PLANNED_SLICES, n->unit, n->type, n->in_place, &error);
-    return plan && !ap_pause(pace) && !ap_warm(plan, n->type, pace, &error);
+    if (find_plan(g, row, AP_PLANNED_SLICES, call->unit, call->type)) return 1;
+    ap_cached_plan *cached = calloc(1, sizeof *cached);
+    if (!cached) return 0;
+    *cached = (ap_cached_plan){.next = g->plans, .row = row, .slices = AP_PLANNED_SLICES, .unit = call->unit,
+                               .bytes = call->bytes, .type = call->type};
+    g->plans = cached;
+    ap_plan *plan = make_plan(g, row, AP_PLANNED_SLICES, call->unit, call->type, call->in_place, &error);
+    cached->plan[call->in_place] = plan;
+    return plan && !ap_pause(pace) && !ap_warm(plan, call->type, pace, &error);
 }
 
 int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pace *pace) {
