@@ -47,7 +47,7 @@ def cut_segments(values: ProgramValues, max_chunks: int, fused: bool = True) -> 
         fold.fold_stretches = _cut_fold(fold, fold_cuts, fold.fold_stretches[0].stored_operands)
     for send, receive in values.messages:
         operands = receive.direct_operands
-        # The usual case: nothing to cut.
+        # The usual case: nothing to cut. (A message without edges has at most one direct operand.)
         if send not in edges and send.length <= max_chunks and not (operands and operands[0].fold in cuts):
             stretch = operands[0].fold.fold_stretches[0] if operands else None
             src, dst = _first_cell(send), _first_cell(receive)

@@ -31,7 +31,7 @@ from antiphon.lower.machine.order import Accesses, Flat, Order
 from antiphon.lower.without_gc import without_gc
 
 ORDERS = 3  # random orders that are run
-MOST_TRIED = 64  # races whose other order is tried
+MOST_TRIED = 64  # unordered pairs whose other order is tried, each by a run; further ones count as races
 
 
 @without_gc()

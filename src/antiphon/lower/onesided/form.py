@@ -27,6 +27,7 @@ PACK, UNPACK, ADD = range(16, 19)  # with packets, for formats only
 GET = 19  # for our GPU engine only, whose tables state it as a put with the ranks exchanged
 PACKETS = 3  # a buffer besides those of core.program.kinds: scratch for data with flags that show when they arrived
 
+# Limits of an operation of MSCCL++ (formats/mscclpp/shape.py); our GPU engine takes more operands.
 MOST_PEERS = 8  # of a signal, a wait, a put, and of the puts of a fold
 MOST_OPERANDS = 9  # of a fold
 

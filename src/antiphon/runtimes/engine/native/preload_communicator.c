@@ -155,7 +155,7 @@ void ap_rows_free(ap_rows *rows) {
 
 /* ---- the state of a communicator ---- */
 
-enum { MAX_PLANS = 64, MAX_LEARNING_PLANS = 256 };
+enum { MAX_PLANS = 64, MAX_LEARNING_PLANS = 256 }; /* cached plans; a learner has several for each size */
 static const uint64_t MAX_PLAN_BYTES = 1ull << 28; /* of the calls of all cached plans, which is about their scratch memory */
 static const uint64_t AGREE_BYTES = 1ull << 20;    /* from this size on all processes agree whether they could allocate the plan */
 

@@ -16,7 +16,7 @@
 #include "transport_mpi.h"
 #include "watch.h"
 
-enum { PIECE = 1 << 30 }; /* bytes of one broadcast */
+enum { PIECE = 1 << 30 }; /* bytes of one broadcast, whose count is an int */
 
 /* ---- is this the right MPI ---- */
 
