@@ -40,7 +40,7 @@ class RuntimeLimits:
     steps: int = 64  # of a block
     channels: int = 32
     blocks: int = 1024
-    per_channel: int = 32  # blocks with sends on one channel; as many with receives
+    per_channel: int = 32  # blocks with sends on one channel, and likewise blocks with receives
     waited: int = 128  # blocks that other blocks may wait for: their number is an int8
     count: int = 71  # chunks of a step
     chunks: int = 2**15 - 1  # of a buffer: offsets are int16
