@@ -103,11 +103,11 @@ typedef struct {
     char problem[AP_TEXT]; /* what is wrong with a table or a setting */
     uint32_t tables;
     ap_table table[AP_MAX_BOOKS];
-    int32_t *host; /* per process of the world, a number of its host; NULL: not needed */
+    int32_t *host; /* per process of the world, a number of its host; NULL: not needed, or not found */
     int32_t *memory_of; /* per process of the world: equal numbers share memory, -1: shares with none */
     char *learned; /* what earlier jobs learned: the text of that file; NULL: nothing */
     MPI_Group world;
-    _Atomic uint64_t fallbacks[AP_PAGE_KINDS][AP_REASONS];
+    _Atomic uint64_t fallbacks[AP_PAGE_KINDS][AP_REASONS]; /* calls left to the library */
     _Atomic int served; /* whether any call ran by a plan */
 } ap_state;
 
@@ -120,8 +120,8 @@ void ap_read_settings(ap_settings *s, char problem[AP_TEXT]);
 /* ANTIPHON_TRIED, for tests: seconds of calls by the plan and by the library, which replace those measured. "2:1" at all
  * processes, "2:1,1:2" at the first one of the world and at all others. False where it is not set, or no such text. */
 int ap_trial_override(int process, double seconds[2]);
-/* The same for a call by a candidate. "drawn:SEED" draws times, other ones at each process, with outliers; which candidate is
- * the fastest changes every 300 calls. */
+/* The same for call number `call`, by a candidate. "drawn:SEED" draws times, different ones at each process, with
+ * outliers; which candidate is the fastest changes every 300 calls. */
 void ap_learn_override(uint64_t call, ap_candidate candidate, double *seconds);
 /* ANTIPHON_TRIED="turns:1x4,2x4,0x4", for recording calls: candidates (program, slices) in turn, not the learner's choice.
  * False where it is not set. */
@@ -134,7 +134,8 @@ int ap_wait_for_world(int certain);
 /* Reads the usable books of the tables of $ANTIPHON_TABLE; returns their count. The first table must be for all processes of
  * the job. */
 uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_BOOKS], char problem[AP_TEXT]);
-/* What is dead now: 0: nothing; i + 1: the book of table i is for that; AP_NO_BOOK: none is. */
+/* What ANTIPHON_DEAD names now: 0: nothing is dead; i + 1: something is, and the book of table i is for that;
+ * AP_NO_BOOK: something is, and no book is for it. */
 enum { AP_NO_BOOK = 1 << 30 };
 int ap_find_failure(void);
 /* Whether a table has ranks on one host that are on several hosts here. */
@@ -188,7 +189,7 @@ typedef struct {
     uint64_t unit, bytes;           /* elements of a block (its bytes, unless values are combined); bytes of the call */
 } ap_recent_call;
 
-enum { AP_MAX_RECENT = 16 }; /* kinds of calls that are kept, to prepare their plans */
+enum { AP_MAX_RECENT = 16 }; /* different calls that are remembered, to prepare their plans */
 typedef struct preparation preparation; /* what the background thread works on (preload_auto_switch.c) */
 
 /* Words that processes exchange to agree on switching to plans (preload_auto_switch.c): all get the maximum of each. From
@@ -227,7 +228,7 @@ typedef struct {
     ap_wire *wire;         /* connects its processes; NULL: not connected */
     int connect_tried;     /* connecting was tried, and is not tried again */
     uint64_t shared_bytes; /* shared memory that its wire takes, if that is limited */
-    uint32_t calls;        /* calls that plans could have served */
+    uint32_t calls;        /* first calls that plans could have served; not counted beyond ap_settings.new_calls */
     ap_cached_plan *plans; /* the latest used first */
     ap_trial *trials;      /* of unmeasured plans (preload_trial.c); the latest first */
     ap_learning *learning; /* preload_learn.c; the latest first */
