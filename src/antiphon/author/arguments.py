@@ -13,7 +13,7 @@ from typing import SupportsIndex
 from antiphon.author.layout import INPUT, OUTPUT, Layout
 from antiphon.errors import Invalid, quote
 
-Ranks = SupportsIndex | Iterable[SupportsIndex]
+Ranks = SupportsIndex | Iterable[SupportsIndex]  # SupportsIndex: Python's and NumPy's whole numbers
 Index = SupportsIndex | slice | Iterable[SupportsIndex]
 MAX_INDEX = 2**31  # indices are int32
 MAX_VALUES = 2**22  # values read of one argument: an iterator may be endless
@@ -49,9 +49,10 @@ class Arguments:
         return tuple(self.integer(link, "via", self._links) for link in self._as_list(links))
 
     def indices(self, index: tuple[object, ...], rank: int, buffer: str) -> Iterable[int]:
-        """Return the indices that a statement selects by its `*index`: one selection, or () for all input or output.
+        """Return the indices that `w[rank, buffer, *index]` selects.
 
-        Scratch has no size, so a selection of it needs an end.
+        `index`: a tuple with the user's index, or () for all of an input or output. Scratch has no size, so a selection
+        of it needs an end.
         """
         selection = index[0] if index else slice(None)
         subject, has_end = f"index of rank {rank}'s {buffer}", buffer in (INPUT, OUTPUT)
@@ -69,6 +70,7 @@ class Arguments:
         return range(first, stop, stride)
 
     def _as_list(self, values: object) -> list[object]:
+        """Return several values as a list; any other, such as a text, alone in a list, for `integer` to check."""
         if isinstance(values, str) or not isinstance(values, Iterable):
             return [values]
         try:
@@ -81,7 +83,7 @@ class Arguments:
 
     def integer(self, value: object, subject: str, bound: int) -> int:
         """Return a whole number from 0 to below `bound`. `subject`: its name in errors."""
-        try:
+        try:  # True and False have __index__, too, but are no numbers here
             number = -1 if isinstance(value, bool) else int(value.__index__())  # type: ignore[attr-defined]
         except (AttributeError, TypeError, ValueError):
             number = -1

@@ -86,7 +86,7 @@ class Layout:
     def default_place(self, rank: int, chunk: int) -> Place | None:
         """Return the place of a chunk at a rank: in its output, else in its input, or None if it has neither.
 
-        A chunk that a rank has in both has one place there.
+        A chunk that a rank has in both lies in its output only, as in an in-place collective.
         """
         return self.buffer_place(rank, OUTPUT, chunk) or self.buffer_place(rank, INPUT, chunk)
 

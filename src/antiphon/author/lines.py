@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from antiphon.errors import list_first
 
 _PACKAGE_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-MAX_LINES_NAMED = 3  # in one error
+MAX_LINES_NAMED = 3  # in one error, then "..." (list_first)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def current_line(with_function: CodeType | None = None) -> SourceLine:
     frame = _leave_package(sys._getframe(1))
     line, calling_frame = SourceLine(frame.f_code.co_filename, frame.f_lineno), frame
     while with_function is not None and calling_frame.f_code is not with_function:
-        if calling_frame.f_back is None:
+        if calling_frame.f_back is None:  # the `with` function is not on the stack: a thread or generator of the user
             return line
         calling_frame = calling_frame.f_back
     caller = SourceLine(calling_frame.f_code.co_filename, calling_frame.f_lineno)

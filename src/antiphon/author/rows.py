@@ -48,7 +48,8 @@ class StepRows:
     step: int | None  # None: the earliest step that all rows allow, known once the group is complete
     until_next_step: bool  # the group lasts until the next `w.step()`, not for a `with` block
     rows: list[WrittenRow] = field(default_factory=list)
-    writers: dict[PlaceKey, WrittenRow] = field(default_factory=dict)  # a row per place that is written
+    # A row per place that is written; one is enough, since several writers of a place are reductions of the same chunk
+    writers: dict[PlaceKey, WrittenRow] = field(default_factory=dict)
 
     def find_conflict(self, rows: Iterable[WrittenRow]) -> str:
         """Return why these rows cannot be in this step, "" if they can.
@@ -62,7 +63,7 @@ class StepRows:
         return ""
 
     def add(self, rows: list[WrittenRow]) -> None:
-        """Add rows that do not clash."""
+        """Add rows that have passed `find_conflict`."""
         self.rows += rows
         self.writers.update((row.move.dst, row) for row in rows)
 
@@ -86,17 +87,17 @@ def schedule_of(
 
 
 def _assign_slots(rows: Sequence[WrittenRow], layout: Layout) -> Mapping[tuple[int, PlaceKey], int]:
-    """Return the slot of every (chunk, place).
+    """Return the slot of every (chunk, place): a schedule numbers a rank's copies of each chunk from 0 (cells).
 
     Inputs and outputs are slot 0. Scratch places of one rank and chunk get the slots from 1 on, by name and index; from
     0 on if the chunk has no place in the rank's input or output.
     """
     slots: dict[tuple[int, PlaceKey], int] = {}
-    scratch: dict[tuple[int, int], set[PlaceKey]] = defaultdict(set)
+    scratch: dict[tuple[int, int], set[PlaceKey]] = defaultdict(set)  # by (rank, chunk)
     for row in rows:
         for place in (row.move.src, row.move.dst):
-            if place[1]:
-                scratch[place[0], row.chunk].add(place)
+            if place.scratch:
+                scratch[place.rank, row.chunk].add(place)
             else:
                 slots[row.chunk, place] = 0
     for (rank, chunk), places in scratch.items():
@@ -109,7 +110,7 @@ def _find_routes(rows: Sequence[WrittenRow], topology: Topology) -> tuple[np.nda
     """Return the route of every row: the links that the user named, else the widest of the shortest paths; -1 if there
     is only one path, or none.
     """
-    table: dict[tuple[int, ...], int] = {}
+    table: dict[tuple[int, ...], int] = {}  # number of each route, which is a tuple of links
     ends = ((row.src.rank, row.dst.rank) for row in rows if row.via is None)
     pairs = sorted({(src, dst) for src, dst in ends if src != dst})
     route_of: dict[tuple[int, int], int] = {}
@@ -129,7 +130,8 @@ def _find_routes(rows: Sequence[WrittenRow], topology: Topology) -> tuple[np.nda
 def explain_fault(fault: Fault, rows: Sequence[WrittenRow], layout: Layout, block: SourceLine) -> str:
     """Return the message for a fault of verification, with the user's lines.
 
-    The lines are that of a faulty transfer, or those that write a wrong result last, or else that of the block.
+    The lines are that of a faulty transfer (the fault has a step), or those that write a wrong result last (it has a
+    chunk and the rank `dst` that wants it), or else that of the block, the user's `with antiphon.write(...)`.
     """
     error = f"the schedule is wrong: {fault.message}"
     if fault.step is not None:
@@ -140,7 +142,7 @@ def explain_fault(fault: Fault, rows: Sequence[WrittenRow], layout: Layout, bloc
     if fault.chunk is None or fault.dst is None:
         return f"{block}: {error}"
     place = layout.default_place(fault.dst, fault.chunk)
-    writers = [row for row in rows if row.move.dst == (fault.dst, "", fault.chunk)]
+    writers = [row for row in rows if row.move.dst == PlaceKey(fault.dst, "", fault.chunk)]
     if not writers:
         return f"{block}: {error}; nothing in the block writes {place}"
     last = max(row.step for row in writers)

@@ -13,8 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Key of a place: (rank, name of scratch, index), or (rank, "", chunk) in input and output
-PlaceKey = tuple[int, str, int]
+
+class PlaceKey(NamedTuple):
+    """Identifies a place. A chunk's places in a rank's input and output are one, so these have the same key."""
+
+    rank: int
+    scratch: str  # name of the scratch buffer; "": input and output
+    number: int  # index in scratch; in input and output the number of the chunk
 
 
 class Move(NamedTuple):
@@ -26,7 +31,7 @@ class Move(NamedTuple):
 
 
 class Clock:
-    """Assigns steps to transfers in the order in which they are written.
+    """Assigns steps to transfers in the order in which the user's program has them.
 
     A transfer that reads what an earlier one wrote comes in a later step. One that overwrites what an earlier one read
     may share its step, since all transfers of a step read first. Reductions into one place may be in any order, so they
@@ -35,7 +40,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.floor = 0  # no further transfer is before this step; the end of a step that the user numbered raises it
-        self.end = 0  # the step after the last
+        self.end = 0  # the step after the last that has transfers
         # By place, the last step that wrote it, that copied into it, and that read it
         self._written: dict[PlaceKey, int] = {}
         self._copied: dict[PlaceKey, int] = {}
@@ -47,6 +52,7 @@ class Clock:
         # after the last copy.
         ordered_writes = self._written if move.copy else self._copied
         last_conflict = max(self._written.get(move.src, -1), ordered_writes.get(move.dst, -1))
+        # the step that last reads `dst` may be shared: it reads before it writes
         return max(self.floor, last_conflict + 1, self._read.get(move.dst, -1))
 
     def schedule_moves(self, moves: Sequence[Move], step: int | None = None) -> int:
@@ -54,9 +60,9 @@ class Clock:
 
         A chain of two copies, then a reduction into the place where it began:
 
-        >>> clock, spots = Clock(), [(rank, "", 0) for rank in range(3)]
+        >>> clock, places = Clock(), [PlaceKey(rank, "", 0) for rank in range(3)]
         >>> moves = [(0, 1, True), (1, 2, True), (2, 0, False)]
-        >>> [clock.schedule_moves([Move(spots[a], spots[b], copy)]) for a, b, copy in moves]
+        >>> [clock.schedule_moves([Move(places[src], places[dst], copy)]) for src, dst, copy in moves]
         [0, 1, 2]
         """
         chosen_step = max(map(self.earliest_step, moves), default=self.floor) if step is None else step

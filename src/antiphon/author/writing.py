@@ -35,14 +35,15 @@ from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported, list_first, quote
 from antiphon.select import measure
 
-WRITTEN = "written"
+WRITTEN = "written"  # stands for the planner in what plans say of their origin
 MAX_ROWS = 2**24  # transfers, some GB of Python objects: a loop that does not end is stopped
 
 
 class Places:
     """Places in buffers, as `w[rank, buffer, index]` returns them, to be copied or reduced to other ranks.
 
-    They name places, not values: a statement sends what the places hold at that time.
+    They name places, not values: a statement sends what the places hold at that time. It refuses a place that holds
+    another chunk than when the object was made (`_chunks`, one per place).
     """
 
     def __init__(self, writing: Writing, places: list[Place], chunks: list[int], step_group: int = -1) -> None:
@@ -141,7 +142,8 @@ class Writing:
 
     `w[rank, buffer, index]` are places: of one rank or of several, of "input", "output" or of scratch by any other
     name, one or a slice (`w[0, "input", 2:4]`); without an index all of an input or output. When the block ends, the
-    schedule is verified; then `.schedule`, `.plan` and `.lines` are available.
+    schedule is verified (unless `verify` is False); then `.schedule`, `.plan` and `.lines` are available. `chunks`:
+    chunks per block of the collective; `pieces`: slices that every chunk is sent in.
 
     Examples
     --------
@@ -165,10 +167,10 @@ class Writing:
         self._rows: list[WrittenRow] = []
         self._scratch_chunks: dict[PlaceKey, int] = {}  # the chunk at each place of scratch
         self._with_function: CodeType | None = None  # code of the user's function that holds the block, for lines
-        self._line = SourceLine(file="", number=0)
+        self._line = SourceLine(file="", number=0)  # of the `with` statement, once the block begins
         self._open = self._ended = False
         self._step_rows: StepRows | None = None  # the rows of the step that is being written as a whole
-        # The line of a w.together() or w.joint() whose `with` has not begun yet
+        # The line of a w.together() or w.joint() whose `with` has not begun yet; any other statement is an error then
         self._pending_group: SourceLine | None = None
         self._step_groups = self._joints = 0  # the numbers of groups and joints used so far
         self._joint = -1  # number of the joint that is being written, -1: none
@@ -186,7 +188,7 @@ class Writing:
             self._open = False
             return
         try:
-            self._need_open()
+            self._need_open()  # raises if the last statement was a w.together() or w.joint() without `with`
         finally:
             self._open = False
         self._close_step()
@@ -241,7 +243,7 @@ class Writing:
         if self._step_rows is not None and not self._step_rows.until_next_step:
             raise self._make_error("a step within a step; end the one before")
         self._close_step()
-        self._begin_step(max(self._clock.end, self._clock.floor))
+        self._begin_step(self._clock.end)
         return Simultaneous(self, fixed=True)
 
     def together(self) -> Simultaneous:
@@ -278,10 +280,14 @@ class Writing:
         if self._step_rows is None:
             self._begin_step(step=None)
         if joint:
-            self._joint, self._joints = self._joints, self._joints + 1
+            self._joint = self._joints
+            self._joints += 1
 
     def _leave_group(self, begins_step: bool, joint: bool, failed: bool) -> None:
-        """End a `with` block. `begins_step`: it began its step; `failed`: it raised, so its rows are dropped."""
+        """End a `with` block.
+
+        `begins_step`: it began its step, which ends with it; `failed`: it raised, so the rows of that step are dropped.
+        """
         if joint:
             self._joint = -1
         if begins_step and failed:
@@ -301,14 +307,14 @@ class Writing:
             return
         self._place_rows(step_rows.rows, step_rows.step)
         if step_rows.step is not None:
-            self._clock.floor = max(self._clock.end, step_rows.step)
+            self._clock.floor = self._clock.end
 
     def _place_rows(self, rows: list[WrittenRow], step: int | None = None) -> None:
         """Assign rows their step, and note which chunk each place of scratch then holds."""
         row_step = self._clock.schedule_moves([row.move for row in rows], step)
         for row in rows:
             row.step = row_step
-            if row.move.dst[1]:
+            if row.move.dst.scratch:
                 self._scratch_chunks[row.move.dst] = row.chunk
         self._rows += rows
         if len(self._rows) > MAX_ROWS:
@@ -336,7 +342,8 @@ class Writing:
         """Carry out one statement: send every source to every rank, one after the other."""
         self._need_open()
         self._check_current(source)
-        ranks, name = self._arguments.ranks(to), None if buffer is None else self._arguments.buffer(buffer)
+        ranks = self._arguments.ranks(to)
+        name = None if buffer is None else self._arguments.buffer(buffer)
         links = None if via is None else self._arguments.links(via)
         pairs = list(zip(source._places, source._chunks, strict=True))
         starts = self._start_indices(source, name, index)
@@ -364,8 +371,8 @@ class Writing:
         return Places(self, list(destinations), list(destinations.values()), step_group)
 
     def _start_indices(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
-        """Return the index at the destination for each source: from `index` on for the sources of a rank; None:
-        default.
+        """Return for each source its index at the destination: `index` for a rank's first, then the next ones; None:
+        the chunk's default place.
         """
         if index is None:
             return [None] * len(source)
@@ -389,7 +396,7 @@ class Writing:
 
     def _make_move(self, src: Place, dst: Place, copy: bool) -> Move | None:
         """Return the transfer, or None if source and destination are one place, as a chunk's input and output are."""
-        move = Move(self._spot_of(src), self._spot_of(dst), copy)
+        move = Move(self._place_key(src), self._place_key(dst), copy)
         if move.src != move.dst:
             return move
         if copy:
@@ -411,23 +418,23 @@ class Writing:
             index_text = "" if index is None else f", {index}"
             raise self._make_error(f"w[{rank}, {buffer!r}{index_text}] is not for the data of {src}: {reason}")
         place = self._layout.scratch_place(rank, buffer, chunk) if index is None else Place(rank, buffer, index)
-        if not copy and self._scratch_chunks.get(self._spot_of(place), chunk) != chunk:
+        if not copy and self._scratch_chunks.get(self._place_key(place), chunk) != chunk:
             raise self._make_error(
                 f"{place} holds another chunk than {src}, and only the same chunk of ranks can be added"
             )
         return place
 
-    def _spot_of(self, place: Place) -> PlaceKey:
+    def _place_key(self, place: Place) -> PlaceKey:
         """Return the key of a place; a chunk's places in input and output are one."""
         if place.buffer in (INPUT, OUTPUT):
-            return place.rank, "", self._layout.chunk(place)
-        return place.rank, place.buffer, place.index
+            return PlaceKey(place.rank, "", self._layout.chunk(place))
+        return PlaceKey(place.rank, place.buffer, place.index)
 
     def _chunk_at(self, place: Place) -> int:
         """Return the chunk that the place holds now."""
         if place.buffer in (INPUT, OUTPUT):
             return self._layout.chunk(place)
-        chunk = self._scratch_chunks.get(self._spot_of(place))
+        chunk = self._scratch_chunks.get(self._place_key(place))
         if chunk is None:
             raise self._make_error(f"nothing has been put into {place} yet")
         return chunk

@@ -47,11 +47,15 @@ def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
 
 
 def _tpu_slice(name: str, dims: str | int, axes: int, gigabytes: int) -> Topology:
+    """Return a slice of these sizes along at most `axes` axes; `gigabytes`: 10^9 bytes per second of a link, each way.
+
+    With 3 axes (v4, v5p) all are rings or none is; with 2 (v6e) those of 16 chips are, as long as the pod.
+    """
     sizes = parse_dimensions(name, dims, ranks=None)
     if len(sizes) > axes or (axes == 2 and max(sizes) > 16):
         limit = "2 sizes of at most 16" if axes == 2 else "3 sizes"
         raise Invalid(f"dims={quote(dims)}: {name} has at most {limit}, such as {'x'.join(['4'] * axes)}")
-    whole_cubes = len(sizes) == 3 and not any(size % 4 for size in sizes)
+    whole_cubes = len(sizes) == 3 and not any(size % 4 for size in sizes)  # of 4x4x4 chips
     closed = [size == 16 if axes == 2 else whole_cubes for size in sizes]
     spec = f"{name}:dims={'x'.join(map(str, sizes))}"
     return _build_grid(spec, sizes, closed, [LinkType("ici", Fraction(gigabytes * GB), HOP)] * len(sizes))
@@ -67,7 +71,7 @@ def trn2(*, ultra: bool = False) -> Topology:
     """
     inner, outer = (LinkType("neuronlink", Fraction(gigabytes * GB), HOP) for gigabytes in (128, 64))
     if parse_yes(ultra, "ultra"):
-        return _build_grid("trn2:ultra=true", (4, 4, 4), [True] * 3, [outer, inner, inner])
+        return _build_grid("trn2:ultra=true", (4, 4, 4), [True] * 3, [outer, inner, inner])  # axis 0: the instances
     return _build_grid("trn2", (4, 4), [True] * 2, [inner, inner])
 
 
@@ -77,12 +81,14 @@ def _build_grid(name: str, sizes: Sequence[int], closed: Sequence[bool], link_ty
     check_link_count(2 * rank_at.ndim * rank_at.size, name, MAX_LISTED)
     links = []
     for axis, (size, is_ring, link_type) in enumerate(zip(sizes, closed, link_types, strict=True)):
-        lower, higher = (np.take(rank_at, range(a, a + size - 1), axis) for a in (0, 1))
+        # all ranks but the last along the axis, and the next one of each
+        lower, higher = (np.take(rank_at, range(start, start + size - 1), axis) for start in (0, 1))
         pairs: Pairs = list(zip(lower.ravel().tolist(), higher.ravel().tolist(), strict=True))
-        if is_ring and size > 2:
+        if is_ring and size > 2:  # two are joined already
             ends = (np.take(rank_at, end, axis).ravel().tolist() for end in (size - 1, 0))
             pairs += zip(*ends, strict=True)
         links += both_ways(pairs, link_type)
+    # there are at most three axes
     places = ["/".join(f"{axis}{i}" for axis, i in zip("xyz", point, strict=False)) for point in np.ndindex(*sizes)]
     return build(name, rank_at.size, links, places=places)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from antiphon.core.topology import FORWARD_ONLY, Ability, Topology, both_ways, build
+from antiphon.core.topology import FORWARD_ONLY, MAX_NAME, Ability, Topology, both_ways, build
 from antiphon.errors import Invalid, Unsupported
 from antiphon.options import parse_yes
 from antiphon.topologies.joined import Cards, Fabric, connect_boxes, one_switch, trunks_above
@@ -19,8 +19,8 @@ from antiphon.topologies.options import Bandwidth, as_text, check_integer, one_o
 from antiphon.topologies.spec import is_file, machine_of
 from antiphon.units import parse_bandwidth
 
-# SHARP on InfiniBand: every switch sends its partial result to the switch above, and the top one multicasts the result.
-# Operators and types: NVIDIA's documentation of SHARP.
+# SHARP on InfiniBand: every switch sends its partial result to the switch above, and the top one multicasts the result
+# (`through`: the result reaches no rank in between). Operators and types: NVIDIA's documentation of SHARP.
 SHARP = Ability(
     multicast=True, reduce=True, through=True, operators=("sum", "min", "max"),
     types=("float16", "bfloat16", "float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -97,6 +97,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     switches = {
         "switch": lambda: one_switch(boxes, max(card_count.rails for card_count in cards_by_kind)),
         "rail": lambda: _rail_fabric(boxes, cards, spines, taper),
+        # with room for all leaves in one pod there is one, whose switches are the spine
         "leaf-spine": lambda: _tree_fabric(boxes, cards, per_leaf, boxes, spines, taper),
         "fat-tree": lambda: _tree_fabric(boxes, cards, per_leaf, leaves_per_pod, spines, taper),
     }[fabric]()
@@ -115,7 +116,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
         name = f"{boxes} x {box_machine.name} on {fabric}"
     ability = SHARP if parse_yes(sharp, "sharp") else FORWARD_ONLY
     boxes_with_cards = [*zip(kinds, cards_by_kind, strict=True)]
-    return connect_boxes(name[:200], [boxes_with_cards[b % len(kinds)] for b in range(boxes)], switches, ability)
+    return connect_boxes(name[:MAX_NAME], [boxes_with_cards[b % len(kinds)] for b in range(boxes)], switches, ability)
 
 
 def sold_with_cards(name: str) -> bool:
@@ -126,14 +127,15 @@ def sold_with_cards(name: str) -> bool:
 def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, sold_as: str = "") -> Cards:
     """Return the network cards of a box: `nics` of bandwidth `nic`, by default those that a product is sold with.
 
-    `sold_as`: the name of the product (default: that of the box).
+    `sold_as`: the name of the product (default: that of the box). A box that is unknown by its name, with or without
+    options, has a card of 200 Gbit/s per rank.
     """
     name = sold_as or box.name
     count, gigabits = _CARDS.get(name, _CARDS.get(name.partition(":")[0], (box.ranks, 200)))
     if nics is not None:
         count = check_integer(nics, "nics", 1, 10_000)
     speed = Fraction(gigabits * 10**9, 8) if nic is None else parse_bandwidth(nic, "nic")
-    ports = tuple(range(box.ranks))
+    ports = tuple(range(box.ranks))  # the nodes next to the cards
     if box.name.startswith("pcie8"):
         ports = tuple(n for n in range(box.ranks, box.nodes) if "/pcie" in box.places[n])
     return Cards(count, speed, ports)
@@ -160,18 +162,19 @@ def _cards_in_file(box: Topology, nic: Bandwidth | None) -> Cards:
 def _rail_fabric(boxes: int, cards: Cards, spines: int, taper: Fraction) -> Fabric:
     """Return a switch per rail (card i of every box), below `spines` spine switches."""
     rails = [f"rail{r}" for r in range(cards.rails)]
+    # a single rail joins all cards by itself
     spine_switches = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
     rail_bandwidth = boxes * cards.count * cards.bandwidth / cards.rails
     trunks = trunks_above([(rail, rail_bandwidth) for rail in rails], spine_switches, taper) if spine_switches else ()
-    return Fabric(
-        (*rails, *spine_switches), {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}, trunks
-    )
+    rail_of_card = {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}
+    return Fabric((*rails, *spine_switches), rail_of_card, trunks)
 
 
 def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, taper: Fraction) -> Fabric:
     """Return leaf switches below a spine; if they form several pods, below each pod's switches, and these below cores.
 
-    With several spines the i-th switch of every pod is linked to the i-th core: planes, as in a fat tree.
+    `per_leaf`: boxes per leaf; `per_pod`: leaves per pod; `spines`: switches of the level above the leaves (per pod),
+    and cores. With several spines the i-th switch of every pod is linked to the i-th core: planes, as in a fat tree.
     """
     leaf_of = [b // per_leaf for b in range(boxes)]
     leaves = [f"leaf{i}" for i in range(leaf_of[-1] + 1)]
@@ -191,6 +194,7 @@ def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: 
         pod_switches = [f"pod{number}.{s}" if spines > 1 else f"pod{number}" for s in range(spines)]
         all_pod_switches += pod_switches
         trunks += trunks_above(pod, pod_switches, taper)
+        # as much as the pod's leaves send up: only a leaf's uplink is oversubscribed
         uplink = sum((speed for _, speed in pod), Fraction(0)) / taper / spines
         trunks += [(pod_switch, core, uplink) for pod_switch, core in zip(pod_switches, cores, strict=True)]
     return Fabric((*leaves, *all_pod_switches, *cores), leaf_of_card, tuple(trunks))

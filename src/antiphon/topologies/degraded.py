@@ -29,6 +29,7 @@ from antiphon.errors import Invalid, quote, unknown, warn_unlikely
 from antiphon.units import exact, parse_bandwidth, ranks_text
 
 Pair = tuple[int, int]
+MAX_DIGITS = 9  # of a number in a name: longer ones are no node of any machine
 DEGRADED = " degraded"  # appended to the machine's name, once
 
 
@@ -54,8 +55,8 @@ def degrade_machine(
     """Return the machine after these failures; a link stands for both directions, and all nodes keep their numbers.
 
     `slow`: by link, network card or rank the remaining bandwidth, a factor below 1 (0.5: half) or a bandwidth.
-    `fraction`: the share of all links, network cards or ranks (`of`) that fail, chosen by `seed`; with `remaining` they
-    are slow instead, as in `slow`. Linear in the links, times the number of slow items.
+    `fraction` (a number or its text): the share of all links, network cards or ranks (`of`) that fail, chosen by
+    `seed`; with `remaining` they are slow instead, as in `slow`. Linear in the links, times the number of slow items.
     """
     if not (drop_links or slow or drop_ranks or drop_nics or fraction is not None):
         raise Invalid("degrade: says nothing to degrade; give drop_links, drop_nics, drop_ranks, slow or fraction")
@@ -111,7 +112,8 @@ SINGLE_KINDS = ("links", "wires", "nics", "ranks")  # what `single_failures` let
 def single_failures(topology: Topology, of: str) -> dict[str, Topology]:
     """Return the machine after the failure of each single link, wire of a link, network card or rank, by its name.
 
-    A link of one wire has the same name as link and as wire.
+    `of`: one of SINGLE_KINDS. The names are those that `drop_items` takes. A link of one wire has the same name as link
+    and as wire.
     """
     if of not in SINGLE_KINDS:
         raise unknown("kind of single failures", of, SINGLE_KINDS)
@@ -134,10 +136,13 @@ def drop_items(topology: Topology, names: Sequence[str]) -> Topology:
 
 
 def failure_name(topology: Topology, text: str) -> str:
-    """Return the name that `single_failures` gives a link, wires, a network card or a rank."""
+    """Return the name that `single_failures` gives a link, wires, a network card or a rank.
+
+    Users may name the ends of a link in any order and by their places; its one name here is "lower-higher".
+    """
     failures = _Failures(topology)
     item = failures.find_item(text)
-    if item.rank is not None or text in failures.cards or not item.links.size:
+    if item.rank is not None or text in failures.cards:
         return text
     ends = topology.link_src[item.links[0]], topology.link_dst[item.links[0]]
     name = f"{min(ends)}-{max(ends)}"
@@ -145,7 +150,7 @@ def failure_name(topology: Topology, text: str) -> str:
     all_links = failures.find_link(name).links
     if item.wires and item.wires < wires:
         return f"{name}:{item.wires}"
-    return name if len(item.links) == len(all_links) else text
+    return name if len(item.links) == len(all_links) else text  # else: the links of one kind of several, "0-1:pcie"
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,7 @@ class _Failures:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+        # What remains, in bytes per second, by number of the link, shared limit or card; others are as before
         self.bandwidth: dict[int, Fraction] = {}  # 0: the link is gone
         self.limit: dict[int, Fraction] = {}
         self.card: dict[int, Fraction | None] = {}  # None: the card is gone
@@ -179,7 +185,7 @@ class _Failures:
         """Network cards by name: shared limits, links of a rank to another host, and cards that no link uses yet."""
         topology, cards = self.topology, {}
         shared: dict[str, list[int]] = {}
-        for number, limit in enumerate(topology.limits):
+        for number, limit in enumerate(topology.limits):  # a card has a limit for each direction: "nic1 out", "nic1 in"
             name = limit.name.removesuffix(" out").removesuffix(" in")
             shared.setdefault(name, []).append(number)
         under_limit = np.zeros(topology.links, bool)
@@ -188,7 +194,7 @@ class _Failures:
             under_limit[links] = True
             cards[name] = _Item(name, links, tuple(numbers))
         # links that leave a host and are under no shared limit are a card of their rank alone
-        host_names = [place.split("/", 1)[0] for place in topology.places]
+        host_names = [place.split("/", 1)[0] for place in topology.places]  # "host0/gpu3": in a host; "spine0": in none
         _, host = np.unique(host_names, return_inverse=True)
         is_in_host = np.array(["/" in place for place in topology.places])
         src, dst = topology.link_src, topology.link_dst
@@ -217,16 +223,20 @@ class _Failures:
             kind_text = f" of kind {kind_or_number}" if kind_or_number in kinds else ""
             ends = f"{topology.node_name(a)} and {topology.node_name(b)}"
             raise MissingLink(f"degrade: no link{kind_text} joins {ends} of {topology.name}")
-        if kind_or_number.isdigit() and int(kind_or_number[:9]) == 0:
+        wires = int(kind_or_number[:MAX_DIGITS]) if kind_or_number.isdigit() else None
+        if wires == 0:
             raise Invalid(f"link {quote(text)}: expected a number of wires from 1 behind the colon")
-        return _Item(text, links, wires=int(kind_or_number[:9]) if kind_or_number.isdigit() else 0)
+        return _Item(text, links, wires=wires or 0)
 
     def count_wires(self, name: str) -> Fraction:
-        """Return the number of unit links of a link in its wider direction."""
+        """Return the number of unit links of a link in its wider direction, as a share of a unit if it is slower."""
         topology, links = self.topology, self.find_link(name).links
-        ends = topology.link_src[links]
-        total = [sum(map(topology.bandwidth, links[ends == end].tolist()), Fraction(0)) for end in np.unique(ends)]
-        return max(total) / topology.unit
+        sources = topology.link_src[links]
+        totals = [
+            sum(map(topology.bandwidth, links[sources == source].tolist()), Fraction(0))
+            for source in np.unique(sources)
+        ]
+        return max(totals) / topology.unit
 
     def find_card(self, name: str) -> _Item:
         """Return a network card by its name, or by the number or place of the rank that has it to itself."""
@@ -240,6 +250,7 @@ class _Failures:
         raise unknown(f"network card of {self.topology.name}", name, self.cards)
 
     def find_rank(self, rank: int) -> _Item:
+        """Return a rank as an item: all its links, in both directions."""
         topology = self.topology
         if not 0 <= rank < topology.ranks:
             raise Invalid(f"rank {rank} is out of range; {topology.name} has ranks 0 to {topology.ranks - 1}")
@@ -248,12 +259,15 @@ class _Failures:
 
     def find_item(self, name: str) -> _Item:
         """Return what a name of `slow` stands for: a rank's number, a network card or a link."""
-        if name.isdigit() and len(name) < 10:
+        if name.isdigit() and len(name) <= MAX_DIGITS:
             return self.find_rank(int(name))
         return self.cards[name] if name in self.cards else self.find_link(name)
 
     def all_items(self, of: str) -> list[tuple[str, _Item]]:
-        """Return all links, cards or ranks with the text that is hashed to choose among them."""
+        """Return all links, cards or ranks (`of`), each with the text that is hashed to choose among them.
+
+        The texts must never change: a seed would choose other items. A link is all links between two nodes.
+        """
         topology = self.topology
         if of == "ranks":
             return [(f"rank {rank}", self.find_rank(rank)) for rank in linked_ranks(topology)]
@@ -265,12 +279,12 @@ class _Failures:
         starts = np.flatnonzero(np.diff(pair[order])) + 1
         return [
             (f"{low[links[0]]} {high[links[0]]}", _Item(f"{low[links[0]]}-{high[links[0]]}", links))
-            for links in np.split(order, starts) if len(links)
+            for links in np.split(order, starts) if len(links)  # one empty array if the machine has no links
         ]  # fmt: skip
 
     def slow(self, item: _Item, remaining: str) -> None:
         """Reduce the bandwidth of an item to `remaining`: a factor below 1, or a bandwidth."""
-        is_factor = not any(char.isalpha() for char in remaining.replace("e-", ""))
+        is_factor = not any(char.isalpha() for char in remaining.replace("e-", ""))  # no unit; 1e-3 is a number
         value = exact(remaining, "slow") if is_factor else parse_bandwidth(remaining, "slow")
         if is_factor and not 0 < value < 1:
             raise Invalid(f"slow: {quote(remaining)}: expected the remaining bandwidth, such as 0.5 or 10GB/s")
@@ -294,13 +308,13 @@ class _Failures:
             raise Invalid(f"slow: {item.name}: is at most as fast as {quote(remaining)} already")
 
     def drop(self, item: _Item) -> None:
-        """Remove an item, or as many wires of it as it names, the widest link first."""
+        """Remove an item, or in each direction as many wires of it as it names, the widest link first."""
         if item.card is not None:
             self.card[item.card] = None
         if item.rank is not None:
             self.lost_ranks.add(item.rank)
         for direction in np.unique(self.topology.link_src[item.links]).tolist():
-            failed = self.topology.unit * item.wires
+            failed = self.topology.unit * item.wires  # bytes per second that this direction has yet to lose
             links = item.links[self.topology.link_src[item.links] == direction].tolist()
             now = {link: self.bandwidth.get(link, self.topology.bandwidth(link)) for link in links}
             for link in sorted(links, key=lambda link: (-now[link], link)):
@@ -322,10 +336,10 @@ class _Failures:
         machine = replace(topology, name=name, limits=limits, cards=tuple(cards))
         by_bandwidth: dict[Fraction, list[int]] = {}
         for link, bandwidth in self.bandwidth.items():
-            if bandwidth == topology.bandwidth(link):
+            if bandwidth == topology.bandwidth(link):  # `degrade` refuses to slow a link to its own bandwidth
                 continue
             by_bandwidth.setdefault(bandwidth, []).append(link)
-        removed = by_bandwidth.pop(Fraction(0), [])
+        removed = by_bandwidth.pop(Fraction(0), [])  # these come last, as the remaining links get new numbers
         for bandwidth, links in by_bandwidth.items():
             machine = degrade(machine, links=links, to=bandwidth, name=name)
         return degrade(machine, links=removed, remove=True, name=name) if removed else machine
@@ -353,7 +367,7 @@ def pair_of(topology: Topology, link: str) -> Pair:
 
 def _nodes_named(topology: Topology, name: str) -> list[int]:
     """Return the nodes of this name: a number, a place, or the last parts of a place."""
-    if name.isdigit() and len(name) < 10:
+    if name.isdigit() and len(name) <= MAX_DIGITS:
         return [int(name)] if int(name) < topology.nodes else []
     exact_matches = [node for node, place in enumerate(topology.places) if place == name]
     return exact_matches or [node for node, place in enumerate(topology.places) if place.endswith(f"/{name}")]

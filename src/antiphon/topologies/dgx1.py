@@ -9,7 +9,7 @@ from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK1, nvlink
 from antiphon.topologies.pcie import SWITCHES, pcie_limits, pcie_links, switch_places
 
-GEN = 3  # PCIe generation of both models
+PCIE_GENERATION = 3  # of both models
 
 # pairs with two NVLinks, then pairs with one; numbered as the cloud instances with this board number them
 _DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
@@ -50,12 +50,13 @@ def dgx1v_sccl() -> Topology:
 
 
 def _build_box(name: str, double: Pairs, single: Pairs, speed: Fraction, pcie: bool = False) -> Topology:
+    """Return a box whose pairs of GPUs have two NVLinks (`double`) or one; `speed`: bytes/s of each, each way."""
     links = both_ways(double, nvlink(2, speed)) + both_ways(single, nvlink(1, speed))
     places = [f"host0/quad{gpu // 4}/gpu{gpu}" for gpu in range(8)]
     if not pcie:
         return build(name, 8, links, places=places, unit=speed)
-    links += pcie_links(GEN)
+    links += pcie_links(PCIE_GENERATION)
     return build(
-        f"{name}:pcie=true", 8, links, switches=SWITCHES, limits=pcie_limits(links, GEN),
+        f"{name}:pcie=true", 8, links, switches=SWITCHES, limits=pcie_limits(links, PCIE_GENERATION),
         places=[*places, *switch_places()], unit=speed,
     )  # fmt: skip

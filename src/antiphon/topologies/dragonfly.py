@@ -46,12 +46,14 @@ def dragonfly(
     global_link = _link_like(port, "global", global_bandwidth)
 
     def router(group: int, number: int) -> int:
+        """Return the node of a router: ranks come first."""
         return ranks + group * routers + number
 
     links = both_ways([(rank, ranks + rank // hosts) for rank in range(ranks)], port)
     pairs = [(a, b) for a in range(routers) for b in range(a + 1, routers)]
     links += both_ways([(router(g, a), router(g, b)) for g in range(groups) for a, b in pairs], local_link)
-    # Link k (from 0) of group g leads to group g + k + 1, where it is link groups - 2 - k.
+    # Link k (from 0) of group g leads to group g + k + 1, where it is link groups - 2 - k, which leads back to g:
+    # (g + k + 1) + (groups - 2 - k) + 1 = g + groups. Router k * routers // group_links of a group has its link k.
     group_links = groups - 1
     links += both_ways(
         [
@@ -75,5 +77,6 @@ def dragonfly(
 
 
 def _link_like(port: LinkType, kind: str, bandwidth: Bandwidth | None) -> LinkType:
+    """Return a link of this kind ("local", "global") and bandwidth, by default that of a rank's port."""
     speed = port.bandwidth if bandwidth is None else parse_bandwidth(bandwidth, f"{kind}_bandwidth")
     return LinkType(kind, speed, port.latency)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.topologies.trees import grow_tree, read_shape
+from antiphon.topologies.trees import TreeNodes, grow_tree, read_shape
 
-_ALPHA, _ALPHA_WAN = 6.58e-3, 3e-2
+_ALPHA, _ALPHA_WAN = 6.58e-3, 3e-2  # seconds: inside a data centre, and of the WAN between two (Table 5)
 
 
 def _bytes_per_second(beta: str) -> Fraction:
@@ -55,12 +55,13 @@ def asy384() -> Topology:
 def cdc384() -> Topology:
     """Two data centres, 8 middle switches each, of 32 servers in one and of 16 in the other; one link joins their
     roots."""
-    data_centres = [grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server") for fanouts in ("8x32", "8x16")]
+    data_centres = [_grow_tree(fanouts) for fanouts in ("8x32", "8x16")]
     ranks = sum(centre.ranks for centre in data_centres)
-    # per data centre the numbers of its first rank and its first switch, which is its root
+    # all ranks come first, then all switches; per data centre its first rank and its first switch, which is its root
     links, first_nodes = [], [(0, ranks), (data_centres[0].ranks, ranks + data_centres[0].switches)]
     places = [""] * (ranks + sum(centre.switches for centre in data_centres))
     for number, (centre, (rank, switch)) in enumerate(zip(data_centres, first_nodes, strict=True)):
+        # the number in this machine of each node of the tree
         node_numbers = [*range(rank, rank + centre.ranks), *range(switch, switch + centre.switches)]
         links += [(node_numbers[a], node_numbers[b], kind) for a, b, kind in centre.links]
         for node, place in zip(node_numbers, centre.places, strict=True):
@@ -71,6 +72,11 @@ def cdc384() -> Topology:
     return build("cdc384", ranks, links, switches=switches, places=places, unit=_SERVER.bandwidth)
 
 
+def _grow_tree(fanouts: str) -> TreeNodes:
+    """Return a tree of servers; a middle switch has the link `_ROOT` upwards, whatever is below it."""
+    return grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
+
+
 def _build_tree(name: str, fanouts: str) -> Topology:
-    tree = grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
+    tree = _grow_tree(fanouts)
     return build(name, tree.ranks, tree.links, switches=tree.switches, places=tree.places, unit=_SERVER.bandwidth)

@@ -8,7 +8,8 @@ from antiphon.core.topology import Topology, both_ways, build
 from antiphon.errors import Invalid, quote
 from antiphon.topologies.links import XGMI3, XGMI4, XGMI5, xgmi
 
-# Number of parallel links -> the pairs of ranks that have as many. A rank is a compute die (GCD); an MI250 has two.
+# For machines of 8 and of 16 ranks: number of parallel links -> the pairs of ranks that have as many. A rank is a
+# compute die (GCD); an MI250 has two.
 _EIGHT = {
     4: ((0, 1), (2, 3), (4, 5), (6, 7)),
     2: ((0, 6), (2, 4)),
@@ -56,6 +57,7 @@ def mi350x() -> Topology:
 
 
 def _eight_linked(name: str, bandwidth: Fraction) -> Topology:
+    """Return eight GPUs with a link of this bandwidth (bytes/s each way) between any two."""
     pairs = [(a, b) for a in range(8) for b in range(a + 1, 8)]
     places = [f"host0/gpu{gpu}" for gpu in range(8)]
     return build(name, 8, both_ways(pairs, xgmi(1, bandwidth)), places=places, unit=bandwidth)

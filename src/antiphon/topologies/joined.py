@@ -34,6 +34,7 @@ class Cards:
     kind: str = "ib"  # kind of link of the cables
 
     def check(self, box: str) -> None:
+        """Raise Invalid unless the cards of the box of this name are divided evenly among its ports."""
         smaller, larger = sorted((self.count, len(self.ports)))
         if larger % smaller:
             raise Invalid(
@@ -43,6 +44,7 @@ class Cards:
 
     @property
     def rails(self) -> int:
+        """The number of rails: with several cards per port, all of a port are on one rail, as one wider card."""
         return min(self.count, len(self.ports))
 
     @property
@@ -51,11 +53,11 @@ class Cards:
         return self.bandwidth * max(1, self.count // len(self.ports))
 
     def rail(self, port: int) -> int:
-        """Return the rail of a port, given by its number: its card, or the first of its cards."""
+        """Return the rail of a port, given by its index in `ports`."""
         return port * self.rails // len(self.ports)
 
     def served(self) -> list[tuple[int, ...]]:
-        """Return the nodes that use each card."""
+        """Return the nodes that use each card: first a card of every rail, then the next cards of the rails' ports."""
         groups = [tuple(port for i, port in enumerate(self.ports) if self.rail(i) == r) for r in range(self.rails)]
         return groups * max(1, self.count // len(self.ports))
 
@@ -65,7 +67,7 @@ class Fabric:
     """The switches above the cards, by name."""
 
     switches: tuple[str, ...]
-    first: dict[tuple[int, int], str]  # (box, rail) -> the switch that its card is connected to
+    first: dict[tuple[int, int], str]  # (box, rail), by their numbers -> the switch that its card is connected to
     trunks: tuple[tuple[str, str, Fraction], ...] = ()  # (lower switch, higher switch, bytes per second)
 
 
@@ -86,7 +88,7 @@ def connect_boxes(
         cards.check(box.name)
         cable = LinkType(cards.kind, cards.cable, IB_HOP)
         cables += [((b, port), fabric.first[b, cards.rail(i)], cable) for i, port in enumerate(cards.ports)]
-        # several ports on one card share its bandwidth
+        # several ports on one card share its bandwidth; a card of one port needs no limit but that of its cable
         card_limits += [
             Card(f"host{b}/nic{rail}", tuple((b, port) for port in group), cards.bandwidth)
             for rail, group in enumerate(cards.served()[: cards.rails])
@@ -108,6 +110,7 @@ def without_host(box: Topology) -> Topology:
 
 
 def one_switch(boxes: int, rails: int, name: str = "fabric") -> Fabric:
+    """Return a fabric of one switch, to which all cards of this many boxes are connected."""
     return Fabric((name,), {(b, r): name for b in range(boxes) for r in range(rails)})
 
 

@@ -12,8 +12,9 @@ from antiphon.core.topology import FORWARD_ONLY, Ability, Topology, both_ways, b
 from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK5, NVSWITCH_HOP, nvlink
 
-# NVLink SHARP: a GPU loads the combination of all GPUs' values from the switch (its own value crosses its link, too),
-# or stores a value that the switch copies to all GPUs, itself included. A reduction ends at the GPU that loads it.
+# What switches with NVLink SHARP (NVLS) can do: a GPU loads the combination of all GPUs' values from the switch (its
+# own value crosses its link, too), or stores a value that the switch copies to all GPUs, itself included. A reduction
+# ends at the GPU that loads it.
 # Operators and types: PTX, multimem.ld_reduce, where minimum and maximum take integers and 16-bit floats only.
 _MIN_MAX_TYPES = ("float16", "bfloat16", "int32", "uint32", "int64", "uint64")
 NVLS = Ability(
@@ -29,6 +30,7 @@ def dgx2() -> Topology:
     48 in all: as much as eight GPUs can send. Latency as links.py says.
     """
     port, trunk = nvlink(6, latency=NVSWITCH_HOP), nvlink(48, latency=NVSWITCH_HOP)
+    # nodes 16 and 17: the switches of the boards
     links = both_ways([(gpu, 16 + gpu // 8) for gpu in range(16)], port) + both_ways([(16, 17)], trunk)
     places = [f"host0/board{gpu // 8}/gpu{gpu}" for gpu in range(16)]
     places += [f"host0/board{board}/nvswitch" for board in range(2)]
@@ -73,11 +75,15 @@ def gb200_nvl72(*, sharp: bool = True) -> Topology:
 
 
 def _build_hgx(name: str, sharp: bool, rate: Fraction) -> Topology:
+    """Return a box of eight GPUs, as `_with_sharp` does."""
     return _with_sharp(name, sharp, _gpu_places(), rate)
 
 
 def _with_sharp(name: str, sharp: bool, gpus: list[str], rate: Fraction) -> Topology:
-    """Return a box with NVLink SHARP or, named "...:sharp=false", without. `rate`: bytes/s of an NVLink, each way."""
+    """Return a box with NVLink SHARP or, named "...:sharp=false", without. Its GPUs have eighteen NVLinks each.
+
+    `gpus`: their places. `rate`: bytes/s of an NVLink, each way.
+    """
     if parse_yes(sharp, "sharp"):
         return _build_switched(name, gpus, 18, rate, NVLS)
     return _build_switched(f"{name}:sharp=false", gpus, 18, rate)

@@ -16,8 +16,8 @@ from antiphon.topologies.spec import UNITS
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
 # Limits of a machine of the catalogue, so that a short name cannot fill the memory
-MAX_LINKS = 2**25  # links, where they are built as arrays
-MAX_LISTED = 2**19  # links, where they are built one by one
+MAX_LINKS = 2**25  # links, where they are built as arrays (regular.py)
+MAX_LISTED = 2**19  # links, where they are built one by one as Python objects (the other files)
 MAX_PLACED = 2**20  # nodes, since their places are built one by one
 MAX_DIMENSIONS = 20
 
@@ -28,6 +28,7 @@ BANDWIDTH, LATENCY = "25GB/s", "1us"  # defaults of a link
 
 def check_integer(value: object, option: str, low: int = 1, high: int = MAX_PLACED) -> int:
     """Check that an option is a whole number from low to high; return it."""
+    # here and below: Python counts True as the number 1, which ranks=true must not be
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise Invalid(f"{option}={quote(value)}: expected a whole number from {low} to {high}")
     return value
@@ -50,7 +51,7 @@ def one_of(value: object, option: str, names: tuple[str, ...]) -> str:
 
 
 def parse_factor(value: object, option: str) -> Fraction:
-    """Parse a number of 1 or more: 2, 1.5 or 3/2."""
+    """Parse a number of 1 or more: 2, 1.5 or 3/2. The only such option is `oversubscription`, as the error says."""
     number = exact(value, option)
     if not 1 <= number <= 10**6:
         why = "expected a number of 1 or more (2 = half as much upwards as downwards)"
@@ -59,7 +60,10 @@ def parse_factor(value: object, option: str) -> Fraction:
 
 
 def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, option: str = "") -> LinkType:
-    """Return a type of link with bandwidth and latency parsed, such as "25GB/s" and "1us"."""
+    """Return a type of link with bandwidth and latency parsed, such as "25GB/s" and "1us".
+
+    `kind`: its name in files. `option`: the option that they are from, for errors; "": those called bandwidth, latency.
+    """
     where = f"{option}: " if option else ""
     return LinkType(kind, parse_bandwidth(bandwidth, f"{where}bandwidth"), parse_seconds(latency, f"{where}latency"))
 
@@ -71,18 +75,19 @@ def name_with_options(name: str, **options: tuple[object, object]) -> str:
     """
     changed = ((key, value) for key, (value, default) in options.items() if not _is_default(key, value, default))
     texts = [f"{key}={as_text(key, value)}" for key, value in changed]
-    mark = "," if ":" in name else ":"
-    return name + (mark + ",".join(texts) if texts else "")
+    separator = "," if ":" in name else ":"  # the name may have options already
+    return name + (separator + ",".join(texts) if texts else "")
 
 
 def as_text(key: str, value: object) -> str:
-    """Return an option's value as in a machine's name: with its unit if it needs one."""
+    """Return an option's value as in a machine's name; a number of an option with a unit (UNITS) is seconds or B/s."""
     if isinstance(value, str | bool) or not UNITS.fullmatch(key):
         return str(value).strip()
     return f"{value}s" if key.endswith("latency") else f"{exact(value)}B/s"
 
 
 def _is_default(key: str, value: object, default: object) -> bool:
+    """Return whether an option has its default; None: not set."""
     if value is None or default is None:
         return value is default
     if key.endswith("bandwidth"):
@@ -121,7 +126,7 @@ def check_node_count(nodes: int, subject: str) -> int:
 
 
 def check_link_count(links: int, subject: str, limit: int = MAX_LINKS) -> int:
-    """Raise Invalid for a machine with too many links, before any memory is used."""
+    """Raise Invalid for a machine with too many links, before any memory is used; return the number."""
     if links > limit:
         raise Invalid(f"{subject}: makes {links} links; at most {limit}")
     return links

@@ -17,8 +17,9 @@ def pcie8(*, gen: int = 4) -> Topology:
     """Eight GPUs, two on each PCIe switch, two switches on the host bridge of each of two sockets; PCIe gen= 3, 4 or 5.
 
     Every PCIe link has 16 lanes at its nominal speed (PCI-SIG), so two GPUs share their switch's uplink. Traffic
-    between the sockets gets 16 GB/s each way (NCCL's figure), and everything that enters a host bridge together is
-    limited to two x16 links: peer traffic through a bridge is slower than through a switch (assumed).
+    between the sockets gets 16 GB/s each way (NCCL's figure). Everything that enters a host bridge together, from its
+    two switches and from the other socket, is limited to two x16 links: peer traffic through a bridge is slower than
+    through a switch (assumed).
     """
     if gen not in PCIE or isinstance(gen, bool):
         raise Invalid(f"gen={quote(gen)}: expected a generation of PCIe: 3, 4 or 5")

@@ -29,8 +29,8 @@ from antiphon.topologies.options import (
     ranks_of,
 )
 
-YesOrNo = bool | str
-_AXES = "xyzwvu"
+YesOrNo = bool | str  # as `parse_yes` reads it
+_AXES = "xyzwvu"  # letters of axes in places ("x1/y0"); with more axes: a0., a1., ...
 
 
 def ring(
@@ -69,6 +69,7 @@ def star(*, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LAT
 
     Rank 0 in the middle instead, which holds data and sends on by itself, is a tree of ranks: give it as a file.
     """
+    # the switch is the node behind the ranks
     members, middle = np.arange(ranks_of(ranks)), np.full(ranks, ranks)
     src, dst = np.concatenate([members, middle]), np.concatenate([middle, members])
     kind = (link_type("link", bandwidth, latency),)
@@ -156,11 +157,11 @@ def _build_grid(
         stride = math.prod(sizes[axis + 1 :])
         for direction in (1, -1):
             is_at_end = (position[axis] == size - 1) if direction == 1 else (position[axis] == 0)
-            has_neighbour = ~is_at_end | (closed and size > 2)
+            has_neighbour = ~is_at_end | (closed and size > 2)  # of 2, the next rank around is the one before
             hop = np.where(is_at_end, -direction * (size - 1) * stride, direction * stride)
             src.append(rank[has_neighbour])
             dst.append((rank + hop)[has_neighbour])
-    axes = [f"{_AXES[a]}" if len(sizes) <= len(_AXES) else f"a{a}." for a in range(len(sizes))]
+    axes = [_AXES[a] if len(sizes) <= len(_AXES) else f"a{a}." for a in range(len(sizes))]
     places = tuple(
         "/".join(f"{axis}{value}" for axis, value in zip(axes, coordinates, strict=True))
         for coordinates in zip(*(column.tolist() for column in position), strict=True)
@@ -201,10 +202,11 @@ def _build_network(
         )
     check_link_count(len(src) + 2 * ranks, f"{name} with routers")
     check_node_count(2 * ranks, f"{name} with routers")
-    max_links = int(np.bincount(src, minlength=ranks).max())
+    max_links = int(np.bincount(src, minlength=ranks).max())  # network links of the switch with most of them
     port_type = LinkType("port", max_links * kind.bandwidth, latency=0.0)
     rank_nodes, router_nodes = np.arange(ranks), ranks + np.arange(ranks)
     base_places = places or tuple(f"p{i}" for i in range(ranks))
+    # links: the network's (type 0), then from ranks to their switches and back (type 1)
     return Topology(
         f"{name},routers=true", ranks, ranks,
         as_int32(np.concatenate([src + ranks, rank_nodes, router_nodes])),

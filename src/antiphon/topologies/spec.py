@@ -26,13 +26,13 @@ def machine_of(spec: str, separator: str = ",") -> Topology:
         return load_topology(spec)
     name, _, tail = spec.partition(":")
     _refuse_file(name, tail)
-    make = find("topology", name).load()
+    make = find("topology", name).load()  # the function of table.py, such as regular.ring
     machine: Topology = call("topology", name, make, parse_spec_options(spec, tail, separator))
     return machine
 
 
 def is_file(spec: str) -> bool:
-    """Return whether a text names a file of ours rather than a machine of the catalogue."""
+    """Return whether a text names a file of a topology rather than a machine of the catalogue."""
     return spec.endswith((".json", ".json.gz")) or "/" in spec.partition(":")[0]
 
 
@@ -46,7 +46,7 @@ def _refuse_file(name: str, tail: str) -> None:
 
 
 def parse_spec_options(spec: str, tail: str, separator: str = ",") -> Options:
-    """Return the options behind the colon."""
+    """Return the options behind the colon (`tail`, as parted by `separator`) of a machine's name `spec`."""
     # a "+" parts options only where a key follows: it also stands in values such as 2x(3+5)
     texts = re.split(rf"{re.escape(separator)}(?=[a-z_]+=)", tail) if separator != "," else tail.split(",")
     parsed = parse_options(texts if tail else (), f"topology {quote(spec)}", f"name:key=value{separator}key=value")

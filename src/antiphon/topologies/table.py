@@ -10,6 +10,7 @@ from antiphon.registry import Entry, TopologyCapabilities
 
 
 def _make_entry(function: str, about: str, ranks: str, example: str) -> Entry[TopologyCapabilities]:
+    """Return the entry of a topology; `ranks`: the numbers of ranks that it can have, as a phrase for listings."""
     return Entry(f"antiphon.topologies.{function}", about, TopologyCapabilities(ranks, example))
 
 

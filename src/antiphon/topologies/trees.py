@@ -33,16 +33,18 @@ _MAX_LEVELS = 16
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A node of a tree: its children as (count, shape), each for `count` equal children."""
+    """A node of a tree: its children in order as (count, shape), each for `count` equal children."""
 
     children: tuple[tuple[int, TreeShape], ...] = ()  # a rank has none
 
     @property
     def ranks(self) -> int:
+        """The number of ranks in this tree."""
         return sum(count * child.ranks for count, child in self.children) if self.children else 1
 
     @property
     def nodes(self) -> int:
+        """The number of ranks and switches in this tree."""
         return 1 + sum(count * child.nodes for count, child in self.children)
 
 
@@ -56,6 +58,7 @@ def read_shape(fanouts: object) -> TreeShape:
     repeats one); 0 in such a list is a rank.
     """
     text = str(fanouts) if not isinstance(fanouts, bool) else ""
+    # tokens have at most 9 digits: a longer number makes two tokens, which the parser refuses
     tokens = re.findall(r"[0-9]{1,9}|[x(+*)]", text) if len(text) <= _MAX_TEXT else []
     if not tokens or "".join(tokens) != text:
         raise Invalid(f"fanouts={quote(fanouts)}: write for example {EXAMPLE}")
@@ -80,17 +83,20 @@ class _Reader:
         return Invalid(f"fanouts={quote(self.text)}: cannot read it at {token}; write for example {EXAMPLE}")
 
     def take(self, token: str) -> bool:
+        """Read the next token if it is this one; return whether it is."""
         matches = self.at < len(self.tokens) and self.tokens[self.at] == token
         self.at += matches
         return matches
 
     def number(self) -> int:
+        """Read a number."""
         if self.at >= len(self.tokens) or not self.tokens[self.at].isdigit():
             raise self.syntax_error()
         self.at += 1
         return int(self.tokens[self.at - 1])
 
     def node(self, depth: int) -> TreeShape:
+        """Read a node and all below it; `depth`: levels above it."""
         if depth > _MAX_LEVELS:
             raise Invalid(f"fanouts={quote(self.text)}: more than {_MAX_LEVELS} levels")
         return self.children(self.number(), depth)
@@ -116,6 +122,7 @@ class _Reader:
         return TreeShape(tuple(children))
 
     def list_item(self, depth: int) -> tuple[int, TreeShape]:
+        """Read an item between "+" in parentheses: 8*NODE, or NODE, which here may be 0 for a rank."""
         number = self.number()
         if self.take("*"):
             if not number:
@@ -130,11 +137,11 @@ Uplink = Callable[[int, Fraction], LinkType]
 
 @dataclass
 class TreeNodes:
-    """A tree as nodes: ranks 0.., then switches, the root first; links both ways."""
+    """A tree as nodes: ranks from 0 on, then switches, the root first; links both ways."""
 
-    links: list[Link]
-    places: list[str]
-    ranks: int
+    links: list[Link]  # (source node, destination node, type)
+    places: list[str]  # of all nodes
+    ranks: int  # how many
     switches: int
 
 
@@ -167,7 +174,7 @@ def grow_tree(shape: TreeShape, leaf: LinkType, uplink: Uplink, rank_name: str =
                 height, below = max(height, child_height + 1), below + link.bandwidth
         return number, height, uplink(height, below)
 
-    visit(shape, "")
+    visit(shape, "")  # the root has no link above it: its own is not used
     return TreeNodes(links, places, ranks, shape.nodes - ranks)
 
 

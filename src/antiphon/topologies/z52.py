@@ -1,6 +1,7 @@
 """Gigabyte Z52: eight AMD MI50 in two xGMI islands of four, joined by PCIe (SCCL, Figure 3 and 5.1.2, 5.2.2).
 
-Three GPUs of an island sit on one socket and one on the other: GPU 1 and GPU 5. 33 GB/s over xGMI and 27 GB/s over
+Three GPUs of an island sit on one socket and one on the other: GPU 1 of the island 1, 4, 6, 7, and GPU 5 of the island
+0, 2, 3, 5. 33 GB/s over xGMI and 27 GB/s over
 PCIe 4.0 x16 are what SCCL 5.1.2 measured. Its text names the islands' members only in part; the rings are those
 that RCCL lists for this box (rome_models.cc, model 23). Latencies are assumed.
 """
@@ -18,7 +19,7 @@ _PCIE_LATENCY = 1e-6  # assumed: through one host bridge
 
 _XGMI_PAIRS = ((0, 2), (2, 5), (3, 5), (0, 3), (1, 4), (4, 6), (6, 7), (1, 7))
 _LEFT_OUT = ((2, 5), (1, 7))  # dotted in SCCL's Figure 3: not used together with PCIe
-_PCIE_PAIRS = (((1, 0), (1, 2), (1, 3)), ((5, 4), (5, 6), (5, 7)))  # per socket
+_PCIE_PAIRS = (((1, 0), (1, 2), (1, 3)), ((5, 4), (5, 6), (5, 7)))  # per socket: its lone GPU with each of the others
 
 
 def z52() -> Topology:
@@ -36,8 +37,8 @@ def z52() -> Topology:
 def z52_pcie() -> Topology:
     """The whole box: both xGMI rings, PCIe from GPU 1 to 0, 2, 3 and from GPU 5 to 4, 6, 7.
 
-    PCIe is shared: in each socket all six directions together carry what one link does, SCCL's
-    ({(0,1),(1,0),(1,2),(2,1),(1,3),(3,1)}, 1) of 5.2.2.
+    PCIe is shared: in each socket all six directions together carry what one link does. In SCCL 5.2.2 this limit is
+    written as its links and what they carry per round, ({(0,1),(1,0),(1,2),(2,1),(1,3),(3,1)}, 1).
     """
     xgmi, pcie = LinkType("xgmi", MEASURED_XGMI, XGMI_LATENCY), LinkType("pcie", MEASURED_PCIE, _PCIE_LATENCY)
     links = both_ways(_XGMI_PAIRS, xgmi)

@@ -59,9 +59,9 @@ struct Device {
     std::vector<Rank *> ranks, begun; /* begun: of a call that is not launched yet */
     Run *runs = nullptr;              /* in device memory: per launched rank its call, and its first block */
     u32 *first = nullptr;
+    /* ad_wait raises the flag; kernels that wait poll it (signals.h) and end the call */
     u32 *stop = nullptr, *stop_on_host = nullptr; /* the stop flag: mapped memory, by its address on the device and here */
-    bool running = false;
-    std::map<size_t, std::unique_ptr<Event>> events;
+    std::map<size_t, std::unique_ptr<Event>> events; /* by number in a call (by_steps.h) */
     std::vector<bool> reaches; /* per device: whether this one may access its memory */
 };
 
@@ -73,8 +73,8 @@ struct Rank {
     Run run{};
     u32 used = 0; /* thread blocks of the current call */
     bool failed = false;
-    std::map<u32, std::unique_ptr<Queue>> queues;
-    Boxes boxes;
+    std::map<u32, std::unique_ptr<Queue>> queues; /* by number: of each stream, then for each peer (by_steps.h) */
+    Boxes boxes; /* says which calls must first wait until all ranks have begun, as packets may overwrite others (boxes.h) */
 };
 
 /* A plan's table, and the quantities derived from it for the size of the last call, in host and device memory. */
@@ -179,12 +179,13 @@ int launch(Device &device) {
     u32 blocks = 0, threads = 0;
     for (const Rank *rank : device.begun) {
         runs.push_back(rank->run), first.push_back(blocks);
-        blocks += rank->used, threads = rank->threads;
+        blocks += rank->used, threads = rank->threads; /* all are of one group, with equal `threads` */
         if (rank->run.type != device.begun[0]->run.type) return failure = "ranks of one device call with several types", 1;
     }
     const int type = device.begun[0]->run.type;
     device.begun.clear();
     if (!blocks) return 0;
+    /* from pageable memory, which is read before these calls return */
     if (FAILS(
             cuda(MemcpyAsync)(device.runs, runs.data(), runs.size() * sizeof(Run), cuda(MemcpyHostToDevice), device.stream)) ||
         FAILS(
@@ -194,7 +195,7 @@ int launch(Device &device) {
     void *arguments[] = {&launch};
     if (FAILS(cuda(LaunchCooperativeKernel)(KERNELS[type].call, dim3(blocks), dim3(threads), arguments, 0, device.stream)))
         return 1;
-    return device.running = true, 0;
+    return 0;
 }
 
 double now() {
@@ -222,7 +223,7 @@ void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
     if (FAILS(cuda(Malloc)((void **)&rank->peers_on_device, ranks * sizeof(Peer))) ||
         FAILS(cuda(Malloc)((void **)&device->runs, device->ranks.size() * sizeof(Run))) ||
         FAILS(cuda(Malloc)((void **)&device->first, device->ranks.size() * sizeof(u32))))
-        return nullptr;
+        return ad_rank_free(rank), nullptr;
     return rank;
 }
 
@@ -243,8 +244,9 @@ void *ad_memory_new(void *rank, size_t bytes) {
     cuda(Error_t) code;
     void *memory = nullptr;
     const Device &device = *((Rank *)rank)->device;
-    if (FAILS(cuda(SetDevice)(device.number)) || FAILS(cuda(Malloc)(&memory, bytes + 16))) return nullptr;
-    if (!FAILS(cuda(MemsetAsync)(memory, 0, bytes + 16, device.copies)) && !FAILS(cuda(StreamSynchronize)(device.copies)))
+    const size_t allocated = bytes + 16; /* 16 more: of 0 bytes, Malloc would return NULL */
+    if (FAILS(cuda(SetDevice)(device.number)) || FAILS(cuda(Malloc)(&memory, allocated))) return nullptr;
+    if (!FAILS(cuda(MemsetAsync)(memory, 0, allocated, device.copies)) && !FAILS(cuda(StreamSynchronize)(device.copies)))
         return memory;
     return (void)cuda(Free)(memory), nullptr;
 }
@@ -259,7 +261,8 @@ void *ad_memory_shared(void *rank, size_t bytes, void *token) {
     static_assert(sizeof(cuda(IpcMemHandle_t)) <= TOKEN, "a token holds it");
     void *memory = ad_memory_new(rank, bytes);
     cuda(IpcMemHandle_t) handle;
-    if (!memory || FAILS(cuda(IpcGetMemHandle)(&handle, memory))) return nullptr;
+    if (!memory) return nullptr;
+    if (FAILS(cuda(IpcGetMemHandle)(&handle, memory))) return ad_memory_free(rank, memory), nullptr;
     memset(token, 0, TOKEN), memcpy(token, &handle, sizeof handle);
     return memory;
 }
@@ -320,7 +323,10 @@ namespace {
 /* Why kernels cannot make calls of a plan, or NULL. */
 const char *unreached(const Plan &plan) { return plan.unreached.empty() ? nullptr : plan.unreached.c_str(); }
 
-/* Sets the arguments of a rank's next call (rank.run). Returns 0, or 1 and `failure`. */
+/* Sets the arguments of a rank's next call (rank.run; kernel.h). `unit`: elements per weight 1 of a block. The data are cut
+ * into lanes * rounds slices: `lanes` thread blocks per stream, each with one slice in each of the `rounds`. Cuts and shifts,
+ * and addresses of buffers, are copied to the device only if they differ from those of the last call. Returns 0, or 1 and
+ * `failure`. */
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     cuda(Error_t) code;
@@ -342,14 +348,15 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) {
             char *&buffer = rank.peers[i].buffer[k];
-            moved |= buffer != buffers[3 * i + (u32)k];
-            buffer = buffers[3 * i + (u32)k];
+            moved |= buffer != buffers[BUFFERS * i + (u32)k];
+            buffer = buffers[BUFFERS * i + (u32)k];
         }
     if (moved && copy_now(*rank.device, rank.peers_on_device, rank.peers.data(), rank.ranks * sizeof(Peer))) return 1;
     const auto address_of = [&](const void *table) { return plan.on_device + ((const i64 *)table - plan.words.data()); };
     rank.run = {(const Step *)address_of(t.steps), (const Argument *)address_of(t.arguments), (const Block *)address_of(t.blocks),
                 address_of(t.regions), plan.sized + size.cuts.size(), rank.peers_on_device, rank.device->stop,
-                {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op, t.head.atoms > 0, 1, nullptr, {}};
+                /* line */ {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type,
+                op, /* packets */ t.head.atoms > 0, /* opens */ 1, /* counter */ nullptr, /* joint */ {}};
     for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
 }
@@ -425,15 +432,16 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
 #include "by_steps.h"
 #include "cuda_graphs.h"
 
+/* library.h needs these three. */
 namespace {
 
-int device_of(const Rank &rank) { return rank.device->number; }
+int device_number_of(const Rank &rank) { return rank.device->number; }
 void *stream_of(Rank &rank) { return rank.device->stream; }
 
 int end_streams(void *const *ranks, u32 count) {
     cuda(Error_t) code;
     for (u32 i = 0; i < count; ++i)
-        if (FAILS(cuda(SetDevice)(device_of(*(Rank *)ranks[i]))) ||
+        if (FAILS(cuda(SetDevice)(device_number_of(*(Rank *)ranks[i]))) ||
             FAILS(cuda(StreamSynchronize)(((Rank *)ranks[i])->device->stream)))
             return 1;
     return 0;

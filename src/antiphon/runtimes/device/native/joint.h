@@ -18,6 +18,8 @@ template <typename T, typename Rule> struct Switches {
     static ON_MEMBER void load(const void *, Sixteen *) {}
 };
 
+/* With switches: device code for sm_90 and above, and threads, which imitate them. Without: HIP, older GPUs, and the pass of
+ * nvcc for the host. */
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define BY_SWITCHES 1
@@ -128,6 +130,7 @@ ON_DEVICE void switch_store(void *at, const Sixteen &value) {
 template <typename T, typename Rule> struct Loads {
     enum { supported = 1 };
     static ON_MEMBER void load(const void *at, Sixteen *out) {
+        /* wide: the type in which values of T are combined; adds: that in which they are added, unsigned for integers */
         const i64 ranks = joined_ranks(at);
         for (size_t i = 0; i < 16 / sizeof(T); ++i) {
             typename Of<T>::wide sum = widen(((const T *)joined_at(at, ranks - 1))[i]);

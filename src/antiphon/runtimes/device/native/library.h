@@ -2,7 +2,7 @@
  * linked with it. Types and operators have NCCL's numbers (numbers.h). The file that includes this one defines before:
  *
  *     const char *failure                            the message of the last error in this thread
- *     int device_of(const Rank &)                    the number of a rank's device
+ *     int device_number_of(const Rank &)             the number of a rank's device
  *     void *stream_of(Rank &)                        the stream for its calls
  *     int end_streams(void *const *ranks, u32 count) waits until the streams of these ranks are idle; 0: no error
  *
@@ -84,7 +84,7 @@ struct Library {
 void *ad_library_new(u32 count, void *const *ranks, const char *path) {
     Library *library = new Library;
     std::vector<int> devices;
-    for (u32 i = 0; i < count; ++i) devices.push_back(device_of(*(const Rank *)ranks[i])), library->ranks.push_back(ranks[i]);
+    for (u32 i = 0; i < count; ++i) devices.push_back(device_number_of(*(const Rank *)ranks[i])), library->ranks.push_back(ranks[i]);
     failure = "the library is missing, or lacks a function that is needed";
     if (library->open(path)) {
         library->comms.resize(count);

@@ -379,7 +379,7 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
 namespace {
 
 /* A library for this memory would be called as those for GPUs are. */
-int device_of(const Rank &rank) { return (int)rank.rank; }
+int device_number_of(const Rank &rank) { return (int)rank.rank; }
 void *stream_of(Rank &) { return nullptr; }
 int end_streams(void *const *, u32) { return 0; }
 

@@ -1,7 +1,8 @@
 /* The differences between CUDA, HIP and processor threads: qualifiers, loads and stores of signals, the barrier of a block.
  * The rest of the kernel is one source for all three.
  *
- * Qualifiers: ON_DEVICE (functions), ON_MEMBER (of structures): inlined; OUT_OF_LINE, ON_ITS_OWN: the same, never inlined.
+ * Qualifiers, inlined: ON_DEVICE (functions), ON_MEMBER (of structures); never inlined: OUT_OF_LINE (functions), ON_ITS_OWN (of
+ *   structures).
  *   ON_BOTH: called by the host, too. AS_KERNEL: launched by the host. ON_TABLE: a constant table in device memory.
  * Threading: threads of a block synchronize by `sync_block`. Blocks and ranks synchronize only by `store` and `load` of a
  *   signal (release and acquire): a thread that loads the stored value sees everything written before the store.

@@ -1,5 +1,5 @@
-/* Instances of a plan's tasks (plan.h), that is messages, folds and joins after splitting; their dependencies, and the order in
- * which messages start.
+/* Instances of a plan's tasks (plan.h) after splitting; their dependencies, and the order in which messages start. A task is a
+ * message, a fold (combines values) or a join (has no data: it ends when all that it waits for has ended).
  *
  * For example, a send of 512 KiB is split into four instances of 128 KiB. A send that forwards what a receive has brought
  * may then start with the first quarter as soon as that has arrived (a fine edge, from instance to instance), unless the
@@ -28,16 +28,18 @@ void ap_forget_layout(ap_layout *l) {
 
 static int is_message(const ap_task *s) { return s->kind == AP_SEND || s->kind == AP_RECEIVE; }
 
-/* The number of instances of a task: its pieces, else those that it is split into. Depends only on numbers that sender
- * and receiver share, so both split alike. */
+/* The number of instances of a task: its pieces, else the parts that it is split into. Depends only on numbers that sender
+ * and receiver share, so both split alike.
+ * `split`: bytes of a part; 0: not split; AP_USUAL_SPLIT (1): parts of 128 KiB, at most four. `slices`: AP_PLANNED_SLICES (4)
+ * for as many slices as planned, 8 for twice as many. */
 static uint32_t count_instances(const ap_plan *plan, const ap_task *s, size_t item) {
-    uint64_t split = plan->split, slices = plan->slices; /* slices: in quarters of the planned number */
+    uint64_t split = plan->split, slices = plan->slices;
     if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
     if ((!split && slices <= AP_PLANNED_SLICES) || !s->elements) return 1;
-    uint64_t bytes = split, max_parts = 1 << 20; /* bytes: of a part */
-    /* 128 KiB and at most four parts; with other slices than planned, more and smaller ones in proportion */
+    uint64_t bytes = split, max_parts = AP_MOST_INSTANCES; /* bytes: of a part */
+    /* with twice as many slices as planned, twice as many parts of half the size */
     if (split == AP_USUAL_SPLIT) bytes = ((uint64_t)AP_PLANNED_SLICES << 17) / slices, max_parts = slices;
-    /* never split as planned; in more slices, parts of 16 KiB at least */
+    /* a plan that is not split, but shall run in n times as many slices: at most n parts, of 16 KiB at least */
     if (!split) bytes = 1 << 14, max_parts = slices / AP_PLANNED_SLICES;
     uint64_t elements_per_part = bytes / item, n = (s->elements - 1) / elements_per_part + 1;
     return (uint32_t)(n > max_parts ? max_parts : n);
@@ -69,6 +71,7 @@ static int mark_coarse_tasks(ap_plan *plan, ap_error *error) {
         ap_task *s = &plan->task[o];
         s->coarse = 0;
         if (s->instances <= s->pieces) continue;
+        /* a message is split over all its stretches end to end (stage.h), so its parts are no parts of each stretch */
         s->coarse = is_message(s) && s->stretches > 1;
         for (uint32_t i = 0; i < s->stretches; i++) all[n++] = (task_stretch){plan->stretch[s->stretch + i], o};
     }
@@ -95,6 +98,7 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
         ap_task *s = &plan->task[o];
         s->first = (uint32_t)total, s->instances = count_instances(plan, s, l->item);
         total += s->instances;
+        /* bounds the work of a run (program.h), which may be AP_FEW_INSTANCES times that of the program as tasks are split */
         if (!ap_add_workload(&workload, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) ||
             total > UINT32_MAX - 1)
             return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many messages; split at more bytes, or use fewer pieces",
@@ -111,7 +115,8 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
     return mark_coarse_tasks(plan, error);
 }
 
-/* Whether instance i of x may wait for instance i of y alone. */
+/* Whether instance i of x may wait for instance i of y alone. That holds for equal numbers of pieces by the definition of a
+ * program (docs/program.md), and for split tasks unless one is coarse (mark_coarse_tasks). */
 static int wait_by_instance(const ap_task *x, const ap_task *y) {
     if (x->pieces > 1 || y->pieces > 1) return x->pieces == y->pieces;
     return x->instances > 1 && x->instances == y->instances && x->elements == y->elements && !x->coarse && !y->coarse;
@@ -126,8 +131,8 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
         for (uint32_t o = 0; o < plan->tasks; o++) {
             const ap_task *x = &plan->task[o];
             for (uint32_t w = 0; w < x->waits; w++) {
-                uint32_t to = plan->wait[x->first_wait + w];
-                const ap_task *y = &plan->task[to];
+                uint32_t awaited = plan->wait[x->first_wait + w];
+                const ap_task *y = &plan->task[awaited];
                 if (wait_by_instance(x, y)) {
                     for (uint32_t i = 0; i < x->instances; i++) {
                         if (pass == 0)
@@ -136,9 +141,9 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
                             l->fine.to[l->fine.begin[y->first + i]++] = x->first + i, l->pending[x->first + i]++;
                     }
                 } else if (pass == 0) {
-                    l->coarse.begin[to + 1]++, coarse++;
+                    l->coarse.begin[awaited + 1]++, coarse++;
                 } else {
-                    l->coarse.to[l->coarse.begin[to]++] = o;
+                    l->coarse.to[l->coarse.begin[awaited]++] = o;
                     for (uint32_t i = 0; i < x->instances; i++) l->pending[x->first + i]++;
                 }
             }
@@ -157,8 +162,9 @@ static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
 }
 
 typedef struct {
-    /* lane: bit 63: it sends; channel; peer. key: time (`when` of the program, plus 2 per slice of planned size before it) times
-     * `slices` of the plan; of equal ones, the smaller instance first */
+    /* lane: bit 63: it sends; channel; peer. key: the time at which it is due, times `slices` of the plan to stay a whole
+     * number. Piece i of a task is due at `when` + 2 i as planned; in n times as many slices, of which n make a planned one,
+     * at `when` + 2 i / n, and n is slices / AP_PLANNED_SLICES. Of equal keys, the smaller instance is first. */
     uint64_t lane, key;
     uint32_t instance;
 } message;
@@ -222,7 +228,7 @@ static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
 
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error) {
     ap_layout *l = &plan->layout;
-    if (l->item == item && l->split == plan->split) return AP_OK;
+    if (l->item == item && l->split == plan->split) return AP_OK; /* `slices` never change in a plan */
     ap_forget_layout(l);
     l->item = item, l->split = plan->split;
     int code = number_instances(plan, l, error);

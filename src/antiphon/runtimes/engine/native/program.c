@@ -1,6 +1,7 @@
 /* Reading a program file: nothing in it is trusted before it has been checked.
  *
- * program.h defines line, point, base, class, part and finish. The structs below are as in docs/data/program-layout.csv.
+ * program.h defines line, point, base, class, part and finish. The structs below are as in docs/data/program-layout.csv. A file
+ * is a head (header, tables of the collective, directory) and for each rank a section: its header, then its tables.
  *
  * Threading: a program is read-only once open. The table for checksums is filled before main.
  * Ownership: the bytes are the caller's, are used where they are and outlive the program; ap_close frees the rest.
@@ -22,9 +23,11 @@
 _Static_assert(sizeof(ap_point) == 16 && sizeof(ap_base) == 24 && sizeof(ap_class) == 24, "as in the file");
 _Static_assert(sizeof(ap_operation) == 32 && sizeof(ap_part) == 12 && sizeof(ap_finish) == 24, "as in the file");
 
-enum { HEADER = AP_PROGRAM_HEADER, ENTRY = 24, VERSION = 1, MAX_RANKS = 1 << 24 };
+enum { HEADER = AP_PROGRAM_HEADER, ENTRY = 24, VERSION = 1, MAX_RANKS = 1 << 24 }; /* HEADER, ENTRY (of the directory): bytes */
 
-/* The beginning of a file. `label`: its bytes; `pre`, `post`, `wants`, `wanted`: rows of the tables of a relation. */
+/* The beginning of a file. `crc`: of the head from `head_bytes` on. `variants`: bit 0: out of place, bit 1: in place. `label`:
+ * bytes of the collective's name. Of a custom collective, the rows of its relation: `pre` (block, rank, contribution), `post`
+ * (block, rank, number of a want), different wants, and contributions in all wants (`wanted`). */
 typedef struct {
     char magic[8];
     uint32_t version, crc;
@@ -34,7 +37,7 @@ typedef struct {
     uint32_t pre, post, wants, wanted;
 } file_header;
 
-/* The beginning of a rank's section: the weights of its buffers, and the rows of its tables. */
+/* The beginning of a rank's section: the weights of its buffers, and the rows of its tables. `variant`: 1: in place. */
 typedef struct {
     uint32_t rank, variant;
     uint64_t input_weight, output_weight;
@@ -69,7 +72,7 @@ int ap_fail(ap_error *error, int code, const char *format, ...) {
     return code;
 }
 
-/* CRC-32 (of zlib) by slicing-by-8: row k is the effect of a byte k bytes before the end. */
+/* CRC-32 (of zlib, polynomial 0xEDB88320) by slicing-by-8: crc[k][b] is the effect of byte b, k bytes before the end. */
 static uint32_t crc[8][256];
 
 __attribute__((constructor)) static void make_crc(void) {
@@ -98,7 +101,7 @@ uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
 static const uint64_t MAX_WEIGHT = (uint64_t)1 << 61; /* of all blocks together */
 enum { MAX_BLOCKS = 1 << 25 };
 
-/* Ranks that have data before or after a collective, each a block of its own. */
+/* Ranks that have data before or after a collective, each a block of its own. `count`: of ranks; 1 without a list. */
 typedef struct {
     const int32_t *rank; /* NULL: every member has every block instead */
     uint32_t count;
@@ -124,7 +127,7 @@ static int members_fit(const program_head *h) {
     for (uint32_t i = 0; i < f->members && ok; i++)
         ok = h->member[i] >= 0 && (uint32_t)h->member[i] < f->ranks && (!i || h->member[i - 1] < h->member[i]);
     if (!ok || !rooted) return ok;
-    unsigned char *is_free_root = calloc(f->ranks, 1);
+    unsigned char *is_free_root = calloc(f->ranks, 1); /* per rank: a member that has not been listed as a root yet */
     if (!is_free_root) return 0;
     for (uint32_t i = 0; i < f->members; i++) is_free_root[h->member[i]] = 1;
     for (uint32_t i = 0; i < f->roots && ok; i++) {
@@ -149,7 +152,8 @@ static int add_weights(const program_head *h) {
 }
 
 /* Adds up the buffers of each rank for a collective that is not custom. With n holders before, block b goes from holder b mod n
- * before to holder b / n after. Returns AP_OK or the error's code, like all functions here with `error`. */
+ * before to holder b / n after; -1: from or to all members. Returns AP_OK or the error's code, like all functions here with
+ * `error`. */
 static int weigh_built_in(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const holders every_rank = {NULL, 1}, members = {h->member, f->members}, roots = {h->root, f->roots};
@@ -165,6 +169,7 @@ static int weigh_built_in(const program_head *h, ap_error *error) {
         int64_t from = first.rank ? first.rank[b % first.count] : -1, to = last.rank ? last.rank[b / first.count] : -1;
         uint64_t weight = (uint64_t)h->weight[b];
         if (from >= 0) buffer_weights[from].input += weight, buffer_weights[from].in_place += weight;
+        /* in place, a block that a rank has both before and after lies in its buffer once */
         if (to >= 0) buffer_weights[to].output += weight, buffer_weights[to].in_place += to == from ? 0 : weight;
     }
     for (uint32_t i = 0; i < f->members; i++) {
@@ -182,7 +187,8 @@ static int by_number(const void *a, const void *b) {
 }
 
 /* Adds up the buffers of each rank for a custom collective: (rank, block) counts once before and once after, regardless of the
- * number of contributions. A sorted key is rank, block, and 1 for after. */
+ * number of contributions. The relation's tables `pre` and `post` have three columns each, of which the first two, blocks and
+ * ranks, matter here. A sorted key is rank, block, and 1 for after. */
 static int weigh_relation(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const file_header header = header_of(h->program);
@@ -196,9 +202,9 @@ static int weigh_relation(const program_head *h, ap_error *error) {
             uint64_t block = u32_at(at + 4 * i), rank = u32_at(at + padded(4 * count[side]) + 4 * i);
             ok &= block < f->blocks && rank < f->ranks;
             blocks = block + 1 > blocks ? block + 1 : blocks;
-            key[n++] = rank << 32 | block << 1 | (uint64_t)side; /* below 2^24, 2^25 */
+            key[n++] = rank << 32 | block << 1 | (uint64_t)side; /* ranks are below 2^24, blocks below 2^25 */
         }
-    ok &= blocks == f->blocks;
+    ok &= blocks == f->blocks; /* a custom collective has blocks up to the last that its relation names */
     if (ok) qsort(key, n, sizeof *key, by_number);
     for (uint64_t i = 0; i < n && ok; i++) {
         if (i && key[i] == key[i - 1]) continue;
@@ -226,7 +232,7 @@ static int read_buffer_weights(ap_program *p, ap_error *error) {
     p->buffer_weights = calloc(f->ranks, sizeof *p->buffer_weights);
     if (!p->buffer_weights) return ap_fail(error, AP_MEMORY, "out of memory");
     int code = f->kind < AP_KINDS ? weigh_built_in(&h, error) : weigh_relation(&h, error);
-    uint64_t greatest_weight = 1;
+    uint64_t greatest_weight = 1; /* at least 1, also without data: nbytes is divided by it */
     for (uint32_t r = 0; r < f->ranks; r++) {
         greatest_weight = p->buffer_weights[r].input > greatest_weight ? p->buffer_weights[r].input : greatest_weight;
         greatest_weight = p->buffer_weights[r].output > greatest_weight ? p->buffer_weights[r].output : greatest_weight;
@@ -239,7 +245,8 @@ static int read_buffer_weights(ap_program *p, ap_error *error) {
 
 /* ---- the head ---- */
 
-/* Bytes of the head's tables before the relation, and of the relation, by the counts in the header: below 2^40. */
+/* Bytes of the head's tables before the relation (members, roots, weights of blocks, label), and of the relation, by the counts
+ * in the header, each below 2^32: the sums are below 2^40 and cannot wrap. */
 static uint64_t bytes_to_relation(const file_header *h) {
     return padded(4ull * h->members) + padded(4ull * h->roots) + 8ull * h->blocks + padded(h->label);
 }
@@ -314,7 +321,8 @@ static const void *read_table(const unsigned char *start, uint64_t *at, uint64_t
 
 typedef __int128 wide;
 
-/* The length from one point to another, in units / denominator: below 2^124, as points lie on the line; may be negative. */
+/* The length from one point to another, in units / denominator; may be negative. Below 2^124, as points lie on the line, which
+ * is at most 2^61 long, and the denominator is below 2^62. */
 static wide part_length(const ap_program *p, ap_point begin, ap_point end) {
     return (wide)(end.whole - begin.whole) * (wide)p->denominator + (end.part - begin.part);
 }
@@ -340,7 +348,7 @@ static int are_parts_good(const ap_program *p, const ap_section *s, const ap_ope
         if (writes && base->buffer == AP_INPUT) return 0;
         if (base->buffer != AP_SCRATCH) continue;
         const ap_class *slot_class = &s->class[s->slot[base->slot]];
-        if (slot_class->pieces != op->pieces) return 0;
+        if (slot_class->pieces != op->pieces) return 0; /* the pieces of a slot lie apart (ap_stretch.stride) */
         const wide length = part_length(p, s->point[part->begin], s->point[part->end]);
         if (writes && length >= part_length(p, (ap_point){0, 0}, (ap_point){slot_class->whole, slot_class->part}))
             filled[base->slot] = 1;
@@ -351,7 +359,7 @@ static int are_parts_good(const ap_program *p, const ap_section *s, const ap_ope
 /* The first invalid operation; s->operations if there is none. Operations take the parts and waits in order, without gaps. */
 static uint32_t find_bad_operation(const ap_program *p, const ap_section *s, uint32_t rank, unsigned char *filled) {
     uint32_t o = 0, when = 0, parts = 0, waits = 0;
-    for (; o < s->operations; o++) {
+    for (; o < s->operations; o++) { /* `when`, `parts`, `waits`: of the operations before */
         const ap_operation *op = &s->operation[o];
         int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
         if (op->kind > AP_JOIN || !op->pieces || op->when < when) break;
@@ -362,7 +370,7 @@ static uint32_t find_bad_operation(const ap_program *p, const ap_section *s, uin
         if ((op->kind == AP_FOLD && op->parts < 2) || (op->kind == AP_JOIN && op->parts)) break;
         uint32_t w = waits;
         parts += op->parts, waits += op->waits, when = op->when;
-        while (w < waits && s->wait[w] < o) w++;
+        while (w < waits && s->wait[w] < o) w++; /* waits only for earlier operations, so that no cycle can arise */
         if (w < waits || !are_parts_good(p, s, op, filled)) break;
     }
     return o < s->operations || (parts == s->parts && waits == s->waits) ? o : o - 1; /* rows of parts or waits are left over */
@@ -398,7 +406,7 @@ static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int 
         if (is_bad_part(p, s, f->begin, f->end, f->base) || s->base[f->base].buffer != AP_OUTPUT || !f->count)
             bad_object = "finish", at = i;
     }
-    if (!bad_object) {
+    if (!bad_object) { /* without operations there must be neither parts nor waits */
         if (s->operations) at = find_bad_operation(p, s, rank, filled);
         if (s->operations ? at < s->operations : s->parts || s->waits) bad_object = "operation";
     }
@@ -433,7 +441,7 @@ static int check_weights(const ap_program *p, const ap_section *s, uint32_t rank
 
 int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section *s, ap_error *error) {
     if (rank >= p->facts.ranks) return ap_fail(error, AP_INVALID, "rank %u: the program is for %u ranks", rank, p->facts.ranks);
-    directory_entry entry;
+    directory_entry entry; /* the directory has those of all ranks out of place, then those in place */
     section_header h;
     memcpy(&entry, p->bytes + p->directory + ((uint64_t)(in_place ? p->facts.ranks : 0) + rank) * ENTRY, sizeof entry);
     const uint64_t begin = entry.begin, size = entry.bytes;
