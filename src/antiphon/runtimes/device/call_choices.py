@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from antiphon.lower.device.packets import PACKED
 
-SLACK = 1.03  # a choice counts as about as fast as the best up to this many times its seconds
-TRIES = 5  # after one warm-up; the median counts
-ROUNDS = (1, 4, 16)  # numbers of rounds that are tried
+SLACK = 1.03  # a choice counts as about as fast as the best up to this many times its seconds, as times vary
+TRIES = 5  # calls timed after one warm-up; the median counts
+ROUNDS = (1, 4, 16)  # numbers of rounds that are tried: more let a long message be on several links at once
 SMALL = 2**16  # bytes per thread block, below which more rounds do not pay off
 
 
@@ -31,8 +31,9 @@ class CallChoice(NamedTuple):
     tables: str = "plain"  # one of TABLES
 
 
-# How data travels: followed by signals; as packets with flags in the data; in the order of arrival; read by the
-# receiver instead of written by the sender. Values: arguments of lower.device.table.tables.
+# How data travels: followed by signals; as packets with flags in the data; with signals, into an output that is filled
+# in the order of arrival and permuted at the end; read by the receiver instead of written by the sender. Values:
+# arguments of lower.device.table.tables.
 TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True}, "pull": {"pull": True}}
 
 
@@ -52,7 +53,7 @@ def list_choices(
     [CallChoice(way='copies', lanes=1, rounds=1, tables='pull')]
     """
     lane_counts = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
-    if tables == "packets":
+    if tables == "packets":  # only one kernel can send packets, for calls of at most PACKED bytes, in one round
         yield from (
             CallChoice("kernel", lane_count, rounds=1, tables=tables)
             for lane_count in (lane_counts if sliced else [1])

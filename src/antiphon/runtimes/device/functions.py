@@ -83,9 +83,9 @@ class Device:
         return (self.call.ad_why() or b"").decode(errors="replace")
 
 
-device = cache(Device)
+device = cache(Device)  # one per path: a library that is loaded twice would have two sets of ranks and memory
 
 
 def threads(compiler: str = "") -> Device:
-    """Return the device of the kernel on threads of this machine's processor."""
+    """Return the device of the kernel on threads of the processor; `compiler`: "": the default (build.py)."""
     return device(library("device", compiler))

@@ -36,8 +36,8 @@ from antiphon.select import plan
 Work = Callable[[int, int], None]  # (first, count) -> makes the call for these elements
 Timer = Callable[[Callable[[], None]], float]  # returns the seconds of a call
 TRIES = 3  # calls per measurement; the median counts
-ALIGNMENT = 16  # elements: the share of the slow plan begins at a multiple
-ONE_BLOCK = ("broadcast", "reduce", "allreduce")
+ALIGNMENT = 16  # elements: the share of the slow plan is a multiple, so that the fast one ends at whole 16-byte words
+ONE_BLOCK = ("broadcast", "reduce", "allreduce")  # kinds whose data a range of elements divides for all ranks alike
 
 
 def time_by_clock(work: Callable[[], None]) -> float:
@@ -68,15 +68,16 @@ class SideTime(NamedTuple):
 class Hybrid:
     """Calls of one size. The first calls use the fast plan, then the slow one, whole and in two halves.
 
-    Later calls use both at the same time, split by Equation 8; or the fast one alone, if that is no slower.
+    Later calls use both at the same time, split by Equation 8; or the fast one alone, if that is no slower. `fast`,
+    `slow`: make a call by one of the plans; `count`: elements.
     """
 
     def __init__(self, fast: Work, slow: Work, count: int, timer: Timer = time_by_clock) -> None:
         self.fast, self.slow, self.count, self.timer = fast, slow, count, timer
-        self.share = 0  # elements of the slow plan
+        self.share = 0  # elements of the slow plan, the last ones; 0: not measured, or the fast plan alone is faster
         self.side_times: tuple[SideTime, SideTime] | None = None  # of the fast and the slow plan
-        self._beside = ThreadPoolExecutor(1)
-        self._first: Iterator[None] | None = self._measure_shares()
+        self._beside = ThreadPoolExecutor(1)  # the host thread of the slow plan
+        self._first: Iterator[None] | None = self._measure_shares()  # None: the measurements are complete
 
     def call(self) -> None:
         """Make a call: as one of the measurements while there are any left, then with the split that they decided."""
@@ -100,7 +101,7 @@ class Hybrid:
         self._beside.shutdown()
 
     def _measure_shares(self) -> Iterator[None]:
-        """Measure, one call per step."""
+        """Measure, one call up to each `yield`; then set `side_times` and `share`."""
         count, half = self.count, self.count // 2
         # 1. Time both plans at full and at half size: a line (delay time, rate) for each.
         side_times, fast_alone = list[SideTime](), 0.0  # the latter: seconds of the fast plan, timed first
@@ -111,7 +112,7 @@ class Hybrid:
                 yield
             for _ in range(TRIES):
                 half_times.append(self.timer(partial(work, 0, half)))
-                work(half, count - half)
+                work(half, count - half)  # the other half, as the call must be complete
                 yield
             side_times.append(SideTime.through(count, statistics.median(full_times), statistics.median(half_times)))
             fast_alone = fast_alone or statistics.median(full_times)
@@ -128,7 +129,7 @@ class Hybrid:
             self.share = 0
 
     def _run_both(self) -> None:
-        """Make a call by both plans, the last `share` elements by the slow one."""
+        """Make a call by both plans, the last `share` elements by the slow one; share 0: by the fast one alone."""
         fast_count = self.count - self.share
         if not self.share:
             self.fast(0, fast_count)
@@ -186,12 +187,13 @@ def work_of(
         raise Unsupported(f"two plans share the data of {', '.join(ONE_BLOCK)} alone, not of {kind}")
     by_host = how.get("way", "kernel") != "kernel"
     if not by_host:
-        how.pop("way", None)
+        how.pop("way", None)  # Group.go has no such argument
 
     def work(first: int, count: int) -> None:
         range_addresses, range_lengths = addresses.copy(), lengths.copy()
         # shift input and output; scratch is the group's own
         range_addresses[:, INPUT:SCRATCH] += np.uintp(first * dtype.itemsize)
+        # a rank may have no input or output, such as a broadcast's ranks but the root
         range_lengths[:, INPUT:SCRATCH] = np.where(lengths[:, INPUT:SCRATCH] > 0, count, 0)
         run = group.go_by_host if by_host else group.go
         run(device_plan, count, range_addresses, range_lengths, dtype, op, **how)

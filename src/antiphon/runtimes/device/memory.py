@@ -22,19 +22,21 @@ from antiphon.runtimes.device.functions import Device
 
 Array = NDArray[Any]
 Tell = Callable[[bytes], Sequence[bytes]]  # an allgather of a message per process
-_RANK, _TOKEN = 8, 64  # bytes of a rank's number and of a handle to memory, as messages hold them
+_RANK, _TOKEN = 8, 64  # bytes of a rank's number and of a handle to memory (TOKEN in device.h), as messages hold them
 _OTHER_FAILED = "another process has no such memory that all reach"
 
 
 class Memory:
     """Memory that a group allocates on its device and frees.
 
-    `handles`: the native library's handle of each rank of this process. Addresses: `_joined`, one of each joint, by
-    which it is freed; `_memory` (with the handle) of all other; `_reached` of other processes' memory, mapped here."""
+    `own_ranks`: the ranks of this process (None: all, and `tell` is not needed). `handles`: the native library's handle
+    of each of them, which `Group` fills in. Addresses: `_joined`, one of each joint, by which it is freed; `_memory`
+    (with the handle) of all other; `_reached` of other processes' memory, mapped here."""
 
     def __init__(self, device: Device, ranks: int, own_ranks: Sequence[int] | None, tell: Tell | None) -> None:
         self.device, self.ranks = device, ranks
-        self.own_ranks, self._allgather = list(range(ranks) if own_ranks is None else own_ranks), tell
+        self.own_ranks = list(range(ranks) if own_ranks is None else own_ranks)
+        self._allgather = tell
         self.handles: dict[int, int] = {}
         self._joined: list[int] = []
         self._memory: list[tuple[int, int]] = []
@@ -43,7 +45,7 @@ class Memory:
             raise Invalid("ranks that are not in this process need `tell` to be reached")
 
     def everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Return addresses of new memory of every rank, for use here; this process's ranks have these values."""
+        """Return addresses, valid in this process, of new memory of every rank; that of own ranks has these values."""
         if self._allgather is None:
             return [self.memory(rank, values[rank]) for rank in range(self.ranks)]
         own_addresses, message = dict[int, int](), b""
@@ -55,8 +57,9 @@ class Memory:
         return self._map_remote(own_addresses, self._allgather(message))
 
     def _map_remote(self, rank_addresses: dict[int, int], messages: Sequence[bytes]) -> list[int]:
-        """Return `rank_addresses` (addresses by rank) with the memory of other processes' ranks, mapped by their
-        messages.
+        """Return an address per rank: those of `rank_addresses`, and those of other processes' memory, mapped here.
+
+        `messages`: of each process, the number of each of its ranks followed by the token of its memory.
         """
         for rank, token in _split_tokens(messages):
             if rank in rank_addresses:
@@ -98,7 +101,7 @@ class Memory:
             except Unsupported:
                 self.device.call.ad_joint_dropped()
                 raise
-        assert not isinstance(values, Mapping)
+        assert not isinstance(values, Mapping)  # all ranks are here: values come in their order
         addresses, handles = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
         if self.device.call.ad_joint_new(self.ranks, handles, max(array.nbytes for array in values), addresses):
             raise Unsupported(self.device.why())
@@ -109,8 +112,8 @@ class Memory:
         return rank_addresses
 
     def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Allocate in steps: process 0 makes a joint, all enter it, add their memory, map that of the others, and list
-        all addresses."""
+        """Allocate in steps (device.h): rank 0's process makes a joint, all enter it, add their memory, map that of the
+        others, and list all addresses. An exchange after each step has all give up if one failed."""
         call = self.device.call
         sizes = self._exchange_checked(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
         max_bytes = max(int.from_bytes(size_bytes, "little") for size_bytes in sizes)
@@ -118,7 +121,7 @@ class Memory:
         if 0 in self.handles:
             succeeded = not call.ad_joint_make(self.handles[0], self.ranks, max_bytes, token)
         tokens = self._exchange_checked((token.raw if 0 in self.handles else b"") if succeeded else None)
-        first_token = next(filter(None, tokens))  # only process 0 has made one; it names the joint
+        first_token = next(filter(None, tokens))  # only the process of rank 0 has made one; it names the joint
         succeeded = not any(call.ad_joint_enter(handle, first_token) for handle in self.handles.values())
         self._exchange_checked(b"" if succeeded else None)
         address_of_rank, own_tokens = dict[int, int](), b""
@@ -143,6 +146,7 @@ class Memory:
     def _exchange_checked(self, data: bytes | None) -> list[bytes]:
         """Return the messages of all processes; Unsupported if one of them failed (None)."""
         assert self._allgather is not None
+        # an empty message: failed; "+": a message without data is not empty
         messages = self._allgather(b"" if data is None else b"+" + data)
         if not all(messages):
             raise Unsupported(self.device.why() if data is None else _OTHER_FAILED)
@@ -159,7 +163,7 @@ class Memory:
             raise Unsupported(self.device.why())
 
     def copy(self, rank: int, to: int, memory: int, nbytes: int) -> None:
-        """Copy by the device within the memory of a rank, and wait for it."""
+        """Copy by the device within the memory of a rank, and wait for it: measurements compare calls with that."""
         if self.device.call.ad_copy(self.handles[rank], to, memory, nbytes):
             raise Unsupported(self.device.why())
 
@@ -173,12 +177,14 @@ class Memory:
             self._free_down_to(memory_count, joint_count)
 
     def _free_down_to(self, memory_count: int = 0, joint_count: int = 0) -> None:
+        """Free the latest memory, until this many pieces and joints are left."""
         while len(self._joined) > joint_count:
             self.device.call.ad_joint_free(self._any, self._joined.pop())
         while len(self._memory) > memory_count:
             self.device.call.ad_memory_free(*self._memory.pop())
 
     def _free_all(self) -> None:
+        """Free everything, as `Group` does when it is closed."""
         while self._reached:
             self.device.call.ad_memory_left(self._any, self._reached.pop())
         self._free_down_to()

@@ -19,7 +19,7 @@ from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 # in the order of the enum in native/library.h
 KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
-UNSUPPORTED_TYPES = ("int16", "uint16")
+UNSUPPORTED_TYPES = ("int16", "uint16")  # types of ours that NCCL does not have
 POINT_TO_POINT = ("scatter", "gather", "alltoall")  # made of sends and receives, which have no form in place
 
 
@@ -34,7 +34,7 @@ class NcclGroup:
 
     def __init__(self, group: Group, name: str) -> None:
         # `group.device` is our C library for this kind of GPU (native/); it loads NCCL or RCCL.
-        self._group, self._handle = group, 0
+        self._group, self._handle = group, 0  # 0: not opened, or closed
         ranks = (c_void_p * group.ranks)(*group.handles.values())
         handle = group.device.call.ad_library_new(group.ranks, ranks, path_of(name).encode())
         if not handle:
@@ -55,6 +55,7 @@ class NcclGroup:
         count = unit * int(collective.weights[0])
         source, target = where[:, OUTPUT if in_place else INPUT].copy(), where[:, OUTPUT].copy()
         offsets = np.arange(ranks, dtype=np.uintp) * np.uintp(count * dtype.itemsize)
+        # in place the single buffer has all blocks: a rank's own contribution or result is its block there
         if in_place and kind == "allgather":
             source += offsets
         if in_place and kind == "reducescatter":

@@ -32,7 +32,7 @@ const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 2, 2}; /* byte
 /* Limits that keep sums within 64 bits: the length of a slot and a point of the line, in units; atoms of a place; elements. */
 const i64 MOST_WEIGHT = (i64)1 << 40, MOST_PLACE = (i64)1 << 50, MOST_ATOMS = (i64)1 << 60, MOST_ELEMENTS = (i64)1 << 59;
 
-/* The elements before a cut: floor(unit * part / denominator). */
+/* The elements of a unit before a cut: floor(unit * part / denominator). */
 static inline i64 share_of(i64 unit, i64 part, i64 denominator) { return (i64)((__int128)unit * part / denominator); }
 
 /* Checks a table; returns the problem, or NULL. The check makes sure that all indices are in range, not that the plan is
@@ -112,14 +112,14 @@ struct Size {
     std::vector<i64> cuts, shift;
 };
 
-/* Elements of a slot of a class. */
+/* Elements of a slot of class `number`: its length, rounded up. */
 static i64 stride_of(const Table &t, i64 unit, i64 number) {
     const Class &c = t.classes[number];
     const __int128 total = (__int128)c.whole * unit + ((__int128)unit * c.part + t.head.denominator - 1) / t.head.denominator;
     return total < MOST_ELEMENTS ? (i64)total : MOST_ELEMENTS;
 }
 
-/* The number of packets in a slot. */
+/* The number of packets in a slot; slots of packets are all of the last class. */
 static i64 slot_packets(const Table &t, i64 unit, i64 width) {
     return packets_of(stride_of(t, unit, t.head.classes - 1) * width, t.head.atoms);
 }
@@ -131,6 +131,8 @@ static i64 box_of(const Table &t, i64 unit, i64 width) {
     return total < MOST_ELEMENTS ? (i64)total : MOST_ELEMENTS;
 }
 
+/* Binds a table to a size. The shift of scratch: the elements of the slots before it, less the point of the line at which its
+ * data begin. Sums may wrap around: lies_within refuses what lies outside of a buffer. */
 static Size size_of(const Table &t, i64 unit, i64 width) {
     const Head &h = t.head;
     Size size = {unit, width, {}, {}};
@@ -151,6 +153,7 @@ static Size size_of(const Table &t, i64 unit, i64 width) {
     return size;
 }
 
+/* Elements of scratch. */
 static i64 scratch_of(const Table &t, i64 unit) {
     __int128 sum = 0;
     for (i64 i = 0; i < t.head.classes; ++i) sum += (__int128)t.slots[i] * stride_of(t, unit, i);
@@ -197,7 +200,7 @@ static const char *check_buffers(const Table &t, const Size &size, const i64 *le
     return lies_within(t, size, lengths) ? NULL : t.head.atoms ? "a buffer or a box is too short" : "a buffer is too short";
 }
 
-/* Skips the check if a call equals the last one, as the check takes time for every step of the table. */
+/* Skips the check if a call equals the last one that passed, as the check takes time for every step of the table. */
 class BufferCheck {
     std::vector<i64> last; /* options and lengths of the last call that passed */
 

@@ -67,7 +67,7 @@ class ByHost {
     std::map<std::pair<u32, u32>, Staging> stages; /* by rank and peer */
     std::vector<const u32 *> stop_of; /* per rank its stop flag; NULL: a rank of another process */
 
-    /* The index of a sender's signal for this stream among the signals of a rank. */
+    /* The index of a sender's signal for this stream among the signals of a rank, which here are those of one lane. */
     static i64 signal_index(const Follower &f, i64 sender) { return (i64)f.stream * f.table.head.ranks + sender; }
 
     Queue &stream_queue(Follower &f) { return queue_of(f.rank, f.stream); }
@@ -115,7 +115,7 @@ class ByHost {
             const size_t chunk = bytes - done < STAGE ? bytes - done : (size_t)STAGE;
             const u32 half = stage.turn++ % 2;
             char *const between = stage.memory + half * (size_t)STAGE;
-            if (stage.drained[half]) enqueue_wait(link, *stage.drained[half]);
+            if (stage.drained[half]) enqueue_wait(link, *stage.drained[half]); /* else this half was not used yet */
             enqueue_copy(link, between, source + done, chunk);
             enqueue_wait(onward, record_event(link));
             enqueue_copy(onward, target + done, between, chunk);
@@ -199,6 +199,7 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
         /* a table with `atoms` sends packets */
         if (plan.table.head.atoms) return failure = "packets go by one kernel, not by steps", 1;
         if (method == BY_STEPS && (failure = unreached(plan))) return 1; /* copies need no access */
+        /* call 0: its kernels carry out steps without signals; the number counts only in signals to other processes */
         if (prepare(rank, plan, /* call */ 0, unit, type, op, /* lanes */ 1, /* rounds */ 1, buffers, lengths)) return 1;
         const Size &size = size_at(plan);
         stop_of.resize((size_t)plan.table.head.ranks);
@@ -212,7 +213,7 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
     ByHost host(call, lanes ? lanes : 1, method, type, stop_of);
     const char *problem = host.enqueue_all(all);
     bool late = false;
-    const double end = now() + (seconds > 0 ? seconds : 1e9);
+    const double end = now() + (seconds > 0 ? seconds : 1e9); /* 0: no limit */
     for (u32 i = 0; i < count; ++i) late |= !queues_end_by(*(Rank *)ranks[i], problem || late ? 0 : end);
     for (u32 i = 0; i < count && late; ++i) stop_queues(*(Rank *)ranks[i]);
     int code = 0;

@@ -31,14 +31,15 @@ void ad_joint_dropped() {}
 
 namespace {
 
-template <typename Function> bool driver(const char *name, Function *function) {
+/* Looks up a function of the driver, as CUDA 12.1 declares it (the first version with all of them); false: this failed. */
+template <typename Function> bool look_up_driver(const char *name, Function *function) {
     cudaDriverEntryPointQueryResult state;
     cudaError_t code;
     if (FAILS(cudaGetDriverEntryPointByVersion(name, (void **)function, 12010, cudaEnableDefault, &state))) return false;
     return state == cudaDriverEntryPointSuccess || (failure = "this driver knows no multicast", false);
 }
 
-/* Each as the driver declares it. */
+/* Functions of the driver, each as it declares them. */
 struct Multicast {
     decltype(&cuMulticastCreate) create;
     decltype(&cuMulticastAddDevice) add;
@@ -57,14 +58,16 @@ struct Multicast {
     decltype(&cuMemImportFromShareableHandle) import_handle;
 
     bool load() {
-        return driver("cuMulticastCreate", &create) && driver("cuMulticastAddDevice", &add) &&
-               driver("cuMulticastBindMem", &bind) && driver("cuMulticastGetGranularity", &granularity) &&
-               driver("cuMemGetAllocationGranularity", &memory_granularity) &&
-               driver("cuMemCreate", &memory) && driver("cuMemRelease", &release) && driver("cuMemAddressReserve", &reserve) &&
-               driver("cuMemAddressFree", &leave) && driver("cuMemMap", &map) && driver("cuMemUnmap", &unmap) &&
-               driver("cuMemSetAccess", &access) && driver("cuDeviceGetAttribute", &attribute) &&
-               driver("cuMemExportToShareableHandle", &export_handle) &&
-               driver("cuMemImportFromShareableHandle", &import_handle);
+        return look_up_driver("cuMulticastCreate", &create) && look_up_driver("cuMulticastAddDevice", &add) &&
+               look_up_driver("cuMulticastBindMem", &bind) &&
+               look_up_driver("cuMulticastGetGranularity", &granularity) &&
+               look_up_driver("cuMemGetAllocationGranularity", &memory_granularity) &&
+               look_up_driver("cuMemCreate", &memory) && look_up_driver("cuMemRelease", &release) &&
+               look_up_driver("cuMemAddressReserve", &reserve) && look_up_driver("cuMemAddressFree", &leave) &&
+               look_up_driver("cuMemMap", &map) && look_up_driver("cuMemUnmap", &unmap) &&
+               look_up_driver("cuMemSetAccess", &access) && look_up_driver("cuDeviceGetAttribute", &attribute) &&
+               look_up_driver("cuMemExportToShareableHandle", &export_handle) &&
+               look_up_driver("cuMemImportFromShareableHandle", &import_handle);
     }
 };
 
@@ -78,8 +81,8 @@ CUmemAllocationProp memory_of(int device, CUmemAllocationHandleType handles) {
     return memory;
 }
 
-/* The step in which memory of a device and its multicast address are sized, both powers of 2, 0: there is none. What is
- * recommended may be hundreds of MB: it is taken where it wastes at most an eighth, else the least. */
+/* The step, a power of 2, of which the sizes of memory of a device and of its multicast address are multiples; 0: this failed.
+ * The driver may recommend hundreds of MB, which are taken where they waste at most an eighth, else the least step. */
 size_t step_of(CUmulticastObjectProp about, const CUmemAllocationProp &memory) {
     size_t least = 0, recommended = 0, of_memory = 0;
     if (multicast.granularity(&least, &about, CU_MULTICAST_GRANULARITY_MINIMUM) != CUDA_SUCCESS || !least) return 0;
@@ -91,8 +94,8 @@ size_t step_of(CUmulticastObjectProp about, const CUmemAllocationProp &memory) {
     return recommended > least && padding <= about.size / 8 ? recommended : least;
 }
 
-/* Maps a handle where all these devices may touch it. */
-char *mapped_for(CUmemGenericAllocationHandle handle, size_t bytes, size_t step, const std::vector<int> &devices) {
+/* Maps a handle at an address where all these devices may access it; NULL: this failed. */
+char *map_memory(CUmemGenericAllocationHandle handle, size_t bytes, size_t step, const std::vector<int> &devices) {
     CUdeviceptr at = 0;
     std::vector<CUmemAccessDesc> access_for(devices.size());
     for (size_t i = 0; i < access_for.size(); ++i) {
@@ -108,14 +111,10 @@ char *mapped_for(CUmemGenericAllocationHandle handle, size_t bytes, size_t step,
     return nullptr;
 }
 
-void unmapped(char *at, size_t bytes) {
+void unmap_memory(char *at, size_t bytes) {
     if (!at) return;
     (void)multicast.unmap((CUdeviceptr)at, bytes), (void)multicast.leave((CUdeviceptr)at, bytes);
 }
-
-}  // namespace
-
-namespace {
 
 bool has_switches(int device) {
     int able = 0;
@@ -130,6 +129,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= TOKEN, "a token holds it");
 
+/* A duplicate of its file descriptor in this process, to be closed; -1: this failed. */
 int file_of(const Shared &shared) {
     if (shared.process == getpid()) return dup(shared.file);
     const int process = (int)syscall(434, shared.process, 0); /* pidfd_open, which old headers have no name for */
@@ -138,31 +138,35 @@ int file_of(const Shared &shared) {
     return close(process), file;
 }
 
-bool imported(const Shared &shared, CUmemGenericAllocationHandle *handle) {
+/* Gets a handle to the memory, to be released; false: this failed. */
+bool import_memory(const Shared &shared, CUmemGenericAllocationHandle *handle) {
     const int file = file_of(shared);
     if (file < 0) return failure = "memory of another process cannot be reached", false;
     const CUresult code = multicast.import_handle(handle, (void *)(uintptr_t)file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     return close(file), code == CUDA_SUCCESS || (failure = "memory of another process cannot be had", false);
 }
 
-/* What ranks of this process have entered, until all of it is one. */
+/* The joint memory that ranks of this process are making, from ad_joint_make or ad_joint_enter to ad_joint_all or
+ * ad_joint_dropped. */
 struct Entered {
-    CUmemGenericAllocationHandle all = 0;
-    size_t bytes = 0, step = 0;
-    std::vector<int> devices, files;
-    std::vector<char *> memory;
+    CUmemGenericAllocationHandle all = 0; /* of the multicast address */
+    size_t bytes = 0, step = 0;           /* of each rank; see step_of */
+    std::vector<int> devices, files;      /* of ranks of this process; exported file descriptors */
+    std::vector<char *> memory;           /* of ranks of all processes, as mapped here */
 
+    /* Forgets it. `keeps`: the mappings of memory stay. */
     void drop(bool keeps) {
         if (all) (void)multicast.release(all);
         for (int file : files) close(file);
         for (char *address : memory)
-            if (!keeps) unmapped(address, bytes);
+            if (!keeps) unmap_memory(address, bytes);
         *this = Entered();
     }
 };
 Entered entered;
 
-bool tell(CUmemGenericAllocationHandle handle, void *token) {
+/* Writes a token, by which other processes import the memory; false: this failed. */
+bool write_token(CUmemGenericAllocationHandle handle, void *token) {
     Shared own = {getpid(), -1, entered.bytes, entered.step};
     if (multicast.export_handle(&own.file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
         return failure = "memory cannot be told to other processes", false;
@@ -182,7 +186,7 @@ int ad_joint_make(void *rank, u32 ranks, size_t bytes, void *token) {
     about.size = entered.bytes = whole_steps(bytes, entered.step);
     if (multicast.create(&entered.all, &about) != CUDA_SUCCESS)
         return failure = "memory with a multicast address cannot be had", 1;
-    return !tell(entered.all, token);
+    return !write_token(entered.all, token);
 }
 
 int ad_joint_enter(void *rank, const void *token) {
@@ -192,7 +196,7 @@ int ad_joint_enter(void *rank, const void *token) {
     memcpy(&other, token, sizeof other);
     if (!multicast.load() || FAILS(cudaSetDevice(device))) return 1;
     if (!has_switches(device)) return failure = "these devices have no switches that combine", 1;
-    if (!entered.all && !imported(other, &entered.all)) return 1;
+    if (!entered.all && !import_memory(other, &entered.all)) return 1; /* once per process */
     entered.bytes = other.bytes, entered.step = other.step;
     if (multicast.add(entered.all, device) != CUDA_SUCCESS) return failure = "switches combine what different devices have", 1;
     return entered.devices.push_back(device), 0;
@@ -202,8 +206,8 @@ void *ad_joint_own(void *rank, void *token) {
     const CUmemAllocationProp of = memory_of(((Rank *)rank)->device->number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmemGenericAllocationHandle own = 0;
     const bool ok = multicast.memory(&own, entered.bytes, &of, 0) == CUDA_SUCCESS &&
-                      multicast.bind(entered.all, 0, own, 0, entered.bytes, 0) == CUDA_SUCCESS && tell(own, token);
-    char *const mapped = ok ? mapped_for(own, entered.bytes, entered.step, entered.devices) : nullptr;
+                      multicast.bind(entered.all, 0, own, 0, entered.bytes, 0) == CUDA_SUCCESS && write_token(own, token);
+    char *const mapped = ok ? map_memory(own, entered.bytes, entered.step, entered.devices) : nullptr;
     if (own) (void)multicast.release(own); /* what is mapped stays until it is unmapped */
     if (!mapped) return failure = "memory with a multicast address cannot be had", nullptr;
     return entered.memory.push_back(mapped), mapped;
@@ -213,15 +217,15 @@ void *ad_joint_reached(void *, const void *token) {
     Shared other;
     memcpy(&other, token, sizeof other);
     CUmemGenericAllocationHandle handle = 0;
-    if (!imported(other, &handle)) return nullptr;
-    char *const mapped = mapped_for(handle, entered.bytes, entered.step, entered.devices);
+    if (!import_memory(other, &handle)) return nullptr;
+    char *const mapped = map_memory(handle, entered.bytes, entered.step, entered.devices);
     (void)multicast.release(handle);
     if (!mapped) return failure = "memory of another process cannot be had", nullptr;
     return entered.memory.push_back(mapped), mapped;
 }
 
 int ad_joint_all(u32 ranks, void *const *memory) {
-    Joint joint = {{}, entered.bytes, mapped_for(entered.all, entered.bytes, entered.step, entered.devices)};
+    Joint joint = {{}, entered.bytes, map_memory(entered.all, entered.bytes, entered.step, entered.devices)};
     if (!joint.multicast) return failure = "memory with a multicast address cannot be had", 1;
     for (u32 i = 0; i < ranks; ++i) joint.address_of.push_back((char *)memory[i]);
     joints.add(joint);
@@ -255,14 +259,14 @@ int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory) {
         CUmemGenericAllocationHandle own = 0;
         ok = multicast.memory(&own, about.size, &of, 0) == CUDA_SUCCESS &&
                multicast.bind(all, 0, own, 0, about.size, 0) == CUDA_SUCCESS;
-        if (ok) joint.address_of.push_back(mapped_for(own, about.size, step, devices));
+        if (ok) joint.address_of.push_back(map_memory(own, about.size, step, devices));
         ok = ok && joint.address_of.back() != nullptr;
         if (own) (void)multicast.release(own); /* what is mapped stays until it is unmapped */
     }
-    if (ok) joint.multicast = mapped_for(all, about.size, step, devices), ok = joint.multicast != nullptr;
+    if (ok) joint.multicast = map_memory(all, about.size, step, devices), ok = joint.multicast != nullptr;
     if (all) (void)multicast.release(all);
     if (!ok) {
-        for (char *address : joint.address_of) unmapped(address, about.size);
+        for (char *address : joint.address_of) unmap_memory(address, about.size);
         return failure = "memory with a multicast address cannot be had", 1;
     }
     for (u32 i = 0; i < count; ++i) memory[i] = joint.address_of[i];
@@ -272,7 +276,7 @@ int ad_joint_new(u32 count, void *const *ranks, size_t bytes, void **memory) {
 
 void ad_joint_free(void *, void *memory) {
     const Joint mapped = joints.take(memory);
-    unmapped(mapped.multicast, mapped.bytes);
-    for (char *address : mapped.address_of) unmapped(address, mapped.bytes);
+    unmap_memory(mapped.multicast, mapped.bytes);
+    for (char *address : mapped.address_of) unmap_memory(address, mapped.bytes);
 }
 #endif

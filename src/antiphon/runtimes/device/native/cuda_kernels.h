@@ -19,7 +19,8 @@ struct Launch {
     u32 ranks;
 };
 
-/* A block copies its call and the addresses of all ranks' buffers (peers) to shared memory, as every thread reads them often. */
+/* A block copies its call and the addresses of all ranks' buffers (peers) to shared memory, as every thread reads them often.
+ * Blocks have at most 512 threads (__launch_bounds__): on NVIDIA's GPUs the compiler may then use 128 registers for each. */
 template <typename T> __global__ void __launch_bounds__(512) antiphon_call(const Launch launch) {
     enum { MAX_PEERS = 64 }; /* with more ranks, the addresses stay in global memory */
     __shared__ Run run;
@@ -61,6 +62,7 @@ AS_KERNEL void antiphon_next(u64 *counter) { *counter = (*counter + 1) % ((u64)1
 struct Kernels {
     const void *call, *step;
 };
+/* The kernels of a data type with this number. */
 template <typename T, int NUMBER> Kernels kernels_of() {
     if constexpr (TYPES_COMPILED >> NUMBER & 1)
         return {(const void *)antiphon_call<T>, (const void *)antiphon_step<T>};

@@ -24,7 +24,7 @@ AD_EXPORT const char *ad_rank_device(void *rank);
 AD_EXPORT void *ad_memory_new(void *rank, size_t bytes);
 AD_EXPORT void ad_memory_free(void *rank, void *memory);
 /* Memory of zeros that ranks of other processes can reach, too, by its token (an IPC handle). */
-enum { TOKEN = 64 };
+enum { TOKEN = 64 }; /* bytes */
 AD_EXPORT void *ad_memory_shared(void *rank, size_t bytes, void *token);
 /* Maps the memory of a token of another process into this one, until ad_memory_left. */
 AD_EXPORT void *ad_memory_reached(void *rank, const void *token);
@@ -68,7 +68,7 @@ AD_EXPORT void ad_plan_free(void *plan);
 /* Elements of scratch that a call takes, if weight 1 of a block has `unit` elements. */
 AD_EXPORT i64 ad_plan_scratch(void *plan, i64 unit);
 
-/* Bytes that a plan's packets take in half a box; 0: it has no packets. */
+/* Bytes that a plan's packets take in half a box; 0: it has no packets. `type`: as in NCCL (numbers.h), like `op` below. */
 AD_EXPORT i64 ad_plan_box(void *plan, i64 unit, int type);
 
 /* Begins a call of these ranks of this process. On a GPU they must be all ranks of that GPU, because it runs one kernel after

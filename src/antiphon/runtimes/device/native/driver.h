@@ -32,7 +32,7 @@ ON_DEVICE int run_block(const Call &call, i64 rank, u32 block) {
     return 0;
 }
 
-/* Scrambles bits (a multiply-xorshift hash). */
+/* Scrambles bits (a multiply-xorshift hash); these constants and those below are arbitrary, odd and large. */
 ON_DEVICE u64 scramble_bits(u64 from) {
     from = (from ^ from >> 29) * 0xBF58476D1CE4E5B9u;
     return from ^ from >> 32;
@@ -40,7 +40,7 @@ ON_DEVICE u64 scramble_bits(u64 from) {
 
 /* Element `at` of a contribution to a block: small, so that no result overflows or is rounded. Of a sum 0 to 7 (of many
  * contributions 0 and 1); of a product 1, and a 2 in three of a hundred. */
-ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
+ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) { /* 31 of at most 7 are below 256, which bfloat16 still holds */
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
     const u64 draw = scramble_bits(place ^ ((u64)contribution * 0xC2B2AE3D27D4EB4Fu)) % 1000;
     i64 value = (i64)draw % (MOST_CONTRIBUTIONS < 32 ? 8 : 2);
@@ -148,7 +148,7 @@ template <typename Copy> static void each_copy(const std::vector<Memory> &memory
     const Line line = {size.cuts.data(), size.layout->parts, size.unit};
     const auto address = [&](const i64 *place) {
         const Memory &rank = memory_of[(size_t)place[1]];
-        T *at = place[0] == 0 ? rank.input : place[0] == 1 ? rank.output : rank.scratch;
+        T *at = place[0] == 0 ? rank.input : place[0] == 1 ? rank.output : rank.scratch; /* no packets: they need kernels */
         at += line.at(place[2], place[3]) - line.cuts[place[4]];
         for (size_t i = 0; i < size.strides.size(); ++i) at += place[5 + i] * size.strides[i];
         return at;
@@ -171,6 +171,8 @@ const double CALL_TIMEOUT = 60; /* seconds after which calls are stopped */
 
 /* ---- the same on threads and GPUs ---- */
 
+/* `begin`, `end`: bytes of the first and last size; `warm`: calls before those that are timed; `lanes`, `rounds`: 0: chosen;
+ * `packets`: 0 or 1 as the option -p, -1: chosen. */
 struct Options {
     i64 begin, end, factor, calls, warm, lanes, rounds, threads, packets;
 };
@@ -266,7 +268,7 @@ static int run(const Options &options) {
             /* Devices sets addresses and numbers; a lane and a round */
             calls.push_back({NULL, NULL, {NULL, layout.parts, unit}, NULL, 0, 1, 1, variant, 1, sizes.back().slot});
             choose_lanes(options, nbytes, layout, &calls.back());
-            if (variant && !options.rounds) calls.back().rounds = 1;
+            if (variant && !options.rounds) calls.back().rounds = 1; /* rounds serve long messages, packets short ones */
         }
         Devices devices(sizes, calls);
         const u32 variant = choose_variant(options, nbytes, sizes, devices, &number);
@@ -282,7 +284,7 @@ static int run(const Options &options) {
         stopped = stopped || devices.finish();
         const double seconds = (now() - began) / (double)(options.calls ? options.calls : 1),
                      speed = (double)nbytes / seconds * 1e-9;
-        if (!IN_PLACE && !stopped) wrong += devices.wrong();
+        if (!IN_PLACE && !stopped) wrong += devices.wrong(); /* in place, later calls begin with the results of earlier ones */
         all_wrong += wrong + stopped;
         printf("  %10lld %12lld %8s %6s %5u %6u %8s %10.2f %8.2f %8.2f %8llu\n", (long long)nbytes, (long long)elements,
                TYPE_NAME, OPERATOR_NAME, call.lanes, call.rounds, variant ? "packets" : PLAIN_NAME, seconds * 1e6, speed,

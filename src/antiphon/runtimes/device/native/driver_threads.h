@@ -7,7 +7,7 @@
 
 #include "meeting.h"
 
-enum { THREADS = 1, MOST_THREADS = 1024 };
+enum { THREADS = 1, MOST_THREADS = 1024 }; /* of a block by default; of all ranks together */
 const char *const DEVICE_NOTE = "; no measure of speed";
 
 static void begin_devices() {}
@@ -20,7 +20,7 @@ static i64 max_threads() {
 
 static i64 max_lanes(i64 threads) {
     const i64 capacity = MOST_THREADS / (RANKS * STREAMS * threads);
-    return capacity > 4 ? 4 : capacity < 1 ? 1 : capacity;
+    return capacity > 4 ? 4 /* enough to check that lanes work */ : capacity < 1 ? 1 : capacity;
 }
 
 class Devices {
@@ -33,7 +33,7 @@ class Devices {
     u32 stop = 0;
 
     T *allocate(i64 elements) {
-        memory.emplace_back((size_t)elements + 16);
+        memory.emplace_back((size_t)elements + 16); /* never empty: a buffer of 0 elements has an address, too */
         return memory.back().data();
     }
 
@@ -54,6 +54,7 @@ class Devices {
         }
     }
 
+    /* Fills inputs, and all other memory with patterns that no result has. */
     void fill() {
         for (i64 rank = 0; rank < RANKS; ++rank) {
             memset((void *)memory_of[rank].output, 0x55, (size_t)(sizes[0].unit * OUTPUTS[rank]) * sizeof(T));
@@ -92,6 +93,7 @@ class Devices {
                 run_block(call, block / blocks, (u32)(block % blocks));
                 running.fetch_sub(1);
             });
+        /* copies of copy engines, as in code without packets: variant 0 */
         each_copy(memory_of, sizes[0], call.step,
                   [](i64, i64, T *to, T *from, size_t bytes) { memcpy((void *)to, from, bytes); });
         for (const double end = now() + CALL_TIMEOUT; running.load() && now() < end;) back_off();

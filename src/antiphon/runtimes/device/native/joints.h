@@ -14,16 +14,17 @@
 /* The least multiple of `step` that holds so many bytes, and at least one step. */
 inline size_t whole_steps(size_t bytes, size_t step) { return (bytes ? (bytes + step - 1) / step : 1) * step; }
 
+/* Joint memory; without addresses: none. */
 struct Joint {
     std::vector<char *> address_of; /* by rank */
-    size_t bytes;
+    size_t bytes;    /* of each rank */
     char *multicast; /* its multicast address */
 };
 
 class Joints {
     std::mutex lock;
     std::vector<Joint> list;
-    std::atomic<bool> any{false}; /* most groups have none, and ask for each call */
+    std::atomic<bool> any{false}; /* whether the list has any: most groups have none, and ask for each call */
 
   public:
     void add(const Joint &joint) {
@@ -41,8 +42,8 @@ class Joints {
             }
         return {};
     }
-    /* The multicast address of places, if all ranks' are at the same offset of joint memory; else NULL. places[3 * rank]: of a
-     * rank, as each has three buffers. */
+    /* The multicast address of places, if all ranks' are at the same offset of joint memory; else NULL. places[3 * rank]: the
+     * place of a rank, as callers pass an element of an array with three buffers per rank. */
     char *address(char *const *places, u32 ranks) {
         if (!any.load()) return nullptr;
         const std::lock_guard<std::mutex> hold(lock);

@@ -45,7 +45,7 @@ struct Run {
     char *joint[BUFFERS];
 };
 
-/* The number of a call, and the flag of its packets; 0: it has none. */
+/* The number of a call, and the flag of its packets; flag 0: it has none. */
 struct Now {
     u64 call;
     u32 flag;
@@ -124,7 +124,9 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
 }
 
 #ifdef BY_SWITCHES
-/* Executes a step by switches that multicast or reduce; false if they cannot do it. */
+/* Executes a step by switches that multicast or reduce; false if they cannot do it. They write at all ranks (results, of which
+ * the first is `a`) from the data of all ranks, or of this one alone (`own`). Buffers must be joint memory: there a place has
+ * the same offset from a rank's own address of a buffer as from its multicast address. */
 template <typename T, typename Rule>
 ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share, const InTable<T> &places) {
     const Argument *a = run.arguments + step.first, &from = a[step.more];
@@ -171,6 +173,7 @@ template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step,
         if (run.op == AVG) divide<T>(run.line, span(a[0]), share, address<T>(run, a[0]), step.more);
     } else if (step.kind == PERMUTE) {
         const InTable<T> places(run, a, 0, step.count);
+        /* 16 threads further with each argument before it, so another thread begins with each cycle (move.h) */
         permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16), [&](i64 k) { return places.place(k); });
     } else {
         const InTable<T> places(run, a, step.more, step.count);
@@ -209,6 +212,7 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
         const Share share = {round * run.lanes + lane, run.rounds * run.lanes};
         for (i64 i = block.first; i < block.first + block.count; ++i) {
             const Step step = run.steps[i];
+            /* a wait until other ranks have begun, and its sync: only in calls that need it, and once */
             if (run.packets && (step.kind == WAIT || step.kind == SYNC) && step.more && (round || !run.opens)) continue;
             if (step.kind == SIGNAL)
                 tell(run, now.call, step, place, round);
@@ -218,7 +222,7 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
                 if (sync_block(failed)) return 1;
             } else if (!run.packets || step.kind == DIVIDE)
                 carry_out<T>(run, step, share);
-            else if (!failed)
+            else if (!failed) /* after a failure only meet the other threads of the block, at the next sync */
                 failed = carry_packets<T>(run, now, step, share);
         }
         if (sync_block(failed)) return 1; /* a round begins when all threads have completed the last one */

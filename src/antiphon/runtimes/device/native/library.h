@@ -16,9 +16,10 @@
 
 namespace {
 
+/* The functions have the names and parameters of nccl.h; streams are void *, and enums are int. */
 struct Library {
     typedef void *Comm;
-    void *file = nullptr;
+    void *file = nullptr; /* the shared object, which stays open */
     int (*init)(Comm *, int, const int *);
     int (*destroy)(Comm);
     int (*start)();

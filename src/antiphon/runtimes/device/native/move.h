@@ -89,13 +89,13 @@ template <typename T> struct alignas(16) Wide {
     }
 };
 
-/* Elements of a slice that go one by one before and after the words of 16 bytes. */
+/* How many elements of a slice go one by one before and after the words of 16 bytes. */
 struct Ends {
     i64 head, tail;
 };
 
-/* The ends of a slice that begins at address `first`; all of it unless all its addresses have the same remainder modulo 16
- * (`alike`). */
+/* The ends of a slice that begins at address `first`. It is all ends unless the addresses of all results and operands have the
+ * same remainder modulo 16 (`alike`), or if it has no whole word. */
 template <typename T> ON_DEVICE Ends ends_of(uintptr_t first, bool alike, i64 length) {
     const i64 head = (i64)((16 - (first & 15)) & 15) / (i64)sizeof(T);
     if (!alike || first % sizeof(T) || length < head + Wide<T>::EACH) return {length, 0};
@@ -114,7 +114,7 @@ ON_DEVICE void each_word(i64 from, i64 to, Ends ends, Words words, Element eleme
 
 /* Copies a span. */
 template <typename T> OUT_OF_LINE void copy_span(const Line &line, Span span, Share share, T *to, const T *from) {
-    const i64 stride = (i64)my_threads() * Wide<T>::EACH;
+    const i64 stride = (i64)my_threads() * Wide<T>::EACH; /* from a word of a thread to its next, with all threads' between */
     each_slice(line, span, share, Wide<T>::EACH, [&](i64 low, i64 high) {
         const uintptr_t first = (uintptr_t)(to + low);
         const Ends ends = ends_of<T>(first, ((first ^ (uintptr_t)(from + low)) & 15) == 0, high - low);

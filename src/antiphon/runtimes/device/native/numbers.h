@@ -58,6 +58,8 @@ ON_DEVICE float widen(half16 h) {
     return float_of((is_infinite ? magnitude | 0x7F800000u : is_tiny ? tiny : normal) | sign);
 }
 
+/* From 65,520 (0x477FF000) on, which is rounded to 2^16, a number is infinite; below 2^-14 (0x38800000) it has no leading 1:
+ * adding 0.5 rounds it to multiples of 2^-24, the least such number. */
 ON_DEVICE half16 to_half(float x) {
     const u32 u = bits_of(x), sign = u >> 16 & 0x8000, magnitude = u & 0x7FFFFFFFu;
     const u32 tiny = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f); /* ties to even, as the processor adds */
@@ -93,6 +95,7 @@ template <typename T> ON_DEVICE void narrow(T x, T *out) { *out = x; }
 ON_DEVICE void narrow(float x, half16 *out) { *out = to_half(x); }
 ON_DEVICE void narrow(float x, brain16 *out) { *out = to_brain(x); }
 
+/* The operators. W: the type of the values (wide); U: that in which they are added (adds). */
 struct Sum {
     enum { NUMBER = SUM };
     template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return (W)((U)x + (U)y); }
@@ -113,7 +116,7 @@ struct Min {
 
 /* The average of `count` numbers from their sum: integers are rounded toward zero. */
 template <typename W> ON_DEVICE W divide_sum(W x, i64 count) {
-    if ((W)-1 > (W)0) return (W)((u64)x / (u64)count);
+    if ((W)-1 > (W)0) return (W)((u64)x / (u64)count); /* unsigned */
     return (W)((i64)x / count);
 }
 ON_DEVICE float divide_sum(float x, i64 count) { return x / (float)count; }

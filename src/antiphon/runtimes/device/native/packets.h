@@ -44,7 +44,7 @@ template <typename T> struct Handful {
     }
 };
 
-/* An upper bound on the packets of a message of `bytes` in that many atoms. */
+/* An upper bound on the packets of a message of `bytes` in that many atoms: 4 bytes each, but one per atom may have fewer. */
 ON_BOTH i64 packets_of(i64 bytes, i64 atoms) { return bytes / 4 + atoms; }
 
 /* Combines two values. `op`: the number of the operator; U: the type in which they are added (both numbers.h). */
@@ -73,18 +73,18 @@ OUT_OF_LINE int combine_packets(int op, const Line &line, Span span, Share share
         const i64 length = line.cuts[part + 1] - line.cuts[part];
         const i64 low = slice_begin(length, share.slice, share.slices, Wide<T>::EACH);
         const i64 high = slice_begin(length, share.slice + 1, share.slices, Wide<T>::EACH);
-        /* box: number of the first packet of this slice of the atom, from the slot's beginning, as `packets_of` counts */
-        const i64 box = begin * (i64)sizeof(T) / 4 + atom + low * (i64)sizeof(T) / 4;
+        /* number of the first packet of this slice of the atom, from the slot's beginning, as `packets_of` counts */
+        const i64 first_packet = begin * (i64)sizeof(T) / 4 + atom + low * (i64)sizeof(T) / 4;
         const i64 handfuls = (high - low + Hand::ELEMENTS - 1) / Hand::ELEMENTS;
         for (i64 i = (me + threads - *turn) % threads; i < handfuls; i += threads) {
             const i64 from = begin + low + i * Hand::ELEMENTS, remaining = begin + high - from;
             const int count = remaining < Hand::ELEMENTS ? (int)remaining : (int)Hand::ELEMENTS;
             typename Of<T>::wide sum[Hand::ELEMENTS] = {};
             Hand next;
-            for (int k = 0; k < Hand::WORDS; ++k) next.word[k] = 0;
+            for (int k = 0; k < Hand::WORDS; ++k) next.word[k] = 0; /* the last handful may have fewer elements */
             for (i64 k = results; k < total; ++k) {
                 if (const u64 *packets = places.box(k)) {
-                    if (!next.receive(packets + box + i * Hand::WORDS, flag, stop)) return 1;
+                    if (!next.receive(packets + first_packet + i * Hand::WORDS, flag, stop)) return 1;
                 } else
                     for (int e = 0; e < count; ++e) next.value[e] = places.at(k)[from + e];
                 for (int e = 0; e < count; ++e)
@@ -93,7 +93,7 @@ OUT_OF_LINE int combine_packets(int op, const Line &line, Span span, Share share
             for (int e = 0; e < count; ++e) narrow(sum[e], &next.value[e]);
             for (i64 k = 0; k < results; ++k) {
                 if (u64 *packets = places.box(k))
-                    next.send(packets + box + i * Hand::WORDS, flag);
+                    next.send(packets + first_packet + i * Hand::WORDS, flag);
                 else
                     for (int e = 0; e < count; ++e) places.at(k)[from + e] = next.value[e];
             }

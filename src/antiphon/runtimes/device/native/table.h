@@ -12,7 +12,10 @@
 #include "world.h"
 
 enum { MAGIC_WORD_VERSION = 2 }; /* of Head.version */
-enum { SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE, PERMUTE, KINDS }; /* of steps */
+/* Kinds of steps. PUT: copies to or from another rank. FOLD: combines data within a rank. SYNC: a barrier of the thread block,
+ * between steps of which one uses data of the other. SWITCH: combines the data of all ranks, and writes the result at all;
+ * SPREAD: the same with the data of this rank alone. */
+enum { SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE, PERMUTE, KINDS };
 /* Packets lie in the boxes of ranks, which are no buffer of a call (packets.h). */
 enum { INPUT = 0, OUTPUT, SCRATCH, BUFFERS, PACKETS = BUFFERS };
 
@@ -34,13 +37,13 @@ struct Region {
     i64 buffer, whole, part;
 };
 
-/* The steps of a stream, which thread blocks execute. */
+/* The steps of a stream, which `lanes` thread blocks execute: `count` from number `first` on. */
 struct Block {
     i64 first, count;
 };
 
-/* A step and its arguments, `count` from number `first` on. The arguments of a permutation are places of equal length: each
- * gets the data of the next one, the last those of the first.
+/* A step and its arguments, `count` from number `first` on. Those of a put are pairs: from, to. The arguments of a permutation
+ * are places of equal length: each gets the data of the next one, the last those of the first.
  * `more`: for a fold, switch or spread, the number of results, which precede the operands; for a division, the divisor; for a
  * wait or sync, whether it can be skipped if all ranks are known to have begun. */
 struct Step {

@@ -27,12 +27,12 @@
 
 namespace {
 
-enum { MOST_THREADS = 4096 };
-const double MOST_SECONDS = 1e9;
+enum { MOST_THREADS = 4096 }; /* of a rank, in all its blocks */
+const double MOST_SECONDS = 1e9; /* of a time limit, so that it fits the clock */
 
 thread_local const char *failure = "";
 
-/* What a type does. */
+/* Calls `work` with a null pointer to a data type, by its number (numbers.h), so that it can be compiled for each type. */
 template <typename Work> auto typed(int type, Work work) {
     switch (type) {
     case INT8: return work((int8_t *)nullptr);
@@ -52,6 +52,7 @@ template <typename Work> auto typed(int type, Work work) {
 
 template <typename T> using Value = typename std::remove_pointer<T>::type;
 
+/* Runs a thread block of a call (kernel.h); returns whether the call was stopped. */
 int run_typed(const Run &run, u32 block) {
     return typed(run.type, [&](auto *type) { return run_block<Value<decltype(type)>>(run, block); });
 }
@@ -59,22 +60,24 @@ int run_typed(const Run &run, u32 block) {
 struct Plan {
     std::vector<i64> words;
     Table table;
-    std::shared_ptr<Size> size; /* of the last call */
+    std::shared_ptr<Size> size; /* of the last call; recorded calls (threads_graphs.h) keep theirs */
     BufferCheck check;
 };
 
+/* In a queue: happens when the tasks enqueued before it are done (by_steps.h). */
 struct Event {
     std::atomic<bool> happened{false};
 };
 
-/* What a thread does one after another. */
+/* Tasks that a thread executes one after another, in place of a stream of a GPU. While it records, tasks are collected in
+ * `recorded` and not executed. */
 class Queue {
     std::mutex lock;
-    std::condition_variable work_added, none;
+    std::condition_variable work_added, became_idle;
     std::deque<std::function<void()>> tasks;
-    bool over = false, idle = true, keeping = false;
+    bool over = false, idle = true, recording = false;
     std::vector<std::function<void()>> recorded;
-    std::thread worker{[this] { serve(); }};
+    std::thread worker{[this] { serve(); }}; /* after the members that it uses at once */
 
     void serve() {
         std::unique_lock<std::mutex> hold(lock);
@@ -85,13 +88,13 @@ class Queue {
             tasks.pop_front();
             hold.unlock(), work(), hold.lock();
             idle = tasks.empty();
-            if (idle) none.notify_all();
+            if (idle) became_idle.notify_all();
         }
     }
 
   public:
-    std::vector<char> stage;
-    const u32 *const stop; /* of the rank: then tasks are skipped */
+    std::vector<char> stage; /* memory for copies (by_steps.h: stage_of) */
+    const u32 *const stop; /* the stop flag of the rank: once it is set, tasks are skipped */
 
     explicit Queue(const u32 *stop) : stop(stop) {}
     ~Queue() {
@@ -104,44 +107,46 @@ class Queue {
     }
     void record() {
         const std::lock_guard<std::mutex> hold(lock);
-        keeping = true, recorded.clear();
+        recording = true, recorded.clear();
     }
     std::vector<std::function<void()>> take_recorded() {
         const std::lock_guard<std::mutex> hold(lock);
-        return keeping = false, std::move(recorded);
+        return recording = false, std::move(recorded);
     }
     void enqueue(std::function<void()> work) {
         const std::lock_guard<std::mutex> hold(lock);
-        if (keeping) return recorded.push_back(std::move(work));
+        if (recording) return recorded.push_back(std::move(work));
         tasks.push_back(std::move(work)), idle = false;
         work_added.notify_one();
     }
+    /* Waits until all tasks are done. */
     void end() {
         std::unique_lock<std::mutex> hold(lock);
-        none.wait(hold, [&] { return idle; });
+        became_idle.wait(hold, [&] { return idle; });
     }
-    /* Whether all is done by then. */
+    /* Waits until all tasks are done, or until `end` (seconds of now()); returns whether they are. */
     bool end_by(double end) {
         std::unique_lock<std::mutex> hold(lock);
         const std::chrono::duration<double> since(end);
         const auto until = std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
-        return none.wait_until(hold, std::chrono::steady_clock::time_point(until), [&] { return idle; });
+        return became_idle.wait_until(hold, std::chrono::steady_clock::time_point(until), [&] { return idle; });
     }
 };
 
-/* A rank with its threads, which are started once. For each call the caller wakes one of them, and each wakes two others, of
- * its own rank and of those that begin with it: so the caller returns soon, however many there are. */
+/* A rank with its threads, which are started once. For each call the caller wakes thread 0 of the first rank. Thread i of a
+ * rank wakes threads 2i + 1 and 2i + 2 of it, and rank i of a call wakes ranks 2i + 1 and 2i + 2 (`next`): so the caller
+ * returns soon, however many there are. */
 struct Rank {
     u32 rank, ranks, blocks, threads;
     std::vector<Peer> peers;
-    std::vector<Meeting> meetings;
-    std::vector<Bell> bells;
-    Bell done;
-    std::atomic<u32> busy{0}, failed{0};
-    u32 used = 0; /* threads of this call */
+    std::vector<Meeting> meetings;       /* by thread block */
+    std::vector<Bell> bells;             /* by thread */
+    Bell done;                           /* rung by the last thread of a call */
+    std::atomic<u32> busy{0}, failed{0}; /* threads that are not done yet; whether the call was stopped */
+    u32 used = 0;                        /* threads of this call */
     Rank *next[2] = {nullptr, nullptr};
     bool over = false;
-    alignas(64) u32 stop = 0;
+    alignas(64) u32 stop = 0; /* the stop flag, on a cache line of its own as waiting threads poll it */
     Run run{};
     Boxes boxes;
     std::map<u32, Queue> queues;
@@ -151,7 +156,7 @@ struct Rank {
         : rank(rank), ranks(ranks), blocks(blocks), threads(threads), peers(ranks), meetings(blocks), bells(blocks * threads) {
         try {
             for (u32 i = 0; i < blocks * threads; ++i) pool.emplace_back([this, i] { serve(i); });
-        } catch (...) {
+        } catch (...) { /* no destructor runs for a constructor that throws */
             end();
             throw;
         }
@@ -159,12 +164,14 @@ struct Rank {
 
     ~Rank() { end(); }
 
+    /* Ends all threads. */
     void end() {
         over = true;
         for (Bell &bell : bells) bell.ring();
         for (std::thread &thread : pool) thread.join();
     }
 
+    /* What thread `number` does: waits for calls until `over`. Thread 0 also begins if it has no block, to wake others. */
     void serve(u32 number) {
         self.thread = number % threads, self.threads = threads, self.meeting = &meetings[number / threads];
         for (;;) {
@@ -183,9 +190,9 @@ struct Rank {
             if (other) other->bells[0].ring();
     }
 
-    /* Whether the call is done by then (NULL: as long as it takes). */
+    /* Waits until the call is done, or until this time of CLOCK_MONOTONIC (NULL: no limit); returns whether it is done. */
     bool is_done_by(const timespec *until) {
-        while (busy.load(std::memory_order_acquire))
+        while (busy.load(std::memory_order_acquire)) /* `done` may still have rung for an earlier call */
             if (!done.rings_by(until) && until) return !busy.load(std::memory_order_acquire);
         return true;
     }
@@ -198,9 +205,10 @@ struct Token {
     size_t bytes;
 };
 static_assert(sizeof(Token) <= TOKEN, "a token holds it");
-std::mutex mapping;
-std::map<void *, Token> maps;
+std::mutex mapping; /* the lock of `maps` */
+std::map<void *, Token> maps; /* by address: what is mapped there */
 
+/* Maps a file, which belongs to `maps` from now on; NULL: this failed. */
 void *mapped(int file, size_t bytes) {
     void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (memory == MAP_FAILED) return close(file), failure = "no memory can be shared", nullptr;
@@ -267,6 +275,7 @@ void ad_memory_left(void *, void *memory) {
 int ad_fetch(void *, void *to, const void *memory, size_t bytes) { return memcpy(to, memory, bytes), 0; }
 int ad_bring(void *, void *memory, const void *from, size_t bytes) { return memcpy(memory, from, bytes), 0; }
 
+/* All memory here is that of the processor: any copy is the device's own. */
 int ad_copy(void *, void *to, const void *from, size_t bytes) { return memcpy(to, from, bytes), 0; }
 
 void ad_rank_signals(void *rank, u32 peer, u64 *signals) { ((Rank *)rank)->peers[peer].signals = signals; }
@@ -294,7 +303,8 @@ const Size &size_at(const Plan &plan) { return *plan.size; }
 
 const char *unreached(const Plan &) { return nullptr; } /* threads reach all memory */
 
-/* What a rank runs with from now on; 0: it can. */
+/* Sets the arguments of a rank's next call (rank.run; kernel.h). `unit`: elements per weight 1 of a block. Returns 0, or 1 and
+ * `failure`. */
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     const Table &table = plan.table;
@@ -305,18 +315,19 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     if (!failure && table.head.atoms && !rank.peers[0].box) failure = "ranks have no boxes for packets";
     if (failure) return 1;
     for (u32 i = 0; i < rank.ranks; ++i)
-        for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
+        for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[BUFFERS * i + (u32)k];
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
-                {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks, lanes, rounds,
-                type, op, table.head.atoms > 0, 1, nullptr, {}};
+                /* line */ {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks,
+                lanes, rounds, type, op, /* packets */ table.head.atoms > 0, /* opens */ 1, /* counter */ nullptr,
+                /* joint */ {}};
     for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
 }
 
-/* It was stopped before, perhaps. */
+/* Clears the stop flag: an earlier call may have been stopped. */
 void go_on(Rank &rank) { __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED); }
 
-/* Before it begins, with so many blocks. */
+/* Readies a rank for a call with this many thread blocks; clears half of its box if flags would repeat soon (packets.h). */
 void make_ready(Rank &rank, u64 call, u32 blocks) {
     if (u64 *box = rank.peers[rank.rank].box; box && empties(call))
         for (int i = 0; i < BOX; ++i) store_relaxed(box + half_of(call) + i, 0);
@@ -325,7 +336,7 @@ void make_ready(Rank &rank, u64 call, u32 blocks) {
     rank.failed.store(0, std::memory_order_relaxed);
 }
 
-/* All threads of these ranks, which are ready. */
+/* Begins a call of these ranks, which are ready. */
 void begin(void *const *ranks, u32 count) {
     for (u32 i = 0; i < count; ++i)
         for (u32 k = 0; k < 2; ++k)
@@ -354,6 +365,7 @@ int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 un
 int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
     timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
+    /* `end`: now and `seconds`, carried over to whole seconds */
     const double limit = seconds < MOST_SECONDS ? seconds : MOST_SECONDS;
     const i64 nanoseconds = end.tv_nsec + (i64)((limit - (double)(i64)limit) * 1e9);
     end.tv_sec += (time_t)limit + nanoseconds / 1000000000, end.tv_nsec = nanoseconds % 1000000000;
@@ -361,6 +373,7 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         if (!rank.is_done_by(seconds > 0 ? &end : nullptr)) {
+            /* stop this rank and the later ones, which have not been waited for */
             for (u32 k = i; k < count; ++k) __atomic_store_n(&((Rank *)ranks[k])->stop, 1, __ATOMIC_RELAXED);
             rank.is_done_by(nullptr);
         }
@@ -378,7 +391,7 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
 
 namespace {
 
-/* A library for this memory would be called as those for GPUs are. */
+/* library.h needs these three. A library for this memory is called as those for GPUs are; the tests have one. */
 int device_number_of(const Rank &rank) { return (int)rank.rank; }
 void *stream_of(Rank &) { return nullptr; }
 int end_streams(void *const *, u32) { return 0; }

@@ -28,7 +28,7 @@ struct Graph {
 void execute_call(Graph::RankCall &rank_call) {
     Rank &rank = *rank_call.rank;
     void *const only_rank = &rank;
-    rank.run = rank_call.run, rank.boxes.force_next_wait();
+    rank.run = rank_call.run, rank.boxes.force_next_wait(); /* this call waits, too: `prepare` sets `opens` to 1 */
     make_ready(rank, rank_call.counter, rank_call.used);
     begin(&only_rank, 1);
     rank.is_done_by(nullptr);
@@ -43,10 +43,11 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
-        if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
+        if (prepare(rank, plan, /* call: counted */ 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
         graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes, 0});
         graph->ranks.push_back(&rank);
     }
+    /* only now, as `all` has its final place; other calls change the ranks' own peers */
     for (Graph::RankCall &rank_call : graph->all)
         rank_call.run.peers = rank_call.peers.data(), rank_call.run.counter = &rank_call.counter;
     return graph.release();

@@ -11,8 +11,8 @@ namespace {
 
 Joints joints;
 thread_local Joint cached; /* the joint that this thread looked up last */
-thread_local u32 cached_version = 0;
-std::atomic<u32> joints_version{1};
+thread_local u32 cached_version = 0; /* the version of the list at that time; 0: nothing was looked up yet */
+std::atomic<u32> joints_version{1};  /* changes with the list */
 
 const Joint &find_joint(const void *address) {
     const u32 version = joints_version.load(std::memory_order_relaxed);
@@ -34,7 +34,15 @@ int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
     Joint joint = {{}, whole_steps(bytes, 64), nullptr}; /* whole cache lines of 64 bytes */
     joint.multicast = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (joint.multicast == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
-    for (u32 i = 0; i < count; ++i) joint.address_of.push_back((char *)(memory[i] = aligned_alloc(64, joint.bytes)));
+    bool ok = true;
+    for (u32 i = 0; i < count; ++i) {
+        joint.address_of.push_back((char *)(memory[i] = aligned_alloc(64, joint.bytes)));
+        ok &= memory[i] != nullptr;
+    }
+    if (!ok) {
+        for (char *address : joint.address_of) free(address);
+        return munmap(joint.multicast, joint.bytes), failure = "no memory for all ranks can be had", 1;
+    }
     for (char *address : joint.address_of) memset(address, 0, joint.bytes);
     joints.add(joint), joints_version.fetch_add(1);
     return 0;
@@ -51,6 +59,7 @@ namespace {
 size_t entered_bytes = 0; /* bytes per rank of the joint memory between ad_joint_enter and ad_joint_all */
 }
 
+/* The token of a joint carries its size alone, as there is no file yet. */
 int ad_joint_make(void *, u32, size_t bytes, void *token) {
     const Token joint = {getpid(), -1, whole_steps(bytes, 64)};
     memset(token, 0, TOKEN), memcpy(token, &joint, sizeof joint);

@@ -8,6 +8,7 @@ namespace {
 
 Queue &queue_of(Rank &rank, u32 number) { return rank.queues.try_emplace(number, &rank.stop).first->second; }
 
+/* Events are used again by every call of this thread. A deque, as queues keep their addresses. */
 Event *event_of(Queue &, size_t number) {
     static thread_local std::deque<Event> events;
     while (events.size() <= number) events.emplace_back();
@@ -27,7 +28,7 @@ char *stage_of(Queue &queue) {
 }
 
 void enqueue_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
-    queue.enqueue([=] {
+    queue.enqueue([=] { /* the lanes one after another, in one thread */
         for (u32 lane = 0; lane < lanes && !load_stop_flag(run.stop); ++lane)
             typed(run.type, [&](auto *type) { carry_out<Value<decltype(type)>>(run, *step, {lane, lanes}); });
     });
@@ -38,7 +39,7 @@ void enqueue_record(Queue &queue, Event &event) {
 }
 
 void enqueue_wait(Queue &queue, Event &event) {
-    queue.enqueue([&event] {
+    queue.enqueue([&event] { /* ends also if calls are stopped, as recording events is never skipped */
         while (!event.happened.load(std::memory_order_acquire)) back_off();
     });
 }

@@ -60,7 +60,7 @@ struct Locations {
     ON_MEMBER u64 *box(i64 k) const { return location[k].box; }
 };
 
-/* The same for a statement with many, which `to` and `from` list one by one. */
+/* The same for a statement with many. Calls of Work::to and Work::from list them one by one before it: first all results. */
 struct LocationList {
     Location location[MOST_PLACES];
     i64 result_count, total;
@@ -74,7 +74,7 @@ struct LocationList {
 /* A thread block in a round of a call. Statements are not inlined, as a plan has many and would compile slowly. */
 struct Work {
     const Call &call;
-    i64 me, member; /* the rank, and its number among the ranks that share its function */
+    i64 me, member; /* the rank, and its number among the ranks that share its function (the code is written once for them) */
     i64 place;      /* where the signals of this block begin in `Memory::signals` */
     u32 round;
     Share share;
@@ -115,6 +115,7 @@ struct Work {
     template <int RESULTS, int OPERANDS> ON_MEMBER void fold(const Fixed<RESULTS, OPERANDS> &places, Span span) const {
         combine<T, Rule>(call.line, span, share, places);
     }
+    /* Copies one operand to several results, whatever the operator: Sum of one operand is a copy. */
     template <int RESULTS, int OPERANDS> ON_MEMBER void spread(const Fixed<RESULTS, OPERANDS> &places, Span span) const {
         combine<T, Sum>(call.line, span, share, places);
     }

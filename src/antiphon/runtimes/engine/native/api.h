@@ -100,7 +100,7 @@ typedef struct {
     uint64_t group;  /* digest of what else must be the same, such as the book */
     uint64_t number; /* of the call in the group */
     uint64_t bytes;
-    uint8_t kind, operation, type, stage, unused[4]; /* stage: 0: the call itself; above 0: a call that prepares it */
+    uint8_t kind, operation, type, stage, unused[4]; /* stage: 0: the call itself; above 0: an exchange before or after it */
     int32_t root;
     uint32_t rank; /* that makes the call */
 } ap_call_id;
@@ -137,6 +137,7 @@ typedef struct {
     uint8_t unused;
 } ap_record;
 
+/* As AP_SEND, AP_RECEIVE and AP_FOLD (program.h); 3 would be a join, which is not recorded. */
 enum { AP_TRACE_SEND, AP_TRACE_RECEIVE, AP_TRACE_FOLD, AP_TRACE_CALL = 4 };
 
 /* A ring buffer of events: number i is record[i % capacity], and `capacity` is a power of two. All memory is the caller's. */
@@ -167,5 +168,5 @@ void ap_wire_trace(ap_wire *wire, ap_trace *trace);
 /* Reads both clocks at once: that of the trace, and CLOCK_MONOTONIC in nanoseconds. */
 void ap_trace_moment(const ap_trace *trace, int64_t moments[2]);
 
-/* Waits until no message of this wire is under way, and closes it. */
+/* Waits until no message of this wire is under way, and closes it. NULL: nothing to do. */
 void ap_wire_close(ap_wire *wire);

@@ -20,7 +20,7 @@ typedef struct {
     char magic[8];
     uint32_t version, crc;
     uint64_t head_bytes, file_bytes;
-    uint32_t ranks, pages, programs, members, hosts, name, labels, dead;
+    uint32_t ranks, pages, programs, members, hosts, name, labels, dead; /* hosts: 0, or as many as ranks */
 } book_header;
 
 typedef struct {
@@ -100,7 +100,7 @@ static int read_head(ap_book *book, book_tables *t, ap_error *error) {
     return AP_OK;
 }
 
-/* Fills page `number`. Program -1: the library's own. */
+/* Fills page `number`. Program -1: the library's own. Ranks are those of the machine. */
 static int read_page(ap_book *book, const book_tables *t, uint32_t number, ap_error *error) {
     page_entry e;
     memcpy(&e, t->page + (size_t)PAGE * number, sizeof e);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 struct ap_chooser {
-    size_t lists;     /* number of lists per kind: one for calls without a root, one per root */
+    size_t lists;     /* number of lists per kind: the first for calls without a root, then one per root */
     uint32_t *first;  /* per list, where it begins in `number`; it ends where the next one begins */
     uint32_t *number; /* numbers of ranges (indices into `range`), list by list */
     ap_range *range;  /* as the caller numbers them */

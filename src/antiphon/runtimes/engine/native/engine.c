@@ -26,7 +26,7 @@ enum { BATCH = 64, POLL_BYTES = 1 << 15 }; /* completions taken at once; bytes c
 typedef struct {
     ap_plan *plan;
     ap_layout *l;             /* the plan's */
-    unsigned char *memory[3]; /* input, output, scratch */
+    unsigned char *memory[3]; /* input, output, scratch: by AP_INPUT, AP_OUTPUT, AP_SCRATCH */
     size_t item;              /* bytes of an element */
     int type, operation;      /* api.h */
     ap_wire *wire;
@@ -71,7 +71,7 @@ static int64_t read_clock(run *r) {
     return r->clock;
 }
 
-/* For a receive an older reading of the clock is ok enough: from here on it only waits. */
+/* Begins the record of a message. A receive only waits from here on, so an older reading of the clock will do for it. */
 static void record_start(run *r, uint32_t instance, size_t bytes, int sends) {
     if (sends) read_clock(r);
     r->l->record[instance] = ap_trace_begin(r->trace, record_of(r, instance, bytes));
@@ -89,7 +89,7 @@ static int record_call(run *r, uint64_t *number) {
 
 /* ---- instances; functions return AP_OK or the error's code ---- */
 
-/* Queues a fold or join that is ready, or a send that is complete once copied. */
+/* Queues a fold or join that is ready, or a send that is complete once copied: each instance once, so `work` has room. */
 static void push_work(run *r, uint32_t instance) { r->l->work[r->last++] = instance; }
 
 static int start_lane(run *r, uint32_t lane);
@@ -154,7 +154,7 @@ static int start_lane(run *r, uint32_t lane) {
     return code;
 }
 
-/* Called when the transport has reported a message done. */
+/* Called when the transport has reported a message done. Its staging memory, if any, goes back to the plan's pool. */
 static int finish_message(run *r, uint32_t instance) {
     ap_layout *l = r->l;
     const ap_task *s = &r->plan->task[l->task[instance]];
@@ -241,7 +241,7 @@ static int run_plan(run *r) {
     return code;
 }
 
-/* Makes the plan's scratch at least as large. */
+/* Makes the plan's scratch at least `bytes` large; its contents are lost, as each run fills it anew. */
 static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
     if (bytes <= plan->scratch_bytes) return AP_OK;
     free(plan->scratch);
@@ -330,7 +330,8 @@ void ap_wire_trace(ap_wire *wire, ap_trace *trace) { wire->trace = trace; }
 
 void ap_trace_moment(const ap_trace *trace, int64_t moments[2]) {
     int64_t closest = INT64_MAX;
-    for (int i = 0; i < 16; i++) { /* keep the reading that took least time: it was interrupted least */
+    /* of 16 readings, keep the one that took least time: it was interrupted least */
+    for (int i = 0; i < 16; i++) {
         int64_t before = ap_clock(trace), at = ap_nanoseconds(), after = ap_clock(trace);
         if (after - before < closest) closest = after - before, moments[0] = before + (after - before) / 2, moments[1] = at;
     }
@@ -342,8 +343,8 @@ void ap_wire_close(ap_wire *wire) {
 
 /* ---- touching memory before the first run ---- */
 
-/* Allocates and touches staging memory for as many messages as can be under way, and leaves it in the plan's pool. False: out of
- * memory. */
+/* Allocates and touches staging memory for as many messages as can be under way (AP_WINDOW of each lane), and leaves it in the
+ * plan's pool. All is taken before any is given back: else the pool would return the same memory. False: out of memory. */
 static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
     ap_layout *l = &plan->layout;
     int ok = 1;

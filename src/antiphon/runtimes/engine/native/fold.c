@@ -33,6 +33,7 @@
         }                                                                             \
     }
 
+/* Define the four of a type: NAME_sum, NAME_prod, NAME_max by the rule MAX, and NAME_min by MIN. */
 #define COMBINES(NAME, T, U, MAX, MIN)    \
     COMBINE(NAME##_sum, T, U, ADD)        \
     COMBINE(NAME##_prod, T, U, MULTIPLY)  \
@@ -143,7 +144,7 @@ static void divide_narrow(char *v, size_t n, float count, int type) {
 
 void ap_divide(void *values, size_t n, uint64_t count, int type) {
     if (count < 2) return; /* and -2^63 / -1 cannot arise: counts are positive */
-    if (count > INT64_MAX) count = INT64_MAX;
+    if (count > INT64_MAX) count = INT64_MAX; /* so that it stays positive as int64_t */
     switch (type) {
     case AP_INT8: DIVIDE_VALUES(int8_t, int64_t)
     case AP_UINT8: DIVIDE_VALUES(uint8_t, uint64_t)

@@ -62,7 +62,7 @@ int ap_mpi_find_piece(mpi_wire *w) {
 /* Makes room for the MPI requests (here: transfers) of one more message: a packet, and its data in pieces. */
 static int reserve_transfers(mpi_wire *w, ap_error *error) {
     if (w->active + 1 + MAX_PIECES <= w->space) return AP_OK;
-    int space = w->space ? 2 * w->space : 2 * MAX_PIECES; /* either leaves room for 1 + MAX_PIECES more */
+    int space = w->space ? 2 * w->space : 2 * MAX_PIECES; /* either has room for 1 + MAX_PIECES more */
     MPI_Request *request = realloc(w->request, space * sizeof *request);
     if (request) w->request = request;
     flight *flights = realloc(w->flight, space * sizeof *flights);
@@ -134,7 +134,7 @@ static int start_packet(mpi_wire *w, const void *data, int tag, flight f, ap_err
 int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                  ap_error *error) {
     size_t pieces = bytes > w->piece ? (bytes - 1) / w->piece + 1 : 1;
-    if (pieces > MAX_PIECES) pieces = 1;
+    if (pieces > MAX_PIECES) pieces = 1; /* too much for a late receiver to buffer */
     const int has_packet = w->base.call != NULL, is_packed = has_packet && bytes <= PACK;
     flight f = {.number = number, .peer = peer, .is_shared = pieces > 1 || (has_packet && !is_packed), .is_receive = !sends,
                 .target = data, .bytes = bytes};
@@ -173,7 +173,8 @@ static int finish_packet(mpi_wire *w, const flight *f, ap_error *error) {
     return code;
 }
 
-/* MPI has reported an error, perhaps a wrong length: a packet received before may show that the message is of another call. */
+/* MPI has reported an error, perhaps a wrong length: a packet received before may show that the message is of another call. MPI
+ * sets the requests that are done to MPI_REQUEST_NULL. */
 static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
     int code = AP_OK;
     for (int i = 0; i < w->active && !code; i++)
@@ -206,8 +207,8 @@ static int test_some(mpi_wire *w, int first, int count, int block, double timeou
 /* For qsort: greater numbers first. */
 static int descending(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
-/* Finds requests that are done, at most `capacity` of them, beginning at the front of the list: *done and w->index, counted from
- * the front. With `block` it waits until one of all requests is done. */
+/* Finds requests that are done, at most `capacity` of them: *done and w->index, counted from the front of the list. Tests them
+ * in portions of `capacity` from the front on, until some of a portion are done; with `block` it waits until one of all is. */
 static int test_transfers(mpi_wire *w, int block, double timeout, int capacity, int *done, ap_error *error) {
     int code;
     *done = 0;
@@ -302,7 +303,8 @@ int ap_mpi_check_others(mpi_wire *w, ap_error *error) {
     return code;
 }
 
-/* Requests under way are never completed, so their memory is leaked. */
+/* Requests under way are never completed, so their memory is leaked (close_wire). Errors of notify_all are ignored, as this
+ * process fails anyway. */
 void ap_mpi_give_up(mpi_wire *w) {
     ap_error ignored;
     if (w->shared) ap_shared_give_up(w->shared);

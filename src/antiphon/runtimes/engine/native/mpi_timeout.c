@@ -9,7 +9,7 @@
 #include "clock.h"
 #include "mpi_types.h"
 
-/* Waits until a request is complete. `where`: the call of MPI that follows, for the message. */
+/* Waits until a request is complete, at most `timeout` seconds. `where`: the call of MPI that follows, for the message. */
 static int wait_for_all(MPI_Request *request, double timeout, const char *where, ap_error *error) {
     const double end = ap_now() + timeout;
     for (int done = 0; !done;) {

@@ -16,7 +16,7 @@ enum { PACK = 1 << 12 };
 typedef struct packet {
     struct packet *next; /* in the list of spare packets */
     ap_call_id call;     /* what is sent begins here */
-    uint64_t bytes;      /* of the data, here or in the second message */
+    uint64_t bytes;      /* of the data, here or in the second message; of a note (mpi_messages.c) 0, or that it gave up */
     unsigned char data[PACK];
 } packet;
 
@@ -35,14 +35,14 @@ typedef struct {
     MPI_Comm caller_comm; /* the caller's communicator */
     MPI_Comm comm;   /* a copy for messages; MPI_COMM_NULL: all messages go through shared memory */
     int *process_of; /* per rank of the program, its process in `caller_comm`; -1: none */
-    MPI_Request *request; /* per request under way; `flight` describes it */
+    MPI_Request *request; /* per request under way; flight[i] describes request[i] */
     flight *flight;
-    int *index;           /* of requests that a test found done */
+    int *index;           /* where requests that a test found done are in `request` */
     int active, space;    /* requests under way; entries of the three arrays */
     size_t piece;         /* bytes of a message above which it is sent in several; SIZE_MAX: never */
     int most_tag;         /* the greatest tag, for notes between calls; messages use lower ones */
     int crowded;          /* `yields`, unless MPI itself yields the processor between tests */
-    packet *spare;
+    packet *spare;            /* list of packets to be used again */
     int has_notified;         /* the others have been notified which call this process is in */
     ap_shared *shared; /* memory shared with processes of this host; NULL: none */
     int *member;       /* per rank of the program, its number in `shared`; -1: not on this host */

@@ -14,7 +14,7 @@
 
 #include "transport.h"
 
-typedef __int128 wide;
+typedef __int128 wide; /* for elements and addresses, whose products with weights need more than 64 bits */
 
 static const wide MAX_ELEMENTS = (wide)AP_MOST_ELEMENTS;
 
@@ -66,6 +66,7 @@ static void measure_slots(addresses *a) {
     const ap_section *s = a->section;
     for (uint32_t o = 0; o < s->operations; o++) {
         const ap_operation *op = &s->operation[o];
+        /* a receive writes all its parts, a fold the first one */
         const uint32_t written = op->kind == AP_RECEIVE ? op->parts : op->kind == AP_FOLD && op->parts;
         for (uint32_t i = op->first_part; i < op->first_part + written; i++) {
             const ap_part part = s->part[i];
@@ -125,10 +126,10 @@ static int resolve_part(const addresses *a, const ap_plan *plan, ap_part part, u
     return 1;
 }
 
-/* Appends a stretch to a task. With `join`, one that follows the last in memory extends that. */
-static void append_part(ap_plan *plan, ap_task *task, ap_stretch s, int join) {
-    if (join && !s.length) return;
-    if (join && task->stretches) {
+/* Appends a stretch to a task. With `merge`, one that follows the last in memory extends that, and an empty one is left out. */
+static void append_part(ap_plan *plan, ap_task *task, ap_stretch s, int merge) {
+    if (merge && !s.length) return;
+    if (merge && task->stretches) {
         ap_stretch *last = &plan->stretch[task->stretch + task->stretches - 1];
         if (last->buffer == s.buffer && last->begin + last->length == s.begin) {
             last->length += s.length;
@@ -163,7 +164,8 @@ static int resolve_tasks(addresses *a, ap_plan *plan, ap_error *error) {
             if (op->kind == AP_FOLD && where.length != task->elements)
                 return ap_fail(error, AP_INVALID,
                                "the program file is wrong: rank %u, the parts of operation %u differ in length", plan->rank, o);
-            append_part(plan, task, where, /* join */ message && pieces == 1);
+            /* stretches of folds correspond to each other, and those of sliced messages are cut one by one */
+            append_part(plan, task, where, /* merge */ message && pieces == 1);
         }
         used += task->stretches;
     }
@@ -309,6 +311,7 @@ int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *er
 }
 
 int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error) {
+    /* at least 64, so that a part has at least one element; 1 is AP_USUAL_SPLIT */
     if (bytes && bytes < 64) return ap_fail(error, AP_INVALID, "messages are split at 64 bytes or more, not %d", (int)bytes);
     plan->split = bytes;
     return AP_OK;

@@ -88,7 +88,7 @@ struct ap_plan {
     ap_layout layout;
     unsigned char *scratch;
     size_t scratch_bytes;
-    void *pool[64]; /* staging memory that is free, by size: 2^i bytes */
+    void *pool[64]; /* staging memory that is free, by size: 2^i bytes (stage.h) */
     int broken; /* a run failed: the plan can only be released */
 };
 

@@ -24,6 +24,7 @@ static inline uint64_t u64_at(const unsigned char *p) {
     return v;
 }
 
+/* The bytes of a table in a file: tables begin at multiples of 8. */
 static inline uint64_t padded(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
 
 enum {

@@ -47,6 +47,7 @@ static inline void ap_sha256(const void *data, size_t size, char text[65]) {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     const unsigned char *bytes = data;
     unsigned char end[128] = {0};
+    /* `end`: the rest of the data, a byte 0x80, zeros, and the length in bits as 8 bytes; one block or two (`tail` bytes) */
     size_t full_bytes = size / 64 * 64, rest = size - full_bytes, tail = rest < 56 ? 64 : 128;
     for (size_t at = 0; at < full_bytes; at += 64) ap_sha256_block(state, bytes + at);
     if (rest) memcpy(end, bytes + full_bytes, rest);

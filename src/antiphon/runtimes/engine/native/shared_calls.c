@@ -27,7 +27,7 @@ void ap_shared_begin(ap_shared *s, ap_wire *wire) {
     own_board->last[at].call = wire->current_call, own_board->last[at].digest = s->call;
 }
 
-/* Reads entry at % CALLS of a member's board; false if it is empty or being written. */
+/* Reads entry at % CALLS of a member's board; false if it is empty or being written: then call and digest do not match. */
 static int read_board(const ap_shared *s, uint32_t member, uint64_t at, ap_call_id *call) {
     const board *their_board = board_of(s, member);
     uint64_t digest = their_board->last[at % CALLS].digest;
@@ -74,6 +74,7 @@ int ap_shared_check_members(ap_shared *s, ap_error *error) {
     return code;
 }
 
+/* Only the first entry of a queue: a later one is of the same call or of a later one. */
 int ap_shared_check_unreceived(ap_shared *s, ap_error *error) {
     ap_call_id other;
     int code = AP_OK;

@@ -37,7 +37,7 @@ static ap_shared *map_memory(int file, uint32_t members, uint32_t me) {
     return s;
 }
 
-/* A key that other shared memory is unlikely to have; never 0. */
+/* A key that other shared memory is unlikely to have; never 0, which says that there is no memory. */
 static uint64_t make_key(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -46,7 +46,7 @@ static uint64_t make_key(void) {
 
 ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     memset(name, 0, sizeof *name);
-    if (blocks_of(members) >= NO_BLOCK) return NULL;
+    if (blocks_of(members) >= NO_BLOCK) return NULL; /* numbers of blocks have 16 bits */
 #ifdef MFD_CLOEXEC
     int file = memfd_create("antiphon", MFD_CLOEXEC);
     if (file < 0) return NULL;
@@ -108,7 +108,7 @@ static void free_messages(message *m) {
     }
 }
 
-/* Frees the sends to one member; payloads that have other receivers stay. */
+/* Frees the sends to one member; payloads that have other receivers stay until the sends to these are freed. */
 static void free_targets(ap_shared *s, outgoing *o) {
     while (o->first) {
         target *t = o->first, **at = &t->of->targets;

@@ -101,7 +101,7 @@ static lane *lane_of(incoming *in, uint32_t channel) {
     return &in->lanes[in->count++];
 }
 
-/* Appends to the list from `first` to `last`. */
+/* Appends to the list from `first` to `last`; `last` has no meaning while `first` is NULL. */
 static void append_message(message **first, message **last, message *m) {
     m->next = NULL;
     if (*first)
@@ -243,7 +243,7 @@ static void post_entry(ap_shared *s, outgoing *o, const target *t, uint32_t bloc
     ring_bell(s, t->to);
 }
 
-/* All of a payload is in blocks: reports its sends done. */
+/* All of a payload is in blocks: reports its sends done. Each is the first to its receiver, as has_room demands. */
 static void finish_payload(ap_shared *s, payload *it) {
     for (target *t = it->targets, *sibling; t; t = sibling) {
         outgoing *o = &s->out[t->to];
@@ -350,7 +350,7 @@ static int receive_entries(ap_shared *s, uint32_t from, int *moved, ap_error *er
 
 int ap_shared_progress(ap_shared *s, uint32_t *numbers, int capacity, int *count, int *moved, ap_error *error) {
     *count = *moved = 0;
-    s->poll_number++, s->recents = 0;
+    s->poll_number++, s->recents = 0; /* from here on, data of these payloads may be in blocks */
     for (uint32_t i = 0; i < s->members; i++) {
         outgoing *o = &s->out[(s->me + 1 + i) % s->members]; /* members begin with different receivers */
         while (o->first && o->first->of->poll_number != s->poll_number && send_payload(s, o->first->of)) *moved = 1;

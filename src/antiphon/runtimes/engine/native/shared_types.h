@@ -18,11 +18,12 @@
  * BLOCKS: blocks of a sender, besides one per receiver.
  * BLOCK: bytes of a block; it stays in a near cache between the copy into it and the copy out of it.
  * INLINE_BYTES: messages up to this size are in the queue's entry itself.
- * MAX_RECENT: recent sends among which a send of the same data to another process is recognized; both then share blocks.
+ * MAX_RECENT: sends since the last poll among which a send of the same data to another process is recognized; both then share
+ *   blocks.
  * MAX_IDLE_POLLS: polls without progress until a message to several receivers continues to each separately.
  * MAX_FRUITLESS_POLLS: polls without progress until messages that no receive was posted for are copied out of their blocks.
- * CALLS: entries of a board.
- * STAGES: entries of a board per collective: for the call itself, and for calls that prepare it (`stage` of ap_call_id). */
+ * CALLS: entries of a board: call `number`, stage `stage` (ap_call_id) has entry (number * STAGES + stage) % CALLS.
+ * STAGES: entries of a board per collective: for the call itself, and for exchanges before it. */
 enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, INLINE_BYTES = 40, MAX_RECENT = 16, MAX_IDLE_POLLS = 64 };
 enum { MAX_FRUITLESS_POLLS = 4, CALLS = 64, STAGES = 4 };
 #define NO_BLOCK UINT16_MAX
@@ -90,7 +91,7 @@ struct payload {
     uint64_t serial;      /* order in which payloads were started */
     target *targets;
     uint64_t poll_number; /* of the last poll that tried to send it */
-    uint32_t pending, idle_polls; /* receivers; polls in which nothing of it was sent */
+    uint32_t pending, idle_polls; /* number of targets; polls in a row in which nothing of it was sent */
 };
 
 /* What this process sends to one member. */

@@ -137,7 +137,7 @@ void ap_sockets_pull(socket_wire *w, stream *s, size_t max_bytes) {
 /* The least number of bytes that will arrive by a socket before any receive from its rank can be complete. */
 static uint64_t min_bytes_to_come(const socket_wire *w, const peer *p, const stream *s) {
     if (s->incoming) return s->incoming->bytes - s->received;
-    if (w->rails > 1) return 1;
+    if (w->rails > 1) return 1; /* which message comes by which rail is known only from its head */
     uint64_t fewest = p->receives.first->bytes;
     for (const message *m = p->receives.first; m && fewest >= DIRECT; m = m->next)
         if (m->bytes < fewest) fewest = m->bytes;

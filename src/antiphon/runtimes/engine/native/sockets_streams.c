@@ -74,7 +74,7 @@ static void place_message(socket_wire *w, uint32_t rank, stream *s) {
         ap_compare_loosely(&w->base, &s->head.call, &w->fault);
         return;
     }
-    /* while a receive is open, no message of a later call can arrive */
+    /* while a receive is open, no message of a later call can arrive: its sender first sends the one for the receive */
     if ((p->receives.first || s->head.call.number < w->base.current_call.number) && ap_compare(&w->base, &s->head.call, &w->fault))
         return;
     s->incoming = take_from_channel(&p->receives, s->head.channel);
@@ -98,6 +98,7 @@ static int place_out_of_order(socket_wire *w, uint32_t rank) {
 static void accept_head_bytes(socket_wire *w, uint32_t rank, stream *s, size_t bytes) {
     peer *p = &w->peers[rank];
     s->head_bytes += (uint32_t)bytes;
+    /* `mark` lies before `bytes`: it has arrived */
     if (s->head_bytes >= offsetof(head, bytes) && s->head.mark != MESSAGE && s->head.mark != NOTE) {
         ap_fail(&w->fault, AP_TRANSPORT, "rank %u sent what is no message", rank);
         return;
@@ -153,6 +154,7 @@ static void store_ahead(socket_wire *w, stream *s, const unsigned char *data, si
 void ap_sockets_take(socket_wire *w, stream *s, const unsigned char *data, size_t bytes) {
     const uint32_t rank = ap_sockets_rank(w, s);
     if (w->fault.code) return; /* no receive is valid any more */
+    /* bytes behind others that are stored ahead are stored, too */
     size_t used = ap_sockets_bytes_ahead(s) ? 0 : use_bytes(w, rank, s, data, bytes);
     if (used < bytes && !w->fault.code) store_ahead(w, s, data + used, bytes - used);
 }

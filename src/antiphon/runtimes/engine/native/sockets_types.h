@@ -16,7 +16,7 @@
  * PARTS: the most areas of memory (struct iovec) that one sendmsg sends. */
 enum { STAGE = 1 << 16, DIRECT = 1 << 14, PARTS = 64 };
 
-/* Seconds to send what is queued when the wire is closed. */
+/* The most seconds that closing a wire waits until queued messages are sent. */
 enum { FLUSH = 10 };
 
 /* A message is set aside if it is read before the call posts a receive for it. Messages set aside for one rank take at most

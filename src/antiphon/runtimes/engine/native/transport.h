@@ -28,8 +28,8 @@ struct ap_wire {
     /* A run has failed: write no more to the memory of its messages. NULL: this transport writes only during runs. */
     void (*fail)(ap_wire *self);
     uint32_t ranks;
-    int broken;            /* after a failure: the wire can only be closed */
-    const ap_call_id *call;     /* the caller's; NULL: calls are not compared between processes */
+    int broken;                 /* after a failure: the wire can only be closed */
+    const ap_call_id *call;     /* the caller's (ap_wire_call); NULL: calls are not compared between processes */
     ap_call_id current_call, other; /* the call under way; after AP_MISMATCH: that of the other process */
     ap_trace *trace;            /* the caller's; NULL: nothing is recorded */
     ap_python_signals *signals; /* the caller's; NULL: signals are not checked */
@@ -42,6 +42,7 @@ struct ap_wire {
 /* Called after AP_QUIET seconds without progress: AP_STOPPED if a signal handler has raised an exception. */
 int ap_check_signals(ap_wire *wire, double time, ap_error *error);
 
+/* Whether two processes are in the same call. The rank, the last member, differs. */
 static inline int ap_same_call(const ap_call_id *first, const ap_call_id *second) {
     return !memcmp(first, second, offsetof(ap_call_id, rank));
 }

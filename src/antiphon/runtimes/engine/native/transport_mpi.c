@@ -40,7 +40,7 @@ static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void 
 
 static void begin_call(ap_wire *self) {
     mpi_wire *w = (mpi_wire *)self;
-    w->has_notified = 0;
+    w->has_notified = 0; /* of this call */
     if (w->shared) ap_shared_begin(w->shared, self);
 }
 
@@ -62,7 +62,7 @@ static int complete_remote(mpi_wire *w, int block, double timeout, uint32_t *num
     for (;;) {
         int code = ap_mpi_progress_remote(w, block, interval, numbers, capacity, count, error);
         if (code || *count || !block || !w->active) return code;
-        if (end == 0) end = ap_now() + timeout - interval;
+        if (end == 0) end = ap_now() + timeout - interval; /* one interval is over */
         if (timeout > 0 && ap_now() >= end) return report_timeout(w, timeout, error);
         code = ap_mpi_check_others(w, error);
         if (code) return code;
@@ -71,12 +71,13 @@ static int complete_remote(mpi_wire *w, int block, double timeout, uint32_t *num
 
 /* Called between two polls without progress. MPI makes progress only while it is called, and other processes may depend on
  * that. So sleeps are short, MPI is called several times between two of them, and a process with messages by MPI does not
- * sleep. `turn`: polls without progress so far. Returns an error code of MPI. */
+ * sleep. Before a process may sleep, MPI is called after every 64th poll or, where each poll ends with a yield, every 4th.
+ * `turn`: polls without progress so far. Returns an error code of MPI. */
 static int pause_between_polls(mpi_wire *w, unsigned turn) {
     const int may_sleep = w->yields && turn >= MAX_POLLS && !w->active;
     const int sleeps = may_sleep && (turn - MAX_POLLS) % POLLS_PER_NAP == 0;
     int arrived, code = MPI_SUCCESS;
-    if (may_sleep || turn % (w->yields ? 4 : 64) == 3) /* gives MPI a chance to make progress */
+    if (may_sleep || turn % (w->yields ? 4 : 64) == 3) /* only so that MPI makes progress */
         code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->caller_comm : w->comm, &arrived,
                            MPI_STATUS_IGNORE);
     const unsigned naps = (turn - MAX_POLLS) / POLLS_PER_NAP;
@@ -100,7 +101,8 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
                                           error);
         *count += remote_count;
         if (code || *count || !block) return code;
-        if (moved) turn = 0, end = 0;
+        if (moved) turn = 0, end = 0; /* the timeout is that of a time without progress */
+        /* reading the clock takes about as long as a poll: rarely, unless polls are rare themselves */
         if ((timeout > 0 || self->call) && (turn % 64 == 63 || (w->yields && turn > MAX_POLLS))) {
             double time = ap_now();
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
@@ -142,7 +144,7 @@ static int count_here(MPI_Comm comm, int *count) {
 int ap_mpi_look_around(MPI_Comm world) { return count_here(world, &processes_here); }
 
 /* Whether the job has more processes on this host than processors that they may use. If their number is not known, those of
- * `comm` are counted. */
+ * `comm` are counted. A process that is bound to one processor takes the others to be bound to other ones. */
 static int is_crowded(MPI_Comm comm) {
     int processes = processes_here;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
@@ -163,7 +165,7 @@ static void close_wire(ap_wire *self) {
     else if (self->broken && w->shared)
         ap_shared_give_up(w->shared);
     if (!over && !self->broken && w->comm != MPI_COMM_NULL) {
-        if (w->active) PMPI_Waitall(w->active, w->request, MPI_STATUSES_IGNORE); /* messages that are not reported to the engine */
+        if (w->active) PMPI_Waitall(w->active, w->request, MPI_STATUSES_IGNORE); /* notes, of which the engine does not know */
         PMPI_Comm_free(&w->comm);
     }
     /* after a failure messages may stay under way: the communicator and their memory are leaked */
@@ -177,7 +179,8 @@ static void close_wire(ap_wire *self) {
     free(w);
 }
 
-/* A wire that knows the process of each rank, without a connection yet; NULL: out of memory. */
+/* A wire that knows the process of each rank, without a connection yet; NULL: out of memory. `rank_of`: as for ap_mpi_open, per
+ * process its rank; NULL: the same number. */
 static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
     mpi_wire *w = calloc(1, sizeof *w);
     int *process_of = w ? malloc((ranks ? ranks : 1) * sizeof *process_of) : NULL;
@@ -293,7 +296,7 @@ static int number_members(mpi_wire *w, const neighbours *n, int *all) {
  * memory is, a second whether all have mapped it. *all_shared: all processes share one memory, so messages need no MPI. *fits:
  * false if it is more than a process may take. */
 static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, int *all_shared, int *fits) {
-    enum { MAX_LOCAL = 256 };
+    enum { MAX_LOCAL = 256 }; /* offers on the stack; more are allocated */
     offer own = {.fits = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= max_bytes};
     offer local[MAX_LOCAL], *all = n->processes <= MAX_LOCAL ? local : malloc((size_t)n->processes * sizeof *all);
     ap_shared *shared = NULL;
@@ -322,7 +325,7 @@ static int connect_far(mpi_wire *w) {
     int has_bound = 0, *tag_bound = NULL, code = duplicate_comm(w->caller_comm, &w->comm);
     if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
     if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &tag_bound, &has_bound);
-    w->most_tag = has_bound ? *tag_bound : 32767;
+    w->most_tag = has_bound ? *tag_bound : 32767; /* what MPI guarantees */
     return code ? code : ap_mpi_find_piece(w);
 }
 

@@ -20,7 +20,7 @@ enum { MAX_POLLS = 16, MAX_NAP = 20000 };
 typedef struct {
     ap_wire base;
     ap_shared *shared;
-    uint32_t count; /* of sockets that are polled */
+    uint32_t count; /* of sockets that are polled: nothing is ever sent by them, so poll reports one when it is closed */
     uint32_t *rank_of; /* per socket, its rank */
     struct pollfd *polled;
 } shared_wire;
@@ -36,8 +36,7 @@ static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void 
 }
 
 /* Finds the rank of a process that has ended while a message to or from it is under way; or this one, if its calls are aborted.
- * False: there is none. The last
- * messages of an ended process may still be in memory, so the caller polls once more. */
+ * False: there is none. The last messages of an ended process may still be in memory, so the caller polls once more. */
 static int find_gone(const shared_wire *w, uint32_t *rank) {
     if (poll(w->polled, w->count, 0) <= 0) return 0;
     for (uint32_t i = 0; i < w->count; i++)

@@ -52,7 +52,7 @@ static stream *stream_of(const socket_wire *w, const peer *p, const message *m) 
 static int claim_aside(socket_wire *w, uint32_t rank, message *set_aside, void *data, size_t bytes, uint32_t number,
                        ap_error *error) {
     peer *p = &w->peers[rank];
-    stream *by = stream_of(w, p, set_aside);
+    stream *by = stream_of(w, p, set_aside); /* NULL if the message is complete */
     p->aside_bytes -= sizeof *set_aside + set_aside->capacity;
     int code = ap_compare(&w->base, &set_aside->head.call, error);
     if (!code && set_aside->bytes != bytes) code = ap_sockets_report_length(rank, set_aside->bytes, bytes, error);
@@ -94,6 +94,7 @@ static int poll_once(socket_wire *w, double patience, ap_error *error) {
     if (!w->polled_count) return ap_fail(error, AP_STUCK, "nothing is under way");
     /* fewer bytes than the low water wake nobody: look for them after MAX_QUIET seconds */
     if (has_low_water && patience > MAX_QUIET) patience = MAX_QUIET;
+    /* rounded up, so that poll does not return before `patience` is over; an int holds at most 24 days */
     const int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
     const int reported = poll(w->polled, w->polled_count, milliseconds);
     if (reported < 0 && errno != EINTR) return ap_fail(error, AP_TRANSPORT, "poll: %s", strerror(errno));
@@ -122,7 +123,7 @@ static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *err
     if (!block) code = poll_once(w, 0, error);
     while (!code && block && !ap_completions_any(&w->done) && !w->fault.code) {
         if (timeout > 0 && (w->moved || end == 0)) end = ap_now() + timeout;
-        double remaining = timeout > 0 ? end - ap_now() : 1e7;
+        double remaining = timeout > 0 ? end - ap_now() : 1e7; /* no timeout: any large number */
         w->moved = 0;
         if (remaining <= 0)
             return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);

@@ -42,7 +42,7 @@ typedef struct {
     uint32_t rank;
 } thread_wire;
 
-/* Enters a number among those done; false: out of memory. */
+/* Enters a number among those of done messages; false: out of memory. */
 static int add_done(mailbox *b, uint32_t number) {
     if (b->count == b->space) {
         size_t space = b->space ? 2 * b->space : 64;
@@ -119,7 +119,7 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
     mailbox *b = &w->all->of_rank[w->rank];
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
-    double seconds = timeout > 0 ? timeout : 1e6;
+    double seconds = timeout > 0 ? timeout : 1e6; /* no timeout: 12 days */
     end.tv_sec += (time_t)seconds, end.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
     if (end.tv_nsec >= 1000000000L) end.tv_sec++, end.tv_nsec -= 1000000000L;
     pthread_mutex_lock(&w->all->lock);

@@ -33,7 +33,8 @@ int ap_compare(ap_wire *wire, const ap_call_id *other, ap_error *error) {
                    (unsigned long long)other->number, (unsigned long long)wire->current_call.number);
 }
 
-/* The same between processes that need not be equally far: a call of another number, or stage, is no mismatch. */
+/* The same between processes that need not be equally far: a call of another number, or stage, is no mismatch. Nor is another
+ * `group`: its digest changes within a call when a book has been sent, at each process in its turn. */
 int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error) {
     ap_call_id adapted = *other;
     adapted.stage = wire->current_call.stage, adapted.group = wire->current_call.group;
@@ -43,7 +44,7 @@ int ap_compare_loosely(ap_wire *wire, const ap_call_id *other, ap_error *error) 
 /* A dissemination barrier: in round k each rank receives from the one 2^k before it and sends to the one 2^k after it. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
     const uint32_t ranks = wire->ranks, me = wire->call ? wire->call->rank : 0;
-    enum { CHANNEL = 0, BYTES = 0, RECEIVE = 0, SEND = 1 }; /* messages are empty: their heads are compared */
+    enum { CHANNEL = 0, BYTES = 0, RECEIVE = 0, SEND = 1 }; /* messages are empty: the calls that they name are compared */
     uint32_t numbers[2];
     unsigned char nothing[1];
     int code = AP_OK;
