@@ -23,6 +23,10 @@
  *     bool queues_end_by(Rank &, double end)       whether all that is enqueued for a rank is done by then (a time of now())
  *     void stop_queues(Rank &)                     set the stop flag: waits end, and later work is skipped
  *     int end_queues(Rank &)                       wait until all that is enqueued for a rank is done; 0: no error
+ *     int prepare(Rank &, Plan &, u64 call, ...)   set the arguments of its kernels (rank.run); 0: no error
+ *     const Size &size_at(const Plan &)            the cuts and shifts that `prepare` computed, in memory of the host (bind.h)
+ *     double now()                                 seconds of a monotonic clock
+ *     const char *failure                          the message of the last error in this thread
  *
  * Threading: the thread of the ranks enqueues everything; queues run asynchronously.
  * Ownership: queues and events belong to ranks and devices; the state of a call is on the stack of ad_by_host.
@@ -58,12 +62,12 @@ struct Staging {
 
 class ByHost {
     std::map<std::tuple<u32, u32, u32, i64>, Event *> signal_events; /* by stream, from, to, number */
-    size_t events = 0;
-    u64 call;
-    u32 lanes;
-    bool by_copies;
-    bool staged;
-    size_t width; /* bytes of an element */
+    size_t events = 0; /* used so far in this call */
+    u64 call;          /* its number, for signals to other processes */
+    u32 lanes;         /* thread blocks of a kernel */
+    bool by_copies;    /* puts are copies: BY_COPIES, BY_STAGES */
+    bool staged;       /* through memory of the host: BY_STAGES */
+    size_t width;      /* bytes of an element */
     std::map<std::pair<u32, u32>, Staging> stages; /* by rank and peer */
     std::vector<const u32 *> stop_of; /* per rank its stop flag; NULL: a rank of another process */
 
@@ -96,7 +100,7 @@ class ByHost {
         const i64 peer = to.rank == f.table.head.rank ? from.rank : to.rank; /* a put may also read from the peer */
         /* queues of a rank: one per stream (`blocks`), then one per peer, then a second one per peer for stages */
         Queue &link = queue_of(f.rank, (u32)(f.table.head.blocks + peer));
-        enqueue_wait(link, record_event(stream_queue(f)));
+        enqueue_wait(link, record_event(stream_queue(f))); /* for the earlier steps of the stream */
         if (staged && to.rank != f.table.head.rank)
             f.copies.push_back(copy_by_stages(f, (u32)to.rank, link, at(to), at(from), (size_t)length * width));
         else {
@@ -214,6 +218,7 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
     const char *problem = host.enqueue_all(all);
     bool late = false;
     const double end = now() + (seconds > 0 ? seconds : 1e9); /* 0: no limit */
+    /* end 0 is over: with a problem, or after a rank that is late, do not wait */
     for (u32 i = 0; i < count; ++i) late |= !queues_end_by(*(Rank *)ranks[i], problem || late ? 0 : end);
     for (u32 i = 0; i < count && late; ++i) stop_queues(*(Rank *)ranks[i]);
     int code = 0;

@@ -30,16 +30,17 @@
 #include "device.h"
 #include "kernel.h"
 
+/* Whether a call of CUDA or HIP fails. Then `code`, a local variable, is its error, and `failure` the text of it. */
 #define FAILS(CALL) ((code = (CALL)) != cuda(Success) && (failure = cuda(GetErrorString)(code)))
 
 namespace {
 
-thread_local const char *failure = "";
+thread_local const char *failure = ""; /* why the last call of this thread failed (ad_why) */
 
 struct Device;
 struct Rank;
 
-/* Events and queues: of calls that the host drives step by step (by_steps.h). */
+/* Events and queues (streams) of calls that the host drives step by step (by_steps.h). */
 struct Event {
     cuda(Event_t) event = nullptr;
 };
@@ -47,7 +48,7 @@ struct Event {
 struct Queue {
     Device *device = nullptr;
     cuda(Stream_t) stream = nullptr;
-    u32 threads = 0;
+    u32 threads = 0;       /* of a block of its kernels */
     char *stage = nullptr; /* memory of the host for copies (stage_of) */
 };
 
@@ -88,7 +89,7 @@ struct Plan {
     BufferCheck check;
 };
 
-std::vector<Device *> devices;
+std::vector<Device *> devices; /* by number; NULL: not opened yet */
 
 }  // namespace
 
@@ -128,6 +129,7 @@ bool reach_peers(Device &device, int count) {
     return true;
 }
 
+/* The device of a rank, opened by the first one; NULL: this failed. */
 Device *device_of(u32 rank) {
     int count = 0;
     cuda(Error_t) code;
@@ -198,6 +200,7 @@ int launch(Device &device) {
     return 0;
 }
 
+/* Seconds of a monotonic clock. */
 double now() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -215,9 +218,11 @@ void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
     cuda(Error_t) code;
     Device *device = device_of(number);
     if (!device) return nullptr;
-    Rank *rank = new Rank{number, ranks, blocks, threads, device, {}, nullptr, {}, 0, false, {}, {}};
+    Rank *rank = new Rank{number, ranks, blocks, threads, device, /* peers */ {}, /* peers_on_device */ nullptr, /* run */ {},
+                          /* used */ 0, /* failed */ false, /* queues */ {}, /* boxes */ {}};
     rank->peers.resize(ranks);
     device->ranks.push_back(rank);
+    /* room on the device for one rank more */
     (void)cuda(SetDevice)(device->number), (void)cuda(Free)(device->runs), (void)cuda(Free)(device->first);
     device->runs = nullptr, device->first = nullptr;
     if (FAILS(cuda(Malloc)((void **)&rank->peers_on_device, ranks * sizeof(Peer))) ||
@@ -382,7 +387,7 @@ void abandon_call(void *const *ranks, u32 count) {
     const char *reason = failure; /* ad_wait may replace it */
     for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->device->begun.clear();
     std::vector<int> failed(count);
-    (void)ad_wait(count, ranks, 1e-9, failed.data());
+    (void)ad_wait(count, ranks, /* at once; 0 would be no limit */ 1e-9, failed.data());
     for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->boxes.force_next_wait();
     failure = reason;
 }
@@ -418,7 +423,7 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
         }
         while ((code = cuda(StreamQuery)(device.stream)) == cuda(ErrorNotReady))
             if (seconds > 0 && now() > end && !*device.stop_on_host) {
-                *device.stop_on_host = 1;
+                *device.stop_on_host = 1; /* ends the kernel, which is that of all ranks of the device */
                 for (Rank *peer : device.ranks) peer->failed = true;
             }
         if (code != cuda(Success)) reason = cuda(GetErrorString)(code);

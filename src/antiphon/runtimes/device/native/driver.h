@@ -1,8 +1,16 @@
 /* The main program of one exported plan: memory, calls, input data and their check, a table of times.
  *
- * formats/device/write.py appends it to what it writes for the plan: types (T, Rule), constants (RANKS, STREAMS, ...), tables
- * (LAYOUTS, COPIES, ...) and functions (`run_stream`). Input data are small whole numbers: every type holds every result
- * exactly, in any order of combination.
+ * formats/device/write.py appends it to what it writes for the plan:
+ *   T, Rule                   the type of elements and the operator; their names TYPE_NAME, OPERATOR_NAME
+ *   RANKS, STREAMS, LAUNCHES  ranks; sequences of statements of a rank; launches per call (1, unless the host makes each step)
+ *   BUFFER_WEIGHT, BUS        nbytes = BUFFER_WEIGHT * unit * bytes of an element; bus bandwidth / algorithmic bandwidth
+ *   IN_PLACE, AVERAGE         flags; an average is a sum, divided at the end
+ *   MOST_CONTRIBUTIONS        to a block;  MOST_PACKED: bytes up to which packets are tried
+ *   LAYOUTS                   by variant (signals, packets), where data lie (struct Layout)
+ *   INPUTS, OUTPUTS, COPIES   by rank the units of its buffers; copies by copy engines (each_copy)
+ *   HELD, WANTED              rows of the data that ranks begin and end with, as ranges of CONTRIBUTIONS (struct DataRow)
+ *   run_stream                the statements of a stream (written.h);  TITLE, PLAIN_NAME: texts for the report
+ * Input data are small whole numbers: every type holds every result exactly, in any order of combination.
  *
  * Threading: one thread of the host; driver_threads.h or driver_gpu.h starts the blocks. Ownership: their class `Devices`
  *   allocates and frees all memory.
@@ -38,9 +46,9 @@ ON_DEVICE u64 scramble_bits(u64 from) {
     return from ^ from >> 32;
 }
 
-/* Element `at` of a contribution to a block: small, so that no result overflows or is rounded. Of a sum 0 to 7 (of many
- * contributions 0 and 1); of a product 1, and a 2 in three of a hundred. */
-ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) { /* 31 of at most 7 are below 256, which bfloat16 still holds */
+/* Element `at` of a contribution to a block: small, so that no result overflows or is rounded. Of a sum 0 to 7 (31 of these are
+ * below 256, and so exact in bfloat16; of more contributions 0 and 1); of a product 1, and a 2 in three of a hundred. */
+ON_DEVICE T input_element(i64 block, i64 contribution, i64 at) {
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
     const u64 draw = scramble_bits(place ^ ((u64)contribution * 0xC2B2AE3D27D4EB4Fu)) % 1000;
     i64 value = (i64)draw % (MOST_CONTRIBUTIONS < 32 ? 8 : 2);
@@ -94,8 +102,8 @@ static double now() {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A layout at one size. `cuts`: elements before each cut of a unit (table.h); `strides`: elements of a scratch slot, by class
- * (Layout). */
+/* A layout at one size, with `unit` elements per weight 1 of a block. `cuts`: elements before each cut of a unit (table.h);
+ * `strides`: elements of a scratch slot, by class (Layout). */
 struct Size {
     const Layout *layout;
     i64 unit;
@@ -115,6 +123,7 @@ static Size size_of(i64 unit, const Layout &layout) {
     return size;
 }
 
+/* Elements of a rank's scratch. */
 static i64 scratch_of(const Size &size, i64 rank) {
     i64 sum = 0;
     for (size_t i = 0; i < size.strides.size(); ++i)

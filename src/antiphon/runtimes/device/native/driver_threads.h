@@ -1,4 +1,5 @@
-/* All ranks of an exported plan (driver.h) on threads of a processor: to check results, not to measure speed.
+/* All ranks of an exported plan (driver.h, which lists its constants) on threads of a processor, to check results. They are no
+ * measure of speed.
  *
  * Threading: a call starts a thread for each thread of each block, and joins them. Ownership: Devices owns all memory.
  */
@@ -25,7 +26,7 @@ static i64 max_lanes(i64 threads) {
 
 class Devices {
     std::vector<Call> calls; /* for each variant */
-    const std::vector<Size> &sizes;
+    const std::vector<Size> &sizes; /* the same; the first is that with signals */
     Boxes mailboxes;
     std::vector<std::vector<T>> memory;   /* buffers of the ranks */
     std::vector<std::vector<u64>> words;  /* their signals and boxes */
@@ -64,6 +65,7 @@ class Devices {
         }
     }
 
+    /* How many elements of the outputs are wrong. */
     u64 wrong() const {
         u64 sum = 0;
         for (i64 rank = 0; rank < RANKS; ++rank)
@@ -76,6 +78,7 @@ class Devices {
         for (calls[variant].step = 0; calls[variant].step < LAUNCHES; ++calls[variant].step) launch(number, threads, variant);
     }
 
+    /* Runs the launch `step` of a call in threads of its own, and the copies beside it in this thread. */
     void launch(u64 number, i64 threads, u32 variant) {
         Call &call = calls[variant];
         call.number = number,

@@ -22,7 +22,8 @@ struct Peer {
     u64 *box;
 };
 
-/* A call, the same for all blocks of a rank.
+/* A call, the same for all blocks of a rank. `steps` to `regions`, `classes`: the rank's table (table.h). `stop`: the stop
+ * flag. `call`: its number. `type`, `op`: by number (numbers.h).
  * `shift`: per region, what to add to a point of the line to get an element of the buffer; for packets, where the slot begins.
  * `packets`: whether messages go by packets. `opens`: whether the call must first wait until the other ranks have begun it.
  * `counter`: where the number of the call is, if the device repeats it by itself (a graph); else NULL.
@@ -69,7 +70,8 @@ template <typename T> ON_DEVICE T *address(const Run &run, const Argument &a) {
 template <typename T> ON_ITS_OWN T *distant_address(const Run &run, const Argument &a) { return address<T>(run, a); }
 
 /* The results and operands of a fold: consecutive arguments, `count` results first. A thread caches the addresses of the first
- * CACHED ones (seldom are there more), so that the table is read once per step and not for each tile. */
+ * CACHED ones (seldom are there more), so that the table is read once per step and not for each tile: the elements that a
+ * thread handles at once. */
 template <typename T> struct InTable {
     enum { CACHED = 16 };
     const Run &run;
@@ -88,10 +90,10 @@ template <typename T> struct InTable {
     ON_MEMBER const T *operand(i64 k) const { return place(count + k); }
 };
 
-/* The same if any of them may be packets: then `box` is not NULL. */
+/* The same if any of them may be packets: then `box` is not NULL. The results are `count` arguments from `to` on. */
 template <typename T> struct InBoxes {
     const Run &run;
-    i64 half;
+    i64 half; /* where this call's half of a box begins */
     const Argument *to;
     i64 count;
     const Argument *from;

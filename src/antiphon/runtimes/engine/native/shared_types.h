@@ -87,7 +87,7 @@ typedef struct target {
 struct payload {
     payload *next; /* in the list of spare ones */
     const unsigned char *data;
-    size_t bytes, copied;
+    size_t bytes, copied; /* copied: into blocks so far */
     uint64_t serial;      /* order in which payloads were started */
     target *targets;
     uint64_t poll_number; /* of the last poll that tried to send it */
@@ -98,22 +98,23 @@ struct payload {
 typedef struct {
     queue *queue;
     uint32_t head, tail, blocks_held; /* own copies of those of the queue; blocks that the receiver has not read yet */
-    uint32_t block[QUEUE];            /* per entry, its block */
+    uint32_t block[QUEUE];            /* per entry of the queue, its block; NO_BLOCK: none */
     target *first, *last;             /* sends that are not complete */
 } outgoing;
 
 /* A receive, or a message that arrived before its receive (in `own` memory). */
 typedef struct message {
     struct message *next;
-    unsigned char *data, *own;
-    size_t bytes, copied;
+    unsigned char *data, *own; /* data: where its bytes go; own: the same if it is to be freed, else NULL */
+    size_t bytes, copied;      /* copied: out of blocks so far */
     uint32_t number; /* the caller's, reported when the receive is complete */
 } message;
 
 /* A channel from one member. */
 typedef struct {
     uint32_t channel;
-    message *posted, *posted_last, *unexpected, *unexpected_last; /* two lists; one of them is empty */
+    /* two lists, of receives and of messages without one; one of them is empty, as a receive takes the first such message */
+    message *posted, *posted_last, *unexpected, *unexpected_last;
 } lane;
 
 /* What this process receives from one member; a lane per channel. */
@@ -126,9 +127,9 @@ typedef struct {
 } incoming;
 
 struct ap_shared {
-    unsigned char *memory;
+    unsigned char *memory; /* shared by all members, of `bytes` */
     size_t bytes;
-    uint32_t members, me;
+    uint32_t members, me; /* how many; the number of this one */
     int file; /* of member 0 until all have joined, else -1 */
     unsigned char *blocks; /* of this process */
     uint32_t *free_block, free_blocks, *users; /* own free blocks, their number; per block the receivers that still need it */
