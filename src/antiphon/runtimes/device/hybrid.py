@@ -36,7 +36,7 @@ from antiphon.select import plan
 Work = Callable[[int, int], None]  # (first, count) -> makes the call for these elements
 Timer = Callable[[Callable[[], None]], float]  # returns the seconds of a call
 TRIES = 3  # calls per measurement; the median counts
-ALIGNMENT = 16  # elements: the share of the slow plan is a multiple, so that the fast one ends at whole 16-byte words
+ALIGNMENT = 16  # elements: the share of the slow plan is a multiple, whole words of 16 bytes in any type
 ONE_BLOCK = ("broadcast", "reduce", "allreduce")  # kinds whose data a range of elements divides for all ranks alike
 
 
@@ -61,6 +61,7 @@ class SideTime(NamedTuple):
         SideTime(delay=1.0, rate=50.0)
         """
         second_half = seconds - half_seconds
+        # where the half takes no less time (noise, or no data), all of it counts as the rate
         rate = (count - count // 2) / second_half if second_half > 0 else count / max(seconds, 1e-12)
         return cls(max(seconds - count / rate, 0.0), rate)
 
@@ -77,14 +78,14 @@ class Hybrid:
         self.share = 0  # elements of the slow plan, the last ones; 0: not measured, or the fast plan alone is faster
         self.side_times: tuple[SideTime, SideTime] | None = None  # of the fast and the slow plan
         self._beside = ThreadPoolExecutor(1)  # the host thread of the slow plan
-        self._first: Iterator[None] | None = self._measure_shares()  # None: the measurements are complete
+        self._measurement: Iterator[None] | None = self._measure_shares()  # None: it is complete
 
     def call(self) -> None:
         """Make a call: as one of the measurements while there are any left, then with the split that they decided."""
-        if self._first is None:
+        if self._measurement is None:
             self._run_both()
-        elif next(self._first, self) is self:  # `self`: nothing was left to measure, so no call was made
-            self._first = None
+        elif next(self._measurement, self) is self:  # `self`: nothing was left to measure, so no call was made
+            self._measurement = None
             self._run_both()
 
     @property
@@ -95,7 +96,7 @@ class Hybrid:
     @property
     def settled(self) -> bool:
         """Whether the measurements are complete."""
-        return self._first is None
+        return self._measurement is None
 
     def close(self) -> None:
         self._beside.shutdown()

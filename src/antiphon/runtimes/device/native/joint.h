@@ -41,6 +41,8 @@ ON_DEVICE void switch_store(void *at, const Sixteen &value) {
                  : "memory");
 }
 
+/* Define Switches for a type and operator. OF_VECTOR: by one load of 16 bytes; OF_WORDS: by four of 4 bytes; OF_LONGS: by two
+ * of 8 bytes, as PTX has no wider ones for these types. OP: the end of the instruction's name (PTX, multimem.ld_reduce). */
 #define OF_VECTOR(T, RULE, OP)                                                                                             \
     template <> struct Switches<T, RULE> {                                                                                \
         enum { supported = 1 };                                                                                           \
@@ -165,6 +167,8 @@ template <typename T, typename Rule, typename Rest>
 ON_DEVICE void combine_jointly(const Line &line, Span span, Share share, const T *from, bool own, T *to, Rest rest) {
     fence_aliases();
     each_slice(line, span, share, Wide<T>::EACH, [&](i64 low, i64 high) {
+        /* head: elements before the first address that is a multiple of 16. Vectors of 16 bytes follow, if `to` and `from` have
+         * the same remainder modulo 16 (`alike`) */
         i64 head = (i64)((16 - ((uintptr_t)(to + low) & 15)) & 15) / (i64)sizeof(T);
         const bool alike = (((uintptr_t)(to + low) ^ (uintptr_t)(from + low)) & 15) == 0 && (uintptr_t)(to + low) % sizeof(T) == 0;
         i64 vectors = alike && high - low > head ? (high - low - head) / Wide<T>::EACH : 0;
@@ -183,4 +187,4 @@ ON_DEVICE void combine_jointly(const Line &line, Span span, Share share, const T
     });
     fence_aliases();
 }
-#endif
+#endif /* BY_SWITCHES */

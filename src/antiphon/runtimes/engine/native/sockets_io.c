@@ -103,6 +103,7 @@ static size_t choose_parts(socket_wire *w, stream *s, size_t max_bytes, struct i
     if (s->incoming->bytes < DIRECT || !ap_sockets_make_room(w, rank, s)) return 1;
     parts[0] = (struct iovec){s->incoming->data + s->received, s->incoming->capacity - s->received};
     parts[1] = (struct iovec){w->stage, sizeof(head)};
+    /* the next head is wanted only if another receive is open, and follows only if all of this message fits */
     return p->receives.first && s->incoming->capacity == s->incoming->bytes ? 2 : 1;
 }
 
@@ -154,7 +155,8 @@ static void set_low_water(stream *s, uint64_t bytes) {
         s->low_water = low_water;
 }
 
-/* Whether a socket is to be polled for reading; then sets from how many bytes on it reports. */
+/* Whether a socket is to be polled for reading; then sets from how many bytes on it reports. One that has ended is read again
+ * only when the next message should come by it: then the connection is lost. */
 static int wants_input(const socket_wire *w, stream *s) {
     const peer *p = &w->peers[ap_sockets_rank(w, s)];
     if (!ap_sockets_is_wanted(w, p, s) || (s->ended && ap_sockets_next_stream(w, p) != s)) return 0;

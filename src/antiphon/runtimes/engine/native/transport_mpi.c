@@ -329,6 +329,7 @@ static int connect_far(mpi_wire *w) {
     return code ? code : ap_mpi_find_piece(w);
 }
 
+/* `vicinity` (transport_mpi.h): which processes share memory, as the caller knows already; NULL: they find it out here. */
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error) {
     int processes = 0, all_shared = 0, fits = 1, code = PMPI_Comm_size(comm, &processes);
     int32_t *own_memory_of = NULL; /* where the caller has no vicinity */

@@ -140,7 +140,7 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
     socket_wire *w = (socket_wire *)self;
     int code = AP_OK;
     if (!ap_completions_any(&w->done) && !w->fault.code && is_busy(w)) code = wait_for_one(w, block, timeout, error);
-    if (code && !w->fault.code) w->fault = *error;
+    if (code && !w->fault.code) w->fault = *error; /* from now on nothing is received or sent */
     if (!code && w->fault.code) *error = w->fault, code = w->fault.code;
     if (code) self->broken = 1;
     *count = code ? 0 : ap_completions_take(&w->done, numbers, capacity);
