@@ -107,8 +107,10 @@ def _assign_slots(rows: Sequence[WrittenRow], layout: Layout) -> Mapping[tuple[i
 
 
 def _find_routes(rows: Sequence[WrittenRow], topology: Topology) -> tuple[np.ndarray[Any, Any], Routes]:
-    """Return the route of every row: the links that the user named, else the widest of the shortest paths; -1 if there
-    is only one path, or none.
+    """Return the number of every row's route, and the routes.
+
+    A route is the links that the user named, else the widest of the shortest paths. -1: the row needs none, as it stays
+    within a rank or the only direct link joins its ranks, or there is no path.
     """
     table: dict[tuple[int, ...], int] = {}  # number of each route, which is a tuple of links
     ends = ((row.src.rank, row.dst.rank) for row in rows if row.via is None)

@@ -66,6 +66,7 @@ def list_choices(
     # when the host drives the steps, pulling and pushing take about as long, so pulling is tried on request only
     if tables == "pull" and not way:
         return
+    # a step's kernel ends before the next begins, so lanes may divide the data even if it is not `sliced`
     for lane_count in lane_counts if way in ("", "steps") else ():
         yield CallChoice("steps", lane_count, rounds=1, tables=tables)
     if way in ("", "copies"):

@@ -152,7 +152,7 @@ static int is_crowded(MPI_Comm comm) {
     cpu_set_t set;
     if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 1) processors = CPU_COUNT(&set);
     if (!processes && launcher_count) processes = atoi(launcher_count);
-    if (processes < 1 && count_here(comm, &processes)) return 0;
+    if (processes < 1 && count_here(comm, &processes)) return 0; /* collective: at all processes it is unknown, or at none */
     return processors > 0 && processes > processors;
 }
 
@@ -304,7 +304,7 @@ static int share_memory(mpi_wire *w, const neighbours *n, uint64_t max_bytes, in
     if (n->members > 1 && n->me == n->first && own.fits) shared = ap_shared_make((uint32_t)n->members, &own.name);
     if (all) code = PMPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, w->caller_comm);
     for (int i = 0; ok && !code && i < n->processes; i++) *fits &= all[i].fits;
-    if (ok && !code && *fits) {
+    if (ok && !code && *fits) { /* *fits is the same at all processes, so the second exchange is one of all or of none */
         if (n->members > 1 && n->me != n->first) shared = ap_shared_join(&all[n->first].name, (uint32_t)n->own_member);
         ok = number_members(w, n, all_shared) && (shared || n->members < 2);
         code = PMPI_Allreduce(&ok, &all_ok, 1, MPI_INT, MPI_MIN, w->caller_comm);
@@ -351,7 +351,8 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
         code = share_memory(w, &n, vicinity ? vicinity->max_bytes : UINT64_MAX, &all_shared, &fits);
     }
     free(own_memory_of);
-    /* without a vicinity calls may be compared, which takes notes by MPI (mpi_messages.c) */
+    /* Without a vicinity calls may be compared, which takes notes by MPI (mpi_messages.c). All conditions are the same at all
+     * processes, as connect_far is collective. */
     if (!code && fits && !(all_shared && vicinity)) code = connect_far(w);
     if (vicinity) *vicinity->used = w->shared ? ap_shared_bytes((uint32_t)n.members) : 0;
     if (!code && fits) return &w->base;
