@@ -221,7 +221,8 @@ static int test_transfers(mpi_wire *w, int block, double timeout, int capacity, 
             code = test_some(w, at, count, /* block */ 0, /* timeout */ 0, done);
             for (int i = 0; i < *done; i++) w->index[i] += at;
         }
-        if (!code && !*done && block) { /* MPI_Testany reports one request; others that end meanwhile are reported next time */
+        /* Testany, as Testsome of all might report more than `capacity`; requests that end meanwhile are reported next time */
+        if (!code && !*done && block) {
             double end = timeout > 0 ? ap_now() + timeout : 0;
             for (int index = MPI_UNDEFINED, done_one = 0; !code && !done_one;) {
                 code = PMPI_Testany(w->active, w->request, &index, &done_one, MPI_STATUS_IGNORE);

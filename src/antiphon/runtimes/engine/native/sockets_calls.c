@@ -30,7 +30,8 @@ static int compare_head(socket_wire *w, const head *other, int call_done, ap_err
                                           : ap_compare_loosely(&w->base, &other->call, error);
 }
 
-/* Puts the next head from a rank into *next; 0 if it has not arrived, or a receive from that rank is open. */
+/* Puts the next head from a rank into *next; 0 if it has not arrived, or a receive from that rank is open: then the socket is
+ * read anyhow, and place_message (sockets_streams.c) compares the head. */
 static int next_head(socket_wire *w, uint32_t rank, stream *s, head *next) {
     if (s->fd < 0 || s->incoming || w->peers[rank].receives.first) return 0;
     *next = s->head;
@@ -54,6 +55,7 @@ static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *er
     while (!code && next_head(w, rank, ap_sockets_next_stream(w, p), &next)) {
         stream *s = ap_sockets_next_stream(w, p);
         if (next.mark == MESSAGE) return compare_head(w, &next, call_done, error);
+        /* a note that came out of order is not among the bytes ahead: place_message takes it, once a receive is open */
         if (next.mark != NOTE || s->out_of_order) break;
         ap_sockets_skip_head(w, p, s);
         code = ap_compare_loosely(&w->base, &next.call, error);
