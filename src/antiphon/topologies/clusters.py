@@ -94,8 +94,8 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
         per_leaf = check_integer(boxes_per_leaf, "boxes_per_leaf")
     check_integer(leaves_per_pod, "leaves_per_pod")
     cards.check(box_machine.name)
-    switches = {
-        "switch": lambda: one_switch(boxes, max(card_count.rails for card_count in cards_by_kind)),
+    switch_network = {
+        "switch": lambda: one_switch(boxes, max(kind_cards.rails for kind_cards in cards_by_kind)),
         "rail": lambda: _rail_fabric(boxes, cards, spines, taper),
         # with room for all leaves in one pod there is one, whose switches are the spine
         "leaf-spine": lambda: _tree_fabric(boxes, cards, per_leaf, boxes, spines, taper),
@@ -116,7 +116,8 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
         name = f"{boxes} x {box_machine.name} on {fabric}"
     ability = SHARP if parse_yes(sharp, "sharp") else FORWARD_ONLY
     boxes_with_cards = [*zip(kinds, cards_by_kind, strict=True)]
-    return connect_boxes(name[:MAX_NAME], [boxes_with_cards[b % len(kinds)] for b in range(boxes)], switches, ability)
+    all_boxes = [boxes_with_cards[b % len(kinds)] for b in range(boxes)]
+    return connect_boxes(name[:MAX_NAME], all_boxes, switch_network, ability)
 
 
 def sold_with_cards(name: str) -> bool:

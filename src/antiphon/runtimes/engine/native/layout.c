@@ -16,6 +16,7 @@
 #include "plan.h"
 #include "transport.h"
 
+/* An array of zeros; NULL only if memory runs out, also for 0 elements. */
 static void *allocate(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
 void ap_forget_layout(ap_layout *l) {
@@ -58,9 +59,9 @@ static int by_stretch(const void *a, const void *b) {
     return x->where.length < y->where.length ? -1 : x->where.length > y->where.length;
 }
 
-/* Marks the split tasks whose instances must not be waited for one by one. That is safe only if each stretch of the
- * task is, compared with all stretches of other split tasks, either identical or disjoint: then instance i of one
- * overlaps in memory only instance i of the other. */
+/* Marks the split tasks whose instances must not be waited for one by one (`coarse`). Waiting one by one is safe only if each
+ * stretch of the task is, compared with all stretches of other split tasks, either identical or disjoint: then instance i of
+ * one overlaps in memory only instance i of the other. */
 static int mark_coarse_tasks(ap_plan *plan, ap_error *error) {
     size_t count = 0, n = 0;
     for (uint32_t o = 0; o < plan->tasks; o++)
@@ -76,7 +77,7 @@ static int mark_coarse_tasks(ap_plan *plan, ap_error *error) {
         for (uint32_t i = 0; i < s->stretches; i++) all[n++] = (task_stretch){plan->stretch[s->stretch + i], o};
     }
     qsort(all, n, sizeof *all, by_stretch);
-    for (size_t i = 0, j; i < n; i = j) { /* i to j - 1: a cluster of stretches that overlap; none may unless all are equal */
+    for (size_t i = 0, j; i < n; i = j) { /* i to j - 1: stretches that overlap, which is safe only if all of them are equal */
         uint64_t end = all[i].where.begin + all[i].where.length;
         int same = 1;
         for (j = i + 1; j < n && all[j].where.buffer == all[i].where.buffer && all[j].where.begin < end; j++) {

@@ -222,6 +222,7 @@ static int resolve_all(addresses *a, ap_plan *plan, ap_error *error) {
     return code ? code : resolve_tasks(a, plan, error);
 }
 
+/* An array of zeros; NULL only if memory runs out, also for 0 elements. */
 static void *allocate(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
 /* Allocates the tables of a plan, and fills them from this rank's section. `counts`: see `addresses`. */
