@@ -46,12 +46,13 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     const i64 sizes[] = {h.parts, h.classes, h.regions, h.blocks, h.steps, h.arguments};
     for (i64 size : sizes)
         if (size < 0 || size > MAX_NUMBERS) return "a table of it is too long";
+    /* two regions at least, for input and output; packets need a class of slots */
     if (h.ranks < 1 || h.ranks > MAX_RANKS || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 ||
         h.denominator < 1 || h.packets < 0 || h.packets > MAX_NUMBERS || h.atoms < 0 || h.atoms > MAX_NUMBERS ||
         (h.atoms && !h.classes))
         return "its head is damaged";
     if ((__int128)h.regions * (3 + h.classes) > MAX_NUMBERS) return "a table of it is too long";
-    const i64 *at = words + HEAD; /* then the sections, in numbers (table.h): */
+    const i64 *at = words + HEAD; /* then the sections; a Class and a Block have 2 numbers, a Step 4, an Argument 5 (table.h) */
     table->parts = at, at += h.parts;
     table->classes = (const Class *)at, at += 2 * h.classes;
     table->slots = at, at += h.classes;

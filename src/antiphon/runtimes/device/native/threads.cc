@@ -105,6 +105,7 @@ class Queue {
         work_added.notify_all();
         worker.join();
     }
+    /* From now on tasks are recorded, until take_recorded. */
     void record() {
         const std::lock_guard<std::mutex> hold(lock);
         recording = true, recorded.clear();
@@ -185,6 +186,7 @@ struct Rank {
         }
     }
 
+    /* Wakes the ranks that this one has to wake. */
     void wake_next() {
         for (Rank *other : next)
             if (other) other->bells[0].ring();
@@ -243,7 +245,7 @@ void ad_rank_free(void *rank) { delete (Rank *)rank; }
 
 const char *ad_rank_device(void *) { return "threads of a processor"; }
 
-void *ad_memory_new(void *, size_t bytes) { return calloc(1, bytes + !bytes); }
+void *ad_memory_new(void *, size_t bytes) { return calloc(1, bytes + !bytes); } /* of 0 bytes, calloc may return NULL */
 void ad_memory_free(void *, void *memory) { is_mapped(memory) ? ad_memory_left(nullptr, memory) : free(memory); }
 
 void *ad_memory_shared(void *, size_t bytes, void *token) {
