@@ -142,9 +142,8 @@ static int start_message(run *r, uint32_t instance, int *is_complete) {
 /* Starts the next messages of a lane, as many as are ready and AP_WINDOW allows. */
 static int start_lane(run *r, uint32_t lane) {
     ap_layout *l = r->l;
-    const ap_lane *it = &l->lane_of[lane];
     int code = AP_OK, is_complete;
-    while (!code && l->head[lane] < it->end && l->flying[lane] < AP_WINDOW) {
+    while (!code && l->head[lane] < l->lane_of[lane].end && l->flying[lane] < AP_WINDOW) {
         uint32_t instance = l->queue[l->head[lane]];
         if (l->waiting[instance]) break;
         l->head[lane]++, l->flying[lane]++;

@@ -57,25 +57,25 @@ static payload *find_same_payload(const ap_shared *s, uint32_t to, const void *d
 
 /* A payload without targets; NULL: out of memory. */
 static payload *new_payload(ap_shared *s, const void *data, size_t bytes) {
-    payload *it = TAKE(s->spare_payloads, payload);
-    if (!it) return NULL;
-    *it = (payload){.data = data, .bytes = bytes, .serial = ++s->serial};
-    if (s->recents < MAX_RECENT) s->recent[s->recents++] = it;
-    return it;
+    payload *p = TAKE(s->spare_payloads, payload);
+    if (!p) return NULL;
+    *p = (payload){.data = data, .bytes = bytes, .serial = ++s->serial};
+    if (s->recents < MAX_RECENT) s->recent[s->recents++] = p;
+    return p;
 }
 
 int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
     outgoing *o = &s->out[to];
     target *t = reserve_done(s) ? TAKE(s->spare_targets, target) : NULL;
-    payload *it = t ? find_same_payload(s, to, data, bytes) : NULL;
-    if (t && !it) it = new_payload(s, data, bytes);
-    if (!it) {
+    payload *p = t ? find_same_payload(s, to, data, bytes) : NULL;
+    if (t && !p) p = new_payload(s, data, bytes);
+    if (!p) {
         free(t);
         return ap_fail(error, AP_MEMORY, "out of memory");
     }
-    *t = (target){.sibling = it->targets, .of = it, .to = to, .channel = channel, .number = number};
-    it->targets = t, it->pending++; /* for free_targets (shared_memory.c) */
+    *t = (target){.sibling = p->targets, .of = p, .to = to, .channel = channel, .number = number};
+    p->targets = t, p->pending++; /* for free_targets (shared_memory.c) */
     if (o->last)
         o->last->next = t;
     else
@@ -214,9 +214,9 @@ static void collect_blocks(ap_shared *s, outgoing *o) {
 
 /* Whether the next bytes of a payload can be sent to all its receivers. The last free blocks, one per member, are for receivers
  * that hold none, so that no receiver waits for a slow one. */
-static int has_room(ap_shared *s, const payload *it) {
+static int has_room(ap_shared *s, const payload *p) {
     int holds = 0;
-    for (const target *t = it->targets; t; t = t->sibling) {
+    for (const target *t = p->targets; t; t = t->sibling) {
         outgoing *o = &s->out[t->to];
         if (o->first != t) return 0;
         collect_blocks(s, o);
@@ -224,7 +224,7 @@ static int has_room(ap_shared *s, const payload *it) {
         holds |= o->blocks_held > 0;
     }
     uint32_t keep = holds ? s->members : 0; /* free blocks that it must leave */
-    if (it->bytes <= INLINE_BYTES || s->free_blocks > keep) return 1;
+    if (p->bytes <= INLINE_BYTES || s->free_blocks > keep) return 1;
     for (uint32_t i = 0; i < s->members; i++) collect_blocks(s, &s->out[i]); /* also what others have read since */
     return s->free_blocks > keep;
 }
@@ -244,8 +244,8 @@ static void post_entry(ap_shared *s, outgoing *o, const target *t, uint32_t bloc
 }
 
 /* All of a payload is in blocks: reports its sends done. Each is the first to its receiver, as has_room demands. */
-static void finish_payload(ap_shared *s, payload *it) {
-    for (target *t = it->targets, *sibling; t; t = sibling) {
+static void finish_payload(ap_shared *s, payload *p) {
+    for (target *t = p->targets, *sibling; t; t = sibling) {
         outgoing *o = &s->out[t->to];
         sibling = t->sibling;
         o->first = t->next;
@@ -254,44 +254,44 @@ static void finish_payload(ap_shared *s, payload *it) {
         *t = (target){.next = s->spare_targets};
         s->spare_targets = t;
     }
-    *it = (payload){.next = s->spare_payloads};
-    s->spare_payloads = it;
+    *p = (payload){.next = s->spare_payloads};
+    s->spare_payloads = p;
 }
 
 /* Gives each receiver a payload of its own, so that it need not wait for the others; without memory, it must. */
-static void split_payload(ap_shared *s, payload *it) {
-    while (it->targets->sibling) {
-        target *t = it->targets->sibling;
+static void split_payload(ap_shared *s, payload *p) {
+    while (p->targets->sibling) {
+        target *t = p->targets->sibling;
         payload *own = TAKE(s->spare_payloads, payload);
         if (!own) return;
-        *own = *it;
-        it->targets->sibling = t->sibling, it->pending--;
+        *own = *p;
+        p->targets->sibling = t->sibling, p->pending--;
         t->sibling = NULL, t->of = own;
         own->targets = t, own->pending = 1, own->next = NULL;
     }
 }
 
 /* Sends as much of a payload as there is room for; returns whether anything was sent. */
-static int send_payload(ap_shared *s, payload *it) {
+static int send_payload(ap_shared *s, payload *p) {
     int moved = 0;
-    it->poll_number = s->poll_number;
-    for (; has_room(s, it); moved = 1) {
-        size_t rest = it->bytes - it->copied;
+    p->poll_number = s->poll_number;
+    for (; has_room(s, p); moved = 1) {
+        size_t rest = p->bytes - p->copied;
         uint32_t bytes = rest < BLOCK ? (uint32_t)rest : BLOCK, block = NO_BLOCK;
-        const unsigned char *from = it->data + it->copied;
-        if (it->bytes > INLINE_BYTES) {
+        const unsigned char *from = p->data + p->copied;
+        if (p->bytes > INLINE_BYTES) {
             block = s->free_block[--s->free_blocks];
             ap_copy(s->blocks + (size_t)block * BLOCK, from, bytes);
         }
-        it->copied += bytes;
-        for (target *t = it->targets; t; t = t->sibling) post_entry(s, &s->out[t->to], t, block, from, bytes);
-        if (it->copied == it->bytes) {
-            finish_payload(s, it);
+        p->copied += bytes;
+        for (target *t = p->targets; t; t = t->sibling) post_entry(s, &s->out[t->to], t, block, from, bytes);
+        if (p->copied == p->bytes) {
+            finish_payload(s, p);
             return 1;
         }
     }
-    it->idle_polls = moved ? 0 : it->idle_polls + 1;
-    if (it->idle_polls > MAX_IDLE_POLLS && it->targets->sibling) split_payload(s, it);
+    p->idle_polls = moved ? 0 : p->idle_polls + 1;
+    if (p->idle_polls > MAX_IDLE_POLLS && p->targets->sibling) split_payload(s, p);
     return moved;
 }
 
