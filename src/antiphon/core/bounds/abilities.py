@@ -96,6 +96,7 @@ def assign_to_parts(network: Network, switches: Iterable[int], part_sets: Sequen
     part_of = {node: part_nodes for part_nodes in extended for node in part_nodes}
     missing = sorted(set(switches) - part_of.keys())
     ranks = list(range(network.ranks))
+    # tie_to_members returns positions in its list of members; in `ranks` the position is the rank
     for switch, rank in (tie_to_members(network, ranks, missing) if missing else {}).items():
         part_of[rank].append(switch)
     return extended
@@ -106,13 +107,15 @@ def members_alone(
 ) -> list[list[int]] | None:
     """Return one part per member, with each other rank added to the member with the widest connection to it.
 
-    The switches of `switches_with_own_data` are in no part. None if there are none, or fewer than three members.
+    The switches of `switches_with_own_data` are in no part. None if there are none, or fewer than three members: the
+    proof for partitions that count both directions (`Partition.times`) takes three parts or more.
     """
     members, left_out = collective.members, switches_with_own_data(topology, abilities)
     if not left_out or len(members) < 3:
         return None
     non_members = sorted(set(range(topology.ranks)) - set(members))
     tied = tie_to_members(network, list(members), non_members) if non_members else {}
+    # tied: rank -> position of its member in `members`
     part_sets = [[member, *(rank for rank in non_members if tied[rank] == i)] for i, member in enumerate(members)]
     return assign_to_parts(network, abilities.keys() - left_out, part_sets)
 
@@ -129,7 +132,7 @@ def time_in_switches(
     combines a share per member; the i-th members of all boxes combine their results in a switch between the boxes
     (`through`), and the switches of the boxes copy them.
     """
-    weight, members = int(collective.weights[0]), collective.members
+    weight, members = int(collective.weights[0]), collective.members  # an allreduce has one block
     cables = _find_cables(topology, abilities)
     # switches without a limit on joints per step
     capable = {

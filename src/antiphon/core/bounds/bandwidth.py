@@ -163,7 +163,7 @@ class BandwidthSearch:
 
     @property
     def _best_time(self) -> Fraction:
-        """The time that the best witness so far proves."""
+        """The time that the best witness so far proves; every method offers a witness before it asks."""
         assert self.best is not None
         return self.best.time
 
@@ -176,7 +176,7 @@ class BandwidthSearch:
         supply: dict[tuple[int, ...], int] = {}
         for rank, w in zip(sources[first].tolist(), needs.weights[blocks].tolist(), strict=True):
             supply[(rank,)] = supply.get((rank,), 0) + w
-        # Edmonds: for one source group, the minimum over sinks of the tightest cut is the bound.
+        # Edmonds: for one set of sources, the minimum over sinks of the tightest cut is the bound.
         self._offer_tightest_cut(supply, self.collective.members, collect)
         # Balanced switches can be split off (Lovasz, Mader) without lowering any cut between ranks, so trees exist.
         if not self.topology.limits and self.balanced and self.all_ranks:
@@ -203,7 +203,8 @@ class BandwidthSearch:
     def _offer_tightest_cut(self, supply: dict[tuple[int, ...], int], sinks: Iterable[int], back: bool) -> Fraction:
         """Offer the tightest cut for `supply` (holders -> weight) that must reach all `sinks`; return its rate.
 
-        The rate of a cut is its capacity per weight. `back`: search with all links reversed.
+        The rate of a cut is its capacity per weight. `back`: search with all links reversed, as for collected data; the
+        data then leave the set of nodes that does not hold the source of the search.
         """
         network = self.network.reversed if back else self.network
         side, rate = tightest_cut(network, supply, list(sinks))
@@ -246,7 +247,7 @@ class BandwidthSearch:
         """Bound gather, scatter and alltoall: with one root by a single flow, otherwise by a concurrent flow."""
         families = _families_by_end(self.needs, self.collective.kind)
         self._offer_family_cuts(families)
-        if len(families) == 1 and not self.topology.limits:
+        if len(families) == 1 and not self.topology.limits:  # one root: a single flow
             return self._conclude(tight=True, note="attained by a maximum flow")
         return self._bound_concurrent_flow()
 
@@ -337,6 +338,7 @@ class BandwidthSearch:
     def _bound_allreduce(self) -> Proved:
         """Bound an allreduce: cuts, then partitions, then the linear program with violated partitions."""
         members = self.collective.members
+        # Every set with some members but not all separates the first member from another one, in one direction.
         supply: dict[tuple[int, ...], int] = {(members[0],): 1}
         least_capacity = min(self._offer_tightest_cut(supply, members, back) for back in (False, True))
         self._offer_limit_cuts()
@@ -371,8 +373,8 @@ class BandwidthSearch:
     def _is_weakest(self, least_capacity: Fraction) -> bool:
         """Whether links alone show that no partition proves more than the best witness.
 
-        `least_capacity`: that of a cut between the first member and another. Of k parts, the k - 1 without the
-        first member each have at least that capacity to or from the rest. So a partition proves at most
+        `least_capacity`: that of the narrowest cut between the first member and another. Of k parts, the k - 1 without
+        the first member each have at least that capacity to or from the rest. So a partition proves at most
         2 (k - 1) * weight / ((k - 1) * least_capacity) = 2 * weight / least_capacity.
         """
         weights = self.collective.weights
@@ -434,6 +436,7 @@ class BandwidthSearch:
         """Return the time of a reducescatter followed by an allgather of equal parts, which an allreduce can attain."""
         members = self.collective.members
         total = Fraction(0)
+        # Each phase takes 1 / rate if a member's part weighs 1; it weighs 1 / members of the data.
         for network in (self.network, self.network.reversed):
             _, rate = tightest_cut(network, {(m,): 1 for m in members}, members)
             total += 1 / (rate * len(members))

@@ -41,7 +41,7 @@ from antiphon.core.bounds.maxflow import MaxFlows
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.routed_search import RoutedSearch
-from antiphon.core.bounds.step_search import StepSearch, list_deliveries, nearest_side, steps_from
+from antiphon.core.bounds.step_search import StepSearch, find_switch_cut, list_deliveries, steps_from
 from antiphon.core.bounds.steps import Chain, Evidence, Exchange, Fan, OneStep, StepTimes, proved_times
 from antiphon.core.bounds.witness import Record
 from antiphon.core.collective import Collective
@@ -55,7 +55,7 @@ from antiphon.errors import Invalid
 class SizeLimits:
     """Limits of the search for evidence: counts instead of seconds, so that every computer finds the same evidence.
 
-    The kinds of evidence (chain, one step, cut over time) are explained in steps.py.
+    steps.py explains the kinds of evidence: chain, fan, exchange, one step, cut over time.
     """
 
     max_steps: int = 2**14  # f(N) is evaluated up to this N; beyond it only the bandwidth bound B counts
@@ -108,7 +108,7 @@ class SizeBound:
         The bandwidth bound (B).
     `views`
         For the machine, then for its hosts if there are several: the least latency of a message (alpha), and the least
-        seconds per byte for 1, 2, 3, ... steps (f).
+        seconds per byte for N = 1, 2, 3, ... steps, max(B, f(N)).
     `path_latencies`
         For the data that take longest: the latency of the quickest path in at most 1, 2, 3, ... steps.
     """
@@ -175,12 +175,14 @@ class _View:
 
     @cached_property
     def switches_help(self) -> bool:
+        # In the view of the hosts the collective still counts ranks: then a switch may seem to help that does not. That
+        # only excludes evidence.
         return bool(abilities_of(self.topology, self.collective))
 
     @cached_property
     def holders(self) -> list[int]:
         """Ranks that are the only holder of something that others need."""
-        sets = [self.needs.sets[i] for i in np.unique(self.needs.holders).tolist()]
+        sets = [self.needs.sets[i] for i in np.unique(self.needs.holders).tolist()]  # a need names its set by number
         return sorted({holders[0] for holders in sets if len(holders) == 1})
 
     @cached_property
@@ -193,7 +195,8 @@ class _View:
         """Whether a switch can combine data on the way to other switches (the ability `through`).
 
         Then a joint (transfers that switches turn into one multicast or reduction) may have several sources and several
-        destinations. The switch itself need not help: it may stand between one that reduces and one that multicasts.
+        destinations. Switches that do not help this collective count, too (`topology.abilities` has all): such a switch
+        may pass on what one switch reduced and another multicasts.
         """
         return any(ability.through for ability in self.topology.abilities)
 
@@ -208,7 +211,7 @@ def find_evidence(topology: Topology, collective: Collective, seconds_per_byte: 
 
     `seconds_per_byte`: the bandwidth bound; evidence that hardly exceeds it is not sought.
     """
-    per_weight = seconds_per_byte * (collective.buffer_weight or 0)
+    per_weight = seconds_per_byte * collective.buffer_weight
     views = [
         ViewEvidence(hosts_of=(), evidence=tuple(_search(_view_of(topology, collective, hosts_of=()), per_weight)))
     ]
@@ -228,7 +231,6 @@ def bound_by_size(
     bound. Raises Invalid if the evidence proves nothing.
     """
     steps = np.arange(1, LIMITS.max_steps + 1, dtype=np.float64)
-    assert collective.buffer_weight
     views = []
     for view_evidence in evidence.views:
         if view_evidence.hosts_of and view_evidence.hosts_of != hosts(topology):
@@ -287,6 +289,8 @@ def least_message_latency(topology: Topology) -> float:
     # Both arrays: row 0 of the quickest route, row 1 of the quickest from a second rank; a column per node.
     seconds = np.stack([np.where(is_rank, 0.0, np.inf), np.full(topology.nodes, np.inf)])
     begin = np.stack([np.where(is_rank, node, -1), np.full(topology.nodes, -1)])  # the rank that a route comes from
+    # A route passes a switch at most once, so `switches` rounds suffice; twice as many leave no doubt. The loop ends as
+    # soon as a round changes nothing.
     for _ in range(2 * topology.switches):
         tail, head = topology.link_src[into_switch], topology.link_dst[into_switch]
         arrivals = np.concatenate([*(seconds[:, tail] + latency[into_switch]), *seconds])
@@ -353,6 +357,7 @@ def _search(view: _View, any_steps: float) -> Iterator[Evidence]:
             candidates += _chains(view, src, dst)
         if not view.switches_help:
             candidates += _fans(view)
+        # A fan proves more than an exchange, but not where switches help (`proved_times`).
         elif kind == "allreduce" and not view.any_through:
             candidates.append(Exchange(tuple(view.receivers)))
     if not view.switches_help and topology.ranks <= LIMITS.one_step_ranks:
@@ -442,14 +447,15 @@ def _levels_between_cuts(topology: Topology, src: int, dst: int) -> Iterator[Lon
 
 
 def _chains_of(topology: Topology, levels: Longs, top: int) -> Iterator[Chain]:
-    """Yield the chains of one assignment to levels: for each run of consecutive cuts, once all cuts, once only its two
-    ends.
+    """Yield the chains of one assignment to levels: for each run of consecutive cuts, once with all cuts, and once with
+    windows (`Chain.windows`: only the first and the last cut count).
     """
-    cuts = [nearest_side(topology, levels <= i, levels > i) for i in range(top)]
-    jumps = [nearest_side(topology, levels < i, levels > i) for i in range(1, top)]
+    cuts = [find_switch_cut(topology, levels <= i, levels > i) for i in range(top)]
+    jumps = [find_switch_cut(topology, levels < i, levels > i) for i in range(1, top)]  # without the ranks of level i
     cut_widths, jump_widths = [width for width, _ in cuts], [width for width, _ in jumps]
     for windows in (False, True):
         for first, last in _runs(cut_widths, jump_widths, windows=windows):
+            # a window of one level says no more than the chain itself, and none may be jumped over (steps.py)
             if windows and (last - first < 2 or any(jump_widths[first:last])):
                 continue
             cut_switches = tuple(switches for _, switches in cuts[first : last + 1])
@@ -500,7 +506,7 @@ def _fans(view: _View) -> Iterator[Fan]:
     capacity = np.array([float(kind.bandwidth) for kind in topology.types])[topology.link_type]
     for inward in (False, True):
         if view.collective.kind == ("broadcast" if inward else "reduce"):
-            continue
+            continue  # in a broadcast no rank needs data of many, in a reduce no rank's data are needed by many
         center_end, other_end = (
             (topology.link_dst, topology.link_src) if inward else (topology.link_src, topology.link_dst)
         )
@@ -539,7 +545,7 @@ def _one_steps(view: _View) -> Iterator[OneStep]:
         np.logical_or.at(wider, head, within_reach[tail])
         within_reach = wider
     for near, far in pairs.values():
-        width, switches = nearest_side(topology, near, far)
+        width, switches = find_switch_cut(topology, near, far)
         if width:
             yield OneStep(tuple(np.flatnonzero(near).tolist()), tuple(np.flatnonzero(far).tolist()), switches)
 
@@ -557,6 +563,7 @@ def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> It
     first = max(delivery.least_steps() for delivery in deliveries)
     for steps in _step_counts(first):
         evidence = [cuts for search in searches if (cuts := search.find_cuts(steps)) is not None]
+        # `base_time` of cuts over time: seconds per unit of weight that `steps` steps take at least
         proved = {cuts: float(view.prove(cuts).base_time) for cuts in evidence}
         if not proved:
             return

@@ -37,7 +37,7 @@ def solve_exactly(rows: Longs, right_side: Sequence[int]) -> list[Fraction] | No
     columns. O(columns^2 * (rows + digits)).
     """
     count, width = rows.shape
-    if width == 0:
+    if width == 0:  # no unknowns: solvable if every equation says 0 = 0
         return [] if not any(right_side) else None
     if count < width or width > _MOST_UNKNOWNS:
         return None

@@ -73,12 +73,17 @@ class JointProgram:
         """Yield exact witnesses rounded from the float duals, the simplest first, as `BoundProgram` does."""
         duals = itertools.chain.from_iterable((s.lengths.ravel(), s.potentials, s.multipliers) for s in solution.groups)
         for limits, *rounded in round_vectors([solution.groups[0].limit_price, *duals]):
+            # zip over one iterator three times: (lengths, potentials, multipliers) of each group
             witness = self._round_dual(list(zip(*[iter(rounded)] * 3, strict=True)), [max(v, 0) for v in limits])
             if witness.prices:
                 yield witness
 
     def _round_dual(self, duals: Sequence[tuple[list[int], ...]], limits: list[int]) -> JointDual:
-        """Build a witness from whole-number duals of every group, with the least prices that cover all groups."""
+        """Build a witness from whole-number duals of every group, with the least prices that cover each group.
+
+        `duals`: per group lengths, potentials and multipliers. The loads of the groups add up, and all pay the same
+        price for a link; so the greatest price that a group requires serves all.
+        """
         price, groups = np.zeros(len(self.arcs), object), []
         for program, (rounded, potentials, multipliers) in zip(self.programs, duals, strict=True):
             lengths = [max(v, 0) for v in rounded]
@@ -168,6 +173,7 @@ class JointSearch(BandwidthSearch):
         for group in self.collective.groups:
             families: list[Family] = []
             parts_with_member = [nodes for nodes in part_sets if not {*group.members}.isdisjoint(nodes)]
+            # a partition must hold every rank, and each part a member; with abilities it must hold switches, too
             if group.kind == "allreduce" and len(parts_with_member) > 1 and not self.abilities:
                 nodes_without_member = [node for nodes in part_sets if nodes not in parts_with_member for node in nodes]
                 merged = [[*parts_with_member[0], *nodes_without_member], *parts_with_member[1:]]

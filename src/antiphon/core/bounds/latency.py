@@ -55,6 +55,7 @@ class _Arcs:
         self.into_switches = self._group_by_head(slice(split, None))
 
     def _group_by_head(self, arcs: slice) -> _LinksByHead:
+        """Return some of the sorted links by head; `starts` counts from the first of them."""
         heads, starts = np.unique(self.head[arcs], return_index=True)
         return _LinksByHead(heads, starts, self.tail[arcs])
 
@@ -115,7 +116,7 @@ def _pack_bits(nodes: int, rows: Longs, columns: Longs, width: int) -> Bits:
 def _farthest_need(
     arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Longs, dst: Longs
 ) -> tuple[int, int, int]:
-    """Return the greatest distance of a need, the index of its holder set and its rank.
+    """Return the greatest distance of a need, the index of its holder set in `sets`, and its rank.
 
     If some need cannot be met, return -1 and that need instead. Need i: rank dst[i] needs data of `sets[column[i]]`.
     """
@@ -132,7 +133,7 @@ def _farthest_need(
         if done or not changed:
             rank, word = (int(x[0]) for x in np.nonzero(need if done else unreached))
             bits = int((need if done else unreached)[rank, word])
-            index = 64 * word + (bits & -bits).bit_length() - 1  # the lowest bit that is set
+            index = WORD_BITS * word + (bits & -bits).bit_length() - 1  # the lowest bit that is set
             return (steps + 1 if done else -1), index, rank
         need, steps = unreached, steps + 1
 

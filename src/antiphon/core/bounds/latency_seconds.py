@@ -56,6 +56,7 @@ def quickest_need(topology: Topology, needs: Needs, distance: Distance | None) -
     """
     if not len(needs) or distance is None:
         return None
+    # of the types of link in use
     latencies = topology.types and [topology.types[i].latency for i in np.unique(topology.link_type).tolist()]
     # All links alike: steps times latency, without a search.
     if not topology.switches and latencies and max(latencies) == min(latencies):
@@ -103,7 +104,7 @@ def _slowest_from_sets(topology: Topology, sets: list[tuple[int, ...]], holders:
 
     graph, best = _latency_graph(topology), Quickest(seconds=-1.0, src=0, dst=0)
     for i in np.unique(holders).tolist():
-        # to every node, from the nearest of the set
+        # to every node from the nearest rank of the set, and which rank that is
         latency, _, nearest = dijkstra(graph, indices=list(sets[i]), min_only=True, return_predecessors=True)
         destinations = dst[holders == i]
         slowest = int(destinations[latency[destinations].argmax()])
@@ -124,7 +125,7 @@ def _slowest_between_ranks(
     for low in range(0, len(starts), block):
         batch = starts[low : low + block]
         latency: NDArray[np.float64] = dijkstra(graph, indices=batch)
-        rows = np.flatnonzero((begin >= batch[0]) & (begin <= batch[-1]))
+        rows = np.flatnonzero((begin >= batch[0]) & (begin <= batch[-1]))  # those of this batch: `starts` is sorted
         latencies = latency[np.searchsorted(batch, begin[rows]), end[rows]]
         slowest = int(latencies.argmax())
         pair = (int(begin[rows[slowest]]), int(end[rows[slowest]]))

@@ -240,6 +240,7 @@ class BoundProgram:
     def exact_witnesses(self, solution: Solution) -> Iterator[LpDual]:
         """Yield exact witnesses rounded from the float duals, the simplest first."""
         dual_vectors = (solution.lengths.ravel(), solution.limit_price, solution.potentials, solution.multipliers)
+        # One family: its lengths are the prices of links, and its balanced flow needs no potentials.
         if self._single:
             dual_vectors = (solution.link_price, solution.limit_price, solution.potentials[:0], solution.multipliers)
         for rounded in round_vectors(dual_vectors):
@@ -250,7 +251,10 @@ class BoundProgram:
     def _assemble_dual(
         self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
     ) -> LpDual:
-        """Build a witness from whole-number duals, with the least link prices that cover all lengths."""
+        """Build a witness from whole-number duals, with the least link prices that cover all lengths.
+
+        `lengths`: per arc, family by family. `limits`, `potentials`, `multipliers`: as in `Solution`.
+        """
         topology, arcs = self.topology, len(self.arcs)
         single = self._single
         limits = [max(v, 0) for v in limits]
@@ -274,13 +278,16 @@ class BoundProgram:
     def _required_prices(
         self, lengths: list[int], limits: list[int], potentials: list[int], multipliers: list[int]
     ) -> list[int]:
-        """Return per arc the least price at which its cost covers the lengths of all families and all crossings."""
+        """Return per arc the least price at which its cost covers the lengths of all families and all crossings.
+
+        Parameters as of `_assemble_dual`.
+        """
         ranks, arcs = self.topology.ranks, len(self.arcs)
         potential = [0] * ranks + potentials
         price = []
         for arc, (tail, head) in enumerate(zip(self.arcs.tail.tolist(), self.arcs.head.tolist(), strict=True)):
             # Dual feasibility: price + limits + potential(head) - potential(tail) >= lengths + crossings.
-            min_price = sum(lengths[arc::arcs])
+            min_price = sum(lengths[arc::arcs])  # of this arc, in every family
             for (_, crossings), multiplier in zip(self.partitions, multipliers, strict=True):
                 min_price += int(crossings[arc]) * max(multiplier, 0)
             min_price -= sum(limits[i] for i in self.arcs.limits[arc])
@@ -309,6 +316,7 @@ def solve_programs(
     supply = [float(np.abs(right_side).max()) for _, right_side in flows]
     unit = max(s * scale for s, scale in zip(supply, scales, strict=True))
     relative_supply = [s * scale / unit for s, scale in zip(supply, scales, strict=True)]
+    # All programs are of the same machine: the first has its arcs and limits.
     limit, limit_capacity = programs[0]._limit_rows()
     capacities = np.concatenate([merged_arcs.capacity, limit_capacity]) * (time_scale / unit)
     over_resources = sparse.vstack([sparse.eye_array(arcs), limit], format="csr")
@@ -394,7 +402,8 @@ def _find_scales(values: NDArray[np.float64]) -> list[int]:
     scales = []
     for scale in range(1, _MAX_PRICE if len(distinct) < _MANY_PRICES else _FEW_SCALES):
         scaled = distinct * scale
-        # The tolerance allows for the solver's errors, which grow with the scale.
+        # The tolerance allows for the solver's errors, which grow with the scale. It is no proof: each candidate is
+        # evaluated exactly (recheck.py).
         if np.abs(scaled - np.round(scaled)).max() < 1e-6 * scale**0.5:
             scales.append(scale)
             if len(scales) == 3:

@@ -70,9 +70,8 @@ def list_reductions(schedule: Schedule) -> Reductions:
     cell, cell_count = cell_keys(schedule, "dst")
     distinct_steps, step_index = unique_inverse(schedule.step.astype(np.int64), schedule.steps or 1)
     step_count = max(len(distinct_steps), 1)
-    if (
-        cell_count * step_count >= SAFE_INT64
-    ):  # the key (cell, step) would not fit into int64: number only the cells in use
+    # The key (cell, step) would not fit into int64: number only the cells in use.
+    if cell_count * step_count >= SAFE_INT64:
         cells, cell = unique_inverse(cell, cell_count)
         cell_count = len(cells)
     order = order_of(cell * step_count + step_index, cell_count * step_count)
@@ -86,7 +85,7 @@ def list_reductions(schedule: Schedule) -> Reductions:
     has_value[is_first_write] = _cells_begin_full(schedule, row[is_first_write])
     is_reduction = schedule.op[row] == REDUCE
     is_local = (schedule.op[row] == COPY) & (schedule.src[row] == schedule.dst[row])
-    # The cell's own value takes part if it holds one, either from the start or by an earlier write.
+    # The cell's own value takes part if it holds one, from the start or by an earlier write. A copy reads one value.
     fanin = np.where(is_reduction, count + has_value, 1)
     listed_groups = np.flatnonzero((is_reduction & (fanin > 1)) | is_local)
     row = row[listed_groups]

@@ -37,7 +37,7 @@ from antiphon.core.columns import pair_keys, split_keys
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 
-Need = tuple[int, tuple[int, ...], int]  # block, holders, destination
+Need = tuple[int, tuple[int, ...], int]  # block, the ranks that hold the contribution, destination
 
 
 def proved_time(topology: Topology, collective: Collective, witness: Witness | None) -> Fraction:
@@ -57,6 +57,7 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
         return _check_dual(topology, collective, witness) / priced_capacity
     _require(len(collective.groups) == len(witness.groups), "it must have one dual per group")
     total, first = 0, 0
+    # The blocks of the groups follow each other in the joint collective.
     for group, dual in zip(collective.groups, witness.groups, strict=True):
         group_weights = collective.weights[first : first + group.blocks]
         first += group.blocks
@@ -70,7 +71,7 @@ def proved_time(topology: Topology, collective: Collective, witness: Witness | N
 
 
 def _prices(topology: Topology, witness: LpDual | JointDual) -> dict[int, int]:
-    """Return the prices, checked to be of resources that exist, and not negative."""
+    """Return the prices by resource (links, then shared limits), checked to exist and not to be negative."""
     count = topology.links + len(topology.limits)
     _require(all(0 <= r < count and p >= 0 for r, p in witness.prices), "a price is negative or names no resource")
     return dict(witness.prices)
@@ -311,10 +312,12 @@ def _check_dual(topology: Topology, collective: Collective, dual: LpDual) -> int
 def _weighted_distances(
     topology: Topology, collective: Collective, needs: list[Need], family: Family, lengths: dict[int, int]
 ) -> int:
-    """Return the sum over the family's blocks of weight times the distance of the block's farthest need."""
+    """Return the sum over the family's blocks of weight times the distance of the block's farthest need.
+
+    `lengths`: by link; links not in it have length 0.
+    """
     assert collective.weights is not None
-    at, kind = family.at, family.of
-    # `at`: one rank, or for a pair the only holder and the destination
+    at, kind = family.at, family.of  # `at`: nothing for "all", one rank, or for a pair the only holder and destination
     selects: dict[str, Callable[[tuple[int, ...], int], bool]] = {
         "to": lambda holders, destination: (destination,) == at,
         "from": lambda holders, destination: holders == at,
@@ -351,8 +354,7 @@ def _shortest_lengths(out: list[list[tuple[int, int]]], start: tuple[int, ...]) 
     heap = [(0, node) for node in start]
     while heap:
         length, node = heapq.heappop(heap)
-        # Outdated heap entry.
-        if length > distance[node]:
+        if length > distance[node]:  # an outdated entry
             continue
         for head, link_length in out[node]:
             if length + link_length < distance[head]:

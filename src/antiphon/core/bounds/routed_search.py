@@ -32,37 +32,46 @@ from antiphon.core.routes import out_links
 from antiphon.core.symmetry import link_map, orbit_labels
 
 SCALE = 2**24  # the greatest multiplier or price after rounding to whole numbers
-TOLERANCE = 1e-7  # of the linear program: a route joins if its price is below what crosses by more
+TOLERANCE = 1e-7  # of the linear program: a route joins if it is cheaper, by more than this, than what cuts pay for it
 LINK_PRICE = 1e-9  # added per link: of equally cheap routes, the one with fewer links is taken
 
 
 @dataclass(frozen=True)
 class _Route:
-    """A route for the pairs of ranks in an orbit. `loads`: by class of resources, what one byte over the route of every
-    pair loads each of them, if routes alike share equally."""
+    """A route for the pairs of ranks in an orbit, each pair over its image of the route.
+
+    `loads`: per class of resources, the bytes over each resource of the class if every pair sends one byte.
+    """
 
     orbit: int
     loads: tuple[float, ...]
 
 
 class RoutedSearch(StepSearch):
-    """The search with routes. A point is the wire times, then the amounts by route and step."""
+    """The search with routes. A point is the wire times, then the amounts by route and step.
+
+    An amount is what each pair of the route's orbit sends over it, as a fraction of all data. Resources are the links,
+    then the shared limits.
+    """
 
     def __init__(self, delivery: DataDelivery) -> None:
         super().__init__(delivery)
         topology, ranks = self.topology, self.topology.ranks
         hops = route_prices(topology, np.ones(topology.links + len(topology.limits), np.int64)).ravel()
         self.pairs = np.flatnonzero(hops < NO_ROUTE)
-        self.arcs = ranks, self.pairs // ranks, self.pairs % ranks
+        self.arcs = ranks, self.pairs // ranks, self.pairs % ranks  # the base class's network: an arc for each pair
+        # a label is the number (a * ranks + b) of the orbit's first pair; `orbit`: per pair the number of its orbit
         labels = orbit_labels(pair_images(delivery.symmetries, ranks), ranks * ranks)
-        self.first, self.orbit, self.size = np.unique(labels[self.pairs], return_inverse=True, return_counts=True)
+        self.first_pair, self.orbit, self.orbit_size = np.unique(
+            labels[self.pairs], return_inverse=True, return_counts=True
+        )
         self.classes = self._classify_resources()
         self.class_size = np.bincount(self.classes)
+        # capacities (all in units of `resources.scale`) per widest link, which keeps the program well conditioned
         scaled = [topology.resources.scaled_capacity(i) for i in range(len(self.classes))]
-        self.unit = float(max(link_capacities(topology)))
         self.capacity = np.zeros(len(self.class_size))
-        self.capacity[self.classes] = np.array(scaled, np.float64) / self.unit
-        self.routes = [self._cheapest_route(orbit, np.ones(len(self.classes))) for orbit in range(len(self.first))]
+        self.capacity[self.classes] = np.array(scaled, np.float64) / float(max(link_capacities(topology)))
+        self.routes = [self._cheapest_route(orbit, np.ones(len(self.classes))) for orbit in range(len(self.first_pair))]
 
     def _classify_resources(self) -> Longs:
         """Return for every link, then every limit, the number of its class: links that are alike by symmetry; limits of
@@ -81,7 +90,7 @@ class RoutedSearch(StepSearch):
 
     def _cheapest_route(self, orbit: int, prices: Floats) -> _Route:
         """Return the cheapest route of the first pair of an orbit by price of each resource; of equals, the shorter."""
-        origin, end = divmod(int(self.first[orbit]), self.topology.ranks)
+        origin, end = divmod(int(self.first_pair[orbit]), self.topology.ranks)
         cost = {link: sum(float(prices[i]) for i in over) for link, over in enumerate(self.limits_over)}
         best: dict[int, tuple[float, tuple[int, ...]]] = {origin: (0.0, ())}
         queue, out = [origin], out_links(self.topology)
@@ -96,21 +105,24 @@ class RoutedSearch(StepSearch):
         counts = np.zeros(len(self.class_size))
         for link in best[end][1]:
             np.add.at(counts, self.classes[self.limits_over[link]], 1.0)
-        return _Route(orbit, tuple((counts * self.size[orbit] / self.class_size).tolist()))
+        return _Route(orbit, tuple((counts * self.orbit_size[orbit] / self.class_size).tolist()))
 
     @property
     def loads(self) -> Floats:
-        """Return what each route loads each class of resources with."""
+        """Return what each route (column) loads each class of resources (row) with."""
         return np.array([route.loads for route in self.routes]).T
 
     def _first_point(self, steps: int) -> Floats:
+        """Return a point at which next to nothing is sent, so that it violates conditions."""
         even = np.full((len(self.routes), steps), TINY / len(self.pairs) / steps)
         times = (matmul(self.loads, even) / self.capacity[:, None]).max(axis=0)
         return np.concatenate([times, even.ravel()])
 
     def _widths(self, point: Floats, steps: int) -> Floats:
-        per_orbit = np.zeros((len(self.first), steps))
+        """Return the weight that each pair carries in each step, by step and pair."""
+        per_orbit = np.zeros((len(self.first_pair), steps))
         amounts = point[steps:].reshape(-1, steps)
+        # a point that was found before routes joined has no amounts for these
         np.add.at(per_orbit, [route.orbit for route in self.routes[: len(amounts)]], amounts)
         return per_orbit[self.orbit].T * self.delivery.total
 
@@ -118,13 +130,14 @@ class RoutedSearch(StepSearch):
         """Return the number of pairs of each orbit that each cut separates, by condition, step and orbit."""
         by_pair = np.array([condition.crossing for condition in conditions], np.float64)
         in_order = np.argsort(self.orbit, kind="stable")
-        first_of_orbit = np.searchsorted(self.orbit[in_order], np.arange(len(self.first)))
+        first_of_orbit = np.searchsorted(self.orbit[in_order], np.arange(len(self.first_pair)))
         return np.add.reduceat(by_pair[:, :, in_order], first_of_orbit, axis=2)
 
     def _solve(self, conditions: list[Condition], steps: int) -> Solution | None:
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix, hstack, identity, kron, vstack
 
+        # Columns: wire times, amounts by route and step. Rows: loads by class and step within capacity, then cuts.
         each_step = identity(steps)
         busy = hstack([kron(-self.capacity[:, None], each_step), kron(self.loads, each_step)])
         crossing = self._crossing(conditions)[:, :, [route.orbit for route in self.routes]]
@@ -137,19 +150,19 @@ class RoutedSearch(StepSearch):
         if solution.status:
             return None
         duals = -solution.ineqlin.marginals
-        by_class = duals[: busy.shape[0]].reshape(-1, steps) / self.class_size[:, None]
+        by_class = duals[: busy.shape[0]].reshape(-1, steps) / self.class_size[:, None]  # shared by its resources
         duals = duals[busy.shape[0] :]
         binding = [condition for condition, dual in zip(conditions, duals, strict=True) if dual > 0]
         return Solution(solution.x, binding, duals[duals > 0], by_class[self.classes])
 
     def _add_routes(self, solution: Solution) -> bool:
-        """Add the routes that cost less than what crosses between their ends pays; return whether there was one."""
+        """Add the routes that cost less than the cuts between their ends pay; return whether there was one."""
         priced_crossing = solution.multipliers[:, None, None] * self._crossing(solution.binding)
-        paid = priced_crossing.sum(axis=0).T / self.size[:, None]
+        paid = priced_crossing.sum(axis=0).T / self.orbit_size[:, None]  # for a pair, by orbit and step
         listed = len(self.routes)
         for step in range(solution.prices.shape[1]):
             rounded = np.ceil(solution.prices[:, step] * SCALE).astype(np.int64)
-            cheapest = route_prices(self.topology, rounded).ravel()[self.first] / SCALE
+            cheapest = route_prices(self.topology, rounded).ravel()[self.first_pair] / SCALE
             for orbit in np.flatnonzero(cheapest < paid[:, step] - TOLERANCE).tolist():
                 self.routes.append(self._cheapest_route(orbit, solution.prices[:, step]))
         self.routes = [*dict.fromkeys(self.routes)]
@@ -158,7 +171,8 @@ class RoutedSearch(StepSearch):
     def _to_evidence(self, solution: Solution, steps: int) -> RoutedCuts:
         """Round multipliers and prices to whole numbers and build the evidence."""
         scale = SCALE / max(solution.multipliers.max(), solution.prices.max())
-        # rounded such that prices still pay for all that crosses; the proof would count what they lack
+        # Multipliers are rounded down and prices up, so that prices still pay for all that crosses: where they paid too
+        # little, the proof would raise the price of the step and so lower the bound (`steps._prove_routed_cuts`).
         rounded = np.floor(solution.multipliers * scale).astype(np.int64).tolist()
         cuts = [
             cut_from_condition(self.delivery, steps, condition, multiplier)
@@ -166,6 +180,6 @@ class RoutedSearch(StepSearch):
             if multiplier > 0
         ]
         paid = np.ceil((np.maximum(solution.prices, 0.0) + TOLERANCE) * scale).astype(np.int64).T
-        by_step = paid[::-1] if self.delivery.collects else paid
+        by_step = paid[::-1] if self.delivery.collects else paid  # collected data were spread, backwards in time
         symmetries = tuple(tuple(image.tolist()) for image in self.delivery.symmetries)
         return RoutedCuts(steps, tuple(cuts), tuple(tuple(row) for row in by_step.tolist()), symmetries)

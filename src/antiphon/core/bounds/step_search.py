@@ -54,11 +54,12 @@ class SearchLimits:
 
 LIMITS = SearchLimits()
 SAME_FLOW = 1 - 1e-7  # a flow of at least this fraction of the demand serves it
-TINY = 2**-20  # of all data: what no demand is served with
+TINY = 2**-20  # a fraction of all data; wire times that move only this much serve no demand
 MULTIPLIER_SCALE = 2**16  # the greatest multiplier after rounding to whole numbers
 
 
-# Collectives that spread data, and that combine data
+# Collectives whose data spread from their holders, and whose data are collected; an allreduce is seen as an exchange of
+# data between all pairs of members. Cuts over time are not sought for alltoall and relations.
 SPREADS = ("broadcast", "allgather", "allreduce", "scatter")
 COLLECTS = ("reduce", "reducescatter", "gather")
 
@@ -83,9 +84,9 @@ def steps_from(topology: Topology, rank: int | list[int], *, backwards: bool = F
         steps = relaxed
 
 
-def nearest_side(topology: Topology, near: Bools, far: Bools) -> tuple[int, Switches]:
-    """Return the least capacity from the ranks of `near` to those of `far` through switches alone, and the switches on
-    the near side of such a minimum cut. Capacity in units of `resources.scale` bytes/s."""
+def find_switch_cut(topology: Topology, near: Bools, far: Bools) -> tuple[int, Switches]:
+    """Return the capacity of a minimum cut from the ranks of `near` to those of `far` through switches alone, and the
+    switches on its near side. Ranks in neither set are left out. Capacity in units of `resources.scale` bytes/s."""
     if not topology.switches:
         return int(link_capacities(topology)[near[topology.link_src] & far[topology.link_dst]].sum()), ()
     source, sink = topology.nodes, topology.nodes + 1
@@ -125,7 +126,7 @@ class DataDelivery:
 
     @property
     def total(self) -> float:
-        """Return the weight of the data that one rank needs."""
+        """Return the weight of all data of `supply`: what each member needs, unless there are `shares`."""
         return float(self.supply.sum())
 
     @property
@@ -135,7 +136,7 @@ class DataDelivery:
 
     @cached_property
     def demands(self) -> list[tuple[Longs, int]]:
-        """Return pairs (supply by rank, rank that needs all of it), one of those that are alike by symmetry; rank -1:
+        """Return pairs (supply by rank, rank that needs all of it), one pair for each orbit of the symmetries; rank -1:
         each rank needs its share.
         """
         if self.shares is not None:
@@ -149,7 +150,7 @@ class DataDelivery:
         pairs = [divmod(int(i), ranks) for i in representatives]
         pairs = [(a, b) for a, b in pairs if a != b and {a, b} <= {*self.members}]
         pairs.sort(key=lambda pair: (-int(steps[pair]), pair))  # the farthest first
-        weight = int(self.supply.max())
+        weight = int(self.supply.max())  # of any one member's data
         return [(weight * (np.arange(ranks) == a), b) for a, b in pairs[: LIMITS.max_demands]]
 
     def least_steps(self) -> int:
@@ -177,22 +178,23 @@ def list_deliveries(topology: Topology, kind: str, needs: Needs, members: list[i
         if kind not in (COLLECTS if collects else SPREADS):
             continue
         supply = np.zeros(topology.ranks, np.int64)
+        # of every need; in the built-in kinds each datum has one holder (for an allreduce this is not used)
         sole_holder = np.array([holders[0] for holders in needs.sets])[needs.holders]
         if kind in ("scatter", "gather"):
             root, ends = (needs.dst, sole_holder) if collects else (sole_holder, needs.dst)
             shares = np.bincount(ends, needs.weights[needs.block], topology.ranks).astype(np.int64)
             supply[root[0]] = shares.sum()
-            # Only with a single root and without replicas.
+            # With several roots or with replicas there is no delivery: `supply` has one root's data.
             if len(set(root.tolist())) == 1 and all(len(holders) == 1 for holders in needs.sets):
                 yield DataDelivery(topology, supply, tuple(members), collects, shares, symmetries=symmetries_of(shares))
             continue
         if kind == "allreduce":
-            supply[members[0]] = needs.weights[needs.block[0]]
+            supply[members[0]] = needs.weights[needs.block[0]]  # an allreduce has one block
         else:
             ends = needs.dst if collects else sole_holder
             for block, end in set(zip(needs.block.tolist(), ends.tolist(), strict=True)):
                 supply[end] += needs.weights[block]
-        # symmetries need not keep the supply of an allreduce: any member may stand for any other
+        # Symmetries need not keep the supply of an allreduce: members[0] stands for any member.
         kept_supply = supply * (kind != "allreduce")
         yield DataDelivery(
             topology,
@@ -206,9 +208,9 @@ def list_deliveries(topology: Topology, kind: str, needs: Needs, members: list[i
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """A cut over time, `near_from` and `switches`: what `crossing` marks (by step and arc) must carry the weight."""
+    """A cut over time, given by `near_from` and `switches`: the arcs that cross it must carry `weight` in all."""
 
-    crossing: NDArray[np.bool_]
+    crossing: NDArray[np.bool_]  # by step and arc: whether the arc crosses the cut in that step
     weight: float
     near_from: tuple[int, ...]  # per rank the time from which on it is on the near side; N + 1: never
     switches: tuple[Switches, ...]  # per step the switches on the near side
@@ -219,7 +221,10 @@ class Condition:
 
 
 class TimedNetwork:
-    """Ranks with one copy for each time 0 .. N, switches with one for each step, joined by arcs tail -> head."""
+    """Ranks with one copy for each time 0 .. N, switches with one for each step, joined by arcs tail -> head.
+
+    `nodes`, `tail`, `head`: of the network of one step (`StepSearch.arcs`).
+    """
 
     def __init__(self, delivery: DataDelivery, steps: int, nodes: int, tail: AnyInts, head: AnyInts) -> None:
         ranks = delivery.topology.ranks
@@ -242,8 +247,8 @@ class TimedNetwork:
         self.flows = MaxFlows(self.drain + 1, self.tail.tolist(), self.head.tolist())
 
     def find_violated(self, widths: Floats) -> list[Condition]:
-        """Return conditions that these widths (what each arc carries in each step) violate; none if all data can reach
-        every rank that needs them."""
+        """Return conditions that these widths (the weight that an arc carries in a step, by step and arc) violate; none
+        if all data can reach every rank that needs them."""
         cuts = (self._find_cut(widths, *demand) for demand in self.delivery.demands)
         return [condition for condition in cuts if condition is not None]
 
@@ -252,7 +257,7 @@ class TimedNetwork:
         total = float(supply.sum())
         waiting = np.full(self.steps * len(supply), total * 2)  # more than all data: unbounded
         capacity = np.concatenate([widths.ravel(), waiting, supply, self.shares]).astype(np.float64)
-        end = self.drain if sink < 0 else self.steps * self.nodes + sink
+        end = self.drain if sink < 0 else self.steps * self.nodes + sink  # the rank's copy at time N
         value, side = self.flows.cut_floats(capacity, self.source, end)
         if value >= total * SAME_FLOW:
             return None
@@ -265,11 +270,12 @@ class TimedNetwork:
         near_from = np.where(near[:, :ranks].any(axis=0), near[:, :ranks].argmax(axis=0), self.steps + 1)
         switches = [tuple((np.flatnonzero(near[step, ranks:]) + ranks).tolist()) for step in range(1, self.steps + 1)]
         never_near = near_from > self.steps
+        # must cross: the shares of the ranks that never become near, or the data of the ranks that are near at time 0
         weight = float(self.shares[never_near].sum() if len(self.shares) else supply[near_from == 0].sum())
         return self.condition(near_from, tuple(switches), weight)
 
     def condition(self, near_from: Longs, switches: tuple[Switches, ...], weight: float) -> Condition:
-        """Return a cut over time as a condition on what these arcs carry."""
+        """Return a cut over time as a condition on what the arcs carry that cross it."""
         (tail, head), ranks = self.arcs, len(near_from)
         step = np.arange(1, self.steps + 1)[:, None]
         near_nodes, far_nodes = np.zeros((2, self.steps, self.nodes), bool)
@@ -280,8 +286,9 @@ class TimedNetwork:
         return Condition(near_nodes[:, tail] & far_nodes[:, head], weight, tuple(near_from.tolist()), switches)
 
     def insert_steps(self, condition: Condition, count: int) -> Iterator[Condition]:
-        """Yield the conditions that a condition for `count` steps fewer becomes if these steps, in which no rank
-        becomes near, come before one of its steps or after the last."""
+        """Yield a condition for `count` steps fewer with `count` steps inserted: before each of its steps in turn, then
+        after the last. No rank becomes near in an inserted step; its switches are those of the step that it precedes
+        (or of the last step)."""
         for at in range(1, self.steps - count + 2):
             near_from = np.array(condition.near_from)
             near_from += count * (near_from >= at)
@@ -295,7 +302,7 @@ class Solution:
     """Solution of the program over some conditions.
 
     `point`: the wire times, then any other variables. `multipliers`: the dual values of the conditions that bind.
-    `prices`: those of links and limits by step, where routes are variables.
+    `prices`: the dual values of links and limits by step, where routes are variables; else empty.
     """
 
     point: Floats
@@ -310,13 +317,17 @@ class StepSearch:
     The program's solutions are too short until the last round, and jump from round to round. So conditions are sought
     not there but on the line to `inner`, the shortest wire times known to meet all (in-out separation: Ben-Ameur and
     Neto 2007), which takes a third of the rounds.
+
+    `RoutedSearch` (routed_search.py) overrides `_first_point`, `_widths`, `_solve`, `_add_routes` and `_to_evidence`:
+    there what goes from rank to rank is a variable, too.
     """
 
     def __init__(self, delivery: DataDelivery) -> None:
         self.delivery, self.topology = delivery, delivery.topology
         self.link_capacity = link_capacities(self.topology).astype(np.float64)
+        # the network of one step: number of nodes, tail and head of every arc
         self.arcs: tuple[int, AnyInts, AnyInts] = (self.topology.nodes, self.topology.link_src, self.topology.link_dst)
-        self.binding, self.last_steps = list[Condition](), 0
+        self.binding, self.last_steps = list[Condition](), 0  # conditions that bound in the last call, and its N
 
     def find_cuts(self, steps: int) -> StepCuts | RoutedCuts | None:
         """Return cuts over time that bound the wire time of every schedule of `steps` steps; None if there are none."""
@@ -328,7 +339,7 @@ class StepSearch:
             iteration)."""
             while violated := network.find_violated(widths := self._widths(point, steps)):
                 conditions.update((c.key, c) for c in violated)
-                if not all(c.crossing.any() for c in violated):
+                if not all(c.crossing.any() for c in violated):  # no arc crosses: the rank is out of reach
                     return np.full(len(point), np.inf)
                 point = point * max(c.weight / float(widths[c.crossing].sum()) for c in violated)
             return point
@@ -339,7 +350,8 @@ class StepSearch:
         for condition in self.binding:
             longer = network.insert_steps(condition, steps - self.last_steps)
             conditions.update((c.key, c) for c in longer)
-        outer, seconds, last_gain, last_bound = Solution(inner, [], np.zeros(0), np.zeros(0)), 0.0, 0, dict[Any, int]()
+        outer, seconds = Solution(inner, [], np.zeros(0), np.zeros(0)), 0.0
+        last_gain, last_bound = 0, dict[Any, int]()  # rounds: of the last gain; by condition, in which it last bound
         for number in range(LIMITS.max_rounds):
             solution = self._solve([*conditions.values()], steps)
             if solution is None:
@@ -385,7 +397,7 @@ class StepSearch:
         return Solution(solution.x * max_weight / scale, binding, duals[duals > 0], np.zeros(0))
 
     def _add_routes(self, solution: Solution) -> bool:
-        """Add routes to the program that would shorten the wire times; return whether there was one."""
+        """Add routes to the program that would shorten the wire times; return whether there was one (here none)."""
         return False
 
     def _to_evidence(self, solution: Solution, steps: int) -> StepCuts | RoutedCuts | None:

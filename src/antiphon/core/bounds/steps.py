@@ -165,8 +165,9 @@ Evidence = StepCuts | RoutedCuts | Chain | Fan | Exchange | OneStep
 class StepTimes:
     """Least seconds per unit of weight as a function of the number of steps N, as one evidence proves it.
 
-    If `steps` is not 0: `base_time` for N <= `steps`, and nothing for more steps. Else with `windows`:
-    `base_time` * c / (c - 1), c = N / `stages` rounded up. Else `base_time` * N / (N - `loss`).
+    If `steps` is not 0: `base_time` for N <= `steps` (fewer steps are `steps` of which some are empty), and nothing for
+    more steps. Else with `windows`: `base_time` * c / (c - 1), c = N / `stages` rounded up. Else
+    `base_time` * N / (N - `loss`), where fewer than `stages` steps count as `stages`.
     """
 
     base_time: Fraction
@@ -176,26 +177,28 @@ class StepTimes:
     steps: int = 0
 
     def per_weight(self, steps: Floats) -> Floats:
-        """Return the least seconds per unit of weight for these numbers of steps (in ascending order)."""
+        """Return the least seconds per unit of weight for these numbers of steps; infinite for too few to get there."""
         base_time = float(self.base_time)
         if not base_time:
             return np.zeros(len(steps))
         if self.steps:
             return np.where(steps <= self.steps, base_time, 0.0)
         if self.windows:
+            # no link jumps over a level, so data need more than `stages` steps; at least 2: no division by 0
             window_count = np.maximum(np.ceil(steps / self.stages), 2)
             return np.where(steps > self.stages, base_time * window_count / (window_count - 1), np.inf)
         # a step per stage is needed to choose; fewer steps take no less time than `stages` of them
         usable = np.maximum(steps, self.stages)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):  # every step is lost: infinite
             return np.asarray(base_time * usable / np.maximum(usable - float(self.loss), 0.0))
 
 
 def proved_times(topology: Topology, needs: Needs, evidence: Evidence, switches_help: bool) -> StepTimes:
     """Return what a piece of evidence proves, from sums alone; raise Invalid if it proves nothing.
 
-    `switches_help`: whether some switch multicasts or reduces for this collective, which invalidates a `Fan` and a
-    `OneStep`. For an `Exchange` the caller makes sure that no switch reduces and multicasts what it reduced.
+    `switches_help`: whether some switch multicasts or reduces for this collective, which invalidates `RoutedCuts`, a
+    `Fan` and a `OneStep`. For an `Exchange` the caller (by_size.py) makes sure that no switch reduces and multicasts
+    what it reduced.
     """
     if isinstance(evidence, StepCuts):
         return _prove_cuts(topology, needs, evidence)
@@ -320,6 +323,7 @@ def is_symmetry(topology: Topology, needs: Needs, image: Longs) -> bool:
         return False
 
     def count_blocks(to: Longs) -> Counter[Any]:
+        """Count blocks by weight and by their needs (holders, destination), with node v renumbered to[v]."""
         rows: dict[int, list[Any]] = {}
         for block, holders, dst in zip(needs.block.tolist(), needs.holders.tolist(), needs.dst.tolist(), strict=True):
             rows.setdefault(block, []).append((sorted(to[list(needs.sets[holders])].tolist()), int(to[dst])))
@@ -389,8 +393,8 @@ def _prove_fan(topology: Topology, needs: Needs, evidence: Fan) -> StepTimes:
     _require(all(0 <= rank < topology.ranks for rank in (center, *far_ends)), "it names a rank that is not there")
     center_end, far_end = topology.link_src, topology.link_dst
     sole_holder = _sole_holders(needs)
-    near_rank, far_rank = sole_holder, needs.dst  # of every need
-    if evidence.inward:
+    near_rank, far_rank = sole_holder, needs.dst  # of every need: at the center, and at a far end
+    if evidence.inward:  # the center receives: links and needs with their ends exchanged
         center_end, far_end, near_rank, far_rank = far_end, center_end, far_rank, near_rank
     center_capacity = capacity_of(topology, center_end == center)
     max_capacity = max(center_capacity, _widest(topology, far_end, far_ends))

@@ -30,7 +30,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.units import format_bandwidth, plain
 
-_SHOWN = 12  # names of links or ranges of ranks listed in a text, before "and 3 more"
+_SHOWN = 12  # at most this many names of links or ranges of ranks are listed in a text; then "and 3 more" or "..."
 
 
 def _to_json(value: Any) -> Any:
@@ -91,6 +91,7 @@ class Cut(Record):
     kind = "cut"
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
+        """Return the cut in words. `buffer_weight`: the weight that nbytes counts, to state the weight in nbytes."""
         inside = [node for node in self.side if node < topology.ranks]
         outside = sorted(set(range(topology.ranks)) - set(inside))
         share = Fraction(self.weight, buffer_weight)
@@ -300,6 +301,7 @@ def witness_of(value: Mapping[str, Any]) -> Witness:
             prices, potentials = tuple(map(_int_pair, value["prices"])), tuple(map(_int_pair, value["potentials"]))
             return LpDual(prices, families, potentials, tuple(partitions))
         if kind == "joint_dual":
+            # the duals of the groups have no prices of their own
             duals = [witness_of({**group, "prices": [], "kind": "lp_dual"}) for group in value["groups"]]
             prices = tuple(map(_int_pair, value["prices"]))
             return JointDual(prices, tuple(dual for dual in duals if isinstance(dual, LpDual)))
@@ -348,5 +350,5 @@ def _describe_ranks(ranks: list[int]) -> str:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a},{b}" for a, b in runs]
+    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a},{b}" for a, b in runs]  # first and last of a run
     return "ranks {" + ",".join(texts[:_SHOWN]) + (",..." if len(texts) > _SHOWN else "") + "}"
