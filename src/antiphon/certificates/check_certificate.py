@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 from pathlib import Path
 
+# A block is (weight, pre, post): two dicts, from the ranks that begin (end) with it to a Counter of their contributions
 FAR = 10**30  # the cost of what cannot be reached
 ABOUT = ("plan", "dual", "halves", "sums", "broadcast from ", "reduce to ")
 ERRORS = (AssertionError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -36,6 +37,7 @@ class Machine:
         self.nodes = self.ranks + topology.get("switches", 0)
         links = self.links = [(head, tail) if backward else (tail, head) for tail, head, _ in topology["links"]]
         rows = [topology["types"][kind] for *_, kind in topology["links"]] + limits + [{"bandwidth": topology["unit"]}]
+        # bandwidths of all links, of all limits, and last the unit
         *rates, self.unit = [Fraction(str(row["bandwidth"]).removesuffix("B/s")) for row in rows]
         require(min(self.unit, *rates) > 0, "topology: a bandwidth is not positive")
         require({node for link in links for node in link} <= {*range(self.nodes)}, "topology: no such node")
@@ -44,12 +46,16 @@ class Machine:
         self.capacity = [rate / self.unit for rate in rates]  # in chunks per round
         numbered = list(enumerate(limits, len(links)))  # per link the resources that it loads:
         self.used_by = [[x, *(n for n, limit in numbered if x in limit["links"])] for x in range(len(links))]
+        # steps to every node: a link into a rank costs one; no path has more steps than there are ranks
         hops = {(x, 0): int(head < self.ranks) for x, (_, head) in enumerate(links)}
         self.steps_from = lambda starts: self.cheapest(starts, [0] * self.ranks, hops)
         self.back = self if backward else Machine(topology, backward=True)
 
     def cheapest(self, starts, steps, lengths):
-        """Return the least cost to every node in these steps, where each crosses one link into a rank."""
+        """Return the least cost to every node in these steps, where each crosses one link into a rank.
+
+        `lengths`: (link, step) -> cost; 0 if missing. `steps`: the numbers by which `lengths` knows them.
+        """
         far = [0 if node in starts else FAR for node in range(self.nodes)]
         for step in steps:
             far[self.ranks :] = [FAR] * (self.nodes - self.ranks)
@@ -58,7 +64,7 @@ class Machine:
                 for link, (tail, head) in enumerate(self.links):
                     if (head < self.ranks) == (hop == self.nodes) and before[tail] < FAR:
                         far[head] = min(far[head], before[tail] + lengths.get((link, step), 0))
-        return far
+        return far  # FAR: out of reach
 
     def cheapest_tree(self, roots, steps, lengths):
         """Return the least cost of bringing a chunk from the roots to all ranks, where each other one receives once."""
@@ -81,6 +87,7 @@ class Machine:
         ranks = range(self.ranks)
         sends = {(u, t): self.cheapest([u], [t], lengths)[: self.ranks] for u in ranks for t in steps}
         totals = [(2 * self.ranks - 1) * min(min(row[:u] + row[u + 1 :]) for (u, _), row in sends.items())]
+        # u == v: a single root, with the steps before t up and the others down
         for t, u, v in itertools.product(range(len(steps) + 1), ranks, ranks):
             if u == v or (u < v and t < len(steps)):
                 exchange = sends[u, t][v] + sends[v, t][u] if u < v else 0
@@ -90,7 +97,10 @@ class Machine:
 
 
 def run_schedule(machine, blocks, chunks, transfers):
-    """Run a schedule; return C, S, R, and the time without latency. `chunks`: per chunk its block, cut evenly."""
+    """Run a schedule; return C, S, R, and the time without latency. `chunks`: per chunk its block, cut evenly.
+
+    `transfers`: (step, chunk, source, destination, 0 to copy or 1 to add, slot read, slot written, links).
+    """
     numbers = [*chunks, *(x for row in transfers for x in (*row[:7], *row[7]))]
     require(all(type(x) is int and x >= 0 for x in numbers), "a number of a chunk or transfer is negative or not whole")
     shares, steps, rounds, time = Counter(chunks), 1 + max(row[0] for row in transfers), 0, Fraction(0)
@@ -119,7 +129,7 @@ def run_schedule(machine, blocks, chunks, transfers):
 
 
 def weight_of(blocks, side=1):
-    """Return the greatest weight that a rank begins with (side 1) or ends with (side 2)."""
+    """Return the greatest weight that a rank begins with (side 1: `pre`) or ends with (side 2: `post`)."""
     return max(sum(b[0] for b in blocks if rank in b[side]) for rank in {rank for b in blocks for rank in b[side]})
 
 
@@ -153,6 +163,7 @@ def problem_of(machine, blocks, about):
         is_contained = is_allreduce(blocks) if about == "halves" else action in ("broadcast from", "reduce to")
         require(is_contained, f"{about}: no such collective within this one")
         turned, roots = action == "reduce to", sorted(members) if about == "halves" else [int(root)]
+        # (holder, rank): a broadcast goes to ranks that need the root's input; a reduce, turned, to the root's holders
         needs = [(*holders, rank) for holders, rank in needs_of(blocks[0]) if len(holders) == 1]
         pairs = [(1, [root], [need[not turned] for need in needs if need[turned] == root]) for root in roots]
         require(len(blocks) == 1 and all(dests for *_, dests in pairs), f"{about}: it contains no such thing")
@@ -171,6 +182,7 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
     price, times = {(x, s): amount for x, s, amount in dual["prices"]}, range(steps) or [0] * machine.ranks
     ends, value = machine.links, 0
     cost = {(x, s): sum(price.get((y, s), 0) for y in used) for x, used in enumerate(machine.used_by) for s in times}
+    # A partition multiplies `number` with the crossings out of its parts (or into them), paid from the links' cost.
     for node_lists, entering, number in dual.get("partitions", []):
         places, (weight, pre, _), count = [set(place) for place in node_lists], blocks[0], max(int(number), 0)
         once = sorted(rank for place in places for rank in place if rank < machine.ranks) == list(range(machine.ranks))
@@ -181,6 +193,7 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
     shares = {block: share for share in dual["shares"] for block in share["blocks"]}
     for number, block in enumerate(blocks):
         needs, share = needs_of(block), shares.get(number, {"families": [None], "potentials": [], "trees": [None]})
+        # Potentials cancel over every path through switches. No rows: the family has the net cost of links as lengths.
         phi = {(switch, s): amount for switch, s, amount in share["potentials"]}
         net_cost = {(x, s): cost[x, s] + phi.get((ends[x][1], s), 0) - phi.get((ends[x][0], s), 0) for x, s in cost}
         families = [net_cost if rows is None else {(x, s): n for x, s, n in rows} for rows in share["families"]]
@@ -189,6 +202,8 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
         require(is_valid and all(x >= machine.ranks for x, _ in phi), "a price is not allowed")
         has_trees = len(block[1]) == machine.ranks and is_allreduce(blocks)
         require(has_trees or not by_trees, "sums: no allreduce of all ranks")
+        # Families may pay more only for moves that are of no use: too early, too late, or to a holder. (`late` does not
+        # count the step into the last rank from a switch: backwards, a step is a link out of a rank.)
         early, late = machine.steps_from(block[1]), machine.back.steps_from({rank for _, rank in needs})
         for x, s in [key for key, limit in net_cost.items() if sum(family.get(key, 0) for family in families) > limit]:
             in_time = early[ends[x][0]] <= s < steps - late[ends[x][1]]
@@ -217,6 +232,7 @@ def check_impossible(machine, blocks, entry):
     ]
     require(values or entry["about"] == "sums" or "sends" not in entry, "impossible: sends bound sums only")
     if "ratio_below" in entry:
+        # without duals: all links carry their capacity in a round, and every chunk crosses so many links
         budget, value = values[0] if values else ([sum(machine.capacity[: len(machine.links)])], entry["sends"])
         ratio = Fraction(value) / max(budget) / weight_of(problem[1])
         require(entry["ratio_below"] == str(ratio), f"impossible: in {steps} steps the dual proves R/C >= {ratio}")
@@ -235,6 +251,7 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
     """Check a point: its schedule, its figures, and its label against the excluded points of as many steps."""
     chunks, steps, rounds, time = run_schedule(machine, blocks, point["chunk_blocks"], point["transfer_rows"])
     ratio, halves = Fraction(rounds, chunks), 1 + (point["about"] == "halves")
+    # rounds per part of the problem that proofs are about: of two halves, the allgather of a block per rank in R / 2
     per_part = ratio * (len(blocks[0][1]) if halves == 2 else weight_of(blocks)) / halves
     proofs = excluded.get((point["about"], steps // halves), [])
     bound = max((ratio for ratio, _ in proofs if ratio is not None), default=Fraction(0))
@@ -279,6 +296,7 @@ def check(file):
         excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
     for point in file["points"]:
         check_point(machine, blocks, point, steps, inverse, excluded)
+    # those without duals, unless the bandwidth bound says as much
     return sum(
         not (e.get("duals") or e.get("pairs")) and Fraction(e.get("ratio_below", FAR)) > inverse
         for e in file["impossible"]

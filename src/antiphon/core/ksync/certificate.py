@@ -136,9 +136,11 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     if about == SUMS and ("prices" in evidence or refuted):
         _require(is_bounded_by_trees(instance, collective), "only an allreduce of few ranks is bounded by trees")
         sends = bound * sum(instance.capacity[: len(instance.bonds)])
+        # Without trees the dual bounds pairs of trees. Frontier files state its bound as a number of sends per chunk
+        # (select/frontier_file.py), so that must be whole.
         is_by_pairs = not ("sends" in evidence or evidence.get("trees"))
         _require(not is_by_pairs or sends.denominator == 1, "its pairs of trees state no number of sends")
-    ratio = Fraction(rounds, parts_per_unit)
+    ratio = Fraction(rounds, parts_per_unit)  # R / C is this over `weight`
     # Stage 1: the point cannot have a ratio below what its own prices prove.
     _require(ratio >= bound, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
     kind, weight = collective.kind if about == SUMS else instance.collective.kind, instance.input_weight
@@ -167,7 +169,8 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
 
 
 def least_rounds_per_part(instance: Instance, about: str, steps: int, evidence: Mapping[str, Any]) -> Fraction:
-    """Return the least R / parts by `least` of a certificate; a refutation in it is not checked here."""
+    """Return the least R / parts_per_unit by `evidence`, the field `least` of a certificate; a refutation in it is not
+    checked here."""
     if about == SUMS and not (isinstance(evidence, Mapping) and "prices" in evidence):
         sends = evidence.get("sends") if isinstance(evidence, Mapping) else None
         if type(sends) is not int or sends < 1:

@@ -148,7 +148,8 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
                     _require_descending(out, previous, own_sends)
                 previous = own_sends
     if question.shared:
-        # Proofs are short if crossings are counted per step when every step needs one (fewest steps), else per arc.
+        # Counters count groups of crossings first, then their sums. Proofs are short if a group is a step where every
+        # step needs a crossing (fewest steps), else an arc.
         group_by = 1 if steps == instance.least_steps else 0  # index in (arc, step)
         groups: dict[int, list[list[int]]] = defaultdict(list)
         for key in sorted(uses):
@@ -157,7 +158,8 @@ def build_formula(instance: Instance, question: Question, *, with_meanings: bool
         counters = [_build_counter(out, rows, question.rounds + 1) for _, rows in sorted(groups.items())]
         _encode_thresholds(out, counters, {question.rounds + 1: 0})  # literal 0: false
         return out
-    # With the minimum number of steps, the farthest chunk must come nearer in each step: no step may be empty.
+    # With the minimum number of steps, the farthest chunk must come nearer in each step: no step can be empty, and
+    # clauses that say so exclude no algorithm.
     none_empty = question.full or (steps == instance.least_steps and steps > 0)
     round_literals = _encode_rounds(out, question, int(none_empty))
     # Sorted: the checker must derive the same clauses, in the same order, as the solver did.
@@ -273,9 +275,8 @@ def _require_descending(out: Formula, above: Sequence[int], below: Sequence[int]
     for i, (a, b) in enumerate(zip(above, below, strict=True)):
         out.add_clause(*unless, a, -b)
         if i + 1 < len(above):
-            still_equal = out.new_variable(
-                "order", above[: i + 1], below[: i + 1]
-            )  # equal before, and (a, b) is not (1, 0)
+            # equal before, and (a, b) is not (1, 0)
+            still_equal = out.new_variable("order", above[: i + 1], below[: i + 1])
             out.add_clause(*unless, still_equal, a)
             out.add_clause(*unless, still_equal, -b)
             unless = [-still_equal]

@@ -42,7 +42,7 @@ def explicit_dual(instance: Instance, value: Mapping[str, Any]) -> dict[str, Any
     share: its length is the cost of its cheapest path at the prices.
     """
     bonds, links = instance.bonds, instance.topology.links
-
+    # per resource of the instance, the links or the limit that it stands for
     members = [*bonds, *((limit,) for limit in range(links, links + len(instance.topology.limits)))]
 
     def by_link(rows: Iterable[Sequence[int]]) -> Rows:
@@ -53,6 +53,7 @@ def explicit_dual(instance: Instance, value: Mapping[str, Any]) -> dict[str, Any
         tree_dual = TreeDual.of_json(value)
         lengths = [by_link(rows) for _, _, rows in tree_dual.trees]
         roots = [[root, toward] for root, toward, _ in tree_dual.trees]
+        # an allreduce has one block
         share = {"blocks": [0], "families": lengths, "potentials": [], "trees": roots}
         return {"prices": by_link(tree_dual.prices), "shares": [share] if roots else []}
     dual, shares = StepDual.of_json(value), list[dict[str, Any]]()
@@ -89,7 +90,7 @@ def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witn
             for group, dual in zip(collective.groups, witness.groups, strict=True)
         ]
         shares = [
-            {**share, "blocks": list(range(b.stop))[b]}
+            {**share, "blocks": list(range(b.stop))[b]}  # b: a slice of the joint collective's blocks
             for share, b in zip(group_shares, collective.group_blocks, strict=True)
         ]
         return {"prices": [[r, 0, p] for r, p in witness.prices], "shares": shares, "partitions": []}
@@ -104,7 +105,7 @@ def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witn
         # A shared limit that counts n times stands in for n crossings of each of its links.
         prices = [[links + limit, 0, count] for limit, count in sorted(limit_counts)]
         limited_links = [(set(topology.limits[limit].links), count) for limit, count in limit_counts]
-        covered = [sum(count for group, count in limited_links if link in group) for link in range(links)]
+        covered = [sum(count for under_limit, count in limited_links if link in under_limit) for link in range(links)]
         prices += [[link, 0, n - covered[link]] for link, n in enumerate(crossings) if n > covered[link]]
         if isinstance(witness, Cut):
             families = [[[link, 0, n] for link, n in enumerate(crossings) if n]]
@@ -115,6 +116,7 @@ def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witn
         potentials = [[switch, 0, value] for switch, value in witness.potentials]
         partitions = [_partition_item(partition, count) for partition, count in witness.partitions]
         costs = _link_costs(topology, witness)
+        # a family without lengths of its own has the costs of links
         families = [
             [[link, 0, length] for link, length in (family.lengths or enumerate(costs)) if length]
             for family in witness.families
@@ -133,6 +135,7 @@ def _crossings(topology: Topology, node_sets: Sequence[Sequence[int]], witness: 
 
 
 def _partition_item(partition: Partition, count: int) -> list[Any]:
+    """Return a partition as JSON: its parts, whether links into them count (1) or out of them (0), its multiplier."""
     return [[list(nodes) for nodes in partition.parts], int(partition.direction == "in"), count]
 
 

@@ -193,7 +193,7 @@ def instance_of(topology: Topology, collective: Collective) -> Instance:
     links_by_key: dict[tuple[Any, ...], list[int]] = {}
     for link in range(links):
         limits = tuple(sorted(resources.limits_of(link)))
-        own_bond = link if capacity[link].denominator != 1 else -1  # only whole capacities add up, round for round
+        own_bond = link if capacity[link].denominator != 1 else -1  # -1: may be merged, as whole capacities add up
         key = (int(topology.link_src[link]), int(topology.link_dst[link]), limits, own_bond)
         links_by_key.setdefault(key, []).append(link)
     bonds = tuple(tuple(members) for members in links_by_key.values())

@@ -109,7 +109,7 @@ def _bond_topology(
     for bond, limits in enumerate(limits_of):
         for limit in limits:
             bonds_under[limit].append(bond)
-    speeds = sorted(set(capacity[:count]))
+    speeds = sorted(set(capacity[:count]))  # each becomes a type of link
     type_of_speed = {speed: i for i, speed in enumerate(speeds)}
     shared = [SharedLimit(f"limit{i}", tuple(bonds_under[i]), capacity[i]) for i in range(count, len(capacity))]
     return Topology(

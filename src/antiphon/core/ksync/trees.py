@@ -46,7 +46,8 @@ from antiphon.core.ksync.dual import FAR_COST, MAX_PRICE, StepInequality, bond_c
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import Invalid
 
-MAX_RANKS, MAX_STEPS = 10, 100  # a check takes 3 ** ranks sums per step and tree
+# A check takes 3 ** ranks sums per step and tree: one for each set of owners before the step and each larger set after.
+MAX_RANKS, MAX_STEPS = 10, 100
 Costs = Sequence[Sequence[Sequence[Any]]]  # of a send, by step (from 0), sender and receiver
 Rows = tuple[tuple[int, int, int], ...]  # (resource or bond, step, price or length)
 Tree = tuple[int, bool, Rows]  # root, whether the tree leads towards it, lengths of bonds

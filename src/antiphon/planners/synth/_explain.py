@@ -40,7 +40,7 @@ def explain_impossible(instance: Instance, parts: int, steps: int, rounds: int, 
 
 
 def _describe_distance(instance: Instance) -> str:
-    """Name a rank that is as many steps from all holders of its data as the collective needs."""
+    """Name a rank that is as many steps from the nearest holder of its data as the collective needs."""
     for kind in instance.kinds:
         far = instance.from_holders(kind)
         for dest in kind.dests:
@@ -53,7 +53,7 @@ def _describe_distance(instance: Instance) -> str:
 def _describe_prices(instance: Instance, proved: Proved) -> str:
     """Describe how often chunks must cross the priced links, and how much these carry in a round."""
     topology = instance.topology
-    by_step: dict[int, list[str]] = defaultdict(list)
+    by_step: dict[int, list[str]] = defaultdict(list)  # names of the priced links and limits
     for resource, step, price in proved.dual.prices.tolist():
         if resource < len(instance.bonds):
             ends = (int(instance.tail[resource]), int(instance.head[resource]))

@@ -77,7 +77,7 @@ class SumLimits:
     turns: int = 8
     first_shapes: int = 12  # symmetries tried in turn 0; twice as many in every next turn
     min_load: Fraction = Fraction(3, 4)  # share of the links' capacity from which on two trees per chunk are tried
-    first_images: int = 1  # sets of images tried for these in turn 0; twice as many in every next turn
+    first_images: int = 1  # sets of images (tree_pairs.py) tried for these in turn 0; twice as many in every next turn
     alike: int = 3  # symmetries tried of those with equal figures
     max_slots: int = 3  # copies of a chunk per rank
     max_elements: int = 64  # of a subgroup
@@ -86,8 +86,8 @@ class SumLimits:
     effort_share: int = 18  # a frontier spends 1 / `effort_share` of its effort on this search
     effort_share_point: int = 3  # the same of a single point
     max_roots: int = 16  # roots whose broadcasts and reduces bound the allreduce
-    max_sends: int = 2**13  # inputs * steps * arcs of a proof of how many links a chunk crosses, and its ...
-    conflicts_of_proof: int = 10000
+    max_sends: int = 2**13  # inputs * steps * arcs up to which it is proved how many links a chunk crosses
+    conflicts_of_proof: int = 10000  # of each number of links that such a proof tries
     max_refuted: int = 2  # better points that pairs of trees may refute
 
 
@@ -118,15 +118,17 @@ class SumPoint:
         return Fraction(self.rounds, self.chunks)
 
 
-Try = tuple[int, str, Callable[..., Sums], tuple[Any, ...]]  # number, engine, its function and arguments
+# The number of a shape (or -1 - that of a set of images), the engine, its function, and the arguments between the
+# instance and the effort
+Try = tuple[int, str, Callable[..., Sums], tuple[Any, ...]]
 
 
 @dataclass(eq=False)
 class AllForms:
     """The search of an allreduce (or another collective of sums) in every form. `search`, `problem`: its allgather,
-    which copies every input to all ranks that want it.
+    which copies every input to all ranks that want it; used for its machine and symmetries.
 
-    `budget`: its own, a share of that of `work`.
+    `budget`: its own, a share of that of `work`. `shapes`: by number of chunks, in the order in which they are tried.
     """
 
     work: Problem
@@ -148,7 +150,7 @@ class AllForms:
     @cached_property
     def target(self) -> SumTarget:
         """The same in the numbers of the search."""
-        number = np.argsort(self.problem.back.nodes).tolist()
+        number = np.argsort(self.problem.back.nodes).tolist()  # the inverse of `back`
         inputs = tuple(sorted(number[rank] for rank in self.sums.inputs))
         return SumTarget(
             inputs, {number[v]: frozenset(number[i] for i in ranks) for v, ranks in self.sums.sources.items()}
@@ -184,7 +186,8 @@ class AllForms:
         )
 
     def certificate_of(self, chunks: int, steps: int, rounds: int) -> dict[str, Any] | None:
-        """Return the certificate of a point; None if it has fewer steps than a bound allows (a bound is wrong then)."""
+        """Return the certificate of a point; None if it has fewer steps than a bound allows, which no correct point
+        has."""
         tightest = self.tightest_broadcast(steps)
         if tightest is None:
             return None
@@ -196,9 +199,11 @@ class AllForms:
             if sends_ratio > ratio:
                 about, ratio, evidence = SUMS, sends_ratio, sends_evidence
         proof, refuted = OPTIMAL if Fraction(rounds, chunks) == ratio else BEST_FOUND, []
+        # Optimal for k if the few better points are all refuted.
         if proof == BEST_FOUND and about == SUMS:
+            # `parts`: with more chunks, R / C is below the bound for every R <= S + k
             all_better = Limits(k=USUAL_K, parts=math.floor((steps + USUAL_K) / ratio))
-            better = list_candidates(steps, ratio, Fraction(rounds, chunks), 1, all_better)
+            better = list_candidates(steps, ratio, Fraction(rounds, chunks), weight=1, limits=all_better)
             points = list(itertools.islice(better, SUM_LIMITS.max_refuted + 1))
             are_few = len(points) <= SUM_LIMITS.max_refuted
             duals = [self.refute_by_trees(c, steps, r) for c, r in points] if are_few else []
@@ -218,8 +223,8 @@ class AllForms:
         point = chunks, steps, rounds
         if point not in self.tree_duals:
             instance, self.tree_duals[point] = self.sums_instance, []
-            links = rounds * sum(instance.capacity[: len(instance.bonds)])
-            # with more sends per chunk, pairs of trees are not all that there is
+            links = rounds * sum(instance.capacity[: len(instance.bonds)])  # crossings that all links carry
+            # If links carry 2 n - 1 sends of every chunk, an algorithm need not be made of pairs of trees.
             if is_bounded_by_trees(instance, self.work.collective) and (2 * instance.ranks - 1) * chunks > links:
                 self.work.tell(f"pairs of trees with C = {chunks}, S = {steps}, R = {rounds}: prices that forbid them")
                 duals, price = self.search.run_solver(price_pairs, instance, point, self.budget.left())
@@ -238,7 +243,7 @@ class AllForms:
         size = len(instance.kinds) * steps * len(instance.arcs)
         if tightest is None or size > SUM_LIMITS.max_sends or not instance.arcs.exhaustive:
             return proved
-        per_send = least_rounds_per_part(instance, SUMS, steps, {"sends": 1})
+        per_send = least_rounds_per_part(instance, SUMS, steps, {"sends": 1})  # if each chunk crosses one link
         run, effort = self.search.run_solver, Effort(SUM_LIMITS.conflicts_of_proof)
         if is_bounded_by_trees(instance, self.work.collective):
             dual, is_exact, price = run(bound_sends, instance, steps, self.budget.left())
@@ -248,9 +253,11 @@ class AllForms:
             if is_exact:
                 return proved
             self.budget.pay(price)
+        # Fewer sends than `lowest` are excluded already. Raise `sends` until it is not refuted that so many suffice.
+        # Only the last of these refutations needs a proof, so all are found without one.
         lowest = sends = math.ceil(max(tightest[0], proved[0]) / per_send)
         refuted: bool | None = True
-        while refuted:  # that so many suffice; without proof, as only the last one is needed
+        while refuted:
             formula = build_formula(instance, Question(parts=1, steps=steps, rounds=sends, shared=True))
             clauses = Clauses(formula.variables, [list(clause) for clause in formula.clauses])
             satisfiable, price, _ = run(run_solver_in_slices, clauses, effort, "cadical", self.budget.left())
@@ -258,6 +265,7 @@ class AllForms:
             refuted, sends = satisfiable is False, sends + (satisfiable is False)
         if sends > lowest:
             question = Question(parts=1, steps=steps, rounds=sends - 1, shared=True)
+            # 0: the core of the proof is not solved again for a shorter one
             refutation, price = run(find_refutation, instance, question, Effort(), self.budget.left(), 0)
             self.budget.pay(price)
             if refutation is not None:
@@ -293,6 +301,7 @@ class AllForms:
                 (tightest_ratio, _), (sends_ratio, _) = tightest, self.least_sends.get(steps, (floor, {}))
                 lowest = max(tightest_ratio, floor, sends_ratio)
                 known_ratio = min((ratio for s, ratio in best.items() if s <= steps), default=None)
+                # proofs about sends cost much: not in turn 0, which may meet the other bounds
                 if turn and (known_ratio is None or known_ratio > lowest):
                     sends_ratio, _ = self.prove_sends(steps)
                     lowest = max(lowest, sends_ratio)
@@ -343,6 +352,7 @@ class AllForms:
         instance, max_size = self.search.instance, min(SUM_LIMITS.first_size * 4**turn, self.max_size)
         capacity = rounds * sum(instance.capacity[: len(instance.bonds)])
         if SUM_LIMITS.min_load * capacity <= 2 * (instance.ranks - 1) * chunks <= capacity:
+            # a full set of images has variables for one chunk, each chunk beyond full sets its own: 3 per arc and step
             sets = [
                 (number, images) for number, images in enumerate(self._image_sets) if len(images) <= chunks
                 and sum(divmod(chunks, len(images))) * steps * len(instance.arcs) * 3 <= max_size
@@ -358,7 +368,8 @@ class AllForms:
 
     @cached_property
     def _image_sets(self) -> list[tuple[Image, ...]]:
-        """Symmetries to try for tree pairs, the smallest encodings first; none if ranks take no part."""
+        """Symmetries to try for tree pairs, the smallest encodings first; none if a rank takes no part, as tree pairs
+        are of all ranks."""
         if self.work.collective.kind != "allreduce" or len(self.target.inputs) < self.search.instance.ranks:
             return []
         subgroups_by_size: dict[int, list[list[int]]] = {}
@@ -370,6 +381,7 @@ class AllForms:
 
     def is_exhausted(self, chunks: int, steps: int, rounds: int) -> bool:
         """Return whether it is proved that no such allreduce exists with up to the maximum number of slots."""
+        # a refutation under a symmetry says nothing of other algorithms
         plain = [n for n, shape in enumerate(self._list_shapes(chunks)) if len(shape.group) == 1]
         return bool(plain) and all((chunks, steps, rounds, number) in self.refuted for number in plain)
 
@@ -378,7 +390,7 @@ class AllForms:
         assert answer.sends is not None
         sends = rename_sends(answer.sends, self.problem.back)
         schedule = schedule_of_sends(original, work.collective, chunks, sends)
-        rounds = max(rounds_in(schedule, work.topology), schedule.steps)
+        rounds = max(rounds_in(schedule, work.topology), schedule.steps)  # may be fewer than were searched
         return SumPoint(schedule, chunks, schedule.steps, rounds, f"{engine} ({answer.solver})")
 
     # ---- symmetry ----
@@ -392,12 +404,14 @@ class AllForms:
         """Return the symmetries to try for this many chunks, the smallest encodings first."""
         if chunks not in self.shapes:
             shapes_by_figures: dict[tuple[int, ...], list[Shape]] = {}
+            # H = subgroup, K = fixing (sums.py): an orbit has |H| / |K| chunks, and orbits make up all chunks
             for subgroup, fixing in itertools.product(self._subgroups, self._subgroups):
                 if not fixing <= subgroup or chunks % (len(subgroup) // len(fixing)):
                     continue
                 elements = sorted(subgroup)
                 group = self.search.group.take(elements)
                 fixing_rows = tuple(elements.index(element) for element in sorted(fixing))
+                # orbits of arcs under K and under H; the first figure of the key estimates the number of variables
                 arcs = [len(np.unique(orbits(group.arcs[list(rows)]))) for rows in (fixing_rows, range(len(elements)))]
                 key = (chunks * len(fixing) // len(subgroup) * arcs[0], -len(subgroup), *arcs)
                 shapes_by_figures.setdefault(key, []).append(

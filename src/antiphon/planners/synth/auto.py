@@ -112,7 +112,8 @@ def _ask_engines(
     search: SearchState, task: Task, tell: Tell, memory: int | None, turns: int
 ) -> tuple[Decided, list[int]]:
     """Return the engines' answer, and the total effort spent after every turn before the last."""
-    search.cuts.clear()  # duals that forbid splits, from earlier candidates: the effort must not depend on them
+    # Duals that forbid splits, from earlier candidates: the effort must not depend on which came before.
+    search.cuts.clear()
     split = search.find_split(task.parts, task.steps, task.rounds)
     if split is None:
         first_admitted = search.check_all_splits(task.parts, task.steps, task.rounds)
@@ -179,7 +180,7 @@ def _try_sat(
         for number, try_split, solver, shuffle in _list_tries(search, task, splits, turn, split_source):
             if (number, try_split) in refuted:
                 continue
-            # no split, hence no symmetry either (see _list_tries): this try may refute the whole problem, if the arcs
+            # No split, hence no symmetry either (see _list_tries): this try may refute the whole problem, if the arcs
             # include every path through switches (`exhaustive`)
             if try_split is None and search.instance.arcs.exhaustive:
                 conflicts = TURN_LIMITS.refuting_factor * TURN_LIMITS.first_conflicts * 4**turn
@@ -234,7 +235,7 @@ def _list_tries(
                 if not turn and len(splits) == 1 and task.rounds > task.steps and _is_quick_program(search, task):
                     # `splits` grows while the loop runs over it, so these are tried next
                     splits += _next_splits(split_source, splits, TURN_LIMITS.middle_splits)
-            if number < 1 + turn:
+            if number < 1 + turn:  # CaDiCaL: only the largest subgroup at first, one more in every turn
                 yield number, split, "cadical", 0
 
 

@@ -76,7 +76,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_question(instance: Instance, problem: str, parts: int, steps: int, rounds: int, seed: int) -> Question:
-    """Return the question with its file name. `problem`: the instance's fingerprint."""
+    """Return the question with its file name. `instance`: in canonical numbers. `problem`: its fingerprint."""
     text = repr((FORMAT, producer_versions(), problem, parts, steps, rounds, seed))
     return Question(instance, parts, steps, rounds, hashlib.sha256(text.encode()).hexdigest())
 
@@ -91,7 +91,8 @@ def fingerprint(instance: Instance) -> str:
 
 @cache
 def producer_versions() -> tuple[str, ...]:
-    """Return what an answer may depend on beyond the question."""
+    """Return what an answer may depend on beyond the question: the source of this folder and of core/ksync, and the
+    versions of libraries."""
     folder_of_planner = Path(__file__).parent
     return versions_of(folder_of_planner, folder_of_planner.parents[1] / "core" / "ksync")
 
@@ -190,13 +191,13 @@ def is_algorithm(question: Question, moves: Sequence[Move]) -> bool:
         # `since[node]`: the first step in which the node can send the chunk.
         since = dict.fromkeys(chunk_kind.holders, 0)
         for step, tail, head in sorted(hops):
-            # The sender must have the chunk before this step, and no rank receives it twice.
+            # The sender must have the chunk before this step (step + 1: never), and no rank receives it twice.
             if since.get(tail, step + 1) > step or head in since:
                 return False
             since[head] = step + 1
         if any(dest not in since for dest in chunk_kind.dests):
             return False
-    # Every step takes at least one round.
+    # Every step takes at least one round, also one without moves.
     return max(question.steps, sum(rounds_of(instance, moves))) <= question.rounds
 
 

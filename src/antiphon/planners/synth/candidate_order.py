@@ -81,7 +81,7 @@ def decide_in_order(
     ) as verdicts:
         for verdict in verdicts:
             tried = candidates.index(verdict.candidate) + 1
-            search.budget.spent += verdict.spent
+            search.budget.spent += verdict.spent  # `check` comes later, so that the verdict is not lost
             yield verdict
             search.budget.check()
             if allowance is not None and search.budget.spent - before >= allowance:
@@ -100,7 +100,7 @@ def _is_quick(search: SearchState, candidates: Sequence[Candidate], turns: int) 
 
 
 def _candidate_share(effort_left: int | None, share: float) -> int | None:
-    """Return the effort of one candidate."""
+    """Return the effort of one candidate; None: unlimited."""
     return None if effort_left is None else min(max(MIN_SHARE, int(share * effort_left)), effort_left)
 
 
@@ -132,6 +132,7 @@ def _decide_in_workers(
         if isinstance(result, Stopped):
             raise TimedOut(BUDGET_SPENT)
         if isinstance(result, Lost):
+            # the worker process died: undecided, but not for lack of effort
             tell(f"{_format_candidate(search, candidate)}: {result}; going on without it")
             yield Verdict(candidate, decided=None)
         else:

@@ -38,7 +38,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class CanonicalProblem:
-    """The original problem, `instance` in canonical numbers, and the map `back` to the original numbers."""
+    """The original problem, `instance` in canonical numbers, and the map `back` from these to the original numbers."""
 
     original: Instance
     instance: Instance
@@ -90,6 +90,7 @@ def naming_of(instance: Instance) -> Naming:
     # ranks and switches keep to their ranges of numbers; within a range by canonical label
     nodes = np.concatenate([label[:ranks], ranks + _positions_of(label[ranks : instance.nodes])])
     limits = _positions_of(label[list(graph.limits)])
+    # a bond that is under no limit is no vertex; the label that it gets here decides nothing
     bonds = _bond_names(instance, nodes, label[graph.bonds])
     ends = [tuple(sorted(nodes[list(side)].tolist()) for side in (k.holders, k.dests)) for k in instance.kinds]
     order = sorted(range(len(ends)), key=ends.__getitem__)
@@ -131,7 +132,7 @@ class _ColoredGraph:
             self._add_bond(bond)
         if not _roles_determine_kinds(instance, roles):
             # Kinds become vertices: holders -> kind -> destinations.
-            kind_link = LinkType("kind", self._links[0][2].bandwidth)
+            kind_link = LinkType("kind", self._links[0][2].bandwidth)  # any bandwidth: the graph's colors tell kinds
             for kind in instance.kinds:
                 vertex = self._add_vertex("kind", kind.weight)
                 self._links += [(rank, vertex, kind_link) for rank in kind.holders]

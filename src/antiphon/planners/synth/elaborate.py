@@ -41,7 +41,7 @@ class Propagation:
         self.trail: list[int] = []
         self.heads = [0, 0]
         # [0 for clauses in use, 1 for others][literal]: the clauses that watch it
-        self.watch: list[list[list[Record]]] = [[[] for _ in range(size)] for _ in range(2)]
+        self.watch: list[list[list[Record]]] = [[[] for _ in range(size)] for _ in range(2)]  # size: x and -x
 
     def assign(self, literal: int, reason: Record | None) -> None:
         self.value[literal], self.value[-literal] = 1, -1
@@ -57,7 +57,7 @@ class Propagation:
 
     def attach(self, record: Record, used: bool) -> Record | None:
         """Watch two literals that are not false. If there is only one, assign it; if none, return the clause
-        (conflict).
+        (conflict). A clause of one literal is not watched: it forces the literal now.
         """
         value = self.value
         record[1:] = sorted(record[1:], key=lambda x: -value[x])
@@ -154,6 +154,7 @@ class Elaboration:
             self._add_clause(dict.fromkeys(clause))
 
     def _add_clause(self, literals: Iterable[int]) -> None:
+        """Add a clause and propagate; after a conflict only record it, so that clauses keep their numbers."""
         record = [len(self.records), *literals]
         self.records.append(record)
         self.used.append(False)
@@ -200,7 +201,7 @@ class Elaboration:
             raise RuntimeError("the proof does not reach a contradiction")
         lemmas = [(len(self.records), self._mark_used(self.state.collect_chain(self.conflict)))]
         for step in reversed(self.steps):
-            if step < 0:
+            if step < 0:  # backwards, a deleted clause comes back
                 self.state.attach(self.records[~step], self.used[~step])
                 continue
             self._remove_lemma(self.records[step])
@@ -264,9 +265,10 @@ def _trim_chains(elaboration: Elaboration, steps: Sequence[tuple[int, Chain]]) -
         return literals[number]
 
     for number, chain in steps:
+        # the contradiction has the number after all records, and no literals
         goal = elaboration.records[number][1:] if number < len(elaboration.records) else []
         chains[number], literals[number] = _resolve_hints(goal, [(n, clause(n)) for n in reversed(chain)])
-        if not literals[number]:
+        if not literals[number]:  # an earlier lemma turned out to be the contradiction
             break
     needed = {max(chains)}
     for number in sorted(chains, reverse=True):
@@ -281,10 +283,11 @@ def _resolve_hints(goal: Iterable[int], hints: Iterable[tuple[int, frozenset[int
     the clause that it proves, a subset of the goal.
     """
     true = {-x for x in goal}
-    reasons: list[tuple[int, int, frozenset[int]]] = []
+    reasons: list[tuple[int, int, frozenset[int]]] = []  # literal that was forced, clause that forced it
     for number, literals in hints:
+        # In this order all literals of a clause but one are false, as they were in `collect_chain`.
         open_literals = [x for x in literals if -x not in true]
-        if not open_literals:
+        if not open_literals:  # the conflict: the chain starts from this clause
             break
         if open_literals[0] not in true:
             true.add(open_literals[0])

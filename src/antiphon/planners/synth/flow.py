@@ -95,6 +95,7 @@ def split_into_paths(task: Task, commodity: Commodity, moved: Table) -> Iterator
     supply = None
     if commodity.supply is not None:
         supply = {holder: amount * task.parts for holder, amount in commodity.supply.items()}
+    # (destination, source) -> kind: in a commodity of several kinds each pair has one kind
     kind_of = {(instance.kinds[k].dests[0], holder): k for k in commodity.kinds for holder in instance.kinds[k].holders}
     used: dict[int, int] = defaultdict(int)
     for dest, amount in commodity.demand.items():
@@ -133,6 +134,7 @@ def _trace_chunk(
         remaining[bond, step] -= 1
         # a switch does not store: continue back through it within the same step
         while (tail := int(instance.tail[path[0]])) >= instance.ranks:
+            # as much flow enters a switch in a step as leaves it, so some bond into it has flow left
             before = next(b for b in into[tail] if remaining[b, step] > 0)
             remaining[before, step] -= 1
             path.insert(0, before)

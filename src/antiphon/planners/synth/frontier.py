@@ -49,7 +49,7 @@ LONG_SHARE, QUICK_SHARE = 0.4, 0.1  # fractions of the remaining effort for one 
 LARGE = 3000
 MOST_PARTS = 12  # without k: numbers of parts that are tried, each with the fewest rounds it may take ...
 MULTIPLES = 2  # ... and this many multiples of the smallest number of parts that could meet the bound
-MOST_CHUNKS = 64  # without k: maximum number of parts
+MOST_CHUNKS = 64  # maximum number of parts, if the caller names none
 _NO_LIMIT = 10**9  # parts, far above any candidate's
 
 Tell = Callable[[str], None]
@@ -113,9 +113,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Limits:
-    """Where the search ends: maximum steps, k (None: any), memory per worker, maximum parts.
+    """Where the search ends: maximum steps, k (None: any), bytes of memory per worker (None: no limit), maximum parts.
 
-    `workers`: number of candidates decided in parallel where that may take long; None: number of processors, up to 4.
+    `turns`: of engine `auto` for a candidate that gets a longer try. `workers`: number of candidates decided in
+    parallel where that may take long; None: number of processors, up to 4.
     """
 
     k: int | None = USUAL_K
@@ -150,6 +151,7 @@ def find_frontier(
                 best = point.ratio
                 yield point
             is_short_of_effort = state.is_short_of_effort
+            # elsewhere the undecided candidates had all their turns already
             if state.undecided and (state.large or is_short_of_effort):
                 postponed.append(state)
         steps += 1
@@ -217,6 +219,7 @@ class _StepSearch:
             ):
                 self.is_short_of_effort = True
                 self._decide_candidates(sorted(candidates), QUICK_TURNS, QUICK_SHARE, stop_at_first=True)
+                # also those behind the first success, which were not tried
                 self.undecided = [candidate for candidate in candidates if self._is_wanted(candidate)]
             elif not self.is_short_of_effort:
                 self.is_short_of_effort = not self._decide_candidates(
@@ -306,7 +309,7 @@ class _StepSearch:
         )  # fmt: skip
 
     def _all_refuted(self, ratio: Fraction) -> bool:
-        """Return whether nothing better exists with R <= S + k."""
+        """Return whether nothing better exists with R <= S + k (with any k: the k that certificates state)."""
         k = USUAL_K if self.limits.k is None else self.limits.k
         any_parts = replace(self.limits, k=k, parts=_NO_LIMIT)
         better = list_candidates(self.steps, self.least_ratio, ratio, self.search.instance.input_weight, any_parts)
@@ -329,6 +332,7 @@ def list_candidates(
     k = USUAL_K if limits.k is None else limits.k
     ratios: dict[PartsAndRounds, Fraction] = {}
     for rounds in range(steps, steps + k + 1):
+        # R / C < best, and R / C >= lowest, as bounds on the parts
         min_parts = 1 if best is None else math.floor(rounds / (best * weight)) + 1
         max_parts = math.floor(rounds / (lowest * weight)) if lowest else min_parts
         for parts in range(max(min_parts, 1), min(max_parts, limits.parts) + 1):

@@ -159,7 +159,7 @@ def _grow_subgroups(
             generators.append(element)
             subgroup = closed
             yield subgroup
-            if len(subgroup) == group.arcs.shape[1]:
+            if len(subgroup) == group.arcs.shape[1]:  # a larger subgroup would fix an arc
                 return
 
 
@@ -170,7 +170,7 @@ def _generate_subgroup(
     """Return the subgroup that these elements generate, as element numbers, or None if it is not admissible."""
     # breadth-first closure under left multiplication by the generators
     generated, fresh = {0}, [0]
-    fixing = fixes_kind[0].astype(np.int64)
+    fixing = fixes_kind[0].astype(np.int64)  # per kind the number of generated elements that fix it
     while fresh:
         next_fresh = []
         for element in fresh:
@@ -200,6 +200,7 @@ class _ImageTables:
         has_no_parallel_bonds = len(self._bond) == len(ends)
         # widths of the tables that determine an element
         self.short_widths = (instance.nodes,) if has_no_parallel_bonds else (instance.nodes, len(ends))
+        # paths and sides of kinds as rows of equal length: the filler is a number that permutations map to itself
         self._paths = _pad_rows(instance.arcs.paths, len(ends))
         self._arc = _index_rows(self._paths)
         holders = _pad_rows([kind.holders for kind in instance.kinds], instance.nodes)
@@ -229,6 +230,7 @@ class _ImageTables:
         return np.concatenate([nodes, bonds, arcs, bonds, limits, kinds])
 
     def _map_kinds(self, nodes: Table) -> Table | None:
+        """Return the image of each kind, None if one has none of its weight."""
         to = np.append(nodes, len(nodes))
         # a kind is known by its holders and its destinations, both sorted
         numbers = _row_numbers(self._kind, np.hstack([np.sort(to[side], axis=1) for side in self._sides]))
@@ -255,6 +257,7 @@ class _ImageTables:
             images = self._limits_by_shape.get((capacity, frozenset(bonds[sorted(bonds_under)].tolist())))
             if images is None or len(images) != len(limits):
                 return None
+            # limits of equal capacity over the same bonds are interchangeable
             out[np.array(limits) - count] = images
         return out
 
@@ -281,10 +284,11 @@ def _find_generators(tables: _ImageTables) -> Iterator[Table | None]:
     """Yield machine symmetries that generate all those preserving each rank's role in the collective."""
     instance = tables.instance
     topology = instance.topology
-    plain = tuple(LinkType("link", kind.bandwidth) for kind in topology.types)  # only capacity counts here
+    plain = tuple(LinkType("link", kind.bandwidth) for kind in topology.types)  # no latencies: only capacity counts
     bond_of = np.empty(topology.links, np.int64)
     for bond, links in enumerate(instance.bonds):
         bond_of[list(links)] = bond
+    # one link of every bond: where it goes, the bond goes
     first = np.array([links[0] for links in instance.bonds], np.int64)
     machine = replace(topology, types=plain)
     for nodes in automorphisms(machine, _color_nodes(instance)):
@@ -358,8 +362,8 @@ def _expand_elements(products: Products, generators: Table, widths: Sequence[int
 
 
 def _sample_subgroup(generators: Table, widths: Sequence[int], seed: int) -> tuple[Table, Products]:
-    """Return generators and products of a small subgroup with as few node orbits as possible: closures of random
-    products.
+    """Return generators and products of a subgroup of at most _FEW elements with as few node orbits as possible: the
+    best of the closures of random products.
     """
     rng = np.random.default_rng(seed)
     nodes = widths[0]

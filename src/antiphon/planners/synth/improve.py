@@ -72,11 +72,11 @@ class ChangingAlgorithm:
             instance.arcs.tail.tolist(), instance.arcs.head.tolist(), instance.arcs.paths, strict=True
         ):
             self.arcs_into[head].append(_Arc(tail, path, self._resources(path)))
-        # a chunk of a kind is numbered; move m brings chunk chunk_of[m] to rank rank_of[m]
+        # chunks of all kinds are numbered together; move m brings chunk chunk_of[m] to rank rank_of[m]
         numbers: dict[tuple[int, int], int] = {}
-        self.chunk_of, self.rank_of, self.place = [], [], list[_Place | None]()
-        self.names: list[tuple[int, int]] = []
-        self.holders: list[frozenset[int]] = []
+        self.chunk_of, self.rank_of, self.place = [], [], list[_Place | None]()  # place None: the move is taken out
+        self.names: list[tuple[int, int]] = []  # per chunk its kind, and its number in the kind
+        self.holders: list[frozenset[int]] = []  # per chunk
         for kind, chunk, path, step in moves:
             number = numbers.setdefault((kind, chunk), len(numbers))
             if number == len(self.names):
@@ -85,6 +85,7 @@ class ChangingAlgorithm:
             self.chunk_of.append(number)
             self.rank_of.append(int(instance.head[path[-1]]))
             self.place.append((_Arc(int(instance.tail[path[0]]), path, self._resources(path)), step))
+        # (chunk, rank) -> the move that brings it there: a rank receives a chunk once
         self.entry = {(self.chunk_of[m], self.rank_of[m]): m for m in range(len(moves))}
         self.rounds = rounds_of(instance, moves)
         self._index()
@@ -94,8 +95,8 @@ class ChangingAlgorithm:
 
     def _index(self) -> None:
         """Rebuild the tables of occupants and of sends from the places."""
-        self.occupants: list[dict[int, set[int]]] = [defaultdict(set) for _ in self.rounds]
-        self.sends: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self.occupants: list[dict[int, set[int]]] = [defaultdict(set) for _ in self.rounds]  # by step, resource: moves
+        self.sends: dict[tuple[int, int], set[int]] = defaultdict(set)  # (chunk, rank) -> moves that send it from there
         places, self.place = self.place, [None] * len(self.place)
         for m, place in enumerate(places):
             if place is not None:
@@ -111,6 +112,7 @@ class ChangingAlgorithm:
         self.sends[self.chunk_of[m], arc.tail].add(m)
 
     def _take(self, m: int) -> _Place:
+        """Take a move out and return its place."""
         place = self.place[m]
         assert place is not None
         arc, step = place
@@ -128,6 +130,7 @@ class ChangingAlgorithm:
     def _places(self, m: int) -> Iterator[_Place]:
         """Yield where a move that is taken out could go, full or not."""
         chunk, rank = self.chunk_of[m], self.rank_of[m]
+        # before the rank sends the chunk on, and after the arc's tail has received it
         last = min((self.place[s][1] for s in self.sends[chunk, rank]), default=len(self.rounds)) - 1  # type: ignore[index]
         for arc in self.arcs_into[rank]:
             if arc.tail in self.holders[chunk]:
@@ -141,7 +144,11 @@ class ChangingAlgorithm:
                 yield arc, step
 
     def _insert(self, m: int, depth: int, log: list[tuple[int, _Place]], visited: set[tuple[int, int]]) -> bool:
-        """Put a move back, relocating at most `depth` others. `log` receives relocated moves and their old places."""
+        """Put a move back, relocating at most `depth` others in a row; return whether that worked.
+
+        `log` receives relocated moves and their old places. `visited`: (step, resource) pairs from which moves were
+        relocated already; they are not tried again.
+        """
         places = list(self._places(m))
         self.work += len(places)
         full: list[tuple[_Place, int]] = []  # places that lack room on one resource only
@@ -153,6 +160,7 @@ class ChangingAlgorithm:
             if len(lacking) == 1 and depth:
                 full.append(((arc, step), lacking[0]))
         for place, resource in full:
+            # an overloaded resource has no room even if a move leaves it
             if (place[1], resource) in visited or self._room(place[1], resource) < 0:
                 continue
             visited.add((place[1], resource))
@@ -172,6 +180,7 @@ class ChangingAlgorithm:
         return False
 
     def _is_allowed(self, m: int, place: _Place) -> bool:
+        """Return whether the chunk still gets to the tail of this place's arc."""
         arc, _ = place
         chunk = self.chunk_of[m]
         return arc.tail in self.holders[chunk] or self.place[self.entry[chunk, arc.tail]] is not None
@@ -182,7 +191,7 @@ class ChangingAlgorithm:
         return self.random.sample(ordered, min(len(ordered), LIMITS.occupants))
 
     def _relocate(self, moves: Sequence[int], depth: int, log: list[tuple[int, _Place]]) -> bool:
-        """Take out each move in turn and put it elsewhere; changes are logged."""
+        """Take out each move in turn and put it elsewhere; changes are logged. False: the caller must undo the log."""
         for m in moves:
             log.append((m, self._take(m)))
             if not self._insert(m, depth, log, set()):
@@ -190,6 +199,7 @@ class ChangingAlgorithm:
         return True
 
     def _undo(self, log: list[tuple[int, _Place]]) -> None:
+        """Put the moves of a log back to their old places, the last first."""
         for m, place in reversed(log):
             if self.place[m] is not None:
                 self._take(m)
@@ -218,6 +228,7 @@ class ChangingAlgorithm:
         return any(self._shave_step(step, depth) for _, step in sorted(candidates))
 
     def _shave_step(self, step: int, depth: int) -> bool:
+        """Take one round from a step, and the moves that no longer fit elsewhere; undo all if one fits nowhere."""
         self.rounds[step] -= 1
         log: list[tuple[int, _Place]] = []
         for resource in sorted(self.occupants[step]):
@@ -243,6 +254,7 @@ class ChangingAlgorithm:
         return True
 
     def _relocate_one(self, m: int, depth: int, log: list[tuple[int, _Place]]) -> bool:
+        """Relocate a move; if that fails, undo what was tried and leave `log` as it was."""
         mark = len(log)
         if self._relocate([m], depth, log):
             return True
@@ -271,7 +283,7 @@ class ChangingAlgorithm:
 
     def merge(self, extra: int) -> bool:
         """Join two consecutive steps, where few chunks are sent on in the second; `extra` rounds may be added."""
-        violators: dict[int, list[int]] = defaultdict(list)
+        violators: dict[int, list[int]] = defaultdict(list)  # step -> moves of chunks that arrived in the step before
         for m, place in enumerate(self.place):
             arc, step = place  # type: ignore[misc]
             entered = self.entry.get((self.chunk_of[m], arc.tail))

@@ -99,7 +99,7 @@ def _solve_program(program: StepProgram, rounds: Sequence[int] | None) -> Any:
 
     steps, inequalities, equalities = program.steps, program.inequalities, program.equalities
     if rounds is not None:
-        # replace the r_s columns by one column t with r_s = t * rounds[s]
+        # Replace the r_s columns by one column t, the factor: r_s = t * rounds[s].
         stretch = inequalities[:, :steps] @ np.array(rounds, float)
         inequalities = hstack([stretch[:, None], inequalities[:, steps:]], format="csr")
         equalities = equalities[:, steps - 1 :]  # the columns of rounds are empty here
@@ -198,10 +198,13 @@ def _exact_duals(program: StepProgram, solution: Any) -> list[StepDual]:
     ]
 
 
-Pair = tuple[Floats, Floats]  # lengths (destination, bond, step) of a multicast, heights (switch, step)
+# Of a multicast: lengths by destination, bond and step; heights by node (0 but for switches) and step. Heights are the
+# potentials of ksync/dual.py.
+Pair = tuple[Floats, Floats]
 
 
 def _divide_lengths(lengths_of: list[Pair | None], top: float) -> list[Pair | None]:
+    """Return all lengths and heights divided by the greatest dual value."""
     return [None if pair is None else (pair[0] / top, pair[1] / top) for pair in lengths_of]
 
 
@@ -242,6 +245,7 @@ def _spread_lengths(program: StepProgram, number: int, solution: Any) -> Pair | 
         if owner == number:
             members = np.flatnonzero(node_orbit == switch)
             heights[members, step] = -solution.eqlin.marginals[row] / len(members)
+    # the program's dual values count all commodities of the orbit; each gets an equal share
     scale = len(orbit.members)
     return lengths / (len(keepers) * scale), heights / scale
 
@@ -262,11 +266,11 @@ def _round_dual(program: StepProgram, prices: Floats, lengths_of: list[Pair | No
             continue
         lengths = np.floor(np.maximum(pair[0], 0.0) * scale + _ROUNDING).astype(np.int64)
         heights = np.round(pair[1] * scale).astype(np.int64)
-        # dual feasibility of one copy on a bond: price + height difference >= sum of the lengths it serves
+        # dual feasibility of a copy on a bond: price + height(head) - height(tail) >= sum of the lengths that it serves
         need = lengths.sum(axis=0) - heights[instance.head] + heights[instance.tail]
         owner = program.commodities[orbit.commodity].kinds[0]
         price_splits[owner] = PriceSplit(_nonzero_entries(lengths), _nonzero_entries(heights))
-        need[~instance.useful_moves(instance.kinds[owner], program.steps)] = 0
+        need[~instance.useful_moves(instance.kinds[owner], program.steps)] = 0  # others need no price (ksync/dual.py)
         for member, element in orbit.members.items():
             bonds, nodes = program.group.bonds[element], program.group.nodes[element]
             missing_price[bonds] = np.maximum(missing_price[bonds], need - cost[bonds])

@@ -43,7 +43,7 @@ from antiphon.planners.synth.work import (
     with_form,
 )
 
-PointFigures = tuple[int, int, int]  # chunks per rank (of the search: parts, chunks per block), steps, rounds
+PointFigures = tuple[int, int, int]  # chunks per rank (in `_find_point` parts, that is chunks per block), steps, rounds
 NONE, OPEN, UNFIT = "none exists", "not decided", "does not apply"  # outcomes of the search in one form
 
 
@@ -74,7 +74,7 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
         turned = f"a {conversion.collective.kind} of the machine with all links turned, run backwards"
         raise Infeasible(f"{work.collective.kind} is {turned}: {error}") from None
     schedule = schedule_at(point, work.topology, work.collective, conversion.about)
-    assert schedule is not None
+    assert schedule is not None  # only the halves of an allreduce can fail
     return with_certificate(schedule, point, conversion.about, k=None)
 
 
@@ -87,6 +87,7 @@ def _find_point(work: Problem, search: SearchState, problem: CanonicalProblem, r
     chunks = parts * instance.input_weight
     form = {"form": "k-synchronous", "what": f"{chunks} equal chunks, {steps} steps, {rounds} rounds"}
     if isinstance(decided, Impossible):
+        # integer flows (flow.py) are exhaustive, too, but leave no proof
         if decided.how == "search" and decided.resolution is None:
             why = "a solver went through all possibilities, but there is no proof of that which can be checked"
             raise NotFound(
@@ -125,7 +126,8 @@ def _find_sums(work: Problem, conversion: Conversion, requested: PointFigures) -
     forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share_point)
     searched: list[dict[str, Any]] = []
     for form, form_text, find_schedule in _FORMS if work.collective.kind == "allreduce" else _FORMS[-1:]:
-        # after the halves: one program per kind of root costs more than finding existing ones
+        # Asked once, after halves were not found: a linear program per contained broadcast costs more than finding
+        # halves where there are some. A custom collective has no halves.
         if find_schedule == _as_everywhere or work.collective.kind == "custom":
             _raise_infeasible(_excluded_by_broadcasts(forms, requested))
         try:

@@ -2,9 +2,9 @@
 
 The search handles spreading collectives, which only copy. Combining collectives, which reduce, are the inverse of
 spreading ones (SCCL, section 3.5): run a broadcast of the reversed machine backwards, and every copy becomes a
-reduction towards the root. So reduce and reducescatter come from broadcast and
-allgather, and allreduce is a reducescatter followed by an allgather. An allreduce may also send every rank's whole
-input everywhere, as an allgather does, and add on arrival: half the steps, but more data.
+reduction towards the root. So reduce and reducescatter come from broadcast and allgather, and allreduce is a
+reducescatter followed by an allgather. An allreduce may also send every rank's whole input everywhere, as an allgather
+does, and add on arrival: half the steps, but more data.
 
 Example: broadcast 0 -> 1 -> 2 in two steps. Backwards: 2 -> 1 in step 1, 1 adds and sends 1 -> 0 in step 2: a reduce.
 """
@@ -28,7 +28,7 @@ from antiphon.errors import Unsupported
 from antiphon.planners.synth.frontier import Point
 from antiphon.planners.synth.task import schedule_of
 
-SUMMED = "sums"
+SUMMED = "sums"  # of a Conversion; all_forms.py states what the certificates of such a collective are about
 
 
 @dataclass(frozen=True)

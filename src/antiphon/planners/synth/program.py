@@ -137,9 +137,10 @@ class Orbit:
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """The rows "flow <= amount" of one destination of an orbit of commodities.
+    """The rows "flow <= amount" of one destination of an orbit of commodities; linear.py reads their dual values.
 
-    They begin at row `first` of the inequalities, one per entry of `bond` and `step`. `orbit_of`: per bond, its orbit.
+    They begin at row `first` of the inequalities, one per entry of `bond` and `step`. `orbit_of`: per bond, its orbit
+    under the symmetries that fix the commodity and the destination.
     """
 
     orbit: int
@@ -176,6 +177,7 @@ class StepProgram:
         # load rows first, so that load_row can compute their number: -capacity * r_s + (loads, added below) <= 0
         for s in range(self.steps):
             for r in self.resources.tolist():
+                # so far `value` has one array per row
                 number = self._fits_rows.add_row(np.zeros(0, np.int64), np.array([s]))
                 self._fits_rows.value[number] *= float(self.instance.capacity[r])
         self._loaded_by = [self._bonds_of(r) for r in self.resources.tolist()]
@@ -216,6 +218,8 @@ class StepProgram:
         last_step = self.steps - steps_to_end - (instance.head < instance.ranks)
         time = np.arange(self.steps)
         useful = (first_step[:, None] <= time) & (time <= last_step[:, None])
+        # Nothing needs to return to a holder (with `supply`, holders have different data, and may relay those of
+        # others), or to leave the only destination.
         if commodity.supply is None:
             useful &= ~np.isin(instance.head, commodity.holders)[:, None]
         if len(ends) == 1:
@@ -236,6 +240,7 @@ class StepProgram:
             for s in range(self.steps):
                 moved = amount[back, s].ravel()
                 moved = moved[moved >= 0]
+                # further entries of a row that exists
                 self._fits_rows.row.append(np.full(len(moved), self.load_row(place, s)))
                 self._fits_rows.column.append(moved)
                 self._fits_rows.value.append(np.ones(len(moved)))
@@ -278,7 +283,7 @@ class StepProgram:
                 for s in range(steps):
                     self._equal_rows.add_row(amount[into, s], amount[out, s])
                 continue
-            is_source, waiting = node in commodity.holders, none
+            is_source, waiting = node in commodity.holders, none  # waiting: what stays from one time to the next
             for time in range(int(first[node]), int(last[node]) + 1):
                 coming = [waiting, amount[into, time - 1] if time else none]
                 leaving = [amount[out, time] if time < steps else none]
@@ -289,6 +294,7 @@ class StepProgram:
                 # an unlimited source: what leaves it at time 0 is free
                 if is_source and time == 0 and commodity.supply is None:
                     continue
+                # what comes + supplied = what leaves + demanded
                 supplied = commodity.supply[node] if is_source and time == 0 and commodity.supply is not None else 0
                 demanded = demand.get(node, 0) if time == steps else 0
                 self._equal_rows.add_row(np.concatenate(coming), np.concatenate(leaving), float(demanded - supplied))
@@ -304,6 +310,7 @@ def _orbits_of(commodities: list[Commodity], group: SymmetryGroup) -> list[Orbit
     for number, commodity in enumerate(commodities):
         if number in done:
             continue
+        # a symmetry maps commodities to commodities, so one kind shows where it goes
         images = commodity_of_kind[group.kinds[:, commodity.kinds[0]]]
         members, element = np.unique(images, return_index=True)
         done.update(members.tolist())

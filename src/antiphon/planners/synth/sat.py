@@ -44,8 +44,10 @@ SOLVERS = {"minisat": "minisat22", "cadical": "cadical195"}
 
 @dataclass(frozen=True)
 class Encoding:
-    """`chunks`: the (kind, number) of the chunk that represents each orbit. `sends`: variables by
-    [chunk, arc, step], 0 for none.
+    """The clauses, and where to find the sends in a solution.
+
+    `chunks`: the (kind, number) of the chunk that represents each orbit. `sends`: variables by [chunk, arc, step], 0
+    for none.
     """
 
     clauses: Clauses
@@ -84,7 +86,7 @@ def encode_task(task: Task, group: SymmetryGroup) -> Encoding:
     arcs_of: dict[int, list[int]] = defaultdict(list)
     for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
         arcs_of[resource].append(arc)
-    for resource in np.unique(orbits(group.resources)).tolist():
+    for resource in np.unique(orbits(group.resources)).tolist():  # resources of an orbit are loaded alike
         loading_arcs = inverse_arcs[:, arcs_of[resource]].ravel()
         for step in range(steps):
             literals = sends[:, loading_arcs, step].ravel()
@@ -123,12 +125,15 @@ def _encode_chunk(out: Clauses, instance: Instance, kind: Kind, steps: int, send
         if had_it is not None:
             out.rows.append([-had_it, has_it])
         out.rows.append([-has_it, *([had_it] if had_it is not None else []), *sends_into[rank, time]])
-    for rank in kind.dests:
+    for rank in kind.dests:  # the empty clause: out of reach in so few steps
         out.rows.append([have[rank, steps]] if (rank, steps) in have else [])
 
 
 def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[list[int]]:
-    """Return per step variables "r_s >= 2", "r_s >= 3", ...; with `total`, limit the sum of all rounds to it."""
+    """Return per step variables "r_s >= 2", "r_s >= 3", ..., and limit the sum of all rounds to `total`.
+
+    `max_rounds`: of each step. `total` None: the rounds are fixed, and there are no variables.
+    """
     extra = [[out.new_variable() for _ in range(count - 1)] if total is not None else [] for count in max_rounds]
     for row in extra:
         out.rows += [[-b, a] for a, b in itertools.pairwise(row)]
@@ -141,7 +146,9 @@ def free_rounds(out: Clauses, max_rounds: list[int], total: int | None) -> list[
 
 
 def load_within(out: Clauses, literals: list[int], capacity: Fraction, extra: list[int], max_rounds: int) -> None:
-    """Limit the number of true literals to capacity * rounds of the step; `extra`: its variables of `free_rounds`."""
+    """Limit the number of true literals to capacity * rounds of the step; `extra`: its variables of `free_rounds`
+    (none: it has `max_rounds` rounds)."""
+    # so few fit into the rounds that the step has in any case
     if len(literals) <= capacity * (max_rounds if not extra else 1):
         return
     for j, more_than_j in enumerate(out.count_true(literals, int(capacity * max_rounds))):

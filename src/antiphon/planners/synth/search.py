@@ -142,6 +142,7 @@ class SearchState:
         """Return a proof of impossibility by duals alone if a cheap one applies: distance, or too few rounds."""
         if steps < self.instance.least_steps:
             return Impossible("distance")
+        # each step takes a round at least
         if rounds < steps or rounds < parts * self.prove_least(steps).worth.rounds_per_part:
             return Impossible("rounds", (self.prove_least(steps),))
         return None
@@ -176,6 +177,7 @@ class SearchState:
             return
         # the mean of the extreme points approximates the center of the polytope
         middle = [sum(float(e[s]) for e in ends) / len(ends) for s in range(steps)]
+        # per step the rounds to try: up to 1 beyond the whole numbers around the mean; only these if that is too much
         near = [range(max(1, math.floor(x) - 1), math.ceil(x) + 2) for x in middle]
         if math.prod(len(r) for r in near) > MOST_SPLITS:
             near = [range(max(1, math.floor(x)), math.ceil(x) + 1) for x in middle]

@@ -45,7 +45,7 @@ MOST_MOVES = 150_000  # of a start that is improved
 # Size of an instance (frontier.size_of): chunks at one part per block, times arcs, times steps.
 START_SIZE, START_RANKS = 30_000, 32  # above this size, or on as many ranks, quick plans come before the search
 MOST_SEARCHED = 400_000  # above this size they replace it
-IMPROVE_SHARE = 6  # improving gets 1 / 6 of the effort where the search goes on afterwards
+IMPROVE_SHARE = 6  # improving gets 1 / IMPROVE_SHARE of the effort where the search goes on afterwards
 
 Tell = Callable[[str], None]
 _Start = tuple[str, int, tuple[Move, ...]]  # planner, chunks per block, moves
@@ -88,6 +88,7 @@ def improve_starts(
     """
     instance, effort = search.instance, search.budget.left()
     share = None if effort is None or spend_all else effort // IMPROVE_SHARE
+    # a budget of its own, charged to that of the search at the end
     budget = EffortBudget(
         search.budget.effort if share is None else search.budget.spent + share, search.budget.until, search.budget.spent
     )
@@ -126,6 +127,7 @@ def improve_starts(
                 ):
                     yield from yield_unbeaten(block_chunks, improved, f"{name}, improved")
             budget.spent = start_budget.spent
+            # optimal in both S and R/C
             if any(ratio <= floor and steps <= instance.least_steps for steps, ratio in best.items()):
                 break
     except EffortSpent:
@@ -136,7 +138,7 @@ def improve_starts(
 def _cut_finer(start: _Start, least_rounds: Fraction) -> Iterator[_Start]:
     """Yield the start with chunks cut finer, so that whole rounds can meet the bound, if they could not before.
 
-    `least_rounds`: the bound on rounds per chunk of a block.
+    `least_rounds`: the bound on R / (chunks per block).
     """
     name, block_chunks, moves = start
     factor = (least_rounds * block_chunks).denominator
@@ -182,7 +184,7 @@ def _list_starts(instance: Instance, budget: EffortBudget) -> Iterator[tuple[str
 def to_moves(instance: Instance, schedule: Schedule) -> tuple[int, tuple[Move, ...]] | None:
     """Return the chunks per block and the moves of a schedule that only copies, its chunks taken as equal.
 
-    None if it reduces, or if blocks of equal weight differ in their number of chunks.
+    None if it reduces, uses slots, or has other than equally many chunks per unit of weight in all blocks.
     """
     schedule = expand(schedule)
     chunks, weights = schedule.chunks, instance.collective.weights
@@ -206,7 +208,7 @@ def to_moves(instance: Instance, schedule: Schedule) -> tuple[int, tuple[Move, .
     paths = [tuple(bond_of[link] for link in resolved.table[route]) for route in range(len(resolved.table))]
     for chunk, route, step in rows:
         number = numbers.get(names[chunk])
-        if number is not None and route >= 0:
+        if number is not None and route >= 0:  # not a chunk that nobody needs, nor a copy within a rank
             moves_of.setdefault(number, []).append((paths[route], step))
     moves = [
         (kind, chunk, *move) for (kind, chunk), chunk_moves in moves_of.items()

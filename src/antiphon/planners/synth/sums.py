@@ -64,6 +64,7 @@ class Shape:
     @property
     def cosets(self) -> list[int]:
         """One element of H per chunk of an orbit: the one that maps the orbit's first chunk to it."""
+        # Elements e and e * k (k in K) map the first chunk to the same one: the least of their permutations names it.
         nodes = self.group.nodes
         images = [min(nodes[element][nodes[k]].tobytes() for k in self.fixing) for element in range(len(nodes))]
         return list({image: element for element, image in reversed(list(enumerate(images)))}.values())[::-1]
@@ -71,7 +72,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class SumTarget:
-    """`inputs`: the ranks that have one; `sources`: per rank that wants a sum, the ranks of its inputs."""
+    """The sums that are wanted. `inputs`: the ranks that have an input; `sources`: per rank that wants a sum, the ranks
+    whose inputs it includes."""
 
     inputs: tuple[int, ...]
     sources: Mapping[int, frozenset[int]]
@@ -183,7 +185,8 @@ class SumEncoding:
                     arrivals.append((goes, self.arcs[arc][0], p))
         fresh = self.fresh[orbit, v, q, step] = out.new_variable()
         out.rows.append([-fresh, *dict.fromkeys(goes for goes, _, _ in arrivals)])
-        # a replacement comes from exactly one sender; arcs alike under K are used together
+        # A replacement comes from exactly one sender. Arcs alike under K share a variable and are used together, so
+        # that two arcs with one variable rule out the replacement.
         out.rows += [[-fresh, *{-a, -b}] for (a, _, _), (b, _, _) in itertools.combinations(arrivals, 2)]
         for i in self.target.inputs:
             pair = self.first_pair[v][i]
@@ -260,10 +263,10 @@ def rename_sends(sends: Iterable[Send], naming: Naming) -> list[Send]:
 
 
 def schedule_of_sends(instance: Instance, collective: Collective, chunks: int, sends: list[Send]) -> Schedule:
-    """Build the schedule with parallel links filled in turn; transfers that nothing depends on are dropped."""
+    """Build the schedule with parallel links filled in turn; `clean` drops transfers that nothing depends on."""
     used: dict[tuple[int, int], int] = defaultdict(int)  # (step, bond): chunks of it that have a link
     route_numbers: dict[tuple[int, ...], int] = {}
-    rounds = rounds_of(instance, [(0, chunk, path, step) for step, chunk, path, *_ in sends])
+    rounds = rounds_of(instance, [(0, chunk, path, step) for step, chunk, path, *_ in sends])  # it reads no kind: 0
     rows = []
     for step, chunk, path, source, target, fresh in sends:
         links = []

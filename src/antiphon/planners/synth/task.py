@@ -103,6 +103,7 @@ def orbit_moves(
         # chunks of a kind are numbered orbit by orbit: `fixing` elements fix the kind, so an orbit has that many of
         # its chunks
         fixing = int(np.count_nonzero(group.kinds[:, kind] == target))
+        # the orbit's chunks of kind `target` are numbered in the order of the elements
         chunk = number * fixing + used[target]
         used[target] += 1
         bonds = group.bonds[element]
@@ -184,7 +185,10 @@ def cut_by_weight(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int
 
 
 def link_of(instance: Instance, bond: int, position: int, rounds: int) -> int:
-    """Return the link for a bond's chunk in this position of a step: links are filled in order, up to capacity."""
+    """Return the link for a bond's chunk in this position of a step: links are filled in order, up to capacity.
+
+    `rounds`: of the step. Links of one bond have whole capacities, or the bond is a single link.
+    """
     links = instance.bonds[bond]
     if len(links) == 1:
         return links[0]

@@ -37,7 +37,10 @@ Arrow = tuple[int, int]  # arc, step
 
 @dataclass(frozen=True)
 class Image:
-    """A copy of a chunk's algorithm, over other arcs. `backwards`: in the opposite order of steps, up for down."""
+    """A copy of a chunk's algorithm: over arc arcs[a] instead of arc a.
+
+    `backwards`: in the opposite order of steps, up for down.
+    """
 
     arcs: tuple[int, ...]
     backwards: bool
@@ -47,18 +50,19 @@ def list_images(
     instance: Instance, group: SymmetryGroup, subgroups: Sequence[Sequence[int]]
 ) -> list[tuple[Image, ...]]:
     """Return sets of images to try: those of each subgroup, also with those that run backwards, and pairs of these."""
+    # by bond; capacities of limits follow those of bonds and are left out
     ends = list(zip(instance.tail.tolist(), instance.head.tolist(), instance.capacity, strict=False))
     bond_number = {end: bond for bond, end in enumerate(ends)}
     arc_number = {path: arc for arc, path in enumerate(instance.arcs.paths)}
     opposite_bond = [bond_number.get((head, tail, capacity), -1) for tail, head, capacity in ends]
     opposite_paths = [tuple(opposite_bond[bond] for bond in reversed(path)) for path in instance.arcs.paths]
-    turned = [arc_number.get(path, -1) for path in opposite_paths]
+    turned = [arc_number.get(path, -1) for path in opposite_paths]  # per arc the opposite one; -1: there is none
     sets: dict[tuple[Image, ...], None] = {}
     for subgroup in subgroups:
         rows = [group.arcs[element].tolist() for element in sorted(subgroup)]
         forwards = tuple(Image(tuple(row), backwards=False) for row in rows)
         sets.setdefault(forwards)
-        if min(turned) >= 0:
+        if min(turned) >= 0:  # element 0 is the identity; a pair joins it with some element run backwards
             backwards = tuple(Image(tuple(turned[arc] for arc in row), backwards=True) for row in rows)
             sets.setdefault(forwards + backwards)
             sets.setdefault((forwards[0], backwards[-1]))
@@ -86,6 +90,7 @@ class TreePairEncoding:
         self.instance, self.clauses = instance, Clauses()
         self.arcs = list(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True))
         self.chunks: list[tuple[dict[Arrow, int], dict[Arrow, int], dict[Arrow, int], Sequence[Image]]] = []
+        # full sets of images, then single chunks, which have the first image alone (the identity)
         sets, single = divmod(chunks, len(images))
         for number in range(sets + single):
             self.chunks.append((*self._encode_chunk(), images if number < sets else images[:1]))
@@ -99,7 +104,7 @@ class TreePairEncoding:
         root = [out.new_variable() for _ in ranks]
         sent, has = ({(v, s): out.new_variable() for v in ranks for s in range(self.steps)} for _ in range(2))
         self._require_one(root)
-        for v in ranks:
+        for v in ranks:  # every rank is the root, or sends up once and receives from above once
             self._require_one([root[v], *(up[a, s] for a, s in keys if self.arcs[a][0] == v)])
             self._require_one([root[v], *(down[a, s] for a, s in keys if self.arcs[a][1] == v)])
         for v, s in sent:
@@ -115,9 +120,11 @@ class TreePairEncoding:
             out.rows.append([-arrow, -sent[self.arcs[a][1], s]])  # what comes up later would be left behind
         for (a, s), arrow in down.items():
             tail, head = self.arcs[a]
+            # down: the sender has the sum before, or the root swaps with the last rank that sends to it
             out.rows.append([-arrow, swap[a, s], *([has[tail, s - 1]] if s else [])])
             opposite = [up[b, s] for b, ends in enumerate(self.arcs) if ends == (head, tail)]
             out.rows += [[-swap[a, s], arrow], [-swap[a, s], root[tail]], [-swap[a, s], *opposite]]
+            # all others have sent up before
             other_ranks = (v for v in ranks if v not in (tail, head))
             out.rows += [[-swap[a, s], *([sent[v, s - 1]] if s else [])] for v in other_ranks]
         return up, down, swap
@@ -128,7 +135,8 @@ class TreePairEncoding:
         self.clauses.rows += [literals, [-more_than_one]]
 
     def _limit_loads(self, rounds: int) -> None:
-        max_rounds = rounds - self.steps + 1
+        """Limit what all chunks and their images load to what the rounds of each step carry, `rounds` in all."""
+        max_rounds = rounds - self.steps + 1  # of a step, if each other step has one
         extra_rounds = free_rounds(self.clauses, [max_rounds] * self.steps, rounds)
         loads: dict[tuple[int, int], list[int]] = defaultdict(list)
         resources = defaultdict[int, list[int]](list)
@@ -143,6 +151,7 @@ class TreePairEncoding:
             load_within(self.clauses, literals, self.instance.capacity[resource], extra_rounds[step], max_rounds)
 
     def _map_arrow(self, image: Image, arrow: Arrow) -> Arrow:
+        """Return where and when an image sends what the chunk sends over this arc in this step."""
         arc, step = arrow
         return image.arcs[arc], self.steps - 1 - step if image.backwards else step
 
@@ -151,6 +160,7 @@ class TreePairEncoding:
         sends: list[Send] = []
         number = 0
         for up, down, swap, images in self.chunks:
+            # Both sends of an exchange are added at the receiver; other sends down replace what is there (`fresh`).
             swaps = {key for key, x in swap.items() if x in true}
             swaps |= {(b, s) for a, s in swaps for b, ends in enumerate(self.arcs) if ends == self.arcs[a][::-1]}
             for image in images:

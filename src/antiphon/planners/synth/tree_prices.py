@@ -39,11 +39,14 @@ SCALES = (*range(1, 13), 60, 1000, 10**5)  # prices are rounded to multiples of 
 TREE_SET = 300  # effort of a set of ranks and of one that follows it, in units of effort_budget.py
 Floats = NDArray[np.float64]
 Pay = Callable[[int], None]
-Crossing = tuple[int, int]  # bond, step
+Crossing = tuple[int, int]  # bond, step: a send crosses the bond in the step
 
 
 def bound_sends(instance: Instance, steps: int, effort_left: int | None) -> tuple[TreeDual, bool, int]:
-    """Return a dual that bounds R / C in so many steps, whether no more sends per chunk are needed, and the effort."""
+    """Return a dual that bounds R / C in so many steps, whether a solver need not be asked for more, and the effort.
+
+    It need not if some pair of trees crosses only 2 (n - 1) links, which is the least that any chunk crosses.
+    """
     budget = EffortBudget(effort_left)
     bonds = range(len(instance.bonds))
     equal_prices = TreeDual(steps, tuple((bond, step, 1) for bond in bonds for step in range(steps)))
@@ -69,7 +72,9 @@ def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) 
     length_orbits = [orbits(group.bonds[fixing[root]]) for root, _ in trees]
     capacity = np.array([float(c) for c in instance.capacity[: len(instance.bonds)]])
     shape, count = (len(instance.bonds), steps), len(trees)
-    # variables: the lengths of each tree by bond and step, their costs; each step's capacity costs 1 at most
+    # Variables: the lengths of each tree by bond and step, one for each orbit of bonds (at the place of its first
+    # bond); then the cost of each tree. The capacity of each step costs 1 at most. A tree stands for those of all roots
+    # of its orbit, `np.sum(roots == root)` in number.
     size = shape[0] * steps
     rows, limits = [], list[float]()
     for step in range(steps):
@@ -83,6 +88,7 @@ def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) 
     goal = np.zeros(count * size + count)
     goal[count * size :] = [-float(np.sum(roots == root)) for root, _ in trees]
     lengths = [np.full(shape, 1.0) for _ in trees]
+    # Turn by turn: the cheapest tree at the last lengths becomes a row, "the cost is at most what this tree costs".
     for _ in range(MAX_TURNS_OF_ROOTS):
         costs, added = np.zeros(count), False
         for number, (root, toward) in enumerate(trees):
@@ -93,8 +99,10 @@ def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) 
             if costs[number] >= FAR_COST:
                 return None
             row = np.zeros(count * size + count)
-            for bond, step in _crossings(instance, lengths[number], by_step, tables, 0, 1 << root, toward):
-                # in the name of its orbit
+            for bond, step in _crossings(
+                instance, lengths[number], by_step, tables, step=0, owners=1 << root, toward=toward
+            ):
+                # at the variable of its orbit
                 row[number * size + int(length_orbits[number][bond]) * steps + step] -= 1.0
             row[count * size + number] = 1.0
             if not any(np.array_equal(row, other) for other in rows):
@@ -119,7 +127,8 @@ def _round_roots(
     for scale in SCALES if top else ():
         images = []
         for (root, toward), table in zip(trees, lengths, strict=True):
-            rounded = np.floor(table / top * scale + 1e-6).astype(np.int64)
+            rounded = np.floor(table / top * scale + TOLERANCE).astype(np.int64)
+            # for every root of the orbit, an element that takes this root there
             _, elements = np.unique(group.nodes[:, root], return_index=True)
             for element in elements.tolist():
                 image = np.zeros_like(rounded)
@@ -143,13 +152,15 @@ def price_pairs(
     """
     budget = EffortBudget(effort_left)
     duals: list[TreeDual] | None = None
-    if math.comb(point[2] - 1, point[1] - 1) <= MAX_SPLITS:
+    _, steps, rounds = point
+    if math.comb(rounds - 1, steps - 1) <= MAX_SPLITS:  # the number of splits, each step with a round at least
         with contextlib.suppress(EffortSpent):
-            duals = _forbid_splits(PairProgram(instance, group_of(instance), point[1], budget.pay), point)
+            duals = _forbid_splits(PairProgram(instance, group_of(instance), steps, budget.pay), point)
     return duals, budget.spent
 
 
 def _forbid_splits(program: PairProgram, point: tuple[int, int, int]) -> list[TreeDual] | None:
+    """Return duals of which one forbids each split of this (C, S, R); None if a split remains."""
     (chunks, steps, rounds), duals = point, dict[TreeDual, StepInequality]()
     for places in itertools.combinations(range(1, rounds), steps - 1):
         split = [b - a for a, b in itertools.pairwise((0, *places, rounds))]
@@ -173,10 +184,12 @@ class PairProgram:
         self.orbit = np.searchsorted(np.unique(bond_orbits), bond_orbits)  # by bond
         self.capacity = np.bincount(self.orbit, [float(c) for c in instance.capacity[: len(instance.bonds)]])
         self.rows: dict[tuple[float, ...], None] = {}
+        # 2 n - 1 sends over each arc in each step: a chunk with more sends than a pair costs as much at least
         for path, step in itertools.product(instance.arcs.paths, range(steps)):
             self._add_row([(bond, step) for bond in path] * (2 * instance.ranks - 1))
 
     def _add_row(self, crossings: Iterable[Crossing]) -> None:
+        """Add the row V - (prices of these crossings) <= 0."""
         counts = np.zeros((len(self.capacity), self.steps))
         for bond, step in crossings:
             counts[self.orbit[bond], step] -= 1.0
@@ -185,6 +198,7 @@ class PairProgram:
     def forbid_split(self, chunks: int, split: Sequence[int]) -> TreeDual | None:
         """Return a dual by which so many chunks do not fit into these rounds per step, or None."""
         size, row_count = len(self.capacity) * self.steps, 0
+        # the first row: what the links carry in these rounds costs 1 at most; the last column is V
         all_links = np.append(np.outer(self.capacity, split).ravel(), 0.0)
         goal = np.append(np.zeros(size), -1.0)
         for _ in range(MAX_TURNS):
@@ -206,14 +220,14 @@ class PairProgram:
         """Add the cheapest pairs at these prices by bond and step; return the cost of the cheapest."""
         costs, reversed_costs = (send_costs(self.instance, prices.tolist(), toward) for toward in (False, True))
         down, up = list_tree_costs(costs), list_tree_costs(reversed_costs)
-        self.pay(4 * TREE_SET * self.steps * 3**self.instance.ranks)
+        self.pay(4 * TREE_SET * self.steps * 3**self.instance.ranks)  # `list_pairs` lists the costs of trees twice, too
         pairs = list_pairs(costs, reversed_costs)
         for cost, (t, owners, exchanges) in pairs[:PAIRS_PER_TURN]:
             if cost >= FAR_COST:
                 break
             crossings = [*_crossings(self.instance, prices, reversed_costs, up, self.steps - t, owners, toward=True)]
             crossings += _crossings(self.instance, prices, costs, down, t + exchanges, owners, toward=False)
-            if exchanges:
+            if exchanges:  # in step t, between the trees
                 v, w = (rank for rank in range(self.instance.ranks) if owners >> rank & 1)
                 paths = (_cheapest_path(self.instance, prices, ends, t) for ends in ((v, w), (w, v)))
                 crossings += [(bond, t) for path in paths for bond in path]
@@ -222,6 +236,10 @@ class PairProgram:
 
 
 def _round_prices(instance: Instance, table: Floats, chunks: int, split: Sequence[int]) -> TreeDual | None:
+    """Return prices in whole numbers, as coarse as they may be, that forbid the split; None if none of these do.
+
+    `table`: prices by bond and step.
+    """
     for scale in SCALES[SCALES.index(12) :]:
         prices = _rows(np.round(table / table.max() * scale).astype(np.int64))
         dual = TreeDual(len(split), prices)
@@ -231,6 +249,7 @@ def _round_prices(instance: Instance, table: Floats, chunks: int, split: Sequenc
 
 
 def _solve(goal: Floats, rows: Floats, limits: Sequence[float] | Floats, pay: Pay) -> Floats:
+    """Return the values from 0 up that minimize `goal`, where rows @ values <= limits."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
 
@@ -242,6 +261,7 @@ def _solve(goal: Floats, rows: Floats, limits: Sequence[float] | Floats, pay: Pa
 
 
 def _rows(table: NDArray[np.int64]) -> tuple[tuple[int, int, int], ...]:
+    """Return the entries of a table by bond and step that are not 0, as rows (bond, step, entry)."""
     return tuple((int(bond), int(step), int(table[bond, step])) for bond, step in np.argwhere(table))
 
 
@@ -249,11 +269,15 @@ def _crossings(
     instance: Instance, lengths: Floats, costs: Costs, tables: Sequence[Sequence[Any]], step: int, owners: int,
     toward: bool,
 ) -> Iterator[Crossing]:  # fmt: skip
-    """Yield what crosses links in the cheapest tree from these ranks, owners before the step (`list_tree_costs`)."""
+    """Yield the crossings of the cheapest tree that brings to all ranks what these owners have before the step.
+
+    `lengths`: by bond and step. `costs`: of sends at these lengths (`send_costs`). `tables`: their `list_tree_costs`.
+    `owners`: a set of ranks, as bits. `toward`: links and steps of `costs` and `step` are reversed.
+    """
     ranks = range(instance.ranks)
     full = (1 << len(ranks)) - 1
     while owners != full:
-        later = [(owners, 0.0, tuple[tuple[int, int], ...]())]
+        later = [(owners, 0.0, tuple[tuple[int, int], ...]())]  # owners after the step, cost, sends (sender, receiver)
         for v in ranks:
             if not owners >> v & 1:
                 paid, u = min((costs[step][u][v], u) for u in ranks if owners >> u & 1)
@@ -268,6 +292,7 @@ def _crossings(
 
 
 def _cheapest_path(instance: Instance, lengths: Floats, ends: tuple[int, int], step: int) -> tuple[int, ...]:
+    """Return the bonds of the cheapest arc from one rank to another (`ends`) at the lengths of this step."""
     arcs = zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), instance.arcs.paths, strict=True)
     paths = [path for tail, head, path in arcs if (tail, head) == ends]
     return min(paths, key=lambda path: (sum(lengths[bond, step] for bond in path), path))

@@ -105,6 +105,7 @@ def _find_sums(
     floor = bound(work.topology, work.collective).without_help.inverse
     forms = start_all_forms(work, search, problem, SUM_LIMITS.effort_share)
     best: dict[int, Fraction] = {}
+    # The search in every form has a budget of its own: it runs, too, if the halves spend theirs, and the error follows.
     spent: EffortSpent | None = None
     try:
         for schedule, ratio in _find_halves(forms, limits, max_steps) if work.collective.kind == "allreduce" else ():
@@ -129,11 +130,12 @@ def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tu
     """
     work, search = forms.work, forms.search
     floor = bound(work.topology, search.instance.collective).without_help.inverse
-    members, least_direct = len(work.collective.members), None
+    members, least_direct = len(work.collective.members), None  # least_direct: R / C of the last one sent everywhere
     # two halves have twice the steps of the allgather that is searched
     half_limits = replace(limits, steps=max(max_steps // 2, 1) if limits.steps is not None else max_steps)
     for canonical_point in _find_spreading(search, floor, half_limits, limits.steps, work.tell, halved=True):
         point = forms.problem.translate_point(canonical_point)
+        # From twice the least steps on, two halves take no more steps, and move less.
         if point.steps < 2 * search.instance.least_steps and point.steps <= max_steps:
             least_direct = Fraction(point.rounds, point.parts)
             yield (
@@ -176,7 +178,7 @@ def _find_spreading(
 
     `max_steps`: the maximum that was asked for, of two halves together if `halved`.
     """
-    steps_limit = max_steps and max_steps // (1 + halved)
+    steps_limit = max_steps and max_steps // (1 + halved)  # None: no limit
     if limits.k is None and starts_quickly(search):
         any_start, too_large = False, is_too_large(search.instance)
         for start in improve_starts(search, floor, steps_limit, tell, spend_all=too_large):
