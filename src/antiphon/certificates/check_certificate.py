@@ -141,7 +141,7 @@ def needs_of(block):
 
 
 def is_allreduce(blocks):
-    """Return whether each rank of the only block needs from each other one what no third has."""
+    """Return whether there is one block, and each rank needs a contribution of every other that no third rank has."""
     single = sum(len(holders) == 1 for holders, _ in needs_of(blocks[0]))
     count = len(blocks[0][1])
     return len(blocks) == 1 and set(blocks[0][1]) == set(blocks[0][2]) and single == count * (count - 1)
@@ -296,7 +296,7 @@ def check(file):
         excluded[entry["about"], entry["steps"]].append(check_impossible(machine, blocks, entry))
     for point in file["points"]:
         check_point(machine, blocks, point, steps, inverse, excluded)
-    # those without duals, unless the bandwidth bound says as much
+    # the impossibilities without duals, but for those that the bandwidth bound proves
     return sum(
         not (e.get("duals") or e.get("pairs")) and Fraction(e.get("ratio_below", FAR)) > inverse
         for e in file["impossible"]

@@ -90,8 +90,8 @@ def switches_to_assign(abilities: Mapping[int, Ability], direction: str) -> list
 
 
 def assign_to_parts(network: Network, switches: Iterable[int], part_sets: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the parts, with each of these switches that is in none added to the part of the rank with the widest
-    connection to it."""
+    """Return the parts; each of these switches that is in no part joins that of the rank with the widest connection to
+    it."""
     extended = [list(part_nodes) for part_nodes in part_sets]
     part_of = {node: part_nodes for part_nodes in extended for node in part_nodes}
     missing = sorted(set(switches) - part_of.keys())

@@ -99,7 +99,10 @@ class BestWitness(NamedTuple):
 
 
 class BandwidthSearch:
-    """The search on one topology and collective; `best` is the best witness so far."""
+    """The search on one topology and collective; `best` is the best witness so far.
+
+    For groups at the same time `JointSearch` (joint.py) overrides `_search_by_kind`.
+    """
 
     def __init__(self, topology: Topology, collective: Collective, needs: Needs) -> None:
         self.topology, self.collective, self.needs = topology, collective, needs
@@ -363,6 +366,7 @@ class BandwidthSearch:
             return self._conclude(
                 tight=True, note="attained by packing trees: all ranks take part, links are symmetric"
             )
+        # the linear program serves machines with limits or unbalanced switches only
         if no_limits and self.balanced:
             if self.all_ranks and self._two_phase_time() == self._best_time:
                 return self._conclude(tight=True, note=_IN_HALVES)
@@ -472,9 +476,11 @@ class BandwidthSearch:
         # The separation needs integers: scale the float loads so that the greatest is 2^30 (1e-300: all may be 0).
         load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
         load_network = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)
+        # the sum, not `any`: all of them are added
         return sum(program.add_partition(partition, solution) for partition in self._offer_partitions(load_network)) > 0
 
 
 def _families_by_end(needs: Needs, kind: str) -> list[FamilyRows]:
-    """Return the families of needs by receiving and by holding rank; of a rooted collective only those of its roots."""
+    """Return a family of needs per receiving rank, and one per holding rank; of a scatter or gather only those of its
+    roots."""
     return [*(to_each(needs) if kind != "scatter" else ()), *(from_each(needs) if kind != "gather" else ())]

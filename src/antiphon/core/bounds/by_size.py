@@ -147,7 +147,7 @@ class SizeBound:
         alpha, per_byte = self.views[view]
         steps = np.arange(1, len(per_byte) + 1)
         latency: Floats = np.maximum(self.latency, steps * alpha)
-        if view or not self.path_latencies:
+        if view or not self.path_latencies:  # `path_latencies` are of view 0, the machine itself
             return latency
         path = np.array(self.path_latencies[: len(steps)])
         excess = np.full(len(steps), np.inf)  # per h: the path's latency less h * alpha
@@ -298,7 +298,7 @@ def least_message_latency(topology: Topology) -> float:
         origins, heads = np.concatenate([*begin[:, tail], *begin]), np.concatenate([head, head, node, node])
         previous = seconds
         seconds, begin = np.full_like(seconds, np.inf), np.full_like(begin, -1)
-        for i in range(2):  # the quickest; then the quickest of those from another rank
+        for i in range(2):  # the quickest route to each node; then the quickest from any rank but that route's
             usable = np.isfinite(arrivals) & ((i == 0) | (origins != begin[0][heads]))
             order = np.flatnonzero(usable)
             order = order[np.lexsort((origins[order], arrivals[order], heads[order]))]
@@ -558,6 +558,8 @@ def _step_cuts(view: _View, any_steps: float, proofs: Sequence[StepTimes]) -> It
     deliveries = list(list_deliveries(view.topology, view.collective.kind, view.needs, members))
     if not deliveries:
         return
+    # Routes count every copy that a forwarding switch sends on, and shared limits. Where switches help they prove
+    # nothing; without switches and limits a route is a link, and they prove no more.
     routed = not view.switches_help and (view.topology.switches or view.topology.limits)
     searches = [(RoutedSearch if routed else StepSearch)(delivery) for delivery in deliveries]
     first = max(delivery.least_steps() for delivery in deliveries)

@@ -50,8 +50,8 @@ def tightest_cut(network: Network, supply: Supply, sinks: Sequence[int]) -> tupl
 class _CutSearch:
     """State of the search: the best cut so far, of rate p/q, and the nodes known to be served at that rate.
 
-    The flow network has the machine's nodes, one node per set of replicas (`groups`) and a super source. At rate p/q a
-    node is served if `need` = p * (total weight) can flow to it.
+    The flow network has the machine's nodes, one node per set of replicas (`groups`: weight, holders) and a super
+    source. At rate p/q a node is served if `need` = p * (total weight) can flow to it.
     """
 
     def __init__(self, network: Network, supply: Supply, sinks: Sequence[int]) -> None:
@@ -123,9 +123,9 @@ class _CutSearch:
         links = [int(c) * q for c in self.network.capacity.tolist()]
         to_nodes = [self.need if s else p * w for s, w in zip(self.served.tolist(), self.sole_weight, strict=True)]
         to_groups = [p * w for w, _ in self.groups]
-        to_holders = [self.need] * sum(len(holders) for _, holders in self.groups)
+        to_holders = [self.need] * sum(len(holders) for _, holders in self.groups)  # as good as unbounded
         self._capacities = links + to_nodes + to_groups + to_holders  # in the order of the arcs in `_flow_graph`
-        # No flow or sum of _next_sink exceeds these arcs together; beyond int64, use Python integers. The test is
+        # No flow, and no sum in `_next_sink`, exceeds all arcs together; beyond int64, use Python integers. The test is
         # generous (four times as much): machines near the border are rare.
         exceeds_int64 = 4 * (self.need * (self.network.nodes + 1) + sum(links)) >= SAFE_INT64
         dtype: Any = object if exceeds_int64 else np.int64

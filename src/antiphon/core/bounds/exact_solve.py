@@ -73,7 +73,10 @@ def solve_exactly(rows: Longs, right_side: Sequence[int]) -> list[Fraction] | No
 
 
 def _independent_rows(matrix: Longs) -> list[int] | None:
-    """Return rows that form a nonsingular square matrix modulo PRIME; None where the columns are dependent."""
+    """Return rows that form a nonsingular square matrix modulo PRIME; None where the columns are dependent.
+
+    Gaussian elimination: `free` are the rows that no column has picked yet.
+    """
     remaining = matrix.copy()
     count, width = remaining.shape
     free = np.ones(count, bool)

@@ -59,6 +59,7 @@ def families_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
         families += to_each(needs)
     if collective.combining:
         families += from_each(needs)
+    # "all" with one need of each block: bytes of different blocks are different, so their loads add up
     return [*families, FamilyRows("all", ranks=(), rows=needs.one_per_block(all_rows))]
 
 

@@ -125,7 +125,7 @@ class JointSearch(BandwidthSearch):
             links = np.array(group_machine.links, np.int64)
             _, resources_of_links = resources.with_limits(links)
             group_resources = np.unique(resources_of_links)
-            # Each member must reach member 0 and be reached from it on these links.
+            # Each member must reach the first one (number 0 of the group's machine) and be reached from it.
             every_link = np.ones(group_machine.topology.links, bool)
             reached = [reachable_nodes(group_machine.topology, [0], every_link, back) for back in (False, True)]
             if is_used[group_resources].any() or not all(
@@ -142,7 +142,10 @@ class JointSearch(BandwidthSearch):
         return True
 
     def offer_simple_witnesses(self) -> Fraction:
-        """Offer cuts, and the partitions into ranks and into hosts; return the time that the best of them proves."""
+        """Offer cuts, and the partitions into ranks and into hosts; return the time that the best of them proves.
+
+        planners/compose/groups.py calls this and `find_loads`, too.
+        """
         self._offer_family_cuts(_families_by_end(self.needs, self.collective.kind))
         self._offer_limit_cuts()
         self._offer_middle_cuts()
@@ -232,7 +235,8 @@ class JointSearch(BandwidthSearch):
             for partition in search._offer_partitions(search.network) + search._offer_limit_partitions():
                 program.programs[i].add_partition(partition)
         solution = program.solve(self._time_scale, hop_weight)
-        # Cutting planes, as for a single allreduce; each group has partitions of its own.
+        # Cutting planes, as for a single allreduce; each group has partitions of its own. Where the solver fails with
+        # more of them, the last solution remains valid.
         for _ in range(_MAX_ROUNDS):
             added = solution is not None and sum(
                 search._add_violated_partitions(program.programs[i], solution.groups[i]) for search, i in allreduces

@@ -161,6 +161,7 @@ class Master:
 
     def round_solution(self, point: MasterPoint) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
         """Return rational rates, and every t_j, near a float optimum: rounded, then scaled to fit all rows."""
+        # the unit of rates is 1 / _RATE_DENOMINATOR of this
         largest_amount = Fraction(float(point.t.max(initial=0.0))).limit_denominator(_RATE_DENOMINATOR) or Fraction(
             1, _RATE_DENOMINATOR
         )

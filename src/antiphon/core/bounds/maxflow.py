@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Bools, reached_nodes
 
 EXACT_DOUBLES = 2**53  # doubles hold whole numbers below this exactly
-# A round adds less than 2 * arcs * 2^20 units: below `max_capacity`, so by one flow, on machines of up to 2^15 arcs
+# A round of `arc_flows` takes this many bits more of the capacities. The flow gains less than 2 * arcs * 2^20 units in
+# it. On machines of up to 2^15 arcs that is below `max_capacity`, so that one maximum flow per round suffices.
 BITS_PER_ROUND = 20
 
 

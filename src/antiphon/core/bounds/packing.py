@@ -1,11 +1,11 @@
 """Check a packing of trees, which proves that a lower bound on time is attained, and return its time.
 
-The *rate* of a tree is the share of a block that it carries. A tree with direction "out" carries it from its root to
-all ranks that want the block, one with direction "in" from all ranks that contribute to its root. These ranks are its
-*ends*. Three conditions: every tree joins its root to all ends, entering
-each rank at most once; the rates of the trees of a block sum to its weight; a root distributes only what it holds or
-receives by other trees. The time is then the greatest load over capacity of all links and limits. The search for trees
-(attained.py) and the recheck of a bound call `packed_time`, which shares no code with the search.
+The *rate* of a tree is the weight of the share of a block that it carries. A tree with direction "out" carries it from
+its root to all ranks that want the block, one with direction "in" from all ranks that contribute to its root. These
+ranks are its *ends*. Three conditions: every tree joins its root to all ends, entering each rank at most once; the
+rates of the trees of a block sum to its weight; a root distributes only what it holds or receives by other trees. The
+time is then the greatest load over capacity of all links and limits. The search for trees (attained.py) and the recheck
+of a bound call `packed_time`, which shares no code with the search.
 
 Example: a broadcast of weight 1 from rank 0 over the trees 0->1->2 and 0->2->1, rate 1/2 each, on unit links: each
 link carries at most 1/2, so the time is 1/2. docs/bounds.md says why it is attained in the limit of ever finer chunks.
@@ -54,6 +54,7 @@ def packed_time(topology: Topology, collective: Collective, packing: Packing) ->
 
 
 def _require(holds: bool, failure: str) -> None:
+    """Raise Invalid if a condition does not hold."""
     if not holds:
         raise Invalid(f"this bound's packing does not hold: {failure}; compute the bound anew")
 
@@ -65,7 +66,7 @@ def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:
     parent: dict[int, int] = {}
     for route in tree.routes:
         _require(bool(route) and all(0 <= k < topology.links for k in route), "a tree takes a link that is not there")
-        tails, heads = ([int(c[k]) for k in route] for c in (topology.link_src, topology.link_dst))
+        tails, heads = ([int(ends_of[k]) for k in route] for ends_of in (topology.link_src, topology.link_dst))
         _require(tails[1:] == heads[:-1], "the links of a route do not join")
         _require(all(node >= topology.ranks for node in heads[:-1]), "a route passes through a rank")
         first, last = (tails[0], heads[-1]) if tree.way == "out" else (heads[-1], tails[0])

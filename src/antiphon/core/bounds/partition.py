@@ -141,6 +141,7 @@ class _Strength:
         sides, total = [], 0
         for group_numbers in part_groups:
             inside = set(group_numbers)
+            # in the order of the arcs: links, ties, source to groups, groups to sink
             capacity = self.capacities + [self.infinite] * self.tie_count
             capacity += [self.infinite if i in inside else 0 for i in range(len(self.groups))]
             capacity += [0 if i in inside else self.infinite for i in range(len(self.groups))]
@@ -157,7 +158,7 @@ class _Strength:
         links = [c * q for c in self.capacities]
         price: list[int] = []  # per group: how much it raises the sum over parts of q * capacity out - p
         part_of = list(range(count))
-        unbounded = self.infinite * q + p * count
+        unbounded = self.infinite * q + p * count  # more than any cut without such arcs
         # Greedy (Dilworth truncation). Invariant: sum(price) is the least of the partitions of `added` groups.
         for added in range(count):
             # Groups of positive price hang on the source and those of negative price on the sink, so a cut around S has
@@ -174,4 +175,4 @@ class _Strength:
             for i in range(added + 1):
                 if part_of[i] in joined:
                     part_of[i] = added
-        return [[i for i in range(count) if part_of[i] == p] for p in sorted(set(part_of))]
+        return [[i for i in range(count) if part_of[i] == part] for part in sorted(set(part_of))]

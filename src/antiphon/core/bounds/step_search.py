@@ -241,7 +241,8 @@ class TimedNetwork:
             delivery.shares if delivery.shares is not None else np.zeros(0, np.int64),
         )
         last = steps * nodes + np.arange(len(self.shares))
-        # Arcs: those given in every step, data that stay at a rank, the source to the ranks, the ranks to the drain.
+        # Arcs: `tail` to `head` in every step; each rank to itself, where data stay; the source to the ranks; the ranks
+        # to the drain.
         self.tail = np.concatenate([tails.ravel(), waiting, np.full(ranks, self.source), last])
         self.head = np.concatenate([heads.ravel(), waiting + nodes, np.arange(ranks), np.full(len(last), self.drain)])
         self.flows = MaxFlows(self.drain + 1, self.tail.tolist(), self.head.tolist())
@@ -361,7 +362,7 @@ class StepSearch:
                 last_gain = number
             elif number - last_gain >= LIMITS.max_stalled or seconds >= inner[:steps].sum() * LIMITS.converged:
                 break
-            # Without the conditions that do not bind the solution is the same, and is found sooner.
+            # Drop conditions that do not bind: the program is solved sooner and has the same solution.
             last_bound.update((c.key, number) for c in outer.binding)
             oldest = number - LIMITS.max_idle
             conditions = {key: c for key, c in conditions.items() if last_bound.setdefault(key, number) > oldest}

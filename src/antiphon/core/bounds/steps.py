@@ -149,7 +149,7 @@ class Exchange(Record):
 
 @dataclass(frozen=True)
 class OneStep(Record):
-    """All data that ranks of `far` need of ranks of `near` cross in one step. `switches`: those on the near side."""
+    """All data that ranks of `far` need of ranks of `near` cross in one step. `switches`: on the near side."""
 
     near: tuple[int, ...]
     far: tuple[int, ...]
@@ -442,7 +442,7 @@ def _sole_holders(needs: Needs) -> NDArray[np.int64]:
 
 
 def _widest(topology: Topology, ends: NDArray[Any], ranks: Sequence[int]) -> Fraction:
-    """Return the greatest capacity of the links that have one of these ranks at this end."""
+    """Return the greatest capacity out of (or into) one of these ranks. `ends`: per link its tail (or its head)."""
     if topology.limits:
         return max(capacity_of(topology, ends == rank) for rank in ranks)
     capacity = link_capacities(topology)

@@ -219,7 +219,7 @@ class JointDual(Record):
     `prices`
         As in `LpDual`, for all groups.
     `groups`
-        For every group the other fields of an `LpDual` of its own collective, at these prices.
+        For every group an `LpDual` of its own collective at these prices; the field `prices` of each is empty.
 
     The lower bound, in seconds per byte of a block of weight 1 of the joint collective, is the sum over groups of
     numerator * (weight of a block of the group in the joint collective / its weight in the group's own collective),

@@ -126,7 +126,7 @@ def bandwidth_evidence(topology: Topology, collective: Collective, witness: Witn
 
 
 def _crossings(topology: Topology, node_sets: Sequence[Sequence[int]], witness: Cut | Partition) -> list[int]:
-    """Count per link the parts that it leaves (enters, if the partition counts what comes in)."""
+    """Count per link the parts that it leaves (or enters, for a partition of direction "in")."""
     entering = isinstance(witness, Partition) and witness.direction == "in"
     inside = [set(nodes) for nodes in node_sets]
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
@@ -209,7 +209,8 @@ class _Replay:
         return [kind, *rest]
 
     def _counted(self, row: Sequence[int]) -> list[int]:
-        """Return what a row of a counter counts: its literals, or, if it has those of a counter, what that counts."""
+        """Return the literals that a row of a counter counts. If the row has the outputs of an inner counter, these are
+        the literals that the inner one counts."""
         assert self.formula.meanings is not None
         kind, *rest = self.formula.meanings[row[0] - 1]
         return [x for inner in rest[1] for x in self._counted(inner)] if kind == "count" else list(row)

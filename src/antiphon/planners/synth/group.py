@@ -44,7 +44,7 @@ _FEW = 512  # elements of the subgroup that replaces a group too large to store
 
 @dataclass(frozen=True, eq=False)
 class SymmetryGroup:
-    """Element e maps node n to nodes[e, n], and likewise for the rest. Element 0 is the identity."""
+    """Element e maps node n to nodes[e, n]; likewise bonds, arcs, resources and kinds. Element 0 is the identity."""
 
     nodes: Table
     bonds: Table

@@ -65,6 +65,7 @@ class ChangingAlgorithm:
     def __init__(self, instance: Instance, moves: Sequence[Move], budget: EffortBudget, seed: int = 0) -> None:
         self.instance = instance
         self.budget = budget
+        self.work = 0  # places examined since the last payment
         self.random = Random(seed)
         self.capacity = [(c.numerator, c.denominator) for c in instance.capacity]
         self.arcs_into: dict[int, list[_Arc]] = defaultdict(list)
@@ -190,13 +191,15 @@ class ChangingAlgorithm:
         ordered = sorted(moves)
         return self.random.sample(ordered, min(len(ordered), LIMITS.occupants))
 
-    def _relocate(self, moves: Sequence[int], depth: int, log: list[tuple[int, _Place]]) -> bool:
-        """Take out each move in turn and put it elsewhere; changes are logged. False: the caller must undo the log."""
-        for m in moves:
-            log.append((m, self._take(m)))
-            if not self._insert(m, depth, log, set()):
-                return False
-        return True
+    def _relocate(self, m: int, depth: int, log: list[tuple[int, _Place]]) -> bool:
+        """Take out a move and put it elsewhere; changes are logged. If that fails, undo what was tried."""
+        mark = len(log)
+        log.append((m, self._take(m)))
+        if self._insert(m, depth, log, visited=set()):
+            return True
+        self._undo(log[mark:])
+        del log[mark:]
+        return False
 
     def _undo(self, log: list[tuple[int, _Place]]) -> None:
         """Put the moves of a log back to their old places, the last first."""
@@ -206,8 +209,6 @@ class ChangingAlgorithm:
             self._put(m, place)
 
     # ---- neighbourhoods ----
-
-    work = 0  # places examined since the last payment
 
     def pay(self) -> None:
         """Charge the work since the last call. Raises TimedOut as `EffortBudget.pay` does."""
@@ -232,18 +233,9 @@ class ChangingAlgorithm:
         self.rounds[step] -= 1
         log: list[tuple[int, _Place]] = []
         for resource in sorted(self.occupants[step]):
-            tried: set[int] = set()
+            # a relocation may bring other moves here, so look again after each
             while self._room(step, resource) < 0:
-                # a relocation may bring other moves here, so look again after each
-                chosen = next(
-                    (
-                        m
-                        for m in self._sample(self.occupants[step][resource] - tried)
-                        if self._relocate_one(m, depth, log)
-                    ),
-                    None,
-                )
-                if chosen is None:
+                if not any(self._relocate(m, depth, log) for m in self._sample(self.occupants[step][resource])):
                     self.rounds[step] += 1
                     self._undo(log)
                     self.pay()
@@ -252,15 +244,6 @@ class ChangingAlgorithm:
             self._drop_step(step)
         self.pay()
         return True
-
-    def _relocate_one(self, m: int, depth: int, log: list[tuple[int, _Place]]) -> bool:
-        """Relocate a move; if that fails, undo what was tried and leave `log` as it was."""
-        mark = len(log)
-        if self._relocate([m], depth, log):
-            return True
-        self._undo(log[mark:])
-        del log[mark:]
-        return False
 
     def _drop_step(self, step: int) -> None:
         """Remove an empty step."""
@@ -272,6 +255,7 @@ class ChangingAlgorithm:
         return list(self.place), list(self.rounds)
 
     def restore(self, saved: _Saved) -> None:
+        """Return to a saved state; it may be restored more than once."""
         self.place, self.rounds = list(saved[0]), list(saved[1])
         self._index()
 

@@ -70,7 +70,7 @@ def _find_dual(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
     for dual in _exact_duals(program, solution):
         try:
             value = evaluate_dual(program.instance, dual)
-        except Invalid:
+        except Invalid:  # rounding broke a rule, such as that some price is not 0
             continue
         if best is None or _dual_strength(value, rounds) > _dual_strength(best.worth, rounds):
             best = Proved(dual, value, PROGRAM + PIVOT_COLUMN * int(solution.nit) * program.variables)

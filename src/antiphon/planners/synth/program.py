@@ -65,7 +65,7 @@ class Commodity:
 
 
 def group_commodities(instance: Instance) -> list[Commodity]:
-    """Merge kinds into commodities: those of one destination by source, or by destination if that makes fewer."""
+    """Merge kinds into commodities: kinds of one destination by holders, or by destination if that makes fewer."""
     by_source: dict[tuple[int, ...], list[int]] = defaultdict(list)
     by_end: dict[int, list[int]] = defaultdict(list)
     commodity_list, simple = [], True

@@ -77,7 +77,7 @@ def _search_proof(
     while (conflicts_left is None or conflicts_left > 0) and (max_price is None or price < max_price):
         budget = next_limit if conflicts_left is None else min(next_limit, conflicts_left)
         order = list(range(len(clauses)))
-        if tries:
+        if tries:  # another order for every seed and try; lemmas name no clauses, so the proof fits all orders
             random.Random(effort.seed * 1000 + tries).shuffle(order)
         outcome, try_price = _run_cadical([list(clauses[n]) for n in order], budget)
         price += try_price

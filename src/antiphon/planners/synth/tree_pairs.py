@@ -49,7 +49,8 @@ class Image:
 def list_images(
     instance: Instance, group: SymmetryGroup, subgroups: Sequence[Sequence[int]]
 ) -> list[tuple[Image, ...]]:
-    """Return sets of images to try: those of each subgroup, also with those that run backwards, and pairs of these."""
+    """Return sets of images to try: the images by a subgroup; these and the same backwards; the identity and one
+    backwards."""
     # by bond; capacities of limits follow those of bonds and are left out
     ends = list(zip(instance.tail.tolist(), instance.head.tolist(), instance.capacity, strict=False))
     bond_number = {end: bond for bond, end in enumerate(ends)}
@@ -83,7 +84,7 @@ def solve_tree_pairs(
 
 
 class TreePairEncoding:
-    """The clauses, and per chunk that has variables those of its sends: `up`, `down` and `swap`, and its images."""
+    """The clauses; and for every chunk that has variables those of its sends (`up`, `down`, `swap`), and its images."""
 
     def __init__(self, instance: Instance, point: tuple[int, int, int], images: Sequence[Image]) -> None:
         chunks, self.steps, rounds = point

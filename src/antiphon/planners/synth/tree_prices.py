@@ -174,8 +174,9 @@ def _forbid_splits(program: PairProgram, point: tuple[int, int, int]) -> list[Tr
 
 
 class PairProgram:
-    """The program of pairs of trees. Variables: a price per step of each orbit of bonds, and V. `rows`: what V is at
-    most, by the pairs found so far and by 2 (n - 1) + 1 sends; they hold for every split.
+    """The program of pairs of trees. Variables: a price per step of each orbit of bonds, and V.
+
+    `rows`: V is at most the cost of each pair found so far, and of any 2 n - 1 sends. They hold for every split.
     """
 
     def __init__(self, instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) -> None:

@@ -58,7 +58,8 @@ from antiphon.planners.synth.task import schedule_of
 def find_schedules(work: Problem, limits: Limits) -> Iterator[Schedule]:
     """Yield every point of the frontier as a schedule, when it is found.
 
-    Of an allreduce first those of two halves and those sent everywhere, then better ones of every form.
+    Of an allreduce: first points of two halves, and points that send every input everywhere; then better ones of every
+    form.
     """
     effort = work.budget.left()
     if len(work.collective.members) > MOST_RANKS and (effort is None or effort >= LEAST_EFFORT):
@@ -126,7 +127,7 @@ def _find_sums(
 def _find_halves(forms: AllForms, limits: Limits, max_steps: int) -> Iterator[tuple[Schedule, Fraction]]:
     """Yield allreduces made of allgathers, with their R / C.
 
-    An allgather point serves twice: directly, in as many steps, and as two halves, in twice as many.
+    An allgather point serves twice: inputs sent everywhere, in as many steps; and as two halves, in twice as many.
     """
     work, search = forms.work, forms.search
     floor = bound(work.topology, search.instance.collective).without_help.inverse
