@@ -147,8 +147,8 @@ class BandwidthSearch:
         return replace(proved, tight=None, note=_JOINED) if self.needs.joined else proved
 
     def _search_by_kind(self) -> Proved:
+        """Return the best bound by the methods for this kind of collective; see the docstring of the module."""
         kind = self.collective.kind
-        # Dispatch by kind; see the docstring of the module.
         if not len(self.needs):
             return Proved(witness=None, time=Fraction(0), tight=True, note="nothing must move")
         if kind in SPREAD or kind in COLLECT:

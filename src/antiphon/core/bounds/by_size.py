@@ -201,6 +201,7 @@ class _View:
         return any(ability.through for ability in self.topology.abilities)
 
     def prove(self, evidence: Evidence) -> StepTimes:
+        """Return what the evidence proves about this view; raise Invalid if it proves nothing."""
         if isinstance(evidence, Exchange) and self.any_through:
             raise Invalid("this bound's evidence does not hold: a switch reduces and multicasts at once")
         return proved_times(self.topology, self.needs, evidence, self.switches_help)

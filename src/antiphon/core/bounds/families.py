@@ -91,6 +91,7 @@ def _rows_between(needs: Needs, source: int, target: int) -> Longs:
 
 
 def _index_of_single(sets: Sequence[tuple[int, ...]], rank: int) -> int:
+    """Return the number of the set that has this rank alone; with the built-in kinds that is the rank."""
     if rank < len(sets) and sets[rank] == (rank,):
         return rank
     return sets.index((rank,))

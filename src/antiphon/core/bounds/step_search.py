@@ -236,10 +236,8 @@ class TimedNetwork:
         tails, heads = (step - (tail < ranks)) * nodes + tail, step * nodes + head
         waiting = (np.arange(steps)[:, None] * nodes + np.arange(ranks)).ravel()
         # Where every rank needs a share of its own, one more node, the drain, takes each rank's share at time N.
-        self.drain, self.shares = (
-            self.source + 1,
-            delivery.shares if delivery.shares is not None else np.zeros(0, np.int64),
-        )
+        self.drain = self.source + 1
+        self.shares = delivery.shares if delivery.shares is not None else np.zeros(0, np.int64)
         last = steps * nodes + np.arange(len(self.shares))
         # Arcs: `tail` to `head` in every step; each rank to itself, where data stay; the source to the ranks; the ranks
         # to the drain.
@@ -351,16 +349,17 @@ class StepSearch:
         for condition in self.binding:
             longer = network.insert_steps(condition, steps - self.last_steps)
             conditions.update((c.key, c) for c in longer)
-        outer, seconds = Solution(inner, [], np.zeros(0), np.zeros(0)), 0.0
+        # `outer`: the last solution of the program. `inner`: wire times (a point) that meet all conditions.
+        outer, total = Solution(inner, [], np.zeros(0), np.zeros(0)), 0.0
         last_gain, last_bound = 0, dict[Any, int]()  # rounds: of the last gain; by condition, in which it last bound
         for number in range(LIMITS.max_rounds):
             solution = self._solve([*conditions.values()], steps)
             if solution is None:
                 break
-            outer, before, seconds = solution, seconds, float(solution.point[:steps].sum())
-            if self._add_routes(outer) or seconds > before * LIMITS.min_gain:
+            outer, previous_total, total = solution, total, float(solution.point[:steps].sum())
+            if self._add_routes(outer) or total > previous_total * LIMITS.min_gain:
                 last_gain = number
-            elif number - last_gain >= LIMITS.max_stalled or seconds >= inner[:steps].sum() * LIMITS.converged:
+            elif number - last_gain >= LIMITS.max_stalled or total >= inner[:steps].sum() * LIMITS.converged:
                 break
             # Drop conditions that do not bind: the program is solved sooner and has the same solution.
             last_bound.update((c.key, number) for c in outer.binding)
@@ -368,7 +367,7 @@ class StepSearch:
             conditions = {key: c for key, c in conditions.items() if last_bound.setdefault(key, number) > oldest}
             inner = np.append(inner, np.zeros(len(outer.point) - len(inner)))  # routes may have joined
             point = stretch(LIMITS.outward * outer.point + (1 - LIMITS.outward) * inner)
-            inner = min(inner, point, key=lambda times: float(times[:steps].sum()))
+            inner = min(inner, point, key=lambda meets_all: float(meets_all[:steps].sum()))
         if not outer.binding:
             return None
         self.binding, self.last_steps = outer.binding, steps
@@ -379,7 +378,8 @@ class StepSearch:
         return np.full(steps, TINY * self.delivery.total / self.link_capacity.sum() / steps)
 
     def _widths(self, point: Floats, steps: int) -> Floats:
-        """Return what each arc can carry in each step. With routes a point has more than wire times."""
+        """Return the weight that each arc can carry in each step, by step and arc. `steps`: for `RoutedSearch`, whose
+        points have more than wire times."""
         return np.multiply.outer(point, self.link_capacity)
 
     def _solve(self, conditions: list[Condition], steps: int) -> Solution | None:

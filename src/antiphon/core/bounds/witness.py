@@ -140,6 +140,7 @@ class Partition(Record):
         return 2 * (len(self.parts) + 1) if self.direction == "both" else 2 * (len(self.parts) - 1)
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
+        """Return the partition in words. `buffer_weight` is for witnesses that state amounts (`Cut`)."""
         ranks_of_parts = [[node for node in part if node < topology.ranks] for part in self.parts]
         texts = [_describe_ranks(ranks) for ranks in ranks_of_parts]
         if all(len(ranks) == 1 for ranks in ranks_of_parts):
@@ -208,6 +209,7 @@ class LpDual(Record):
     kind = "lp_dual"
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
+        """Return the dual in words. `buffer_weight` is for witnesses that state amounts (`Cut`)."""
         names = [_describe_resource(topology, resource) for resource, _ in self.prices]
         return f"lp_dual: the bottleneck is {_join_names(names)} together, at prices {_describe_prices(self.prices)}"
 
@@ -232,6 +234,7 @@ class JointDual(Record):
     kind = "joint_dual"
 
     def describe(self, topology: Topology, buffer_weight: int = 1) -> str:
+        """Return the dual in words, as `LpDual` does."""
         text = LpDual(self.prices, families=()).describe(topology, buffer_weight).partition(": ")[2]
         return f"joint_dual: for the {len(self.groups)} groups {text}"
 

@@ -262,13 +262,15 @@ class AllForms:
         # Fewer sends than `lowest` are excluded already. Raise `sends` until it is not refuted that so many suffice.
         # Only the last of these refutations needs a proof, so all are found without one.
         lowest = sends = math.ceil(max(tightest[0], proved[0]) / per_send)
-        refuted: bool | None = True
+        refuted = True
         while refuted:
             formula = build_formula(instance, Question(parts=1, steps=steps, rounds=sends, shared=True))
             clauses = Clauses(formula.variables, [list(clause) for clause in formula.clauses])
             satisfiable, price, _ = run(run_solver_in_slices, clauses, effort, "cadical", self.budget.left())
             self.budget.pay(price)
-            refuted, sends = satisfiable is False, sends + (satisfiable is False)
+            refuted = satisfiable is False  # None: the effort did not suffice
+            if refuted:
+                sends += 1
         if sends > lowest:
             question = Question(parts=1, steps=steps, rounds=sends - 1, shared=True)
             # 0: the core of the proof is not solved again for a shorter one
@@ -392,6 +394,7 @@ class AllForms:
         return bool(plain) and all((chunks, steps, rounds, number) in self.refuted for number in plain)
 
     def _make_point(self, chunks: int, answer: Sums, engine: str) -> SumPoint:
+        """Return the sends of an answer as a schedule in the original numbers, with its figures."""
         work, original = self.work, self.problem.original
         assert answer.sends is not None
         sends = rename_sends(answer.sends, self.problem.back)

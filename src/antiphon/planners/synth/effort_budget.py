@@ -18,7 +18,7 @@ from antiphon.errors import EffortSpent, TimedOut
 from antiphon.isolate import cpu_clock
 
 UNIT = 10**9
-# prices
+# Prices of work, which the engines pay (sat.py, refute.py, linear.py, flow.py, tree_prices.py)
 LITERAL, PROPAGATION = 600, 130  # SAT: a literal of a clause; a propagation
 ELABORATED, LEMMA = 2_000, 60_000  # resolution proof: a literal of the formula; a lemma turned into a chain
 PROGRAM, PIVOT_COLUMN = 3_000_000, 30  # linear program: in any case; for each pivot, per column

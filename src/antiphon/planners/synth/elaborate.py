@@ -44,6 +44,7 @@ class Propagation:
         self.watch: list[list[list[Record]]] = [[[] for _ in range(size)] for _ in range(2)]  # size: x and -x
 
     def assign(self, literal: int, reason: Record | None) -> None:
+        """Make a literal true. `reason`: the clause that forces it; None: it is assumed."""
         self.value[literal], self.value[-literal] = 1, -1
         self.reason[abs(literal)] = reason
         self.trail.append(literal)

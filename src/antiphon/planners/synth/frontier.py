@@ -63,6 +63,7 @@ class PartsAndRounds(NamedTuple):
     rounds: int
 
     def is_better_than(self, other: PartsAndRounds) -> bool:
+        """Return whether rounds / parts is less than that of the other."""
         return self.rounds * other.parts < other.rounds * self.parts
 
 

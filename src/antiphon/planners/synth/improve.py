@@ -106,6 +106,7 @@ class ChangingAlgorithm:
     # ---- the tables ----
 
     def _put(self, m: int, place: _Place) -> None:
+        """Put a move that is taken out into a place, whether that has room or not."""
         arc, step = place
         self.place[m] = place
         for resource in arc.resources:

@@ -149,7 +149,6 @@ class Share:
     bond: Table
     step: Table
     orbit_of: Table
-    size: int  # of the destination's orbit
 
 
 @dataclass(eq=False)
@@ -265,8 +264,7 @@ class StepProgram:
             first = len(self._fits_rows.right)
             for b, s in zip(bond.tolist(), step.tolist(), strict=True):
                 self._fits_rows.add_row(flow[b, s : s + 1], amount[b, s : s + 1])
-            size = int(np.count_nonzero(end_orbit == dest))
-            self.shares.append(Share(number, dest, first, bond, step, orbit_of, size))
+            self.shares.append(Share(number, dest, first, bond, step, orbit_of))
             self._add_conservation(commodity, {dest: commodity.demand[dest]}, fixing, flow)
 
     def _add_conservation(

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.core.columns import as_int32
 from antiphon.core.ksync.instance import Instance
@@ -29,7 +28,6 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, Chunks, Schedule, check_denominator, cut
 from antiphon.planners.synth.group import SymmetryGroup
 
-Table = NDArray[np.int64]
 Move = tuple[int, int, tuple[int, ...], int]  # kind, chunk of it, path of bonds, step
 
 
@@ -48,7 +46,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much an engine may try, in machine-independent units: SAT conflicts (search nodes for `solve_flow`)."""
+    """How much an engine may try, in machine-independent units.
+
+    `conflicts`: of a SAT solver, or search nodes of `solve_flow` (flow.py). None: no limit of conflicts, the usual one
+    of nodes. `seed`: of the order in which it tries.
+    """
 
     conflicts: int | None = None
     seed: int = 0
@@ -66,6 +68,7 @@ class Answer:
     price: int = field(default=0, compare=False)
 
 
+# The interface of an engine; `solve_flow` and `solve_sat` take further arguments, which have defaults.
 Engine = Callable[[Task, SymmetryGroup, Effort], Answer]
 
 

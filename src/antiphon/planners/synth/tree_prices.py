@@ -65,7 +65,7 @@ def bound_sends(instance: Instance, steps: int, effort_left: int | None) -> tupl
 
 def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) -> TreeDual | None:
     """Return the dual with a tree towards and away from every rank that bounds R / C best; None if no tree exists."""
-    roots = orbits(group.nodes)[: instance.ranks]
+    roots = orbits(group.nodes)[: instance.ranks]  # per rank the first rank of its orbit
     trees = [(int(root), toward) for root in np.unique(roots) for toward in (False, True)]
     # lengths of a tree are alike under the symmetries that fix its root
     fixing = {root: np.flatnonzero(group.nodes[:, root] == root) for root, _ in trees}
@@ -90,13 +90,12 @@ def price_roots(instance: Instance, group: SymmetryGroup, steps: int, pay: Pay) 
     lengths = [np.full(shape, 1.0) for _ in trees]
     # Turn by turn: the cheapest tree at the last lengths becomes a row, "the cost is at most what this tree costs".
     for _ in range(MAX_TURNS_OF_ROOTS):
-        costs, added = np.zeros(count), False
+        added = False
         for number, (root, toward) in enumerate(trees):
             by_step = send_costs(instance, lengths[number].tolist(), toward)
             tables = list_tree_costs(by_step)
             pay(TREE_SET * steps * 3**instance.ranks)
-            costs[number] = tables[0][1 << root]
-            if costs[number] >= FAR_COST:
+            if tables[0][1 << root] >= FAR_COST:
                 return None
             row = np.zeros(count * size + count)
             for bond, step in _crossings(
@@ -237,7 +236,7 @@ class PairProgram:
 
 
 def _round_prices(instance: Instance, table: Floats, chunks: int, split: Sequence[int]) -> TreeDual | None:
-    """Return prices in whole numbers, as coarse as they may be, that forbid the split; None if none of these do.
+    """Return prices in whole numbers that forbid the split, the coarsest from scale 12 on; None if none of these do.
 
     `table`: prices by bond and step.
     """
