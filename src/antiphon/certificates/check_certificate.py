@@ -122,6 +122,7 @@ def run_schedule(machine, blocks, chunks, transfers):
             require(len(written) == 1 or all(op for op, _ in written), f"step {step}: several writers of {cell}")
             values[cell] = sum((ids for _, ids in written), values.get(cell, Counter()) if written[0][0] else Counter())
         longest = max((load / machine.capacity[x] for x, load in loads.items()), default=Fraction(0))
+        # count / weight_of(blocks): chunks per unit of weight
         time, rounds = time + longest, rounds + math.ceil(longest * count / weight_of(blocks))
     for chunk, rank, target in ((c, *want) for c, block in enumerate(chunks) for want in blocks[block][2].items()):
         require(values.get((rank, chunk, 0)) == target, f"rank {rank} does not end with chunk {chunk}")
@@ -182,7 +183,7 @@ def evaluate(machine, blocks, dual, steps, by_trees=False):
     price, times = {(x, s): amount for x, s, amount in dual["prices"]}, range(steps) or [0] * machine.ranks
     ends, value = machine.links, 0
     cost = {(x, s): sum(price.get((y, s), 0) for y in used) for x, used in enumerate(machine.used_by) for s in times}
-    # A partition multiplies `number` with the crossings out of its parts (or into them), paid from the links' cost.
+    # A partition takes from every link's cost `number` times the parts that the link leaves (or enters).
     for node_lists, entering, number in dual.get("partitions", []):
         places, (weight, pre, _), count = [set(place) for place in node_lists], blocks[0], max(int(number), 0)
         once = sorted(rank for place in places for rank in place if rank < machine.ranks) == list(range(machine.ranks))
@@ -248,14 +249,17 @@ def check_impossible(machine, blocks, entry):
 
 
 def check_point(machine, blocks, point, steps_needed, inverse, excluded):
-    """Check a point: its schedule, its figures, and its label against the excluded points of as many steps."""
+    """Check a point: its schedule, its figures, and its label against the excluded points of as many steps.
+
+    `steps_needed`, `inverse`: the bounds on S and R/C. `excluded`: (about, steps) -> results of `check_impossible`.
+    """
     chunks, steps, rounds, time = run_schedule(machine, blocks, point["chunk_blocks"], point["transfer_rows"])
     ratio, halves = Fraction(rounds, chunks), 1 + (point["about"] == "halves")
     # rounds per part of the problem that proofs are about: of two halves, the allgather of a block per rank in R / 2
     per_part = ratio * (len(blocks[0][1]) if halves == 2 else weight_of(blocks)) / halves
     proofs = excluded.get((point["about"], steps // halves), [])
-    bound = max((ratio for ratio, _ in proofs if ratio is not None), default=Fraction(0))
-    figures = {
+    bound = max((least for least, _ in proofs if least is not None), default=Fraction(0))
+    figures = {  # of two halves, `bound` is of the allgather and says nothing about other allreduces
         "chunks": chunks, "steps": steps, "rounds": rounds, "ratio": str(ratio), "latency_gap": steps / steps_needed,
         "transfers": len(point["transfer_rows"]), "bandwidth_gap": float(time / (inverse * weight_of(blocks))),
         "least_ratio": point["least_ratio"] and str(max(inverse, 0 if halves == 2 else bound / weight_of(blocks))),
@@ -274,7 +278,8 @@ def check_point(machine, blocks, point, steps_needed, inverse, excluded):
 
 
 def check(file):
-    """Check every statement of a file; return the number of impossibilities that need another proof."""
+    """Check every statement of a file; return the number of impossibilities that only a proof by resolution, or none,
+    supports."""
     machine, excluded = Machine(file["topology"]), defaultdict(list)
     blocks = [(w, *({rank: Counter(ids) for rank, ids in side} for side in sides)) for w, *sides in file["blocks"]]
     require(all(len(dict(side)) == len(side) for _, *sides in file["blocks"] for side in sides), "ranks: one is twice")

@@ -93,7 +93,7 @@ def naming_of(instance: Instance) -> Naming:
     # a bond that is under no limit is no vertex; the label that it gets here decides nothing
     bonds = _bond_names(instance, nodes, label[graph.bonds])
     ends = [tuple(sorted(nodes[list(side)].tolist()) for side in (k.holders, k.dests)) for k in instance.kinds]
-    order = sorted(range(len(ends)), key=ends.__getitem__)
+    order = sorted(range(len(ends)), key=ends.__getitem__)  # kinds by holders and destinations, in the new numbers
     return Naming(nodes, bonds, limits, np.argsort(np.array(order, np.int64)))
 
 

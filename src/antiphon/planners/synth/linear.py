@@ -2,8 +2,9 @@
 
 The linear program gives the least rounds per part (R / parts, parts being chunks per block) for a number of steps.
 HiGHS solves it in floating point, which proves nothing. By LP duality, any feasible dual solution gives a lower bound,
-which is easy to check exactly. A dual assigns each link and step a price, and each bond and step a length for every
-destination of a multicast. The price of a copy must cover the lengths of all destinations that it serves.
+which is easy to check exactly. A dual assigns each resource (bond or shared limit) and step a price, and each bond and
+step a length for every destination of a multicast. The price of a copy must cover the lengths of all destinations that
+it serves.
 `_exact_duals` scales the float dual so that it is nearly integral and rounds it to integers: lengths down, prices up,
 then up again where they do not cover the lengths. `core.ksync.dual.evaluate_dual` computes its bound in exact
 arithmetic. Rounding can only weaken the bound, never make it wrong.

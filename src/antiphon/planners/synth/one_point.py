@@ -179,6 +179,7 @@ def _excluded_by_bounds(work: Problem, requested: PointFigures) -> Iterator[str]
 def _excluded_by_broadcasts(forms: AllForms, requested: PointFigures) -> Iterator[str]:
     """Yield in words which broadcasts and reduces that an allreduce contains exclude the requested point."""
     chunks, steps, rounds = requested
+    # the inputs of these broadcasts weigh 1, so their parts are chunks
     for broadcast in forms.contained:
         impossible = broadcast.search.check_bounds(*requested)
         if impossible is not None:
@@ -222,6 +223,7 @@ def _as_halves(forms: AllForms, requested: PointFigures) -> Schedule | str:
 
 def _as_everywhere(forms: AllForms, requested: PointFigures) -> Schedule:
     """Return the allreduce in which every input is sent to every rank, and added there."""
+    # blocks of the allgather are inputs of the allreduce: parts are chunks per rank
     point = _find_point(forms.work, forms.search, forms.problem, requested)
     schedule = send_everywhere(point, forms.work.collective)
     return with_form(forms, schedule, (point.chunks, point.steps, point.rounds), point.engine)
