@@ -176,7 +176,7 @@ def _try_sat(
             if isinstance(impossible, Impossible):
                 return impossible, spent_after
         if turn:
-            splits += _next_splits(split_source, splits, 2 * turn)
+            splits += _next_splits(split_source, splits, 2 * turn)  # more in every turn
         for number, try_split, solver, shuffle in _list_tries(search, task, splits, turn, split_source):
             if (number, try_split) in refuted:
                 continue
