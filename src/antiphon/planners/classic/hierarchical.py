@@ -68,6 +68,7 @@ DIRECT = "direct"  # each sends to all others, in one step
 RING = "ring"  # around a ring
 BACK = "back"  # around the ring in the other direction
 MAX_TRANSFERS = 2**24  # of all schedules of `hierarchical_ps` together
+DEFAULT_CHAIN_PIECES = 32  # slices of a broadcast or reduce: most hops of the chains overlap, messages stay large
 Fans = str | int | Sequence[int]
 
 
@@ -120,7 +121,7 @@ def hierarchical_ring(
     fans, seating = _choose_levels(topology, collective, fanins, order)
     # data of one root cannot be divided among ranks, so they go along a chain through the groups, in pieces
     chain = collective.kind in ("broadcast", "reduce")
-    slices = pieces if pieces is not None else 32 if chain else 1
+    slices = pieces if pieces is not None else DEFAULT_CHAIN_PIECES if chain else 1
     order_text = ",".join(map(str, seating))
     fanin_text = str(fans) if isinstance(fans, Groups) else "x".join(map(str, fans))
     options = {"fanins": fanin_text, "order": order_text, "directions": directions, "pieces": slices}
@@ -138,24 +139,28 @@ def _plan(collective: Collective, seating: Sequence[int], groups: Groups, direct
         return dual_backwards(collective, lambda single: _plan(single, seating, groups, direction))
     size, units = len(seating), units_per_seat(groups)
     seats = Seats.in_order(collective, seating)
-    exchange_spans = Spans.side_by_side(np.full(size, units)).take(seats.member)  # in the order of seats
-    result_spans = Spans.side_by_side(np.full(size, units))
-    if kind == "allreduce":
-        result_spans = result_spans.grouped(np.array([0, size]))
-        if not groups.is_even():  # every outermost group holds an equal fraction of the data
-            result_spans = Spans.side_by_side(np.array([len(groups.subgroups) * units]))
-            exchange_spans = Spans.side_by_side(np.full(len(groups.subgroups), units))
-    if groups.is_even() or kind != "allreduce":
-        exchange_spans = exchange_spans.grouped(np.array([0, size]))
+    # `block_spans`: the stretch of every block of the collective. `exchange_spans`: the same data for `list_exchanges`,
+    # under one owner (all seats begin with equal fractions, in order) or under an owner per outermost group.
+    as_one = np.array([0, size])  # `grouped(as_one)` puts the stretches of all `size` owners under one
+    fractions = Spans.side_by_side(np.full(size, units))
+    exchange_spans = fractions.take(seats.member).grouped(as_one)  # from the order of members to that of seats
+    if kind != "allreduce":
+        block_spans = fractions  # a block per member
+    elif groups.is_even():
+        block_spans = fractions.grouped(as_one)
+    else:  # every outermost group, of whatever size, holds an equal fraction of the only block
+        block_spans = Spans.side_by_side(np.array([len(groups.subgroups) * units]))
+        exchange_spans = Spans.side_by_side(np.full(len(groups.subgroups), units))
     allgathers = _chain_exchanges(list_exchanges(groups, exchange_spans), seats, direction)
     reducescatters = [] if kind == "allgather" else reverse_parts(allgathers)
     placements = [*reducescatters, *(delay_after(allgathers, reducescatters) if kind != "reducescatter" else [])]
-    return assemble_parts(placements, collective_among(collective, kind), result_spans)
+    return assemble_parts(placements, collective_among(collective, kind), block_spans)
 
 
 def _chain_exchanges(gathers: Sequence[SeatExchange], seats: Seats, direction: str) -> list[Placement]:
     """Plan every exchange; each starts as soon as the exchange that brings its data is done."""
-    end_step: dict[SizePath, int] = {(): 0}  # by path of an exchange
+    # by path of an exchange, the step at which it is done; the outermost exchanges have the path () before them
+    end_step: dict[SizePath, int] = {(): 0}
     placements = []
     for exchange in gathers:
         placements.append(
@@ -173,20 +178,16 @@ def _chain_exchanges(gathers: Sequence[SeatExchange], seats: Seats, direction: s
 def _plan_within(sizes: Sequence[int], direction: str) -> Schedule:
     """Plan an allgather among the ranks of a group, of blocks of these sizes, one per rank."""
     allgather = Collective("allgather", len(sizes), weights=np.array(sizes))
+    seats = Seats.in_order(allgather)
     hop, sender = (x.ravel() for x in np.indices((len(sizes) - 1, len(sizes))))
     if direction == DIRECT:
-        return rows_to_schedule(
-            allgather, Seats.in_order(allgather), hop * 0, sender, sender, (sender + hop + 1) % len(sizes)
-        )
-    direction_sign = -1 if direction == BACK else 1
-    return rows_to_schedule(
-        allgather,
-        Seats.in_order(allgather),
-        hop,
-        (sender - direction_sign * hop) % len(sizes),
-        sender,
-        (sender + direction_sign) % len(sizes),
-    )
+        # everybody sends its own block to all others in step 0
+        receiver = (sender + hop + 1) % len(sizes)
+        return rows_to_schedule(allgather, seats, step=hop * 0, chunk=sender, src=sender, dst=receiver)
+    # in step `hop`, a rank forwards the block that has come `hop` hops around the ring to it
+    sign = -1 if direction == BACK else 1
+    block, receiver = (sender - sign * hop) % len(sizes), (sender + sign) % len(sizes)
+    return rows_to_schedule(allgather, seats, step=hop, chunk=block, src=sender, dst=receiver)
 
 
 def _choose_levels(
@@ -224,7 +225,8 @@ def _choose_levels(
 def _has_links(topology: Topology, seating: Sequence[int], groups: Groups, direction: str = RING) -> bool:
     """Return whether every hop of every ring in both directions has a link or a path through switches.
 
-    With DIRECT: every pair of ranks within every group. False if there would be far too many transfers.
+    With DIRECT: every pair of ranks that exchange. False if unequal groups cut the data into so many stretches that
+    listing the exchanges takes too long, so that the caller tries other groups.
     """
     size = len(seating)
     if groups.subgroups:

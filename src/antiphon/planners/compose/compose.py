@@ -91,10 +91,10 @@ def compose(
     plans = [
         best_plan
         for aim in search.aims
-        for best_plan in _best_of(search, aim, [plan for of, plan in ranked if of == aim])
+        for best_plan in _best_of(search, aim, [plan for aim_of_plan, plan in ranked if aim_of_plan == aim])
     ]
     if not plans:
-        raise Unsupported(search.first_error or _NONE.format(search.request.topology.name))
+        raise Unsupported(search.first_error or _NO_GROUPS.format(search.request.topology.name))
     distinct = _distinct_plans(plans)
     any_yielded = False
     for nbytes in request.sizes:
@@ -103,7 +103,7 @@ def compose(
             yield schedule
     # only a requested number of end parts can rule out all plans
     if not any_yielded:
-        raise Invalid(_TOO_MANY.format(ends))
+        raise Invalid(_TOO_MANY_ENDS.format(ends))
 
 
 def _pipeline_plans(
@@ -126,12 +126,14 @@ def _pipeline_plans(
         yield schedules[int(np.argmin(seconds))]
 
 
-_NONE = (
+_NO_GROUPS = (
     "planner compose: neither places nor link bandwidths of {} show groups of ranks; give option "
     "groups=4x2, or use planner trees or relay"
 )
 
-_TOO_MANY = "option ends: {} parts at each end are more than the plans found here can have; give fewer, or leave it out"
+_TOO_MANY_ENDS = (
+    "option ends: {} parts at each end are more than the plans found here can have; give fewer, or leave it out"
+)
 
 
 @dataclass(eq=False)
@@ -167,8 +169,8 @@ class _Search:
 
     def undivided_levels(self, split: Split, aim: str) -> Sequence[int]:
         """Return the numbers of outer levels whose groups may combine whole vectors; 1 stands for the usual plan."""
-        is_even = self.request.collective.kind == "allreduce" and split.groups.is_even() and not self.large
-        levels = len(fans_of(split.groups)) if is_even and aim == "steps" else 1
+        allows_several = self.request.collective.kind == "allreduce" and split.groups.is_even() and not self.large
+        levels = len(fans_of(split.groups)) if allows_several and aim == "steps" else 1
         return range(1, levels + 1) if self.undivided is None else [min(self.undivided, levels)]
 
     def wants_several(self, aim: str) -> bool:

@@ -296,6 +296,9 @@ def _blocks_in_seat_order(split: Split, units: int) -> Spans:
     return Spans.side_by_side(np.full(len(split.seating), units)).take(np.argsort(split.seating))
 
 
+# The functions for the kinds of collectives (_KINDS) have one signature, though some need only two of its arguments.
+
+
 def _stage_allgather(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
     units = units_per_seat(split.groups)
     timeline = _plan_exchanges(forward, split.exchanges, len(split.seating) * units)
@@ -309,9 +312,10 @@ def _stage_reducescatter(
 
 
 def _stage_allreduce(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
-    """Stage an allreduce: reducescatters within groups, a middle among the outermost groups, allgathers within groups.
+    """Stage an allreduce: reducescatters within groups, a middle stage among the outermost groups, allgathers within
+    groups.
 
-    The middle is the better of an allreduce and of two halves, a reducescatter and an allgather.
+    The middle is an allreduce, or a reducescatter and an allgather (two halves), whichever is better at the aim.
     """
     line = len(split.seating) * units_per_seat(split.groups)
     outer, *inner = split.exchanges

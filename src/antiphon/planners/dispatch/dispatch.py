@@ -40,11 +40,12 @@ from antiphon.core.transform import add_on_arrival, compose, dual, invert
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.dispatch.list_scheduling import Message, MessageTimes, list_messages, order_messages
 from antiphon.planners.dispatch.network import SECOND, ArcNetwork
-from antiphon.planners.dispatch.timed_trees import BUSY, Delivery, TimedTree, TimedTreeGrower
+from antiphon.planners.dispatch.timed_trees import Delivery, TimedTree, TimedTreeGrower
 from antiphon.planners.shared.reach import Path, suggest_planners
 from antiphon.planners.shared.rows import PiecesOrBest, machine_for_dual
 
-SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
+SPREADING = ("broadcast", "scatter", "allgather", "alltoall")  # planned as they are: they copy, without reducing
+BUSY_SURCHARGE = 4.0  # a resource that was busy all the time costs 1 + this times as much as an idle one
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def _plan_allreduce(topology: Topology, collective: Collective, nbytes: int, pie
         Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")
     )
     second = _plan_collective(topology, gather, nbytes, pieces)
+    # composing needs equal chunks in both halves
     first = _plan_collective(topology, scatter, nbytes, second.pieces)
     halves = _TimedSchedule(compose(first.schedule, second.schedule), second.pieces, first.finish + second.finish)
     # an allgather of whole inputs brings nbytes of every other member over the links into a rank
@@ -161,9 +163,12 @@ def _list_items(network: ArcNetwork, collective: Collective, piece_bytes: Floats
     turns = {size: network.turns(size) for size in set(piece_bytes.tolist())}
     return [
         Delivery(
-            number * collective.blocks + block, rank, frozenset(receivers[block] - {rank}), turns[piece_bytes[block]]
+            chunk=piece * collective.blocks + block,  # as `cut` numbers them
+            source=rank,
+            receivers=frozenset(receivers[block] - {rank}),
+            turns=turns[piece_bytes[block]],
         )
-        for number in range(piece_count)
+        for piece in range(piece_count)
         for block, rank in source.items()
         if receivers[block] - {rank}
     ]
@@ -172,7 +177,7 @@ def _list_items(network: ArcNetwork, collective: Collective, piece_bytes: Floats
 def _search(network: ArcNetwork, items: Sequence[Delivery]) -> _Round:
     """Return the fastest plan of several rounds."""
     best = _plan_round(network, items, deadline=None, previous=None)
-    # no piece arrives earlier than alone on an idle machine
+    # no piece arrives earlier than alone on an idle machine (prices do not matter without a deadline)
     floor = max((_grow(TimedTreeGrower(network, price=[]), item, deadline=None).finish for item in items), default=0)
     for cycle in range(LIMITS.cycles):
         finish_before = best.run.finish
@@ -183,7 +188,7 @@ def _search(network: ArcNetwork, items: Sequence[Delivery]) -> _Round:
             plan = _plan_round(network, items, deadline, best)
             if plan.run.finish < best.run.finish:
                 best = plan
-        if cycle and best.run.finish == finish_before:
+        if cycle and best.run.finish == finish_before:  # the first cycle has not yet taken late pieces first
             break
         finish: dict[int, int] = {}
         for message, end in zip(best.messages, best.run.ends, strict=True):
@@ -204,7 +209,7 @@ def _plan_round(
         for resource, turn in message.turns.items():
             load[resource] += turn
     fullest = max(load, default=0) or 1
-    grower = TimedTreeGrower(network, [1 + BUSY * busy / fullest for busy in load])
+    grower = TimedTreeGrower(network, [1 + BUSY_SURCHARGE * busy / fullest for busy in load])
     messages = list_messages([_grow(grower, item, deadline) for item in items], network.ranks)
     return _Round(messages, order_messages(messages, len(network.pace)))
 

@@ -32,7 +32,7 @@ class Message:
     chunk: int
     source: int
     receivers: list[tuple[int, Path]] = field(default_factory=list)
-    turns: dict[int, int] = field(default_factory=dict)  # resource -> femtoseconds
+    turns: dict[int, int] = field(default_factory=dict)  # resource -> femtoseconds, in the order of the path
     latency: int = 0  # femtoseconds, the greatest of all receivers
     before: int = -1  # the message that brings the data to the source; -1: the source has them from the beginning
     after: list[int] = field(default_factory=list)  # messages that wait for this one
@@ -100,9 +100,11 @@ def order_messages(messages: Sequence[Message], resources: int) -> MessageTimes:
 def _run(messages: Sequence[Message], resources: int, priority: Sequence[int], backwards: bool = False) -> MessageTimes:
     """Send every message as soon as its data are there and its first resource is free.
 
+    At its further resources a message queues behind those that were sent before it.
     Of several messages, the one with the least `priority` is sent first.
     `backwards`: time is reversed, so a message waits for its followers, and its last resource comes first.
     """
+    # by message, how many others must still end before it may start
     missing = [len(m.after) if backwards else int(m.before >= 0) for m in messages]
     first_resource = [next(iter(reversed(m.turns) if backwards else m.turns)) for m in messages]
     ready, starts, ends = ([0] * len(messages) for _ in range(3))

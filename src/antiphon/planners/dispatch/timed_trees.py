@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 
 from antiphon.planners.dispatch.network import Arc, ArcNetwork, BusyTimeline
 
-BUSY = 4.0  # a resource that is busy all the time costs 1 + BUSY times as much as an idle one
-
 
 @dataclass(frozen=True)
 class Delivery:
@@ -61,7 +59,7 @@ class TimedTree:
 
 
 class TimedTreeGrower:
-    """Grows the trees of all items. `price`: by resource, the cost of occupying it for a femtosecond."""
+    """Grows the trees of all items. `price`: by resource, the cost of occupying it for a femtosecond (dispatch.py)."""
 
     def __init__(self, network: ArcNetwork, price: Sequence[float]) -> None:
         self.network, self.price = network, price
@@ -79,7 +77,10 @@ class TimedTreeGrower:
         return self._book(item, visits, arcs)
 
     def _visit(self, turns: Sequence[int], before: _Visit, arc: Arc, book: bool = False) -> _Visit:
-        """Return the visit of the arc's head by data whose visit of its tail is `before`; book the turns if `book`."""
+        """Return the visit of the arc's head by data whose visit of its tail is `before`; book the turns if `book`.
+
+        By the model's rules (network.py) every resource gives its turn from `ready` on, whenever the others do.
+        """
         ready, end, timeline = before.ready, before.end, self.timeline
         for resource in arc.resources:
             begin = timeline.find_turn(resource, ready, turns[resource])
@@ -110,7 +111,10 @@ class TimedTreeGrower:
         return visits, {node: arc for node, arc in arcs.items() if node in done}
 
     def _cheapen(self, item: Delivery, visits: dict[int, _Visit], arcs: dict[int, Arc], deadline: int) -> None:
-        """Move nodes to arcs of less cost while everything requested arrives by the deadline."""
+        """Move nodes to arcs of less cost if all receivers below still get their data by the deadline.
+
+        Changes `visits` and `arcs`.
+        """
 
         def cost_of(arc: Arc) -> float:
             return sum(item.turns[resource] * self.price[resource] for resource in arc.resources)

@@ -128,7 +128,7 @@ class Spreading:
             # the step length: limited by the time elapsed (a long step early would leave most ranks without anything to
             # give) and by the time remaining (a long last step would leave most links idle)
             longest = min(1 + pace.rise * number, elapsed * pace.first)
-            if longest >= 2:
+            if longest >= 2:  # below 2 the step has one slot anyway
                 longest = min(longest, self._slots_left() * pace.last)
             length = max(min_length, float(int(longest)))
             before = len(self.rows)

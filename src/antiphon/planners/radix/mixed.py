@@ -270,14 +270,15 @@ def allgather_rounds(collective: Collective, order: Order, radices: Radices, far
     core = core_of(len(seats), radices.size)
     if not len(core.extra):
         rows = gather_rounds(radices, far, seats.rank, as_int32(seats.member))
-        zeros = np.zeros(len(rows.step), np.uint8)
-        return Schedule(collective, cut(collective, parts=1), rows.step, rows.item, rows.src, rows.dst, zeros + COPY)
+        op = np.full(len(rows.step), COPY, np.uint8)
+        return Schedule(collective, cut(collective, parts=1), rows.step, rows.item, rows.src, rows.dst, op)
     number = np.arange(radices.size, dtype=np.int32)
     moves = gather_rounds(radices, far, number, number)
     # a core's item stands for all seats that it represents
     block_counts = core.count[moves.item]
     receiver, missing_seat = pair_extra_seats(core, len(seats))
     last_step = np.full(len(missing_seat), len(radices.rounds) + 1, np.int64)
+    # in step 0 the extra seats send to their cores, then the cores exchange, in the last step the extra seats receive
     step: list[Longs] = [0 * core.extra, (np.repeat(moves.step, block_counts) + 1).astype(np.int64), last_step]
     item = [core.extra, concat_ranges(core.first[moves.item], block_counts), missing_seat]
     src = [core.extra, core.seat[np.repeat(moves.src, block_counts)], np.repeat(core.partner, len(seats) - 1)]
@@ -359,6 +360,7 @@ def allreduce_in_parts(collective: Collective, order: Order, radices: Radices, f
 def _deal_parts(schedule: Schedule, core_ranks: Sequence[int], part_of_core: Longs) -> Schedule:
     """Reassign the parts of the vector: core c owns part part_of_core[c] after the reducescatter. O(chunks)."""
     count = len(core_ranks)
+    # by chunk: chunk i was that of the core with the i-th lowest rank, since blocks stand in the order of ranks
     part_number = np.empty(count, np.int64)
     part_number[np.argsort(np.argsort(core_ranks))] = part_of_core
     chunks = schedule.chunks

@@ -35,9 +35,8 @@ class RingLimits:
     """Limits of the search for edge-disjoint cycles."""
 
     max_exact_ranks: int = 16  # up to this many ranks all cycles are listed ...
-    max_cycles: int = 6000  # ... unless there are more than this
-    max_columns: int = 2000  # cycles that an integer program chooses from
-    few_columns: int = 300  # up to this many cycles, the integer program is solved without a greedy trial first
+    max_cycles: int = 2000  # ... unless there are more than this, too many for the integer program to choose from
+    few_cycles: int = 300  # up to this many cycles, the integer program is solved without a greedy trial first
     max_nodes: int = 2000  # branch-and-bound nodes of the integer program
     max_extensions: int = 300_000  # extensions of partial cycles while listing
     max_width: int = 64  # a link counts as at most this many units
@@ -97,7 +96,7 @@ def _pack_cached(
         exact_cycles = choose_cycles(capacity, all_cycles, directed=True)
         optimal = exact_cycles is not None
         cycles = max(cycles, exact_cycles or [], key=len)
-    elif not both_ways:
+    if not (optimal or both_ways):  # with links equal in both directions, `_pack_undirected` has tried this
         cycles = _pack_greedily(capacity, members, seed, limit, directed=True)
     return CyclePacking(cycles, optimal or len(cycles) == limit)
 
@@ -111,7 +110,7 @@ def _pack_undirected(capacity: Capacity, members: tuple[int, ...], seed: int, li
         is_small = len(members) <= RING_LIMITS.max_exact_ranks
         all_cycles = list_cycles(capacity, members, directed=False) if is_small else None
         # a lucky trial may spare the integer program
-        if all_cycles is None or len(all_cycles) > RING_LIMITS.few_columns:
+        if all_cycles is None or len(all_cycles) > RING_LIMITS.few_cycles:
             cycles = _pack_greedily(capacity, members, seed, limit // 2, directed=False)
         # `limit` counts both directions of a cycle; an odd one cannot be reached
         if all_cycles is not None and (cycles is None or len(cycles) < limit // 2):
@@ -179,14 +178,12 @@ def _cycle_edges(cycle: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
-    """Return the most of these cycles that the links hold, by an integer program; None if there are too many."""
+    """Return the most of these cycles that the links hold, by an integer program; None if the solver gives up."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
     if not all_cycles:
         return []
-    if len(all_cycles) > RING_LIMITS.max_columns:
-        return None
     number = {pair: i for i, pair in enumerate(sorted(capacity))}
     # x[c]: how often cycle c is used. One row per link: the sum of x over the cycles that use it is at most its units
     links = [
@@ -209,7 +206,7 @@ def choose_cycles(capacity: Capacity, all_cycles: list[tuple[int, ...]], *, dire
 
 
 def list_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) -> list[tuple[int, ...]] | None:
-    """Return every Hamiltonian cycle, beginning at the first member; None if there are too many.
+    """Return every Hamiltonian cycle, beginning at the first member; None if there are more than `RING_LIMITS` allows.
 
     Unless `directed`, each in only one of its two directions.
     """
@@ -229,13 +226,15 @@ def list_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
             used.discard(path.pop())
             continue
         extensions += 1
-        if extensions > max_extensions or len(cycles) > max_cycles:
+        if extensions > max_extensions:
             return None
         path.append(next_rank)
         used.add(next_rank)
         choices.append(iter(neighbours_of[next_rank]))
         # every undirected cycle is met in both directions; keep the one whose second rank is smaller than its last
         if len(path) == size and start in neighbours_of[next_rank] and (directed or path[1] < next_rank):
+            if len(cycles) == max_cycles:
+                return None
             cycles.append(tuple(path))
     return cycles
 

@@ -38,7 +38,13 @@ from antiphon.core.dependencies import versions
 from antiphon.core.routes import latencies, resolve
 from antiphon.core.schedule import MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.uneven import LEVELS, LOSS, join_plans, unmoved_chunks
+from antiphon.planners.shared.uneven import (
+    DENOMINATORS,
+    MAX_ROUNDING_LOSS,
+    PlanRows,
+    join_plans,
+    unmoved_chunks,
+)
 
 Counts = NDArray[np.int64]  # [class, step]
 LEVELS_OF_CLASSES = 4  # from the finest classes to the coarsest, see `HopTimer.class_levels`
@@ -131,10 +137,10 @@ class HopTimer:
         level 3: any chunks.
         """
         for level in range(LEVELS_OF_CLASSES):
-            class_of, owner = self._label_rows(level)
+            class_of, chunk_label = self._label_rows(level)
             if int(class_of.max(initial=-1)) < max_classes:
                 if level not in self._hop_classes:
-                    self._hop_classes[level] = self._make_hops(class_of, owner)
+                    self._hop_classes[level] = self._make_hops(class_of, chunk_label)
                 hops = self._hop_classes[level]
                 if hops is not None:
                     yield hops
@@ -206,8 +212,8 @@ class HopTimer:
         """Return the number of transfers of the schedule."""
         hops_of = np.bincount(progress.hops.class_of, minlength=len(progress.hops))
         return sum(
-            int(hops_of[owned].sum()) * (len(_cut_points(progress.counts[owned])) - 1)
-            for owned in _classes_by_owner(progress.hops)
+            int(hops_of[alike].sum()) * (len(_cut_points(progress.counts[alike])) - 1)
+            for alike in _classes_by_label(progress.hops)
         )
 
     def progress_for(self, hops: HopClasses, steps: int) -> HopProgress | None:
@@ -228,14 +234,14 @@ class HopTimer:
             return None
         goal, progress = _seconds_per_byte(hops, exact), None
         # coarse fractions mean few chunks
-        for denominator in LEVELS:
+        for denominator in DENOMINATORS:
             if self.plan.chunks.denominator * denominator >= MAX_DENOMINATOR:
                 break
             counts = _round_progress(hops, exact, denominator)
             progress = HopProgress(
                 hops, counts, denominator, _seconds_per_byte(hops, counts / denominator), _latency_seconds(hops, counts)
             )
-            if progress.time <= goal * (1 + LOSS):
+            if progress.time <= goal * (1 + MAX_ROUNDING_LOSS):
                 break
         return progress
 
@@ -244,25 +250,26 @@ class HopTimer:
         plan, hops = self.plan, progress.hops
         unmoved_blocks, unmoved_shares = unmoved_chunks([plan], progress.denominator, plan.chunks.denominator)
         chunk_table, rows, count = [(unmoved_blocks, unmoved_shares)], [], len(unmoved_blocks)
-        for owned in _classes_by_owner(hops):
+        for alike in _classes_by_label(hops):
             index_of = np.full(len(hops), -1, np.int64)
-            index_of[owned] = np.arange(len(owned))
+            index_of[alike] = np.arange(len(alike))
             hop_rows = np.flatnonzero(index_of[hops.class_of] >= 0)
             chunks, number = np.unique(plan.chunk[hop_rows], return_inverse=True)
-            for low, high in pairwise(_cut_points(progress.counts[owned])):
+            for low, high in pairwise(_cut_points(progress.counts[alike])):
                 # a hop sends the part (low, high] in the first step by whose end at least `high` units have passed
-                due = (progress.counts[owned] < high).sum(axis=1)
+                due = (progress.counts[alike] < high).sum(axis=1)
                 chunk_table.append((plan.chunks.block[chunks], plan.chunks.share[chunks] * (high - low)))
-                rows.append((0, hop_rows, due[index_of[hops.class_of[hop_rows]]], number + count))
+                step = due[index_of[hops.class_of[hop_rows]]]
+                rows.append(PlanRows(plan=0, rows=hop_rows, step=step, chunk=number + count))
                 count += len(chunks)
         denominator = plan.chunks.denominator * progress.denominator
         return join_plans([plan], chunk_table, rows, denominator, np.ones(count, np.int64))
 
 
-def _classes_by_owner(hops: HopClasses) -> Iterator[Longs]:
+def _classes_by_label(hops: HopClasses) -> Iterator[Longs]:
     """Yield, per label of chunks, the classes of hops of these chunks, which are cut alike."""
-    for owner in np.unique(hops.chunk_label).tolist():
-        yield np.flatnonzero(hops.chunk_label == owner)
+    for label in np.unique(hops.chunk_label).tolist():
+        yield np.flatnonzero(hops.chunk_label == label)
 
 
 def _cut_points(counts: Counts) -> list[int]:
@@ -294,6 +301,7 @@ def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
     for lag in (0, 1):
         after, first = f_columns[hops.later[hops.lag == lag]], f_columns[hops.earlier[hops.lag == lag]]
         rows.add_rows((after[:, lag:].ravel(), 1.0), (first[:, : steps - lag].ravel(), -1.0))
+    # t[s] >= load of each kind of resource, relative to the largest load so that the solver's tolerances suit it
     for kind_load in hops.load.T:
         loading = np.flatnonzero(kind_load)
         load = kind_load[loading][:, None] / hops.load.max()

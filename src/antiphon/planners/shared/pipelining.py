@@ -300,7 +300,8 @@ def best_hop_timing(timer: HopTimer, nbytes: int, full_rate_time: float) -> tupl
     Also return whether that number is neither the first nor the last tried: then uneven parts need not be tried, as
     they are a special case of hop timing. `full_rate_time`: seconds if links were never idle.
     """
-    best: tuple[float, int, HopProgress] | None = None
+    best_seconds, best_steps = math.inf, 0
+    best_progress: HopProgress | None = None
     first, is_interior = 0, False
     for steps, next_steps in pairwise(STEPS):
         if steps < PIPELINING.class_steps * timer.plan.steps / 2:
@@ -310,19 +311,17 @@ def best_hop_timing(timer: HopTimer, nbytes: int, full_rate_time: float) -> tupl
             break
         predicted, first = progress.time * nbytes + progress.latency, first or steps
         # more steps became slower: the best is behind us, and inside the range if it was not the first number tried
-        if best is not None and predicted >= best[0]:
-            is_interior = best[1] > first
+        if predicted >= best_seconds:
+            is_interior = best_steps > first
             break
-        best = predicted, steps, progress
+        best_seconds, best_steps, best_progress = predicted, steps, progress
         # more steps can save at most the time beyond that at full rate, but add latency in proportion to their number
         if progress.time * nbytes - full_rate_time < progress.latency * (next_steps - steps) / steps:
             is_interior = steps > first
             break
-    return (
-        (None, False)
-        if best is None
-        else (PipelinedSchedule(timer.to_schedule(best[2]), _step_options(best[1], waits=True)), is_interior)
-    )
+    if best_progress is None:
+        return None, False
+    return PipelinedSchedule(timer.to_schedule(best_progress), _step_options(best_steps, waits=True)), is_interior
 
 
 def _sizes_for(uneven: UnevenStarts, steps: int, quiet: tuple[int, int] = (0, 0)) -> StartSizes | None:
@@ -384,13 +383,15 @@ def _next_steps(
 
     best_steps = min(results, key=lambda steps: results[steps][0])
     # the model may be wrong near the best: try its neighbours if they could be better at all
-    target, sizes = (1 - PIPELINING.min_gain_steps) * results[best_steps][0], results[best_steps][1]
+    best_seconds, sizes = results[best_steps]
+    target = (1 - PIPELINING.min_gain_steps) * best_seconds
     steps = min(untried, key=seconds)
     if seconds(steps) < target:
         return steps
     below, above = (n for n in untried if n < best_steps), (n for n in untried if n > best_steps)
     for steps in (max(below, default=best_steps), min(above, default=best_steps)):
         is_tried_between = any(min(steps, best_steps) < n < max(steps, best_steps) for n in results)
+        # the least time on links: with fewer steps no less than now, with more it may fall to that at the full rate
         floor = sizes.time * nbytes if steps < best_steps else full_rate_time
         if steps != best_steps and not is_tried_between and floor + sizes.latency * steps / best_steps < target:
             return steps

@@ -128,12 +128,12 @@ def with_routes(schedule: Schedule, topology: Topology, planner: str) -> Schedul
     unreachable = first.unreachable[~within_rank[first.unreachable]]
     if len(unreachable):
         pair = int(unreachable[0])
-        would = suggest_planners(
+        suggestion = suggest_planners(
             topology, schedule.collective, "relay", "ring", "multi-ring", other="a machine with routers or switches"
         )
         raise Unsupported(
             f"planner {planner}: no link or path through switches leads from rank {src[pair]} to rank {dst[pair]} of "
-            f"{topology.name}; {would}"
+            f"{topology.name}; {suggestion}"
         )
     count = min(int(first.equal_links.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(find_paths(topology, src, dst, turn) for turn in range(1, count))]
@@ -200,12 +200,12 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints, width: Longs) -> tup
 
 
 def _switched_paths(
-    topology: Topology, src: Ints, dst: Ints, far: Longs, width: Longs, stripe: int
+    topology: Topology, src: Ints, dst: Ints, unlinked: Longs, width: Longs, stripe: int
 ) -> Iterator[tuple[Longs, Longs, Ints, Longs]]:
     """Yield, for a batch of destinations at a time, pairs and their paths through switches.
 
-    As (pairs, numbers of links, links padded with -1, equal links out of the source); see `PathTable`. `far`: the pairs
-    without a direct link. O(links on paths), and a search per switch next to a destination.
+    As (pairs, numbers of links, links padded with -1, equal links out of the source); see `PathTable`. `unlinked`: the
+    pairs without a direct link. O(links on paths), and a search per switch next to a destination.
 
     >>> from antiphon.core.topology import LinkType, both_ways, build
     >>> wire = LinkType("wire", "1GB/s")
@@ -215,16 +215,16 @@ def _switched_paths(
     ...     print(pairs, hops, links.tolist(), equal)
     [0 1 2] [2 2 2] [[0, 3], [0, 5], [2, 5]] [1 1 1]
     """
-    if not len(far) or not topology.switches:
+    if not len(unlinked) or not topology.switches:
         return
     net = SwitchLinks.of_topology(topology, width)
-    targets, target_index = unique_inverse(dst[far].astype(np.int64), topology.nodes)
+    targets, target_index = unique_inverse(dst[unlinked].astype(np.int64), topology.nodes)
     # pairs grouped by target, so that a batch shares its targets' searches
     order = order_of(target_index, len(targets))
-    far, target_index = far[order], target_index[order]
+    pairs, target_index = unlinked[order], target_index[order]
     ptr = pointers(target_index, len(targets))
-    for low, high in net.split_batches(src[far], target_index, targets):
-        rows, local_index = far[ptr[low] : ptr[high]], target_index[ptr[low] : ptr[high]] - low
+    for low, high in net.split_batches(src[pairs], target_index, targets):
+        rows, local_index = pairs[ptr[low] : ptr[high]], target_index[ptr[low] : ptr[high]] - low
         path_table = net.find_links(src[rows], local_index, targets[low:high], stripe)
         reached = path_table.hops > 0
         yield rows[reached], path_table.hops[reached], path_table.links[reached], path_table.equal_links[reached]
@@ -398,8 +398,8 @@ class SwitchLinks:
         widest = np.zeros(len(node), np.int64)
         begin = np.flatnonzero(run_starts(owner))
         widest[owner[begin]] = self.up.width[row[begin]]
-        is_shortest = self.up.width[row] == widest[owner]
-        row, owner = row[is_shortest], owner[is_shortest]
+        is_widest = self.up.width[row] == widest[owner]
+        row, owner = row[is_widest], owner[is_widest]
         begin = np.flatnonzero(run_starts(owner))
         count = np.diff(np.append(begin, len(owner)))
         reached = owner[begin]

@@ -96,7 +96,7 @@ class _StepGroups:
         self.variable = (
             np.where(every < low, every, np.maximum(every - (high - low) + 1, low)) if low < steps else every
         )
-        self.has_rows: Bools = (every <= low) | (every >= high)
+        self.has_rows: Bools = (every <= low) | (every >= high)  # the rows of one middle step hold for all
         self.variable_count = int(self.variable[-1]) + 1
 
     def start_variables(self, depth: int) -> Longs:
@@ -156,6 +156,7 @@ def solve_starts(
     cost, upper_bound = np.zeros(plan_column + len(plans)), np.full(plan_column + len(plans), np.inf)
     # a length variable counts as many times as there are steps that it stands for
     cost[length_column:plan_column] = np.bincount(step_groups.variable)
+    # equality constraints: a row per class (what starts - p[its plan] = 0), then one for the sum of p
     equal = np.zeros((len(classes) + 1, len(cost)))
     for number, (chunk_class, variables, begin) in enumerate(
         zip(classes, start_variables, first_column.tolist(), strict=False)
@@ -169,7 +170,7 @@ def solve_starts(
         columns.append(np.broadcast_to(begin + variables, step.shape)[has_row])
         values.append(np.broadcast_to((load[kind, offset] / top)[:, None], step.shape)[has_row])
         columns_of = slice(begin, begin + int(variables[-1]) + 1)
-        equal[number, columns_of] = np.bincount(variables)
+        equal[number, columns_of] = np.bincount(variables)  # how many steps each variable stands for
         equal[number, plan_column + plans.index(chunk_class.plan)] = -1
         cost[columns_of] = surcharge[number] * equal[number, columns_of]
         if forbidden is not None:

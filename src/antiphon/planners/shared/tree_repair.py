@@ -56,7 +56,7 @@ class RepairLimits:
     max_detour_cost: float = 0.9  # the search ends at paths that cost this much of the cheapest complete path
     max_detours: int = 64  # ranks of the branch that are searched in all, if a path is known by then
     max_chunk_load: float = 0.0125  # share of a link's target load that one chunk may be; larger chunks are split
-    max_parts: int = 16  # of one chunk
+    max_slices: int = 16  # of one chunk
     balanced_load: float = 1.002  # loads up to this multiple of the target are not balanced any further
     max_tries: int = 60000  # hops that balancing tries to move
     patience: int = 20000  # tries without a lower greatest load after which balancing ends, or as many as hops
@@ -228,7 +228,8 @@ class _Trees:
             portable.exp(self.steepness * np.minimum(x / self.capacity - 1, 1.0))
             for x in (self.load, self.load + share)
         )
-        return after - before + 1e-9 + 1e-3 * share / self.capacity  # where nothing is full, few and wide links
+        # the small terms decide where nothing is full: they prefer paths of few (first term) and wide (second) links
+        return after - before + 1e-9 + 1e-3 * share / self.capacity
 
     def reattach(self, tree: int, rank: int) -> bool:
         """Join a branch to its tree by the cheapest path to its root `rank`; return whether there is one.
@@ -238,7 +239,7 @@ class _Trees:
         hops, (top, depth) = self.hops, _tops_and_depths(self.parent[tree])
         joined = top == self.root[tree]
         price = self.prices(float(self.share[tree]))
-        height = int(depth[top == rank].max())
+        height = int(depth[top == rank].max())  # of the branch, in hops
         too_deep = np.maximum(depth + height + 1 - self.max_depth, 0)
         depth_price = (depth + LIMITS.too_deep_factor * too_deep) * (
             LIMITS.depth_price * self.share[tree] / self.capacity.min()
@@ -266,9 +267,8 @@ class _Trees:
                 if with_depth[cheapest] < best:
                     best, final = float(with_depth[cheapest]), (int(candidates[cheapest]), current)
             improved = np.flatnonzero(open_ranks[ends] & (cost < distance[ends]) & (cost < best))
-            improved = improved[
-                np.argsort(-cost[improved], kind="stable")
-            ]  # of parallel hops the cheapest is assigned last
+            # the cheapest of parallel hops last, so that its assignment below is the one that stays
+            improved = improved[np.argsort(-cost[improved], kind="stable")]
             distance[ends[improved]], next_hop[ends[improved]] = cost[improved], candidates[improved]
             next_rank[ends[improved]] = current
         if final[0] < 0:
@@ -367,10 +367,10 @@ def repair_trees(schedule: Schedule, old: Topology, new: Topology, rate: Fractio
     new_block = np.full(schedule.collective.blocks, -1, np.int64)
     new_block[old_block] = np.arange(len(old_block))
     forest = _read_trees(schedule, collective, new_block, hop_of_route[row_route])
-    # every chunk's fraction of nbytes, which is less if blocks of lost ranks are gone
+    # by tree, its chunk's fraction of nbytes: without the blocks of lost ranks, nbytes holds fewer and larger blocks
     weights, total = schedule.chunks.weights(schedule.collective)
-    lost_share = schedule.collective.buffer_weight / collective.buffer_weight
-    share = np.array([float(Fraction(int(w), total)) for w in weights.tolist()])[forest.chunk] * lost_share
+    growth = schedule.collective.buffer_weight / collective.buffer_weight
+    share = np.array([float(Fraction(int(w), total)) for w in weights.tolist()])[forest.chunk] * growth
     resources = new.resources
     capacity = np.array(resources.capacity, np.float64)[resources.class_of] * float(resources.scale)
     slices = _count_slices(share, capacity, new.ranks, rate)
@@ -456,11 +456,13 @@ def _read_trees(schedule: Schedule, collective: Collective, new_block: Longs, ro
         chunks = np.flatnonzero((block >= 0) & (needed.any(axis=1) | (step >= 0).any(axis=1)))
         forest.append((chunks, np.full(len(chunks), up), root[chunks], needed[chunks], hop[chunks], step[chunks]))
     chunk, is_up, tree_root, needed, hop, step = (np.concatenate(column) for column in zip(*forest, strict=True))
-    linked = np.logical_or(held.any(axis=0), needs.any(axis=0))
-    lost = np.flatnonzero(np.logical_not(linked[tree_root]))  # trees of an allreduce whose root has no links
-    for number in np.unique(chunk[lost]).tolist():  # its first child in the tree down replaces it, in both trees
-        below = np.flatnonzero((parent_down[number] == root[number]) & linked)
-        new_root = int(below[0]) if below.size else int(np.flatnonzero(linked)[0])
+    # only an allreduce has trees left whose root has no links any more: blocks from or for that rank alone are gone.
+    # The first child of the root in the tree down becomes the root of both trees.
+    is_member = np.logical_or(held.any(axis=0), needs.any(axis=0))
+    lost = np.flatnonzero(np.logical_not(is_member[tree_root]))
+    for number in np.unique(chunk[lost]).tolist():
+        below = np.flatnonzero((parent_down[number] == root[number]) & is_member)
+        new_root = int(below[0]) if below.size else int(np.flatnonzero(is_member)[0])
         trees = np.flatnonzero(chunk == number)
         tree_root[trees], hop[trees, new_root], needed[trees, new_root] = new_root, -1, False
     hop[np.arange(len(chunk)), tree_root] = -1
@@ -495,7 +497,7 @@ def _count_slices(share: Floats, capacity: Floats, ranks: int, rate: Fraction | 
     if rate is None or not len(share):
         return np.ones(len(share), np.int64)
     relative = share * float(rate) / float(capacity.min())
-    slices = np.minimum(np.ceil(relative / LIMITS.max_chunk_load), LIMITS.max_parts)
+    slices = np.minimum(np.ceil(relative / LIMITS.max_chunk_load), LIMITS.max_slices)
     slices = 2 ** np.ceil(np.log2(np.maximum(slices, 1))).astype(np.int64)
     while slices.sum() * ranks > LIMITS.max_cells and (slices > 1).any():
         slices = np.maximum(slices // 2, 1)
@@ -564,18 +566,18 @@ def _to_schedule(
     """Return the trees as a schedule in which slices of a chunk that move alike are one chunk again."""
     old, step = schedule.chunks, _set_steps(trees, forest, kept_hops)
     scale = int(forest.slices.max(initial=1))
-    by_part: dict[tuple[int, int], list[int]] = {}
-    for member, key in enumerate(zip(forest.chunk.tolist(), forest.slice_number.tolist(), strict=True)):
-        by_part.setdefault(key, []).append(member)
-    by_chunk: dict[int, dict[bytes, list[list[int]]]] = {}
-    for (chunk, _), members in by_part.items():
-        key_of_slice = b"".join(trees.hop[member].tobytes() + step[member].tobytes() for member in members)
-        by_chunk.setdefault(chunk, {}).setdefault(key_of_slice, []).append(members)
+    trees_of_slice: dict[tuple[int, int], list[int]] = {}  # by chunk and slice: a tree up, a tree down, or both
+    for tree_number, key in enumerate(zip(forest.chunk.tolist(), forest.slice_number.tolist(), strict=True)):
+        trees_of_slice.setdefault(key, []).append(tree_number)
+    by_chunk: dict[int, dict[bytes, list[list[int]]]] = {}  # chunk -> hops and steps of a slice -> its equals' trees
+    for (chunk, _), numbers in trees_of_slice.items():
+        moves_of_slice = b"".join(trees.hop[t].tobytes() + step[t].tobytes() for t in numbers)
+        by_chunk.setdefault(chunk, {}).setdefault(moves_of_slice, []).append(numbers)
     columns: list[tuple[int, int, int]] = []  # block, offset and share of every new chunk
     number = np.full(len(forest.chunk), -1, np.int64)  # by tree, its new chunk; -1: merged into an equal slice's
     for chunk in np.flatnonzero(new_block[old.block] >= 0).tolist():
         offset, share = int(old.offset[chunk]) * scale, int(old.share[chunk]) * scale
-        groups = list(by_chunk.get(chunk, {b"": [[]]}).values())
+        groups = list(by_chunk.get(chunk, {b"": [[]]}).values())  # default: a chunk that never moves, as a slice
         count = sum(map(len, groups))
         for group in groups:
             number[group[0]] = len(columns)

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,19 @@ NOTHING = 1e-9  # amounts below this count as 0
 LONG = 8  # at least this many consecutive equal starts become pieces of one chunk
 SIMPLE = 256  # denominators up to this are tried first: with one that fits all amounts nothing is rounded
 NEAR = 1e-7  # tolerance within which an amount is a multiple of 1 / denominator
-LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # denominators to which amounts are rounded in turn
-LOSS = 5e-4  # fraction of the time that rounding may cost
+DENOMINATORS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # to which amounts are rounded in turn
+MAX_ROUNDING_LOSS = 5e-4  # fraction of the time that rounding may cost
+
+MergedClass = tuple[ChunkClass, tuple[int, ...]]  # classes that start together, as one class, and their numbers
+
+
+class PlanRows(NamedTuple):
+    """Rows of a plan as they appear in a joint schedule (`join_plans`)."""
+
+    plan: int  # the plan's number
+    rows: Longs  # of the plan; the same rows may appear several times
+    step: Longs  # by row, its step in the joint schedule
+    chunk: Longs  # by row, its chunk: a position in the table of new chunks
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +91,7 @@ class UnevenStarts:
         self.kinds = distinct_kinds(self.classes)
         self._deepest = max((chunk_class.steps for chunk_class in self.classes), default=0)
         quickest_paths = [float(chunk_class.latency.min()) for chunk_class in self.classes]
-        self.quickest = min(quickest_paths, default=0.0) * (1 + NOTHING)
+        self.quickest = min(quickest_paths, default=0.0) * (1 + NOTHING)  # seconds; sums of floats may differ a little
         self._any_slow_path = any((chunk_class.latency > self.quickest).any() for chunk_class in self.classes)
 
     def deepest_of(self, plan: int) -> int:
@@ -129,7 +140,7 @@ class UnevenStarts:
             return None
         time, sizes = self._seconds_per_byte(exact, steps), None
         # the coarsest rounding that loses little: finer ones mean more starts, hence more rows
-        for denominator in [*simple_denominator(exact), *LEVELS]:
+        for denominator in [*simple_denominator(exact), *DENOMINATORS]:
             if self._common_denominator * denominator >= MAX_DENOMINATOR:
                 continue
             rounded = self._round_starts(exact, denominator)
@@ -142,7 +153,7 @@ class UnevenStarts:
             if sizes is not None and self.count_rows(finer) > MOST_ROWS:
                 break
             sizes = finer
-            if sizes.time <= time * (1 + LOSS):
+            if sizes.time <= time * (1 + MAX_ROUNDING_LOSS):
                 break
         return sizes
 
@@ -217,6 +228,7 @@ class UnevenStarts:
 
     def _round_starts(self, exact: Floats, denominator: int) -> NDArray[np.int64]:
         """Return the amounts as integers in 1 / denominator. First each plan's amount is rounded, then its starts."""
+        # every class of a plan starts the same total; what the solver left out (exact zeros) does not count
         plans = [0.0] * len(self.plans)
         for number, chunk_class in enumerate(self.classes):
             plans[chunk_class.plan] = max(plans[chunk_class.plan], float(exact[number].sum()))
@@ -233,7 +245,7 @@ class UnevenStarts:
         busy = np.zeros((len(self.classes[0].load), steps))
         for size, chunk_class in zip(sizes, self.classes, strict=True):
             for level in range(min(chunk_class.steps, steps) if size.any() else 0):
-                # what starts in step s loads step s + level as the class's level demands
+                # a start in step s loads links in step s + level as the class's column `level` says
                 busy[:, level:] += chunk_class.load[:, level, None] * size[None, : steps - level]
         return float(busy.max(axis=0).sum())
 
@@ -257,9 +269,8 @@ class UnevenStarts:
                 share = plan.chunks.share[chunk_class.chunks] * (scale * int(class_parts[start]) * piece_count)
                 chunk_table.append((plan.chunks.block[chunk_class.chunks], share))
                 pieces.append(np.full(len(chunk_class.chunks), piece_count))
-                rows.append(
-                    (chunk_class.plan, class_rows, level + start, index_in_class[plan.chunk[class_rows]] + count)
-                )
+                new_chunk = index_in_class[plan.chunk[class_rows]] + count
+                rows.append(PlanRows(chunk_class.plan, class_rows, level + start, new_chunk))
                 count += len(chunk_class.chunks)
         return join_plans(self.plans, chunk_table, rows, common * sizes.denominator, np.concatenate(pieces))
 
@@ -325,7 +336,7 @@ def _list_starts(counts: NDArray[np.int64]) -> list[dict[int, int]]:
 
 
 def simple_denominator(sizes: Floats) -> list[int]:
-    """Return the smallest denominator up to SIMPLE that all these fractions have, in a list, or [] if there is none."""
+    """Return the smallest denominator up to SIMPLE that fits all these fractions, as a list of one; [] if none fits."""
     nonzero_sizes = sizes[sizes > NOTHING]
     return [
         k
@@ -376,7 +387,7 @@ def unmoved_chunks(plans: Sequence[Schedule], parts_per_share: int, common: int)
     moving = np.zeros(plans[0].collective.blocks, bool)
     for plan in plans:
         moving[plan.chunks.block[plan.chunk]] = True
-    chunks = plans[0].chunks
+    chunks = plans[0].chunks  # any plan's would do: all divide the same blocks
     unmoved = np.flatnonzero(~moving[chunks.block])
     return chunks.block[unmoved], chunks.share[unmoved] * (common // chunks.denominator * parts_per_share)
 
@@ -384,14 +395,13 @@ def unmoved_chunks(plans: Sequence[Schedule], parts_per_share: int, common: int)
 def join_plans(
     plans: Sequence[Schedule],
     chunk_table: Sequence[tuple[NDArray[np.int32], Longs]],
-    rows: Sequence[tuple[int, Longs, Longs, Longs]],
+    rows: Sequence[PlanRows],
     denominator: int,
     pieces: Longs,
 ) -> Schedule:
     """Join rows of several plans into one schedule; chunks are sorted by block and renumbered.
 
     `chunk_table`: blocks and shares of the new chunks; shares are in units of 1 / denominator of a block.
-    `rows`: tuples (number of a plan, some of its rows, their new steps, their new chunks).
     `pieces`: by new chunk, its number of pieces.
 
     Two broadcasts to rank 1, one with the first quarter of the block, the other, a step later, with the rest:
@@ -399,7 +409,7 @@ def join_plans(
     >>> from antiphon.core.example import of_rows
     >>> plans = [of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))] * 2
     >>> chunk_table = [(np.array([0], np.int32), np.array([share])) for share in (1, 3)]
-    >>> rows = [(n, np.array([0]), np.array([n]), np.array([n])) for n in (0, 1)]
+    >>> rows = [PlanRows(n, np.array([0]), np.array([n]), np.array([n])) for n in (0, 1)]
     >>> joint = join_plans(plans, chunk_table, rows, 4, np.array([1, 1]))
     >>> joint.step.tolist(), joint.chunk.tolist(), joint.chunks.offset.tolist(), joint.chunks.share.tolist()
     ([0, 1], [0, 1], [0, 1], [1, 3])
@@ -440,7 +450,7 @@ def join_plans(
     )  # fmt: skip
 
 
-def _number_joints(plans: Sequence[Schedule], rows: Sequence[tuple[int, Longs, Longs, Longs]]) -> Ints | None:
+def _number_joints(plans: Sequence[Schedule], rows: Sequence[PlanRows]) -> Ints | None:
     """Return the joints of these rows of plans, those of every copy with numbers of their own; None without any."""
     if all(plan.joint is None for plan in plans):
         return None
@@ -451,6 +461,3 @@ def _number_joints(plans: Sequence[Schedule], rows: Sequence[tuple[int, Longs, L
         columns.append(np.where(column >= 0, column + used, -1))
         used += int(column.max(initial=-1)) + 1
     return as_int32(np.concatenate(columns))
-
-
-MergedClass = tuple[ChunkClass, tuple[int, ...]]  # classes that start together, as one class, and their numbers

@@ -206,6 +206,7 @@ def _plan_unpipelined(topology: Topology, collective: Collective, options: Blink
 
 def _plan_exactly(topology: Topology, collective: Collective) -> tuple[Schedule, int, str]:
     """Plan where neither direct links nor one-hop trees join the ranks, a case that the paper does not treat."""
+    # the last method that `pack_allreduce` tries: trees in and out of common roots, or for many ranks two forests
     *_, packing = pack_allreduce(PackingTask(topology, collective))
     return packing.schedule, packing.count, packing.method
 

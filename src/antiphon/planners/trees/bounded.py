@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +122,7 @@ class PricedTreeGrower:
         # grow the tree over positions in the members, then look up its links
         hub_effort = len(self.position) ** 2 + BOUNDED.hub_overhead
         grown = grow_tree(
-            priced_paths[0],
+            priced_paths.cost,
             self.position[self.root],
             max_depth,
             max(BOUNDED.max_effort // BOUNDED.min_trees // hub_effort, 1),
@@ -184,8 +184,8 @@ def pack_bounded(
         if best >= goal * (1 - BOUNDED.min_gain) or idle > BOUNDED.max_idle or grower.spent >= BOUNDED.max_effort:
             break
         tree_count = len(columns)
-        # per round four trees: at the linear program's prices alone, and at two blends with prices of loads, the second
-        # in either way of growing
+        # per round four trees: at the linear program's prices alone, and at two blends with prices of loads (the second
+        # differs from round to round, so that new trees appear), the second in either way of growing
         for number, blend in enumerate((0.0, 0.1, 0.2 + 0.05 * (round_number % 4))):
             load_price = _load_prices(row_loads, grower.capacity) * (
                 rng.uniform(*BOUNDED.random_factors, len(row_loads)) if blend else 1
@@ -340,6 +340,18 @@ def _box_rotations(topology: Topology, group: Symmetries) -> Symmetries:
     return box_rotations if len(box_rotations) == boxes else group
 
 
+class PathPrices(NamedTuple):
+    """The cheapest paths at some prices. Ranks are positions in `PricedPaths.ranks`, nodes those of its graph.
+
+    `link_table`: one row with the ends of each used link, as tail * (number of nodes) + head, ascending; one with its
+    number.
+    """
+
+    cost: Floats  # [from rank, to rank]
+    predecessor: NDArray[np.int32]  # [from rank, node]: the node before it on the path to it
+    link_table: Longs
+
+
 class PricedPaths:
     """Cheapest paths between ranks at changing prices of links, by direct links or through switches."""
 
@@ -353,12 +365,8 @@ class PricedPaths:
         self.head = dst
         self.size = topology.nodes + topology.ranks
 
-    def price_paths(self, price: Floats) -> tuple[Floats, NDArray[np.int32], Longs]:
-        """Return the cost by [from, to] as positions in `ranks`, and for `path_links` the predecessors and a link
-        table.
-
-        The link table has the ends of each used link as one number (ascending), and the link's number.
-        """
+    def price_paths(self, price: Floats) -> PathPrices:
+        """Return the cheapest paths between all ranks at these prices of links."""
         import scipy.sparse as sp
         from scipy.sparse.csgraph import dijkstra
 
@@ -377,11 +385,12 @@ class PricedPaths:
         np.fill_diagonal(cost, BOUNDED.missing_price)
         key = self.tail[cheapest_links] * self.size + self.head[cheapest_links]
         ascending = np.argsort(key)
-        return cost, predecessor, np.stack([key[ascending], self.links_used[cheapest_links[ascending]]])
+        link_table = np.stack([key[ascending], self.links_used[cheapest_links[ascending]]])
+        return PathPrices(cost, predecessor, link_table)
 
-    def path_links(self, priced_paths: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
+    def path_links(self, priced_paths: PathPrices, tail: int, head: int) -> tuple[int, ...]:
         """Return the links of the cheapest path between `tail` and `head`, positions in `ranks`, by `price_paths`."""
-        _, predecessor, (key, link) = priced_paths
+        predecessor, (key, link) = priced_paths.predecessor, priced_paths.link_table
         path = []
         node, start = int(self.ranks[head]), int(self.ranks[tail]) + self.nodes
         while node != start:

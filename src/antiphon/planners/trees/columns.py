@@ -58,7 +58,8 @@ from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops,
 from antiphon.planners.trees.to_schedule import Forest
 
 _SIMPLE = (12, 200, 5000)  # largest denominators tried for exact prices
-_EXTRA_DEPTHS = 4  # depths tried beyond the least possible, before depth is left free
+_EXTRA_DEPTHS = 4  # depths tried beyond the least possible, before depth is left free ...
+_EXTRA_DEPTHS_AFTER = 12  # ... and if the packing of free depth is known already, as long as they are below its depth
 _PRICE_SCALE = 2**28  # float prices become integers up to this: sums over trees stay in int64
 _MIN_SAVING = 1e-8  # a column must cost less than its group's worth by this fraction of the value
 _FIRST_TREES = 6  # trees per group at prices that grow with load, before the first linear program
@@ -162,6 +163,7 @@ def _pack_columns(
     network = network_of(topology)
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
     _, cut = tightest_cut(network, supply, sorted(set(sinks)))
+    # trees of a root carry demand[root] * t[0], where t[0] is the only variable besides the rates and is maximized
     groups, share = [TreeGroup(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
     search = DepthSearch(
         lambda: ColumnGeneration(topology, groups, share, [1], sinks, cut, view.row_of, view.images), cut
@@ -218,7 +220,7 @@ class DepthSearch:
             return packing
         unlimited = None if attained and self.make().is_exact else self.pack_at_depth(hops=None, target=self.bound)
         goal = self.bound if unlimited is None else unlimited.value
-        last = first + _EXTRA_DEPTHS if unlimited is None else min(first + 3 * _EXTRA_DEPTHS, unlimited.depth - 1)
+        last = first + _EXTRA_DEPTHS if unlimited is None else min(first + _EXTRA_DEPTHS_AFTER, unlimited.depth - 1)
         # the rate is known; now find the least depth that has it
         packing = self._find_shallowest(first, last, goal)
         if packing is not None:
@@ -308,11 +310,13 @@ def _check_demand(topology: Topology, demand: Mapping[int, int], sinks: Sequence
 def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], is_backward: bool = False) -> None:
     """Raise Infeasible if a root cannot reach a sink, naming the first such root.
 
-    `is_backward`: the machine is a reversed one.
+    `is_backward`: the machine is a reversed one, so the message names the direction of the original links.
     """
-    ends = sorted({*roots, *sinks})
-    everywhere = (steps_from(topology, root, backwards=to) for root in roots[:1] for to in (False, True))
-    if roots and all((steps[ends] < topology.nodes).all() for steps in everywhere):
+    if not roots:
+        return
+    ends, first_root = sorted({*roots, *sinks}), roots[0]
+    both_ways = (steps_from(topology, first_root, backwards=backwards) for backwards in (False, True))
+    if all((steps[ends] < topology.nodes).all() for steps in both_ways):  # `steps_from`: nodes means out of reach
         return  # everyone reaches the first root, and it reaches everyone
     for root in roots:
         steps = steps_from(topology, root)
@@ -363,7 +367,8 @@ def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
     limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))
     row_of = QuotientView.without_symmetry(topology, roots).row_of
     groups = [TreeGroup(root, inward) for inward in (False, True) for root in roots]
-    share = [{at: 1} for _ in range(2) for at in range(len(roots))]
+    # the trees out of root number i carry t[i] together, and so do those in to it; the sum of t is maximized
+    share = [{i: 1} for _ in range(2) for i in range(len(roots))]
     search = DepthSearch(
         lambda: ColumnGeneration(topology, groups, share, [1] * len(roots), roots, limit, row_of, images=1), limit
     )
@@ -506,9 +511,8 @@ class ColumnGeneration:
             rounds = [
                 (*self._price_round(point, price, hops, restarts=0), price) for price in (average_price, point.price)
             ]
-            # stop once no tree improves the optimum, the bound is met, or the target seems out of reach
             added = any(improved for _, improved, _ in rounds)
-            bound, _, price = min(rounds, key=itemgetter(0))
+            bound, _, price = min(rounds, key=itemgetter(0))  # the prices that prove more
             if hops is None:
                 best = bound if best is None else min(best, bound)
             # heuristic trees: the bound is no proof, so retry with more effort before giving up
@@ -520,6 +524,7 @@ class ColumnGeneration:
                 _, added = self._price_round(point, point.price, hops, 4 * self.restarts)  # a last, longer attempt
             doubts += doubtful
             met = best is not None and point.value >= float(best / master.rate_scale) * (1 - TINY)
+            # stop once no tree improves the optimum, the target seems out of reach, or the bound is met
             if not added or doubts >= _MOST_DOUBTS or met:
                 break
         return point, best
@@ -553,6 +558,6 @@ def _useful_ranks(topology: Topology, group: TreeGroup, sinks: Sequence[int]) ->
 
 
 def whole_prices(prices: NDArray[np.float64], largest: int) -> list[int]:
-    """Scale float prices to integers, the largest `fine`."""
+    """Scale float prices to integers from 0 to `largest`."""
     top = float(prices.max(initial=0.0)) or 1.0
     return [int(v) for v in np.rint(np.maximum(prices, 0.0) / top * largest).tolist()]

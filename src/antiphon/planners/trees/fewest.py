@@ -48,7 +48,7 @@ MOST_EDGES = 80
 MOST_UNITS = 400  # the greatest rate in units of capacity
 MOST_VECTORS = 2000  # weight vectors tried for one number of trees
 NODE_LIMITS = (60, 600, 6000, 60_000, 10**6)  # search nodes per weight vector, one limit per pass over the vectors
-# largest determinant of a K x K matrix of zeros and ones (OEIS A003432)
+# by K = 0, 1, 2, ...: the largest determinant of a K x K matrix of zeros and ones (OEIS A003432)
 DETERMINANTS = (1, 1, 1, 2, 3, 5, 9, 32, 56, 144, 320, 1458, 3645, 9477)
 WeightedTrees = list[tuple[Fraction, tuple[int, ...]]]  # (weight in units of capacity, indices of the tree's edges)
 
@@ -166,9 +166,9 @@ def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
             f"rank {root} cannot reach rank{'s' * (len(names) > 1)} {', '.join(names)}; add links, or leave them out"
         )
     tail, head, capacity = merge_arcs([arc[:3] for arc in machine.arcs])
-    side, rate = tightest_cut(
-        Network(n, n, tail, head, capacity), {(root_vertex,): 1}, [v for v in range(n) if v != root_vertex]
-    )
+    network = Network(nodes=n, ranks=n, tail=tail, head=head, capacity=capacity)  # no switches: every node is a rank
+    supply = {(root_vertex,): 1}  # by holders, the weight of the data that they begin with
+    side, rate = tightest_cut(network, supply, sinks=[v for v in range(n) if v != root_vertex])
     return frozenset(v for v in range(n) if side[v]), int(rate)
 
 
@@ -201,7 +201,7 @@ class _FewestSearch:
         self.best = self._exact_packing()
         low = self._lower_bound()
         if self.vertices > MOST_VERTICES or len(self.edges) > MOST_EDGES or self.rate > MOST_UNITS:
-            return self.best, min(low, len(self.best))
+            return self.best, low
         self.searches: dict[tuple[int, int | None], TreeSearch] = {}
         low = self._try_fewer(low)
         self._try_shallower()

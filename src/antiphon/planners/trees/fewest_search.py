@@ -135,6 +135,7 @@ class TreeSearch(ABC):
             return True
         with_item = [self.take_item(group.state, at) for group in groups]
         can_skip = [self.can_skip(group.state, at) for group in groups]
+        # the most capacity of the item that may stay unused: no slack may fall below the waste of the later items
         room = min((slack[t] - self.waste[at + 1][t] for t in self.tracked[at]), default=None)
         # try all numbers of trees per group that may take this item, those that leave the least unused first
         _, _, capacity = self.ends[at]

@@ -92,7 +92,9 @@ def pack_forests(
     for spanned in (members, list(range(topology.ranks))):
         trees = _pack_spanned(link_graph, link_graph.to_arc_paths(cut_rate.denominator), supply, spanned, tries)
         if trees is not None:
-            return cut_rate * topology.resources.scale / divisor, [_to_tree(tree, set(members), unit) for tree in trees]
+            # `weights` were divided by the divisor, so the rate per unit of `demand` is as much lower
+            rate = cut_rate * topology.resources.scale / divisor
+            return rate, [_to_tree(tree, set(members), unit) for tree in trees]
         if len(spanned) == topology.ranks:
             break
     return None
@@ -240,6 +242,7 @@ class ForestGrower:
     def take_back(self, tree: Arborescence) -> None:
         """Remove a finished tree: its weight returns to its root's supply, its capacity to its arcs."""
         flows = self.flows
+        # make it the growing tree, which now has all nodes, and lower its weight to 0
         self.members, self.member_mask = [tree.root, *(node for _, node, _ in tree.hops)], (1 << flows.nodes) - 1
         for parent, node, path in tree.hops:
             self.arc[node] = flows.at[parent][node]
@@ -249,7 +252,7 @@ class ForestGrower:
         self.remaining_supply[tree.root] = self.remaining_supply.get(tree.root, 0) + tree.weight
 
     def save_state(self) -> tuple[Any, ...]:
-        """Return what `restore_state` needs. To be called only between trees, with no supply left."""
+        """Return what `restore_state` needs. To be called only between trees, with no supply left to carry."""
         flows, arc_paths = self.flows, {arc: capacities[:] for arc, capacities in self.arc_paths.items()}
         return [row[:] for row in flows.flow], flows.capacity[:], [row[:] for row in flows.open], arc_paths
 
@@ -267,7 +270,7 @@ class ForestGrower:
             flows.tree_flow[root][sink] = self.weight if sink != root else 0
             flows.sources[sink] = 1 << root if sink != root else 0
         ends = zip(flows.tail, flows.head, strict=True)
-        self.max_weight = [self.arc_paths[arc][-1][0] for arc in ends]
+        self.max_weight = [self.arc_paths[arc][-1][0] for arc in ends]  # the widest path: a tree takes only one
         self._add_full_arcs()
         while len(self.members) < nodes:
             self._lower_weight()
@@ -321,7 +324,7 @@ class ForestGrower:
         flows.capacity[arc] = remaining
         for sink in affected:
             if row[sink] > remaining:
-                lacking = flows.divert_excess(sink, arc, head)
+                lacking = flows.divert_excess(sink, arc, goal=head)
                 accepted, remaining = accepted - lacking, remaining + lacking
                 flows.capacity[arc] = remaining
                 if not accepted:

@@ -253,7 +253,7 @@ def shallow_tree(cost: Costs, root: int, max_depth: int, far: int, restarts: int
     improvement.
     """
     best, best_cost = None, far
-    rng = np.random.default_rng(max_depth)
+    rng = np.random.default_rng(max_depth)  # any fixed seed: the same input gives the same tree
     # add up to half of the highest cost, in 64 equal steps: a random fraction in whole numbers
     max_shift, shifts = int(cost[cost < far].max(initial=0)) // 2, 64
     for number in range(1 + restarts):

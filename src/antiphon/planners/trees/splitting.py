@@ -99,7 +99,7 @@ def serves_all_sinks(
     if not arc_paths:
         return False
     _, rate = tightest_cut(link_graph.to_network(arc_paths), supplies, sinks)
-    return rate >= 1
+    return rate >= 1  # every set that excludes a sink lets out at least the supply that begins inside it
 
 
 def _port_capacities(arc_paths: ArcPaths, switch: int) -> tuple[dict[int, int], dict[int, int]]:
@@ -272,7 +272,7 @@ class ExactSplit:
         flows = self.flows
         used_in, used_out = flows.flow[into][sink], flows.flow[out][sink]
         if used_in < flows.capacity[into] and used_out < flows.capacity[out]:
-            return 0
+            return 0  # both arcs still have room, so the sink's residual arcs are what they were
         excess = max(used_in - flows.capacity[into], used_out - flows.capacity[out], 0)
         # what went in and out through this pair of arcs can use the new direct arc without any search
         shift = min(excess, used_in, used_out)

@@ -80,9 +80,10 @@ from antiphon.planners.trees.to_schedule import Forest, spread_images
 
 SPREADING = ("broadcast", "allgather")  # collectives that send data down trees without reducing
 MOST_RANKS = 2048
-MOST_PAIRS = 2**18  # ranks times roots, or ranks times orbits of roots where symmetries are used
+MOST_PAIRS = 2**18  # ranks times roots; above this, machines without enough symmetries are refused
+MOST_ORBIT_PAIRS = 2**14  # ranks times orbits of roots, where there are more than MOST_PAIRS
 FEWEST_TREES_MAX_RANKS = 16  # up to this many ranks, search the fewest trees
-LP_FIRST_PAIRS = 2**9  # ranks times roots up to which packing by columns is tried without packing by cuts before
+LP_FIRST_PAIRS = 2**9  # up to this many ranks times roots, pack by columns at once; above it, by cuts if possible
 IN_AND_OUT_RANKS = 32  # up to this many, trees in and out are packed by columns (10 s on an irregular machine)
 CUTS_RANKS = 256  # up to this many, trees in and out are packed by cuts
 HALVES_RANKS = 128  # up to this many, option `halves` is tried by default ...
@@ -226,9 +227,10 @@ def _pipeline_plan(
     prepared = PipelinePlans([packing.schedule], topology)
     rooted = collective.kind in ("broadcast", "reduce")  # uneven slices of these are left to the planner `shallow`
     is_free = pipelining.pieces is None and pipelining.steps is None
+    # with a number of pieces from the user the schedule is the same for all sizes, so it is yielded once
     for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
         for_size = replace(pipelining, sizes=(nbytes,))
-        if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):
+        if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):  # equal slices
             schedules = pipe_schedule(packing.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
             pipelined = [PipelinedSchedule(schedule, {"pieces": int(schedule.pieces)}) for schedule in schedules]
         else:
@@ -559,7 +561,7 @@ def pack_trees(
     else:
         view = QuotientView.of(topology, demand, members, seed, group)
         too_many_pairs = len(members) * len(demand) > MOST_PAIRS
-        if too_many_pairs and len(view.roots) * len(members) > MOST_PAIRS // FEWEST_TREES_MAX_RANKS:
+        if too_many_pairs and len(view.roots) * len(members) > MOST_ORBIT_PAIRS:
             raise Unsupported(_TOO_MANY.format(len(members), len(demand), len(view.roots)))
         symmetric = pack_orbits(topology, demand, members, view)
         if symmetric is not None and (symmetric.proved or too_many_pairs):
@@ -573,9 +575,9 @@ def pack_trees(
         return ForestPacking(tuple(exact_trees), exact_rate, "Edmonds' forests, switches split off", optimal=True)
     # the size of the LP over trees grows with ranks times roots, that of the LP over cuts only with ranks and links
     if len(demand) * len(members) > LP_FIRST_PAIRS and len(members) == topology.ranks:
-        in_parts = pack_by_cuts(topology, demand, (False,))
-        if in_parts is not None:
-            trees = at_full_rate(topology, in_parts.trees[False])
+        by_cuts = pack_by_cuts(topology, demand, directions=(False,))  # False: out of the roots
+        if by_cuts is not None:
+            trees = at_full_rate(topology, by_cuts.trees[False])
             rate = sum((tree.rate for tree in trees), Fraction(0)) / sum(demand.values())
             return ForestPacking(trees, rate, "Edmonds' forests, parts of the links by cuts", optimal=False)
     packing = pack_lp(topology, demand, members)
