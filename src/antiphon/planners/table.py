@@ -17,10 +17,12 @@ JOINED = "any where the ranks that exchange data are linked directly or through 
 
 
 def _entry(function: str, description: str, capabilities: Can) -> Entry[Can]:
+    """Return an entry. `function`: where the planner is, as module:function in this package."""
     return Entry(f"antiphon.planners.{function}", description, capabilities)
 
 
 def _pieces(*depths: int) -> list[dict[str, Any]]:
+    """Return option sets for `sweep`: these pipelining depths."""
     return [{"pieces": depth} for depth in depths]
 
 

@@ -64,7 +64,8 @@ def halving_doubling(
 def _plan_collective(collective: Collective, order: Order, large: str) -> Schedule:
     kind = collective.kind
     if kind == "allgather":
-        return allgather_rounds(collective, order, doubling_radices(len(collective.members)), large == "near")
+        # messages grow from round to round, so the farthest partners come first if the large ones shall stay near
+        return allgather_rounds(collective, order, doubling_radices(len(collective.members)), far=large == "near")
     if kind in ("reducescatter", "reduce"):
         return plan_backwards(collective, lambda dual: _plan_collective(dual, order, large))
     if kind == "broadcast":
@@ -88,7 +89,7 @@ def _plan_allreduce(collective: Collective, order: Order, large: str) -> Schedul
     allreduce = compose(invert(allgather), allgather)
     # which rank owns which part in between is free: choose it such that messages are contiguous
     ranks = len(core_ranks)
-    part_of = np.empty(ranks, np.int32)
+    part_of = np.empty(ranks, np.int32)  # by chunk, which was that of the core with the i-th lowest rank
     part_of[np.argsort(np.argsort(core_ranks))] = digit_reversal(radices) if large == "near" else np.arange(ranks)
     contiguous = replace(allreduce, chunk=part_of[allreduce.chunk])
     return fold_extra_ranks(collective, contiguous, seats.rank[core.extra], seats.rank[core.partner])

@@ -30,7 +30,7 @@ from antiphon.planners.shared.rows import (
     refuse_too_many_transfers,
 )
 
-_ALL_SERVE = {
+_ALL_SERVE = {  # the two halves of a collective in which every rank serves a part of the data
     "allreduce": REDUCESCATTER_ALLGATHER,
     "broadcast": ("scatter", "allgather"),
     "reduce": ("reducescatter", "gather"),

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from antiphon.core.topology import SharedLimit, Topology
 from antiphon.core.transform import Placement, Spans, assemble_parts
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.options import Option
-from antiphon.planners.compose.inside import GroupPlan, GroupPlanner, usual_planners
+from antiphon.planners.compose.inside import GroupClass, GroupPlan, GroupPlanner, usual_planners
 from antiphon.planners.compose.stages import AIMS
 from antiphon.planners.shared.pipelining import PipelineOptions, PipelinePlans, stage_plans
 from antiphon.planners.shared.rows import PiecesOrBest, UnevenSteps
@@ -73,7 +73,7 @@ def groups(
     merged: list[_Merged] = []
     refusals: list[AntiphonError] = []
     for method, plan in (("alone", _plan_alone), ("shared", _plan_shared)):
-        best_rate = max((each.rate for each in merged), default=Fraction(0))
+        best_rate = max((plan_of_all.rate for plan_of_all in merged), default=Fraction(0))
         try:
             merged += plan(request, names, best_rate) if links in (None, method) else ()
         except (Unsupported, Invalid) as error:
@@ -104,31 +104,44 @@ class _Merged:
     links: str
 
 
+class _PlannedClass(NamedTuple):
+    """Isomorphic groups with equal collectives, and the plans that serve all of them."""
+
+    group_class: GroupClass
+    ranks: Longs  # of all groups with this collective, a row per group; `group_class.groups` are rows of it
+    numbers: list[int]  # of the groups of this class, in the request's collective
+    plans: list[GroupPlan]
+
+
 def _plan_alone(request: Request, names: Sequence[str], _: Fraction) -> list[_Merged]:
-    """Plan every group on the links between its ranks, and merge the plans that are best at each aim."""
+    """Plan every group on the links between its ranks, and merge the plans that are best at each aim.
+
+    The last argument, the best rate so far, is that of `_plan_shared`, which this function need not know.
+    """
     planner = GroupPlanner(request, names or usual_planners())
     numbers: dict[Collective, list[int]] = {}  # by collective without its place in the machine: the groups
     for number, group in enumerate(request.collective.groups):
         numbers.setdefault(_renumbered(group), []).append(number)
-    classes = []
+    classes: list[_PlannedClass] = []
     for target, group_numbers in numbers.items():
         ranks = np.array([request.collective.groups[i].members for i in group_numbers])
         for group_class in planner.classify_groups(ranks):
             plans = planner.plans_for(group_class.machine, target)
-            classes.append((group_class, ranks, [group_numbers[i] for i in group_class.groups.tolist()], plans))
+            class_numbers = [group_numbers[i] for i in group_class.groups.tolist()]
+            classes.append(_PlannedClass(group_class, ranks, class_numbers, plans))
     merged: dict[tuple[int, ...], _Merged] = {}
     for aim in AIMS:
-        best = [min(plans, key=AIMS[aim]) for *_, plans in classes]
+        best = [min(planned.plans, key=AIMS[aim]) for planned in classes]
         if (key := tuple(map(id, best))) not in merged:
             placements = [
                 _place(
                     request.collective,
-                    group_numbers,
-                    _with_all_routes(plan.schedule, each.machine),
-                    ranks[each.groups],
-                    each.links,
+                    planned.numbers,
+                    _with_all_routes(plan.schedule, planned.group_class.machine),
+                    planned.ranks[planned.group_class.groups],
+                    planned.group_class.links,
                 )
-                for plan, (each, ranks, group_numbers, _) in zip(best, classes, strict=True)
+                for plan, planned in zip(best, classes, strict=True)
             ]
             merged[key] = _merge(request, placements, best, "alone")
     return list(merged.values())

@@ -102,8 +102,8 @@ class GroupPlanner:
         self._plans: dict[_Key, list[GroupPlan]] = {} if mirror is None else mirror._plans
         self._first_of_class: dict[Any, _Group] = {} if mirror is None else mirror._first_of_class
         self._extracted: dict[bytes, tuple[Topology, Ints]] = {}  # by the ranks of the group
-        self._counted: set[_Key] = set()
-        self.tried = 0  # classes of groups planned, once per collective
+        self._counted: set[_Key] = set()  # those that `tried` counts
+        self.tried = 0  # classes of groups planned, once per collective: the effort of planner `compose`
 
     def classify_groups(self, groups: Longs) -> list[GroupClass]:
         """Return the classes of these groups (one row of ranks each); Unsupported if one is not connected in itself.
@@ -124,11 +124,10 @@ class GroupPlanner:
             classes.setdefault(group.key, []).append(row)
         for key, class_rows in classes.items():
             first = self._first_of_class.setdefault(key, all_groups[class_rows[0]])
-            members = np.flatnonzero(np.isin(number.ravel(), class_rows))
+            class_groups = np.flatnonzero(np.isin(number.ravel(), class_rows))
             images = {row: _map_links(first, all_groups[row]) for row in class_rows}
-            yield GroupClass(
-                first.machine, members, np.array([images[int(row)] for row in number.ravel()[members]], np.int32)
-            )
+            links = np.array([images[int(row)] for row in number.ravel()[class_groups]], np.int32)
+            yield GroupClass(first.machine, class_groups, links)
 
     def _extract(self, ranks: Longs) -> tuple[Topology, Ints]:
         """Return a group's machine and its links, extracted once: the stages of a plan have many groups in common."""
@@ -182,7 +181,7 @@ class GroupPlanner:
             return
         request = replace(self.request, topology=machine, collective=target, nbytes=None, also=(), effort=None)
         try:
-            for number, schedule in enumerate(call("planner", name, entry.load(), {}, request)):
+            for number, schedule in enumerate(call("planner", name, entry.load(), {}, request)):  # {}: default options
                 yield _measure_schedule(replace(schedule, pieces=1), machine, name)
                 if number + 1 >= MOST_VARIANTS or machine.ranks > FEW_RANKS:
                     return
@@ -254,6 +253,7 @@ def _undominated_plans(candidates: Sequence[GroupPlan]) -> list[GroupPlan]:
 def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
     """Return a group's machine, with ranks numbered as the group lists them; and its links' numbers in the whole."""
     allocation = keep(topology, ranks.tolist())
+    # `keep` numbers ranks in ascending order; `number` takes these to their positions in `ranks`
     number = np.empty(allocation.topology.nodes, np.int64)
     number[: len(ranks)] = np.argsort(ranks)
     number[len(ranks) :] = np.arange(len(ranks), allocation.topology.nodes)
@@ -279,7 +279,7 @@ def _extract_group(topology: Topology, ranks: Longs) -> tuple[Topology, Ints]:
 
 
 def _to_canonical_form(topology: Topology, machine: Topology, links: Ints) -> _Group:
-    """Bring an extracted group into the canonical form."""
+    """Bring an extracted group into the canonical form. `machine`, `links`: as `_extract_group` returns them."""
     label, key = _canonical_nodes(machine)
     kind = {value: i for i, value in enumerate(sorted({repr(t) for t in topology.types}))}
     types = np.array([kind[repr(t)] for t in topology.types])[topology.link_type[links]]

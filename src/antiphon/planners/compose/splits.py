@@ -31,7 +31,7 @@ def parse_split(text: str, members: Sequence[int]) -> Split:
     """Parse the option `groups`: "8x4", fan-ins with the innermost first, or "3+4", the sizes of unequal groups."""
     if set(text) & set("+*()"):
         return Split(np.array(members), parse_groups(text, len(members)))
-    return Split(np.array(members), Groups.of_fans(parse_fanins(text, len(members), "groups")))
+    return Split(np.array(members), Groups.of_fans(parse_fanins(text, len(members), name="groups")))
 
 
 def fans_of(groups: Groups) -> list[int]:
@@ -128,6 +128,8 @@ def _useful_partitions(partitions: Sequence[Partition], ranks: int) -> list[Part
 
 def _nest_groups(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
     """Return groups within groups: the first partition gives the outermost groups."""
-    number = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]  # of its group
-    groups, seating = nest_by_labels(list(members), {rank: [of[rank] for of in number] for rank in members})
+    # by partition, the number of every rank's group
+    group_numbers = [{rank: i for i, group in enumerate(groups) for rank in group} for groups in partitions]
+    labels = {rank: [numbers[rank] for numbers in group_numbers] for rank in members}
+    groups, seating = nest_by_labels(list(members), labels)
     return Split(np.array(seating), groups)

@@ -76,7 +76,7 @@ def demands_of(topology: Topology, collective: Collective, seed: int = 0) -> Dem
         root, end = (holders[0], (dst,)) if out else (dst, holders)
         ends_of_root.setdefault(root, []).append((end, weight))
     group = _find_group(topology, collective, needs, seed)
-    representatives = {int(group[:, root].min()) for root in ends_of_root}
+    representatives = {int(group[:, root].min()) for root in ends_of_root}  # the least root of every orbit
     demands = tuple(RootDemand(root, out, tuple(ends_of_root[root])) for root in sorted(representatives))
     return Demands(demands, group, blocks)
 

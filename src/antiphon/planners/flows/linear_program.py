@@ -149,8 +149,10 @@ class FlowProblem:
         scale = float(right.max(initial=1.0))
         # variables: amounts by demand and link, then the time; loads - time * capacity <= 0
         capacity = self.capacity / self.capacity.max()
+        cost = np.zeros(loads.shape[1] + 1)
+        cost[-1] = 1.0  # the time
         solution = _solve_program(
-            np.eye(1, loads.shape[1] + 1, loads.shape[1])[0],
+            cost,
             sp.hstack([loads, sp.csr_array(-capacity[:, None])], format="csr"),
             np.zeros(len(capacity)),
             sp.hstack([equal, sp.csr_array((equal.shape[0], 1))], format="csr"),

@@ -81,8 +81,8 @@ def schedule_paths(
 
 def _make_pattern(paths: Sequence[Path], shares: Shares, blocks: Blocks) -> _Pattern:
     """Return the chunks and rows of these paths; paths without a share are left out."""
-    chunks: list[tuple[int, int, int, int, int]] = []
-    rows: list[tuple[int, int, tuple[int, ...]]] = []
+    chunks: list[tuple[int, int, int, int, int]] = []  # holder, receiver, block, share, offset
+    rows: list[tuple[int, int, tuple[int, ...]]] = []  # chunk, step, links of the hop
     next_offset: dict[tuple[tuple[int, ...], int], int] = {}
     for path, share in zip(paths, shares.counts.tolist(), strict=True):
         if not share:
@@ -109,6 +109,7 @@ def _image_blocks(node: Longs, pattern: _Pattern, blocks: Blocks) -> Longs:
     size = node.shape[1]
     table = np.full(size * size, -1, np.int64)
     for (holders, dst), own_blocks in blocks.items():
+        # there are symmetries only for an alltoall: one holder and one block per pair
         table[holders[0] * size + dst] = own_blocks[0]
     return table[node[:, pattern.sender] * size + node[:, pattern.receiver]].ravel()
 

@@ -106,6 +106,7 @@ class _FlowDecomposition:
                 if self.remaining[node][link] <= NOISE * weight:
                     del self.remaining[node][link]
             remaining -= amount
+            # without the extra link to the node of a set of holders
             links = tuple(link for _, link in reversed(route) if link < self.topology.links)
             merged[links] = merged.get(links, 0.0) + amount
         assert merged, "a flow does not serve its end"

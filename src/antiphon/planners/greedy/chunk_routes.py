@@ -1,6 +1,6 @@
-"""Ways of chunks that have one source and one destination, read from the tree of each source.
+"""Routes of chunks that have one source and one destination, read from the tree of each source.
 
-The way of a chunk is a chain of hops; a hop leads from rank to rank without a rank in between. A way is found
+The route of a chunk is a chain of hops; a hop leads from rank to rank without a rank in between. A route is traced
 backwards: from the destination to the hop by which the tree reaches it, to the start of that hop, and so on to the
 source.
 """
@@ -47,6 +47,7 @@ def chunk_routes(hops: Hops, parent: Longs, source: Longs, want: Longs) -> Chunk
         hop_columns.append(hop)
         reached_rank[moving] = hops.src[hop]
         moving = moving[reached_rank[moving] != source[moving]]
+    # reversed, so that after the stable sort by chunk the hops of a chunk begin at its source
     chunk = np.concatenate([np.zeros(0, np.int64), *chunk_columns[::-1]])
     order = np.argsort(chunk, kind="stable")
     hop = np.concatenate([np.zeros(0, np.int64), *hop_columns[::-1]])[order]

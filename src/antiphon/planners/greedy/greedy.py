@@ -78,7 +78,7 @@ def greedy(request: Request, *, parts: Parts = None, pace: Pace = None) -> Itera
             "parts": [run.part_count for run in runs],
             "paces": [run.pace for run in runs],
         }
-        options = {"parts": runs[0].part_count, "pace": runs[0].pace}
+        options = {"parts": runs[0].part_count, "pace": runs[0].pace}  # of an allreduce: those of its first half
         stated_bound = {} if lower_bound is None else {"bound": lower_bound.plan_json()}
         made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": findings, **stated_bound}
         yield replace(schedule, provenance=made_by)

@@ -138,13 +138,17 @@ def _loaded_resources(topology: Topology, routes: Routes) -> tuple[Longs, Longs]
 
 
 def _make_batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
+    """Return the batch of the hops `rows`; `src` to `loaded`: the columns of all hops, as in `Hops`."""
     load_counts = ptr[rows + 1] - ptr[rows]
     links = loaded[concat_ranges(ptr[rows], load_counts)]
     order = np.argsort(links, kind="stable")
     shared = len(links) > 1 and bool((links[order][1:] == links[order][:-1]).any())
     plain = bool((load_counts == 1).all()) and not shared
     first = np.append(0, np.cumsum(load_counts))
-    return Batch(np.arange(len(rows)), rows, src[rows], dst[rows], first, links, order, shared, plain)
+    return Batch(
+        every=np.arange(len(rows)), hop=rows, src=src[rows], dst=dst[rows], ptr=first, loaded=links, order=order,
+        shared=shared, plain=plain,
+    )  # fmt: skip
 
 
 def _divide_into_sets(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:

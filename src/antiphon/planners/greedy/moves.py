@@ -29,7 +29,7 @@ class Moving:
         self.rate = hops.capacity / slot
 
     def run(self, pace: Pace) -> SimulatedTransfers:
-        """Run until all chunks have arrived. O(steps * chunks under way)."""
+        """Run until all chunks have arrived. O(steps * chunks under way). `pace.rise` is not used."""
         begin, end = self.routes.ptr[:-1].copy(), self.routes.ptr[1:]
         loaded, _ = self._loads_of(self.routes.hop)
         load = np.bincount(loaded, minlength=len(self.rate)).astype(np.float64)
@@ -64,7 +64,7 @@ class Moving:
         return SimulatedTransfers(step, hop_numbers, chunk_numbers, work=work)
 
     def _loads_of(self, hop: Longs) -> tuple[Longs, Longs]:
-        """Return the resources that these hops load, and for each entry the index of its hop."""
+        """Return the resources that these hops load, and for each of these the position of its hop in `hop`."""
         load_counts = self.hops.ptr[hop + 1] - self.hops.ptr[hop]
         return self.hops.loaded[concat_ranges(self.hops.ptr[hop], load_counts)], np.repeat(
             np.arange(len(hop)), load_counts

@@ -197,7 +197,8 @@ class GreedySearch:
         fastest = self.run_once(part_count or self.first_part_count(nbytes), first_pace)
         # hill climbing, one parameter after the other: numbers of parts, then paces on both sides of the first, then
         # seeds
-        part_counts = [fastest.part_count * 2**doublings for doublings in range(1, 20)] if part_count is None else []
+        doublings = range(1, 20) if part_count is None else ()  # `_climb` ends long before the last
+        part_counts = [fastest.part_count * 2**number for number in doublings]
         fastest = self._climb(nbytes, fastest, ((count, first_pace) for count in part_counts), latency_fraction=0.0)
         if pace is None:
             first_index = PACES.index(first_pace)

@@ -77,7 +77,7 @@ def nvls_tree(
     topology, collective = request.topology, request.collective
     boxes = _list_boxes(topology, collective)
     lane_ranks = _list_lanes(boxes)
-    (inner_name, reducescatters), allgathers = _plan_inner(request, boxes, within)
+    inner_name, reducescatters, allgathers = _plan_inner(request, boxes, within)
     refused: list[str] = []
     is_feasible = False
     names = [name for name in BETWEEN if name != "direct" or len(boxes) == 2]
@@ -152,13 +152,13 @@ def _plan_group(request: Request, plan: Plan, kind: str, members: Sequence[int])
 
 def _plan_inner(
     request: Request, boxes: list[list[int]], within: str | None
-) -> tuple[tuple[str, list[Schedule]], list[Schedule]]:
-    """Return the name of the planner within boxes with its reducescatters, a schedule per box, and its allgathers."""
+) -> tuple[str, list[Schedule], list[Schedule]]:
+    """Return the name of the planner within boxes, its reducescatters (a schedule per box), and its allgathers."""
     name = within or _choose_inner(request, boxes[0])
     reducescatters, allgathers = (
         [_plan_group(request, WITHIN[name], kind, box) for box in boxes] for kind in ("reducescatter", "allgather")
     )
-    return (name, reducescatters), allgathers
+    return name, reducescatters, allgathers
 
 
 def _choose_inner(request: Request, box: list[int]) -> str:
@@ -200,6 +200,7 @@ def _stack_levels(
     lanes_at_once = (
         max(joints_at_once // max(_joints_per_step(lane) for lane in lanes), 1) if joints_at_once else len(lanes)
     )
+    # by chunk, the steps that its lane waits: a lane in slices keeps the switch busy for lane_steps + pieces - 1 steps
     delay = np.repeat(np.arange(len(lanes)) // lanes_at_once * (lane_steps + pieces - 1), cuts)
     builder = ScheduleBuilder()
     for schedule, chunks in zip(reducescatters, scatter_chunks, strict=True):

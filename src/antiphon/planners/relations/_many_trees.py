@@ -121,7 +121,7 @@ def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int
     """
     tree = {source: Hop(parent=-1, path=(), depth=0)}
     missing = set(members) - {source}
-    offers: list[tuple[float, int, int, int, Path, Path]] = []
+    offers: list[tuple[float, int, int, int, Path, Path]] = []  # heap of (price, depth, parent, rank, path, path back)
 
     def offer_hops(rank: int, depth: int) -> None:
         for head, paths in reach.neighbours(rank).items():

@@ -140,7 +140,10 @@ ReachOf = Callable[[Topology], Reach]
 
 
 def _block_sizes(request: Request, by: str) -> list[int]:
-    """Return the bytes of a block at every size planned for; none where all links are alike or the machine is large."""
+    """Return the bytes of a block at every size planned for (without a size 0: only latencies count).
+
+    None where all links are alike or the machine is large.
+    """
     topology, collective = request.topology, request.collective
     if len({t.latency for t in topology.types}) == 1 or topology.ranks > MOST_DETOURS:
         return []
@@ -181,18 +184,21 @@ def _plan_spread(reach: Reach, collective: Collective) -> Schedule:
     relation, ranks = collective.relation, reach.topology.ranks
     source = np.zeros(collective.blocks, np.int64)
     source[relation.pre_block] = relation.pre_rank
-    block, at = relation.post_block.astype(np.int64), relation.post_rank.astype(np.int64)
+    block, receiver = relation.post_block.astype(np.int64), relation.post_rank.astype(np.int64)
     source_trees = _SourceTrees(reach, source[block], collective)
-    unreachable = np.flatnonzero(source_trees.parent[source_trees.tree[source[block]], at] < 0)
+    tree = source_trees.tree[source[block]]
+    unreachable = np.flatnonzero(source_trees.parent[tree, receiver] < 0)
     if unreachable.size:
+        first, *_ = unreachable.tolist()
         raise Infeasible(
-            f"planner relay: no links lead from rank {source[block[unreachable[0]]]} to rank {at[unreachable[0]]} of "
+            f"planner relay: no links lead from rank {source[block[first]]} to rank {receiver[first]} of "
             f"{reach.topology.name}, not even by way of others; no planner can do that"
         )
-    depth = source_trees.depth[source_trees.tree[source[block]], at]
+    depth = source_trees.depth[tree, receiver]
     order = np.argsort(depth, kind="stable")
     # level by level: a rank receives a block because it wants it, or because it forwards it to a deeper rank
-    wanted_keys, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
+    wanted_keys = (block * ranks + receiver)[order]
+    begin = np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))  # by depth, where its keys begin
     row_keys, row_count, forwarders = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
     # the deepest level first; a key is block * ranks + receiver, each once
     for level in range(len(begin) - 2, 0, -1):
@@ -270,18 +276,19 @@ def _rows_to_schedule(source_trees: _SourceTrees, collective: Collective, source
     >>> schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist()
     ([0, 1], [1, 0], [0, 2])
     """
-    block, to = rows // collective.ranks, rows % collective.ranks
-    depth = source_trees.depth[source_trees.tree[source[block]], to]
-    order = order_of(*pack_columns((block, collective.blocks), (depth, collective.ranks), (to, collective.ranks)))
-    block, to, depth = block[order], to[order], depth[order]
+    block, receiver = rows // collective.ranks, rows % collective.ranks
+    depth = source_trees.depth[source_trees.tree[source[block]], receiver]
+    order = order_of(*pack_columns((block, collective.blocks), (depth, collective.ranks), (receiver, collective.ranks)))
+    block, receiver, depth = block[order], receiver[order], depth[order]
     tree = source_trees.tree[source[block]]
-    path_number, first, path = np.unique(source_trees.path[tree, to], return_index=True, return_inverse=True)
+    path_number, first, path = np.unique(source_trees.path[tree, receiver], return_index=True, return_inverse=True)
+    # the routes that rows use, numbered in order of first use
     by_use = np.argsort(first)
     route_number = np.empty(len(path_number), np.int32)
     route_number[by_use] = np.arange(len(path_number))
     return Schedule(
-        collective, cut(collective, parts=1), depth - 1, as_int32(block), source_trees.parent[tree, to], as_int32(to),
-        np.full(len(rows), COPY, np.uint8), route=route_number[path],
+        collective, cut(collective, parts=1), depth - 1, as_int32(block), source_trees.parent[tree, receiver],
+        as_int32(receiver), np.full(len(rows), COPY, np.uint8), route=route_number[path],
         routes=source_trees.paths.take(path_number[by_use].astype(np.int64)),
     )  # fmt: skip
 

@@ -104,7 +104,8 @@ def plan_both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     backward_chunk[split_blocks] = size * size + np.arange(len(split_blocks))
     # both directions cover distances up to P // 2; at a distance of exactly P / 2 each carries one half
     forward, backward = _relay_rows(seats, size // 2, direction=1), _relay_rows(seats, size // 2, direction=-1)
-    backward = (backward[0], backward_chunk[backward[1]], *backward[2:])
+    backward_step, backward_block, backward_src, backward_dst = backward
+    backward = (backward_step, backward_chunk[backward_block], backward_src, backward_dst)
     step, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, backward, strict=True))
     return Schedule(
         collective, chunks, as_int32(step), as_int32(chunk), seats.rank[src], seats.rank[dst],
@@ -117,7 +118,8 @@ def exchange_in_pairs(collective: Collective, cycle: Sequence[int]) -> Schedule:
 
     Pairs of neighbours exchange, then the other pairs, in turn. A rank sends its own vector first, then the sum of the
     first pair, then always what it received in the step before: these are contributions that the other lacks. (For
-    allgathers: Chen, Zhang and Yuan 2005.) Half of the data begins with the other pairs, so that all links are used.
+    allgathers: Chen, Zhang and Yuan 2005.) That uses every second link of the cycle in a step. So ring.py plans half of
+    the data around the cycle begun one rank later, which uses the others.
 
     >>> schedule = exchange_in_pairs(Collective("allreduce", 4), [0, 1, 2, 3])
     >>> schedule.steps, schedule.src[:4].tolist(), schedule.dst[:4].tolist()
@@ -125,7 +127,7 @@ def exchange_in_pairs(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """
     rank, size = np.array(cycle, np.int32), len(cycle)
     seats, steps = np.arange(size), size // 2
-    columns = []
+    columns = []  # a row per seat: step, sender, receiver, op, slot read, slot written
     for number in range(steps):
         # the pairs of even steps begin at even seats; what arrives later than in step 0 is stored to be sent on
         partner = seats ^ 1 if number % 2 == 0 else ((seats + 1) ^ 1) - 1
@@ -134,7 +136,7 @@ def exchange_in_pairs(collective: Collective, cycle: Sequence[int]) -> Schedule:
         columns.append(
             [0 * seats + number, seats, partner % size, *(0 * seats + x for x in (op, sent_slot, stored_slot))]
         )
-        if sent_slot:
+        if sent_slot:  # add to the own sum what came in the step before, which is now sent on
             columns.append([0 * seats + number, seats, seats, *(0 * seats + x for x in (REDUCE, sent_slot, 0))])
     step, src, dst, ops, src_slot, dst_slot = (
         as_int32(np.concatenate(column)) for column in zip(*columns, strict=True)

@@ -125,6 +125,8 @@ class _SwapSearch:
         columns: list[list[int]] = []
         in_columns: set[int] = set()
         for start in range(len(self.factors)):
+            # from the successor of b to the factor in which a has it, until a factor closes the column: there b has the
+            # successor that a has in the first factor
             column, next_rank = [start], self.factors[start][b]
             while start not in in_columns and next_rank in factor_with and factor_with[next_rank] != start:
                 column.append(factor_with[next_rank])

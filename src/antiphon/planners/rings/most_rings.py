@@ -178,10 +178,10 @@ def _factors_to_cycles(factors: list[Factor], members: tuple[int, ...]) -> list[
     """Return factors that are single cycles as ranks in order."""
     cycles = []
     for factor in factors:
-        cycle, at = [0], factor[0]
-        while at:
-            cycle.append(at)
-            at = factor[at]
+        cycle, successor = [0], factor[0]
+        while successor:  # until the cycle is back at rank 0
+            cycle.append(successor)
+            successor = factor[successor]
         cycles.append([members[i] for i in cycle])
     return cycles
 

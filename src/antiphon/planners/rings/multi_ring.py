@@ -129,7 +129,7 @@ def _choose_rings(
         findings["because"] = (
             rings_held.because if rings_held.proved else f"at most {rings_held.at_most}: {rings_held.because}"
         )
-    # candidates: rings over direct links; over switches, logical rings
+    # candidates: rings over direct links; over switches, logical rings; each with its `keep_order`
     candidates = [(Rings(cycles[:max_rings], "direct links", findings), True)]
     if topology.switches:
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical_rings(topology, members, seed)]

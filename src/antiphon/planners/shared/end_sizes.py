@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -137,19 +138,20 @@ class Pipeline:
         """Return the most pieces that keep the linear program small enough; 1 if none does."""
         # `_solve_sizes` has an entry per kind of load (and one more), step and part
         pieces = MOST_ENTRIES // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
+        # from `steps` pieces on, the program has the same size for any number of pieces
         return PIPELINING.max_pieces if pieces >= self.steps or not ends else max(pieces, 1)
 
     def to_schedule(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
         """Return the schedule, with a copy of all transfers per part (the equal pieces are one copy), and the sizes."""
         if not sizes.before and not sizes.behind:
             return replace(self.schedule, pieces=sizes.pieces), sizes
-        nonempty = [part_row for part_row in _part_rows(sizes) if part_row[1]]
-        first = nonempty[0][0]
+        nonempty = [part for part in _list_parts(sizes) if part.size]
+        first_start = nonempty[0].start
         copies = [
-            replace(self.schedule, step=self.schedule.step + np.int32(start - first), pieces=pieces)
-            for start, _, pieces in nonempty
+            replace(self.schedule, step=self.schedule.step + np.int32(part.start - first_start), pieces=part.pieces)
+            for part in nonempty
         ]
-        return merge(copies, [size for _, size, _ in nonempty]), sizes
+        return merge(copies, [part.size for part in nonempty]), sizes
 
     def _to_sizes(self, fractions: EndFractions, pieces: int) -> EndSizes:
         """Return sizes, which are whole numbers in any unit (`round_to`), with their predicted time."""
@@ -187,25 +189,18 @@ class Pipeline:
         rows = np.concatenate([kind * shown_steps + step + start for start in part_starts])
         columns = np.repeat(size_index, len(kind))
         values = np.tile(self.load[kind, step] / max_load, len(part_starts))
-        lengths = np.arange(kinds * shown_steps)
-        middle = np.arange(kinds)  # a step in the middle, all of whose parts are equal pieces
-        upper = sp.coo_array(
-            (
-                np.concatenate([values, -np.ones(len(lengths)), self.load.sum(axis=1) / max_load, -np.ones(kinds)]),
-                (
-                    np.concatenate([rows, lengths, kinds * shown_steps + middle, kinds * shown_steps + middle]),
-                    np.concatenate(
-                        [
-                            columns,
-                            sizes + lengths % shown_steps,
-                            np.full(kinds, ends),
-                            np.full(kinds, sizes + shown_steps),
-                        ]
-                    ),
-                ),
-            ),
-            shape=(kinds * (shown_steps + 1), sizes + shown_steps + 1),
-        )
+        step_rows = np.arange(kinds * shown_steps)
+        # a step in the middle, all of whose parts are equal pieces, has a row per kind and the last length variable
+        middle_rows = kinds * shown_steps + np.arange(kinds)
+        entries = [
+            (values, rows, columns),
+            (-np.ones(len(step_rows)), step_rows, sizes + step_rows % shown_steps),
+            (self.load.sum(axis=1) / max_load, middle_rows, np.full(kinds, ends)),
+            (-np.ones(kinds), middle_rows, np.full(kinds, sizes + shown_steps)),
+        ]
+        value, row, column = (np.concatenate(arrays) for arrays in zip(*entries, strict=True))
+        shape = (kinds * (shown_steps + 1), sizes + shown_steps + 1)
+        upper = sp.coo_array((value, (row, column)), shape=shape)
         cost = np.zeros(sizes + shown_steps + 1)
         cost[sizes:-1], cost[-1] = 1, pieces - shown_pieces
         # all parts together are the whole message
@@ -262,9 +257,17 @@ class EndFractions:
         return EndFractions(before, max(denominator - sum(before) - sum(behind), 0.0), behind)
 
 
-def _part_rows(sizes: EndSizes) -> Iterator[tuple[int, int, int]]:
-    """Yield for every part its first step, its size, and its number of pieces (the equal pieces are one part)."""
-    yield from ((start, size, 1) for start, size in enumerate(sizes.before))
+class _Part(NamedTuple):
+    """A part of the message: its first step, its size, and its number of pieces."""
+
+    start: int
+    size: int
+    pieces: int
+
+
+def _list_parts(sizes: EndSizes) -> Iterator[_Part]:
+    """Yield all parts in the order of their first steps; all equal pieces together are one part."""
+    yield from (_Part(start, size, pieces=1) for start, size in enumerate(sizes.before))
     begin = len(sizes.before)
-    yield begin, sizes.middle, sizes.pieces
-    yield from ((start, size, 1) for start, size in enumerate(sizes.behind, begin + sizes.pieces))
+    yield _Part(begin, sizes.middle, sizes.pieces)
+    yield from (_Part(start, size, pieces=1) for start, size in enumerate(sizes.behind, begin + sizes.pieces))

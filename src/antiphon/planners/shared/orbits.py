@@ -113,8 +113,8 @@ def _grow_group(
         if best is None:
             break
         # go on among the symmetries that commute with all chosen ones
-        group = best[0]
-        chosen.append(best[1])
+        group, best_element = best
+        chosen.append(best_element)
         generators = _commuting_symmetries(machine, color, chosen) if len(group) < max_order else []
     return group
 

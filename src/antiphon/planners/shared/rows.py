@@ -286,7 +286,7 @@ def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], 
     offset = total_before - total_before[np.maximum.accumulate(np.where(starts_block, np.arange(len(block)), 0))]
     # Equal paths share one entry of the route table.
     paths: dict[Path, int] = {}
-    route = np.array([paths.setdefault(row[5], len(paths)) for row in rows], np.int32)
+    route = np.array([paths.setdefault(path, len(paths)) for *_, path in rows], np.int32)
     step, chunk, src, dst, op = np.array([row[:5] for row in rows], np.int32).reshape(-1, 5).T
     return Schedule(
         collective, Chunks(block.astype(np.int32), offset, share, denominator), step, chunk, src, dst,

@@ -83,7 +83,7 @@ def _remaining_room(load: Longs, requests: Longs, blocks: int) -> Longs:
     """
     quota, remainder = divmod(blocks, len(load))
     room = quota - load
-    is_over_quota = room < 0
+    is_over_quota = room < 0  # these have more than the quota already, and come last in `by_need`
     by_need = np.argsort(np.where(is_over_quota, len(load) + requests.sum(), room - requests), kind="stable")
     room[is_over_quota] = 0
     spare = max(remainder - int(is_over_quota.sum()), 0)

@@ -188,6 +188,7 @@ class PartCost:
         """
         if not self.halves[0] or fan < 2:
             return 0.0
+        # of `fan` values fan - 1 are received; adding them up takes fan + 1 accesses to memory, one of them to write
         return received * self.nbytes * (self.server.gamma + self.server.delta * (fan + 1) / (fan - 1))
 
     def price_flat(self, node: int) -> float:

@@ -122,6 +122,7 @@ class _RowBuilder:
         """Return 1 if the results of some child are gathered on fewer servers first, else 0."""
         tree = self.tree
         sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
+        # `holder_counts` is empty where nothing is gathered
         return int(any(holders < size for holders, size in zip(choice.holder_counts, sizes, strict=False)))
 
     def build_rows(self, owner: Longs) -> None:
@@ -144,6 +145,7 @@ class _RowBuilder:
             low = np.append(tree.low[children], tree.high[node])
             owned = Owned.by_child(owner, low)
             holders = [deal_blocks(owner, owned, int(low[i]), int(low[i + 1])) for i in range(len(children))]
+            # without gathering, the holders themselves send
             senders = [
                 gather_holders(holders[i], int(low[i]), int(low[i + 1]), count)
                 if count < low[i + 1] - low[i]
@@ -241,9 +243,10 @@ def tree_routes(tree: RootedTree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
     """
     servers = tree.servers
     pairs, route = unique_inverse(src * np.int64(servers) + dst, servers * servers)
-    ends = pairs // servers, pairs % servers
+    sender, receiver = pairs // servers, pairs % servers
+    # climb from both ends to where the paths meet: upward links from the sender, downward ones from the receiver
     hops, climbs = np.zeros(len(pairs), np.int64), []
-    for direction, begin, other in ((tree.up, ends[0], ends[1]), (tree.down, ends[1], ends[0])):
+    for direction, begin, other in ((tree.up, sender, receiver), (tree.down, receiver, sender)):
         node, row, steps = tree.leaf[begin], np.arange(len(pairs)), []
         while len(row):
             # climb while the other end is not below this node
@@ -259,10 +262,11 @@ def tree_routes(tree: RootedTree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
     flat = np.empty(int(ptr[-1]), np.int32)
     # upward links are filled in from the path's beginning, downward links from its end
     up, down = ptr[:-1].copy(), ptr[1:] - 1
-    for row, link in climbs[0]:
+    upward_steps, downward_steps = climbs
+    for row, link in upward_steps:
         flat[up[row]] = link
         up[row] += 1
-    for row, link in climbs[1]:
+    for row, link in downward_steps:
         flat[down[row]] = link
         down[row] -= 1
     return Routes(ptr, flat), route.astype(np.int32)

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,14 +36,26 @@ MIDDLE = -2  # number of the extra switch in the middle of a link, as a node of 
 Root = int | tuple[int, int]  # a switch, or two: the middle of the link between them
 
 
+class LinkFigures(NamedTuple):
+    """The figures of a link, or of a bundle of parallel links, in one direction."""
+
+    latency: float  # seconds
+    beta: float  # seconds per byte
+    epsilon: float  # incast: further seconds per byte, for every sender to one receiver beyond `w_t` senders
+    w_t: int  # the most senders without incast
+
+
+NO_LINK = LinkFigures(0.0, 0.0, 0.0, 0)  # above the root
+
+
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """By node, the figures of the link to its parent, in one direction."""
+    """By node, the `LinkFigures` of the link to its parent in one direction, as columns."""
 
-    latency: Floats  # seconds
-    beta: Floats  # seconds per byte
-    epsilon: Floats  # incast: further seconds per byte, for every sender to one receiver beyond `w_t` senders
-    w_t: Longs  # the most senders without incast
+    latency: Floats
+    beta: Floats
+    epsilon: Floats
+    w_t: Longs
     link: Longs  # the number of the link, of parallel links the first; -1: half of a link, below a root in its middle
 
 
@@ -202,7 +215,7 @@ def root_tree(graph: UnrootedTree, root: Root, topology: Topology, profile: Prof
     high = servers_so_far[end - 1]
     # figures of every node's link upwards, in both directions
     links = _Links(graph, topology, profile)
-    rows = [((0.0, 0.0, 0.0, 0), (0.0, 0.0, 0.0, 0))]
+    rows = [(NO_LINK, NO_LINK)]  # by node: upwards, downwards
     link_numbers = [(-1, -1)]
     for node in order[1:]:
         to, latency_factor = parent[node], 1.0
@@ -221,8 +234,8 @@ def root_tree(graph: UnrootedTree, root: Root, topology: Topology, profile: Prof
     )  # fmt: skip
 
 
-def _make_direction(figures: Sequence[tuple[float, float, float, int]], links: Sequence[int]) -> Direction:
-    """Return the (latency, beta, epsilon, w_t) of every node as columns, with its link's number."""
+def _make_direction(figures: Sequence[LinkFigures], links: Sequence[int]) -> Direction:
+    """Return the figures of every node's link as columns, with the link's number."""
     latency, beta, epsilon, w_t = (np.array(column) for column in zip(*figures, strict=True))
     return Direction(latency, beta, epsilon, w_t, np.array(links, np.int64))
 
@@ -265,10 +278,10 @@ class _Links:
         for number, limit in enumerate(topology.limits):
             for link in limit.links:
                 self.limits.setdefault(link, []).append(number)
-        self.figures_of: dict[tuple[int, float], tuple[float, float, float, int]] = {}
+        self.figures_of: dict[tuple[int, float], LinkFigures] = {}  # by type of link and factor, of single links
 
-    def bundle_figures(self, a: int, b: int, latency_factor: float = 1.0) -> tuple[float, float, float, int]:
-        """Return latency (times the factor), seconds per byte, epsilon and w_t from a to b, within shared limits."""
+    def bundle_figures(self, a: int, b: int, latency_factor: float = 1.0) -> LinkFigures:
+        """Return the figures from a to b within shared limits, the latency times the factor."""
         links = self.graph.links[a, b]
         key = (int(self.topology.link_type[links[0]]), latency_factor)
         if len(links) > 1 or links[0] in self.limits:
@@ -277,7 +290,7 @@ class _Links:
             self.figures_of[key] = self._measure_bundle(links, latency_factor)
         return self.figures_of[key]
 
-    def _measure_bundle(self, links: list[int], latency_factor: float) -> tuple[float, float, float, int]:
+    def _measure_bundle(self, links: list[int], latency_factor: float) -> LinkFigures:
         """Return the figures of these links together: the worst latency and incast, the total bandwidth."""
         kinds = [int(self.topology.link_type[link]) for link in links]
         shared: dict[int, float] = {}
@@ -297,4 +310,4 @@ class _Links:
         incasts = [self.profile.incast[t.kind] for t in types if t.kind in self.profile.incast]
         worst_incast = max(incasts, key=lambda incast: incast.epsilon, default=None)
         epsilon, w_t = (worst_incast.epsilon, worst_incast.w_t) if worst_incast is not None else (0.0, 0)
-        return latency_factor * max(t.latency for t in types), 1 / total, epsilon, w_t
+        return LinkFigures(latency_factor * max(t.latency for t in types), 1 / total, epsilon, w_t)

@@ -117,7 +117,7 @@ class PricedTreeGrower:
         `from_prim`: as for `grow_tree`.
         """
         link_price = np.bincount(self.crossing_link, weights=price[self.crossing_row], minlength=self.topology.links)
-        # 1e-300: no price may be 0, which a sparse graph may take for a missing link
+        # 1e-300: no price may be 0, which a sparse graph takes for a missing link
         priced_paths = self.paths.price_paths(link_price + self.tie_surcharge * link_price.mean() + 1e-300)
         # grow the tree over positions in the members, then look up its links
         hub_effort = len(self.position) ** 2 + BOUNDED.hub_overhead

@@ -222,7 +222,7 @@ class _CutProgram:
                 flow = graph.maxflow(topology.nodes, sink, amounts)
                 if flow.value < total_weight * (1 - VIOLATION):
                     side = np.zeros(topology.nodes + 1, bool)
-                    side[flow.partition[0]] = True
+                    side[flow.partition[0]] = True  # the side of the super source
                     added |= self._add_cut(direction, side[: topology.nodes])
         return added
 

@@ -208,18 +208,20 @@ class _RoundingLoads:
             return loads.max(axis=0), np.square(np.maximum(loads - target, 0)).sum(axis=0)
 
         for _ in range(MOST_MOVES):
-            current = excess(load[:, None])
-            best: tuple[float, float, int, int] = (float(current[0][0]), float(current[1][0]) * (1 - MIN_GAIN), -1, -1)
+            current_highest, current_squares = (float(column[0]) for column in excess(load[:, None]))
+            # highest load and squares after a move, the tree that gives a unit and the one that takes it (-1: no move)
+            best = (current_highest, current_squares * (1 - MIN_GAIN), -1, -1)
             # move one unit from a tree on the fullest link to another of its group
             for giver in np.flatnonzero((use[np.argmax(load)] > 0) & (counts > 0)).tolist():
                 takers = np.flatnonzero(self._group == self._group[giver])
                 highest, squares = excess((load - use[:, giver])[:, None] + use[:, takers])
                 at = int(np.lexsort((squares, highest))[0])
                 best = min(best, (float(highest[at]), float(squares[at]), giver, int(takers[at])))
-            if best[2] < 0:
+            *_, giver, taker = best
+            if giver < 0:
                 break
-            counts[best[2]] -= 1
-            counts[best[3]] += 1
+            counts[giver] -= 1
+            counts[taker] += 1
             load = row_dot(use, counts)
         return float(load.max()), denominator
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -201,8 +202,19 @@ def spread_images(collective: Collective, forest: Forest) -> Schedule:
     return _images_to_schedule(collective, chunks, rows, forest.topology, group, list(paths))
 
 
+class _ImageRows(NamedTuple):
+    """The rows of all images of a tree, as columns."""
+
+    step: Longs
+    chunk: Longs
+    src: Longs
+    dst: Longs
+    element: Longs  # the symmetry (row of the group) that gives the image
+    path: Longs  # the number of the path of the original tree's hop
+
+
 def _images_to_schedule(
-    collective: Collective, chunks: Chunks, rows: Sequence[tuple[Longs, ...]], topology: Topology, group: Symmetries,
+    collective: Collective, chunks: Chunks, rows: Sequence[_ImageRows], topology: Topology, group: Symmetries,
     paths: Sequence[Path],
 ) -> Schedule:  # fmt: skip
     """Return the schedule with these chunks and the rows that `_image_rows` returned for every tree.
@@ -228,8 +240,8 @@ def _common_denominator(shares: Collection[Fraction]) -> tuple[list[int], int]:
 
 def _image_rows(
     group: Symmetries, elements: Longs, chunk: Longs, tree: SpanningTree, paths: dict[Path, int]
-) -> tuple[Longs, ...]:
-    """Return step, chunk, sender, receiver, symmetry and path of all hops of a tree's images, image by image.
+) -> _ImageRows:
+    """Return the rows of all hops of a tree's images, image by image.
 
     `elements`: a symmetry per image. `chunk`: the chunk that each image carries. The path of a row is the number in
     `paths` of the original hop's path; paths not yet in `paths` are added.
@@ -239,7 +251,7 @@ def _image_rows(
     count = len(elements)
     src, dst = group[np.ix_(elements, parent)].ravel(), group[np.ix_(elements, rank)].ravel()
     image = np.repeat(np.arange(count), len(hops))
-    return np.tile(step, count), chunk[image], src, dst, elements[image], np.tile(path, count)
+    return _ImageRows(np.tile(step, count), chunk[image], src, dst, elements[image], np.tile(path, count))
 
 
 def _image_routes(
