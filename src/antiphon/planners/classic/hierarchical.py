@@ -67,7 +67,7 @@ from antiphon.planners.shared.rows import plan_backwards as dual_backwards
 DIRECT = "direct"  # each sends to all others, in one step
 RING = "ring"  # around a ring
 BACK = "back"  # around the ring in the other direction
-MAX_TRANSFERS = 2**24  # of all schedules of `hierarchical_ps` together
+MAX_TRANSFERS = 2**24  # of all schedules of `hierarchical_ps` together; spans of data that `_has_links` examines
 DEFAULT_CHAIN_PIECES = 32  # slices of a broadcast or reduce: most hops of the chains overlap, messages stay large
 Fans = str | int | Sequence[int]
 
@@ -95,7 +95,8 @@ def hierarchical_ps(
     ranks = len(collective.members)
     refuse_too_many_transfers("hierarchical-ps", request, 2 * ranks * ranks)
     candidates = list_factorizations(ranks) if fanins == "all" else [parse_fanins(fanins, ranks)]
-    if not topology.switches and fanins == "all":  # keep those that the direct links allow
+    # keep those that the direct links allow; if there are none, `finish_schedule` raises the error for the first
+    if not topology.switches and fanins == "all":
         seating = parse_order(order, collective)
         candidates = [
             fans for fans in candidates if _has_links(topology, seating, Groups.of_fans(fans), DIRECT)
@@ -210,7 +211,8 @@ def _choose_levels(
             return fans, seating
     seating = parse_order(order, collective)
     candidates = list_factorizations(ranks)
-    # two levels before more, and one last; of equally many levels, the smallest largest fan-in, for the fewest steps
+    # two levels before more, and one last; of equally many levels the smallest largest fan-in, for the fewest steps;
+    # ties: the largest fan-ins innermost
     candidates.sort(key=lambda fans: (len(fans) == 1, len(fans), max(fans), [-f for f in fans]))
     for fans in candidates:
         if _has_links(topology, seating, Groups.of_fans(fans)):

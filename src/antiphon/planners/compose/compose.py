@@ -274,7 +274,7 @@ class _BuiltPlan:
 
 def _rank_splits(search: _Search, aim: str) -> list[RotatedPlan]:
     """Return the plans of all splits that look best for this aim, by estimate."""
-    examined: list[tuple[tuple[Fraction | int, ...], int, RotatedPlan]] = []
+    examined: list[tuple[tuple[Fraction | int, ...], int, RotatedPlan]] = []  # key by aim, number of the split, plan
     for number, split in enumerate(search.splits):
         # the first split is always examined, so that there is a plan; later aims see the same splits
         if number and search.spent:
@@ -298,7 +298,7 @@ def _rank_splits(search: _Search, aim: str) -> list[RotatedPlan]:
                 if rotated_plan is not None:
                     examined.append((AIMS[aim](rotated_plan), number, rotated_plan))
     if search.turn:  # requested: plans without rotation only if there are no others
-        examined = [entry for entry in examined if len(entry[2].shares) > 1] or examined
+        examined = [(key, number, plan) for key, number, plan in examined if len(plan.shares) > 1] or examined
     search.all_examined = True
     ranked = [plan for _, _, plan in sorted(examined, key=lambda entry: entry[:2])]
     if search.wants_several(aim):

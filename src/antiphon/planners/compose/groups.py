@@ -96,7 +96,7 @@ def groups(
 
 @dataclass(frozen=True, eq=False)
 class _Merged:
-    """A schedule of all groups. `planners`: what planned them. `links`: alone or shared."""
+    """A schedule of all groups. `planners`: in words, who planned how many of them. `links`: alone or shared."""
 
     schedule: Schedule
     rate: Fraction  # bytes per second with many slices

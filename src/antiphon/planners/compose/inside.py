@@ -84,7 +84,7 @@ class _Group:
     key: Any
 
 
-_Key = tuple[int, Collective]  # the machine of a class of groups, by id, and what is planned on it
+_Key = tuple[int, Collective]  # the machine of a class of groups, by id, and the collective that is planned on it
 
 
 class GroupPlanner:
@@ -283,6 +283,7 @@ def _to_canonical_form(topology: Topology, machine: Topology, links: Ints) -> _G
     label, key = _canonical_nodes(machine)
     kind = {value: i for i, value in enumerate(sorted({repr(t) for t in topology.types}))}
     types = np.array([kind[repr(t)] for t in topology.types])[topology.link_type[links]]
+    # links by their canonical ends, then by type, then by number
     order = np.lexsort((np.arange(machine.links), types, label[machine.link_dst], label[machine.link_src]))
     position = np.argsort(order)  # by link, where it is in canonical order
     limits = sorted(

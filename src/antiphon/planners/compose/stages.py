@@ -483,7 +483,7 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, line: in
 
 
 def _as_broadcast(placement: Placement) -> Placement:
-    """Return a scatter as the first part of a broadcast, so that its root reduces what arrives when run backwards."""
+    """Return a scatter as the first part of a broadcast: run backwards, its root reduces the data that arrive."""
     collective = placement.schedule.collective
     target = Collective("broadcast", collective.ranks, roots=collective.roots)
     blocks, line = Spans.side_by_side(collective.weights), _whole_line(int(collective.weights.sum()))

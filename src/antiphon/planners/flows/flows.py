@@ -51,6 +51,7 @@ def flows(request: Request, *, pieces: PiecesOrBest = None, steps: UnevenSteps =
     demands = demands_of(topology, collective, request.seed)
     rate_bound = bound(topology, collective)
     problem = FlowProblem(topology, demands)
+    # the bound in the unit of `Flow.time`: weight of blocks over capacity
     time = rate_bound.inverse * collective.input_weight / topology.unit * topology.resources.scale
     flow = _find_flow(problem, float(time), bool(rate_bound.tight))
     paths = paths_of(problem, flow)

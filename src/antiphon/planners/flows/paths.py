@@ -208,7 +208,7 @@ def _number_pairs(paths: Sequence[Path]) -> Longs:
 def _round_shares(share: Floats, pair: Longs, denominator: int) -> Longs:
     """Return the shares as integers that sum to the denominator for every pair, by largest remainders."""
     exact = share * denominator
-    # every share rounded down; what is lacking goes to the largest remainders
+    # every share rounded down; the units that are lacking go to the largest remainders
     units = np.floor(exact + INTEGER_TOLERANCE).astype(np.int64)
     lacking = denominator - np.bincount(pair, weights=units).astype(np.int64)
     order = np.lexsort((np.arange(len(share)), units - exact, pair))

@@ -138,6 +138,7 @@ class GreedySearch:
             default=0.0,
         )
         words = task.have.shape[1]
+        # a slot visits at most VISITS batches of a kind
         work = sum(work_of(len(batch.hop), words) for batches in self.hops.batches for batch in batches[:VISITS])
         if slots * work > GREEDY.max_work:
             raise Unsupported(

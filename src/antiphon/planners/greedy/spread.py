@@ -102,13 +102,13 @@ class Spreading:
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot  # chunks in a slot
         self.had = task.have.copy()  # before the step
-        # what each rank lacks now, among the chunks that it may be given
+        # by rank, the chunks that it lacks now and may be given
         self.lack = ~task.have if task.allowed is None else task.allowed & ~task.have
         island_sets = [task.have if level.trivial else level.island_sets(task.have) for level in levels]
         # per kind: the chunks that only a single island has; these are the most urgent
         self.unique = [_held_once(sets) for sets in island_sets]
         self.has_unique = [bool(chunks.any()) for chunks in self.unique]
-        # by kind: what its islands lack; unused where they are single ranks
+        # by kind: the chunks that each of its islands lacks; unused where islands are single ranks
         self.absent = [~sets for sets in island_sets]
         self.missing = task.missing
         self.copies = [np.zeros(task.chunks, np.int64) for _ in levels]
@@ -164,7 +164,7 @@ class Spreading:
         return max(needs)
 
     def _end_step(self, before: int) -> None:
-        """Make what came in this step available for forwarding."""
+        """Make the chunks that came in this step available for forwarding. `before`: number of `rows` before it."""
         hop, chunk = (np.concatenate(columns) for columns in zip(*self.rows[before:], strict=True))
         receiver = self.hops.dst[hop]
         add_chunks(self.had, receiver, chunk)
@@ -178,8 +178,8 @@ class Spreading:
         `strict`: no chunk may enter an island twice if the links into it are the bottleneck.
         """
         room = np.floor(self.rate * length + ROUNDING)
-        # the widest kind last: narrow hops between islands choose first, since what they bring is then spread inside in
-        # later steps
+        # the widest kind last: narrow hops between islands choose first, since the chunks that they bring are spread
+        # inside the islands in later steps
         for kind in range(len(self.levels) - 1, -1, -1):
             batches = self.hops.batches[kind]
             max_room = max(1, int(room[batches[0].loaded].max(initial=0)))
@@ -226,7 +226,7 @@ class Spreading:
         return index
 
     def _offered_chunks(self, src: Longs, dst: Longs) -> tuple[Words, Words]:
-        """Return, per hop, what src[i] had that dst[i] lacks, and a second buffer of this shape."""
+        """Return, per hop, the chunks that src[i] had and dst[i] lacks, and a second buffer of this shape."""
         offered, other = self.sets[0, : len(src)], self.sets[1, : len(src)]
         self.had.take(src, axis=0, out=offered, mode="clip")  # mode clip writes straight into the buffer
         offered &= self.lack.take(dst, axis=0, out=other, mode="clip")
@@ -250,7 +250,7 @@ class Spreading:
         if level.trivial:
             preferred = offered
         else:
-            # what the whole island of the destination lacks: bringing that serves all its ranks, by the links inside
+            # chunks that the whole island of the destination lacks: they serve all its ranks, by the links inside
             preferred = self.absent[kind].take(level.label[dst], axis=0, out=other, mode="clip")
             preferred &= offered
             if level.strict and strict:
@@ -321,7 +321,7 @@ class Spreading:
                 remove_chunks(self.absent[number], into, new)
             np.add.at(self.copies[number], new, 1)
             if self.has_unique[number]:  # no longer in a single island
-                remove_chunks(self.unique[number], np.zeros_like(new), new)
+                remove_chunks(self.unique[number], np.zeros_like(new), new)  # zeros: `unique` has a single row
                 self.has_unique[number] = bool(self.unique[number].any())
 
     def _accept_chunks(self, kind: int, batch: Batch, index: Longs, chunk: Longs, space: Floats, room: Floats) -> Bools:
@@ -370,6 +370,7 @@ def _held_once(rows: Words) -> Words:
 
 def _hops_with_room(batch: Batch, index: Longs, room: Floats) -> Bools:
     """Return which of these hops have room if they are served in order and several may load the same resource."""
+    # along the batch's entries, sorted by resource: `so_far` - `base` picked hops load this resource up to this entry
     picked = np.zeros(len(batch.hop), np.int64)
     picked[index] = 1
     is_picked = np.repeat(picked, np.diff(batch.ptr))[batch.order]

@@ -59,7 +59,7 @@ def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = N
     topology, collective = request.topology, request.collective
     trees, joints_at_once = usable_trees(topology, trees_for("nvls", topology, collective))
     if beside is not False:
-        yield from _yield_mixtures(request, (trees, joints_at_once), pieces, required=beside is True)
+        yield from _yield_mixtures(request, trees, joints_at_once, pieces, required=beside is True)
     if beside:
         return
     # per tree, the transfers of all reductions; an allreduce has as many of multicasts
@@ -71,13 +71,12 @@ def nvls(request: Request, *, pieces: PiecesOrSeveral = None, beside: Beside = N
 
 
 def _yield_mixtures(
-    request: Request, trees_and_joints: tuple[list[SwitchTree], int], pieces: int | None, required: bool
+    request: Request, trees: list[SwitchTree], joints_at_once: int, pieces: int | None, required: bool
 ) -> Iterator[Schedule]:
     """Yield allreduces with plain transfers beside the joints, if joints leave links idle; else, if `required`, raise.
 
-    `trees_and_joints`: the trees, and the joints that they serve at once.
+    `joints_at_once`: the joints that each tree serves at once; 0: any number.
     """
-    trees, joints_at_once = trees_and_joints
     topology, collective = request.topology, request.collective
     count = len(collective.members)
     # with fewer than 2 joints at once no reduction runs beside a multicast; 2 P joints leave no link idle
@@ -148,9 +147,13 @@ def plan_shares(collective: Collective, trees: list[SwitchTree], joints_at_once:
         peer += peer >= end
         chunk = number * len(ends) + share_of_row
         if collective.kind in REDUCES:
-            builder.add_rows(tree, reduce_step[share_of_row], chunk, peer, end, REDUCE, share_of_row)
+            builder.add_rows(
+                tree, reduce_step[share_of_row], chunk, src=peer, dst=end, op=REDUCE, joint=share_of_row
+            )  # fmt: skip
         if collective.kind in SPREADS:
-            builder.add_rows(tree, multicast_step[share_of_row], chunk, end, peer, COPY, share_of_row)
+            builder.add_rows(
+                tree, multicast_step[share_of_row], chunk, src=end, dst=peer, op=COPY, joint=share_of_row
+            )  # fmt: skip
     shares = len(trees) * len(ends) // collective.blocks
     return replace(builder.to_schedule(collective, cut(collective, shares)), pieces=pieces)
 

@@ -50,15 +50,16 @@ def plan_mixture(collective: Collective, trees: list[SwitchTree], joints_at_once
             (joint_step, other_seat, own_seat, REDUCE), (joint_step + 1, own_seat, other_seat, COPY),
         ):  # fmt: skip
             builder.add_rows(
-                tree, step_of_row, chunk_of_row, ring[src], ring[dst], op,
+                tree, step_of_row, chunk_of_row, src=ring[src], dst=ring[dst], op=op,
                 joint=chunk_of_row,  # a joint has the number of its chunk
             )  # fmt: skip
         chunks += len(reduction_seat)
         no_joint = np.full(len(step), -1, np.int64)
-        receiver = ring[(seat + 1) % count]
+        # a chunk's first P - 1 hops combine it, the others spread it
         builder.add_rows(
-            tree, step, ring_chunk + chunks, ring[seat], receiver, np.where(hop < count - 1, REDUCE, COPY), no_joint
-        )
+            tree, step, ring_chunk + chunks, src=ring[seat], dst=ring[(seat + 1) % count],
+            op=np.where(hop < count - 1, REDUCE, COPY), joint=no_joint,
+        )  # fmt: skip
         chunks += count * laps
     return replace(builder.to_schedule(collective, cut(collective, chunks // collective.blocks)), pieces=1)
 

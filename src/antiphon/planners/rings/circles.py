@@ -136,7 +136,7 @@ def exchange_in_pairs(collective: Collective, cycle: Sequence[int]) -> Schedule:
         columns.append(
             [0 * seats + number, seats, partner % size, *(0 * seats + x for x in (op, sent_slot, stored_slot))]
         )
-        if sent_slot:  # add to the own sum what came in the step before, which is now sent on
+        if sent_slot:  # the sum that came in the step before, and is sent on now, also goes into the rank's own
             columns.append([0 * seats + number, seats, seats, *(0 * seats + x for x in (REDUCE, sent_slot, 0))])
     step, src, dst, ops, src_slot, dst_slot = (
         as_int32(np.concatenate(column)) for column in zip(*columns, strict=True)

@@ -71,7 +71,7 @@ class _SwapSearch:
     def _improve_pair(self, first: int, second: int) -> None:
         """Make the swap between two factors that leaves the fewest cycles, unless all swaps leave more than before."""
         first_factor, second_factor = self.factors[first], self.factors[second]
-        best: tuple[int, int, int, list[int]] | None = None
+        best: tuple[int, int, int, list[int]] | None = None  # cycles of both, of the first, of the second; swap set
         swap_sets = _find_swap_sets(first_factor, second_factor)
         self.remaining -= max(len(swap_sets), 1)
         if len(swap_sets) < 2:  # a swap of all ranks only exchanges the factors

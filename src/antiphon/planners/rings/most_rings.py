@@ -225,7 +225,7 @@ def _cut_bound(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
         (maximum_flow(network, s, t), s) for s, t in (ends if is_symmetric else [*ends, *((t, s) for s, t in ends)])
     )
     min_cut, start = min(flows, key=lambda flow_and_start: flow_and_start[0].flow_value)
-    # the cut's side: what the source still reaches over links with capacity left
+    # the cut's side: the ranks that the source still reaches over links with capacity left
     residual = csr_array(network - min_cut.flow)
     residual.data = np.maximum(residual.data, 0)
     residual.eliminate_zeros()

@@ -76,6 +76,7 @@ def multi_ring(request: Request, *, rings: RingCount = None, pieces: ChainPieces
     topology, collective = request.topology, request.collective
     is_alltoall = collective.kind == "alltoall"
     refuse_too_long("multi-ring", request, rings or 1)
+    # an alltoall uses a cycle and its reverse, so by default at least two rings
     max_rings = rings or max(2 if is_alltoall else 1, min(MOST_RINGS, DEFAULT_TRANSFERS // count_transfers(collective)))
     rings_used = _choose_rings(
         topology, collective.members, max_rings, request.seed, exactly=rings is not None, in_pairs=is_alltoall

@@ -294,7 +294,7 @@ def _solve_progress(hops: HopClasses, steps: int) -> Floats | None:
     # nothing can pass before step `depth`, and everything must have passed `height` steps before the end
     high[:progress_count] = np.where(step < hops.depth[:, None], 0.0, 1.0).ravel()
     low[:progress_count] = np.where(step >= steps - 1 - hops.height[:, None], 1.0, 0.0).ravel()
-    # what has passed cannot shrink: f[h, s] - f[h, s + 1] <= 0
+    # progress never falls: f[h, s] - f[h, s + 1] <= 0
     rows = _Rows()
     rows.add_rows((f_columns[:, :-1].ravel(), 1.0), (f_columns[:, 1:].ravel(), -1.0))
     # f[later, s] - f[earlier, s - lag] <= 0
@@ -543,7 +543,7 @@ def merge_classes(classes: Classification, chunk_label: Longs) -> Longs:
     first, after = np.where(is_sum[first], after, first), np.where(is_sum[first], first, after)
     base = _hash_rows(_number_values(chunk_label), _number_values(classes.latency), is_sum.astype(np.uint64))
     color, color_count = base, 0
-    # refine from the sources on: after i rounds, classes distinguish what lies up to i hops before
+    # refine from the sources on: after i rounds, rows of a class agree in the classes of all rows up to i hops before
     while (new_count := len(np.unique(color))) > color_count:
         color_count, predecessor_color = new_count, _hash_rows(color[first], lag.astype(np.uint64))
         order = np.lexsort((predecessor_color, after))

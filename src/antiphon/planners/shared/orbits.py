@@ -99,21 +99,22 @@ def _grow_group(
     chosen: list[Symmetry] = []
     while len(group) < max_order:
         rng = np.random.default_rng(seed + len(chosen))
-        best: tuple[Symmetries, Symmetry] | None = None
+        best_group: Symmetries | None = None
+        best_element: Symmetry | None = None
         # the first symmetry is made to move all roots in cycles of one length
         for element in _random_symmetries(generators, rng, _FURTHER_TRIES if chosen else _FIRST_TRIES):
             power = element if chosen else _uniform_power(element, roots, longest)
             if power is None:
                 continue
             larger = _extend_group(group, power, roots, max_order)
-            if larger is not None and (best is None or len(larger) > len(best[0])):
-                best = larger, power
+            if larger is not None and (best_group is None or len(larger) > len(best_group)):
+                best_group, best_element = larger, power
                 if len(larger) == max_order or not (longest or chosen):
                     break
-        if best is None:
+        if best_group is None or best_element is None:
             break
         # go on among the symmetries that commute with all chosen ones
-        group, best_element = best
+        group = best_group
         chosen.append(best_element)
         generators = _commuting_symmetries(machine, color, chosen) if len(group) < max_order else []
     return group

@@ -127,7 +127,7 @@ def surviving_collective(collective: Collective, topology: Topology) -> tuple[Co
 
 
 def _block_ends(collective: Collective) -> list[tuple[int, int]]:
-    """Return per block its only source and its only receiver, -1 where there are several: what identifies a block."""
+    """Return per block its only source and its only receiver, -1 where there are several. Both identify a block."""
     relation, blocks = collective.relation, collective.blocks
     ends = []
     for block, rank in ((relation.pre_block, relation.pre_rank), (relation.post_block, relation.post_rank)):
@@ -146,8 +146,8 @@ class _Hops:
     dst: Ints
     table: Routes  # the links of every hop
     resources: Ints  # per hop the links and shared limits that it loads, padded by a resource without load
-    into: tuple[Longs, Longs]  # CSR by receiver: offsets, hops
-    out_of: tuple[Longs, Longs]  # CSR by sender
+    into: tuple[Longs, Longs]  # by receiver, see `_group_by_rank`
+    out_of: tuple[Longs, Longs]  # by sender
 
     @staticmethod
     def of(topology: Topology, src: Ints, dst: Ints, table: Routes) -> _Hops:
@@ -167,14 +167,19 @@ class _Hops:
         first = np.sort(np.unique(links, axis=0, return_index=True)[1])  # equal paths once, the first of them
         source, end = (as_int32(np.concatenate(columns)[first]) for columns in (sources, ends))
         links, table = links[first], table.take(first)
-        # beside its link, a hop loads the limits of the link
+        # beside its links, a hop loads their limits; the empty row at the end is that of the padding (link -1)
         own = topology.resources
         limits = _padded(np.append(own.limit_ptr, own.limit_ptr[-1]), own.limit_of)
         resources = np.concatenate([links, limits[links].reshape(len(links), -1)], axis=1)
         resources[resources < 0] = topology.links + len(topology.limits)
-        by_end = [(np.searchsorted(x[o := np.argsort(x, kind="stable")], np.arange(topology.ranks + 1)), o)
-                  for x in (end, source)]  # fmt: skip
-        return _Hops(source, end, table, resources, by_end[0], by_end[1])
+        into, out_of = (_group_by_rank(ranks_of_hops, topology.ranks) for ranks_of_hops in (end, source))
+        return _Hops(source, end, table, resources, into, out_of)
+
+
+def _group_by_rank(rank_of_hop: Ints, ranks: int) -> tuple[Longs, Longs]:
+    """Return offsets and hops: those of rank r are hops[offsets[r] : offsets[r + 1]]."""
+    hops = np.argsort(rank_of_hop, kind="stable")
+    return np.searchsorted(rank_of_hop[hops], np.arange(ranks + 1)), hops
 
 
 def _padded(ptr: Longs, values: Ints) -> Ints:
@@ -224,6 +229,7 @@ class _Trees:
 
     def prices(self, share: float) -> Floats:
         """Return the price of a share on every resource: how much it raises an exponential of the relative load."""
+        # 1.0: the same price from twice the target on, since larger exponentials would overflow
         before, after = (
             portable.exp(self.steepness * np.minimum(x / self.capacity - 1, 1.0))
             for x in (self.load, self.load + share)
@@ -232,9 +238,9 @@ class _Trees:
         return after - before + 1e-9 + 1e-3 * share / self.capacity
 
     def reattach(self, tree: int, rank: int) -> bool:
-        """Join a branch to its tree by the cheapest path to its root `rank`; return whether there is one.
+        """Join the branch whose root is `rank` to its tree by the cheapest path; return whether there is one.
 
-        Dijkstra's search from the branch's root, over ranks that are not joined, to the first hop that is.
+        Dijkstra's search from `rank` over ranks that are cut off from the root, up to a hop from a rank that is not.
         """
         hops, (top, depth) = self.hops, _tops_and_depths(self.parent[tree])
         joined = top == self.root[tree]
@@ -249,8 +255,9 @@ class _Trees:
         # by rank outside the tree: the price of its path to `rank`, the path's first hop, and the rank after that hop
         distance, next_hop, next_rank = np.full(len(top), np.inf), np.full(len(top), -1), np.full(len(top), -1)
         distance[rank], open_ranks = 0.0, ~joined
-        best, final, expansions = np.inf, (-1, -1), 0
-        while expansions < LIMITS.max_detours or final[0] < 0:
+        # the cheapest path so far: its cost, its hop from the tree, and the rank that this hop leads to
+        best, best_hop, best_rank, expansions = np.inf, -1, -1, 0
+        while expansions < LIMITS.max_detours or best_hop < 0:
             expansions += 1
             current = int(np.argmin(np.where(open_ranks, distance, np.inf)))
             so_far = float(distance[current])
@@ -265,16 +272,17 @@ class _Trees:
                 with_depth = np.where(inside, cost + depth_price[ends], np.inf)
                 cheapest = int(np.argmin(with_depth))
                 if with_depth[cheapest] < best:
-                    best, final = float(with_depth[cheapest]), (int(candidates[cheapest]), current)
+                    best, best_hop, best_rank = float(with_depth[cheapest]), int(candidates[cheapest]), current
             improved = np.flatnonzero(open_ranks[ends] & (cost < distance[ends]) & (cost < best))
             # the cheapest of parallel hops last, so that its assignment below is the one that stays
             improved = improved[np.argsort(-cost[improved], kind="stable")]
             distance[ends[improved]], next_hop[ends[improved]] = cost[improved], candidates[improved]
             next_rank[ends[improved]] = current
-        if final[0] < 0:
+        if best_hop < 0:
             return False
-        hop, current = final
-        self.set_hop(tree, current, hop)
+        # from the tree along the path to `rank`: every rank on it receives from the one before
+        current = best_rank
+        self.set_hop(tree, current, best_hop)
         while current != rank:
             hop, current = int(next_hop[current]), int(next_rank[current])
             self.set_hop(tree, current, hop)

@@ -200,9 +200,10 @@ class UnevenStarts:
     def _forbidden_starts(self, chunk_class: ChunkClass, steps: int, quiet: tuple[int, int]) -> Bools:
         """Return, by step, whether the class must not start there, since it would use a slow path in a quiet step."""
         slow = chunk_class.latency > self.quickest
-        starts = np.arange(steps - chunk_class.steps + 1)[:, None] + np.flatnonzero(slow)
+        # [start, i]: the steps in which a start at this step uses slow paths
+        slow_steps = np.arange(steps - chunk_class.steps + 1)[:, None] + np.flatnonzero(slow)
         quiet_at_start, quiet_at_end = quiet
-        return np.asarray(((starts < quiet_at_start) | (starts >= steps - quiet_at_end)).any(axis=1))
+        return np.asarray(((slow_steps < quiet_at_start) | (slow_steps >= steps - quiet_at_end)).any(axis=1))
 
     def _latency_seconds(self, counts: NDArray[np.int64], steps: int) -> float:
         """Return the latency of all steps: in each, that of the slowest path in use."""
@@ -228,7 +229,7 @@ class UnevenStarts:
 
     def _round_starts(self, exact: Floats, denominator: int) -> NDArray[np.int64]:
         """Return the amounts as integers in 1 / denominator. First each plan's amount is rounded, then its starts."""
-        # every class of a plan starts the same total; what the solver left out (exact zeros) does not count
+        # every class of a plan starts the same total, up to the solver's accuracy
         plans = [0.0] * len(self.plans)
         for number, chunk_class in enumerate(self.classes):
             plans[chunk_class.plan] = max(plans[chunk_class.plan], float(exact[number].sum()))

@@ -86,36 +86,40 @@ class PartCost:
 
         `count`: children; `holders`: servers per child that hold data. O(divisors^2 * tiers).
         """
-        share, tiers = self.nbytes / holders, self.list_tiers(node, holds)
-        kind, _ = self._fastest_type(count, share, self.list_tiers(node, holds, add_excess=True))
-        _, seconds = self._fastest_type(count, share, tiers)
-        return kind, self._price_type(kind, count, share, tiers), seconds
+        group_bytes, tiers = self.nbytes / holders, self.list_tiers(node, holds)
+        kind, _ = self._fastest_type(count, group_bytes, self.list_tiers(node, holds, add_excess=True))
+        _, seconds = self._fastest_type(count, group_bytes, tiers)
+        return kind, self._price_type(kind, count, group_bytes, tiers), seconds
 
-    def _fastest_type(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
-        """Return the fastest plan type and its seconds; ties: the fewest steps. `share`: bytes of one group's data."""
-        seconds, fans = self._best_factorization(count, share, tiers)
+    def _fastest_type(self, count: int, group_bytes: float, tiers: Sequence[Tier]) -> tuple[str, float]:
+        """Return the fastest plan type and its seconds; ties: the fewest steps. `group_bytes`: data of one group."""
+        seconds, fans = self._best_factorization(count, group_bytes, tiers)
         options = [(seconds, len(fans), name_of(fans))]
         if count > 2:
             options += [
-                (self._price_type(kind, count, share, tiers), steps_of(kind, count), kind) for kind in (RING, RHD)
+                (self._price_type(kind, count, group_bytes, tiers), steps_of(kind, count), kind) for kind in (RING, RHD)
             ]
         shortest = min(seconds for seconds, _, _ in options)
         _, kind = min((steps, kind) for seconds, steps, kind in options if seconds * SLACK <= shortest)
         return kind, shortest
 
-    def _price_type(self, kind: str, count: int, share: float, tiers: Sequence[Tier]) -> float:
+    def _price_type(self, kind: str, count: int, group_bytes: float, tiers: Sequence[Tier]) -> float:
         """Return the seconds of a plan type by its closed form, at the slowest of these links."""
         if kind == RING:
-            return max(genmodel_forms.ring(count, share, tier, self.server, self.kind).total for tier in tiers)
+            return max(genmodel_forms.ring(count, group_bytes, tier, self.server, self.kind).total for tier in tiers)
         if kind == RHD and count & (count - 1):
             # The form moves all data from and to servers beyond the largest power of two, in the first and last step.
             # Our plan has one step more per half, in which they get (or send) only their own blocks: add its alpha.
-            unsplit = max(genmodel_forms.rhd(count, share, tier, self.server).total + 2 * tier.alpha for tier in tiers)
-            return unsplit * sum(self.halves) / 2
+            allreduce_seconds = max(
+                genmodel_forms.rhd(count, group_bytes, tier, self.server).total + 2 * tier.alpha for tier in tiers
+            )
+            return allreduce_seconds * sum(self.halves) / 2
         fans = fans_of(kind, count)
-        return max(genmodel_forms.hcps(fans, share, tier, self.server, self.kind).total for tier in tiers)
+        return max(genmodel_forms.hcps(fans, group_bytes, tier, self.server, self.kind).total for tier in tiers)
 
-    def _best_factorization(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[float, tuple[int, ...]]:
+    def _best_factorization(
+        self, count: int, group_bytes: float, tiers: Sequence[Tier]
+    ) -> tuple[float, tuple[int, ...]]:
         """Return the seconds and fan-ins of the fastest hierarchical CPS, over all factorizations of `count`."""
         divisors = [d for d in range(1, count + 1) if count % d == 0]
         # shortest path over divisors: an edge divisor -> product is a level of fan-in product / divisor
@@ -124,7 +128,7 @@ class PartCost:
             for product in divisors:
                 if product <= divisor or product % divisor or divisor not in best:
                     continue
-                step = self._price_type(CPS, product // divisor, share / divisor, tiers)
+                step = self._price_type(CPS, product // divisor, group_bytes / divisor, tiers)
                 seconds, fans = best[divisor]
                 longer = seconds + step, (*fans, product // divisor)
                 if product not in best or _is_better(longer, best[product]):

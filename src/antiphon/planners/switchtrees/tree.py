@@ -151,7 +151,8 @@ def _middle_roots(graph: UnrootedTree) -> list[Root]:
 def _balanced_roots(graph: UnrootedTree) -> list[Root]:
     """Return the switch whose largest branch has fewest servers, and its link to the next best neighbour.
 
-    A branch of a node: what one of its links leads to. Nodes below `graph.servers` are servers, all others switches.
+    A branch of a node: the nodes that one of its links leads to. Nodes below `graph.servers` are servers, all others
+    switches.
     """
     order, parent = _preorder(graph, graph.servers)
     below = [int(node < graph.servers) for node in range(len(order))]

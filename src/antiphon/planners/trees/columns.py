@@ -162,11 +162,11 @@ def _pack_columns(
     """Pack the trees of one root per orbit; `hops`: maximum depth, None to choose it."""
     network = network_of(topology)
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
-    _, cut = tightest_cut(network, supply, sorted(set(sinks)))
+    _, cut_rate = tightest_cut(network, supply, sorted(set(sinks)))
     # trees of a root carry demand[root] * t[0], where t[0] is the only variable besides the rates and is maximized
     groups, share = [TreeGroup(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
     search = DepthSearch(
-        lambda: ColumnGeneration(topology, groups, share, [1], sinks, cut, view.row_of, view.images), cut
+        lambda: ColumnGeneration(topology, groups, share, [1], sinks, cut_rate, view.row_of, view.images), cut_rate
     )
     # by Edmonds' theorem, and by splitting off balanced switches, trees of some depth attain the cut bound
     attained = not topology.limits and network.balanced
@@ -400,7 +400,8 @@ class PricedColumns(NamedTuple):
 class ColumnGeneration:
     """Column generation for one packing problem; `master` is its linear program over the columns so far.
 
-    `share`, `gain`, `unit`: as in `Master`: what the groups of trees must carry, the objective, and the scale of rates.
+    `share`, `gain`, `unit`: as in `Master`: the amounts that groups of trees must carry, the objective, and the scale
+    of rates.
     `row_of`: by link and limit, its row in the linear program.
     `images`: number of images of a tree under the symmetries, which load the rows together; 1 without symmetry.
     `is_exact`: whether cheapest trees can be computed exactly: whether no rank only relays.

@@ -255,8 +255,13 @@ class _FewestSearch:
         # take one more than allowed, to learn whether the list is complete: an incomplete one proves nothing
         vectors = list(itertools.islice(choices, MOST_VECTORS + 1))
         complete = len(vectors) <= MOST_VECTORS and count < len(DETERMINANTS)
-        vectors = vectors[:MOST_VECTORS]
-        return sorted(vectors, key=lambda x: (Fraction(-sum(x[1]), x[0]), x[0], x[1][0])), complete
+
+        def by_rate(vector: tuple[int, tuple[int, ...]]) -> tuple[Fraction, int, int]:
+            """Sort the highest rates first, then by denominator, then the smallest greatest weight first."""
+            scale, weights = vector
+            return Fraction(-sum(weights), scale), scale, weights[0]
+
+        return sorted(vectors[:MOST_VECTORS], key=by_rate), complete
 
     def _try_fewer(self, low: int) -> int:
         """Try every number of trees from `low` on, with growing effort; return the raised lower bound.

@@ -193,10 +193,10 @@ class Arborescence:
 class ForestGrower:
     """Grow trees one after the other out of the remaining capacity, breadth first so that they are shallow.
 
-    Every node is a sink. Invariant between trees: `flows` brings every sink all of `remaining_supply`, what no tree
-    carries yet. While a tree grows, a sink outside it must still receive the tree's weight, too, from any of the tree's
-    nodes (`SinkFlows.tree_flow`). An arc that cannot take the whole weight under this rule is left out. If no
-    arc can, the weight of the whole tree is lowered.
+    Every node is a sink. Invariant between trees: `flows` brings every sink all of `remaining_supply`, the supply that
+    no tree carries yet. While a tree grows, a sink outside it must still receive the tree's weight, too, from any of
+    the tree's nodes (`SinkFlows.tree_flow`). An arc that cannot take the whole weight under this rule is left out. If
+    no arc can, the weight of the whole tree is lowered.
     """
 
     def __init__(self, nodes: int, arc_paths: Mapping[Arc, Mapping[Path, int]], supply: Mapping[int, int]) -> None:
@@ -212,8 +212,8 @@ class ForestGrower:
             self.out[tail].append(arc)
         # the growing tree: its nodes in the order they joined (also as a bit mask), and by node the arc that leads
         # there and the depth
-        self.members: list[int] = []
-        self.member_mask = 0
+        self.tree_nodes: list[int] = []
+        self.tree_mask = 0
         self.arc = [-1] * nodes
         self.depth = [0] * nodes
         self.weight = 0
@@ -231,19 +231,19 @@ class ForestGrower:
 
     def _finish_tree(self) -> Arborescence:
         """Return the grown tree; subtract its weight from its root's supply and from a path of each of its arcs."""
-        root, flows = self.members[0], self.flows
+        root, flows = self.tree_nodes[0], self.flows
         self.remaining_supply[root] -= self.weight
         if not self.remaining_supply[root]:
             del self.remaining_supply[root]
-        arcs = [(flows.tail[self.arc[node]], node) for node in self.members[1:]]
+        arcs = [(flows.tail[self.arc[node]], node) for node in self.tree_nodes[1:]]
         hops = tuple((*arc, _take_path(self.arc_paths[arc], self.weight)) for arc in arcs)
-        return Arborescence(root, self.weight, hops, max(self.depth[node] for node in self.members))
+        return Arborescence(root, self.weight, hops, max(self.depth[node] for node in self.tree_nodes))
 
     def take_back(self, tree: Arborescence) -> None:
         """Remove a finished tree: its weight returns to its root's supply, its capacity to its arcs."""
         flows = self.flows
         # make it the growing tree, which now has all nodes, and lower its weight to 0
-        self.members, self.member_mask = [tree.root, *(node for _, node, _ in tree.hops)], (1 << flows.nodes) - 1
+        self.tree_nodes, self.tree_mask = [tree.root, *(node for _, node, _ in tree.hops)], (1 << flows.nodes) - 1
         for parent, node, path in tree.hops:
             self.arc[node] = flows.at[parent][node]
             _put_path(self.arc_paths[parent, node], path, tree.weight)
@@ -264,7 +264,7 @@ class ForestGrower:
     def _grow_tree(self, root: int) -> None:
         """Grow a tree from the root to all nodes, as heavy as possible."""
         flows, nodes = self.flows, self.flows.nodes
-        self.members, self.member_mask, self.weight = [root], 1 << root, self.remaining_supply[root]
+        self.tree_nodes, self.tree_mask, self.weight = [root], 1 << root, self.remaining_supply[root]
         self.depth[root] = 0
         for sink in range(nodes):
             flows.tree_flow[root][sink] = self.weight if sink != root else 0
@@ -272,7 +272,7 @@ class ForestGrower:
         ends = zip(flows.tail, flows.head, strict=True)
         self.max_weight = [self.arc_paths[arc][-1][0] for arc in ends]  # the widest path: a tree takes only one
         self._add_full_arcs()
-        while len(self.members) < nodes:
+        while len(self.tree_nodes) < nodes:
             self._lower_weight()
             self._add_full_arcs()
 
@@ -283,20 +283,20 @@ class ForestGrower:
         """
         flows, capacity = self.flows, self.flows.capacity
         for depth in range(flows.nodes):
-            level = [node for node in self.members if self.depth[node] == depth]
+            level = [node for node in self.tree_nodes if self.depth[node] == depth]
             candidates = [a for x in level for a in self.out[x] if self.max_weight[a] >= self.weight]
             for arc in sorted(candidates, key=lambda a: (-capacity[a], self.head_order[flows.head[a]])):
-                if self.member_mask >> flows.head[arc] & 1:
+                if self.tree_mask >> flows.head[arc] & 1:
                     continue
                 if self._try_arc(arc, self.weight, keep=True):
                     self.join_arc(arc)
-                    if len(self.members) == flows.nodes:
+                    if len(self.tree_nodes) == flows.nodes:
                         return
 
     def _lower_weight(self) -> None:
         """Lower the tree's weight to the most that some arc takes (if none takes the whole weight)."""
         flows = self.flows
-        candidates = [a for x in self.members for a in self.out[x] if not self.member_mask >> flows.head[a] & 1]
+        candidates = [a for x in self.tree_nodes for a in self.out[x] if not self.tree_mask >> flows.head[a] & 1]
         while True:
             best = max(candidates, key=lambda a: self.max_weight[a], default=-1)
             if best < 0 or not self.max_weight[best]:
@@ -345,8 +345,8 @@ class ForestGrower:
         node = flows.head[arc]
         self.arc[node] = arc
         self.depth[node] = self.depth[flows.tail[arc]] + 1
-        self.members.append(node)
-        self.member_mask |= 1 << node
+        self.tree_nodes.append(node)
+        self.tree_mask |= 1 << node
         self._release_sink(node)
 
     def _release_sink(self, sink: int) -> None:
@@ -384,10 +384,10 @@ class ForestGrower:
         Each sink's flow of this amount then starts at the root and follows the tree, to where it started before.
         """
         flows = self.flows
-        for node in self.members[1:]:
+        for node in self.tree_nodes[1:]:
             flows.widen_arc(self.arc[node], amount)
         for sink in range(flows.nodes):
-            if self.member_mask >> sink & 1:
+            if self.tree_mask >> sink & 1:
                 self._add_flow_along(sink, sink, amount)
                 continue
             missing = amount
@@ -400,7 +400,7 @@ class ForestGrower:
 
     def _add_flow_along(self, sink: int, node: int, amount: int) -> None:
         """Increase the sink's flow on the tree's path from the root to the node."""
-        flows, root = self.flows, self.members[0]
+        flows, root = self.flows, self.tree_nodes[0]
         while amount and node != root:
             arc = self.arc[node]
             flows.flow[arc][sink] += amount
@@ -438,7 +438,7 @@ def regrow_trees(packing: ForestGrower, trees: Sequence[Arborescence], tries: in
     for _ in range(tries):
         if best <= (len(min_depths), sorted(min_depths, reverse=True)) or without_gain == MAX_TRIES_WITHOUT_GAIN:
             break
-        # remove some trees and grow others out of what they used; restore the old ones if these are not as good
+        # remove some trees and grow others in their capacity; restore the old ones if the new ones are not as good
         chosen = _select_trees(best_trees, rng)
         removed = [best_trees[at] for at in sorted(chosen)]
         saved_state = packing.save_state()

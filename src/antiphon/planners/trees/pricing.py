@@ -344,7 +344,7 @@ def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_paren
         offered[at] = far
         deep = int(depth[at]) + 1
         if deep <= max_depth:
-            # what it offers is cheaper, or as cheap and less deep; `far` offers nothing
+            # ranks to which its hop is cheaper than the best so far, or as cheap and less deep (`far`: no hop at all)
             is_shallower = (cost[at] == offered) & (deep < depth) & (offered < far)
             better = out & ((cost[at] < offered) | is_shallower)
             offered[better] = cost[at][better]

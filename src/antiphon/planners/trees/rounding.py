@@ -45,7 +45,7 @@ MIN_GAIN = 1e-9  # fraction of the time that a larger denominator must save
 class Portion:
     """A tree whose share of the data is to be rounded.
 
-    `group`: what the share is a share of, usually the data of one root; the shares of a group sum to 1.
+    `group`: names the data that this is a share of, usually those of one root; the shares of a group sum to 1.
     `share`: the exact share.
     `weight`: the group's amount of data, relative to other groups.
     `links`: the links that the tree loads, as often as it does.
@@ -188,9 +188,11 @@ class _RoundingLoads:
                 (*self._even_out(counts, denominator), counts) for _, denominator, counts in attempts[:MOST_EVENED]
             ]
         least_time = min(time for time, *_ in attempts)
-        near_best = [attempt for attempt in attempts if attempt[0] <= least_time * (1 + MIN_GAIN)]
-        _, denominator, counts = min(near_best, key=lambda attempt: attempt[1])
-        return [int(count) for count in counts], denominator
+        near_best = {
+            denominator: counts for time, denominator, counts in attempts if time <= least_time * (1 + MIN_GAIN)
+        }
+        smallest = min(near_best)
+        return [int(count) for count in near_best[smallest]], smallest
 
     def _even_out(self, counts: Longs, denominator: int) -> tuple[float, int]:
         """Improve `counts` in place by moving units between trees of a group; return time per byte and denominator.

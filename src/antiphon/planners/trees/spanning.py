@@ -214,7 +214,7 @@ class _Orientation:
         missing = wanted_room - sum(goal - load[v] for v in at)
         if missing <= 0:
             return list(inflows)
-        # flow network: source, which limits the flow to what is missing -> start -> the vertices `at` (their load) ->
+        # flow network: source, which limits the flow to the missing room -> start -> the vertices `at` (their load) ->
         # along edges, as far as they can be turned -> vertices with room -> sink
         start, sink, source = n, n + 1, n + 2
         tail, head, capacity = [start] * len(at), list(at), [load[v] for v in at]

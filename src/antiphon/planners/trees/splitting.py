@@ -249,7 +249,7 @@ class ExactSplit:
         amount = amount if limit < 0 else min(amount, limit)
         if not amount:
             return 0
-        # optimistically move everything, then give back what some sink's flow cannot do without
+        # optimistically move everything, then give back the capacity that some sink's flow cannot do without
         direct = flows.add_arc(tail, head, amount) if tail != head else -1
         flows.capacity[into] -= amount
         flows.capacity[out] -= amount
@@ -274,7 +274,7 @@ class ExactSplit:
         if used_in < flows.capacity[into] and used_out < flows.capacity[out]:
             return 0  # both arcs still have room, so the sink's residual arcs are what they were
         excess = max(used_in - flows.capacity[into], used_out - flows.capacity[out], 0)
-        # what went in and out through this pair of arcs can use the new direct arc without any search
+        # flow that passes both arcs can use the new direct arc without any search
         shift = min(excess, used_in, used_out)
         for arc in (into, out, direct):
             if arc >= 0:
@@ -337,7 +337,7 @@ class LinkGraph:
         path: list[int] = []
         for link in (*first, *second):
             path.append(link)
-            # if `link` ends where an earlier link of the path began, what lies between is a loop
+            # if `link` ends where an earlier link of the path began, the links from that one on are a loop
             for i, earlier in enumerate(path):
                 if self.tail[earlier] == self.head[link]:
                     del path[i:]
@@ -462,8 +462,9 @@ class SinkFlows:
         self.refresh_pair(sink, self.head[arc], self.tail[arc])
 
     def push_flow(self, sink: int, start: int, goals: int, amount: int, goal: int = -1) -> int:
-        """Send `amount` of the sink's flow from start to some goal (shortest augmenting paths); return what finds no
-        path.
+        """Send `amount` of the sink's flow from start to some goal by shortest augmenting paths.
+
+        Return the amount that finds no path.
 
         `goals`: bit mask of nodes. With `goal`, the goals are that node and the nodes of the growing tree at which flow
         of this sink starts. Where new flow reaches one of the latter, that much starts at `goal` instead.
@@ -560,7 +561,9 @@ class SinkFlows:
         self.refresh_both(sink, arc)
 
     def divert_excess(self, sink: int, arc: int, goal: int = -1) -> int:
-        """Reroute the flow that exceeds the arc's capacity; what finds no other path stays on the arc and is returned.
+        """Reroute the flow that exceeds the arc's capacity.
+
+        Return the amount that finds no other path, which stays on the arc.
 
         `goal`: the arc's head if the growing tree is about to take the arc, so that flow may start there; else -1.
         """

@@ -265,7 +265,7 @@ def _image_routes(
     longest = max(map(len, paths))
     # the links of every image of every path, as a row; -1 beyond the end
     padded = np.array([[*path, *[-1] * (longest - len(path))] for path in paths])
-    image = np.full((len(group), links + 1), -1, np.int64)
+    image = np.full((len(group), links + 1), -1, np.int64)  # the last column is the image of -1
     image[:, :links] = group[:, nodes : nodes + links] - nodes
     links_of_image = image[:, padded].reshape(-1, longest)
     # number the distinct rows, then renumber them by their first use

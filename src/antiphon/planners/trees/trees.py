@@ -209,7 +209,7 @@ def _pipeline_plan(
     def split_in_halves() -> tuple[TreePlan, PipelinePlans, PipelinePlans]:
         """Return the plan by two forests, and its halves prepared for pipelining."""
         # pack two forests if the best packing is of another kind
-        split = packing if packing.halves else _two_forests(replace(task, max_loss=Fraction(0)))
+        split = packing if packing.halves else _two_forests(task)
         assert split.halves is not None
         gather, reversed_gather = split.halves
         return split, PipelinePlans([gather], topology), PipelinePlans([reversed_gather], reverse(topology))
@@ -341,9 +341,9 @@ def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
         return replace(packings[chosen], best=rates[chosen] == max_packed_rate and max_packed_rate in proved_rates)
     if task.collective.kind in SPREADING:
         return _plan_spreading(task)
-    machine, links = machine_for_dual(task.topology)
+    machine, opposite_links = machine_for_dual(task.topology)
     plan = _plan_spreading(replace(task, topology=machine, collective=dual(task.collective).collective), back=True)
-    return replace(plan, schedule=replace(invert(plan.schedule, links), collective=task.collective))
+    return replace(plan, schedule=replace(invert(plan.schedule, opposite_links), collective=task.collective))
 
 
 def _plan_spreading(task: PackingTask, back: bool = False) -> TreePlan:
@@ -436,6 +436,7 @@ def _two_forests(task: PackingTask) -> TreePlan:
     gather = Collective("allgather", task.collective.ranks, members)
     demand = dict.fromkeys(members, 1)
     out = pack_trees(topology, demand, members, seed=task.seed)
+    # links keep their numbers on the reversed machine, so that its symmetries are the same
     group = None if out.forest is None else out.forest.group
     into = pack_trees(reverse(topology), demand, members, seed=task.seed, group=group)
     # with symmetries of both machines, only the trees of one root per orbit are kept
