@@ -70,6 +70,14 @@ def test_no_more_rings_than_proved(data: st.DataObject, size: int) -> None:
         assert found.at_most == int(numbers[1])
 
 
+def test_rings_where_too_many_cycles_exist_for_an_integer_program() -> None:
+    """Complete networks of 8 ranks have 5,040 directed cycles; one wider link makes directions differ."""
+    members = tuple(range(8))
+    capacity = {(a, b): 1 for a in members for b in members if a != b} | {(0, 1): 2}
+    assert edge_disjoint.list_cycles(capacity, members, directed=True) is None
+    assert len(pack_cycles(capacity, members).cycles) >= 4
+
+
 def test_the_same_rings_whatever_the_solver_meets_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of equally many rings, the last bits of a solver decide, which differ between processors: one choice is best."""
     machine = topology("dgx1v")

@@ -40,11 +40,12 @@ class ArcNetwork:
     """Nodes and arcs of a machine.
 
     `out[u]`, `into[v]`: arcs by tail and by head. Of the paths between two nodes there is one per first link.
+    `arcs`: the number of all arcs. `pace`: by resource, femtoseconds per byte.
     """
 
     def __init__(self, topology: Topology) -> None:
         self.topology, self.ranks = topology, topology.ranks
-        self.pace = [SECOND * seconds for seconds in seconds_per_byte(topology).tolist()]  # femtoseconds per byte
+        self.pace = [SECOND * seconds for seconds in seconds_per_byte(topology).tolist()]
         self.is_node = [node < topology.ranks or _just_multicasts(topology, node) for node in range(topology.nodes)]
         links_from = out_links(topology)
         self.out: list[list[Arc]] = [[] for _ in range(topology.nodes)]
@@ -75,6 +76,7 @@ class ArcNetwork:
         return paths
 
     def _make_arc(self, tail: int, path: Path) -> Arc:
+        """Return the arc over this path from `tail`."""
         topology = self.topology
         limits = dict.fromkeys(limit for link in path for limit in topology.resources.limits_of(link))
         latency = sum(topology.types[int(topology.link_type[link])].latency for link in path)

@@ -158,7 +158,7 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
         # each round multiplies the buffer: the partner `shift` digits on contributes the same pattern, shifted
         order = (order + ((digit + shift) % radix - digit) * distance).ravel()
     blocks = concat_ranges(core.first[order], core.count[order])
-    # the representative comes first in the buffer; its number is the last of its seats
+    # of the blocks that a core represents its own, the last of its seats, comes first in the buffer, then the others
     ends = np.cumsum(core.count[order]) - 1
     begins = ends - core.count[order] + 1
     blocks = np.where(

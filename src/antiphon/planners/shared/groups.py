@@ -142,7 +142,8 @@ def groups_from_places(topology: Topology, members: Sequence[int]) -> tuple[Grou
 def nest_by_labels(ranks: list[int], labels: Mapping[int, Sequence[Any]], depth: int = 0) -> tuple[Groups, list[int]]:
     """Return groups within groups, and the ranks in an order where groups are contiguous.
 
-    Ranks with equal `labels` at `depth` form a group, in order of first appearance; the labels behind divide it.
+    Ranks with equal `labels` at `depth` form a group, in order of first appearance; the labels after that divide it
+    further.
     """
     if len(ranks) == 1 or all(len(labels[rank]) <= depth for rank in ranks):
         return Groups.ring(len(ranks)), ranks
@@ -171,7 +172,7 @@ def plan_chains(collective: Collective, order: Order, groups: Groups, direction:
         if not subgroups:
             return
         own_subgroup = max(i for i, start in enumerate(starts) if first + start <= seat)
-        # in each subgroup the rank at the same relative position as the current one
+        # in each subgroup the rank at the same relative position as the current one, counted by the middles of seats
         relative_position = Fraction(2 * (seat - first - starts[own_subgroup]) + 1, 2 * subgroups[own_subgroup].size)
         entry_seats = [
             first + start + math.floor(relative_position * subgroup.size)
@@ -438,7 +439,10 @@ def list_factorizations(number: int) -> list[list[int]]:
 
 
 def parse_fanins(fanins: str | int | Sequence[int], ranks: int, name: str = "fanins") -> list[int]:
-    """Parse an option of fan-ins such as "4x2": integers of 2 or more whose product is the number of members."""
+    """Parse an option of fan-ins such as "4x2": integers of 2 or more whose product is the number of members.
+
+    `name`: the option's name, for error messages.
+    """
     try:
         fans = [int(f) for f in (str(fanins).split("x") if isinstance(fanins, str | int) else fanins)]
     except ValueError:

@@ -215,9 +215,9 @@ def _blocks_of(collective: Collective, root: int) -> Longs:
     array([1, 3, 5])
     """
     members, roots = len(collective.members), len(collective.roots)
-    if collective.kind == "scatter":
+    if collective.kind == "scatter":  # block m * roots + r goes from root r to member m
         return np.arange(members) * roots + root
-    if collective.kind == "gather":
+    if collective.kind == "gather":  # block r * members + m goes from member m to root r
         return root * members + np.arange(members)
     return np.array([root])
 

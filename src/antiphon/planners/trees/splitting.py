@@ -135,6 +135,7 @@ def _port_groups(arc_paths: ArcPaths, switch: int, ports: Sequence[int], nodes: 
 def _pair_stages(arc_paths: ArcPaths, switch: int, nodes: int) -> list[list[Arc]]:
     """Return all pairs (from, to) of ports in three stages: to other groups, within a group, back to the same node.
 
+    Pairs of different groups come first, as only the switch joins groups; capacity back to the same node is lost.
     A stage goes round by round; in each round every node has another partner. A node's partners are ordered by the
     capacity of the direct arc to them (least first), then by position: equal positions first, so that each network card
     sends to its peers in other boxes.
