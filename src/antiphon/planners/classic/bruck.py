@@ -72,7 +72,7 @@ def _plan_alltoall(collective: Collective, order: Order) -> Schedule:
     """Return the alltoall: one step per bit of the distance, in which all blocks with that bit move."""
     seats = Seats.in_order(collective, order)
     size = len(seats)
-    rows = []
+    rows = []  # by bit: step, block, sender, receiver
     for bit in range((size - 1).bit_length()):
         distance = np.arange(1, size)
         distance = distance[distance >> bit & 1 == 1][:, None]

@@ -90,7 +90,7 @@ def _route_along_trees(problem: FlowProblem, numbers: list[int], cost: Floats) -
     amount = np.zeros((len(numbers), problem.links))
     order = np.argsort(np.where(np.isfinite(distance), distance, -1.0), axis=1, kind="stable")
     indices = np.arange(len(numbers))
-    # per demand, the farthest nodes first: what they need passes through nearer ones
+    # per demand, the farthest nodes first: the data that they need pass through nearer ones (unreachable nodes last)
     for position in range(problem.nodes - 1, -1, -1):
         node = order[:, position]
         parent = predecessor[indices, node]

@@ -114,7 +114,8 @@ def lane_rounds(collective: Collective, seats: Seats, sizes: Sequence[int], over
     low = hop.size * ranks  # rows written so far
     for column, values in ((step, hop * round_steps), (chunk, block), (src, rank[sender]), (dst, rank[receiver])):
         column[:low].reshape(-1, ranks)[...] = values
-    # (group, block): the step in which the block begins to go around in the group
+    # (group, block): the step in which the block begins to go around in the group, where blocks come in the order of
+    # the distance of their owner's group
     begin = (0 if overlap else groups - 1) + inner_rounds * ((np.arange(groups)[:, None] - owner) % groups)
     # rounds within each group: blocks of a lane start at the lane's representative
     for group in range(groups):

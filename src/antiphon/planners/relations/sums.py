@@ -56,7 +56,7 @@ def _fitting_values(missing: Counter[int], values_with: dict[int, list[Value]]) 
     """Return the candidates for the next value: those that fit and contain the missing contribution of fewest
     values.
     """
-    remaining = +missing
+    remaining = +missing  # without contributions of which none is missing
     fitting = [[v for v in values_with[name] if Counter(v) <= remaining] for name in remaining]
     fewest: list[Value] = min(fitting, key=len)
     return iter(fewest)

@@ -91,6 +91,7 @@ def ring(
     # By default yield both. Pieces serve large messages, for which shares of the vector are better.
     by_default = undivided is None and pieces is None and 2 < len(cycle) <= MOST_UNDIVIDED_RANKS
     if undivided or (by_default and pairable and not topology.switches):
+        # the second half begins one rank later, so that both together use all links
         halves = [exchange_in_pairs(collective, order) for order in (cycle, [*cycle[1:], cycle[0]])]
         exchange = split(merge(halves), chunks)
         yield finish_schedule(exchange, request, "ring", {**options, "undivided": True}, slices)

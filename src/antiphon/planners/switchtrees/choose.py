@@ -163,8 +163,9 @@ def holder_counts(tree: RootedTree, node: int, sizes: list[int]) -> Iterator[lis
     for child, size in zip(tree.children[node], sizes, strict=True):
         # convergence ratio: bandwidth of the uplink over that of the links below it
         bandwidth = sum(1 / tree.up.beta[c] for c in tree.children[child])
+        # SLACK: rounding must not add a server
         fewest.append(min(size, max(1, ceil(size / (tree.up.beta[child] * bandwidth) * SLACK))) if bandwidth else 1)
-    tried = [sizes]
+    tried = [sizes]  # all servers of every child: that is no gathering
     counts = fewest
     while counts not in tried:
         tried.append(counts)

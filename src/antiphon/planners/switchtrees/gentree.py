@@ -181,8 +181,8 @@ def _to_schedule(
     }
     # Both halves, the second after the first.
     halves["allreduce"] = [*halves["reducescatter"], (gather_step + np.int32(half.steps), half.dst, half.src, COPY)]
-    step, src, dst = (np.concatenate([half_rows[i] for half_rows in halves[kind]]) for i in range(3))
-    op = np.repeat(np.array([half_rows[3] for half_rows in halves[kind]], np.uint8), len(half.step))
+    step, src, dst = (np.concatenate(columns) for columns in list(zip(*halves[kind], strict=True))[:3])
+    op = np.repeat(np.array([op_of_half for *_, op_of_half in halves[kind]], np.uint8), len(half.step))
     schedule = Schedule(
         collective, cut(collective, count if kind == "allreduce" else 1), step, np.tile(half.block, len(halves[kind])),
         rank[src], rank[dst], op,

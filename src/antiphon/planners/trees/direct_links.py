@@ -85,9 +85,9 @@ def undirected_machine(
     edges = []
     for arc in machine.arcs:
         a, b, capacity, (link,) = arc
-        opposite_link = unpaired.get((b, a, capacity))
-        if opposite_link:
-            edges.append(LinkPair(b, a, capacity, opposite_link.pop(0), link))
+        opposite_links = unpaired.get((b, a, capacity))
+        if opposite_links:
+            edges.append(LinkPair(b, a, capacity, forward=opposite_links.pop(0), back=link))
         else:
             unpaired.setdefault((a, b, capacity), []).append(link)
     unpaired_link = min((link for links in unpaired.values() for link in links), default=None)
@@ -126,7 +126,7 @@ def directed_machine(
             )
     _check_limits(topology, {link for *_, link in member_links})
     speeds = [topology.bandwidth(link) for *_, link in member_links]
-    unit = reduce(_common_unit, speeds, unit) or Fraction(1)
+    unit = reduce(_common_unit, speeds, unit) or Fraction(1)  # 1: without links any unit will do
     arcs = [
         DirectLink(a, b, int(speed / unit), (link,)) for (a, b, link), speed in zip(member_links, speeds, strict=True)
     ]
