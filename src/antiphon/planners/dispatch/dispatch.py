@@ -111,7 +111,7 @@ def _plan_allreduce(topology: Topology, collective: Collective, nbytes: int, pie
         Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")
     )
     second = _plan_collective(topology, gather, nbytes, pieces)
-    # composing needs equal chunks in both halves
+    # in as many pieces, so that both halves move the same chunks
     first = _plan_collective(topology, scatter, nbytes, second.pieces)
     halves = _TimedSchedule(compose(first.schedule, second.schedule), second.pieces, first.finish + second.finish)
     # an allgather of whole inputs brings nbytes of every other member over the links into a rank

@@ -107,6 +107,7 @@ def _best_root(
     """Return the rooted tree with the fastest plan, the first among equals, and the choice at each of its nodes."""
     best: tuple[RootedTree, list[SwitchChoice | None]] | None = None
     for tree in trees:
+        # nothing is gathered inside boxes: the tree has only a simple form of the links in a box
         choices = choose_plans(tree, PartCost(tree, profile, nbytes, kind), rearrange, gathers=not graph.boxes)
         # SLACK: rounding must not decide between equal roots.
         if best is None or _plan_seconds(choices) < _plan_seconds(best[1]) * SLACK:

@@ -226,7 +226,7 @@ def _pipeline_plan(
     # one schedule for all sizes; only the slicing depends on the size
     prepared = PipelinePlans([packing.schedule], topology)
     rooted = collective.kind in ("broadcast", "reduce")  # uneven slices of these are left to the planner `shallow`
-    is_free = pipelining.pieces is None and pipelining.steps is None
+    is_free = pipelining.pieces is None and pipelining.steps is None  # no option fixes the slicing
     # with a number of pieces from the user the schedule is the same for all sizes, so it is yielded once
     for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
         for_size = replace(pipelining, sizes=(nbytes,))
