@@ -48,6 +48,7 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
 
 
 def _plan_collective(collective: Collective, order: Order) -> Schedule:
+    """Return the schedule; collectives that combine are made of allgathers, run backwards or after one another."""
     if collective.kind == "allgather":
         return _plan_allgather(collective, order)
     if collective.kind == "alltoall":

@@ -62,6 +62,7 @@ def halving_doubling(
 
 
 def _plan_collective(collective: Collective, order: Order, large: str) -> Schedule:
+    """Return the schedule; `large`: the option."""
     kind = collective.kind
     if kind == "allgather":
         # messages grow from round to round, so the farthest partners come first if the large ones shall stay near
@@ -74,6 +75,7 @@ def _plan_collective(collective: Collective, order: Order, large: str) -> Schedu
 
 
 def _plan_broadcast(collective: Collective, order: Order, large: str) -> Schedule:
+    """Return a binomial scatter from the root, then an allgather."""
     first = binomial_scatter(collective_among(collective, "scatter", collective.roots[0]), order)
     return compose(first, _plan_collective(collective_among(collective, "allgather"), order, large))
 

@@ -165,6 +165,7 @@ class _Search:
         self.backward = GroupPlanner(reversed_request, self.names, self.forward)
 
     def stage_split(self, split: Split, aim: str, undivided: int = 1) -> StagedPlan:
+        """Stage the collective by a split, with the plans for groups that are best at the aim."""
         return stage_collective(self.request.collective, split, self.forward, self.backward, aim, undivided)
 
     def undivided_levels(self, split: Split, aim: str) -> Sequence[int]:
@@ -251,6 +252,7 @@ class _BuiltPlan:
                 yield self._with_options(pipeline.to_schedule(sizes)[0], pieces, ends, search)
 
     def _make_pipeline(self, search: _Search) -> Pipeline:
+        """Prepare the schedule for pipelining, on the machine with the profile's figures."""
         topology, profile = search.request.topology, search.request.profile
         return Pipeline(self.schedule, topology if profile is None else as_profile(profile).on(topology))
 
@@ -364,6 +366,7 @@ def _build_plan(search: _Search, plan: RotatedPlan, aim: str) -> _BuiltPlan:
 
 
 def _compute_times(schedule: Schedule, topology: Topology, plan: RotatedPlan, aim: str) -> _BuiltPlan:
+    """Return the built plan with its exact times, instead of the estimates of `plan`."""
     rate, unpipelined = throughput(schedule, topology), timeline(schedule, topology).total
     first = plan.staged_plans[0]
     return _BuiltPlan(

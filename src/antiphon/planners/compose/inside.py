@@ -215,6 +215,7 @@ class GroupPlanner:
 
 
 def _measure_schedule(plain: Schedule, machine: Topology, planner: str) -> GroupPlan:
+    """Return the plan of a schedule without pipelining, with its exact times."""
     rate = throughput(plain, machine)
     pipelined = 1 / rate if rate else Fraction(0)
     return GroupPlan(plain, planner, plain.steps, timeline(plain, machine).total, pipelined)

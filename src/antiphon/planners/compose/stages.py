@@ -106,6 +106,7 @@ class Stage:
 
     @property
     def description(self) -> str:
+        """In words, what the groups do and which planners plan it."""
         words = []
         for placement, planner in zip(self.placements, self.planners, strict=True):
             times = f"{len(placement.ranks)} times " if len(placement.ranks) > 1 else ""
@@ -143,6 +144,7 @@ class StagedPlan:
 
     @property
     def descriptions(self) -> tuple[str, ...]:
+        """What each stage does, in words."""
         return tuple(stage.description for stage in self.stages)
 
     def loads(self) -> dict[int, Fraction]:
@@ -258,10 +260,12 @@ class _Timeline:
         return _Timeline(stages, reverse_parts(self.placements))
 
     def to_plan(self, split: Split, where: Spans, undivided: int = 1) -> StagedPlan:
+        """Return a plan of these stages. `where`: the spans of the blocks of the collective."""
         return StagedPlan(split, tuple(self.placements), tuple(self.stages), where, undivided)
 
 
 def _run_plan_backwards(plan: StagedPlan) -> StagedPlan:
+    """Return a plan for the reversed machine as one for the machine, run backwards."""
     timeline = _Timeline([*plan.stages], [*plan.placements])
     return timeline.run_backwards().to_plan(plan.split, plan.where)
 
@@ -493,6 +497,7 @@ def _as_broadcast(placement: Placement) -> Placement:
 
 
 def _stage_reduce(collective: Collective, split: Split, forward: StagePlanner, backward: StagePlanner) -> StagedPlan:
+    """Stage a reduce: a broadcast on the reversed machine, run backwards."""
     broadcast_collective = Collective("broadcast", collective.ranks, collective.members, collective.roots)
     planner = replace(backward, collective=broadcast_collective)
     return _run_plan_backwards(_stage_broadcast(broadcast_collective, split, planner, forward))

@@ -95,6 +95,7 @@ def dispatch(request: Request, *, pieces: PiecesOrBest = None) -> Iterator[Sched
 
 
 def _plan_collective(topology: Topology, collective: Collective, nbytes: int, pieces: int | None) -> _TimedSchedule:
+    """Plan any collective for a size. `pieces`: per block; None: the best number."""
     if collective.kind in SPREADING:
         return _plan_spread(topology, collective, nbytes, pieces)
     if collective.kind == "allreduce":
@@ -215,6 +216,7 @@ def _plan_round(
 
 
 def _grow(grower: TimedTreeGrower, item: Delivery, deadline: int | None) -> TimedTree:
+    """Return the tree of an item; Infeasible if a receiver is out of reach."""
     tree = grower.grow(item, deadline)
     if tree is None:
         raise Infeasible(

@@ -75,6 +75,7 @@ def list_messages(trees: Sequence[TimedTree], ranks: int) -> list[Message]:
 
 
 def _add_turns(message: Message, tree: TimedTree, arc: Arc) -> None:
+    """Add the turns of an arc; a resource that the message passes twice has one turn of twice the length."""
     for resource in arc.resources:
         message.turns[resource] = message.turns.get(resource, 0) + tree.item.turns[resource]
 

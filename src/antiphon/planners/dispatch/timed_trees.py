@@ -79,7 +79,8 @@ class TimedTreeGrower:
     def _visit(self, turns: Sequence[int], before: _Visit, arc: Arc, book: bool = False) -> _Visit:
         """Return the visit of the arc's head by data whose visit of its tail is `before`; book the turns if `book`.
 
-        By the model's rules (network.py) every resource gives its turn from `ready` on, whenever the others do.
+        By the model's rules (network.py) every resource gives its turn from `ready` on, whenever the others do: a later
+        link perhaps before an earlier one.
         """
         ready, end, timeline = before.ready, before.end, self.timeline
         for resource in arc.resources:

@@ -265,6 +265,7 @@ class GreedySearch:
         return part_count
 
     def _parts_large_enough(self, part_count: int, nbytes: int) -> bool:
+        """Return whether the parts of the heaviest block have GREEDY.min_bytes or more."""
         max_weight = int(self.collective.weights.max(initial=1))
         return nbytes * max_weight >= GREEDY.min_bytes * part_count * self.collective.buffer_weight
 

@@ -167,6 +167,7 @@ def factors_up_to(number: int, max_factor: int) -> tuple[int, ...] | None:
     best: dict[int, tuple[int, ...]] = {1: ()}
 
     def search(cofactor: int) -> tuple[int, ...] | None:
+        """Return the best factors of a cofactor, the greatest first; None if there are none."""
         # (0,) marks numbers without such a factorization, so that they are searched once
         if cofactor not in best:
             factorings = [(d, search(cofactor // d)) for d in divisors if cofactor % d == 0]

@@ -99,6 +99,7 @@ class _Prices:
         self._update_prices()
 
     def _update_prices(self) -> None:
+        """Compute prices and `max_load` from the loads."""
         relative_load = self.load / self.capacity
         self.max_load = float(relative_load.max(initial=0.0))
         price = np.maximum(exp(_STEEPNESS * (relative_load - self.max_load)), _MIN_PRICE) / self.capacity
@@ -112,6 +113,7 @@ class _Prices:
         self._update_prices()
 
     def path_price(self, path: Path) -> float:
+        """Return the price of a path at the present loads."""
         return sum(self.price[resource] for link in path for resource in self.resources_of[link])
 
 
@@ -124,6 +126,7 @@ def _grow_tree(reach: Reach, prices: _Prices, source: int, members: Sequence[int
     offers: list[tuple[float, int, int, int, Path, Path]] = []  # heap of (price, depth, parent, rank, path, path back)
 
     def offer_hops(rank: int, depth: int) -> None:
+        """Offer the hops from a rank of the tree to ranks outside, which come to be at this depth."""
         for head, paths in reach.neighbours(rank).items():
             # unless duplex, no way back is needed: an empty path, of price 0
             back_paths = reach.neighbours(head).get(rank, ()) if duplex else ((),)

@@ -124,6 +124,7 @@ def relay(
 
 
 def _with_provenance(schedule: Schedule, options: dict[str, Any]) -> Schedule:
+    """State the planner and the options that reproduce the schedule."""
     return replace(schedule, provenance={"planner": "relay", "options": options})
 
 
@@ -159,6 +160,7 @@ def _plan_with_detours(topology: Topology, collective: Collective, by: str, bloc
     dropped = []
 
     def quick_hops(machine: Topology) -> Reach:
+        """Return the hops that no chain of hops beats, and note whether any was dropped."""
         reach = Reach(machine)
         dropped.append(drop_slow_hops(reach, block_bytes))
         return reach

@@ -63,6 +63,7 @@ class GroupSpans(NamedTuple):
     end: Longs
 
     def of_groups(self, groups: Longs) -> GroupSpans:
+        """Return the spans of these groups, in this order."""
         return GroupSpans(self.items, self.begin[groups], self.end[groups])
 
 

@@ -140,6 +140,7 @@ def drop_slow_hops(reach: Reach, block_bytes: float) -> bool:
     topology, ranks = reach.topology, range(reach.topology.ranks)
 
     def seconds(path: Path) -> float:
+        """Return the time of a block over this path."""
         types = [topology.types[int(topology.link_type[link])] for link in path]
         return sum(t.latency for t in types) + block_bytes / min(float(t.bandwidth) for t in types)
 
