@@ -270,13 +270,13 @@ def _run_plan_backwards(plan: StagedPlan) -> StagedPlan:
     return timeline.run_backwards().to_plan(plan.split, plan.where)
 
 
-def _plan_exchanges(plans: StagePlanner, exchanges: Sequence[SeatExchange], line: int) -> _Timeline:
+def _plan_exchanges(planner: StagePlanner, exchanges: Sequence[SeatExchange], line: int) -> _Timeline:
     """Plan all exchanges; each starts as soon as the one that brings its data is done."""
     timeline = _Timeline()
     # by the path of an exchange, the first step after it; exchanges without one before them start at 0
     stop: dict[tuple[tuple[int, ...], ...], int] = {}
     for exchange in exchanges:
-        stage = plans.plan_exchange(exchange, line)
+        stage = planner.plan_exchange(exchange, line)
         outer_path = exchange.path[:-1]  # the exchange that brought the data to the groups of this one
         start = stop.get(outer_path, 0)
         stop[exchange.path] = start + stage.steps
@@ -456,7 +456,7 @@ class _TwoLevelBroadcast:
         ]
 
 
-def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, line: int) -> tuple[Stage, Stage]:
+def _deal_from_root(planner: StagePlanner, seats: Longs, root_index: int, line: int) -> tuple[Stage, Stage]:
     """Let a group's root send all data to the others, which then gather. So each byte leaves the root once.
 
     Each of the others receives its own share of the line and an equal part of the root's share.
@@ -475,10 +475,10 @@ def _deal_from_root(plans: StagePlanner, seats: Longs, root_index: int, line: in
     scatter_spans = Spans(np.append(0, np.cumsum(spans_per_rank)), received.begin, received.end)
     weights = (np.arange(size) != root_index).astype(np.int64)
     scatter = Collective("scatter", size, roots=(root_index,), weights=weights)
-    scatter_stage = plans.plan_stage(1, seats[None], scatter_spans, scatter, line)
+    scatter_stage = planner.plan_stage(1, seats[None], scatter_spans, scatter, line)
     if any((placement.schedule.src != root_index).any() for placement in scatter_stage.placements):
         raise Unsupported("planner compose: run backwards, a rank that relays a part would add its own data again")
-    gather_stage = plans.plan_stage(1, seats[None, receivers], received, Collective("allgather", size - 1), line)
+    gather_stage = planner.plan_stage(1, seats[None, receivers], received, Collective("allgather", size - 1), line)
     placements = tuple(_as_broadcast(placement) for placement in scatter_stage.placements)
     planners = tuple(f"{planner}, a part each" for planner in scatter_stage.planners)
     scatter_stage = replace(scatter_stage, placements=placements, planners=planners)

@@ -14,7 +14,7 @@ broadcast is faster. The trees 0 > 1 > 2 and 0 > 2 > 1, each at 1 GB/s, reach th
 A request passes three stages, which stand in reverse order below:
 
     1. `pack_trees`        packs a forest (trees out of every root) with the engine that suits the machine
-    2. `_best_packing`     makes an unpipelined schedule. Broadcast and allgather send down the trees. Reduce and
+    2. `_best_plan`        makes an unpipelined schedule. Broadcast and allgather send down the trees. Reduce and
                            reducescatter are those of the reversed machine, run backwards. An allreduce is the fastest
                            of: undirected trees, up to a root and down the same links (spanning.py); two forests, a
                            reducescatter and then an allgather; trees in to common roots and out of them
@@ -128,9 +128,9 @@ def trees(
     stated_options: dict[str, Any] = {"loss": str(task.max_loss)} if task.max_loss else {}
     stated_options |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
     # stages 1 and 2, then 3
-    best = _best_packing(task, lower_bound.bytes_per_second)
-    for packing, candidate in _pipeline_plan(best, task, pipelining, halves, lower_bound):
-        findings = _describe_plan(packing, topology, bounds)
+    best = _best_plan(task, lower_bound.bytes_per_second)
+    for plan, candidate in _pipeline_plan(best, task, pipelining, halves, lower_bound):
+        findings = _describe_plan(plan, topology, bounds)
         proof = {"bound": (bounds if findings["optimal"] else lower_bound).plan_json()}
         origin = {"planner": "trees", "options": {**stated_options, **candidate.options}, "seed": request.seed}
         yield replace(candidate.schedule, provenance={**origin, "found": findings, **proof})
@@ -194,7 +194,7 @@ class PipelinedPlan(NamedTuple):
 
 
 def _pipeline_plan(
-    packing: TreePlan, task: PackingTask, pipelining: PipelineOptions, use_halves: bool | None, lower_bound: Bound
+    plan: TreePlan, task: PackingTask, pipelining: PipelineOptions, use_halves: bool | None, lower_bound: Bound
 ) -> Iterator[PipelinedPlan]:
     """Yield the schedule in equal slices, uneven slices or as two halves, for every size.
 
@@ -209,7 +209,7 @@ def _pipeline_plan(
     def split_in_halves() -> tuple[TreePlan, PipelinePlans, PipelinePlans]:
         """Return the plan by two forests, and its halves prepared for pipelining."""
         # pack two forests if the best packing is of another kind
-        split = packing if packing.halves else _two_forests(task)
+        split = plan if plan.halves else _two_forests(task)
         assert split.halves is not None
         gather, reversed_gather = split.halves
         return split, PipelinePlans([gather], topology), PipelinePlans([reversed_gather], reverse(topology))
@@ -224,20 +224,20 @@ def _pipeline_plan(
         yield from pipeline_halves(pipelining)
         return
     # one schedule for all sizes; only the slicing depends on the size
-    prepared = PipelinePlans([packing.schedule], topology)
+    prepared = PipelinePlans([plan.schedule], topology)
     rooted = collective.kind in ("broadcast", "reduce")  # uneven slices of these are left to the planner `shallow`
     is_free = pipelining.pieces is None and pipelining.steps is None  # no option fixes the slicing
     # with a number of pieces from the user the schedule is the same for all sizes, so it is yielded once
     for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
         for_size = replace(pipelining, sizes=(nbytes,))
         if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):  # equal slices
-            schedules = pipe_schedule(packing.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
+            schedules = pipe_schedule(plan.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
             pipelined = [PipelinedSchedule(schedule, {"pieces": int(schedule.pieces)}) for schedule in schedules]
         else:
             if is_free and collective.kind == "allreduce":  # start times per hop gain more with halves, tried below
                 for_size = replace(for_size, waits=False)
             pipelined = list(stage_plans(prepared, for_size))
-        candidates = [PipelinedPlan(packing, candidate) for candidate in pipelined]
+        candidates = [PipelinedPlan(plan, candidate) for candidate in pipelined]
         if nbytes is not None and collective.kind == "allreduce" and is_free:
             for_size = replace(for_size, waits=pipelining.waits)
             first, *_ = candidates
@@ -282,28 +282,28 @@ def _one_after_the_other(
         yield PipelinedSchedule(schedule, {**second.options, "halves": True})
 
 
-def _describe_plan(packing: TreePlan, topology: Topology, bounds: Bound) -> dict[str, Any]:
+def _describe_plan(plan: TreePlan, topology: Topology, bounds: Bound) -> dict[str, Any]:
     """Return what the provenance of a plan states about its trees (docs/planners/trees.md, "What is proved")."""
-    lower_bound, rate = bounds.without_help, throughput(packing.schedule, topology)
-    lossy = packing.rounding is not None and packing.rounding.loss > 0
+    lower_bound, rate = bounds.without_help, throughput(plan.schedule, topology)
+    lossy = plan.rounding is not None and plan.rounding.loss > 0
     findings: dict[str, Any] = {
         "rate": str(rate / topology.unit) if rate is not None else None,
         "optimal": rate == bounds.bytes_per_second,
         **({"optimal_without_switches": rate == lower_bound.bytes_per_second} if bounds.unaided else {}),
-        "best_of_its_kind": (packing.best and not lossy) or rate == lower_bound.bytes_per_second,
-        "trees": packing.count,
-        "deepest": max((tree.depth for tree in packing.trees), default=0),
-        "how": packing.method,
+        "best_of_its_kind": (plan.best and not lossy) or rate == lower_bound.bytes_per_second,
+        "trees": plan.count,
+        "deepest": max((tree.depth for tree in plan.trees), default=0),
+        "how": plan.method,
     }
-    if packing.fewest is not None:
-        findings["few"] = packing.fewest
+    if plan.fewest is not None:
+        findings["few"] = plan.fewest
     # state the rate before rounding, too
-    if packing.rounding is not None:
-        exact = packing.exact_rate(topology)
-        findings["how"] = f"{packing.method}; {packing.rounding.describe()}"
+    if plan.rounding is not None:
+        exact = plan.exact_rate(topology)
+        findings["how"] = f"{plan.method}; {plan.rounding.describe()}"
         findings["rounding"] = {
-            "denominator": packing.rounding.denominator,
-            "loss": float(packing.rounding.loss),
+            "denominator": plan.rounding.denominator,
+            "loss": float(plan.rounding.loss),
             "exact_rate": None if exact is None else str(exact / topology.unit),
         }
     return findings
@@ -323,7 +323,7 @@ def _parse_loss(loss: float | str | Fraction) -> Fraction:
 # ---- stage 2: from packings to the schedule of a collective ----
 
 
-def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
+def _best_plan(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
     """Return the fastest plan of the collective. `max_rate`: bytes/s that no plan exceeds.
 
     With a loss, the plan with the fewest trees among those fast enough.
@@ -331,14 +331,14 @@ def _best_packing(task: PackingTask, max_rate: Fraction | None) -> TreePlan:
     if len(task.members) < 2:
         return TreePlan(spread_trees(task.collective, trees=()), trees=(), count=0, method="nothing to move", best=True)
     if task.collective.kind == "allreduce":
-        packings = list(pack_allreduce(task, max_rate))
-        rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
+        plans = list(pack_allreduce(task, max_rate))
+        rates = [plan.exact_rate(task.topology) or Fraction(0) for plan in plans]
         # of those fast enough: with a loss the one of the fewest trees, without one that of the fewest steps
         max_packed_rate = max(rates)
         fast_enough = [number for number, rate in enumerate(rates) if rate >= (1 - task.max_loss) * max_packed_rate]
-        chosen = min(fast_enough, key=lambda n: (packings[n].count if task.max_loss else 0, packings[n].schedule.steps))
-        proved_rates = [rate for packing, rate in zip(packings, rates, strict=True) if packing.best]
-        return replace(packings[chosen], best=rates[chosen] == max_packed_rate and max_packed_rate in proved_rates)
+        chosen = min(fast_enough, key=lambda n: (plans[n].count if task.max_loss else 0, plans[n].schedule.steps))
+        proved_rates = [rate for plan, rate in zip(plans, rates, strict=True) if plan.best]
+        return replace(plans[chosen], best=rates[chosen] == max_packed_rate and max_packed_rate in proved_rates)
     if task.collective.kind in SPREADING:
         return _plan_spreading(task)
     machine, opposite_links = machine_for_dual(task.topology)
@@ -387,10 +387,10 @@ def pack_allreduce(task: PackingTask, max_rate: Fraction | None = None) -> Itera
     many_pairs = len(task.members) ** 2 > MOST_PAIRS
     # cheap and usually optimal methods first; the next one runs only if the bound is not reached
     for pack in (_two_forests,) if many_pairs else (_undirected_trees, _two_forests, _trees_in_and_out):
-        packing = pack(task)
-        if packing is not None:
-            yield packing
-            rate = packing.exact_rate(task.topology)
+        plan = pack(task)
+        if plan is not None:
+            yield plan
+            rate = plan.exact_rate(task.topology)
             if max_rate is not None and rate is not None and rate >= (1 - task.max_loss) * max_rate:
                 return
 
