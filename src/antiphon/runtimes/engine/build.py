@@ -68,14 +68,14 @@ HIPCC_ADVICE = "take AMD's ROCm with hipcc"
 
 @dataclass(frozen=True)
 class Target:
-    """A library: its sources in a folder, and its compiler: the environment variable that names it and the default
-    name, the language (empty: by suffix), the flags, and advice if it is missing."""
+    """A library: its sources in a folder, and its compiler: the environment variable that names it, its default name,
+    the language (of option -x; empty: by the suffix of the source), the flags, and advice if it is missing."""
 
     sources: tuple[str, ...]
     folder: Path = NATIVE
     variable: str = "CC"
     compiler: str = "cc"
-    language: str = "c"
+    language: str = ""
     flags: tuple[str, ...] = ("-std=c11", *FLAGS)
     advice: str = "install a C compiler (gcc or clang)"
 
@@ -112,6 +112,7 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     """
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
+    # Windows has no fork; on other systems the compiler fails
     if not hasattr(os, "fork"):
         raise Missing(
             f"the native engine needs Linux, and this is {sys.platform}: plan, verify and export here and run the plan "
@@ -148,7 +149,7 @@ def prebuilt_name(target: str, machine: str) -> str:
 def compiler_arguments(target: str, folder: Path | None = None) -> list[str]:
     """Return flags and sources of a target for a compiler. `folder`: instead of that of the sources."""
     settings = TARGETS[target]
-    language = ["-x", settings.language] if settings.language not in ("", "c") else []
+    language = ["-x", settings.language] if settings.language else []
     sources = [str((folder or settings.folder) / name) for name in settings.sources]
     return [*settings.flags, *_purpose_flags(target), *language, *sources]
 
@@ -205,7 +206,7 @@ def _purpose_flags(target: str) -> list[str]:
 
 def native_folder() -> Path:
     """Return the folder of compiled libraries."""
-    folder = cache_folder("native", always=True)
+    folder = cache_folder("native", always=True)  # even where the user has switched off caching
     if folder is None:
         raise Missing("there is no home folder to keep the engine in; set XDG_CACHE_HOME to a folder")
     return folder
@@ -248,7 +249,7 @@ def _find_nvcc_of_wheel() -> list[str]:
 @cache
 def _identify_compiler(command: tuple[str, ...], target: str) -> str:
     """Return all macros that the compiler and mpi.h define, which name both versions; of nvcc its --version."""
-    # mpi.h may change without the compiler, so its macros are read every time
+    # mpi.h may change without the compiler, so its macros are read every time; nvcc prints its version at once
     cached = _identity_cache_path(command) if target != "mpi" and TARGETS[target].compiler != "nvcc" else None
     if cached is not None and is_ours(cached.parent, folder=True) and is_ours(cached):
         with contextlib.suppress(OSError):

@@ -181,10 +181,11 @@ class Starting:
         return self
 
     def start(self, command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
-        threading.Thread(
-            target=self._start_process, args=(command, how)
-        ).start()  # it may have started before this returns
-        self._done.wait()  # after an interrupted join the thread would count as stopped (Python 3.11)
+        # If Ctrl-C interrupts this call, the thread may run already: so it sets `_begun`, for which `__exit__` looks.
+        threading.Thread(target=self._start_process, args=(command, how)).start()
+        # An event, not a join: after an interrupted join Python 3.11 takes the thread for stopped, and `__exit__` could
+        # not wait for it.
+        self._done.wait()
         if isinstance(self._outcome, OSError):
             raise self._outcome
         assert self._outcome is not None
@@ -263,5 +264,6 @@ def summarize_errors(output: Iterable[str]) -> str:
         return errors[0][:_MAX_CHARACTERS]
     first = next((paragraph for paragraph in framed if paragraph), None)
     if first is None and framed:
+        # nothing below any row of dashes: the error stands above the first
         first = next((paragraph for paragraph in paragraphs if paragraph), None)
     return (" ".join(first) if first else " / ".join(lines[-_TAIL:]))[:_MAX_CHARACTERS]

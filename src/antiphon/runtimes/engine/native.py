@@ -182,6 +182,7 @@ def _buffer_arguments(array: Array) -> tuple[c_void_p, c_uint64]:
 
 
 def _short_version(text: str) -> str:
+    """Return the beginning of an MPI's description of itself, such as "Open MPI v5.0.3"."""
     return " ".join(text.partition(",")[0].split()[:4])
 
 

@@ -94,7 +94,10 @@ def die_with_parent() -> None:
 
 
 def keep() -> None:
-    """Set up the lab, print the keeper's process number and `ready`, and stay."""
+    """Set up the lab, print the keeper's process number and `ready`, and stay.
+
+    The line on stdin is that of keeping._keeper_spec. `leashed`: see above; `about`: the content of ABOUT; `spaces`:
+    network namespaces to create, with the `settings` below /proc/sys/net; `batches`: commands to run in them."""
     spec = json.loads(sys.stdin.buffer.readline())
     if spec["leashed"]:
         die_with_parent()
@@ -122,7 +125,7 @@ def keep() -> None:
         os.dup2(null, stream)
     while not spec["leashed"]:
         signal.pause()
-    while os.read(0, 4096):
+    while os.read(0, 4096):  # until the owner of a leashed lab closes the pipe
         pass
     os._exit(0)
 
@@ -199,7 +202,7 @@ def enter(keeper: int, space: str, each: bool, command: Sequence[str]) -> int:
     """Run a command in the lab of this keeper; return its exit code. Its processes end with it."""
     parent = os.getppid()
     die_with_parent()
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it ended before `die_with_parent` took effect
         return _NOT_STARTED
     # joining a mount namespace changes the working directory to its root
     folder = os.getcwd()
@@ -281,6 +284,7 @@ def _run_each(command: Sequence[str]) -> int:
         # the first failure decides the exit code; the others get GRACE seconds to end by themselves
         if not exit_code and _exit_code(status):
             exit_code = _exit_code(status)
+            # this is process 1 of its namespace: when it exits, the kernel ends the others
             signal.signal(signal.SIGALRM, lambda *_, code=exit_code: os._exit(code))
             signal.setitimer(signal.ITIMER_REAL, GRACE)
     return exit_code
@@ -354,7 +358,7 @@ def start_time(process: int) -> str:
     """Return when a process began, in kernel ticks; "" if it has ended. With its number that identifies a process."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as text:
-            fields = text.read().rpartition(")")[2].split()  # of proc_pid_stat(5), from field 3 on
+            fields = text.read().rpartition(")")[2].split()  # of proc_pid_stat(5), from field 3 on; 22: the start
     except OSError:
         return ""
     state, started = fields[0], fields[19]

@@ -220,9 +220,9 @@ def bench_plans(plans: Plan | Sequence[Plan], nbytes: Sizes = "1KB:16MB:4", **ho
         return measure_plans(plans, nbytes, **how) if deciding else None
 
 
-def decides(on: str, before: Callable[[], object] = lambda: None, **there: Any) -> AbstractContextManager[bool]:
-    """Return `deciding_process` for a runtime. `there`: its options (`How`)."""
-    return deciding_process(*_runtime_options({"on": on, **there}), before=before)
+def decides(on: str, before: Callable[[], object] = lambda: None, **how: Any) -> AbstractContextManager[bool]:
+    """Return `deciding_process` for a runtime with these options (`How`). `before`: called before anything starts."""
+    return deciding_process(*_runtime_options({"on": on, **how}), before=before)
 
 
 def _runtime_options(options: Mapping[str, Any]) -> tuple[str, How]:
@@ -286,7 +286,7 @@ def plans_of(
         ranks=ranks,
         model=model,
         profile=profile,
-        nccl=False,
+        nccl=False,  # no comparison with NCCL's predicted times
         workers=workers,
     )
     if not tuning.plans:
@@ -363,6 +363,7 @@ class _Predictions:
 
     def __init__(self, model: str, profile: Profile | None, on: str) -> None:
         self.model, self.profile, self.cuts = model, profile, cuts_of(on)
+        # by id of the schedule, which is kept with it, so that no other schedule gets its id
         self.predictors: dict[int, tuple[Any, Predictor]] = {}
 
     def __call__(self, line: _Line) -> float:
@@ -427,6 +428,7 @@ def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
     min_piece = max(MIN_PIECE, case.nbytes // MAX_PIECES)
     if case.nbytes <= min_piece:
         return 1
+    # each time is a median already, so no repeats; few sizes, as each costs a launch; gains below 3 % are noise
     controller = Miad(smallest=min_piece, largest=case.nbytes, repeats=1, patience=1, tolerance=0.03)
     seconds_of: dict[int, float] = {}
     while not controller.settled:

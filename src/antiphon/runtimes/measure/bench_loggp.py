@@ -53,6 +53,7 @@ COVER_PORTS = 3.0  # mean gaps if messages may use several ports: the longest ga
 TRIAL_COPIES, MAX_COPIES, MAX_BUSY = 4, 256, 2**11  # copies: to time one; before a message; of `busy`
 SERVER = ("idle", "busy")  # schedules of the receiver's side
 MIN_SECONDS = 1e-12  # replaces differences that noise makes negative
+MIN_COPY_SECONDS = 1e-9  # the same for the time of a copy, by which others are divided
 MAX_RANKS = 4096
 Move = tuple[int, int, int, int, int]  # chunk, src, dst, src_slot, dst_slot
 
@@ -103,7 +104,7 @@ def _chain_schedule(moves: Sequence[Move], blocks: int, ranks: int, far: int) ->
 
 @dataclass(frozen=True)
 class _Chains:
-    """The number of copies for one size: before each message, and at the busy rank."""
+    """The numbers of copies for one size: before each message, and at the busy rank (0: do not measure `busy`)."""
 
     delay: int = TRIAL_COPIES
     busy: int = 0
@@ -214,7 +215,8 @@ class _ChainMeasurement:
                 if (name, copies) not in programs:
                     programs[name, copies] = len(runnables)
                     runnables.append(Runnable(self._make_schedule(name, copies), self.setup.machine))
-                race = 2 * index + (name in SERVER)  # schedules of one collective take turns, with the same noise
+                # schedules of one collective take turns, with the same noise: odd numbers are those of two blocks
+                race = 2 * index + (name in SERVER)
                 cases.append(self._make_chain_case(programs[name, copies], size, race))
                 names.append((index, name))
         seconds: list[dict[str, float]] = [{} for _ in chains_of_sizes]
@@ -224,7 +226,7 @@ class _ChainMeasurement:
             if row["wrong"]:
                 size = format_size(chains_of_sizes[index][0])
                 raise Failed(f"messages of {size} did not arrive as they were sent: this runtime lost data")
-            seconds[index][name] = row["quartiles"][0]  # disturbances only make a run longer
+            seconds[index][name] = row["quartiles"][0]  # the first: disturbances only make a run longer
             if len(seconds[index]) == len(self._list_schedules(chains_of_sizes[index][1])):
                 on_seconds(chains_of_sizes[index][0], seconds[index])
 
@@ -256,7 +258,7 @@ class _ChainMeasurement:
 def _choose_lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chains:
     """Return the number of copies that last `cover` gaps, and the number that covers the arrival of all messages."""
     # seconds of one copy, from the difference of schedules with and without copies
-    copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIAL_COPIES), 1e-9)
+    copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIAL_COPIES), MIN_COPY_SECONDS)
     arrival = max(seconds["many"] - seconds["one"], 0.0)
     delay = min(ceil(cover * arrival / (n - 1) / copy) + 1, MAX_COPIES)
     return _Chains(delay, min(ceil(COVER * (arrival + seconds["one"]) / copy) + 1, MAX_BUSY))
@@ -267,6 +269,7 @@ def _make_rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTri
     # PRTT(1, 0, s)
     round_trip = seconds["pings"] / PINGS
     delay = max((seconds["alone"] - seconds["one"]) / (n - 1), MIN_SECONDS)
+    # with the same copies `busy` receives n messages and `idle` one: the difference is the receiver's time for n - 1
     received = max((seconds["busy"] - seconds["idle"]) * n / (n - 1), MIN_SECONDS)
     if seconds["idle"] < seconds["many"]:  # the copies do not keep this receiver busy until everything has arrived
         received = MIN_SECONDS

@@ -164,7 +164,8 @@ def tune_measured(  # noqa: PLR0913
 
     `limit`: seconds for all measurements; sizes not measured by then are left out. `options`: of `tune`; with
     `deterministic` the library never serves collectives that combine. Ctrl-C keeps the results so far. `races`: a
-    subclass that measures something else. Under mpiexec or srun only process 0 has a result, the others None.
+    subclass that measures something else. `mpiexec`, `compiler`, `scale`, `library`: as in `How`; "" is the default.
+    Under mpiexec or srun only process 0 has a result, the others None.
     """
     sizes = parse_sizes(nbytes or NBYTES, usual=factor)
     how = How(mpiexec, compiler, math.inf, scale, library=library)
@@ -179,7 +180,7 @@ def tune_measured(  # noqa: PLR0913
             collective,
             topology,
             nbytes=sizes,
-            nccl=False,
+            nccl=False,  # no comparison with NCCL's predicted times: the library itself is measured
             shortlist=few,
             cuts=cuts_of(on),  # how the runtime cuts messages into pieces of its own
             in_switches=find("runtime", on).can.in_switches,
@@ -217,6 +218,7 @@ class Races:
         tuning = self.tuning
         rows: dict[str, Measured] = {kind: {n: {} for n in self.sizes} for kind in tuning.plans}
         self.measure(rows)
+        # with one order for all sizes, a schedule that `confirm` races again need not be the one that is chosen
         if not deterministic:
             self.confirm(rows)
         plans = {}
@@ -278,7 +280,8 @@ class Races:
                     programs.append(Runnable(self.tuning.shortlist[kind][number].schedule, self.tuning.topology))
             # every contestant runs on the union of ranks, so that all calls of a race synchronize alike
             ranks = sorted({rank for number in contestants for rank in programs[numbers[kind, number]].ranks})
-            case = replace(self.case(kind, size), ranks=ranks, race=race, seconds=self.limit / len(races))
+            most = self.limit / len(races)  # most races end much earlier, and the deadline of the job counts, too
+            case = replace(self.case(kind, size), ranks=ranks, race=race, seconds=most)
             cases += [replace(case, program=numbers[kind, number]) for number in contestants]
             owners += [Owner(kind, size, number) for number in contestants]
         return programs, cases, owners
@@ -383,7 +386,7 @@ class Races:
 # A measurement. "over_best", "over_library": its time over that of the race's winner, and of the library (None: without
 # one). "over_library_interval": the ends of the interval in which the latter is almost certainly.
 AnyRow = Mapping[str, Any]
-Item = TypeVar("Item")  # what was measured at a size
+Item = TypeVar("Item")  # the result at a size: a SizeChoice here, a `Best` in library_choose
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,6 +466,7 @@ def choose_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, An
 def make_entries(choices: Sequence[SizeChoice], on: str, library_may_serve: bool) -> list[Entry]:
     """Return ranges by measurements, or one by the model. `library_may_serve`: as for `make_ranges`."""
     measured = [choice for choice in choices if choice.row is not None]
+    # without any measurement the library serves all sizes, or, where it may not, the model's choice at the largest
     if not measured:
         return [_unmeasured_entry(0, None, choices[-1].listed, library_may_serve)]
     if library_may_serve:
@@ -522,6 +526,7 @@ def make_ranges(
 ) -> list[Entry]:
     """Return ranges from the smallest to the largest size measured.
 
+    `choice_of`: the `SizeChoice` of an item. `served_by`: of an item, what serves its size, to be compared.
     Consecutive sizes with the same schedule and the same `served_by` form a range with these `claims`; `boundary`:
     where a range between two sizes ends. Outside of them the library serves; without `library_may_serve` the nearest of
     our schedules, as the library would combine in another order.

@@ -71,12 +71,15 @@ class _OnDevice(Runtime):
         raise NotImplementedError
 
     def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
-        """Yield the ways to make a call; if there are several, they are timed. `only`: one of group.WAYS; "": any."""
+        """Yield the ways to make a call; if there are several, they are timed.
+
+        `blocks`: thread blocks of a rank; `nbytes`: of the call; `only`: one of group.WAYS; "": any."""
         yield CallChoice(only or "kernel", tables=next(iter(plans)))
 
     def run(
         self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
+        # a requested lowering is a way to make calls, and the name of a table behind a hyphen ("steps-pull")
         lowered, _, pull = how.lowering.partition("-")
         names, choices = self.tables, self.choices
         if lowered:
@@ -84,16 +87,16 @@ class _OnDevice(Runtime):
         for numbers in group_cases(cases):
             if enough():
                 return
-            joint = [cases[number] for number in numbers]
-            runnables = [programs[case.program] for case in joint]
+            cases_of_group = [cases[number] for number in numbers]
+            runnables = [programs[case.program] for case in cases_of_group]
             schedules = [runnable.schedule for runnable in runnables]
-            refuse_too_large(schedules[0].collective, joint[0])
+            refuse_too_large(schedules[0].collective, cases_of_group[0])
             slow_schedules = [
-                _slow_schedule(programs[case.program], case.nbytes) if how.hybrid else None for case in joint
+                _slow_schedule(programs[case.program], case.nbytes) if how.hybrid else None for case in cases_of_group
             ]
             with ExitStack() as stack:
                 group = stack.enter_context(self.group(schedules[0].collective.ranks, how))
-                buffers = _DeviceBuffers(schedules[0], joint[0], group)
+                buffers = _DeviceBuffers(schedules[0], cases_of_group[0], group)
                 calls, facts = list[Callable[[], None]](), list[Row]()
                 for schedule, slow in zip(schedules, slow_schedules, strict=True):
                     prepared = buffers.prepare_plan(schedule, names, choices)
@@ -104,11 +107,12 @@ class _OnDevice(Runtime):
                     hybrid = buffers.split_with(prepared, slow, stack.enter_context(self.group(group.ranks, how)))
                     stack.callback(hybrid.close)
                     calls.append(buffers.marking_outputs(hybrid.call))
+                    # T_dpa: seconds by which the slow links begin later (hybrid.py)
                     facts.append(
                         {**prepared.facts, "slow_share": hybrid.share / max(hybrid.count, 1), "t_dpa": hybrid.later}
                     )
                 with buffers.library_call(schedules[0].collective, self.library) as theirs:
-                    rows = Measurement(joint, buffers, calls, theirs, Peers()).run()
+                    rows = Measurement(cases_of_group, buffers, calls, theirs, Peers()).run()
                 for number, runnable, row, extra in zip(numbers, runnables, rows, facts, strict=True):
                     selected = _describe_lowering(runnable, how.lowering) if lowered else {}
                     on_row(number, {**row, **extra, **selected, "agree": buffers.agree()})
@@ -154,7 +158,7 @@ class Cuda(_OnDevice):
         super().ready(how)
 
     def group(self, ranks: int, how: How) -> Group:
-        return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)
+        return Group(self.device(how), ranks, MOST_BLOCKS // ranks or 1, WARPS * 32)  # a warp has 32 threads
 
     def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
         for name, plan in plans.items():
@@ -168,7 +172,7 @@ class Hip(Cuda):
 class _Stepwise(Threads):
     """Launch every step by itself, so that nothing runs beside a fold."""
 
-    library = "none"
+    library = "none"  # no file of this name exists, so there is no comparison
 
     def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:
         yield CallChoice("steps", lanes=1)
@@ -213,6 +217,7 @@ class _DeviceBuffers(AllBuffers):
     def __init__(self, schedule: Schedule, case: Case, group: Group) -> None:
         super().__init__(schedule, case)
         self.group = group
+        # of the buffers, in the order of INPUT, OUTPUT and SCRATCH; lengths are in elements
         self.addresses = np.zeros((group.ranks, 3), np.uintp)
         self.lengths = np.zeros((group.ranks, 3), np.int64)
         self.on_device = False  # whether the device has newer outputs than `outputs`
@@ -288,14 +293,14 @@ class _DeviceBuffers(AllBuffers):
             options["rounds"] = best.rounds
         arguments = (kind, prepared.addresses, prepared.lengths, self.dtype, case.op)
         fast = work_of(self.group, prepared.plans[best.tables], *arguments, **options)
-        slow_plan = other.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, other.blocks)))
+        device_plan = other.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, other.blocks)))
         addresses, lengths = prepared.addresses.copy(), prepared.lengths.copy()
-        lengths[:, SCRATCH] = [slow_plan.scratch(rank, case.unit) for rank in range(other.ranks)]
+        lengths[:, SCRATCH] = [device_plan.scratch(rank, case.unit) for rank in range(other.ranks)]
         addresses[:, SCRATCH] = [
             other.memory(rank, np.zeros(size, self.dtype)) for rank, size in enumerate(lengths[:, SCRATCH].tolist())
         ]
         slow_work = work_of(
-            other, slow_plan, kind, addresses, lengths, self.dtype, case.op, way="staged", timeout=timeout
+            other, device_plan, kind, addresses, lengths, self.dtype, case.op, way="staged", timeout=timeout
         )
         hybrid = Hybrid(fast, slow_work, case.unit)
         try:
@@ -369,13 +374,14 @@ class _DeviceBuffers(AllBuffers):
     @contextmanager
     def _spare_memory(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:
         """Yield memory of the same lengths, so that trial calls do not change the buffers of the case."""
-        arrays_of_places = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
+        arrays_of_buffers = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
         with self.group.for_a_while():
             yield np.array(
-                [self._allocate_buffers(buffer, arrays) for buffer, arrays in enumerate(arrays_of_places)], np.uintp
+                [self._allocate_buffers(buffer, arrays) for buffer, arrays in enumerate(arrays_of_buffers)], np.uintp
             ).T.copy()
 
     def _with_scratch(self, plans: Plans) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
+        """Allocate scratch for the plan that needs most; return addresses and lengths of all buffers."""
         for rank in range(self.group.ranks):
             elements = max(plan.scratch(rank, self.case.unit) for plan in plans.values())
             self._place_buffer(rank, SCRATCH, np.zeros(elements, self.dtype))

@@ -37,11 +37,11 @@ MPICH_NAMES = {
     "allgather": "ALLGATHER", "allreduce": "ALLREDUCE", "alltoall": "ALLTOALL", "broadcast": "BCAST",
     "reduce": "REDUCE", "reducescatter": "REDUCE_SCATTER_BLOCK",
 }  # fmt: skip
-# Algorithms that a rule of MPICH's selection file can name. By parameter of the rule: the suffix of its variable, as in
-# MPIR_CVAR_BCAST_TREE_KVAL.
 _EXCHANGE = {"k": "RECEXCH_KVAL", "single_phase_recv": "RECEXCH_SINGLE_PHASE_RECV"}
 _TREE = {"k": "TREE_KVAL", "is_non_blocking": "IS_NON_BLOCKING"}
 _PIPELINE = {**_TREE, "chunk_size": "TREE_PIPELINE_CHUNK_SIZE", "recv_pre_posted": "RECV_PRE_POST"}
+# Collective -> algorithm that a rule of MPICH's selection file can name -> parameter of such a rule -> suffix of the
+# control variable that sets it: broadcast, tree, k -> TREE_KVAL, as in MPIR_CVAR_BCAST_TREE_KVAL.
 MPICH_ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "allgather": {
         "nb": {}, "brucks": {}, "k_brucks": {"k": "BRUCKS_KVAL"}, "recursive_doubling": {}, "ring": {},
@@ -134,7 +134,7 @@ def _libmpi_path() -> str:
 
 
 def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[LibraryCandidate]:
-    """Return the algorithms to measure for a size; none if there is no choice."""
+    """Return the algorithms of an MPI to measure for a size; none if there is no choice. (NCCL's: nccl_choose.py.)"""
     if kind not in library.algorithms:
         return []
     make = _of_open_mpi if library.name == OPEN_MPI else _of_mpich
@@ -152,6 +152,7 @@ def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterat
         for segment, fan in product(SEGMENTS if segmented else (0,), FANS if name == "chain" else (0,)):
             if segment >= nbytes or fan > max(ranks - 1, 1):
                 continue
+            # every collective has a variable for the size of segments, also where the algorithm ignores it
             settings = {**library.always, variable: number, f"{variable}_segmentsize": segment}
             settings |= {f"{variable}_chain_fanout": fan} if fan else {}
             yield LibraryCandidate(name, {"number": number, "segment": segment, "fan": fan}, settings)
@@ -166,6 +167,8 @@ def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[
         if number is None or ((kind, name) in POWERS and ranks & (ranks - 1)):
             continue
         pipelined = name == "pipelined_tree"
+        # A pipelined tree of radix 1 is a chain. Every node sends each segment to all its children, so wide trees,
+        # which save latency, have little bandwidth.
         radices: tuple[int, ...] = (
             (1, 2) if pipelined else tuple(radix for radix in RADICES if radix <= max(ranks, RADICES[0]))
         )
@@ -202,7 +205,10 @@ class Steering:
             self.control.set(name, value)
 
     def communicator(self, comm: Any, settings: Mapping[str, int]) -> Any:
-        """Return a communicator whose calls use these settings."""
+        """Return a communicator for calls with these settings.
+
+        Where the library `reads_at_calls` it is `comm` itself, and the caller must `apply` the settings before calls.
+        """
         if self.reads_at_calls:
             return comm
         self.apply(settings)
@@ -246,7 +252,7 @@ class Control:
         return self._variable_index(name) is not None
 
     def get(self, name: str) -> int:
-        value = ctypes.c_int(0)  # a variable of one byte only overwrites that
+        value = ctypes.c_int(0)  # 0: if the variable has a single byte (a boolean), MPI overwrites only the lowest one
         self._call_checked("MPI_T_cvar_read", self._variable_handle(name), ctypes.byref(value))
         return value.value
 
@@ -258,11 +264,12 @@ class Control:
         index, length = self._variable_index(name), ctypes.c_int(_MAX_TEXT)
         if index is None:
             return {}
-        text, number = ctypes.create_string_buffer(_MAX_TEXT), ctypes.c_int()
-        kind, names = ctypes.c_void_p(), ctypes.c_void_p()
+        text, unused = ctypes.create_string_buffer(_MAX_TEXT), ctypes.c_int()
+        datatype, names = ctypes.c_void_p(), ctypes.c_void_p()
+        # `unused` gets verbosity, binding and scope in turn
         self._call_checked(
-            "MPI_T_cvar_get_info", index, None, None, ctypes.byref(number), ctypes.byref(kind), ctypes.byref(names),
-            text, ctypes.byref(length), ctypes.byref(number), ctypes.byref(number),
+            "MPI_T_cvar_get_info", index, None, None, ctypes.byref(unused), ctypes.byref(datatype), ctypes.byref(names),
+            text, ctypes.byref(length), ctypes.byref(unused), ctypes.byref(unused),
         )  # fmt: skip
         words = re.findall(r"^(\w+) +- ", text.value.decode("utf-8", "replace"), re.MULTILINE)
         return {word: number for number, word in enumerate(words)} if words else self._enumeration_items(names)

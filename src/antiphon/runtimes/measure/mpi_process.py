@@ -65,6 +65,7 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
     default_call = call_on(comm)
     communicators = [steering.communicator(comm, race_case.library or {}) for race_case in cases]
     calls = [call_on(communicator) for communicator in communicators]
+    # by id of the call; the default call has none
     settings: dict[int, dict[str, int]] = {
         id(call): dict(race_case.library or {}) if steering.reads_at_calls else {}
         for call, race_case in zip(calls, cases, strict=True)
@@ -103,6 +104,8 @@ def _try_once(steering: Steering, buffers: RankBuffers, call: Call, settings: di
 
 
 class _Call(Structure):
+    """ap_timed_call of native/preload.h."""
+
     _fields_ = [
         *((name, c_int32) for name in ("kind", "root", "type", "op", "count")),
         ("send", c_void_p), ("recv", c_void_p),
@@ -160,6 +163,7 @@ def call_of(
         return None
     if data_type(case.dtype).name not in MPI_TYPES or len(set(collective.weights.tolist())) != 1:
         return None
+    # elements of a block: the input of these kinds is a single block at every rank, else the output is
     count = len(buffers.source if collective.kind in ("reduce", "gather", "allgather") else buffers.target)
     if collective.kind == "alltoall":
         count //= comm.size
@@ -191,7 +195,8 @@ IDLE = 1e-3  # seconds between two polls of a process that waits for its turn
 
 @dataclass
 class MpiJob:
-    """What the processes run. `library`: the engine, compiled on the host of rank 0."""
+    """What the processes run. `library`: the engine, compiled on the host of rank 0. `collectives`: of the programs,
+    which `work` fills in."""
 
     library: str
     processes: int
@@ -254,6 +259,7 @@ class MpiProcess:
         ours = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
         library_call = make_library_call(collective, comm, self.mpi, case.unit, buffers.dtype, case.op, case.in_place)
         theirs = None if library_call is None else partial(library_call, buffers.source, buffers.target)
+        # races decide what the preload library serves, so they time calls as that library makes them
         mpi_call = (
             call_of(collective, comm, case, buffers, self._open_program(case))
             if library_call is not None and case.race is not None

@@ -40,9 +40,11 @@ ENTRIES = {
     "allgather": ("ncclAllGather", ()), "alltoall": ("ncclAlltoAll", ()), "gather": ("ncclGather", ("root",)),
     "scatter": ("ncclScatter", ("root",)),
 }  # fmt: skip
-# Since which version a call's configuration selects protocols, too (it exists since 2.31), tuner plugins set chunks,
-# symmetric windows exist; the version of CommConfig.
-PER_CALL, CHUNKS, WINDOWS, CONFIGURED = 23200, 23000, 22700, 22703
+# versions as ncclGetVersion returns them (2.32.0: 23200)
+PER_CALL = 23200  # from here on the configuration of a call (CallConfig, since 2.31) also selects protocols
+CHUNKS = 23000  # from here on tuner plugins set chunk sizes
+WINDOWS = 22700  # from here on there are symmetric windows
+CONFIGURED = 22703  # the version of which CommConfig has the fields
 EFFICIENT, ZERO, SYMMETRIC = 1, 2, 1  # CTA policies: few multiprocessors, none; windows that lie alike on all ranks
 UNDEFINED, MAGIC = -(2**31), 0xCAFEBEEF  # as in nccl.h: a field that is not set; the mark of a configuration
 COMMUNICATOR_KEYS = ("library", "registered", "chunk")  # settings that always need a communicator of their own
@@ -196,6 +198,7 @@ class Nccl(CLibrary):
             config = make_config(CommConfig, min(self.version, CONFIGURED), settings)
             self.call("CommInitRankConfig", *arguments, byref(config))
         finally:
+            # no value of the user is lost: nccl.nccl_here has refused a job in which these variables are set
             for name, _ in zip(VARIABLES, words, strict=False):
                 del os.environ[name]
         return communicator
@@ -234,6 +237,8 @@ def _chunk_rules(settings: Settings) -> str:
     """Return our plugin's table for a communicator: rules for its chunks, or none for NCCL's own choice."""
     if "chunk" not in settings:
         return f"{HEAD}\n"
+    # columns as in nccl_tuner.COLUMNS: sizes from and to, algorithm, protocol, channels (0: NCCL's own number), ranks
+    # and nodes (*: any), and the bytes of a chunk
     rule = f"0 - {' '.join(_words(settings))} {settings.get('channels', 0)} * * {settings['chunk']}"
     # A rule for every collective that any algorithm serves (the ring serves them all): only the measured one is called.
     return "\n".join([HEAD, *(f"{kind} {rule}" for kind in SUPPORTED["ring"]), ""])

@@ -66,10 +66,10 @@ class Calls:
 
     # ---- choosing ----
 
-    def _begin_call(self, kind: str, tensor: Tensor, op: Any = None, root: int = -1, counts: bool = True) -> None:
-        """Begin a call. `counts`: whether the size of `tensor` must be the same at all processes."""
+    def _begin_call(self, kind: str, tensor: Tensor, op: Any = None, root: int = -1, same_size: bool = True) -> None:
+        """Begin a call. `same_size`: whether the size of `tensor` must be the same at all processes."""
         if self.serving is not None:
-            nbytes = tensor.numel() * tensor.element_size() if counts else 0
+            nbytes = tensor.numel() * tensor.element_size() if same_size else 0
             type_ = type_code(tensor.dtype, tensor.layout is not torch.strided)
             self.serving.begin(kind, nbytes, type_, "" if op is None else operator_name(op), root)
 
@@ -220,6 +220,7 @@ class Calls:
                 return
         options = dist.ReduceScatterOptions()
         options.reduceOp = op
+        # (`chunk` of an empty tensor returns a single block)
         blocks = list(input.reshape(-1).chunk(self.ranks)) if input.numel() else [input.reshape(-1)] * self.ranks
         flat_output = as_contiguous(output).reshape(-1)
         self._by_gloo(
@@ -273,7 +274,7 @@ class Calls:
             page = self._find_page("allgather", unit, source.itemsize, seconds)
             if page is None:
                 blocks = list(buffer.reshape(-1).chunk(self.ranks))
-                input = input.reshape(-1).clone()
+                input = input.reshape(-1).clone()  # it may lie in the output
                 self._by_gloo(
                     "allgather",
                     [input],
@@ -339,21 +340,22 @@ class Calls:
             bits_of(buffer)[:] = bits_of(flat_input)
             put_back(buffer, output)
             return
+        # overlapping buffers: blocks that arrive would overwrite blocks that have yet to be sent
         if (
             flat_input.data_ptr() < buffer.data_ptr() + buffer.nbytes
             and buffer.data_ptr() < flat_input.data_ptr() + flat_input.nbytes
         ):
             flat_input = flat_input.clone()
-        self._begin_call("alltoall", input, counts=False)
+        self._begin_call("alltoall", input, same_size=False)
         if self.serving.plans_uneven:
             if self._exchange_by_counts(flat_input, buffer, out_sizes, in_sizes, seconds):
                 put_back(buffer, output)
                 return
-            self._begin_call("alltoall", input, counts=False)
+            self._begin_call("alltoall", input, same_size=False)
         lengths = np.array([in_sizes, out_sizes], np.uint64) * np.uint64(input.element_size())
         outcome = self.serving.uneven(flat_input.data_ptr(), buffer.data_ptr(), lengths, seconds)
         if outcome == DISAGREED:
-            self._begin_call("alltoall", input, counts=False)
+            self._begin_call("alltoall", input, same_size=False)
             self._gather_sizes(out_sizes, in_sizes, seconds)
         if outcome == EVEN:
             self._exchange_evenly(input, bits_of(flat_input), bits_of(buffer), seconds)
@@ -392,6 +394,7 @@ class Calls:
         assert self.serving is not None
         all_sizes = self.serving.gather(np.array([*in_sizes, *out_sizes], np.int64), seconds)
         assert all_sizes is not None
+        # axes: process, whether it sends (0) or expects (1), the other process
         sends, expects = all_sizes.reshape(self.ranks, 2, self.ranks).swapaxes(0, 1)
         for a, b in np.argwhere(sends != expects.T)[:1]:
             raise WrongCall(
@@ -405,6 +408,7 @@ def _gloo_supports(op: Any, tensor: Tensor) -> bool:
 
 
 def _why_gloo(reduction: Any) -> str:
+    """Return why gloo makes a call; "" if the reason is that the table has no page (`Calls._why_no_page`)."""
     return "" if reduction is not None else "an operator or type that the engine has not"
 
 
@@ -438,6 +442,6 @@ def compare_calls(serving: Serving, text: str, seconds: float) -> None:
     rows = serving.gather(np.frombuffer(data.ljust(_TEXT_BYTES, b"\0"), np.uint8), seconds)
     assert rows is not None
     texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
-    other = next((rank for rank, other_text in enumerate(texts) if other_text != texts[0]), 0)
+    other = next((rank for rank, other_text in enumerate(texts) if other_text != texts[0]), 0)  # 0: none differs
     if other:
         raise CollectiveFailed(f"{_SETTING}: rank 0 calls {texts[0]}, rank {other} {texts[other]}")

@@ -74,6 +74,7 @@ def find_reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
     name = next((name for operator, name in _OPERATORS if op == operator), "")
     if not name:
         return None
+    # the state of an operator is (kind, factor); only PREMUL_SUM has a factor
     _, factor = op.__getstate__() if op == ReduceOp.PREMUL_SUM else (op, None)
     if factor is not None and not dtype.is_floating_point:
         return None

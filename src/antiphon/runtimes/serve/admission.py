@@ -257,9 +257,9 @@ class _EventLoop:
         handshake = connector_handshake(
             self.this_process.rank, self.this_process.ranks, peer_connection.to, peer_connection.key
         )
-        attempt.pending_connection = _PendingConnection(
-            connection, handshake, min(attempt.accepted_at, now) + peer_connection.answer_timeout, attempt
-        )
+        # further tries do not extend the time to answer, which runs from the first accepted connection
+        answer_deadline = min(attempt.accepted_at, now) + peer_connection.answer_timeout
+        attempt.pending_connection = _PendingConnection(connection, handshake, answer_deadline, attempt)
         self.selector.register(connection, selectors.EVENT_WRITE, attempt.pending_connection)
         try:
             code = connection.connect_ex(address)
@@ -376,6 +376,8 @@ class _EventLoop:
         self.claimed.discard(rank)
 
     def _timeout_error(self) -> AntiphonError:
+        """Return the error for connections that are missing at the deadline, with the likeliest cause."""
+        # where nothing listens at an address, other connections are missing for that reason
         for attempt in self.attempts:
             if not attempt.done and attempt.accepted_at == math.inf and attempt.peer_connection.may_start_later:
                 reason = attempt.last_failure or "no answer"
@@ -425,7 +427,8 @@ def _report_strangers(this_process: LocalProcess, count: int) -> None:
 _HELLO = struct.Struct("<8sIIII32s")  # mark, version, rank, ranks, wanted rank, nonce
 _ANSWER = struct.Struct("<8sI32s32s")  # mark, version, nonce, proof
 _VERDICT = struct.Struct("<II32s")  # fault or 0, a number for its message, proof
-_MARK, _VERSION, _NONCE, _PROOF = b"antiphon", 2, 32, 32
+_MARK, _VERSION = b"antiphon", 2  # of the protocol
+_NONCE, _PROOF = 32, 32  # bytes
 
 OTHER_COUNT, RANK_TAKEN, UNWANTED = 1, 2, 3  # faults of a process that knows the secret
 CheckClaim = Callable[[int, int], tuple[int, int]]  # (rank, its number of ranks) -> (fault or 0, a number)

@@ -90,11 +90,15 @@ MAGIC, VERSION = b"ANTIBOOK", 1
 MAX_ROOTED_RANKS = 32  # up to which a plan for one root is relabelled for all symmetric roots
 MAX_NODES = 8 * MAX_ROOTED_RANKS  # of a machine whose symmetries are computed: up to as many generators, each as long
 UNEVEN = "alltoallv"  # the kind of pages whose programs serve uneven alltoalls
+# the numbers of kinds in a book, which the engine knows, too (native/book.c)
 _ORDER = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall", UNEVEN)
 assert sorted(_ORDER) == sorted([*KINDS, UNEVEN])
+# MAGIC, VERSION, checksum; bytes of the head, and of the book; ranks, then the numbers of pages, programs, members and
+# hosts, and the bytes of the machine's name, of all labels, and of `dead`
 HEADER = struct.Struct("<8sIIQQ8I")
+# kind, root; first member and number of members; start, stop; program, flags; offset and bytes of the label; seconds, 0
 PAGE_ENTRY = struct.Struct("<IiIIQQiIIIdQ")
-PROGRAM_ENTRY = struct.Struct("<QQII")
+PROGRAM_ENTRY = struct.Struct("<QQII")  # offset, bytes, checksum, 0
 _NO_END = 2**64 - 1  # `stop` of a page without end: the greatest number of 64 bits
 
 
@@ -146,13 +150,14 @@ def _plans_by_group(plan: Plan) -> list[Plan]:
     collective, entries = plan.collective, plan.entries
     if not collective.groups:
         return [plan]
-    # `nbytes` of a joint plan is the size of the largest group.
+    # `nbytes` of a joint plan is the size of the largest group. (Reversed: of equal groups the first counts.)
     size_of = dict(zip(reversed(collective.groups), reversed(collective.group_sizes), strict=True))
     largest = max(size_of.values())
     by_group: dict[Collective, list[Entry]] = {}
     for entry in entries:
         for schedule in split_groups(entry.schedule):
             group = schedule.collective
+            # sizes of this group's buffer, rounded up, which may leave a short range empty
             start, stop = (None if e is None else -(-e * size_of[group] // largest) for e in (entry.start, entry.stop))
             if stop is None or stop > (start or 0):
                 by_group.setdefault(group, []).append(Entry(start or 0, stop, schedule, entry.claims))
@@ -202,6 +207,8 @@ def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
     claims, root = entry.claims, collective.roots[0] if collective.roots else -1
     claim = claims.get("seconds")
     seconds = float(claim) if isinstance(claim, int | float) else None
+    # `tune --on` claims the library's time where it measured; a range of the library is one that was measured, unless
+    # it says that it was not
     measured = "reference_seconds" in claims or (number < 0 and claims.get("measured") is not False)
     members, label = tuple(collective.members), page_label(entry)
     ordered = "order" in claims

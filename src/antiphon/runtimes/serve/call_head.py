@@ -17,6 +17,9 @@ from antiphon.core.collective import COMBINING, KINDS, ROOTED
 # ap_call_id: group (a digest of what must be the same), number, nbytes; kind, operator, type, stage; root, rank
 _LAYOUT = struct.Struct("=3Q4B4xiI")
 _NUMBER = 1  # index of `number` among the 64-bit words
+# Stages of a call: the call itself; of a default book its length, then its bytes; allreduces and agreements before the
+# call, by which plans are chosen; the agreement after it.
+CALL, BOOK_LENGTH, BOOK_BYTES, CHOICE, END = range(5)
 _pack = _LAYOUT.pack_into
 _NAMES = (*KINDS, "barrier")
 _OPERATORS = ("", "sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "another operator")
@@ -70,14 +73,14 @@ class CallHead:
             self._numbers[_NUMBER] = self.number
         else:
             self._call = call
-            self.stage(0)
+            self.stage(CALL)
 
     def stage(self, stage: int) -> None:
-        """Write the header of a stage of the call. 0: the call; 1, 2: sending a book; 3: choosing plans; 4: its end."""
+        """Write the header of a stage of the call, CALL to END: messages of different stages do not match."""
         kind, nbytes, type_, op, root = self._call
         kind_code, op_code = _kind_codes(kind, op)
         _pack(self.memory, 0, self._group, self.number, nbytes, kind_code, op_code, type_, stage, root, self.rank)
-        self._written = stage == 0
+        self._written = stage == CALL
 
     def describe(self, call: bytes | None = None) -> str:
         """Return a call (default: this one) in the words of a user."""

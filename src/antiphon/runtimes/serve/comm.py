@@ -95,7 +95,7 @@ def _connect_by_mpi(communicator: Any, table: Any, timeout: float, compiler: str
 
 
 class Comm:
-    """Connected processes, as returned by `antiphon.comm.connect`; all of them close it, by `close` or a `with` block.
+    """Connected processes, as returned by `comm`; all of them close it, by `close` or a `with` block.
 
     Arrays are contiguous, of one type at all processes: int8 to int64, uint8 to uint64, float16 to float64, bfloat16,
     float8_e4m3fn and float8_e5m2. All methods are collective, except `report`.
@@ -115,6 +115,7 @@ class Comm:
     """
 
     def __init__(self, rank: int, ranks: int, serving: Serving | None, library: Any, timeout: float) -> None:
+        # `serving`: None for a single process; `library`: the MpiLibrary for calls without a page, None over sockets
         self.rank, self.ranks, self.timeout = rank, ranks, timeout
         self._serving, self._library = serving, library
         self._ledger = serving.ledger if serving else CallLedger()
@@ -268,6 +269,7 @@ class Comm:
             self._begin_uneven(elements.dtype)
             source, nbytes = elements.view(np.uint8), sizes * elements.itemsize
             if not self._serving.run_counts(nbytes, source, target.view(np.uint8), self.timeout):
+                # bytes to every process, then from every process: `nbytes` has a row per receiver
                 lengths = np.stack([nbytes[:, self.rank], nbytes[self.rank]]).astype(np.uint64)
                 self._serving.uneven(address(source), address(target), lengths, self.timeout)
         return result
@@ -280,7 +282,9 @@ class Comm:
             self._serving.begin("alltoall", 0, type_code(dtype))
 
     def _gather_rows(self, rows: Array, row_size: int, dtype: np.dtype[Any]) -> Array:
-        """Return the rows that every process (first axis) receives from every other. `rows`: to each from this one."""
+        """Return the numbers of rows that every process (first axis) receives from every process (second axis).
+
+        `rows`: numbers of rows from this process to each. `row_size`: elements of a row; Invalid where it differs."""
         with self._lock:
             self._begin_uneven(dtype)
             own_shape = np.array([*rows, row_size], np.int64)
@@ -291,6 +295,7 @@ class Comm:
                 everyone = np.empty((self.ranks, len(own_shape)), np.int64)
                 self._serving.agree(self.timeout)
                 self._library.run("allgather", len(own_shape), own_shape, everyone.reshape(-1), "sum", -1)
+        # every process has sent its numbers of rows, then its row size
         for other in np.flatnonzero(everyone[:, -1] != row_size)[:1].tolist():
             raise Invalid(f"x: its rows have {row_size} elements, those of process {other} have {everyone[other, -1]}")
         return everyone[:, :-1].T
@@ -416,7 +421,9 @@ def _serve_over_mpi(group: Any, table: Any, compiler: str, timeout: float) -> Se
 
 
 class _DuplicateSetup:
-    """Set up the engine's connections (a `Wire`; see group_start.WireSetup) over a duplicate of a communicator."""
+    """Set up the engine's connections (a `Wire`; see group_start.WireSetup) over a duplicate of a communicator.
+
+    Its texts are empty, as MPI has connected the processes already."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -474,6 +481,7 @@ class MpiLibrary:
         with np.errstate(all="ignore"):
             rounded = result.astype(target.dtype)
             if op == "avg":
+                # as in the engine: integer sums wrap around before they are divided; others stay wide
                 total = rounded if wide.kind in "iu" else result
                 rounded = average(total, self.group.size).astype(target.dtype)
         if kind == "reducescatter" and source is None:
@@ -481,7 +489,9 @@ class MpiLibrary:
         target[:] = rounded
 
     def _move_by_mpi(self, kind: str, unit: int, source: Array | None, target: Array, root: int) -> None:
-        """Make a call that only moves data, as bytes, whose MPI types need no conversion."""
+        """Make a call that only moves data, as bytes, whose MPI types need no conversion.
+
+        Without a source `target` is the largest buffer: of scatter the input of the root, else the output."""
         at_root, mpi, group = self.group.rank == root, self.mpi, self.group
         if source is None and kind == "alltoall":  # MPI wants it in place at all processes, or at none
             source = target.copy()

@@ -159,9 +159,10 @@ def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
     return {
         "learn": text_of(default_book("allreduce", group.ranks).programs[0]) if learns else "",
         "learned": format_learned(earlier),
-        "agree": os.environ.get(AGREE, "").removeprefix("0"),
+        "agree": os.environ.get(AGREE, "").removeprefix("0"),  # "0" is off, too
         "book": text_of(encode_book(_read_book(group, None if auto else table))),
         "base": text_of(base_program(group.ranks)) if fill else "",
+        # plans are made for all processes of the job, not for subgroups
         "auto": "1" if auto and group.ranks == group.everyone else "",
     }
 
@@ -187,6 +188,7 @@ def table_or_auto(table: Any) -> Any:
 
 
 def _read_book(group: Processes, table: Any) -> Book:
+    """Return the pages of a table that serve the group; without a table a book without pages."""
     if table is None:
         return Book(machine="", ranks=group.ranks, hosts=(), pages=(), programs=())
     full_book = read_any(table)

@@ -40,7 +40,7 @@ from antiphon.runtimes.engine.native import (
 )
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import UNEVEN, Book, Page, decode_book, encode_book
-from antiphon.runtimes.serve.call_head import CallHead
+from antiphon.runtimes.serve.call_head import BOOK_BYTES, BOOK_LENGTH, CALL, CHOICE, END, CallHead
 from antiphon.runtimes.serve.group_book import default_book
 from antiphon.runtimes.serve.learning import Learners, sliced_name
 from antiphon.runtimes.serve.ledger import CallLedger
@@ -64,6 +64,8 @@ class Serving:
 
     `chooser` returns the page of a call. It is `pages`, or a replacement that returns pages of the same book, the same
     at all processes. Calls carry no members: all are of this group.
+
+    `timeout`, of all methods: seconds without any progress after which a call fails; 0: no limit.
     """
 
     def __init__(self, engine: Engine, wire: Wire, rank: int, book: Book, base: bytes, fill: bool) -> None:
@@ -84,10 +86,11 @@ class Serving:
         self._turns: Turns | None = None
         self._prepared_plans: dict[tuple[int, int, int, bool, int], NativePlan] = {}  # plans for a book not yet in use
         self._warming: Warming | None = None
-        self._sum_program = b""
+        self._allreduce_program = b""
         self._learners: Learners | None = None
         self._learned_path = ""
         self._slices = PLANNED_SLICES  # of the running call
+        # the header of every message: the call, its stage, and a digest of the books; the wire reads it from `memory`
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
         # rebound when the group asks for plans, and once it has failed
@@ -132,16 +135,16 @@ class Serving:
         """Choose among candidates for each call from now on (see learning). `program`: an allreduce.
 
         `earlier`: what earlier jobs have learned; `path`: the file to which process 0 writes at the end, "": none."""
-        self._sum_program, self._learned_path = program, path
+        self._allreduce_program, self._learned_path = program, path
 
         def exchange(values: Array, timeout: float) -> None:
             self._combine_over_processes(values, "max", timeout)
-            self.head.stage(0)
+            self.head.stage(CALL)
 
         def align(timeout: float) -> None:
-            self.head.stage(3)
+            self.head.stage(CHOICE)
             self.agree(timeout)
-            self.head.stage(0)
+            self.head.stage(CALL)
 
         def program_of(page: Page) -> bytes:
             return self._program_of[id(page)]
@@ -157,6 +160,7 @@ class Serving:
         self._slices = PLANNED_SLICES
         # a call that the library does not support needs a page with a program
         page = (self.chooser if library else self._runnable).page(call)
+        # plans of an ordered page combine in the same order at all sizes: another candidate could change the bits
         if page is not None and learns and self._learners is not None and call.nbytes and not page.ordered:
             pages = [other for book in self._books for other in book.pages]
             chosen, self._slices = self._learners.choose(page, call, pages, library, timeout)
@@ -182,7 +186,8 @@ class Serving:
         return SLOWER if page.measured else UNMEASURED
 
     def record(self, seconds: float) -> None:
-        """Say how long the library took for the call for which `find` returned None."""
+        """Record for learning how long the call took for which `find` chose. `run` does so, too, so callers do it only
+        where the library served the call."""
         if self._learners is not None:
             self._learners.record(seconds)
 
@@ -232,9 +237,10 @@ class Serving:
         return any(page.kind == UNEVEN and page.program >= 0 for book in self._books for page in book.pages)
 
     def gather(self, values: Array, timeout: float, library: bool = False) -> Array | None:
-        """Return the values of all processes, a row each, by an allgather that the ledger does not count.
+        """Return the values of all processes, a row each, by an allgather within the call that was begun, such as an
+        alltoall whose sizes are not known yet. The ledger does not count it.
 
-        None: the call is left to the library, which `library` allows."""
+        None: it is left to the library, which `library` allows."""
         rows = np.empty((self.ranks, len(values)), values.dtype)
         page = self.find(Call("allgather", self.nbytes("allgather", len(values), values.itemsize)), timeout, library)
         if page is None:
@@ -261,13 +267,14 @@ class Serving:
     def _agree_at_end(self, timeout: float) -> None:
         """Wait for the success of all processes, if requested: one that fails closes its connections instead.
 
-        Twice, as a link that failed before may serve this alone: then some succeed the first time, none the second.
+        Twice: a broken link that the call itself does not use may be noticed only by the first agreement. Then some
+        processes pass it. But those that fail in it do not take part in the second, which so fails everywhere.
         """
         if self.agrees:
-            self.head.stage(4)
+            self.head.stage(END)
             self.agree(timeout)
             self.agree(2 * timeout)  # others may come later by the timeout of the first
-            self.head.stage(0)
+            self.head.stage(CALL)
 
     def _run_plan(self, plan: NativePlan, source: Array | None, target: Array, op: str, timeout: float) -> None:
         """Execute a plan. If it fails, the group is broken, as other processes may be anywhere in the call."""
@@ -308,14 +315,14 @@ class Serving:
                 data = b"-" + str(error).encode()
         # two broadcasts: the length, then the book; "+" and "-" mark success and failure
         size = np.array([len(data)], np.int64)
-        self._broadcast_bytes(size, timeout, stage=1)
+        self._broadcast_bytes(size, timeout, BOOK_LENGTH)
         buffer = np.frombuffer(data, np.uint8).copy() if self.rank == 0 else np.zeros(int(size[0]), np.uint8)
-        self._broadcast_bytes(buffer, timeout, stage=2)
+        self._broadcast_bytes(buffer, timeout, BOOK_BYTES)
         data = buffer.tobytes()
         if data[:1] == b"-":
             raise Invalid(data[1:].decode(errors="replace"))
         self.head.extend(data)
-        self.head.stage(0)
+        self.head.stage(CALL)
         return decode_book(data[1:])
 
     def _broadcast_bytes(self, buffer: Array, timeout: float, stage: int) -> None:
@@ -332,7 +339,7 @@ class Serving:
 
     def ask_for_plans(self, turns: Turns, program: bytes) -> None:
         """Ask for plans from now on (see auto_turns). `program`: an allreduce."""
-        self._turns, self._sum_program, turns.ready = turns, program, self._prepare_for_book
+        self._turns, self._allreduce_program, turns.ready = turns, program, self._prepare_for_book
         self.begin = self._begin_and_ask
 
     def _begin_and_ask(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
@@ -345,7 +352,7 @@ class Serving:
         book = turns.turn(head.number, self._sum_over_processes)
         if book is not None:
             self._switch_to(book, turns.data)
-        head.stage(0)
+        head.stage(CALL)
         # plans adopted, or none will come: calls cost nothing extra from now on
         if turns.over and not self.broken:
             self.begin = head.begin
@@ -357,8 +364,8 @@ class Serving:
 
     def _combine_over_processes(self, values: Array, op: str, timeout: float) -> None:
         """Combine values over all processes, in place, as a stage of the running call."""
-        self.head.stage(3)
-        plan = self._open_program(self._sum_program).plan(self.rank, len(values), in_place=True)
+        self.head.stage(CHOICE)
+        plan = self._open_program(self._allreduce_program).plan(self.rank, len(values), in_place=True)
         self._run_plan(plan, source=None, target=values, op=op, timeout=timeout)
 
     def _prepare_for_book(self, book: Book) -> Iterator[None]:
@@ -381,7 +388,7 @@ class Serving:
                     self._prepared_plans[id(new_page), unit, itemsize, in_place, PLANNED_SLICES] = plan
                 yield
         # touch the memory in a background thread, and report "not ready" until it is done
-        self._warming = Warming([(plan, key[2]) for key, plan in self._prepared_plans.items()])
+        self._warming = Warming([(plan, itemsize) for (_, _, itemsize, _, _), plan in self._prepared_plans.items()])
         while not self._warming.done:
             yield
 
