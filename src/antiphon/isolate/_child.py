@@ -171,7 +171,8 @@ def run_worker_program() -> None:
     channel = Connection(CHANNEL)
     os.set_inheritable(CHANNEL, False)
     messages = _start_reading(channel)
-    _serve(Sender(channel), messages, *messages.get())
+    work, prepare, memory = messages.get()  # the first message, from `Process` (_process.py)
+    _serve(Sender(channel), messages, work, prepare, memory)
 
 
 def _start_reading(channel: Connection) -> queue.SimpleQueue[Any]:

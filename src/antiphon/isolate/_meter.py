@@ -64,7 +64,7 @@ def _read_process_tree(pid: int) -> _Usage:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:  # it has ended
             continue
-        ticks += sum(int(x) for x in fields[11:15])
+        ticks += sum(int(x) for x in fields[11:15])  # its user and system time, and those of its children that ended
         working |= fields[0].decode() in _WORKING
         pending += _list_children(process)
     return _Usage(ticks / os.sysconf("SC_CLK_TCK"), working)

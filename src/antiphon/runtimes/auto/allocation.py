@@ -82,16 +82,17 @@ def _assign_ranks(probed: Probed, job: Sequence[ProcessPlace], environment: Mapp
         return ranks
     if len(job) > machine.ranks:
         raise Unsupported(f"{machine.name} has {machine.ranks} ranks, but there are {len(job)} processes")
-    boxes = hosts(machine)
+    host_of = hosts(machine)  # by rank; empty: all ranks are on one host
     boot_ids = list(dict.fromkeys(process.boot for process in job))
-    if not boxes or len(boot_ids) == 1:
+    if not host_of or len(boot_ids) == 1:
         return _assign_gpus(list(range(machine.ranks)), job)
     ranks = [-1] * len(job)
-    if len(boot_ids) > len(set(boxes)):
-        raise Unsupported(f"{machine.name} has {len(set(boxes))} hosts, but the processes are on {len(boot_ids)}")
+    if len(boot_ids) > len(set(host_of)):
+        raise Unsupported(f"{machine.name} has {len(set(host_of))} hosts, but the processes are on {len(boot_ids)}")
+    # the hosts of the machine in the order in which the processes name theirs
     for number, boot_id in enumerate(boot_ids):
         process_numbers = [process_number for process_number, process in enumerate(job) if process.boot == boot_id]
-        box = [rank for rank in range(machine.ranks) if boxes[rank] == number]
+        box = [rank for rank in range(machine.ranks) if host_of[rank] == number]
         for process_number, rank in zip(
             process_numbers, _assign_gpus(box, [job[process_number] for process_number in process_numbers]), strict=True
         ):
@@ -100,7 +101,9 @@ def _assign_ranks(probed: Probed, job: Sequence[ProcessPlace], environment: Mapp
 
 
 def _assign_gpus(box: Sequence[int], members: Sequence[ProcessPlace]) -> list[int]:
-    """Assign GPUs to the processes of a host: the single GPU that each sees, or those that all see, in order."""
+    """Assign GPUs to the processes of a host: the single GPU that each sees, or those that all see, in order.
+
+    `box`: the ranks of its GPUs, by number of the GPU."""
     if len(members) > len(box):
         raise Unsupported(f"there are {len(members)} processes on a host of {len(box)} GPUs")
     lists = [_gpu_numbers(process.visible) for process in members]

@@ -62,7 +62,7 @@ def plan_collectives(machine: Topology, on_plan: Callable[[Plan, PredictedGain],
                     planners=names,
                     root=root,
                     workers="none",
-                    nccl=False,
+                    nccl=False,  # no comparison with NCCL's predicted times
                 )
                 if kind in tuning.plans:
                     useful = _keep_useful(
@@ -114,7 +114,7 @@ def _keep_useful(
         sizes = [size for size in tuning.sizes if entry.start <= size and (entry.stop is None or size < entry.stop)]
         speedups = {size: _predict_speedup(tuning.of(kind), tree_seconds(size), size) for size in sizes}
         beats_classics = entry.claims.get("planner") not in CLASSICS
-        # ours serves from the smallest size on above which all sizes gain
+        # Our plan serves from the smallest size on above which all sizes gain. (An entry has one size at least.)
         last_slow_size = max((size for size in sizes if speedups[size] < MIN_SPEEDUP), default=-1)
         first_size = min((size for size in sizes if size > last_slow_size), default=None) if beats_classics else None
         if first_size is None or first_size > sizes[0]:

@@ -42,7 +42,7 @@ class CallCandidate(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """A candidate's measurements; seconds: the latest median, the least, the greatest."""
+    """A candidate's measurements: the latest median time of a call, the least and the greatest, all in seconds."""
 
     candidate: CallCandidate
     chosen: bool
@@ -93,7 +93,7 @@ class Learner:
             raise Invalid(f"learner: expected 1 to {MAX_PROGRAMS} programs, got {programs}; the first is one of them")
         self._own, self._candidate, self._aligns = np.zeros(_NUMBERS), _Candidate(), c_int()
         self._own_address = self._own.ctypes.data
-        self._time: Any = None
+        self._time: Any = None  # a pointer to the place from which the engine reads the time of the call under way
         self.candidate = CallCandidate(first)  # of the last call
 
     def report(self) -> NDArray[np.float64] | None:

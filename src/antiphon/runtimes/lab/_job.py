@@ -41,9 +41,9 @@ from antiphon.runtimes.measure.loop import Measurement, Peers, RankBuffers
 from antiphon.runtimes.measure.recorder import record_wires
 from antiphon.runtimes.serve.mesh import connect_mesh, detach_all
 
-START_DELAY = 0.004  # seconds from the start message until all begin
+START_DELAY = 0.004  # seconds from the start message until all begin, enough for it to reach every rank
 QUIET = 0.01  # seconds after a run in which a rank leaves the processor to others
-SETTLE = 0.1  # seconds until the last replies have arrived
+SETTLE = 0.1  # seconds after a run until TCP has sent its last replies, which counters include
 FAULT_DELAY = 0.3  # seconds to collect the faults of other ranks after the first
 _IFF_RUNNING, _SIOCGIFFLAGS = 0x40, 0x8913
 
@@ -124,6 +124,7 @@ class _Rank(Peers):
 
         def exchange(text: str) -> list[str]:
             text_of = dict(zip(job.ranks, self.all(text), strict=True))
+            # an empty object for ranks without a process, to which nobody connects
             return [text_of.get(other, "{}") for other in range(ranks)]
 
         timeout = max(case.timeout for case in job.cases)
@@ -271,7 +272,7 @@ class _Leader:
         while True:
             messages = self.receive(ranks)
             first = messages[ranks[0]]
-            # the watched run is over
+            # after `watch` a rank sends `ready` for the watched run; any other message means that the run is over
             if before and "ready" not in first:
                 time.sleep(SETTLE)
                 counted.append(

@@ -93,6 +93,7 @@ def _find_launcher(command: Sequence[str]) -> int:
     """Return the index of the launcher: 0, or after `env A=1 B=2`."""
     at = 0
     if Path(command[0]).name == "env":
+        # the first word that assigns nothing; options of env end up there, too, and are no launcher
         at = next((at for at, word in enumerate(command) if at and ("=" not in word or word[0] == "-")), 0)
     return at
 
@@ -153,4 +154,5 @@ def _is_open_mpi(program: str) -> bool:
         raise Missing(f"{program}: no such program; pip install mpich brings an mpiexec") from None
     except (OSError, subprocess.TimeoutExpired):
         return False
+    # Open MPI 4 calls its launcher OpenRTE
     return "open mpi" in version.stdout.lower() or "openrte" in version.stdout.lower()

@@ -140,7 +140,9 @@ def _keeper_spec(topology: Topology, layout: LabLayout, name: str, scale: str, l
 
 
 def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[Lab, subprocess.Popen[bytes]]:
-    """Make a lab. `leashed`: it ends when the returned process is stopped, or when this one ends in any way."""
+    """Make a lab; return it with the process that was started (of a lab that is not leashed, it has ended).
+
+    `leashed`: the lab ends when that process is stopped, or when this one ends in any way."""
     need_root()
     layout = lay_out(topology, scale)
     if find_lab(name) is not None:

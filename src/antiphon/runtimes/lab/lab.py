@@ -30,7 +30,7 @@ POLL = 0.01  # seconds between two looks at what is to be cut
 
 
 class LinkCut(NamedTuple):
-    """A link that is cut during a run: seconds after the start, or once a process has made a number of calls."""
+    """A link that is cut during a run: once these seconds have passed and a process has made so many calls."""
 
     link: str
     seconds: float = 0.0
@@ -143,8 +143,8 @@ def lab_command(
     """Run a program in the lab of a machine, or in the lab of this name ("": the only one that is up).
 
     For a machine without a lab one is made, which ends with the program. A command that begins with mpiexec is one MPI
-    program (MPICH's), else it is started once for each rank with the environment variables of
-    PyTorch. `cuts`: links to cut while it runs. Returns its exit code and time.
+    program, else it is started once for each rank with the environment variables of PyTorch. `quiet`: its output goes
+    to stderr. `cuts`: links to cut while it runs. Returns its exit code and time.
     """
     need_root()
     # A name: the lab must be up. A machine: use its lab, or make one for this command.

@@ -71,7 +71,8 @@ class LabRuntime(Runtime):
 
 
 class _CasesOfLab:
-    """The cases of one machine in its lab. `programs`: those used, by number; `expected`: seconds by size, of each."""
+    """The cases of one machine in its lab. By number of each program that is used: `programs`, and `expected`, the
+    function from message size to predicted seconds."""
 
     def __init__(self, lab: Lab, programs: Sequence[Runnable], cases: Sequence[Case], how: How) -> None:
         self.lab, self.layout, self.how = lab, lab.layout(), how
@@ -90,6 +91,7 @@ class _CasesOfLab:
     def _with_timeout(self, case: Case) -> Case:
         if case.unit and case.in_place and not self.programs[case.program].in_place:
             raise Unsupported("this schedule has no program in place; run it out of place")
+        # twice the predicted time may pass without progress, but less than the whole run has
         stall = min(max(STALL, 2 * self.expected[case.program](case.nbytes)), self.how.timeout / 2)
         return replace(case, timeout=case.timeout or stall)
 
@@ -213,6 +215,7 @@ def _fault_text(lab: Lab, row: Row) -> str:
         space, device = row["broken"][0]
         followed = f"rank {faults[0]['rank']}: {faults[0]['fault']}"
         return f"lab {lab.name}: the link between {space} and {device} is down ({followed})"
+    # Lower comes first: a process that crashed leaves the others with timeouts and failed messages.
     order = {
         "ended": 0, "error": 0, "Invalid": 1, "Unsupported": 1, "MemoryError": 1, "TransportFailed": 3, "TimedOut": 4,
     }  # fmt: skip

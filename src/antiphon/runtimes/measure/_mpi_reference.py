@@ -34,7 +34,7 @@ def make_library_call(
     if collective.combining and dtype.name not in MPI_TYPES:
         return None
     kind = getattr(mpi, MPI_TYPES.get(dtype.name, "BYTE"))
-    scale = 1 if dtype.name in MPI_TYPES else dtype.itemsize
+    scale = 1 if dtype.name in MPI_TYPES else dtype.itemsize  # MPI's elements per element
     call = _make_call(collective, comm, mpi, unit * scale, kind, getattr(mpi, _OPERATORS[op]), in_place)
     if call is None:
         return None
@@ -42,14 +42,11 @@ def make_library_call(
         return call
     size = len(collective.members)
     has_result = collective.kind != "reduce" or comm.rank == collective.members.index(collective.roots[0])
-    own_slice = slice(None)
-    if collective.kind == "reducescatter" and in_place:
-        own_slice = slice(0, int(collective.weights[comm.rank]) * unit)
 
     def call_and_average(source: Array, target: Array) -> None:
         call(source, target)
         if has_result:
-            target[own_slice] = average(target[own_slice], size)
+            target[:] = average(target, size)
 
     return call_and_average
 
@@ -99,6 +96,7 @@ def _make_call(  # noqa: PLR0911
         if equal:
             return lambda a, b: comm.Reduce_scatter_block(even(a), even(b), op)
         return lambda a, b: comm.Reduce_scatter(even(a), even(b), weights, op)
+    # gather and scatter have a block per process, an alltoall one per pair
     if not equal or len(weights) not in (size, size**2):
         return None
     if collective.kind == "gather":

@@ -35,8 +35,8 @@ from antiphon.topologies import topology as named
 from antiphon.units import Sizes
 
 RANKS = 5  # enough for the smallest pattern of every kind
-# (bytes per second of a link, size in bytes from which they hold) on a DGX-1 with V100s: sections 2.2 (Figures 7, 8)
-# and A.1 (Figure 24).
+# (pattern, its size) -> (bytes per second of a link, bytes on that link from which they hold), on a DGX-1 with V100s:
+# sections 2.2 (Figures 7, 8) and A.1 (Figure 24).
 PUBLISHED = {
     ("chain-forward", 3): (22e9, 10**9), ("chain-forward", 8): (20e9, 10**9),
     ("chain-reduce", 3): (21e9, 10**9), ("chain-reduce", 8): (19e9, 10**9),
@@ -88,7 +88,7 @@ def bench_micro(
 
 
 def _with_throughput(row: Row, pattern: Pattern, blocks: int) -> Row:
-    """Add the keys on throughput to a row."""
+    """Add the keys on throughput to a row. `blocks`: how many a buffer of row["nbytes"] holds."""
     carried = row["nbytes"] * pattern.busiest / blocks
     published, min_nbytes = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
     return {
@@ -134,6 +134,9 @@ class Pattern:
         return max(carried.count(link) for link in self.links)
 
 
+# Places are numbered along the data: sources first, then a center, then receivers.
+
+
 def _chain_pattern(size: int, back: bool = False, op: int = COPY) -> Pattern:
     last = size - 1
     name = "chain-reduce-broadcast" if back else "chain-reduce" if op == REDUCE else "chain-forward"
@@ -174,6 +177,7 @@ def _mca_pattern() -> Pattern:
     return Pattern("mca", size=0, places=5, have=[(0, at) for at in range(5)], want=[(0, 4)], rows=rows)
 
 
+# name -> the function that makes the pattern of a size, and the first and the last size
 PATTERNS: Mapping[str, tuple[Callable[[int], Pattern], tuple[int, int]]] = {
     "chain-forward": (_chain_pattern, CHAIN),
     "chain-reduce": (lambda size: _chain_pattern(size, op=REDUCE), CHAIN),

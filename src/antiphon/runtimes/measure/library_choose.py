@@ -114,7 +114,7 @@ class LibraryRaces(Races):
         return library_used(self.how)
 
     def list_tried(self, kind: str, size: int, ranks: int, nbytes: int) -> list[int]:
-        """Add algorithms to those tried at a size; return the numbers of those that race now."""
+        """Add algorithms to those tried at a size; return the numbers (indices in `tried`) of those that race now."""
         algorithms = candidates(self.library, kind, ranks, nbytes)
         self.tried[kind, size] = [DEFAULT, *algorithms] if algorithms else []
         return list(range(len(self.tried[kind, size])))
@@ -199,6 +199,7 @@ def library_entries(
     best_by_size: Sequence[Best], shortlist: Sequence[Listed], library: Mapping[str, str], on: str
 ) -> list[Entry]:
     """Return ranges between the sizes measured, all left to the library. `library`: its name, version and file."""
+    # nothing was measured, so the whole range is unmeasured
     if not best_by_size:
         if not shortlist:
             raise Infeasible("no schedule of ours to stand beside the library's")

@@ -34,7 +34,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.nccl.library import doubt_gpus, library_here
 from antiphon.errors import AntiphonError, Invalid, NotFound, quote
 from antiphon.formats.benchmark_log import OSU, BenchmarkRun, read_runs
-from antiphon.formats.stock.nccl_tuner import SUPPORTED
+from antiphon.formats.stock.nccl_tuner import MAX_CHANNELS, MAX_CHUNK, SUPPORTED
 from antiphon.runtimes.measure.choose import MeasuredTuning, SizeChoice
 from antiphon.runtimes.measure.library import LibraryCandidate
 from antiphon.runtimes.measure.library_choose import DEFAULT, Best, library_entries
@@ -49,9 +49,9 @@ ALGORITHMS = {
     "ring": "ring", "tree": "tree", "nvls": "nvls", "nvlstree": "nvls-tree", "collnet": "collnet-direct",
     "collnetdirect": "collnet-direct", "collnetchain": "collnet-chain", "pat": "pat",
 }  # fmt: skip
-PROTOCOLS = {name: name for name in ("simple", "ll", "ll128")}
+PROTOCOLS = {name: name for name in ("simple", "ll", "ll128")}  # NCCL's names and ours, as above; here they agree
 CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS")  # the first that is set
-CHUNK = "chunk"  # no variable of NCCL's
+CHUNK = "chunk"  # stands for the chunk size among the variables: NCCL has none for it
 EXPRESSED = ("NCCL_ALGO", "NCCL_PROTO", *CHANNELS)  # variables that a rule can replace
 PLUGINS = ("NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE")  # the file name says what the plugin chose
 IRRELEVANT = re.compile(r"NCCL_(DEBUG|TESTS|HOME|ROOT|DIR|LIB|INCLUDE|PATH|VERSION|TOPO_DUMP|GRAPH_DUMP)")
@@ -104,7 +104,7 @@ def tune_from_logs(
     kinds = kinds if requested == "all" else {requested}
     sizes = sorted(nbytes for _, run in runs if run.kind in kinds for nbytes, _ in run.points())
     options["planners"] = options.get("planners") or CLASSICS
-    ends = sorted({sizes[0], sizes[-1]})
+    ends = sorted({sizes[0], sizes[-1]})  # two sizes will do, as the library serves all of them
     tuning = tune(collective, topology, nbytes=ends, nccl=False, shortlist=1, progress=progress, **options)
     plans, rows, described, gpus = dict[str, Plan](), list[dict[str, Any]](), list[str](), dict[str, None]()
     for kind in (kind for kind in tuning.collectives if tuning.shortlist.get(kind) and kind in kinds):
@@ -223,6 +223,7 @@ def _compare(named: Sequence[tuple[str, BenchmarkRun]], machine: Topology) -> tu
 
 
 def _usual(values: Sequence[Any], fallback: Any) -> Any:
+    """Return the most frequent value."""
     return Counter(values).most_common(1)[0][0] if values else fallback
 
 
@@ -249,7 +250,7 @@ def _read_setting(variables: Mapping[str, str], kind: str) -> LibraryCandidate:
     protocol = _only_value("NCCL_PROTO", variables, kind, PROTOCOLS)
     channels = next((variables[key] for key in CHANNELS if key in variables), "")
     parameters = dict[str, int]()
-    for name, text, limit in (("channels", channels, 64), ("chunk", variables.get(CHUNK, ""), 2**30)):
+    for name, text, limit in (("channels", channels, MAX_CHANNELS), ("chunk", variables.get(CHUNK, ""), MAX_CHUNK)):
         if text and not (text.isascii() and text.isdecimal() and 1 <= int(text) <= limit):
             raise Invalid(f"{name} {quote(text)}: expected a number from 1 to {limit}")
         parameters |= {name: int(text)} if text else {}

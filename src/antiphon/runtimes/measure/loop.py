@@ -143,6 +143,7 @@ class Measurement:
         calls = [*self.ours, *([self.theirs] if self.theirs else [])]
         wrong = [self.count_wrong(call) for call in calls]
         if self.recorder is not None:
+            # for the calls that warm up, those that are timed, and the last, which is checked
             self.recorder.fit(self.case.warmup + self.case.repeat + 1)
         # The check above was the first warm-up.
         for _ in range(self.case.warmup - 1):

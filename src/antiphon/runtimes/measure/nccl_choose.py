@@ -33,6 +33,7 @@ from antiphon.runtimes.measure.race import MARGIN
 from antiphon.select.libraries import CLASSICS
 from antiphon.units import format_size
 
+ALGORITHM_RACE, CHANNEL_RACE, CHUNK_RACE = range(3)  # races 1, 2 and 3
 CHUNK_SIZES = (2**17, 2**18, 2**19, 2**20, 2**22)  # bytes of the chunks that are tried
 MIN_CHUNKED = 2**20  # bytes: below, a message is hardly more than a chunk of each channel
 FIRST_VERSIONS = {"nvls": 21700, "nvls-tree": 21800, "pat": 22300}  # of NCCL, as NCCL_VERSION_CODE: 21700 is 2.17.0
@@ -65,12 +66,12 @@ def list_planners() -> tuple[str, ...]:
 class NcclRaces(LibraryRaces):
     """The three races.
 
-    `stage`: the current race, numbered from 0 (race 1 is stage 0). By collective and size: `stage_of`, the last stage
-    with rows; `beside`, by number of the setting, rows of settings that are measured but not chosen. Setting 0 is
-    NCCL's own choice (DEFAULT)."""
+    `stage`: the current race, ALGORITHM_RACE to CHUNK_RACE. By collective and size: `stage_of`, the last race with
+    rows; `beside`, by number of the setting, rows of settings that are measured but not chosen. Setting 0 is NCCL's own
+    choice (DEFAULT)."""
 
     def find_library(self) -> Library:
-        self.stage, self.stage_of = 0, dict[tuple[str, int], int]()
+        self.stage, self.stage_of = ALGORITHM_RACE, dict[tuple[str, int], int]()
         self.beside: dict[tuple[str, int], dict[int, Row]] = {}
         self.wrong: dict[str, str] = {}  # kinds of which a plan of ours computed wrong values, and where
         library = nccl_here(self.how)
@@ -81,14 +82,14 @@ class NcclRaces(LibraryRaces):
         return replace(super().measure_and_choose(deterministic), notes=tuple(self._notes()))
 
     def measure(self, rows: Mapping[str, Measured]) -> None:
-        for self.stage in range(3):
-            self.measures_ours = self.stage == 0 and runs_plans()
+        for self.stage in (ALGORITHM_RACE, CHANNEL_RACE, CHUNK_RACE):
+            self.measures_ours = self.stage == ALGORITHM_RACE and runs_plans()
             if not self.interrupted:
                 super().measure(rows)
 
     def list_tried(self, kind: str, size: int, ranks: int, nbytes: int) -> list[int]:
         tried = self.tried.setdefault((kind, size), [])
-        if self.stage == 0:
+        if self.stage == ALGORITHM_RACE:
             tried += [DEFAULT, *list_settings(self.library, kind)]
             if find_mscclpp():
                 tried.append(LibraryCandidate("mscclpp", settings={"library": 1}))  # the second library (nccl_process)
@@ -101,10 +102,11 @@ class NcclRaces(LibraryRaces):
         if best is None or (0 in rows and relative_time(rows[best]) > MAX_BEHIND * relative_time(rows[0])):
             return []
         values: tuple[int, ...] = CHANNEL_COUNTS
-        if self.stage == 2:
+        if self.stage == CHUNK_RACE:
             has_chunks = self.has_chunks and tried[best].name.endswith("simple") and nbytes >= MIN_CHUNKED
             values = CHUNK_SIZES if has_chunks else ()
-        key, winner, count = "channels" if self.stage == 1 else "chunk", self.best_number((kind, size)) or 0, len(tried)
+        key = "channels" if self.stage == CHANNEL_RACE else "chunk"
+        winner, count = self.best_number((kind, size)) or 0, len(tried)
         for value in values:
             parameters, settings = {**tried[best].parameters, key: value}, {**tried[best].settings, key: value}
             tried.append(LibraryCandidate(tried[best].name, parameters, settings))

@@ -137,5 +137,5 @@ def _check_default(path: Path, command: str) -> None:
         read_runs(text)
     except Invalid as error:
         path.unlink()
-        reason = summarize_errors(text.splitlines()[1:]) or str(error)
+        reason = summarize_errors(text.splitlines()[1:]) or str(error)  # the first line is the command
         raise Invalid(f"--run {quote(command)}: printed no times: {reason}") from None

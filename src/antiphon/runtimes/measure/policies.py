@@ -99,7 +99,9 @@ class Bandit:
         self._column = {CallCandidate(programs.index(p), s): i for i, (p, s) in enumerate(map(_split_name, names))}
         sliced = any(candidate.slices != PLANNED_SLICES for candidate in self._column)
         functions = Functions(library("threads"))
-        self._learner = Learner(functions, len(programs), min(1, len(programs) - 1), LIBRARY in names, sliced)
+        # program 0 is the library; without learning the plan of the table serves (1), if there is one
+        first = min(1, len(programs) - 1)
+        self._learner = Learner(functions, len(programs), first, library=LIBRARY in names, sliced=sliced)
 
     def choose(self) -> int:
         while True:

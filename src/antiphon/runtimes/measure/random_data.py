@@ -54,7 +54,7 @@ class RandomData:
 
     @cached_property
     def sides(self) -> tuple[tuple[Side, Longs], tuple[Side, Longs]]:
-        """Input and output, and where the rows of each rank begin."""
+        """Input and output, each with the positions at which the rows of every rank begin in it."""
         first, last = sides(self.collective, self.in_place)
         ranks = self.collective.ranks
         return (first, pointers(first.rank, ranks)), (last, pointers(last.rank, ranks))
@@ -225,11 +225,14 @@ def random_values(random: np.random.Generator, count: int, dtype: np.dtype[Any],
         values = random.integers(limits.min, limits.max, count, dtype, endpoint=True)
         return values | dtype.type(1) if op == "prod" else values  # products of even numbers soon become 0
     if op == "prod":
-        spread = 8.0 if dtype.itemsize > 1 else 4.0  # of float8 the largest number is e^6
+        # the logarithm of a product is at most this: the largest number of float16 is e^11, of float8_e4m3fn e^6
+        spread = 8.0 if dtype.itemsize > 1 else 4.0
         size = np.exp(random.uniform(-1.0, 1.0, count) * min(1.0, spread / contributions))
         return np.asarray(np.where(random.random(count) < 0.5, -size, size).astype(dtype))
     drawn = np.float64 if dtype.itemsize == 8 else np.float32
-    scale = 0.9876 * min(1.0, 2.0**14 / contributions)  # the numbers are multiples of one number: adding is exact
+    # Drawn numbers are multiples of a power of two, whose sums are exact: 0.9876 gives them bits that rounding loses.
+    # The other factor keeps sums of many contributions below 2^14, within float16.
+    scale = 0.9876 * min(1.0, 2.0**14 / contributions)
     out = np.empty(count, dtype)
     for low in range(0, count, WINDOW):
         window = out[low : low + WINDOW]

@@ -68,7 +68,7 @@ Recording = dict[str, Any]  # of one rank: rank, turn (number of the run), ahead
 
 
 class Recorder:
-    """The traces recorded at one process, by rank."""
+    """The traces recorded at one process, by rank. `Measurement` (loop.py) calls `fit`, then `collect`."""
 
     def __init__(self, traces: Mapping[int, Trace]) -> None:
         self.traces = traces
@@ -96,10 +96,11 @@ class Recorder:
             range(max(len(run_seconds) + after - common, 0), len(run_seconds)), key=lambda run: run_seconds[run]
         )
         run = order[len(order) // 2]
+        calls_since = after + len(run_seconds) - 1 - run  # that followed this run
         ahead, error = clock_offset(peers)
         rows = [
             {"rank": rank, "turn": run, "ahead": ahead, "error": error,
-             "records": _pack_records(trace.call(after + len(run_seconds) - 1 - run))}
+             "records": _pack_records(trace.call(calls_since))}
             for rank, trace in self.traces.items()
         ]  # fmt: skip
         return [recording for process in peers.all(rows) for recording in process]

@@ -88,6 +88,7 @@ class TorchWorld:
     """All processes, with the methods of a communicator of MPI, over gloo. `where`: arguments of init_process_group."""
 
     def __init__(self, **where: Any) -> None:
+        # a day: processes may wait for long while others measure, and the job has a timeout of its own
         dist.init_process_group("gloo", timeout=timedelta(days=1), **where)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
@@ -105,10 +106,12 @@ class TorchWorld:
         dist.barrier()
 
     def Ibarrier(self) -> TorchWorld:  # noqa: N802
+        """Wait at once, and return this object as the request."""
         dist.barrier()
         return self
 
     def Test(self) -> bool:  # noqa: N802
+        """Return whether the request of `Ibarrier` is done: it always is."""
         return True
 
     def Abort(self, code: int) -> None:  # noqa: N802
@@ -166,7 +169,8 @@ def start(folder: str, processes: int) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        sys.exit(start(sys.argv[1], MpiJob.read(Path(sys.argv[1])).processes) and 1)
+        exit_code = start(sys.argv[1], MpiJob.read(Path(sys.argv[1])).processes)
+        sys.exit(1 if exit_code else 0)  # of a process that a signal ended it is negative
     try:
         main(Path(sys.argv[1]), int(sys.argv[2]))
     except Exception as error:

@@ -24,7 +24,8 @@ from antiphon.errors import Invalid, quote
 from antiphon.runtimes.serve.book import Book, Page, encode_book, make_book, proven_book, read_table
 from antiphon.runtimes.serve.files import write_cache_file
 
-# Planners for fully connected processes, each with the size in bytes from which it is used.
+# Planners for fully connected processes, each with the size in bytes from which it is used: few steps for small calls,
+# few bytes per process for large ones.
 DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
     "allreduce": ((0, "recursive-doubling"), (65536, "ring")),
     "allgather": ((0, "bruck"), (65536, "ring")),
@@ -138,10 +139,10 @@ def group_book(book: Book, ranks: int, places: Sequence[int], job_size: int) -> 
         program = programs.setdefault(page.program, len(programs)) if page.program >= 0 else -1
         root = -1 if page.root < 0 else rank_of[page.root]
         pages.append(replace(page, members=tuple(range(ranks)), root=root, program=program))
-    used_pages = [
+    used_programs = [
         renumber_program(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs
     ]
-    return Book(book.machine, ranks, hosts=(), pages=tuple(pages), programs=tuple(used_pages))
+    return Book(book.machine, ranks, hosts=(), pages=tuple(pages), programs=tuple(used_programs))
 
 
 def renumber_program(data: bytes, members: Sequence[int]) -> bytes:

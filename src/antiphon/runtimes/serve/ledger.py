@@ -40,11 +40,11 @@ class CallLedger:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str, str], LedgerRow] = {}
-        self.enter_call: Callable[[LedgerRow, int, float], None] | None = (
-            None  # called for each call, with bytes and seconds
-        )
+        # if set (`watch_calls`), called for each call with its row, bytes and seconds
+        self.enter_call: Callable[[LedgerRow, int, float], None] | None = None
 
     def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> LedgerRow:
+        """Return the row of such calls, added if it is new."""
         key = (collective, schedule, served_by, why)
         row = self.rows.get(key)
         if row is None:
@@ -52,6 +52,7 @@ class CallLedger:
         return row
 
     def count(self, row: LedgerRow, nbytes: int, seconds: float) -> None:
+        """Add a call to a row of this ledger."""
         row.calls += 1
         row.nbytes += nbytes
         row.seconds += seconds

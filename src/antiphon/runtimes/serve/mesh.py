@@ -44,8 +44,8 @@ def connect_mesh(
 
     Collective. `exchange`: returns the texts of all ranks in their order. `address`: where others reach this process by
     TCP; default: Unix-domain sockets within a host, and the host's own address from other hosts. `buffer`: bytes of
-    each socket's buffers instead of the default. `secret`: must be known
-    to connect, and does not go by `exchange`.
+    each socket's buffers instead of the default. `secret`: both sides of a connection prove that they know it; it does
+    not go by `exchange`.
     """
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank}: there are ranks 0 to {ranks - 1}")
@@ -204,14 +204,14 @@ def interface_address(name: str) -> str:
             reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         except OSError as error:
             raise Invalid(f"{quote(name)}: no interface with an IPv4 address ({error.strerror}); see ip addr") from None
-    return socket.inet_ntoa(reply[20:24])
+    return socket.inet_ntoa(reply[20:24])  # struct ifreq: a name of 16 bytes, then family, port (2 bytes each), address
 
 
 def own_address() -> str:
     """Return the address of this host towards others, or the loopback's. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((_ELSEWHERE, 9))
+            probe.connect((_ELSEWHERE, 9))  # any port: connecting a UDP socket only selects the local address
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"

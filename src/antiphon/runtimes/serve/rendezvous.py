@@ -123,7 +123,7 @@ class Star:
         except (OSError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or "no name of a host"
             raise Invalid(f"address: {self.address_text} is unknown here ({why}); choose another") from None
-        return [(row[0], row[4]) for row in rows]
+        return [(family, socket_address) for family, _, _, _, socket_address in rows]
 
     def _open_listener(self, socket_address: SocketAddress) -> socket.socket:
         try:

@@ -50,7 +50,7 @@ def options_of(
 
 def runs_in_caller(opts: Any, inputs: Tensors, results: Tensors) -> bool:
     """Return whether the call is blocking and small enough to run in the caller's own thread."""
-    waits = not getattr(opts, "asyncOp", True)
+    waits = not getattr(opts, "asyncOp", True)  # without options the call may be asynchronous
     return waits and sum(tensor.numel() * tensor.element_size() for tensor in (inputs or results)) <= _MAX_CALLER_BYTES
 
 

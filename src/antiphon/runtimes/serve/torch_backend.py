@@ -288,13 +288,11 @@ class AntiphonGroup(QueuedGroup):
     ) -> Any:  # fmt: skip
         opts = arguments.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
         seconds, ranks = self._timeout_seconds(opts), self._size
-        sizes = [
-            arguments.elements_of(output, output_split_sizes, ranks),
-            arguments.elements_of(input, input_split_sizes, ranks),
-        ]
+        out_sizes = arguments.elements_of(output, output_split_sizes, ranks)
+        in_sizes = arguments.elements_of(input, input_split_sizes, ranks)
         return self._submit_call(
             "all_to_all_single", [input], [output],
-            lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds), seconds, opts, compared=(),
+            lambda: self.calls.alltoall(output, input, out_sizes, in_sizes, seconds), seconds, opts, compared=(),
         )  # fmt: skip
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:

@@ -58,7 +58,7 @@ class GroupFacts(_Base):
     _size: int
     _world_ranks: list[int]  # ranks of the group's processes among all processes
     _call_count: int
-    _names: list[str]
+    _names: list[str]  # its name, and a description
     _store: Any
     _timeout: timedelta
     _worker: Any
@@ -184,12 +184,15 @@ class QueuedGroup(GroupFacts):
         super().__init__(rank, size)
         self._rank, self._size, self._world_ranks, self._call_count = rank, size, list(world_ranks), 0
         self._timeout = timeout
-        self._names = ["", "undefined"]
+        self._names = ["", "undefined"]  # until PyTorch sets them
         self._coalesced: list[Any] | None = None  # works while PyTorch coalesces calls
         self._connecting: Connecting | None = None
         seconds = timeout.total_seconds()
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
-        group = Processes(rank, size, self._exchange, world_ranks, world_size, is_world, seconds)
+        # only the group of all processes needs a table that fits: smaller ones may be beside the table's purpose
+        group = Processes(
+            rank, size, self._exchange, places=world_ranks, everyone=world_size, strict=is_world, timeout=seconds
+        )
         serving = self._start_serving(group) if size > 1 else None
         # with a prefix of its own, so that texts left by a restarted job's earlier processes are not read (torch_store)
         self._store = PrefixStore(self._exchange.generation, store)
@@ -215,6 +218,7 @@ class QueuedGroup(GroupFacts):
     def shutdown(self, check: bool = True) -> None:
         """Wait for calls under way, then close. `check`: raise if a message has arrived that no call received."""
         serving = self.calls.serving
+        # in a broken group all calls fail at once: a second is enough
         done = self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0)
         try:
             if done and serving and check:

@@ -56,8 +56,8 @@ class Exchanges:
             texts = self._read_texts(self._number)
             while any(other[:_MARK_LETTERS] != self.generation for other in texts):
                 self._pause_or_time_out()
-                # Start anew only in the second exchange, and only if marks changed since this process read them in the
-                # first; after the second exchange all processes have agreed.
+                # A text of this exchange is an earlier process's. If the marks of the first exchange have changed, this
+                # process read earlier texts there, too, and must start anew; only the second exchange can show that.
                 if self._number == 2 and _digest_marks(self._read_texts(1)) != self.generation:
                     self._number = 0
                     raise Outdated
@@ -73,9 +73,7 @@ class Exchanges:
                 f"{self._timeout:g} seconds not yet of all {self._ranks} that are to be there"
             )
         self._reads += 1
-        time.sleep(
-            min(2 * _FIRST_PAUSE * self._reads, _MAX_PAUSE)
-        )  # each longer by as much as the first, up to the most
+        time.sleep(min(2 * _FIRST_PAUSE * self._reads, _MAX_PAUSE))
 
     def _write_text(self, text: str) -> None:
         self._store.set(f"antiphon/{self._number}/{self._rank}", text)

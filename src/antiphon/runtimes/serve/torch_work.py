@@ -205,6 +205,7 @@ class CoalescedWork(CpuWork):
         end = time.monotonic() + seconds
         for work in self._works:
             try:
+                # at least a microsecond, as 0 means no limit
                 work.wait(timedelta(seconds=max(end - time.monotonic(), 1e-6)) if seconds > 0 else timedelta(0))
             except WaitTimedOut:
                 raise WaitTimedOut(seconds) from None
@@ -253,11 +254,12 @@ class Pool:
     def _run_queue(self) -> None:
         while (do := self._queue.get()) is not None:
             do()
-            del do
+            del do  # and with it the tensors that it holds, while this thread waits for the next
             with self._lock:
                 self._idle += 1
 
     def close(self) -> None:
+        """End each thread once it has nothing to do."""
         for _ in range(self._threads):
             self._queue.put(None)
 
@@ -351,7 +353,7 @@ class Worker:
             self._thread.join(timeout)
         # wait for a call that another thread executes itself
         ended = self._caller != threading.get_ident() and self._executing.acquire(timeout=timeout)
-        if ended:  # no thread executes a call of its own
+        if ended:
             self._executing.release()
         self.pool.close()
         return ended and (self._thread is None or not self._thread.is_alive())
