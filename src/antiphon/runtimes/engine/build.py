@@ -336,6 +336,7 @@ def _remove_unfinished(root: Path) -> None:
 
 def _is_building(unfinished: Path) -> bool:
     """Return whether a build may still write to that file."""
+    # the name is that of `_unfinished_prefix` and a random number: tmp-HOST-PROCESS-RANDOM.so
     host, _, process = unfinished.name.removeprefix("tmp-").rpartition("-")[0].rpartition("-")
     # On this host ask /proc; files of other hosts are judged by their age.
     if host == socket.gethostname() and process.isdigit():

@@ -394,6 +394,7 @@ class Warming:
     def _run_warming(self) -> None:
         for plan, itemsize in self._plans:
             warm = plan.engine.library.ap_warm
+            # (None: no error struct)
             if self._pace.stop or warm(plan.handle, TYPE_OF_SIZE[itemsize], byref(self._pace), None):
                 break  # the run itself will raise the error
 

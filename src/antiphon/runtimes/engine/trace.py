@@ -27,7 +27,7 @@ RECORD = np.dtype(
         ("instance", np.uint32), ("channel", np.uint16), ("kind", np.uint8), ("unused", np.uint8),
     ]
 )  # fmt: skip
-SEND, RECEIVE, FOLD, CALL = 0, 1, 2, 4
+SEND, RECEIVE, FOLD, CALL = 0, 1, 2, 4  # 3 would be a join (native/program.h), which is not recorded
 
 
 class _Ring(Structure):

@@ -179,9 +179,9 @@ class _Leader:
 
     def __init__(self, job: LabJob, collectives: Sequence[Collective]) -> None:
         self.job = job
-        self.children: dict[int, int] = {}
-        self.streams: dict[int, socket.socket] = {}
-        self.received: dict[int, bytes] = {}
+        self.children: dict[int, int] = {}  # rank -> process
+        self.streams: dict[int, socket.socket] = {}  # by rank, as all below
+        self.received: dict[int, bytes] = {}  # bytes that are not yet read as messages
         self.ended: set[int] = set()
         self.selector = selectors.DefaultSelector()
         for rank in job.ranks:

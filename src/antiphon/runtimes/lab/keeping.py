@@ -223,6 +223,7 @@ def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
     existing = find_lab(name)
     if existing is not None and existing.leashed:
         used_names = {lab.name for lab in find_labs()}
+        # a name has 40 characters at most (`name_of`), four of them for the number
         name = next(free for number in count(2) if (free := f"{name[:36]}-{number}") not in used_names)
     elif existing is not None:
         if existing.layout().machine.key()[1:8] != lay_out(topology, existing.about["scale"]).machine.key()[1:8]:

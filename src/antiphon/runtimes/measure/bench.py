@@ -119,9 +119,10 @@ def measure_plans(  # noqa: PLR0913
     """Measure plans at each size, type and operator; a plan with ranges has a schedule for each size.
 
     Returns a row out of place and, with `in_place`, one in place where supported; docs/bench.md defines the keys.
-    `how`: options of the runtime (`How`). `progress` gets every row at once. `miad`: tune the number of pieces by the
-    measured throughput. `stopped`: called now and then; if True, the remaining cases are skipped. Of processes that a
-    launcher started, only the one that decides may call it (`deciding_process`).
+    `how`: options of the runtime (`How`). `model`, `profile`: of the predicted times; default: the usual model of the
+    machine, nominal. `progress` gets every row at once. `miad`: tune the number of pieces by the measured throughput.
+    `stopped`: called now and then; if True, the remaining cases are skipped. Of processes that a launcher started, only
+    the one that decides may call it (`deciding_process`).
     """
     options = _check_options(on, How(**how))
     for setting, value, minimum in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
@@ -273,6 +274,7 @@ def plans_of(
     machine = machine_of(topology)
     if planner:
         kinds = KINDS if source == "all" else (source,)
+        # of "all", only rooted collectives take the root; for a single one without a root it is an error of `plan`
         roots = {kind: root if source != "all" or kind in ROOTED else None for kind in kinds}
         return [plan(kind, machine, planner=planner, root=roots[kind], options=options, ranks=ranks) for kind in kinds]
     if options:
@@ -408,6 +410,7 @@ def _complete_row(line: _Line, row: Row, predicted: float, predicted_by: str) ->
 
 
 def _plain_options(options: Any) -> dict[str, Any]:
+    """Return the options of a planner that JSON can state."""
     items = options.items() if isinstance(options, Mapping) else ()
     return {key: value for key, value in items if isinstance(value, bool | int | float | str)}
 

@@ -259,7 +259,8 @@ def _choose_lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chai
     """Return the number of copies that last `cover` gaps, and the number that covers the arrival of all messages."""
     # seconds of one copy, from the difference of schedules with and without copies
     copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIAL_COPIES), MIN_COPY_SECONDS)
-    arrival = max(seconds["many"] - seconds["one"], 0.0)
+    arrival = max(seconds["many"] - seconds["one"], 0.0)  # of n - 1 messages, with a gap before each
+    # a copy more than computed, as the time of a copy is measured with noise
     delay = min(ceil(cover * arrival / (n - 1) / copy) + 1, MAX_COPIES)
     return _Chains(delay, min(ceil(COVER * (arrival + seconds["one"]) / copy) + 1, MAX_BUSY))
 

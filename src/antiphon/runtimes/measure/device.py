@@ -289,7 +289,7 @@ class _DeviceBuffers(AllBuffers):
         # The plan runs by its best choice; `slow` by copies through host memory.
         best, timeout = prepared.best, case.timeout or CALL_TIMEOUT
         options: dict[str, Any] = {"lanes": best.lanes, "timeout": timeout, "way": best.way}
-        if best.way == "kernel":
+        if best.way == "kernel":  # only kernels make several rounds
             options["rounds"] = best.rounds
         arguments = (kind, prepared.addresses, prepared.lengths, self.dtype, case.op)
         fast = work_of(self.group, prepared.plans[best.tables], *arguments, **options)
@@ -349,6 +349,7 @@ class _DeviceBuffers(AllBuffers):
             try:
                 tables_by_name[name] = tables(schedule, in_place=case.in_place, streams=streams, **TABLES[name])
             except Unsupported:
+                # the first table serves every schedule that the device can run, the others are alternatives
                 if name == names[0]:
                     raise
         return tables_by_name

@@ -71,6 +71,7 @@ class LogRun(NamedTuple):
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """The setting, as a key of dictionaries."""
         return self.setting.name, tuple(sorted(self.setting.parameters.items()))
 
     def other_variables(self) -> set[tuple[str, str]]:

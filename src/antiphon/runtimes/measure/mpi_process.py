@@ -228,7 +228,7 @@ class MpiProcess:
         self.comms: dict[int, Any] = {}
 
     def comm(self, count: int) -> Any:
-        """Return a communicator of the first `count` processes. Collective over all."""
+        """Return a communicator of the first `count` processes, at the others one that they do not use. Collective."""
         if count not in self.comms:
             self.comms[count] = self.world.Split(0 if self.world.rank < count else 1, self.world.rank)
         return self.comms[count]

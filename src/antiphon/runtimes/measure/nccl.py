@@ -106,6 +106,7 @@ def chunk_plugin(name: str, version: int, compiler: str) -> str:
     for file in TUNERS:
         with suppress(Missing):
             tuner = load_library(file, (file,))
+            # a tuner exports a struct named after the version of NCCL's interface, 2 to 6 so far
             if any(hasattr(tuner, f"ncclTunerPlugin_v{number}") for number in range(2, 7)):
                 return ""
     with suppress(Missing):

@@ -142,6 +142,7 @@ class Calls:
 
     def allreduce(self, tensor: Tensor, op: Any, seconds: float) -> None:
         self._begin_call("allreduce", tensor, op)
+        # sparse tensors go to gloo
         reduction = find_reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
         # If the engine cannot do it, that is so at every process, and all go to gloo together.
         if self._combine_tensors("allreduce", tensor, op, reduction, seconds):
@@ -157,6 +158,7 @@ class Calls:
         first, *rest = tensors
         if rest:
             combine = _LOCAL_OPERATORS.get(operator_name(op))
+            # PyTorch can only add sparse tensors
             if combine is None or (first.layout is not torch.strided and combine is not torch.add):
                 raise WrongCall(f"allreduce: unsupported reduction operation {operator_name(op)} of several tensors")
             total = first.detach().clone()

@@ -178,7 +178,7 @@ class _EventLoop:
                         attempt, f"it says nothing for {attempt.peer_connection.answer_timeout:g} seconds"
                     )
         for key, _ in self.selector.select(max(next_time - time.monotonic(), 0.0)):
-            if key.data is None:
+            if key.data is None:  # registered by `connect_all`
                 assert isinstance(key.fileobj, socket.socket)
                 self._accept_strangers(key.fileobj)
             elif key.data.attempt is not None or self.pending.get(key.fd) is key.data:  # it may just have been dropped
@@ -273,7 +273,7 @@ class _EventLoop:
         reason = os.strerror(code)
         if code in _NOT_LISTENING and not attempt.peer_connection.may_start_later:
             raise TransportFailed(f"{self._cannot_reach(attempt)}: {reason}")
-        attempt.accepted_at = math.inf
+        attempt.accepted_at = math.inf  # nothing accepts any more: the time to answer begins anew
         self._drop_connection(attempt, reason)
 
     def _retry_handshake(self, attempt: _Attempt, reason: str) -> None:

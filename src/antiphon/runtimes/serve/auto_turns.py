@@ -92,7 +92,7 @@ class PlanningProcess:
             self._received += data
         text = bytes(self._received)
         if text.startswith(b"failed\t"):
-            raise Unsupported(text[7:].decode("utf-8", "replace").strip())
+            raise Unsupported(text.removeprefix(b"failed\t").decode("utf-8", "replace").strip())
         try:
             return decode_answer(text)
         except AntiphonError:
@@ -122,9 +122,10 @@ SYNCHRONIZING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier
 LARGE_CALL_BYTES = 2**16  # bytes per process, from which any other call may be preceded by a sum, too
 MAX_CALLS_WITHOUT_SUM = 64  # calls without a sum after which any call may be preceded by one
 SPACING = 64  # after n calls the next sum comes n / SPACING calls later
-_PLANNING, _READY, _NEVER = 0, 1, 2
-# The integers: state (of process 0), bytes of the book, its digest (four of them), and the number of processes ...
-_DIGEST, _LACKING, _BUSY = slice(2, 6), 6, 7  # ... do not have the book, and have steps left
+_PLANNING, _READY, _NEVER = 0, 1, 2  # states of process 0: still planning; it has an answer; there will be none
+# Positions of the integers. Of process 0: its state (above), the bytes of the book, its digest (four integers); then
+# the numbers of processes that do not have the book, and that have steps left.
+_STATE, _BYTES, _DIGEST, _LACKING, _BUSY = 0, 1, slice(2, 6), 6, 7
 
 
 def _no_steps(book: Book) -> Iterator[None]:
@@ -165,16 +166,16 @@ class Turns:
         state = self._own_state()
         add(state)
         # process 0 has announced that there will be no plans
-        if state[0] == _NEVER:
+        if state[_STATE] == _NEVER:
             self.row.served_by, self.row.why = "nothing", self.why or "process 0 knows why"
             self.over = True
         # still planning
-        if state[0] != _READY:
+        if state[_STATE] != _READY:
             return None
         self.next = number + 1
         # some process cannot read the cache file: broadcast the book by the same kind of sum
         if self._steps is not None and state[_LACKING]:
-            self._broadcast_book(int(state[1]), add)
+            self._broadcast_book(int(state[_BYTES]), add)
         elif self._steps is not None and not state[_BUSY]:
             self.over = True
             if self.answer is not None:
@@ -198,9 +199,9 @@ class Turns:
                 raise Unsupported(self.why or "nothing plans")
             self.answer = self.answer or self.planning.poll()
         except AntiphonError as error:
-            state[0], self.why = _NEVER, str(error)
+            state[_STATE], self.why = _NEVER, str(error)
         if self.answer is not None:
-            state[0], state[1] = _READY, len(self.answer.book)
+            state[_STATE], state[_BYTES] = _READY, len(self.answer.book)
             state[_DIGEST] = np.frombuffer(self.answer.digest, np.int64)
         return state
 
@@ -214,7 +215,7 @@ class Turns:
         # `_broadcast_book` clears it
         while self._lacks_book:
             yield
-        yield
+        yield  # decoding the book is a step of its own
         if self.answer is not None:
             self.data, self.book = self.answer.book, self.answer.pages
         assert self.book is not None

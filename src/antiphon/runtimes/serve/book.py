@@ -334,7 +334,7 @@ def encode_book(book: Book) -> bytes:
     for program, padded_program in zip(book.programs, padded, strict=True):
         entries.append(PROGRAM_ENTRY.pack(offset, len(program), zlib.crc32(program), 0))
         offset += len(padded_program)
-    counted = (rows, book.programs, members, book.hosts, name, labels, dead)
+    counted = (rows, book.programs, members, book.hosts, name, labels, dead)  # in the order of HEADER
     # the checksum covers the head behind itself (from byte 16 on) and all tables; each program has its own
     checked_part = (
         HEADER.pack(MAGIC, VERSION, 0, head, offset, book.ranks, *map(len, counted))[16:]

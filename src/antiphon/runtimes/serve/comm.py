@@ -34,6 +34,8 @@ from antiphon.runtimes.serve.rendezvous import over_sockets
 from antiphon.runtimes.serve.serving import Serving
 
 Array = NDArray[Any]
+MAX_TIMEOUT = 1e9  # seconds; Python counts timeouts in nanoseconds of 64 bits, so those of sockets end at 9.2e9
+MAX_RANKS = 2**16  # of an address: a sanity check, as every process has a connection to every other
 
 
 def comm(
@@ -64,7 +66,7 @@ def comm(
     secret
         What processes must know to be let in; default: $ANTIPHON_SECRET, else the content of $ANTIPHON_SECRET_FILE.
     """
-    if not 0 < timeout <= 1e9:
+    if not 0 < timeout <= MAX_TIMEOUT:
         raise Invalid(f"timeout: expected seconds above 0, got {quote(timeout)}")
     if rank is None and ranks is None and not address and secret is None:
         return _connect_by_mpi(communicator, table, timeout, compiler)
@@ -72,7 +74,7 @@ def comm(
         raise Invalid("comm: give a communicator of MPI, or rank, ranks and address, not both")
     if rank is None or ranks is None or not address:
         raise Invalid('comm: without MPI it needs all of rank=, ranks= and address="host:port"')
-    for name, value, low, high in (("ranks", ranks, 1, 2**16), ("rank", rank, 0, ranks - 1)):
+    for name, value, low, high in (("ranks", ranks, 1, MAX_RANKS), ("rank", rank, 0, ranks - 1)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Invalid(f"{name}: expected a whole number from {low} to {high}, got {quote(value)}")
     serving = over_sockets(rank, ranks, address, table, timeout, compiler, secret) if ranks > 1 else None
@@ -126,7 +128,7 @@ class Comm:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._end_calls(check=kind is None)
+        self._end_calls(check=kind is None)  # after an exception, messages that nobody received are no surprise
 
     def close(self) -> None:
         """Close the connections, after all calls of this process have returned."""
@@ -307,13 +309,14 @@ class Comm:
     ) -> None:
         """Serve a call by a plan, else by the MPI library. `unit`: elements of a block; no `source`: in place.
 
-        `op`: of no effect if the collective does not combine. `root`: -1 if it has none.
+        `source`, `target`: empty where a process has no input or output. `op`: of no effect if the collective does not
+        combine. `root`: -1 if it has none.
         """
         combine_of(op)
         with self._lock:
             if self._closed:
                 raise Invalid("comm: it has been closed")
-            if self._serving is None:
+            if self._serving is None:  # a single process: every collective is a copy
                 if source is not None and len(target):
                     target[:] = source
                 return

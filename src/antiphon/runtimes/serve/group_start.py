@@ -179,6 +179,7 @@ def _setup_texts(messages: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def version() -> str:
+    """Return our version; a function, as tests replace it."""
     return __version__
 
 

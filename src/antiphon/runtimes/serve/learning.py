@@ -104,6 +104,7 @@ class Learners:
             other = pages[i]
             same_calls = (other.kind, other.root) == (page.kind, page.root) and other.program >= 0
             program = self._program_of(other) if same_calls else b""
+            # the library, the page itself, and its alternatives
             if program and program not in programs and len(candidates) < 2 + MAX_ALTERNATIVES:
                 candidates.append(other)
                 programs.append(program)
@@ -115,7 +116,8 @@ class Learners:
         learning = _Learning(learner, candidates, checksums, page, nbytes)
         for line in self._earlier:
             same_class = line.nbytes.bit_length() == nbytes.bit_length()
-            if same_class and line.calls[:3] == (page.kind, self._ranks, page.root) and line.checksum in checksums:
+            same_kind = (line.collective, line.ranks, line.root) == (page.kind, self._ranks, page.root)
+            if same_class and same_kind and line.checksum in checksums:
                 candidate = CallCandidate(checksums.index(line.checksum), line.slices)
                 times = line.samples, line.seconds, line.low, line.high
                 if candidate.program or library:
@@ -126,6 +128,7 @@ class Learners:
         """Return what was learned, as lines of the file $ANTIPHON_LEARNED."""
         rows = []
         for learning in self._learners.values():
+            # (before the first choice the times are few)
             for arm in learning.learner.arms() if learning.learner.choices() else ():
                 page = learning.pages[arm.candidate.program]
                 low, high = min(arm.low, arm.seconds), max(arm.high, arm.seconds)
@@ -144,6 +147,7 @@ class Learners:
             for rank in range(self._ranks):
                 for in_place in range(2):
                     if program.facts.variants >> in_place & 1:
+                        # half of the planned number, which the learner tries first, and the most that it tries
                         for slices in (PLANNED_SLICES // 2, 16 * PLANNED_SLICES):
                             program.plan(rank, unit=1, in_place=bool(in_place), slices=slices)
         except AntiphonError:

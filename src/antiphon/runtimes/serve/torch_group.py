@@ -189,7 +189,7 @@ class QueuedGroup(GroupFacts):
         self._connecting: Connecting | None = None
         seconds = timeout.total_seconds()
         self._exchange = Exchanges(store, rank, size, min(seconds, _MAX_SETUP))
-        # only the group of all processes needs a table that fits: smaller ones may be beside the table's purpose
+        # a table need not have plans for smaller groups than that of all processes: they get default plans
         group = Processes(
             rank, size, self._exchange, places=world_ranks, everyone=world_size, strict=is_world, timeout=seconds
         )
