@@ -107,7 +107,7 @@ def open_mpi_options(program: str, count: int) -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    # only Open MPI refuses these without an option
+    # Only Open MPI, or its launcher PRTE, requires an option for root and for more processes than cores.
     if "open" not in version.stdout.lower() and "prte" not in version.stdout.lower():
         return []
     root = ["--allow-run-as-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []

@@ -26,7 +26,7 @@ BURST = 16 * 1024  # bytes; a smaller burst does not reach the rate, a larger on
 PACKET = 18 * 1024  # bytes that TCP passes to a device at once: two packets, its minimum
 AT_ONCE = BURST + PACKET  # bytes that an idle link lets through without delay
 _QUEUE = 10_000  # packets queued at a shared limit
-_RANKS_PER_SUBNET = 200
+_RANKS_PER_SUBNET = 200  # of addresses that end in 1 to 254
 # No other addresses, so that only the programs' data is counted; replies may come by another link. TCP does not use the
 # settings of this computer: with some congestion controls a link is idle now and then.
 SETTINGS = {

@@ -193,7 +193,7 @@ def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -
     queue: list[tuple[int, Fraction, int, int]] = [(0, Fraction(0), -1, target)]
     settled: set[int] = set()
     while queue:
-        cost, width, link, node = heapq.heappop(queue)
+        cost, negative_width, link, node = heapq.heappop(queue)
         if node in settled:
             continue
         settled.add(node)
@@ -206,7 +206,7 @@ def _links_towards(machine: Topology, target: int, dead: Collection[int] = ()) -
             if tail not in settled and before not in dead:
                 link_width = machine.bandwidth(before)
                 # the width of a path is that of its narrowest link; wider ones come first among equals
-                bottleneck = link_width if node == target else min(link_width, -width)
+                bottleneck = link_width if node == target else min(link_width, -negative_width)
                 heapq.heappush(queue, (cost + 1 + toll, -bottleneck, before, tail))
     return next_link
 

@@ -71,6 +71,7 @@ def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int 
             moves.append((0, 0, 0, slot, to))
             slot = to
         last = i == n - 1
+        # each message arrives in a slot of its own, the last one in slot 0, from which it is sent back
         if last or not alone:
             moves.append((0, 0, 1, slot, 0 if last else i + 1))
     return _chain_schedule([*moves, (0, 1, 0, 0, 0)], blocks=1, ranks=ranks, far=far)
@@ -139,6 +140,7 @@ def bench_loggp(  # noqa: PLR0913
         if not deciding:
             return None
         setup = MeasurementSetup(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
+        # split=0: messages are not cut
         base_case = Case(ranks=[*range(setup.ranks)], dtype="uint8", repeat=iterations, warmup=warmup, split=0)
         work = _ChainMeasurement(setup, n, base_case)
         chains: list[tuple[int, _Chains]] = []

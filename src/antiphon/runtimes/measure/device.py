@@ -179,6 +179,8 @@ class _Stepwise(Threads):
 
 
 class _StepwiseOnGpus(Cuda):
+    """The same on GPUs, where the fastest number of thread blocks has to be found."""
+
     tables, library = ("plain",), "none"
 
     def choices(self, plans: Plans, blocks: int, nbytes: int, only: str = "") -> Iterator[CallChoice]:

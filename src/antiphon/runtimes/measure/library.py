@@ -173,6 +173,7 @@ def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[
             (1, 2) if pipelined else tuple(radix for radix in RADICES if radix <= max(ranks, RADICES[0]))
         )
         for radix in radices if "k" in parameters else (0,):
+            # chunk_size 0: without pipelining; parameters that are not listed here are 0
             candidate_values = {"k": radix, "is_non_blocking": 1, "chunk_size": SEGMENT if pipelined else 0}
             values = {key: candidate_values.get(key, 0) for key in parameters}
             parameter_settings = {f"{prefix}_{parameters[key]}": value for key, value in values.items()}

@@ -30,6 +30,7 @@ from antiphon.runtimes.measure.case import Case
 
 Settings = Mapping[str, int]
 PROTOCOLS = ("ll", "ll128", "simple")
+# NCCL's numbers of types and operators are positions in its enumerations
 _NAMES = "int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8_e4m3fn float8_e5m2"
 TYPES = {name: number for number, name in enumerate(_NAMES.split())}
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
@@ -45,14 +46,18 @@ PER_CALL = 23200  # from here on the configuration of a call (CallConfig, since 
 CHUNKS = 23000  # from here on tuner plugins set chunk sizes
 WINDOWS = 22700  # from here on there are symmetric windows
 CONFIGURED = 22703  # the version of which CommConfig has the fields
-EFFICIENT, ZERO, SYMMETRIC = 1, 2, 1  # CTA policies: few multiprocessors, none; windows that lie alike on all ranks
-UNDEFINED, MAGIC = -(2**31), 0xCAFEBEEF  # as in nccl.h: a field that is not set; the mark of a configuration
+# as in nccl.h:
+EFFICIENT, ZERO = 1, 2  # CTA policies: few multiprocessors; none (copy engines)
+SYMMETRIC = 1  # kind of windows: at the same place on all ranks
+UNDEFINED, MAGIC = -(2**31), 0xCAFEBEEF  # a field that is not set; the mark of a configuration
 COMMUNICATOR_KEYS = ("library", "registered", "chunk")  # settings that always need a communicator of their own
 VARIABLES = ("NCCL_ALGO", "NCCL_PROTO")
 GPU_RUNTIMES = {
     "cuda": ("libcudart.so", "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"), "hip": ("libamdhip64.so",),
 }  # fmt: skip
-TO_GPU, FROM_GPU, NOT_WAITING = 1, 2, 1  # directions of copies; streams that do not wait for the default stream
+# as in the headers of CUDA and HIP:
+TO_GPU, FROM_GPU = 1, 2  # directions of copies
+NOT_WAITING = 1  # kind of streams: they do not wait for the default stream
 
 
 class Refused(Unsupported):
@@ -88,7 +93,7 @@ class CallConfig(Structure):
 def make_config(kind: type[Any], version: int, settings: Settings) -> Any:
     """Return a configuration with the channels and the policy of these settings alone."""
     config = kind(ctypes.sizeof(kind), MAGIC, version)
-    for name, type_ in kind._fields_[3:]:
+    for name, type_ in kind._fields_[3:]:  # the first three are set
         if type_ is c_int:
             setattr(config, name, UNDEFINED)
     config.minCTAs = config.maxCTAs = settings.get("channels", UNDEFINED)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.torch_profiled import CallTimes, Profiled
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the types that PyTorch declares do not fit what it calls
 
     class _Work: ...
 
