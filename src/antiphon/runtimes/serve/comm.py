@@ -63,6 +63,8 @@ def comm(
         without a schedule go to the MPI library; over sockets they get a plan made at once.
     timeout
         Seconds without any progress after which a call fails.
+    compiler
+        The command that compiles the engine where it is not compiled yet; default: as `engine.build.library` says.
     secret
         What processes must know to be let in; default: $ANTIPHON_SECRET, else the content of $ANTIPHON_SECRET_FILE.
     """
@@ -253,8 +255,8 @@ class Comm:
         senders. First the processes exchange their counts.
         """
         elements = _flatten_array(x, "x")
-        are_rows = all(isinstance(n, int | np.integer) and n >= 0 for n in counts)
-        if not x.shape or not are_rows or len(counts) != self.ranks or sum(map(int, counts)) != len(x):
+        are_counts = all(isinstance(n, int | np.integer) and n >= 0 for n in counts)
+        if not x.shape or not are_counts or len(counts) != self.ranks or sum(map(int, counts)) != len(x):
             raise Invalid(
                 f"counts: expected the rows for each of {self.ranks} processes, as whole numbers that add up to the "
                 f"{len(x) if x.shape else 0} rows of x, got {quote(list(counts))}"
@@ -420,6 +422,7 @@ def _serve_over_mpi(group: Any, table: Any, compiler: str, timeout: float) -> Se
         return Engine(library("mpi", compiler))
 
     processes = Processes(group.rank, group.size, exchange, world_ranks, world.size, timeout=timeout)
+    # fill=False: calls without a page go to the MPI library
     return start_serving(processes, table_or_auto(table), engine, lambda: _DuplicateSetup(group), fill=False)
 
 
