@@ -62,6 +62,7 @@ def run_here(
             yield job, Sent(message)
         if interrupts:
             raise interrupts[0]
+        # whatever a job returns after the end of its budget, it counts as stopped, as in a process
         overrun = seconds is not None and time.process_time() - begin >= seconds
         yield job, Ended(stopped_error(seconds) if overrun and not isinstance(result, Stopped) else result)
 
@@ -120,7 +121,7 @@ def _interrupted_by_signal(seconds: float, error: type[BaseException]) -> Iterat
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, handler)
-        if remaining:
+        if remaining:  # at least 1 ms, as 0 would disarm it
             signal.setitimer(signal.ITIMER_PROF, max(remaining - (time.process_time() - begin), 1e-3), interval)
 
 

@@ -68,7 +68,8 @@ class _Listener:
         """Wait until a process has a message or must be checked, and return the events."""
         self.interrupt()
         ready = wait([process.channel for process in processes], _seconds_until_check(processes))
-        # only the main thread can install a handler; elsewhere Ctrl-C does not interrupt the read anyway
+        # Only the main thread can install a handler; elsewhere Ctrl-C does not interrupt the read anyway. Nor is there
+        # anything to delay where no function handles it (SIG_IGN, SIG_DFL).
         handler = signal.getsignal(signal.SIGINT)
         if not callable(handler) or threading.current_thread() is not threading.main_thread():
             return _read_messages(processes, ready)
@@ -300,7 +301,7 @@ def run_in_child(
 ) -> Any:
     """Return `function(*args)`, computed in a forked process. Raises its AntiphonError, Stopped or Lost."""
     terms = PoolTerms[int](lambda job, send: function(*args), seconds=lambda job: seconds, memory=memory)
-    ((_, result),) = in_order([0], terms)
+    ((_, result),) = in_order([0], terms)  # a single job, of which the function needs nothing
     if isinstance(result, Stopped | Lost):
         raise result
     return result

@@ -23,7 +23,7 @@ from pathlib import Path
 VARIABLE = "ANTIPHON_AUTO_PRIORITY"  # in the environment: the nice value of this process
 PRIORITY = 19  # its default, the lowest
 TIME_SLICE = 100_000  # nanoseconds, the shortest possible
-# the number of sched_setattr, and its argument
+# the number of the system call sched_setattr by processor, and its argument, struct sched_attr
 _SYSTEM_CALL = {"x86_64": 314, "aarch64": 274, "ppc64le": 355, "riscv64": 274, "s390x": 345}
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # size, policy, flags, nice, priority, time slice, deadline, period
 _POLL = 0.5  # seconds between two checks of the parent process

@@ -102,7 +102,7 @@ def _plan_within_budget(probed: Probed, notes: list[str]) -> tuple[list[Plan], s
     usage = resource.getrusage(resource.RUSAGE_SELF)
     remaining = seconds - usage.ru_utime - usage.ru_stime
     previous_handler = signal.signal(signal.SIGVTALRM, raise_spent)
-    signal.setitimer(signal.ITIMER_VIRTUAL, max(remaining, 0.001), _SIGNAL_INTERVAL)
+    signal.setitimer(signal.ITIMER_VIRTUAL, max(remaining, 0.001), _SIGNAL_INTERVAL)  # 0 would disarm it
     try:
         plan_collectives(probed.machine, add)
     except _BudgetSpent:

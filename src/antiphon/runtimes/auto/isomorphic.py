@@ -47,6 +47,7 @@ def path_of(machine: Topology, folder: Path) -> Path:
 
 
 def cache_plans(machine: Topology, plans: Sequence[Plan], gain: str, folder: Path) -> None:
+    """Write the file of a machine, unless it is too large. `gain`: the predicted gain of the plans, in words."""
     data = msgspec.json.encode(_File(FORMAT, gain, [msgspec.Raw(dumps(plan)) for plan in plans]))
     if len(data) <= MAX_BYTES:
         write_cache_file(data, path_of(machine, folder))

@@ -46,7 +46,7 @@ class Failure(Structure):
 
 
 class Facts(Structure):
-    """The collective of a program: ap_facts of native/api.h."""
+    """The collective of a program: ap_facts of native/api.h. `variants`: bit 0: out of place, bit 1: in place."""
 
     _fields_ = [
         *((name, c_uint32) for name in ("kind", "ranks", "members", "roots", "blocks", "channels", "variants")),
@@ -156,7 +156,7 @@ class Functions:
         address = self._find(name.encode())
         if not address:
             raise AttributeError(f"this library of the engine has no {name}")
-        function = ctypes.CFUNCTYPE(c_int)(address)
+        function = ctypes.CFUNCTYPE(c_int)(address)  # types that those of _FUNCTIONS replace
         if name in _FUNCTIONS:
             function.restype, *function.argtypes = _FUNCTIONS[name]
         setattr(self, name, function)

@@ -113,8 +113,8 @@ def _incast_schedule(ranks: int) -> Schedule:
     relation = custom_relation([(r, r, r) for r in range(ranks)], [(src, dst, None) for src, dst in pairs], ranks)
     collective = Collective("custom", ranks, custom=relation)
     src, dst = np.array(pairs).T
-    zeros = np.zeros(len(src), int)
-    return Schedule(collective, cut(collective, parts=1), zeros, src, src, dst, np.full(len(src), COPY))
+    step, chunk = np.zeros(len(src), int), src  # a chunk per block, so that of a sender has its number
+    return Schedule(collective, cut(collective, parts=1), step, chunk, src, dst, np.full(len(src), COPY))
 
 
 def _check_arguments(count: int, sizes: Sequence[int], plans: Sequence[str], iterations: int, warmup: int) -> list[int]:

@@ -95,7 +95,8 @@ def _on_device(
         reduce, *_ = plan("reduce", machine, planner="direct", root=0).entries
         for adds, schedule in ((True, reduce.schedule), (False, fan_in(range(1, x), x))):
             nbytes_of_case = elements * ITEM * schedule.collective.buffer_weight
-            cases.append(Case(len(programs), [*range(x)], elements, nbytes_of_case, repeat=repeat))
+            program = len(programs)
+            cases.append(Case(program, ranks=[*range(x)], unit=elements, nbytes=nbytes_of_case, repeat=repeat))
             programs.append(Runnable(schedule, machine))
             program_kinds.append((x, adds))
     seconds: dict[tuple[int, bool], float] = {}

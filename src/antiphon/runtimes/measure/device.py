@@ -351,7 +351,7 @@ class _DeviceBuffers(AllBuffers):
             try:
                 tables_by_name[name] = tables(schedule, in_place=case.in_place, streams=streams, **TABLES[name])
             except Unsupported:
-                # the first table serves every schedule that the device can run, the others are alternatives
+                # the first table is needed; the others are alternatives, which not every schedule allows
                 if name == names[0]:
                     raise
         return tables_by_name

@@ -144,7 +144,7 @@ class AllBuffers:
     def agree(self) -> bool:
         """Return whether all blocks with the same expected value are the same in every bit."""
         first_blocks: dict[Key, Array] = {}
-        bits = np.dtype(f"u{self.dtype.itemsize}")
+        bits = np.dtype(f"u{self.dtype.itemsize}")  # compared as integers: a NaN is not equal to itself
         for data, out in zip(self.ranks, self.outputs, strict=True):
             for key, block in data.outputs(out):
                 bits_of_block = block.view(bits)

@@ -31,6 +31,8 @@ from antiphon.runtimes.measure import mpi_process as process
 from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, never
 from antiphon.runtimes.measure.mpi_process import MpiJob
 
+LAUNCHER = "the launcher"  # in messages, the program by which the user started this process
+
 
 class Mpi(Runtime):
     """Run all cases in one launch, or in the processes of a launcher that started this one."""
@@ -129,7 +131,7 @@ def run_job(
 
     if launched is not None:
         process.work(job, *launched, add_row, enough)
-        return _raise_fault(rows, count, "the launcher")
+        return _raise_fault(rows, count, LAUNCHER)
 
     def add_row_here(row: Row) -> bool:
         """Add a row; return whether to stop the processes early."""
@@ -152,10 +154,12 @@ def run_job(
 
 
 def _raise_fault(rows: Sequence[Row], count: int, program: str) -> list[Row]:
-    """Raise the fault that a row reports, if any; return the rows."""
+    """Raise the fault that a row reports, if any; return the rows.
+
+    `count`: processes needed; `program`: what started the processes, for messages."""
     for row in rows:
         if row.get("fault") == process.TOO_FEW:
-            if program == "the launcher" and row["processes"] > 1:
+            if program == LAUNCHER and row["processes"] > 1:
                 raise Invalid(
                     f"the launcher started {row['processes']} processes, this needs {count}: mpiexec -n {count} ..."
                 )

@@ -210,7 +210,7 @@ class NcclProcess(MpiProcess):
             getattr(mscclpp.DataType, case.dtype),
             mscclpp.ExecutionPlan(path, self.world.rank),
             self.gpu.stream.value,
-            mscclpp.PacketType.LL16,
+            mscclpp.PacketType.LL16,  # the executor's default
         )
 
     def _close_communicator(self, key: Key) -> None:

@@ -86,7 +86,7 @@ class Race:
         """Add a round: the seconds of the contestants that are going, in their order, and the library's."""
         if theirs is not None:
             self.theirs.append(theirs)
-        # eliminated contestants stay NaN, which pairs of the comparison skip
+        # All contestants take part in the first round. Those eliminated later stay NaN, which comparisons skip.
         row = [float("nan")] * (max(self.going) + 1 if not self.times else len(self.times[0]))
         for number, seconds in zip(self.going, seconds_of_going, strict=True):
             row[number] = seconds

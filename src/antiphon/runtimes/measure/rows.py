@@ -21,7 +21,7 @@ from antiphon.units import parse_size
 
 def load_runtime(name: str) -> Runtime:
     """Return the runtime that is registered under this name."""
-    instance: Runtime = find("runtime", name).load()()
+    instance: Runtime = find("runtime", name).load()()  # `load` returns the class
     return instance
 
 

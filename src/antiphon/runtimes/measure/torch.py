@@ -45,8 +45,8 @@ class Torch(Runtime):
             on_row(int(row.pop("case")), row)
             return enough() and received < len(cases)
 
-        with tempfile.TemporaryDirectory(prefix="antiphon-") as name:
-            folder = Path(name)
+        with tempfile.TemporaryDirectory(prefix="antiphon-") as temporary:
+            folder = Path(temporary)
             for number, runnable in enumerate(programs):
                 plan = Plan.of(runnable.topology, runnable.schedule)
                 save_plans(folder / f"plan{number}.json", {"plan": plan}, table=False)
@@ -54,7 +54,7 @@ class Torch(Runtime):
                 library="", processes=counts.pop(), programs=[runnable.data for runnable in programs], cases=list(cases)
             ).write(folder)
             command = [sys.executable, "-m", "antiphon.runtimes.measure.torch_process", str(folder)]
-            complete = watch(command, receive, how.timeout, str(folder))
+            complete = watch(command, receive, how.timeout, temporary=str(folder))
         if complete and received != len(cases):
             raise Failed(f"PyTorch ended after {received} of {len(cases)} runs")
 

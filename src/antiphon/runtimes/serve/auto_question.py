@@ -83,7 +83,7 @@ def kept_name(text: str) -> str:
 
 
 def _as_word(text: str) -> str:
-    """Replace everything that would end a word or a line."""
+    """Replace everything that would end a word or a line: all but visible ASCII."""
     return re.sub(r"[^!-~]", "?", text)[:MAX_CHARACTERS]
 
 

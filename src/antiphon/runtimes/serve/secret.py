@@ -73,7 +73,7 @@ def _check_length(data: bytes, source: str) -> Secret:
 def _read_private(path: Path, prefix: str = "") -> bytes:
     """Read a file that must belong to this user and be readable by no other."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe must not block
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -82,7 +82,7 @@ def _read_private(path: Path, prefix: str = "") -> bytes:
                 raise Invalid(f"{prefix}{path}: belongs to another user, who can change it; use a file of your own")
             if status.st_mode & 0o077:
                 raise Invalid(f"{prefix}{path}: others can read or write it; chmod 600 it, and use another secret")
-            return os.read(descriptor, _MAX_BYTES + 1)
+            return os.read(descriptor, _MAX_BYTES + 1)  # a byte more shows that it is too long
         finally:
             os.close(descriptor)
     except OSError as error:

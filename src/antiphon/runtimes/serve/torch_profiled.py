@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch._C._profiler import _RecordFunctionFast
 
-CALLED, WAIT, DONE = "antiphon:", "antiphon:wait", "antiphon:done"  # names of events; the first is followed by the kind
+# names of events, which formats/kineto reads in a trace; the first is followed by the kind of the call
+CALLED, WAIT, DONE = "antiphon:", "antiphon:wait", "antiphon:done"
 _TYPES = {
     torch.float32: "Float", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float64: "Double",
     torch.int32: "Int", torch.int64: "Long", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",

@@ -52,7 +52,8 @@ class Connecting:
         self._sockets: list[int] = []  # descriptors per rank and rail, owned by the wire; -1 for this rank
 
     def offer(self, engine: Engine | None) -> str:
-        """Return, as JSON, where this process's pipe is ("life"), and at process 0 the name of the shared memory."""
+        """Return, as JSON, where this process's pipe is ("life"; null without shared memory), at process 0 the name of
+        the shared memory, and the number of networks ("rails")."""
         name = b""
         if engine is not None and self._alive is not None:
             self._engine = engine
@@ -71,7 +72,8 @@ class Connecting:
         pipes_and_memories = [_read_offer(text, f"rank {rank}") for rank, text in enumerate(offers)]
         # all must use the same number of networks
         self._rails = min(_read_rails(text, f"rank {rank}") for rank, text in enumerate(offers))
-        # the key covers all offers, which contain random numbers: an old proof is worthless
+        # The key covers all offers, which contain random numbers: an old proof is worthless. "group" separates this use
+        # of the secret from others (mesh.py).
         digest = hashlib.sha256(json.dumps([*offers]).encode()).digest()
         self._key = derive_key(self._secret.data if self._secret else b"", b"group " + digest)
         return self._append_proof(self._rank, _YES if self._opens_all(engine, pipes_and_memories) else _NO)
