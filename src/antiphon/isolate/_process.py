@@ -101,7 +101,7 @@ class PoolTerms(Generic[Job]):
 class Process(Generic[Job]):
     """A child process with its current job and the CPU time used for it.
 
-    With `job` it is forked for that job; without, it is a worker that runs one job after another. (`*job`: none or one.)
+    With `job` (none or one) it is forked for that job; without, it is a worker that runs one job after another.
     """
 
     def __init__(self, terms: PoolTerms[Job], *job: Job) -> None:
