@@ -294,6 +294,7 @@ def _ask_compiler(command: tuple[str, ...], target: str) -> str:
 
 
 def _compile_library(command: list[str], target: str, path: Path) -> None:
+    """Compile a target to `path`, in whole or not at all."""
     _remove_unfinished(path.parent.parent)
     # Compile under a temporary name, then rename: other processes see the whole library or none.
     unfinished = path.with_name(f"{_unfinished_prefix()}{secrets.token_hex(4)}.so")

@@ -181,6 +181,7 @@ class Starting:
         return self
 
     def start(self, command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
+        """Start a command, and return its process. `how`: arguments of Popen. OSError if it cannot be started."""
         # If Ctrl-C interrupts this call, the thread may run already: so it sets `_begun`, for which `__exit__` looks.
         threading.Thread(target=self._start_process, args=(command, how)).start()
         # An event, not a join: after an interrupted join Python 3.11 takes the thread for stopped, and `__exit__` could

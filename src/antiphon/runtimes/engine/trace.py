@@ -68,6 +68,7 @@ class Trace:
         self.start()
 
     def _allocate_records(self, room: int) -> None:
+        """Start with an empty ring of `room` records."""
         self._records = np.empty(room, RECORD)
         self._records.view(np.uint8)[:] = 0  # touches all pages before the next run
         self._ring.record, self._ring.room, self._ring.count = self._records.ctypes.data, room, 0

@@ -154,6 +154,7 @@ class _Rank(Peers):
 
 
 def _one_rank(job: LabJob, collectives: Sequence[Collective], rank: int, stream: socket.socket) -> None:
+    """Be the process of a rank; report a failure to the leader."""
     process = _Rank(job, collectives, rank, stream.makefile("rw", encoding="utf-8"))
     try:
         process.go()
@@ -228,6 +229,7 @@ class _Leader:
         return messages
 
     def _receive_bytes(self, rank: int) -> None:
+        """Add the bytes that a rank has sent, or note that it has ended."""
         try:
             data = self.streams[rank].recv(2**20)
         except ConnectionResetError:

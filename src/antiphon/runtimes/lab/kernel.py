@@ -168,6 +168,7 @@ def _write_setting(path: str, value: str) -> None:
 
 
 def _run_batch(command: Sequence[str], text: str) -> None:
+    """Run a program (ip, tc, bridge) with its commands on stdin. OSError names the command that failed."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]

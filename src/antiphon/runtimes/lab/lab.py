@@ -70,6 +70,7 @@ def lab_names() -> list[str]:
 
 
 def lab_row(lab: Lab) -> Row:
+    """Return the facts of a lab that `lab_status` shows; rates in bits per second."""
     layout = lab.layout()
     slowest, fastest = (pick(port.rate for port in layout.ports if port.rate is not None) for pick in (min, max))
     owner = int(lab.about["owner"])

@@ -89,6 +89,7 @@ class _CasesOfLab:
         return make_predictor(schedule, self.layout)
 
     def _with_timeout(self, case: Case) -> Case:
+        """Return the case with a limit on the time without progress, unless it has one."""
         if case.unit and case.in_place and not self.programs[case.program].in_place:
             raise Unsupported("this schedule has no program in place; run it out of place")
         # twice the predicted time may pass without progress, but less than the whole run has
@@ -96,6 +97,7 @@ class _CasesOfLab:
         return replace(case, timeout=case.timeout or stall)
 
     def go(self, on_row: RowCallback, enough: Callable[[], bool]) -> None:
+        """Run all cases in one job, and pass the completed row of each to `on_row` at once."""
         ports = [port for port in self.layout.ports if port.links]
         ranks = sorted({rank for case in self.cases for rank in case.ranks})
         job = LabJob(

@@ -163,6 +163,7 @@ class _CaseMaker:
         self.numbers: dict[int, int] = {}
 
     def _program_number(self, line: _Line) -> int:
+        """Return the number of the line's schedule among `programs`, added if it is new."""
         schedule = line.entry.schedule
         if id(schedule) not in self.numbers:
             self.numbers[id(schedule)] = len(self.programs)
@@ -446,6 +447,7 @@ def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
 
 
 def _measure_seconds(on: str, runnable: Runnable, case: Case, how: How) -> float:
+    """Return the median seconds of a case with this program, in a launch of its own."""
     rows: dict[int, Row] = {}
     load_runtime(on).run([runnable], [replace(case, program=0)], how, rows.__setitem__)
     if not rows:

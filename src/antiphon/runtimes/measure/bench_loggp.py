@@ -242,6 +242,7 @@ class _ChainMeasurement:
         return [("one", 0), ("pings", 0), ("many", 0), ("delayed", chains.delay), ("alone", chains.delay), *server]
 
     def _make_schedule(self, name: str, copies: int) -> Schedule:
+        """Return the schedule that `_list_schedules` lists by this name."""
         n, where = self.n, (self.setup.ranks, self.setup.far)
         if name in SERVER:
             return busy(n if name == "busy" else 1, copies, *where)

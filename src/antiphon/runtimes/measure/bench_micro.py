@@ -138,19 +138,20 @@ class Pattern:
 
 
 def _chain_pattern(size: int, back: bool = False, op: int = COPY) -> Pattern:
-    last = size - 1
+    """Return a chain of places. `op`: of its transfers; `back`: the result goes back along the chain."""
+    last = size - 1  # has no data of its own, so it gets a copy in any case
     name = "chain-reduce-broadcast" if back else "chain-reduce" if op == REDUCE else "chain-forward"
     rows = [(at, 0, at, at + 1, op if at + 1 < last else COPY) for at in range(last)]
     have = [(0, at) for at in range(last if op == REDUCE else 1)]
     want = [(0, last)] if op == REDUCE else [(0, at) for at in range(1, size)]
     if back:
-        # the result goes back along the chain
         rows += [(last + at, 0, last - at, last - at - 1, COPY) for at in range(last)]
         want = [(0, at) for at in range(size)]
     return Pattern(name, size, size, have, want, rows)
 
 
 def _fan_in(size: int, op: int) -> Pattern:
+    """Return a fan-in of `size` sources. With REDUCE the center adds all blocks and its own."""
     center, after = size, size + 1  # two places more than senders
     if op == REDUCE:
         rows = [(0, 0, at, center, REDUCE) for at in range(size)] + [(1, 0, center, after, COPY)]

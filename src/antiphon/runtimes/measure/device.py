@@ -245,6 +245,7 @@ class _DeviceBuffers(AllBuffers):
         self.lengths[:, buffer] = [array.size for array in values]
 
     def _allocate_buffers(self, buffer: int, values: Sequence[Array]) -> list[int]:
+        """Allocate a buffer (INPUT, ...) at each rank, with these values per rank; return the addresses."""
         if self.uses_switches and buffer != SCRATCH:
             return self.group.joined(values)
         return [self.group.memory(rank, array) for rank, array in enumerate(values)]
@@ -367,6 +368,7 @@ class _DeviceBuffers(AllBuffers):
     def _make_call(
         self, plans: Plans, how: CallChoice, addresses: NDArray[np.uintp], lengths: NDArray[np.int64]
     ) -> None:
+        """Make a call with these buffers, in the way and with the tables of a choice."""
         case, group, plan = self.case, self.group, plans[how.tables]
         arguments, timeout = (plan, case.unit, addresses, lengths, self.dtype, case.op), case.timeout or CALL_TIMEOUT
         if how.way == "kernel":

@@ -276,6 +276,7 @@ class Control:
         return {word: number for number, word in enumerate(words)} if words else self._enumeration_items(names)
 
     def _enumeration_items(self, names: ctypes.c_void_p) -> dict[str, int]:
+        """Return the values of an MPI_T enumeration by name; none for a null handle."""
         if not names.value:
             return {}
         count, items = ctypes.c_int(), dict[str, int]()
@@ -287,11 +288,13 @@ class Control:
         return items
 
     def _variable_index(self, name: str) -> int | None:
+        """Return the number that a control variable has in this process; None if there is no such variable."""
         index = ctypes.c_int()
         code: int = self.calls.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index))
         return None if code else index.value
 
     def _variable_handle(self, name: str) -> ctypes.c_void_p:
+        """Return the handle that reads and writes a control variable. Unsupported if there is no such variable."""
         if name not in self.handles:
             index, handle, count = self._variable_index(name), ctypes.c_void_p(), ctypes.c_int()
             if index is None:

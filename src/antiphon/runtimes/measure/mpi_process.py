@@ -250,6 +250,7 @@ class MpiProcess:
         return rows
 
     def _measure_cases(self, cases: Sequence[Case], comm: Any, wire: Any) -> list[Row]:
+        """Measure our programs beside the MPI library's collective; return the row of each case."""
         case, rank = cases[0], cases[0].ranks[comm.rank]
         collective = self.job.collectives[case.program]
         buffers, plans = RankBuffers(collective, rank, case), []

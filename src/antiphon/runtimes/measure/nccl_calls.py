@@ -131,6 +131,7 @@ class CLibrary:
         return hasattr(self.library, self.prefix + name)
 
     def call(self, name: str, *arguments: Any) -> None:
+        """Call a function. Refused if it is missing or fails."""
         if not self.has(name):
             raise Refused(f"the library has no {self.prefix}{name}")
         code = getattr(self.library, self.prefix + name)(*arguments)

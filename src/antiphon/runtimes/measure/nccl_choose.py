@@ -88,6 +88,7 @@ class NcclRaces(LibraryRaces):
                 super().measure(rows)
 
     def list_tried(self, kind: str, size: int, ranks: int, nbytes: int) -> list[int]:
+        """Add the settings of this race to those tried; return the numbers of those that race now."""
         tried = self.tried.setdefault((kind, size), [])
         if self.stage == ALGORITHM_RACE:
             tried += [DEFAULT, *list_settings(self.library, kind)]

@@ -155,6 +155,7 @@ class NcclProcess(MpiProcess):
         return calls, faults
 
     def _open_call(self, case: Case, collective: Collective, buffers: GpuBuffers) -> Call:
+        """Return the call of a case, on the communicator of its settings, which is opened if it is new. Collective."""
         if case.library is None:
             return self._open_plan(case, collective, buffers)
         library = self.libraries[case.library.get("library", 0)]

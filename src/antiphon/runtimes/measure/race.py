@@ -107,6 +107,7 @@ class Race:
         return all(standings[n].high <= TIE_RATIO for n in self.going) and self._library_is_decided(standings)
 
     def _library_is_decided(self, standings: Sequence[RaceStanding]) -> bool:
+        """Return whether it is certain that the best contestant serves instead of the library, or that it does not."""
         if not self.theirs:
             return True
         best = min(self.going, key=lambda n: standings[n].ratio)

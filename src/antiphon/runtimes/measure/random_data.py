@@ -210,6 +210,7 @@ def rounding_growth(dtype: np.dtype[Any], m: int) -> float:
 
 
 def _float_limits(dtype: np.dtype[Any]) -> Any:
+    """Return the `finfo` of a floating-point type, also of those that NumPy lacks."""
     if dtype.name == "bfloat16" or dtype.itemsize == 1:
         import ml_dtypes
 

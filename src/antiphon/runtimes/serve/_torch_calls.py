@@ -197,6 +197,7 @@ class Calls:
         self._by_gloo("reduce", [tensor], _why_gloo(reduction), seconds, lambda: self.gloo().reduce([tensor], options))
 
     def reduce_scatter(self, output: Tensor, input: Tensor, op: Any, seconds: float) -> None:
+        """Combine the inputs of all processes, a block per process, and write this process's block to the output."""
         require_block_size("reduce_scatter: the input", input, output, self.ranks)
         self._begin_call("reducescatter", output, op)
         reduction = find_reduction(op, input.dtype)
@@ -232,6 +233,7 @@ class Calls:
         put_back(flat_output.view(output.shape), output)
 
     def reduce_scatter_list(self, output: Tensor, inputs: Tensors, op: Any, seconds: float) -> None:
+        """The same with a tensor per block."""
         if have_equal_sizes(inputs):
             self.reduce_scatter(output, flatten_all(inputs), op, seconds)
             return
@@ -265,6 +267,7 @@ class Calls:
         put_back(buffer, tensor)
 
     def allgather(self, output: Tensor, input: Tensor, seconds: float) -> None:
+        """Gather the inputs of all processes into the output, a block per process."""
         require_block_size("all_gather: the output", output, input, self.ranks)
         self._begin_call("allgather", input)
         buffer = as_contiguous(output)
@@ -292,6 +295,7 @@ class Calls:
         put_back(buffer, output)
 
     def allgather_list(self, outputs: Tensors, input: Tensor, seconds: float) -> None:
+        """The same with a tensor per block."""
         if have_equal_sizes([*outputs, input]):
             flat = input.new_empty(input.numel() * self.ranks)
             self.allgather(flat, input, seconds)

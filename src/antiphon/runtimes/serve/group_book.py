@@ -75,6 +75,7 @@ def _cached_default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
 
 
 def _make_default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
+    """Plan for a kind of call: a page per planner of DEFAULTS or NEAR."""
     from antiphon.select import plan
     from antiphon.topologies import topology
 

@@ -96,6 +96,7 @@ class Learners:
         self._timed = None
 
     def _make_learning(self, page: Page, pages: Sequence[Page], nbytes: int, library: bool) -> _Learning:
+        """Return a new learner for calls of a page, with its candidates and what earlier jobs have learned of them."""
         candidates: list[Page | None] = [None]
         programs: list[bytes] = []
         position = next((i for i, other in enumerate(pages) if other is page), 0)

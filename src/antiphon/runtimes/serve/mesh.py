@@ -143,6 +143,7 @@ class _Listeners:
 
 
 def _peer_connection(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> PeerConnection:
+    """Return how to connect to a peer by its card: within a host by the Unix-domain socket, else by TCP."""
     key = derive_key(secret_data, card.token)
     # same kernel and a visible folder: a Unix-domain socket is faster than TCP
     if card.path and own_card.path and card.host == own_card.host and Path(card.path).exists():
@@ -152,6 +153,7 @@ def _peer_connection(peer: int, card: _Card, own_card: _Card, secret_data: bytes
 
 
 def _configure_socket(connection: socket.socket, buffer: int | None) -> socket.socket:
+    """Set the options of a connected socket, which blocks from now on. `buffer`: bytes; None: the default."""
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # TCP tunes its buffers by itself; those of Unix-domain sockets are small by default.

@@ -118,6 +118,7 @@ class Star:
             raise TransportFailed(f"{self.address_text}: a process is gone ({error.strerror or error})") from None
 
     def _resolve_addresses(self, host: str, port: int) -> list[SocketAddress]:
+        """Return the addresses of a host, the preferred one first."""
         try:
             rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:

@@ -61,6 +61,7 @@ def job_secret(argument: str | None, local: bool, address: str) -> Secret:
 
 
 def _check_length(data: bytes, source: str) -> Secret:
+    """Return a secret without blanks and line feeds around it. Invalid if it is too short or too long."""
     data = data.strip()
     if not _MIN_BYTES <= len(data) <= _MAX_BYTES:
         raise Invalid(

@@ -326,6 +326,7 @@ class Serving:
         return decode_book(data[1:])
 
     def _broadcast_bytes(self, buffer: Array, timeout: float, stage: int) -> None:
+        """Broadcast process 0's bytes into all buffers, which have one length, as a stage of the running call."""
         self.head.stage(stage)
         self._run_plan(
             self._open_program(self._broadcast_program).plan(self.rank, len(buffer), in_place=True),

@@ -99,6 +99,7 @@ def no_message(sender: str, why: str) -> Invalid:
 
 
 def _receive_bytes(connection: socket.socket, count: int, end: float) -> bytearray:
+    """Return the next `count` bytes. ConnectionResetError if the connection ends before."""
     data = bytearray()
     while len(data) < count:
         connection.settimeout(_seconds_until(end))
@@ -110,6 +111,7 @@ def _receive_bytes(connection: socket.socket, count: int, end: float) -> bytearr
 
 
 def _seconds_until(end: float) -> float:
+    """Return the seconds until `end`. TimeoutError if it is over, as sockets do not wait at 0."""
     seconds = end - time.monotonic()
     if seconds <= 0:
         raise TimeoutError
