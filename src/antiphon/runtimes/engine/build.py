@@ -101,6 +101,7 @@ PREBUILT_TARGETS = ("threads", "sockets", "device", "nccl_tuner", "nccl_preload"
 MPI_PRELOAD = "mpi"  # the target that MPI programs preload; it starts this Python to compile tables
 COMPILE_SECONDS = 300.0  # timeout of a compiler
 MIN_FREE_BYTES = 2**20  # of a disk: compilers need some
+DIGEST_LETTERS = 20  # of a SHA-256 in names: 80 bits, so that names do not collide
 
 
 def library(target: str = "mpi", compiler: str = "") -> Path:
@@ -133,7 +134,7 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
         _identify_compiler(tuple(command), target),
     ]
     digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()
-    folder = _make_folder(digest[:20])
+    folder = _make_folder(digest[:DIGEST_LETTERS])
     path = folder / f"libantiphon_{target}.so"
     if not path.exists():
         _compile_library(command, target, path)
@@ -143,7 +144,8 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
 def prebuilt_name(target: str, machine: str) -> str:
     """Return the file name of a library in a wheel: by its sources, flags and processor ("x86_64")."""
     identity = [hash_sources(target), *compiler_arguments(target, Path())]
-    return f"libantiphon_{target}-{machine}-{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:20]}.so"
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()
+    return f"libantiphon_{target}-{machine}-{digest[:DIGEST_LETTERS]}.so"
 
 
 def compiler_arguments(target: str, folder: Path | None = None) -> list[str]:
@@ -276,7 +278,7 @@ def _identity_cache_path(command: tuple[str, ...]) -> Path | None:
         return None
     # a compiler that is replaced has another time stamp or size
     about = [*command, str(real), str(state.st_mtime_ns), str(state.st_size), os.environ.get("CPATH", "")]
-    return folder / hashlib.sha256("\0".join(about).encode()).hexdigest()[:20]
+    return folder / hashlib.sha256("\0".join(about).encode()).hexdigest()[:DIGEST_LETTERS]
 
 
 def _ask_compiler(command: tuple[str, ...], target: str) -> str:

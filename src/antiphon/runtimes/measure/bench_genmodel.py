@@ -46,9 +46,10 @@ def bench_genmodel(
 ) -> list[PlanTime] | None:
     """Time each plan among the first 2, 3, ... `ranks` ranks, for each size: medians of the slowest rank.
 
-    They are schedules, run by the engine like all others. Each message goes in one piece, as the formulas assume. Under
-    a launcher `ranks` is the number of processes, and only the first one returns rows, all others None. Every element
-    of the results is checked. Raises Missing if the runtime lacks something it needs.
+    They are schedules, run by the engine like all others. Each message goes in one piece, as the formulas assume.
+    `ranks`: default 4; under a launcher it is the number of processes, and only the first one returns rows, all others
+    None. `sizes`: bytes. `timeout`: seconds for everything. Every element of the results is checked. Raises Missing if
+    the runtime lacks something it needs.
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, find("runtime", on).can.options)

@@ -35,6 +35,7 @@ from antiphon.topologies import topology as named
 from antiphon.units import Sizes
 
 RANKS = 5  # enough for the smallest pattern of every kind
+MAX_DEPTH = 2**20  # pieces that may be requested: more than any message has use for
 # (pattern, its size) -> (bytes per second of a link, bytes on that link from which they hold), on a DGX-1 with V100s:
 # sections 2.2 (Figures 7, 8) and A.1 (Figure 24).
 PUBLISHED = {
@@ -63,8 +64,8 @@ def bench_micro(
     """
     if machine is not None and ranks is not None:
         raise Invalid("ranks: the machine has its own; leave one of both out")
-    if pieces is not None and not 1 <= pieces <= 2**20:
-        raise Invalid(f"pieces: expected 1 to {2**20}, got {pieces}")
+    if pieces is not None and not 1 <= pieces <= MAX_DEPTH:
+        raise Invalid(f"pieces: expected 1 to {MAX_DEPTH}, got {pieces}")
     topology = named(f"full:ranks={RANKS if ranks is None else ranks}") if machine is None else machine_of(machine)
     selected = list(select_patterns(patterns, topology.ranks))
     if not selected:

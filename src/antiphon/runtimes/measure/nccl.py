@@ -72,7 +72,7 @@ def nccl_here(how: How) -> Library:
             raise Invalid(f"--on nccl: {name} is set, so NCCL does not choose by itself; unset it to measure")
     vendor, path = find_nccl(how)
     version = Nccl(path).version
-    text = f"{version // 10_000}.{version % 10_000 // 100}.{version % 100}"
+    text = f"{version // 10_000}.{version % 10_000 // 100}.{version % 100}"  # 22703 is 2.27.3
     return Library("NCCL" if vendor == "cuda" else "RCCL", text, path, algorithms={}, always={"version": version})
 
 

@@ -206,7 +206,7 @@ def rounding_growth(dtype: np.dtype[Any], m: int) -> float:
     stored, wide = (float(_float_limits(float_type).eps) / 2 for float_type in (dtype, accumulator(dtype)))
     # In logarithms: (1 + u)^m - 1 would lose all digits for small u.
     own_growth = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
-    return float(np.expm1(own_growth) + np.expm1(m * np.log1p(2.0**-53)))
+    return float(np.expm1(own_growth) + np.expm1(m * np.log1p(2.0**-53)))  # 2^-53: unit roundoff of float64
 
 
 def _float_limits(dtype: np.dtype[Any]) -> Any:
