@@ -92,10 +92,16 @@ TARGETS = {
     "nccl_preload": Target(("nccl_choose.c",)),
     # the GPU engine: on threads of a processor, on NVIDIA's GPUs, on AMD's
     "device": Target(
-        ("threads.cc",), DEVICE, "CXX", "c++", "c++", ("-std=c++17", *FLAGS), "install a C++ compiler (g++ or clang++)"
+        ("threads.cc",), DEVICE, variable="CXX", compiler="c++", language="c++", flags=("-std=c++17", *FLAGS),
+        advice="install a C++ compiler (g++ or clang++)",
     ),
-    "cuda": Target(("cuda.cu",), DEVICE, "NVCC", "nvcc", "cu", NVCC_FLAGS, NVCC_ADVICE),
-    "hip": Target(("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", HIPCC_FLAGS, HIPCC_ADVICE),
+    "cuda": Target(
+        ("cuda.cu",), DEVICE, variable="NVCC", compiler="nvcc", language="cu", flags=NVCC_FLAGS, advice=NVCC_ADVICE,
+    ),
+    "hip": Target(
+        ("cuda.cu",), DEVICE, variable="HIPCC", compiler="hipcc", language="hip", flags=HIPCC_FLAGS,
+        advice=HIPCC_ADVICE,
+    ),
 }  # fmt: skip
 PREBUILT_TARGETS = ("threads", "sockets", "device", "nccl_tuner", "nccl_preload")
 MPI_PRELOAD = "mpi"  # the target that MPI programs preload; it starts this Python to compile tables

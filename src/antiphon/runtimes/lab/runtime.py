@@ -101,12 +101,12 @@ class _CasesOfLab:
         ports = [port for port in self.layout.ports if port.links]
         ranks = sorted({rank for case in self.cases for rank in case.ranks})
         job = LabJob(
-            str(library("sockets", self.how.compiler)), ranks,
-            _peers_of_ranks([runnable.schedule for runnable in self.programs.values()], ranks),
-            {str(rank): rank_address(rank) for rank in ranks},
-            [(self.layout.space(port.node), self.layout.space(port.peer)) for port in ports],
-            [replace(case, program=self.job_number[case.program]) for case in self.cases],
-            [runnable.data for runnable in self.programs.values()],
+            library=str(library("sockets", self.how.compiler)), ranks=ranks,
+            peers=_peers_of_ranks([runnable.schedule for runnable in self.programs.values()], ranks),
+            addresses={str(rank): rank_address(rank) for rank in ranks},
+            ports=[(self.layout.space(port.node), self.layout.space(port.peer)) for port in ports],
+            cases=[replace(case, program=self.job_number[case.program]) for case in self.cases],
+            programs=[runnable.data for runnable in self.programs.values()],
         )  # fmt: skip
         remaining = len(self.cases)
 
@@ -119,6 +119,7 @@ class _CasesOfLab:
         _run_job(self.lab, job, self.how.timeout, add_row)
 
     def _complete_row(self, case: Case, row: Row) -> Row:
+        """Return a row with the predicted time, and with the bytes on each link, expected and counted."""
         runnable = self.programs[case.program]
         links = _link_rows(self.layout, runnable.programs[case.in_place], case, row.pop("counted"))
         predicted = self.expected[case.program](case.nbytes)

@@ -119,7 +119,7 @@ class _OnDevice(Runtime):
 
 
 def _describe_lowering(runnable: Runnable, lowering: str) -> Row:
-    """Return the name of a lowering and what it pays for, from which `fit lowering` finds its costs."""
+    """Return the name of a lowering and the work that costs time in it, from which `fit lowering` finds its costs."""
     if runnable.machine is None:
         return {"lowering": lowering}
     work = count_work(runnable.schedule, Barriers(runnable.schedule, runnable.machine), lowering)
@@ -131,6 +131,8 @@ def _slow_schedule(runnable: Runnable, nbytes: int) -> Schedule:
 
 
 class Threads(_OnDevice):
+    """Threads of this process in the place of thread blocks."""
+
     target = "device"
 
     def group(self, ranks: int, how: How) -> Group:

@@ -67,7 +67,7 @@ MPICH_ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
 POWERS = {("allgather", "recursive_doubling"), ("reducescatter", "noncommutative")}  # powers of two of ranks only
 RADICES = (2, 4, 8)  # values of the parameters k (KVAL) to try
 SEGMENT = 8192  # bytes, in a pipelined tree
-DYNAMIC = "coll_tuned_use_dynamic_rules"
+DYNAMIC = "coll_tuned_use_dynamic_rules"  # Open MPI ignores variables of algorithms unless this is 1
 DEVICE, FALLBACK = "MPIR_CVAR_DEVICE_COLLECTIVES", "MPIR_CVAR_COLLECTIVE_FALLBACK"
 NO_REPLACEMENT = {DEVICE: "none", FALLBACK: "error"}  # MPICH then never replaces the algorithm that is set
 NESTED = ("smp",)  # calls a collective within each host, where smp itself is not allowed: MPICH must replace it there
@@ -115,8 +115,8 @@ def library_here(mpi: Any) -> Library:
                 values_of = {key: control.names(key) for key in NO_REPLACEMENT}
                 always = {key: values_of[key][word] for key, word in NO_REPLACEMENT.items() if word in values_of[key]}
             return Library(name, version[1], _libmpi_path(), algorithms, always)
-    first = description.splitlines()[0] if description else "an MPI without a name"
-    raise Unsupported(f"--library-only: knows the algorithms of Open MPI and MPICH, this is {quote(first)}")
+    first_line = description.splitlines()[0] if description else "an MPI without a name"
+    raise Unsupported(f"--library-only: knows the algorithms of Open MPI and MPICH, this is {quote(first_line)}")
 
 
 def _algorithm_variable(name: str, kind: str) -> str:

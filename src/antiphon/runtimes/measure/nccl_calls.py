@@ -195,6 +195,7 @@ class Nccl(CLibrary):
         arguments = (byref(communicator), c_int(ranks), UniqueId.from_buffer_copy(identity), c_int(rank))
         if self.table is not None:
             self.table.write_text(_chunk_rules(settings), encoding="utf-8")
+        # here the calls, the plugin's table or registrations state everything; else this communicator must
         if self.per_call or not settings.keys() - COMMUNICATOR_KEYS:
             self.call("CommInitRank", *arguments)
             return communicator
@@ -236,6 +237,7 @@ class Nccl(CLibrary):
 
 
 def _words(settings: Settings) -> tuple[str, str]:
+    """Return the names of the algorithm and the protocol, such as ("nvls-tree", "simple")."""
     return ALGORITHMS[settings["algorithm"]], PROTOCOLS[settings["protocol"]]
 
 

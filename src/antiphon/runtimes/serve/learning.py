@@ -131,12 +131,16 @@ class Learners:
         for learning in self._learners.values():
             # (before the first choice the times are few)
             for arm in learning.learner.arms() if learning.learner.choices() else ():
-                page = learning.pages[arm.candidate.program]
-                low, high = min(arm.low, arm.seconds), max(arm.high, arm.seconds)
-                calls = learning.page.kind, self._ranks, learning.page.root, learning.nbytes
-                program = learning.checksums[arm.candidate.program], arm.candidate.slices
-                name = "the library" if page is None else page.planner
-                rows.append(LearnedLine(*calls, *program, arm.samples, arm.seconds, low, high, int(arm.chosen), name))
+                page, own_page = learning.pages[arm.candidate.program], learning.page
+                rows.append(
+                    LearnedLine(
+                        collective=own_page.kind, ranks=self._ranks, root=own_page.root, nbytes=learning.nbytes,
+                        checksum=learning.checksums[arm.candidate.program], slices=arm.candidate.slices,
+                        samples=arm.samples, seconds=arm.seconds, low=min(arm.low, arm.seconds),
+                        high=max(arm.high, arm.seconds), chosen=int(arm.chosen),
+                        planner="the library" if page is None else page.planner,
+                    )
+                )  # fmt: skip
         return rows
 
     def _can_be_sliced(self, page: Page | None) -> bool:

@@ -67,9 +67,9 @@ def connect_mesh(
             this_process,
             listeners.sockets,
             key,
-            [r for r in neighbors if r > rank],
-            peer_connections,
-            time.monotonic() + timeout,
+            awaited=[r for r in neighbors if r > rank],
+            peer_connections=peer_connections,
+            deadline=time.monotonic() + timeout,
         )
     return [_configure_socket(sockets[peer], buffer) if peer in sockets else None for peer in range(ranks)]
 

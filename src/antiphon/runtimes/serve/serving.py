@@ -240,7 +240,8 @@ class Serving:
         """Return the values of all processes, a row each, by an allgather within the call that was begun, such as an
         alltoall whose sizes are not known yet. The ledger does not count it.
 
-        None: it is left to the library, which `library` allows."""
+        None: the caller must gather by the library, as no program serves this size. Never without `library`, which says
+        whether the caller can."""
         rows = np.empty((self.ranks, len(values)), values.dtype)
         page = self.find(Call("allgather", self.nbytes("allgather", len(values), values.itemsize)), timeout, library)
         if page is None:
