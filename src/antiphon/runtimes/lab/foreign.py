@@ -60,42 +60,42 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
     unlimited)."""
     entrance = [*SCRIPT, "rank"]
     if ENTER in command:
-        at = list(command).index(ENTER)
-        return [*command[:at], *entrance, *command[at + 1 :]], False
+        index = list(command).index(ENTER)
+        return [*command[:index], *entrance, *command[index + 1 :]], False
     first = _find_launcher(command)
     if Path(command[first]).name not in LAUNCHERS:
         return list(command), True
-    at = first + 1
-    while at < len(command) and command[at].startswith("-"):
-        name = command[at].lstrip("-")
+    index = first + 1
+    while index < len(command) and command[index].startswith("-"):
+        name = command[index].lstrip("-")
         if name not in _ARGUMENT_COUNTS:
-            raise Invalid(f"{command[first]} {command[at]}: write {ENTER} before the program that it is to start")
-        count = command[at + 1] if name in ("n", "np") and at + 1 < len(command) else ""
+            raise Invalid(f"{command[first]} {command[index]}: write {ENTER} before the program that it is to start")
+        count = command[index + 1] if name in ("n", "np") and index + 1 < len(command) else ""
         if ranks and count.isdecimal() and int(count) > ranks:
-            raise Invalid(f"{command[first]} {command[at]} {count}: the lab has {ranks} ranks, one for each process")
-        at += 1 + _ARGUMENT_COUNTS[name]
-    if at >= len(command):
+            raise Invalid(f"{command[first]} {command[index]} {count}: the lab has {ranks} ranks, one for each process")
+        index += 1 + _ARGUMENT_COUNTS[name]
+    if index >= len(command):
         raise Invalid(f"{command[first]}: no program to start behind its options")
-    if ":" in command[at:]:
+    if ":" in command[index:]:
         raise Invalid(f"{command[first]} with several programs: write {ENTER} before each")
-    return [*command[:at], *entrance, *command[at:]], False
+    return [*command[:index], *entrance, *command[index:]], False
 
 
 def on_hosts(command: Sequence[str], ranks: Sequence[int]) -> list[str]:
     """Return the command that starts Open MPI's launcher on the first rank's host, with the ranks as its hosts."""
-    at = _find_launcher(command) + 1
+    index = _find_launcher(command) + 1
     hosts = ",".join(f"r{rank}:1" for rank in ranks)
-    start = shlex.join(["exec", *command[:at], "--host", hosts, *command[at:]])
+    start = shlex.join(["exec", *command[:index], "--host", hosts, *command[index:]])
     return [*SCRIPT, "host", f"r{ranks[0]}", start]
 
 
 def _find_launcher(command: Sequence[str]) -> int:
     """Return the index of the launcher: 0, or after `env A=1 B=2`."""
-    at = 0
+    index = 0
     if Path(command[0]).name == "env":
         # the first word that assigns nothing; options of env end up there, too, and are no launcher
-        at = next((at for at, word in enumerate(command) if at and ("=" not in word or word[0] == "-")), 0)
-    return at
+        index = next((i for i, word in enumerate(command) if i and ("=" not in word or word[0] == "-")), 0)
+    return index
 
 
 def run_foreign(

@@ -67,9 +67,9 @@ def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int 
     for i in range(n):
         for copy in range(copies if i else 0):
             # copies alternate between two slots; the last one writes the message's own slot
-            to = i + 2 if copy == copies - 1 else 1 + copy % 2
-            moves.append((0, 0, 0, slot, to))
-            slot = to
+            target_slot = i + 2 if copy == copies - 1 else 1 + copy % 2
+            moves.append((0, 0, 0, slot, target_slot))
+            slot = target_slot
         last = i == n - 1
         # each message arrives in a slot of its own, the last one in slot 0, from which it is sent back
         if last or not alone:

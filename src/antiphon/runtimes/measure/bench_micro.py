@@ -142,12 +142,12 @@ def _chain_pattern(size: int, back: bool = False, op: int = COPY) -> Pattern:
     """Return a chain of places. `op`: of its transfers; `back`: the result goes back along the chain."""
     last = size - 1  # has no data of its own, so it gets a copy in any case
     name = "chain-reduce-broadcast" if back else "chain-reduce" if op == REDUCE else "chain-forward"
-    rows = [(at, 0, at, at + 1, op if at + 1 < last else COPY) for at in range(last)]
-    have = [(0, at) for at in range(last if op == REDUCE else 1)]
-    want = [(0, last)] if op == REDUCE else [(0, at) for at in range(1, size)]
+    rows = [(place, 0, place, place + 1, op if place + 1 < last else COPY) for place in range(last)]
+    have = [(0, place) for place in range(last if op == REDUCE else 1)]
+    want = [(0, last)] if op == REDUCE else [(0, place) for place in range(1, size)]
     if back:
-        rows += [(last + at, 0, last - at, last - at - 1, COPY) for at in range(last)]
-        want = [(0, at) for at in range(size)]
+        rows += [(last + place, 0, last - place, last - place - 1, COPY) for place in range(last)]
+        want = [(0, place) for place in range(size)]
     return Pattern(name, size, size, have, want, rows)
 
 
@@ -155,18 +155,20 @@ def _fan_in(size: int, op: int) -> Pattern:
     """Return a fan-in of `size` sources. With REDUCE the center adds all blocks and its own."""
     center, after = size, size + 1  # two places more than senders
     if op == REDUCE:
-        rows = [(0, 0, at, center, REDUCE) for at in range(size)] + [(1, 0, center, after, COPY)]
-        have = [(0, at) for at in range(size + 1)]
+        rows = [(0, 0, place, center, REDUCE) for place in range(size)] + [(1, 0, center, after, COPY)]
+        have = [(0, place) for place in range(size + 1)]
         return Pattern("fan-in-reduce", size, size + 2, have, [(0, after)], rows)
-    rows = [(0, at, at, center, COPY) for at in range(size)] + [(1, at, center, after, COPY) for at in range(size)]
-    ends = [(at, after) for at in range(size)]
-    return Pattern("fan-in-forward", size, size + 2, [(at, at) for at in range(size)], ends, rows)
+    rows = [(0, place, place, center, COPY) for place in range(size)] + [
+        (1, place, center, after, COPY) for place in range(size)
+    ]
+    ends = [(place, after) for place in range(size)]
+    return Pattern("fan-in-forward", size, size + 2, [(place, place) for place in range(size)], ends, rows)
 
 
 def _fan_out(size: int) -> Pattern:
     ends = range(2, size + 2)
-    rows = [(0, 0, 0, 1, COPY), *((1, 0, 1, at, COPY) for at in ends)]
-    return Pattern("fan-out-forward", size, size + 2, [(0, 0)], [(0, at) for at in ends], rows)
+    rows = [(0, 0, 0, 1, COPY), *((1, 0, 1, place, COPY) for place in ends)]
+    return Pattern("fan-out-forward", size, size + 2, [(0, 0)], [(0, place) for place in ends], rows)
 
 
 def _mimo_pattern() -> Pattern:
@@ -176,7 +178,7 @@ def _mimo_pattern() -> Pattern:
 
 def _mca_pattern() -> Pattern:
     rows = [(0, 0, 0, 1, REDUCE), (0, 0, 2, 3, REDUCE), (1, 0, 1, 4, REDUCE), (1, 0, 3, 4, REDUCE)]
-    return Pattern("mca", size=0, places=5, have=[(0, at) for at in range(5)], want=[(0, 4)], rows=rows)
+    return Pattern("mca", size=0, places=5, have=[(0, place) for place in range(5)], want=[(0, 4)], rows=rows)
 
 
 # name -> the function that makes the pattern of a size, and the first and the last size
@@ -249,7 +251,7 @@ def reachable_ranks(machine: Topology, rank: int, is_backward: bool) -> set[int]
 
 def _order_places(pattern: Pattern) -> list[int]:
     """Return the places in an order in which each is linked to an earlier one."""
-    order = [max(range(pattern.places), key=lambda at: sum(at in link for link in pattern.links))]
+    order = [max(range(pattern.places), key=lambda place: sum(place in link for link in pattern.links))]
     while len(order) < pattern.places:
         order.append(next(b for link in pattern.links for a, b in (link, link[::-1]) if a in order and b not in order))
     return order
@@ -258,8 +260,8 @@ def _order_places(pattern: Pattern) -> list[int]:
 def plan_on(pattern: Pattern, machine: Topology, pieces: int | None = None) -> Plan:
     """Return a plan of the pattern on ranks of a machine. `pieces`: the pipelining depth; default: by size."""
     rank = places_on(pattern, machine)
-    have = [(block, rank[at], rank[at]) for block, at in pattern.have]
-    want = [(block, rank[at], None) for block, at in pattern.want]
+    have = [(block, rank[place], rank[place]) for block, place in pattern.have]
+    want = [(block, rank[place], None) for block, place in pattern.want]
     collective = Collective("custom", machine.ranks, custom=custom_relation(have, want, machine.ranks))
     step, block, src, dst, op = (np.array(column, np.int32) for column in zip(*sorted(pattern.rows), strict=True))
     rank_of_place = np.array(rank, np.int32)

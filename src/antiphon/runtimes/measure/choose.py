@@ -280,8 +280,9 @@ class Races:
                     programs.append(Runnable(self.tuning.shortlist[kind][number].schedule, self.tuning.topology))
             # every contestant runs on the union of ranks, so that all calls of a race synchronize alike
             ranks = sorted({rank for number in contestants for rank in programs[numbers[kind, number]].ranks})
-            most = self.limit / len(races)  # most races end much earlier, and the deadline of the job counts, too
-            case = replace(self.case(kind, size), ranks=ranks, race=race, seconds=most)
+            # an upper bound: most races end much earlier, and the deadline of the job counts, too
+            race_seconds = self.limit / len(races)
+            case = replace(self.case(kind, size), ranks=ranks, race=race, seconds=race_seconds)
             cases += [replace(case, program=numbers[kind, number]) for number in contestants]
             owners += [Owner(kind, size, number) for number in contestants]
         return programs, cases, owners
@@ -364,12 +365,14 @@ class Races:
             pass
         return done
 
-    def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
-        """Add a measurement; `at`: its number, and the total."""
+    def add_row(
+        self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], done_of_total: tuple[int, int]
+    ) -> None:
+        """Add a measurement. `done_of_total`: its number, and that of all."""
         kind, size, number = owner
         candidate = self.tuning.shortlist[kind][number].candidate
         if self.progress is not None:
-            self.progress(*at, f"{kind} of {format_size(size)}: {candidate.planner} is measured")
+            self.progress(*done_of_total, f"{kind} of {format_size(size)}: {candidate.planner} is measured")
         facts = {"collective": kind, "planner": candidate.planner, "options": dict(candidate.options)}
         self.rows.append({**facts, **row_of(case, self.tuning.plans[kind].collective, row, self.on)})
         # a wrong result is an error of ours, not a slow contestant

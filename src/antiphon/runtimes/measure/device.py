@@ -286,10 +286,11 @@ class _DeviceBuffers(AllBuffers):
 
         return call
 
-    def split_with(self, prepared: _PreparedPlan, slow: Schedule, other: Group) -> Hybrid:
-        """Return calls by this plan and one over other links, in its own group, split as their first calls measured.
+    def split_with(self, prepared: _PreparedPlan, slow: Schedule, slow_group: Group) -> Hybrid:
+        """Return calls that split the data between this plan and `slow`, a schedule over links that it leaves idle.
 
-        Their outputs are overwritten before any measured run."""
+        `slow_group`: a second group of the same ranks. The share of each follows from trial calls, whose outputs are
+        overwritten before any measured run."""
         case, kind = self.case, slow.collective.kind
         # The plan runs by its best choice; `slow` by copies through host memory.
         best, timeout = prepared.best, case.timeout or CALL_TIMEOUT
@@ -298,14 +299,15 @@ class _DeviceBuffers(AllBuffers):
             options["rounds"] = best.rounds
         arguments = (kind, prepared.addresses, prepared.lengths, self.dtype, case.op)
         fast = work_of(self.group, prepared.plans[best.tables], *arguments, **options)
-        device_plan = other.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, other.blocks)))
+        device_plan = slow_group.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, slow_group.blocks)))
         addresses, lengths = prepared.addresses.copy(), prepared.lengths.copy()
-        lengths[:, SCRATCH] = [device_plan.scratch(rank, case.unit) for rank in range(other.ranks)]
+        lengths[:, SCRATCH] = [device_plan.scratch(rank, case.unit) for rank in range(slow_group.ranks)]
         addresses[:, SCRATCH] = [
-            other.memory(rank, np.zeros(size, self.dtype)) for rank, size in enumerate(lengths[:, SCRATCH].tolist())
+            slow_group.memory(rank, np.zeros(size, self.dtype))
+            for rank, size in enumerate(lengths[:, SCRATCH].tolist())
         ]
         slow_work = work_of(
-            other, device_plan, kind, addresses, lengths, self.dtype, case.op, way="staged", timeout=timeout
+            slow_group, device_plan, kind, addresses, lengths, self.dtype, case.op, way="staged", timeout=timeout
         )
         hybrid = Hybrid(fast, slow_work, case.unit)
         try:

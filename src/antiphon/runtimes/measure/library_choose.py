@@ -144,15 +144,17 @@ class LibraryRaces(Races):
                 owners.append(Owner(kind, size, len(self.tuning.shortlist[kind]) + number))
         return programs, cases, owners
 
-    def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
+    def add_row(
+        self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], done_of_total: tuple[int, int]
+    ) -> None:
         kind, size, number = owner
         number -= len(self.tuning.shortlist[kind])
         if number < 0:
-            super().add_row(owner, case, row, rows, at)
+            super().add_row(owner, case, row, rows, done_of_total)
             return
         algorithm = self.tried[kind, size][number]
         if self.progress is not None:
-            self.progress(*at, f"{kind} of {format_size(size)}: the library's {algorithm.name} is measured")
+            self.progress(*done_of_total, f"{kind} of {format_size(size)}: the library's {algorithm.name} is measured")
         if "refused" in row or row["wrong"]:
             return  # cannot be chosen
         facts: Row = {

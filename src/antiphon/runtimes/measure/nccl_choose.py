@@ -113,15 +113,17 @@ class NcclRaces(LibraryRaces):
             tried.append(LibraryCandidate(tried[best].name, parameters, settings))
         return [*sorted({0, winner, best}), *range(count, len(tried))] if values else []
 
-    def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
-        """Add a measurement of number at[0] of at[1]; without `case.library` it is of a plan of ours."""
+    def add_row(
+        self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], done_of_total: tuple[int, int]
+    ) -> None:
+        """Add a measurement, as in `Races`; without `case.library` it is of a plan of ours."""
         if case.library is None and ("refused" in row or row["wrong"]):
             kind, size, number = owner
             if "refused" not in row:
                 planner = self.tuning.shortlist[kind][number].candidate.planner
                 self.wrong[kind] = f"{planner} at {format_size(size)}"
             return
-        super().add_row(owner, case, row, rows, at)
+        super().add_row(owner, case, row, rows, done_of_total)
 
     def add_library_row(self, key: tuple[str, int], number: int, row: Row) -> None:
         if self.tried[key][number].name in CHANGES:
