@@ -94,7 +94,7 @@ def _plan_within_budget(probed: Probed, notes: list[str]) -> tuple[list[Plan], s
 
     def add(plan: Plan, gain: PredictedGain) -> None:
         plans.append(plan)
-        gains.setdefault(gain.kind, gain)
+        gains.setdefault(gain.kind, gain)  # of several roots, the first's
 
     def raise_spent(number: int, frame: FrameType | None) -> None:
         raise _BudgetSpent

@@ -25,7 +25,8 @@ MAX_PROGRAMS = 6
 PLANNED_SLICES = 4  # numbers of slices are stated in quarters of the planned number; 4: as planned
 _ARMS = MAX_PROGRAMS + 2  # candidates at once: programs, and the current one with fewer and with more slices
 _CHOICES = 16  # outcomes of searches that are kept
-# That the processes exchange: a time per candidate, the exchange's own, and a digest of the choice with both signs.
+# Numbers that the processes exchange: a time per candidate, that of the exchange, and a digest of the choice with both
+# signs, since their maxima agree only if all digests do.
 _NUMBERS = _ARMS + 3
 REASONS = (
     "first search", "calls took longer", "calls took less", "a probe was faster", "learned before",
@@ -151,7 +152,7 @@ class Learner:
         count = self._functions.ap_learner_choices(self._handle, rows)
         return [
             LearnerChoice(row.call + 1, _to_candidate(row.candidate), REASONS[row.why], row.seconds)
-            for row in rows[:count]
+            for row in rows[:count]  # whose calls are counted from 0
         ]
 
     def __del__(self) -> None:

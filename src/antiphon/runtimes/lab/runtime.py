@@ -247,7 +247,7 @@ def _link_rows(layout: LabLayout, program: Program, case: Case, counted: Sequenc
     ranks = program.ranks
     key = program.rank[program.part_op][sends] * ranks + program.peer[program.part_op][sends]
     pairs, inverse = np.unique(key, return_inverse=True)
-    total = np.zeros(len(pairs), np.int64)
+    total = np.zeros(len(pairs), np.int64)  # bytes from rank to rank
     np.add.at(total, inverse, length)
     expected: dict[tuple[int, int], int] = {}
     machine = layout.machine

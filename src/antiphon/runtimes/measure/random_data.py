@@ -55,16 +55,21 @@ class RandomData:
     @cached_property
     def sides(self) -> tuple[tuple[Side, Longs], tuple[Side, Longs]]:
         """Input and output, each with the positions at which the rows of every rank begin in it."""
-        first, last = sides(self.collective, self.in_place)
+        input_side, output_side = sides(self.collective, self.in_place)
         ranks = self.collective.ranks
-        return (first, pointers(first.rank, ranks)), (last, pointers(last.rank, ranks))
+        return (input_side, pointers(input_side.rank, ranks)), (output_side, pointers(output_side.rank, ranks))
 
     @cached_property
     def relation(self) -> tuple[Longs, Longs, Longs, Longs]:
         """Rows of `pre` and of `post` sorted by rank, and where those of each rank begin."""
         relation, ranks = self.collective.relation, self.collective.ranks
-        before, after = order_of(relation.pre_rank, ranks), order_of(relation.post_rank, ranks)
-        return before, pointers(relation.pre_rank[before], ranks), after, pointers(relation.post_rank[after], ranks)
+        pre_rows, post_rows = order_of(relation.pre_rank, ranks), order_of(relation.post_rank, ranks)
+        return (
+            pre_rows,
+            pointers(relation.pre_rank[pre_rows], ranks),
+            post_rows,
+            pointers(relation.post_rank[post_rows], ranks),
+        )
 
     @cached_property
     def all_contributions(self) -> dict[int, tuple[int, ...]]:
@@ -109,23 +114,26 @@ class RankData:
 
     def __init__(self, data: RandomData, rank: int) -> None:
         self.data, self.rank = data, rank
-        (first, first_at), (last, last_at) = data.sides
-        self.sizes = int(first.size[rank]) * data.unit, int(last.size[rank]) * data.unit
-        self._first, self._last = self._place_slices(first, first_at), self._place_slices(last, last_at)
-        before, before_at, after, after_at = data.relation
+        (input_side, input_starts), (output_side, output_starts) = data.sides
+        self.sizes = int(input_side.size[rank]) * data.unit, int(output_side.size[rank]) * data.unit
+        self._input_places, self._output_places = (
+            self._place_slices(input_side, input_starts),
+            self._place_slices(output_side, output_starts),
+        )
+        pre_rows, pre_starts, post_rows, post_starts = data.relation
         relation = data.collective.relation
         self._input_names: dict[int, list[int]] = {}
-        rows = before[before_at[rank] : before_at[rank + 1]]
+        rows = pre_rows[pre_starts[rank] : pre_starts[rank + 1]]
         for block, name in sorted(zip(relation.pre_block[rows].tolist(), relation.pre_id[rows].tolist(), strict=True)):
             self._input_names.setdefault(block, []).append(name)
         self._expected: dict[int, Key] = {}
-        rows = after[after_at[rank] : after_at[rank + 1]]
+        rows = post_rows[post_starts[rank] : post_starts[rank + 1]]
         for block, want in zip(relation.post_block[rows].tolist(), relation.post_want[rows].tolist(), strict=True):
             self._expected[block] = block, data.all_contributions[block] if want < 0 else tuple(relation.wants[want])
 
-    def _place_slices(self, side: Side, at: Longs) -> list[tuple[int, slice]]:
+    def _place_slices(self, side: Side, starts: Longs) -> list[tuple[int, slice]]:
         """Return the blocks of this rank's input or output, with their places in the buffer."""
-        rows, unit = slice(int(at[self.rank]), int(at[self.rank + 1])), self.data.unit
+        rows, unit = slice(int(starts[self.rank]), int(starts[self.rank + 1])), self.data.unit
         weights = self.data.collective.weights
         return [
             (block, slice(start * unit, (start + int(weights[block])) * unit))
@@ -135,7 +143,7 @@ class RankData:
     def fill(self, buffer: Array) -> None:
         """Write the input into a buffer."""
         dtype, wide = self.data.dtype, accumulator(self.data.dtype)
-        for block, place in self._first:
+        for block, place in self._input_places:
             names = self._input_names.get(block, [])
             total = self.data.contribution(block, names[0]) if names else np.zeros(0, dtype)
             for name in names[1:]:
@@ -147,12 +155,13 @@ class RankData:
     def count_wrong(self, buffer: Array) -> int:
         """Count the elements of the output that differ from the definition of the collective."""
         return sum(
-            _count_wrong(buffer[place], *self.data.expected_of(self._expected[block])) for block, place in self._last
+            _count_wrong(buffer[place], *self.data.expected_of(self._expected[block]))
+            for block, place in self._output_places
         )
 
     def outputs(self, buffer: Array) -> Iterator[tuple[Key, Array]]:
         """Yield the key of every expected block, and its elements in the buffer."""
-        for block, place in self._last:
+        for block, place in self._output_places:
             yield self._expected[block], buffer[place]
 
 

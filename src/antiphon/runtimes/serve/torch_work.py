@@ -351,7 +351,8 @@ class Worker:
                 self._queue.put(None)
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
-        # wait for a call that another thread executes itself
+        # Wait for a call that another thread executes itself. (A signal handler that closes within a call of its own
+        # thread would wait for itself.)
         ended = self._caller != threading.get_ident() and self._executing.acquire(timeout=timeout)
         if ended:
             self._executing.release()
