@@ -26,7 +26,7 @@ PLANNED_SLICES = 4  # numbers of slices are stated in quarters of the planned nu
 _ARMS = MAX_PROGRAMS + 2  # candidates at once: programs, and the current one with fewer and with more slices
 _CHOICES = 16  # outcomes of searches that are kept
 # Numbers that the processes exchange: a time per candidate, that of the exchange, and a digest of the choice with both
-# signs, since their maxima agree only if all digests do.
+# signs, whose maxima are opposite only if all digests are equal.
 _NUMBERS = _ARMS + 3
 REASONS = (
     "first search", "calls took longer", "calls took less", "a probe was faster", "learned before",

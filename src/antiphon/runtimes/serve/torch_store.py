@@ -56,8 +56,9 @@ class Exchanges:
             texts = self._read_texts(self._number)
             while any(other[:_MARK_LETTERS] != self.generation for other in texts):
                 self._pause_or_time_out()
-                # A text of this exchange is an earlier process's. If the marks of the first exchange have changed, this
-                # process read earlier texts there, too, and must start anew; only the second exchange can show that.
+                # Another process has read other marks, or its text is of an earlier one. Start anew only in the second
+                # exchange, and only if the marks of the first have changed since this process read them there; after
+                # the second exchange all processes have agreed.
                 if self._number == 2 and _digest_marks(self._read_texts(1)) != self.generation:
                     self._number = 0
                     raise Outdated
