@@ -168,7 +168,8 @@ def tune_measured(  # noqa: PLR0913
     Under mpiexec or srun only process 0 has a result, the others None.
     """
     sizes = parse_sizes(nbytes or NBYTES, usual=factor)
-    how = How(mpiexec, compiler, math.inf, scale, library=library)
+    # (`_run_job` sets the timeout of each job)
+    how = How(mpiexec=mpiexec, compiler=compiler, timeout=math.inf, scale=scale, library=library)
     how.refuse_unless(on, find("runtime", on).can.options)
     with deciding_process(on, how) as deciding:
         if not deciding:
@@ -216,7 +217,7 @@ class Races:
     def measure_and_choose(self, deterministic: bool) -> MeasuredTuning:
         """Measure everything, and choose a schedule or the library for every size."""
         tuning = self.tuning
-        rows: dict[str, Measured] = {kind: {n: {} for n in self.sizes} for kind in tuning.plans}
+        rows: dict[str, Measured] = {kind: {size: {} for size in self.sizes} for kind in tuning.plans}
         self.measure(rows)
         # with one order for all sizes, a schedule that `confirm` races again need not be the one that is chosen
         if not deterministic:
@@ -242,26 +243,26 @@ class Races:
     def contestants(self, kind: str, size: int) -> list[int]:
         """Return the contestants by their numbers in the shortlist, the best by the model first."""
         shortlist = self.tuning.shortlist[kind]
-        order = sorted(range(len(shortlist)), key=lambda n: (shortlist[n].candidate.seconds[size], n))
+        ranking = sorted(range(len(shortlist)), key=lambda n: (shortlist[n].candidate.seconds[size], n))
         # classic algorithms race even if the model prefers others: they guard against model errors
-        selected = set(order[: self.few]) | self._best_classics(shortlist, order)
-        return [number for number in order if number in selected]
+        selected = set(ranking[: self.few]) | self._best_classics(shortlist, ranking)
+        return [number for number in ranking if number in selected]
 
     @staticmethod
-    def _best_classics(shortlist: Sequence[Listed], order: Sequence[int]) -> set[int]:
-        """Return the best schedule of every classic planner, by the model."""
+    def _best_classics(shortlist: Sequence[Listed], ranking: Sequence[int]) -> set[int]:
+        """Return the best schedule of every classic planner. `ranking`: numbers of schedules, the fastest first."""
         from antiphon.select.libraries import CLASSICS
 
         best: dict[str, int] = {}
-        for number in order:
+        for number in ranking:
             best.setdefault(shortlist[number].candidate.planner, number)
         return {number for planner, number in best.items() if planner in CLASSICS}
 
     def case(self, kind: str, size: int) -> Case:
         """Return the case of a size, rounded down to whole elements per block."""
-        weight = self.tuning.plans[kind].collective.buffer_weight * data_type(self.default_case.dtype).itemsize
-        unit = max(size // weight, 1)
-        return replace(self.default_case, unit=unit, nbytes=unit * weight, inner=inner_of(unit * weight))
+        unit_bytes = self.tuning.plans[kind].collective.buffer_weight * data_type(self.default_case.dtype).itemsize
+        unit = max(size // unit_bytes, 1)
+        return replace(self.default_case, unit=unit, nbytes=unit * unit_bytes, inner=inner_of(unit * unit_bytes))
 
     def cases(self) -> tuple[list[Runnable], list[Case], list[Owner]]:
         """Return programs, cases, and per case the collective, the size, and the number in the shortlist.

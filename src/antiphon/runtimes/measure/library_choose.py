@@ -96,7 +96,7 @@ class LibraryRaces(Races):
         # by collective and size: the algorithms tried; their rows, by index in `tried`
         self.tried: dict[tuple[str, int], list[LibraryCandidate]] = {}
         self.library_rows: dict[tuple[str, int], dict[int, Row]] = {}
-        ours: dict[str, Measured] = {kind: {n: {} for n in self.sizes} for kind in tuning.plans}
+        ours: dict[str, Measured] = {kind: {size: {} for size in self.sizes} for kind in tuning.plans}
         self.measure(ours)
         plans = {}
         for kind, rows in ours.items():
