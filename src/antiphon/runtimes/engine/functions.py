@@ -156,7 +156,7 @@ class Functions:
         address = self._find(name.encode())
         if not address:
             raise AttributeError(f"this library of the engine has no {name}")
-        function = ctypes.CFUNCTYPE(c_int)(address)  # types that those of _FUNCTIONS replace
+        function = ctypes.CFUNCTYPE(c_int)(address)  # with types that _FUNCTIONS replaces
         if name in _FUNCTIONS:
             function.restype, *function.argtypes = _FUNCTIONS[name]
         setattr(self, name, function)

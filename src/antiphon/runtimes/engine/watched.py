@@ -107,7 +107,7 @@ def _summarize_group(members: dict[int, _Member], now: float) -> dict[str, Any]:
     common = set.intersection(*(set(moments["call"].tolist()) for moments in recent))  # calls that all have made
     # a row per process, its columns in the order of the calls
     spans = np.array([np.sort(moments[np.isin(moments["call"], list(common))], order="call") for moments in recent])
-    any_member = counters[0]  # what makes the kind of calls is equal at all
+    any_member = counters[0]  # fields that define the kind of calls are equal at all
     row: dict[str, Any] = {
         **{name: int(any_member[name]) for name in ("group", "ranks")}, "least": 2 ** int(any_member["scale"]),
         **{name: any_member[name].decode(errors="replace") for name in ("collective", "schedule")},

@@ -26,7 +26,7 @@ from antiphon.runtimes.measure.case import Row
 from antiphon.topologies.degraded import failure_name, pair_of
 
 REROUTE = 3.0  # seconds until the network knows paths around a cut link, as routing protocols take
-POLL = 0.01  # seconds between two looks at what is to be cut
+POLL = 0.01  # seconds between two checks for cuts that are due
 
 
 class LinkCut(NamedTuple):

@@ -146,6 +146,7 @@ def _parse_scale(topology: Topology, scale: str) -> Fraction:
 
 
 def _parse_rate(text: str) -> Fraction:
+    """Return bytes per second of a rate such as "40Mbit", which needs no "/s"."""
     rate = text.strip()
     return parse_bandwidth(f"{rate}/s" if re.search(r"bit$", rate, re.IGNORECASE) else rate, "--scale")
 

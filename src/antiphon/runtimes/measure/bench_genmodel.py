@@ -114,7 +114,7 @@ def _incast_schedule(ranks: int) -> Schedule:
     relation = custom_relation([(r, r, r) for r in range(ranks)], [(src, dst, None) for src, dst in pairs], ranks)
     collective = Collective("custom", ranks, custom=relation)
     src, dst = np.array(pairs).T
-    step, chunk = np.zeros(len(src), int), src  # a chunk per block, so that of a sender has its number
+    step, chunk = np.zeros(len(src), int), src  # chunk r is block r, which rank r sends
     return Schedule(collective, cut(collective, parts=1), step, chunk, src, dst, np.full(len(src), COPY))
 
 

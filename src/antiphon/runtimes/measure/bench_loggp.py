@@ -217,7 +217,7 @@ class _ChainMeasurement:
                 if (name, copies) not in programs:
                     programs[name, copies] = len(runnables)
                     runnables.append(Runnable(self._make_schedule(name, copies), self.setup.machine))
-                # schedules of one collective take turns, with the same noise: odd numbers are those of two blocks
+                # Schedules of one collective take turns, with the same noise; those of two blocks have odd numbers.
                 race = 2 * index + (name in SERVER)
                 cases.append(self._make_chain_case(programs[name, copies], size, race))
                 names.append((index, name))

@@ -134,7 +134,7 @@ class NcclRaces(LibraryRaces):
         super().add_library_row(key, number, row)
 
     def _notes(self) -> Iterator[str]:
-        """Yield what gains beyond the choice but needs changes of the program, and untried settings."""
+        """Yield notes on settings that gain more than the chosen one but need another program, and on untried settings."""
         for kind in self.tuning.plans:
             gains: dict[str, dict[int, float]] = {}
             for size in self.sizes:

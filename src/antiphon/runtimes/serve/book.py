@@ -172,6 +172,7 @@ def _with_even_blocks(schedule: Schedule) -> Schedule:
     """Return the transfers of a schedule, each with its share of blocks of equal weight."""
     if not _is_uneven(schedule.collective):
         return schedule
+    # without weights all blocks have weight 1
     return replace(schedule, collective=replace(schedule.collective, weights=np.zeros(0, np.int64)))
 
 

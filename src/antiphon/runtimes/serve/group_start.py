@@ -77,7 +77,7 @@ class WireSetup(Protocol):
         """Return how this process can be reached. `engine`: None except at process 0."""
 
     def answer(self, engine: Engine, offers: Sequence[str]) -> str:
-        """Return what the others need to know after this process has read the offers of all."""
+        """After reading the offers of all, return what the other processes need to know."""
 
     def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
         """Return the wire, once no process has reported a fault."""
