@@ -349,7 +349,8 @@ def become_host(host: str, words: Sequence[str]) -> int:
     own_settings = f"{SETTINGS}.{host}"
     with open(own_settings, "w", encoding="ascii") as out:
         out.write(f"btl_tcp_if_include = {device}\n")
-    with open(SETTINGS, "a", encoding="ascii"):  # the mount point, which exists below a host with settings of its own
+    # the mount point: a new file, or, where r0 started this process, the file of r0
+    with open(SETTINGS, "a", encoding="ascii"):
         pass
     _mount_filesystem(own_settings, SETTINGS, kind="", flags=_BIND)
     return _exec_command(["/bin/sh", "-c", " ".join(words)])

@@ -134,7 +134,7 @@ class NcclRaces(LibraryRaces):
         super().add_library_row(key, number, row)
 
     def _notes(self) -> Iterator[str]:
-        """Yield notes on settings that gain more than the chosen one but need another program, and on untried settings."""
+        """Yield notes: settings that gain still more but need a change of the program, and settings not tried."""
         for kind in self.tuning.plans:
             gains: dict[str, dict[int, float]] = {}
             for size in self.sizes:
