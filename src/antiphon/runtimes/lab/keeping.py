@@ -116,8 +116,8 @@ def _lab_at(process: int) -> Lab | None:
         # The keeper is process 1 of its own process namespace, and root's: others cannot pose as a lab.
         if len(numbers) < 2 or numbers[-1] != "1" or folder.stat().st_uid != 0:
             return None
-        lab_facts = json.loads(Path(f"/proc/{process}/root{ABOUT}").read_text(encoding="utf-8"))
-        return Lab(str(lab_facts["name"]), process, start_time(process), lab_facts, bool(lab_facts["owner"]))
+        about = json.loads(Path(f"/proc/{process}/root{ABOUT}").read_text(encoding="utf-8"))
+        return Lab(str(about["name"]), process, start_time(process), about, leashed=bool(about["owner"]))
     except (OSError, ValueError, KeyError):
         return None  # it has ended meanwhile, or is no lab
 
@@ -132,7 +132,7 @@ def _keeper_spec(topology: Topology, layout: LabLayout, name: str, scale: str, l
 
     about_lab = lab_facts(layout, name, scale)
     about_lab["topology"] = json.loads(dumps(topology))
-    about_lab["owner"] = os.getpid() if leashed else 0
+    about_lab["owner"] = os.getpid() if leashed else 0  # 0: nobody, the lab stays
     return {
         "leashed": leashed, "about": about_lab, "spaces": [layout.space(node) for node in layout.nodes],
         "settings": SETTINGS, "batches": batches(layout),

@@ -55,6 +55,7 @@ def find_nccl(how: How) -> tuple[str, str]:
     """Return the maker of the GPUs ("cuda" or "hip") and the path of the library."""
     for vendor, file in FILES.items():
         with suppress(Missing):
+            # a library that the user names belongs to AMD's GPUs if it is called so
             if not how.library or ("rccl" in Path(how.library).name) == (vendor == "hip"):
                 load_library(vendor, GPU_RUNTIMES[vendor])
                 return vendor, load_library(vendor, (how.library or file,))._name  # as it was found
