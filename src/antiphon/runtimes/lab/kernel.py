@@ -254,11 +254,11 @@ def _run_once(command: Sequence[str]) -> int:
     os.makedirs(SESSIONS, exist_ok=True)
     _mount_filesystem("tmpfs", SESSIONS, "tmpfs")
     _see_network()
-    main = _fork_into(_exec_command, command)
+    command_process = _fork_into(_exec_command, command)
     while True:
         child, status = os.wait()
         # as process 1 of its namespace it also reaps orphans
-        if child == main:
+        if child == command_process:
             return _exit_code(status)
 
 

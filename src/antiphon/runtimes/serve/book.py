@@ -99,6 +99,7 @@ HEADER = struct.Struct("<8sIIQQ8I")
 # kind, root; first member and number of members; start, stop; program, flags; offset and bytes of the label; seconds, 0
 PAGE_ENTRY = struct.Struct("<IiIIQQiIIIdQ")
 PROGRAM_ENTRY = struct.Struct("<QQII")  # offset, bytes, checksum, 0
+_CHECKED_FROM = 16  # the byte behind the checksum in a header
 _NO_END = 2**64 - 1  # `stop` of a page without end: the greatest number of 64 bits
 
 
@@ -336,9 +337,9 @@ def encode_book(book: Book) -> bytes:
         entries.append(PROGRAM_ENTRY.pack(offset, len(program), zlib.crc32(program), 0))
         offset += len(padded_program)
     counted = (rows, book.programs, members, book.hosts, name, labels, dead)  # in the order of HEADER
-    # the checksum covers the head behind itself (from byte 16 on) and all tables; each program has its own
+    # the checksum covers the head behind itself and all tables; each program has its own
     checked_part = (
-        HEADER.pack(MAGIC, VERSION, 0, head, offset, book.ranks, *map(len, counted))[16:]
+        HEADER.pack(MAGIC, VERSION, 0, head, offset, book.ranks, *map(len, counted))[_CHECKED_FROM:]
         + body
         + b"".join(entries)
         + last
@@ -353,21 +354,25 @@ def decode_book(data: bytes) -> Book:
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise Invalid("this is no book of Antiphon")
     _, version, expected_checksum, head, size, *numbers = HEADER.unpack_from(data)
-    ranks, pages, programs, member_count, hosts, name_bytes, label_bytes, dead_bytes = numbers
+    ranks, page_count, program_count, member_count, host_count, name_bytes, label_bytes, dead_bytes = numbers
     if version != VERSION:
         raise Invalid(f"version {version} of books is not known here; version {VERSION} is")
     # check sizes and checksum before anything is interpreted
-    if size != len(data) or not HEADER.size <= head <= size or zlib.crc32(data[16:head]) != expected_checksum:
+    if (
+        size != len(data)
+        or not HEADER.size <= head <= size
+        or zlib.crc32(data[_CHECKED_FROM:head]) != expected_checksum
+    ):
         raise Invalid("the book is cut off or damaged; make it anew from its table")
     at = HEADER.size
     tables = []
     for length in (
-        name_bytes, 4 * hosts, 4 * member_count, label_bytes, PAGE_ENTRY.size * pages, PROGRAM_ENTRY.size * programs,
-        dead_bytes,
+        name_bytes, 4 * host_count, 4 * member_count, label_bytes, PAGE_ENTRY.size * page_count,
+        PROGRAM_ENTRY.size * program_count, dead_bytes,
     ):  # fmt: skip
         tables.append(data[at : at + length])
         at += length + -length % 8
-    if at != head or hosts not in (0, ranks):
+    if at != head or host_count not in (0, ranks):
         raise Invalid("the book is damaged: its tables do not fill its head; make it anew from its table")
     name_text, hosts_table, members_table, labels, page_table, program_table, dead_text = tables
     members = np.frombuffer(members_table, "<i4").tolist()
@@ -378,12 +383,14 @@ def decode_book(data: bytes) -> Book:
         bodies.append(_decode_program(data, previous_end, row))
         at, size, _, _ = row
         previous_end = at + size
-    # columns 3 and 9 of `_decode_page`: the page's members, and the bytes of its label
+    # columns 3 and 9 of PAGE_ENTRY: the number of the page's members, and the bytes of its label
     used_members, used_labels = (sum(row[column] for row in PAGE_ENTRY.iter_unpack(page_table)) for column in (3, 9))
     if used_members > member_count or used_labels > label_bytes:
         raise Invalid("the book is damaged: pages share members or labels; make it anew from its table")
     try:
-        decoded = [_decode_page(row, members, labels, ranks, programs) for row in PAGE_ENTRY.iter_unpack(page_table)]
+        decoded = [
+            _decode_page(row, members, labels, ranks, program_count) for row in PAGE_ENTRY.iter_unpack(page_table)
+        ]
         name, dead = name_text.decode(), dead_text.decode()
     except (IndexError, ValueError):
         raise Invalid("the book is damaged: a page is impossible; make it anew from its table") from None
