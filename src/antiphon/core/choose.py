@@ -47,7 +47,11 @@ class SizeChooser(Generic[Page]):
     def add(
         self, page: Page, start: int, stop: int | None, kind: str = "", root: int = -1, members: tuple[int, ...] = ()
     ) -> None:
-        """Add a page for the part of its range that no earlier page serves. O(ranges)."""
+        """Add a page for the part of its range that no earlier page serves. O(ranges).
+
+        `kind`, `root`, `members`: of the calls that it serves, as in `Call`. `kind` may be left out ("") where it does
+        not matter, if the calls leave it empty, too.
+        """
         starts, pages = self._ranges.setdefault((kind, root, members), ([0], [None]))
         first = _split_at(starts, pages, start)
         last = len(starts) if stop is None else _split_at(starts, pages, stop)

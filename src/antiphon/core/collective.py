@@ -249,6 +249,8 @@ class Collective:
     @property
     def group_sizes(self) -> list[int]:
         """The sizes of the buffers of the groups of a joint collective, relative to each other."""
+        # `joint` multiplied each group's weights by a whole number. It still is one after both were divided by their
+        # greatest common divisors, as the group's own weights then have none left.
         sizes = [
             int(self.weights[blocks].sum()) // int(group.weights.sum()) * group.buffer_weight
             for group, blocks in zip(self.groups, self.group_blocks, strict=True)
@@ -337,6 +339,7 @@ def _builtin_relation(collective: Collective) -> Relation:
         pre, post = (block, one_rank_side), (block, destinations[kind])
     (pre_block, pre_rank), (post_block, post_rank) = pre, post
     want: NDArray[np.int32] = np.full(len(post_block), -1, np.int32)
+    # The id of a contribution is the rank that begins with it.
     return Relation(pre_block, pre_rank, pre_rank, post_block, post_rank, want)
 
 
@@ -384,7 +387,7 @@ def joint(groups: Sequence[Collective], sizes: Sequence[int] = ()) -> Collective
     )  # fmt: skip
 
 
-_RANKS_AND_IDS = ("pre_rank", "pre_id", "post_rank", "post_want")
+_RANKS_AND_IDS = ("pre_rank", "pre_id", "post_rank", "post_want")  # columns that `joint` copies unchanged
 
 
 def custom_relation(
@@ -410,6 +413,7 @@ def relation_of(pre_rows: AnyInts, post_rows: AnyInts, wants: tuple[tuple[int, .
     _, _, ids = pre_rows.T
     if ids.size and (ids.min() < 0 or ids.max() >= 2**31):
         raise Invalid("custom collective, pre: contribution ids must be from 0 to 2^31-1")
+    # The unsorted rows serve the last error, which names the first faulty row in the order of the input.
     unsorted_post, pre_rows, post_rows = post_rows, _order_rows(pre_rows), _order_rows(post_rows)
     block, rank, _ = post_rows.T
     if not run_starts(pair_keys(block, rank)).all():
@@ -433,7 +437,10 @@ def relation_of(pre_rows: AnyInts, post_rows: AnyInts, wants: tuple[tuple[int, .
 
 
 def _all_contributed(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
-    """Return whether all these ids of a block are contributed by some rank."""
+    """Return whether all these ids of a block are contributed by some rank.
+
+    `contributed`: the (block, id) pairs of all contributions, as keys. Ids that keys cannot hold (int32) are none.
+    """
     if not ids or min(ids) < 0 or max(ids) >= 2**31:
         return False
     return bool(np.isin(pair_keys(np.full(len(ids), block), np.array(ids)), contributed).all())

@@ -82,6 +82,7 @@ def _check_bounds(values: ArrayLike, label: str, low: int, high: int, kind: type
 
 
 def _in_bounds(array: AnyInts, low: int, high: int) -> bool:
+    """Return whether all values of an array, which is not empty, lie in low..high-1."""
     if low == 0 and array.dtype.kind == "i":  # viewed as unsigned, a negative number is huge: one comparison suffices
         array = array.view(np.dtype(f"{array.dtype.byteorder}u{array.dtype.itemsize}"))
     elif int(array.min()) < low:
@@ -312,7 +313,7 @@ def largest_remainders(exact: Floats, total: int, tolerance: float = 0.0) -> Lon
     [1, 2, 2]
     """
     counts = np.floor(exact + tolerance).astype(np.int64)
-    order = np.argsort(counts - exact, kind="stable")
+    order = np.argsort(counts - exact, kind="stable")  # by descending remainder
     counts[order[: total - int(counts.sum())]] += 1
     return counts
 

@@ -103,6 +103,7 @@ def _open_stream(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedRea
             raise IsADirectoryError(None, "is a directory; name a file in it")
         if _READS_PIPES and (stat.S_ISFIFO(status.st_mode) or os.isatty(handle)):
             return io.BufferedReader(_Pipe(handle, waits=not os.isatty(handle)), _BUFFER)
+        # The null device is read as an empty file.
         if not stat.S_ISREG(status.st_mode) and not os.path.samestat(status, os.stat(os.devnull)):
             raise OSError(None, "is a device, not a file")
         if status.st_size > max_bytes:
@@ -138,6 +139,7 @@ class _Pipe(io.RawIOBase):
                 self.deadline = None
                 self.poller.poll()
                 continue
+            # No bytes mean the end, or, before `deadline` is cleared, that there has been no writer yet.
             if count or self.deadline is None:
                 self.deadline = None
                 return count
@@ -280,10 +282,12 @@ def is_ours(path: str | os.PathLike[str], folder: bool = False) -> bool:
     is_right_kind = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
     if not hasattr(os, "geteuid"):
         return is_right_kind
-    return is_right_kind and status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
+    writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return is_right_kind and status.st_uid in (0, os.geteuid()) and not writable_by_others
 
 
 def name_of(path: str | os.PathLike[str]) -> str:
+    """Return a path for messages; an empty one is shown as quotes."""
     return os.fspath(path) or "''"
 
 

@@ -243,7 +243,8 @@ def move_place(message: str, data: bytes, outer: bytes) -> str:
     if match is None or at < 0:
         return message
     line, column = int(match[1]), int(match[2])
-    columns_before = at - outer.rfind(b"\n", 0, at) - 1  # characters before the piece on its first line
+    line_start = outer.rfind(b"\n", 0, at) + 1
+    columns_before = len(outer[line_start:at].decode("utf-8", "replace"))  # characters, as columns count them
     lines_above = outer.count(b"\n", 0, at)
     moved = f"line {lines_above + line}, column {column + columns_before * (line == 1)}: "
     return message[: match.start()] + moved + message[match.end() :]
@@ -338,8 +339,10 @@ def _syntax_fault(message: str, data: bytes) -> Invalid:
 
 def _decoding_fault(message: str, kind: object, data: bytes) -> Invalid:
     """Translate the decoder's message: where, what, and the nearest name for an unknown field."""
+    # msgspec ends messages with, for example, " - at `$.types[0].name`". For a value in a dict it names no key but
+    # writes `$.claims[...]`, so that such a value has no position here.
     problem, _, path = message.partition(" - at ")
-    path = path.strip("`").removeprefix("key ").removeprefix("$")
+    path = path.strip("`").removeprefix("$")
     where = path.removeprefix(".")
     problem = problem[:1].lower() + problem[1:].replace("`", "")
     field_names = _fields_at(kind, path)

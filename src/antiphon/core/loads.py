@@ -79,12 +79,12 @@ class Timeline:
 class Loads:
     """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
 
-    The three columns `window_...` list every window that occurs once, for the latency of steps.
+    The three columns `window_...` list every distinct window (step and number of steps), for the latency of steps.
     """
 
     resource: Longs
     step: Longs
-    window: Longs
+    window: Longs  # number of steps
     load: Exact
     scale: int
     window_step: Longs  # the step in which the window begins
@@ -165,7 +165,7 @@ def pipelined_steps(schedule: Schedule) -> int:
 MAX_CACHED = 4  # schedules, and envelopes of each, in a cache
 MAX_CACHED_ENTRIES = 2**20  # load entries of a schedule that stays in the cache
 MAX_LAST_ENTRIES = 2**23  # load entries of the most recent schedule, which stays until the next one is added
-ROWS_PER_SLICE = 2**19  # rows of a long schedule that are timed together; a schedule with more is long
+ROWS_PER_BATCH = 2**19  # rows of a long schedule that are timed together; a schedule with more is long
 MIN_ROWS_PER_STEP = 64  # rows per step of a long schedule from which on equal steps are looked for
 Value = TypeVar("Value")
 
@@ -223,7 +223,12 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     structure = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
     cached = _traffic_cache.get(rows, structure)
     if cached is None:
-        _traffic_cache.entries[:] = [e for e in _traffic_cache.entries if _entry_count(e[2]) <= MAX_CACHED_ENTRIES]
+        # A large result stays only until the next one is computed.
+        _traffic_cache.entries[:] = [
+            (references, key, traffic)
+            for references, key, traffic in _traffic_cache.entries
+            if _entry_count(traffic) <= MAX_CACHED_ENTRIES
+        ]
         unpipelined = replace(schedule, pieces=1) if uniform else schedule
         cached = _compute_traffic(unpipelined, topology, resolve_routes(schedule, topology))
         if _entry_count(cached) <= MAX_LAST_ENTRIES:
@@ -296,9 +301,11 @@ def _compute_traffic(schedule: Schedule, topology: Topology, resolved: Resolved)
     window_index: Longs = np.searchsorted(distinct_time_windows, used_time_window).astype(np.int64)
     resource, time_window = np.divmod(key, bound)
     total = Loads(
-        resource, times[time_window // len(windows)], windows[time_window % len(windows)], load, scale * common,
-        times[distinct_time_windows // len(windows)], windows[distinct_time_windows % len(windows)],
-        np.zeros(len(distinct_time_windows)),
+        resource, step=times[time_window // len(windows)], window=windows[time_window % len(windows)],
+        load=load, scale=scale * common,
+        window_step=times[distinct_time_windows // len(windows)],
+        window_length=windows[distinct_time_windows % len(windows)],
+        window_latency=np.zeros(len(distinct_time_windows)),
     )  # fmt: skip
     return _Traffic(total, window_index, kind_in_use, kind_routes)
 
@@ -325,14 +332,15 @@ def _times_and_kinds(route_times: Longs, bound: int, table: Routes, topology: To
     used_routes, route_index = unique_inverse(route_times // bound, len(table) + 1)
     within_rank = int(len(used_routes) > 0 and used_routes[0] == 0)  # 1 if route -1 is among them
     routes = table.take(used_routes[within_rank:] - 1)
-    kind, first = _route_kinds(routes, topology)
+    kind, example = _route_kinds(routes, topology)
+    # Numbers of kinds in the key: 0 within a rank, then each kind + 1.
     kind_number = np.concatenate([np.full(within_rank, 0), kind + 1])[route_index]
-    pair = distinct(route_times % bound * (len(first) + 1) + kind_number, bound * (len(first) + 1))
-    return pair // (len(first) + 1), pair % (len(first) + 1) - 1, routes.take(first)
+    pair = distinct(route_times % bound * (len(example) + 1) + kind_number, bound * (len(example) + 1))
+    return pair // (len(example) + 1), pair % (len(example) + 1) - 1, routes.take(example)
 
 
 def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
-    """Return the kind of every route, and one route of every kind; a kind is a sequence of link types."""
+    """Return the kind of every route, and the index of one route of every kind; a kind is a sequence of link types."""
     hops = np.diff(routes.ptr)
     key, bound = pack_columns((hops, int(hops.max(initial=0)) + 1))
     # Fold the link types hop by hop into one number: routes with equal numbers have equal latency on any machine.
@@ -342,9 +350,9 @@ def _route_kinds(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
         kind[routes_with_hop] = topology.link_type[routes.links[routes.ptr[routes_with_hop] + hop]]
         key, bound = pack_columns((key, bound), (kind, len(topology.types)))
     kinds, of_route = unique_inverse(key, bound)
-    first = np.zeros(len(kinds), np.int64)
-    first[of_route] = np.arange(len(hops))
-    return of_route, first
+    example = np.zeros(len(kinds), np.int64)
+    example[of_route] = np.arange(len(hops))
+    return of_route, example
 
 
 _Latencies = tuple[Longs, Longs, Floats]  # `window_step`, `window_length` and `window_latency` of `Loads`
@@ -365,8 +373,9 @@ _timing_cache = _WeakCache[_Timing]()
 
 
 def timeline(schedule: Schedule, topology: Topology) -> Timeline:
-    """Return the time of every step at zero latency, pipelining included but not expanded: O(E log E) in load entries
-    E.
+    """Return the time of every step at zero latency, pipelining included but not expanded.
+
+    O(E log E) in load entries E (the rows of `Loads`).
 
     The last few results are cached while their columns and topology exist.
     """
@@ -391,14 +400,14 @@ def _time_steps(schedule: Schedule, topology: Topology) -> _Timing:
 def _time_long(schedule: Schedule, topology: Topology) -> _Timing:
     """Time a schedule whose rows load no step but their own: one step of every pattern, some steps at a time.
 
-    Slices need little memory and stay in the caches.
+    Batches need little memory and stay in the caches.
     """
     resolved = resolve_routes(schedule, topology)
     patterns = _group_steps(schedule, resolved)
     seconds, resource = [Fraction(0)], [-1]  # distinct step times and their resources; index 0: nothing is loaded
     time_index, latency = np.zeros(len(patterns.step), np.int64), np.zeros(len(patterns.step))
     totals = _no_totals(topology)
-    for rows in patterns.slices:
+    for rows in patterns.batches:
         traffic = _compute_traffic(schedule.take(rows), topology, replace(resolved, route=resolved.route[rows]))
         pattern_index = np.searchsorted(patterns.step, traffic.unpipelined.step)
         totals = _add_totals(totals, traffic, patterns.count[pattern_index])
@@ -431,35 +440,36 @@ class _StepPatterns:
     step: Longs  # the steps that have rows, ascending
     first: Longs  # for each of them the first that has its pattern, as an index into `step`
     count: Longs  # for each of them how many have its pattern, if it is the first; else 0
-    slices: list[Longs]  # the rows of the first step of every pattern, in order of steps
+    batches: list[Longs]  # the rows of the first step of every pattern, in order of steps, some steps at a time
 
 
 def _group_steps(schedule: Schedule, resolved: Resolved) -> _StepPatterns:
     """Group the steps of a long schedule by pattern: one sort of all rows by step, and of each step by route."""
     steps, step_index = unique_inverse(schedule.step, schedule.steps)
-    order, end = order_of(step_index, len(steps)), pointers(step_index, len(steps))
+    order, step_ptr = order_of(step_index, len(steps)), pointers(step_index, len(steps))
     weights, _ = schedule.chunks.weights(schedule.collective)
     weight_kinds = np.unique(weights)
     weight_kind = np.searchsorted(weight_kinds, weights)
     # Rows joined in a switch share links, which routes do not show; for short steps the search costs too much.
     may_repeat = schedule.joint is None and schedule.transfers >= MIN_ROWS_PER_STEP * len(steps)
     first, first_of_pattern = np.arange(len(steps)), dict[bytes, int]()
-    slices, chosen, size = list[Longs](), list[Longs](), 0
+    batches, batch, size = list[Longs](), list[Longs](), 0
     for i in range(len(steps)):
-        rows = order[end[i] : end[i + 1]]
+        rows = order[step_ptr[i] : step_ptr[i + 1]]
         if may_repeat:
             sent = resolved.route[rows].astype(np.int64) * len(weight_kinds) + weight_kind[schedule.chunk[rows]]
             sent.sort()
+            # Digests are long enough that equal ones mean equal patterns.
             first[i] = first_of_pattern.setdefault(blake2b(sent.tobytes()).digest(), i)
         if first[i] < i:
             continue
-        chosen.append(rows)
+        batch.append(rows)
         size += len(rows)
-        if size >= ROWS_PER_SLICE:
-            slices.append(np.concatenate(chosen))
-            chosen, size = [], 0
-    slices += [np.concatenate(chosen)] if chosen else []
-    return _StepPatterns(steps, first, np.bincount(first, minlength=len(steps)), slices)
+        if size >= ROWS_PER_BATCH:
+            batches.append(np.concatenate(batch))
+            batch, size = [], 0
+    batches += [np.concatenate(batch)] if batch else []
+    return _StepPatterns(steps, first, np.bincount(first, minlength=len(steps)), batches)
 
 
 def _no_totals(topology: Topology) -> _Totals:
@@ -467,18 +477,21 @@ def _no_totals(topology: Topology) -> _Totals:
 
 
 def _add_totals(totals: _Totals, traffic: _Traffic, steps: Longs) -> _Totals:
-    """Return the totals with further loads, each of them in this many steps."""
+    """Return the totals with further loads added. `steps`: per load entry, the number of steps that have this load.
+
+    All traffic of one schedule has the same scale, so that totals can be added.
+    """
     per_step = traffic.unpipelined
     max_sum = float(per_step.load.astype(float).sum()) * int(steps.max(initial=1))
     load = per_step.load if max_sum < SAFE_INT64 else per_step.load.astype(object)
-    in_slice = np.zeros(len(totals[0]), load.dtype)
-    np.add.at(in_slice, per_step.resource, load * steps)
-    return totals[0] + in_slice, per_step.scale
+    added = np.zeros(len(totals[0]), load.dtype)
+    np.add.at(added, per_step.resource, load * steps)
+    return totals[0] + added, per_step.scale
 
 
 def _is_long(schedule: Schedule) -> bool:
     """Return whether the schedule is timed some steps at a time: it has many rows, each of one piece."""
-    return schedule.transfers > ROWS_PER_SLICE and isinstance(schedule.pieces, int) and schedule.pieces == 1
+    return schedule.transfers > ROWS_PER_BATCH and isinstance(schedule.pieces, int) and schedule.pieces == 1
 
 
 def route_latencies(schedule: Schedule, topology: Topology) -> tuple[Longs, Longs, Floats]:
@@ -505,6 +518,8 @@ def _compute_line(traffic: _Traffic, pieces: int, topology: Topology) -> Timelin
         scaled = top.astype(object) * (common // resources.capacity[capacity_class])
         better = (winner >= 0) & (scaled > best)
         best[better], best_resource[better] = scaled[better], winner[better]
+    # Seconds per byte of nbytes of a scaled load of 1: loads are in units of nbytes / (scale * pieces), capacities in
+    # units of `resources.scale` bytes per second.
     unit = 1 / (resources.scale * common * traffic.unpipelined.scale * pieces)
     value = {load: load * unit for load in set(best[:-1].tolist())}
     return Timeline(
@@ -553,6 +568,7 @@ def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None)
     """Return SCCL's R: per step the most chunks per unit link, rounded up, summed over (pipelined) steps."""
     line = line or timeline(schedule, topology)
     collective = schedule.collective
+    # A chunk's share of nbytes: that of the largest input, divided by its number of chunks C.
     chunk = Fraction(collective.input_weight, collective.buffer_weight * max(schedule.chunks_per_rank, 1))
     ceil = {seconds: math.ceil(seconds * topology.unit / chunk) for seconds in set(line.seconds)}
     return sum(ceil[s] * length for s, length in zip(line.seconds, line.length.tolist(), strict=True))

@@ -31,7 +31,8 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import exact, parse_bandwidth, ranks_text
 
 End = tuple[int, int] | str  # (box, node of that box), or the name of a switch that `join` adds
-Bandwidth = int | Fraction | float | str
+Bandwidth = int | Fraction | float | str  # bytes per second, or a text such as "25GB/s"
+MAX_NAME = 100  # characters of the name of a derived machine
 
 
 @dataclass(frozen=True)
@@ -282,12 +283,14 @@ def _parse_allocation(topology: Topology, ranks: Iterable[int], label: str) -> t
 
 
 def _only_name(topology: Topology, ranks: Sequence[int]) -> str:
+    """Return the name of an allocation; an allocation of the same ranks of itself keeps its name."""
     suffix = f" only {','.join(map(str, ranks))}"
     return topology.name if topology.name.endswith(suffix) else _clip_name(topology.name + suffix)
 
 
 def _clip_name(name: str) -> str:
-    return name if len(name) <= 100 else name[:97] + "..."
+    """Shorten a name to MAX_NAME characters, as repeated derivations or many ranks would make it too long to print."""
+    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 3] + "..."
 
 
 def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
@@ -346,7 +349,7 @@ def _keep_links(topology: Topology, kept_links: Bools) -> dict[str, Any]:
 def _select_links(
     topology: Topology, pairs: Iterable[tuple[int, int]] | None, kind: str | None, links: Iterable[int] | None
 ) -> Bools:
-    """Return the links that all given selections name; every entry of a selection must match some link."""
+    """Return per link whether all given selections name it; every entry of `pairs` must match some link."""
     if pairs is None and kind is None and links is None:
         raise Invalid("degrade: say which links: pairs, kind or links")
     chosen = np.ones(topology.links, bool)
@@ -448,6 +451,7 @@ def _inner_switches(ranks: int, switches: int, src: Longs, dst: Longs) -> Bools:
     nodes = ranks + switches
     is_connected = np.zeros((nodes, ranks), bool)  # by node, the ranks that a route joins with it, either way
     for tail, head in ((src, dst), (dst, src)):
+        # Extend routes from every rank, by links that end at a switch, until no further switch is reached.
         reached = np.eye(nodes, ranks, dtype=bool)
         into_switch = head >= ranks
         while True:

@@ -16,9 +16,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Ints, Longs, concat_ranges, order_of, pack_columns, run_starts, unique_inverse
+from antiphon.core.columns import (
+    TABLE_PER_ROW,
+    Floats,
+    Ints,
+    Longs,
+    concat_ranges,
+    order_of,
+    pack_columns,
+    run_starts,
+    unique_inverse,
+)
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
+
+MAX_PAIR_TABLE = 2**22  # entries (16 MiB): up to this, a table of all pairs of nodes always replaces searches
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,10 +234,11 @@ def _direct_links(topology: Topology, src: Ints, dst: Ints) -> tuple[Ints, Longs
     """
     nodes = topology.nodes
     keys = topology.link_src.astype(np.int64) * nodes + topology.link_dst
-    if nodes * nodes <= max(2**22, 4 * len(src)):  # a table of all pairs is small: look up instead of searching
+    # If a table of all pairs of nodes is small, or little larger than `src`, look up in it instead of searching.
+    if nodes * nodes <= max(MAX_PAIR_TABLE, TABLE_PER_ROW * len(src)):
         table = np.full(nodes * nodes, -1, np.int32)
         table[keys] = np.arange(topology.links, dtype=np.int32)
-        # Parallel links overwrite each other in the table; those that lost show which pairs have several.
+        # Parallel links overwrite each other in the table; the overwritten ones show which pairs have several.
         several = keys[table[keys] != np.arange(topology.links)]
         table[several] = -1
         link = table[src * np.int64(nodes) + dst]

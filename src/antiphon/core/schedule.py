@@ -299,11 +299,11 @@ class Schedule:
         joint = np.zeros(0, np.int32) if self.joint is None else self.joint
         joint_rows = np.flatnonzero(joint >= 0)
         _, number = unique_inverse(joint[joint_rows], 2**31)
+        # A joint of one row counts as a single row: drop it, and renumber the others without gaps.
         has_several_rows = np.bincount(number) > 1 if len(number) else np.zeros(0, np.bool_)
-        joint_rows, number = (
-            joint_rows[has_several_rows[number]],
-            (np.cumsum(has_several_rows) - 1)[number[has_several_rows[number]]],
-        )
+        is_kept = has_several_rows[number]
+        new_number = np.cumsum(has_several_rows) - 1
+        joint_rows, number = joint_rows[is_kept], new_number[number[is_kept]]
         leads = np.arange(self.transfers)
         if not len(joint_rows):
             return row_key, row_key_bound, leads, np.zeros(self.transfers, np.int64)
@@ -318,24 +318,27 @@ class Schedule:
                 value = (value ^ values[joint_rows].astype(np.uint64)) * HASH_MULTIPLIER
                 value ^= value >> np.uint64(32)
             np.add.at(joint_hash, number, value * HASH_MULTIPLIER)
+        first_rows = joint_rows[first]
+        # The position of every joint in the order of contents; the last column distinguishes joints of equal contents.
+        position = number_rows(row_key[first_rows], self.chunk[first_rows], joint_hash, np.arange(len(first)))
         joint_number = np.zeros(self.transfers, np.int64)
-        joint_number[joint_rows] = (
-            1
-            + number_rows(row_key[joint_rows][first], self.chunk[joint_rows][first], joint_hash, np.arange(len(first)))[
-                number
-            ]
-        )
+        joint_number[joint_rows] = 1 + position[number]
         key, key_bound = pack_columns((row_key[leads], row_key_bound), (joint_number, len(first) + 1))
         return key, key_bound, leads, joint_number
 
     @property
     def leads(self) -> Longs:
         """Per row the first row of its joint in the order of `message_key`; for a single row, itself."""
+        if self.joint is None:
+            return np.arange(self.transfers)
         _, _, leads, _ = self._joined
-        return np.arange(self.transfers) if self.joint is None else leads
+        return leads
 
     def runs(self) -> Bools:
-        """Return per row whether its message key may differ from that of the row before it. O(rows)."""
+        """Return per row whether its message key differs from that of the row before it; row 0 always does. O(rows).
+
+        So a row that is marked begins a run of rows of one message; a message whose rows are apart has several runs.
+        """
         columns: list[AnyInts] = [self.step, self.src, self.dst]
         if self.route is not None:
             columns.append(self.route)

@@ -165,7 +165,8 @@ class _ColouredGraph:
         return igraph.Graph(n=len(self.colour), edges=self.edges)
 
     def canonical(self, finer: list[int] | None = None) -> tuple[Longs, Longs, Longs]:
-        """Return every vertex's canonical number, and the canonical graph: its edges, sorted, and its colours.
+        """Return every vertex's canonical number, and the canonical graph: its edges (each as one number, ascending),
+        and the colour of every canonical number.
 
         `finer`: any finer colouring that does not depend on vertex numbers; it makes BLISS faster.
         """
@@ -374,6 +375,7 @@ def _collect_bonds(
     order = np.argsort(codes, kind="stable")
     distinct_codes, first = np.unique(codes[order], return_index=True)
     ends = np.stack([keys[is_listed] // nodes, keys[is_listed] % nodes], axis=1)[order]
+    # Not strict: without any pair the last list still has its final entry.
     for code, low, high in zip(distinct_codes.tolist(), first, [*first[1:], len(ends)], strict=False):
         pairs = ends[low:high]
         plain[words[code // len(words)], words[code % len(words)]] = pairs
@@ -403,7 +405,7 @@ def _number_words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Typ
     codes, word_index[singles] = np.unique(kind[single_rows] * count_bound + count[single_rows], return_inverse=True)
     # Pairs with links of one class: numbered by columns, without a Python loop over pairs.
     for code in codes.tolist():
-        index[(code // count_bound, code % count_bound),] = len(index)
+        index[((code // count_bound, code % count_bound),)] = len(index)  # a word of a single class
     for i in np.flatnonzero(np.diff(first) > 1).tolist():
         low, high = first[i], first[i + 1]
         word = tuple(zip(kind[low:high].tolist(), count[low:high].tolist(), strict=True))

@@ -1,9 +1,9 @@
 """The machine: ranks, switches, directed links, shared limits, and a place for every node.
 
 Ranks (numbers 0 to ranks - 1) hold data. Switches (the numbers after them) forward them; an `Ability` states if they
-also multicast or reduce. Links are stored as columns
-of source, destination and type, because a full mesh of a thousand ranks has a million of them; the kind, bandwidth and
-latency of a type are stored once in a table. Bandwidths are exact fractions, so that bounds are exact.
+also multicast or reduce. Links are stored as columns of source, destination and type, because a full mesh of a thousand
+ranks has a million of them; the kind, bandwidth and latency of a type are stored once in a table. Bandwidths are exact
+fractions, so that bounds are exact.
 
 Example: two GPUs joined both ways by 25 GB/s NVLink: `build("pair", 2, both_ways([(0, 1)], LinkType("nvlink", "25GB/s",
 "1us")))`.
@@ -97,7 +97,7 @@ class Ability:
         """Return whether the switch can combine data of this type by this operator; None stands for any."""
         if not self.reduce or (dtype is not None and self.types and dtype not in self.types):
             return False
-        named = [name.partition(" of ") for name in self.operators]
+        named = [name.partition(" of ") for name in self.operators]  # (operator, " of ", its type); "": of all types
         return not named or any(op in (None, name) and dtype in (None, of or dtype) for name, _, of in named)
 
     def with_links_reversed(self) -> Ability:
@@ -227,8 +227,8 @@ class Topology(Displayed):
         )  # neighbours per node
         switches = [(node, self.ability(node)) for node in range(self.ranks, self.nodes)]
         return Ability(
-            any(ability.multicast and sources[node] and destinations[node] > 1 for node, ability in switches),
-            any(ability.reduce and sources[node] > 1 and destinations[node] for node, ability in switches),
+            multicast=any(a.multicast and sources[node] and destinations[node] > 1 for node, a in switches),
+            reduce=any(a.reduce and sources[node] > 1 and destinations[node] for node, a in switches),
         )
 
     @cached_property
@@ -299,7 +299,7 @@ class Resources:
         owner = np.repeat(
             np.arange(len(topology.limits), dtype=np.int32) + topology.links, [len(x.links) for x in topology.limits]
         )
-        order = np.argsort(link, kind="stable")
+        order = np.argsort(link, kind="stable")  # by link, as CSR offsets require
         return Resources(
             capacity=tuple(n // common for n in numerators),
             scale=Fraction(common, denominator),
@@ -344,6 +344,7 @@ HOST_PREFIXES = ("host", "box", "server", "node")  # how the component of a plac
 def hosts(machine: Topology) -> tuple[int, ...]:
     """Return the number of every rank's host, from the component of its place that begins with one of HOST_PREFIXES.
 
+    That component is the first that begins so in the places of all ranks; with those before it, it identifies the host.
     () if places do not name hosts, or if one host has all ranks. Places "host0/gpu0", "host0/gpu1", "host1/gpu0" give
     (0, 0, 1).
     """

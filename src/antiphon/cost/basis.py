@@ -27,6 +27,7 @@ def usual_model(
 ) -> str:
     """Return the default model for these collectives: `calls` if its figures are known for the topology, else `plain`.
 
+    `calls` with `by=` uses the model `plain` instead of alpha-beta for the times of messages.
     With a profile it is `plain`, as the profile overrides the known figures. It is `plain`, too, for collectives that
     NCCL lacks, and for process groups without figures: there is nothing to compare with.
     """

@@ -50,7 +50,7 @@ class BoundEvaluator:
     @cached_property
     def unaided_evidence(self) -> SizeEvidence:
         """Return the witnesses of the bound by size if switches only forward (neither multicast nor reduce)."""
-        if self.bound.unaided is None:
+        if self.bound.without_help is self.bound:  # no switch helps, so the bound needs none
             return self.evidence
         return self._find_evidence(strip_abilities(self.topology), self.bound.without_help.witness)
 

@@ -64,6 +64,7 @@ def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
 
 def _greatest_per_step(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
     """Return the greatest latency of each step; row i has `seconds[i]` in `size[i]` steps from `begin[i]` on."""
+    # `route_latencies` has one row per step and window length, so without pieces it has one row per step already.
     if not len(begin) or int(size.max()) == 1:
         return Latencies(begin, size, seconds)
     marks, mark_number = unique_inverse(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
@@ -146,7 +147,7 @@ class Barriers:
         array([0.e+00, 2.e-06, 4.e-06])
         """
         line, latencies = self.timeline, self.latencies
-        loaded = np.array([float(seconds) for seconds in line.seconds]) * nbytes
+        loaded = np.array([float(seconds) for seconds in line.seconds]) * nbytes  # `Timeline.seconds` are per byte
         return _time_until(line.begin, line.length, loaded, step) + _time_until(
             latencies.begin, latencies.length, latencies.seconds, step
         )
@@ -180,7 +181,8 @@ class Barriers:
     def predictor(self, note: str = "") -> Callable[[int], Prediction]:
         """Return a predictor; each size costs a few additions."""
         names = {term: self.names(term) for term in ("latency", "bandwidth")}
-        return price_linear(self.latencies.total, float(self.timeline.total), names, LazyPath(self.path), note)
+        seconds_per_byte = float(self.timeline.total)
+        return price_linear(self.latencies.total, seconds_per_byte, names, LazyPath(self.path), note)
 
 
 def _time_until(begin: Longs, length: Longs, seconds: Floats, step: Longs) -> Floats:

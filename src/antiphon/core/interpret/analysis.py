@@ -156,7 +156,7 @@ def _find_ends(schedule: Schedule) -> tuple[BufferCells, BufferCells]:
 
     inputs = list_chunks(relation.pre_rank, relation.pre_block)
     outputs = list_chunks(relation.post_rank, relation.post_block)
-    lengths = np.array([*map(len, relation.wants), 0], np.int64)
+    lengths = np.array([*map(len, relation.wants), 0], np.int64)  # one more, for the index of want -1
     count = np.where(
         relation.post_want < 0, collective.contributions_per_block[relation.post_block], lengths[relation.post_want]
     )
@@ -291,7 +291,8 @@ def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Lo
     if len(own_groups) == 0 and len(group) == len(rows.head):
         return group, rows.src, rows.order
     group = np.concatenate([group, own_groups])
-    # Sort key: group, then least contribution; the lowest bit puts the cell's own value before an equal operand.
+    # Sort key: group, then least contribution; the lowest bit puts the cell's own value before an equal operand. Ids
+    # are below 2^31, and rows that read empty cells are refused by now, so twice an id fits `pair_keys`.
     key = pair_keys(group, np.concatenate([row_least * 2 + 1, own_least[own_groups] * 2]))
     cell = np.concatenate([rows.src, rows.dst[rows.head[own_groups]]])
     row = np.concatenate([rows.order, np.full(len(own_groups), -1)])

@@ -123,9 +123,9 @@ class _Job:
 class _Batch:
     """Chunks that run together: their cells are the rows of one array of at most `width` columns."""
 
-    rows: int
-    length: int
-    width: int
+    rows: int  # number of cells
+    length: int  # elements of the longest chunk
+    width: int  # elements of a window
     dst: Longs  # per group (by level, most operands first) the row that it writes
     first: Longs  # per group the index of its first operand in `operand`
     count: Longs  # per group the number of its operands

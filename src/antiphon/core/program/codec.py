@@ -93,7 +93,8 @@ def encode(programs: Sequence[Program]) -> bytes:
         len(relation.pre_block) if relation else 0, len(relation.post_block) if relation else 0,
         len(wants), sum(map(len, wants)),
     ]  # fmt: skip
-    # The checksum covers everything after itself (from byte 16) up to the sections, which have their own.
+    # The checksum covers everything after itself (from byte 16) up to the sections, which have their own. `offset` is
+    # by now the length of the file.
     body = HEADER.pack(MAGIC, VERSION, 0, head, offset, *numbers)[16:] + tables + b"".join(entries)
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
 
@@ -141,6 +142,7 @@ def _encode_section(program: Program, rank: int) -> bytes:
     classes, slot_class = np.unique(program.slot_class[slots], return_inverse=True)
     # Row numbers in a section count from its own first row.
     first_part, first_wait = program.part_ptr[op_rows] - part_rows.start, program.wait_ptr[op_rows] - waits.start
+    # `when` is twice the step, plus 1 for folds; a file holds 32 bits of it.
     if len(program.when[op_rows]) and int(program.when[op_rows].max()) >= 2**32:
         raise Unsupported("the program takes more than 2^31 steps; use fewer pieces")
     tables = (
@@ -263,6 +265,7 @@ class _Reader:
             for column, bound in ((blocks, MAX_BLOCKS), (ranks, self.ranks)):
                 if len(column) and not 0 <= int(column.min()) <= int(column.max()) < bound:
                     raise Invalid("its relation names a block or rank that does not exist")
+        # A (block, rank) may recur on the `pre` side, with other ids, but not on the `post` side.
         for (blocks, ranks, _), min_step in ((pre_columns, 0), (post_columns, 1)):
             if np.any(np.diff(pair_keys(blocks, ranks)) < min_step):
                 raise Invalid("its relation is not in the order of its blocks and ranks")
@@ -273,7 +276,7 @@ class _Reader:
         return Relation(pre_block, pre_rank, pre_id, post_block, post_rank, post_want, want_ids)
 
     def program(self, variant: int) -> Program:
-        """Return one variant: the sections of all ranks, concatenated.
+        """Return one variant (0: out of place, 1: in place): the sections of all ranks, concatenated.
 
         >>> from antiphon.core.example import star
         >>> from antiphon.lower.lowering import lower
@@ -287,7 +290,7 @@ class _Reader:
         count = np.array([[len(table) for table in tables] for _, tables in sections], np.int64)
         before = np.cumsum(count, axis=0) - count
         points, bases, classes, slots, ops, part_table, waits, finish = (
-            np.concatenate([tables[i] for _, tables in sections]) for i in range(8)
+            np.concatenate([tables[i] for _, tables in sections]) for i in range(len(TABLES))
         )
         # Stage 2: row numbers count within a section; add the rows of earlier ranks. (name, of, per): a column of table
         # `per` holds row numbers of table `of`.
@@ -299,21 +302,24 @@ class _Reader:
                 ("finish_base", BASES, FINISH),
             )
         }  # fmt: skip
-        ptr = [pointers(np.repeat(np.arange(self.ranks), count[:, i]), self.ranks) for i in range(8)]
+        ptr = [pointers(np.repeat(np.arange(self.ranks), count[:, i]), self.ranks) for i in range(len(TABLES))]
         scratch = bases["buffer"] == SCRATCH
         program = Program(
             self.collective, bool(variant), self.channels, self.label, self.denominator,
-            points["whole"], points["part"],
-            ptr[BASES], bases["shift"], bases["buffer"], bases["slot"],
-            np.where(scratch, bases["origin"] + shift["base_point"], 0),
-            classes["whole"], classes["part"], classes["pieces"], ptr[SLOTS], slots + shift["slot_class"],
-            ptr[OPERATIONS], ops["kind"], ops["channel"], ops["peer"], ops["pieces"], ops["when"],
-            np.concatenate([[0], np.cumsum(ops["parts"].astype(np.int64))]),
-            part_table["begin"] + shift["part_point"], part_table["end"] + shift["part_point"],
-            part_table["base"] + shift["part_base"],
-            np.concatenate([[0], np.cumsum(ops["waits"].astype(np.int64))]), waits + shift["wait_op"],
-            ptr[FINISH], finish["begin"] + shift["finish_point"], finish["end"] + shift["finish_point"],
-            finish["base"] + shift["finish_base"], finish["count"],
+            point_whole=points["whole"], point_numerator=points["part"],
+            base_ptr=ptr[BASES], base_shift=bases["shift"], base_buffer=bases["buffer"], base_slot=bases["slot"],
+            base_origin=np.where(scratch, bases["origin"] + shift["base_point"], 0),
+            class_whole=classes["whole"], class_numerator=classes["part"], class_pieces=classes["pieces"],
+            slot_ptr=ptr[SLOTS], slot_class=slots + shift["slot_class"],
+            op_ptr=ptr[OPERATIONS], kind=ops["kind"], channel=ops["channel"], peer=ops["peer"],
+            pieces=ops["pieces"], when=ops["when"],
+            part_ptr=np.concatenate([[0], np.cumsum(ops["parts"].astype(np.int64))]),
+            part_begin=part_table["begin"] + shift["part_point"], part_end=part_table["end"] + shift["part_point"],
+            part_base=part_table["base"] + shift["part_base"],
+            wait_ptr=np.concatenate([[0], np.cumsum(ops["waits"].astype(np.int64))]), wait=waits + shift["wait_op"],
+            finish_ptr=ptr[FINISH], finish_begin=finish["begin"] + shift["finish_point"],
+            finish_end=finish["end"] + shift["finish_point"], finish_base=finish["base"] + shift["finish_base"],
+            finish_count=finish["count"],
         )  # fmt: skip
         for rank, (weights, _) in enumerate(sections):
             if weights != tuple(int(w[rank]) for w in program.weights):
@@ -353,10 +359,10 @@ def _find_misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> 
     """Describe the first number of a section that refers to a missing row; "" if all are valid."""
     points, bases, classes, slots, ops, part_table, waits, finish = tables
     scratch = bases[bases["buffer"] == SCRATCH]
-    references: list[tuple[str, Table, int]] = [
-        ("a buffer", bases["buffer"], 3), ("a slot", scratch["slot"], counts[SLOTS]),
+    references: list[tuple[str, Table, int]] = [  # name of the row, numbers of such rows, how many there are
+        ("a buffer", bases["buffer"], len(_BUFFERS)), ("a slot", scratch["slot"], counts[SLOTS]),
         ("an origin", scratch["origin"], counts[POINTS]),
-        ("a class", slots, counts[CLASSES]), ("a kind", ops["kind"], 4), ("a peer", ops["peer"], ranks),
+        ("a class", slots, counts[CLASSES]), ("a kind", ops["kind"], len(NAMES)), ("a peer", ops["peer"], ranks),
         ("a base", part_table["base"], counts[BASES]), ("a base", finish["base"], counts[BASES]),
         ("an operation", waits, counts[OPERATIONS]),
     ]  # fmt: skip

@@ -192,7 +192,10 @@ class BufferLayout:
     sizes: NDArray[np.int64]  # per rank: elements of input, output and scratch
 
     def piece(self, part_row: int, piece: int, pieces: int) -> tuple[int, int]:
-        """Return where a piece of a part begins and ends in its buffer."""
+        """Return where a piece (0 to `pieces` - 1) of a part begins and ends in its buffer.
+
+        In input and output pieces follow one another; in scratch each begins at a multiple of the stride.
+        """
         length, begin = int(self.length[part_row]), int(self.begin[part_row])
         low, high = length * piece // pieces, length * (piece + 1) // pieces
         if self.buffer[part_row] == SCRATCH and pieces > 1:
@@ -248,7 +251,7 @@ def layout_of(program: Program, unit: int) -> BufferLayout:
     first = ends[program.slot_ptr]
     ranks = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     scratch = program.base_buffer == SCRATCH
-    offset = program.base_shift * np.int64(unit)
+    offset = program.base_shift * np.int64(unit)  # per base: address in its buffer less position on the line
     slot = (program.slot_ptr[ranks] + program.base_slot)[scratch]
     # Scratch: subtract the position of the origin, so that position + offset is the address, as in other buffers.
     offset[scratch] = ends[slot] - first[ranks[scratch]] - at[program.base_origin[scratch]]
@@ -260,11 +263,11 @@ def layout_of(program: Program, unit: int) -> BufferLayout:
     return BufferLayout(
         unit,
         at,
-        program.base_buffer[base],
-        offset[base] + begin,
-        at[program.part_end] - begin,
-        base_stride[base],
-        sizes,
+        buffer=program.base_buffer[base],
+        begin=offset[base] + begin,
+        length=at[program.part_end] - begin,
+        stride=base_stride[base],
+        sizes=sizes,
     )
 
 

@@ -188,7 +188,7 @@ def _find_sources(cells: Cells) -> Longs:
     # Writes that come directly after another access of the same operation: the operation touches the stretch twice.
     touches_twice = np.append(False, (op[1:] == op[:-1]) & ~begins_run[1:])[:count] & written
     second_access = np.flatnonzero(touches_twice)
-    faulty = np.zeros(cells.operations, bool)
+    faulty = np.zeros(cells.operations, bool)  # `refuse_faulty` raises if any is marked, so marks need no reset
     faulty[op[second_access[written[second_access - 1]]]] = True
     refuse_faulty(cells.program, faulty, "it writes twice to the same elements")
     faulty[op[second_access[cell[second_access - 1] != cell[second_access]]]] = True
@@ -223,7 +223,10 @@ def _refuse_reads(cells: Cells, wrong: Longs) -> None:
 
 
 def _refuse_overwriting(cells: Cells, begins_run: Bools, op: Longs, cell: Longs, written: Bools) -> None:
-    """Raise Invalid if an operation of an in-place program overwrites an input that is no output."""
+    """Raise Invalid if an operation of an in-place program overwrites an input that is no output.
+
+    Inputs then lie in the output buffer, and memory there is an output if the last access of its run reads it as one.
+    """
     if not len(op):
         return
     run = np.cumsum(begins_run) - 1
@@ -318,7 +321,11 @@ def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
 
 
 def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
-    """Return (writing access, reading access) pairs, those of messages first, and the number of pairs of messages."""
+    """Return pairs (writing access, access of the same operation, or of the matching send, that reads a value for it).
+
+    Those of messages come first; their number is returned third. The first part of a fold is its result, the others
+    are its operands, each as long as the result.
+    """
     program = cells.program
     # One more entry, as the last operations may have no part.
     first_of_part = np.append(cells.first_access, cells.inputs.start)
@@ -399,7 +406,7 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
         )
     # The finish table divides parts of the output by a count at the end (avg). By cell the divisor, 0: none. A cell of
     # the table beyond all accessed ones is not `inside`: it divides what no operation touches.
-    divisor = np.zeros(int(cells.cell.max(initial=-1)) + 2, np.int64)
+    divisor = np.zeros(int(cells.cell.max(initial=-1)) + 1, np.int64)
     inside = cells.finish_cell < len(divisor)
     divided = cells.finish_cell[inside]
     twice = np.bincount(divided, minlength=1).max(initial=0) > 1
@@ -407,7 +414,7 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
     output_cells = cells.cell[cells.outputs]
     contributions, divisors = values.required_count[rows], divisor[output_cells]
     wrong = (divisors != contributions) & ((divisors != 0) | (contributions != 1))
-    divisor[output_cells] = 0
+    divisor[output_cells] = 0  # divisors that remain are of cells that are no outputs
     if twice or divisor.any() or not inside.all() or wrong.any():
         row = int(rows[np.argmax(wrong)]) if wrong.any() else 0
         where = f"rank {int(results.rank[row])}, block {int(results.block[row])}" if wrong.any() else "something else"

@@ -183,8 +183,8 @@ def collective_in(row: CollectiveRow) -> Collective:
         return _joint_in(row, row.groups)
     members, roots = tuple(row.members or ()), tuple(row.roots or ())
     count = len(members) or row.ranks
-    per_member = {"alltoall": count, "scatter": len(roots) or 1, "gather": len(roots) or 1}
-    if count * per_member.get(row.kind, 1) > MAX_FILE_BLOCKS:
+    blocks_per_member = {"alltoall": count, "scatter": len(roots) or 1, "gather": len(roots) or 1}
+    if count * blocks_per_member.get(row.kind, 1) > MAX_FILE_BLOCKS:
         raise Unsupported(f"{row.kind}: a file may have at most {MAX_FILE_BLOCKS} blocks; use fewer ranks")
     if (row.kind == "custom") != (row.blocks is not None):
         raise Invalid('blocks: a collective has either a kind, such as "allreduce", or blocks of its own')
@@ -231,8 +231,9 @@ def _custom_in(
             block = decode(bytes(raw), BlockRow)
         except Invalid as error:
             fault = without_place(str(error))
-            inside = fault.startswith(("pre", "post", "weight"))
-            raise Invalid(f"blocks[{i}]{'.' if inside else ': '}{fault}") from None
+            # A fault in a field begins with its name, and continues the path: "blocks[3].pre[0]: ...".
+            in_field = fault.startswith(("pre", "post", "weight"))
+            raise Invalid(f"blocks[{i}]{'.' if in_field else ': '}{fault}") from None
         for holder in block.pre:
             # A number alone is a rank. Its contribution has the rank's number as id, or 0 if nothing is combined.
             rank, identity = (holder, holder if row.combining else 0) if isinstance(holder, int) else holder
@@ -286,6 +287,8 @@ def collective_out(collective: Collective) -> dict[str, Any]:
 def _custom_out(collective: Collective) -> dict[str, Any]:
     """Return the blocks of a custom collective as JSON values."""
     relation = collective.relation
+    # `combining` states the ids that `pre` leaves out: a rank's own number, else 0 (see `_custom_in`). Either choice is
+    # read back correctly; this one leaves out all ids if they are ranks.
     combining = bool(len(relation.pre_id) and np.array_equal(relation.pre_id, relation.pre_rank))
     blocks: list[dict[str, Any]] = [
         {"weight": weight, "pre": [], "post": []} if weight != 1 else {"pre": [], "post": []}
@@ -347,6 +350,7 @@ def _column_in(row: ScheduleRow, name: str, position: str) -> list[int] | AnyInt
     if values:
         numbers = np.fromstring(values, np.int64, sep=",")
         # Numbers beyond int64 are clipped to its ends, so values near these are left to the full checks.
+        # The count of numbers shows whether NumPy has read all the text: it stops at a number such as "1-2".
         if (
             len(numbers) == values.count(b",") + 1
             and -SAFE_INT64 < int(numbers.min()) <= int(numbers.max()) < SAFE_INT64

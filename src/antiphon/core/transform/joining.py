@@ -52,7 +52,7 @@ def _named_target(first: Collective, second: Collective) -> Collective | None:
         return None
     if first.blocks == second.blocks and not np.array_equal(first.weights, second.weights):
         return None
-    per_block = first if first.blocks > 1 else second
+    per_block = first if first.blocks > 1 else second  # the one with a block per rank, whose sizes the weights state
     weights = per_block.weights if kind in ("allgather", "reducescatter") else np.zeros(0, np.int64)
     if weights.size and not weights.all():
         return None  # an empty block would get no chunk
@@ -86,6 +86,8 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
         _require_same_machine("compose", [first, second])
     lines, edges = _place_on_line("compose", [first, second], shares=None)
     if target is not None:
+        # Length of weight 1. It is whole: the line's length is a multiple of the weights of both collectives, of which
+        # the target has those of one, or a single block.
         unit = int(lines[0].end[-1]) // int(target.weights.sum())
         target_spans = Spans.side_by_side(target.weights * unit)
     else:
@@ -95,6 +97,7 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
         )
         used_ranks = distinct(np.concatenate([second.src, second.dst, np.array(after_collective.members, np.int32)]))
         target, target_spans = name_collective(relation_after(before, after, used_ranks), before_collective.ranks)
+    # `assemble_parts` expands pieces that differ; then the second begins after the expanded steps of the first.
     second_placement = replace(
         Placement.single_copy(second, lines[1]),
         start=expand(first).steps if _pieces_differ([first, second]) else first.steps,
@@ -188,7 +191,7 @@ def merge(schedules: Sequence[Schedule], shares: Sequence[Fraction | int] | None
     block, offset, share, pieces, renumbered = [], [], [], [], []
     first_chunk = 0
     for schedule, fraction, end in zip(schedules, fractions, ends, strict=True):
-        scale = int(fraction / total * denominator / schedule.chunks.denominator)
+        scale = int(fraction / total * denominator / schedule.chunks.denominator)  # whole, by the choice of denominator
         block.append(schedule.chunks.block)
         offset.append(schedule.chunks.offset * scale + int((end - fraction / total) * denominator))
         share.append(schedule.chunks.share * scale)
@@ -239,6 +242,7 @@ def run_together(schedules: Sequence[Schedule], sizes: Sequence[int] = ()) -> Sc
     first_blocks = np.cumsum([0, *(s.collective.blocks for s in schedules)]).tolist()
     scales = [denominator // s.chunks.denominator for s in schedules]
     chunks = Chunks(
+        # Not strict: the last entry of `first_blocks`, as of `first_chunks`, is the total.
         np.concatenate([s.chunks.block + np.int32(base) for s, base in zip(schedules, first_blocks, strict=False)]),
         np.concatenate([s.chunks.offset * scale for s, scale in zip(schedules, scales, strict=True)]),
         np.concatenate([s.chunks.share * scale for s, scale in zip(schedules, scales, strict=True)]),
@@ -324,11 +328,11 @@ def _stack_rows(
 ) -> Schedule:
     """Concatenate the rows of all schedules, and their routes in one table. O(rows)."""
     table: Routes = NO_ROUTES
-    tables, joints = [], []  # numbers of routes and of joints before those of each schedule
+    routes_before, joint_counts = [], []  # per schedule: routes of the schedules before it, and its own joints
     for schedule in schedules:
-        tables.append(len(table))
+        routes_before.append(len(table))
         table = table.join(schedule.routes)
-        joints.append(0 if schedule.joint is None else int(schedule.joint.max(initial=-1)) + 1)
+        joint_counts.append(0 if schedule.joint is None else int(schedule.joint.max(initial=-1)) + 1)
 
     columns: dict[str, Any] = {
         name: freeze(np.concatenate([getattr(s, name) for s in schedules]))
@@ -341,9 +345,9 @@ def _stack_rows(
 
     return Schedule(
         collective, chunks, **columns,
-        route=_offset_numbers([s.route for s in schedules], tables, schedules),
+        route=_offset_numbers([s.route for s in schedules], routes_before, schedules),
         src_slot=slots("src"), dst_slot=slots("dst"),
-        joint=_offset_numbers([s.joint for s in schedules], [0, *np.cumsum(joints[:-1]).tolist()], schedules),
+        joint=_offset_numbers([s.joint for s in schedules], [0, *np.cumsum(joint_counts[:-1]).tolist()], schedules),
         routes=table, pieces=pieces, local=local,
     )  # fmt: skip
 

@@ -25,7 +25,16 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.collective import Collective, Relation
-from antiphon.core.columns import Longs, concat_ranges, distinct, pair_keys, pointers, run_starts, unique_inverse
+from antiphon.core.columns import (
+    SAFE_INT64,
+    Longs,
+    concat_ranges,
+    distinct,
+    pair_keys,
+    pointers,
+    run_starts,
+    unique_inverse,
+)
 from antiphon.core.transform.staging import Spans
 from antiphon.errors import Invalid, Unsupported, list_first
 
@@ -86,7 +95,7 @@ def stretches_of(collective: Collective, spans: Spans, edges: Longs, name: str) 
         raise Unsupported(f"{name}: a contribution that several ranks have, or that counts twice, is not composed")
     # A distinct (block, want) is a set; want -1 (all contributions of the block) is coded as 0.
     sets, number = unique_inverse(
-        relation.post_block.astype(np.int64) * (len(relation.wants) + 1) + relation.post_want + 1, 2**62
+        relation.post_block.astype(np.int64) * (len(relation.wants) + 1) + relation.post_want + 1, SAFE_INT64
     )
     pre_ptr = pointers(relation.pre_block, collective.blocks)
     ids = []
@@ -130,7 +139,8 @@ def relation_after(first: RelationStretches, second: RelationStretches, used: Lo
     begin = pointers(stretch, len(second.edges) - 1)
     sets: dict[tuple[int, ...], int] = {}
     kept_set = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
-    keys, number = unique_inverse(second.post.stretch * len(second.ids) + second.post.content, 2**62)
+    keys, number = unique_inverse(second.post.stretch * len(second.ids) + second.post.content, SAFE_INT64)
+    joined_set = np.zeros(len(keys), np.int64)  # per key the number of its set of ids of the first
     for index, key in enumerate(keys.tolist()):
         stretch_number, want = divmod(key, len(second.ids))
         ids = second.pre.content[begin[stretch_number] : begin[stretch_number + 1]].tolist()
@@ -147,13 +157,13 @@ def relation_after(first: RelationStretches, second: RelationStretches, used: Lo
                 f"{first.name}; compose it with what leaves each "
                 "of them a sum of its own, or use a collective that copies"
             )
-        keys[index] = sets.setdefault(tuple(union), len(sets))
+        joined_set[index] = sets.setdefault(tuple(union), len(sets))
     # Stage 3: ranks that the second schedule does not touch keep their results.
     is_kept = ~np.isin(first.post.rank, used)
     post = RelationRows(
         np.concatenate([first.post.stretch[is_kept], second.post.stretch]),
         np.concatenate([first.post.rank[is_kept], second.post.rank]),
-        np.concatenate([kept_set[first.post.content[is_kept]], keys[number]]),
+        np.concatenate([kept_set[first.post.content[is_kept]], joined_set[number]]),
     )
     return RelationStretches(first.edges, first.pre, _sort_rows(post), tuple(sets), f"{first.name}, {second.name}")
 

@@ -235,7 +235,8 @@ def _cut_rows(
     atom = concat_ranges(first, count)  # the atoms of `where`, in order
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
     low, high = (np.searchsorted(start, bound) for bound in placement.bounds())
-    # Rows for every copy of the placement: (copy, chunk) -> range of atoms.
+    # Rows for every copy of the placement: (copy, chunk) -> range of atoms. `row`, `copy`: per new row the row that it
+    # repeats, and its copy.
     row: Any = slice(None)
     copy: Any = 0
     if copies == 1 and schedule.joint is None and bool((high - low == 1).all()):  # every row stays a single row
@@ -281,6 +282,7 @@ def _cut_rows(
 
 
 def _join_routes(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
+    """Return all placements' routes, (links per route, all links) each, in one table."""
     lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for lengths, _ in tables)])
     links = np.concatenate([np.zeros(0, np.int32), *(links for _, links in tables)])
     return Routes(np.cumsum(lengths), links.astype(np.int32))

@@ -298,8 +298,9 @@ def _no_hub(joints: JointRows, tree: JointForest, abilities: Abilities) -> Longs
     needs_hub = (joints.sources > 1) & (joints.destinations > 1)
     if not needs_hub.any():
         return np.zeros(0, np.int64)
-    node, parent = tree.node, np.maximum(tree.parent, 0)
+    node, parent = tree.node, np.maximum(tree.parent, 0)  # of roots any vertex: `has_parent` leaves them out below
     to_parent, from_parent = tree.parent_links
+    # In a tree that passed `shape_faults`, sources are the vertices without links into them, destinations without out.
     sources_below = _count_in_subtrees(tree, tree.into == 0)
     destinations_below = _count_in_subtrees(tree, tree.out == 0)
     cannot_reduce, cannot_multicast = ~abilities.reduce[node], ~abilities.multicast[node]
@@ -338,7 +339,7 @@ def _count_in_subtrees(tree: JointForest, marks: Bools) -> Longs:
     depth = _sum_upward(tree, (tree.parent >= 0).astype(np.int64))
     total = marks.astype(np.int64)
     order = np.argsort(depth, kind="stable")
-    # Deepest vertices first, so that every subtree is complete when it is added to its parent.
+    # Deepest vertices first, so that every subtree is complete when it is added to its parent; roots ([0]) have none.
     for same_depth in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)[:0:-1]:
         np.add.at(total, tree.parent[same_depth], total[same_depth])
     return total

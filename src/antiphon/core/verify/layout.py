@@ -156,6 +156,7 @@ def split_batches(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     key_type: Any = np.uint16 if total < 2**16 else np.int64  # NumPy sorts 16 bits by radix
     batch_of_row: AnyInts = batch_of.astype(key_type)[schedule.chunk]
     order = np.argsort(batch_of_row, kind="stable") if total > 1 else np.arange(schedule.transfers)
+    # `pointers` only counts, so the rows need not be sorted: row_ptr delimits each batch's rows in `order`.
     row_ptr, chunk_ptr = pointers(batch_of_row, total), pointers(batch_of, total)
     for i in range(total):
         own_chunks = np.arange(chunk_ptr[i], chunk_ptr[i + 1])

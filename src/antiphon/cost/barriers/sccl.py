@@ -29,7 +29,7 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     """
     profiled_topology = as_profile(profile).on(topology)
     barriers = Barriers(schedule, profiled_topology)
-    alphas = np.unique(barriers.paths.alpha[barriers.paths.route >= 0])
+    alphas = np.unique(barriers.paths.alpha[barriers.paths.route >= 0])  # route -1: a copy within a rank
     if len(alphas) > 1:
         raise Unsupported(
             f"model sccl has one latency, but the routes used here have {len(alphas)} ({alphas[0]:g} to {alphas[-1]:g} "
@@ -40,6 +40,8 @@ def sccl(schedule: Schedule, topology: Topology, *, profile: Profile | str | Pat
     collective = schedule.collective
     input_share = Fraction(collective.input_weight, collective.buffer_weight)  # L over nbytes
     total_rounds = rounds(schedule, profiled_topology, barriers.timeline)
-    beta = total_rounds * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
+    # (R / C) * L * beta of the formula, per byte of nbytes; the unit link's bandwidth is 1 / beta
+    seconds_per_byte = total_rounds * input_share / (max(schedule.chunks_per_rank, 1) * profiled_topology.unit)
     names = {"latency": latency_name(steps, alpha), "bandwidth": barriers.busiest}
-    return TracedPredictor(price_linear(steps * alpha, float(beta), names, LazyPath(barriers.path)), barriers)
+    predict = price_linear(steps * alpha, float(seconds_per_byte), names, LazyPath(barriers.path))
+    return TracedPredictor(predict, barriers)

@@ -249,6 +249,7 @@ class Models:
         value, vector = self._value_at(self.best, weights(self.best)), self.vector(weights(self.best), self.best)
         if max(values) - min(values) > SAME_VALUE * max(map(abs, values)) + self.solution.resolution(vector):
             return Estimate(name, UNDETERMINED, weights=listed_weights)
+        # Never empty: the best model determines the combination, as checked above.
         spans = [
             span
             for threshold in self.plausible_thresholds
@@ -266,6 +267,7 @@ class Models:
         )
 
     def _value_at(self, threshold: int | None, weights: Mapping[str, float]) -> float:
+        """Return the value of a combination in one model, known parameters included."""
         solution, vector = self.solutions[threshold], self.vector(weights, threshold)
         value = float(row_dot(solution.values, vector))
         return self._known_value(weights) + (0.0 if abs(value) <= solution.resolution(vector) else value)

@@ -221,7 +221,6 @@ class _Fitter:
     def __init__(self, medians: Medians, span: slice) -> None:
         self.medians, self.span = medians, span
         self.sizes = medians.sizes[span]
-        self.degrees_of_freedom = 1
         error_factors = []  # per signal
         self.weights: dict[str, Floats] = {}
         degrees_of_freedom = 0
@@ -253,11 +252,16 @@ class _Fitter:
         return Regime(low, high, {name: fit.figures[name] for name in NAMES}, fit.growth, fit.start, fit.slope)
 
     def _fit_gap(self, fit: _Figures) -> Floats:
-        """Fit g and G; if one is negative, drop it and fit the other alone. Return the row of (s-1) G for each size."""
+        """Fit g and G; if one is negative, drop it and fit the other alone. Return the row of (s-1) G for each size.
+
+        `columns`: the figures that are still fitted (0: g, 1: G); the rows of the others are 0.
+        """
         x = self.sizes - 1
         fitted_rows: list[Row] = []
         columns, negative = [0, 1], {}
-        lines = self._gap_rows if np.isfinite(self.medians.usable_errors("gap", x)).all() else self._lines_of_ports()
+        # The signal `gap` is usable unless ranks have several ports or share another resource; any error serves to ask.
+        is_gap_usable = np.isfinite(self.medians.usable_errors("gap", np.ones_like(x))).all()
+        lines = self._gap_rows if is_gap_usable else self._lines_of_ports()
         # Active set: drop the most negative figure (in deviations) and refit, until no figure is negative.
         while columns:
             fitted_rows = list(lines(columns))
@@ -278,7 +282,7 @@ class _Fitter:
         return rows
 
     def _gap_rows(self, columns: Sequence[int]) -> Floats:
-        """Return rows of g and G from the line through the signal `gap`."""
+        """Return rows of g and G from the line through the signal `gap`; 0 for one that is not in `columns`."""
         return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.medians.maps["gap"][self.span])
 
     def _lines_of_ports(self) -> Callable[[Sequence[int]], Floats]:
@@ -302,6 +306,7 @@ class _Fitter:
             port_seconds > MIN_PORT_RATIO * shared_seconds + NEGLIGIBLE * medians.many[self.span]
         )
         # Columns: g, G, half a round trip of one byte, seconds per further byte at a port. Rows: gaps, then half trips.
+        # Both columns per byte are scaled by the greatest size, as is `out` for G, so that all entries are up to 1.
         design = np.zeros((2 * len(x), 4))
         design[: len(x), 0], design[: len(x), 3] = 1.0, x / x.max()
         design[len(x) :, 1], design[len(x) :, 2] = x / x.max(), 1.0
@@ -354,12 +359,15 @@ class _Fitter:
         return 0.0 if abs(value) <= NEGLIGIBLE * self._row_scale(row) else value
 
     def _row_scale(self, row: Row) -> float:
+        """Return the sum of the magnitudes of an estimate's terms: rounding errors are a fraction of it."""
         return float(row_dot(np.abs(row), self.medians.measured_seconds))
 
     def _row_deviation(self, row: Row) -> float:
+        """Return the standard error of an estimate."""
         return float(np.sqrt(row_dot(row**2, self.errors**2)))
 
     def _half_width(self, row: Row, confidence: float = CONFIDENCE) -> float:
+        """Return half the width of an estimate's t-interval."""
         from scipy.special import stdtrit
 
         return float(stdtrit(self.degrees_of_freedom, (1 + confidence) / 2)) * self._row_deviation(row)

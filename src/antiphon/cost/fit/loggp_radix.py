@@ -84,7 +84,8 @@ def fit_simultaneous(rows: Sequence[RoundTrip]) -> list[SimultaneousFit]:
             measured.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
     fits: dict[tuple[str, int], SimultaneousFit] = {}
     ports: dict[str, int] = {}  # kind -> ports of large messages if they go in turn; small ones have as many
-    # Large sizes first: their number of ports is the expected one of the small sizes of that kind.
+    # Large sizes first: their number of ports is the expected one of the small sizes of that kind. So the first size of
+    # a kind, which is not in `ports` yet, is its largest.
     for (kind, size), points in sorted(measured.items(), reverse=True):
         fit = _fit_count(kind, size, points, kind not in ports, ports.get(kind, 0))
         ports.setdefault(kind, (fit.count or 0) if fit.usable and fit.form == IN_TURN else 0)
@@ -142,8 +143,9 @@ def _fit_count(
     counts = [candidate.count or max_n for candidate in plausible]
     state = DETERMINED if len(set(counts)) == 1 else WEAK
     return SimultaneousFit(
-        kind, nbytes, state, best.count, min(counts), max(counts), max_n, measured, predicted, best.form, best.turn
-    )
+        kind, nbytes, state, best.count, low=min(counts), high=max(counts), max_messages=max_n, measured=measured,
+        fitted=predicted, form=best.form, turn=best.turn,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -175,12 +175,12 @@ def prepare_tables(schedule: Schedule, topology: Topology, profile: Profile, ste
     if steps is not None:
         routing = replace(routing, messages=replace(table, step=steps[table.step]))
     return FlowTables(
-        routing, version_table, uses, np.append(seconds_per_byte(topology), 0.0),
-        find_crowds(table, uses, topology, profile, has_parallel_routes),
-        after, np.append(np.where(first, 1, 2), NEVER_ZERO).astype(np.int32), reads, gates.astype(np.int32),
-        row_ptr, by_message, write, follows[read],
-        pointers(read[by_version].astype(np.int64), count), of_row[by_message[by_version]], follows,
-        version_table.rank, combining_costs(schedule, version_table, profile),
+        routing, version_table, uses, cost=np.append(seconds_per_byte(topology), 0.0),
+        crowds=find_crowds(table, uses, topology, profile, has_parallel_routes),
+        after=after, waits=np.append(np.where(first, 1, 2), NEVER_ZERO).astype(np.int32), reads=reads,
+        gates=gates.astype(np.int32), row_ptr=row_ptr, by_message=by_message, writes=write, frees=follows[read],
+        reader_ptr=pointers(read[by_version].astype(np.int64), count), readers=of_row[by_message[by_version]],
+        follows=follows, rank=version_table.rank, work=combining_costs(schedule, version_table, profile),
     )  # fmt: skip
 
 
@@ -282,7 +282,10 @@ def find_crowds(
     if has_parallel_routes:
         sender = np.full(uses.shape, len(triples), np.int32)
         sender[message, column] = triple
-    return Crowds(epsilon, w_t, count, table, first, crowd_resource[first], sender, np.append(triples // ranks, count))
+    return Crowds(
+        epsilon, w_t, pairs=count, pair=table, first=first, resource=crowd_resource[first], sender=sender,
+        sender_pair=np.append(triples // ranks, count),
+    )  # fmt: skip
 
 
 def combining_costs(schedule: Schedule, version_table: Versions, profile: Profile) -> Combining | None:
@@ -312,4 +315,5 @@ def combining_costs(schedule: Schedule, version_table: Versions, profile: Profil
     return costs if costs.seconds.any() else None
 
 
-Watch = Callable[[float, Longs, Floats], None]  # (seconds, resources, bytes/s): run.py reports changed loads
+# The type of functions to which run.py reports changed loads: (seconds, resources, their loads in bytes per second)
+Watch = Callable[[float, Longs, Floats], None]

@@ -48,15 +48,18 @@ class Segments:
     @cached_property
     def is_unpipelined(self) -> bool:
         """Whether every message is in progress in one segment only, i.e. nothing is pipelined."""
-        return runs_are_disjoint(self.low, self.high)
+        return are_single_segments(self.low, self.high)
 
 
-def runs_are_disjoint(low: Longs, high: Longs) -> bool:
+def are_single_segments(low: Longs, high: Longs) -> bool:
+    """Return whether every run is one segment long; two runs of a key then coincide or are disjoint."""
     return bool((high - low == 1).all())
 
 
 def segments(sent: Messages) -> Segments:
-    """Return the stretches of steps in which the same messages are in progress. O(n), or one sort if steps are few.
+    """Return the stretches of steps in which the same messages are in progress.
+
+    O(n + steps), or one sort if there are many more steps than messages (`unique_inverse`).
 
     Two pieces: messages 0 and 1 are in progress in steps 0 and 1, messages 2 and 3 in steps 1 and 2, so each of the
     three steps is a segment.
@@ -80,8 +83,8 @@ def segments(sent: Messages) -> Segments:
 class Runs:
     """A piecewise constant function per key: run i has the values `values[...][i]` in segments low[i] to high[i] - 1.
 
-    Runs are in the order of (key, low) and disjoint per key; the function is 0 between them. It may have several
-    values, one column of `values` each.
+    Runs are in the order of (key, low) and disjoint per key, except in the argument of `highest_per_key`; the function
+    is 0 between them. It may have several values, one column of `values` each.
     """
 
     key: Longs
@@ -91,7 +94,9 @@ class Runs:
 
 
 def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], count: int) -> Runs:
-    """Sum per key the values of overlapping runs. One sort; with pieces, integers stay exact.
+    """Sum per key the values of overlapping runs. One sort.
+
+    Sums of integers are exact; they may be floats if every run is one segment long (`np.bincount`).
 
     Key 7 has 1 in segments 0 and 1, and 10 in 1 and 2:
 
@@ -101,7 +106,7 @@ def sum_runs(key: Longs, low: Longs, high: Longs, columns: Sequence[Numbers], co
     """
     if not len(key):
         return Runs(key, low, high, tuple(columns))
-    if runs_are_disjoint(low, high):
+    if are_single_segments(low, high):
         position = key * count + low
         # If a table of all (key, segment) has at most 4 elements per run, adding up in it is faster than sorting.
         if (int(key.max()) + 1) * count <= 4 * len(key):
@@ -144,14 +149,16 @@ def merge_runs(key: Longs, low: Longs, high: Longs, count: int) -> tuple[Longs, 
 
 
 def highest_per_key(runs: Runs, count: int) -> Runs:
-    """Return per key the greatest first value of runs that may overlap. O(E log E), linear if nothing is pipelined.
+    """Return per key the maximum, in every segment, of runs with a single column of values >= 0; they may overlap.
+
+    O(n log n) in runs, linear if every run is one segment long.
 
     >>> top = highest_per_key(Runs(np.array([7, 7]), np.array([0, 1]), np.array([2, 3]), (np.array([4, 5]),)), 3)
     >>> top.key.tolist(), top.low.tolist(), top.high.tolist(), top.values[0].tolist()
     ([7, 7, 7], [0, 1, 2], [1, 2, 3], [4, 5, 5])
     """
     (values,) = runs.values
-    if runs_are_disjoint(runs.low, runs.high):
+    if are_single_segments(runs.low, runs.high):
         positions, position = unique_inverse(runs.key * count + runs.low, (int(runs.key.max(initial=0)) + 1) * count)
         maxima = np.zeros(len(positions), values.dtype)
         np.maximum.at(maxima, position, values)
@@ -196,7 +203,10 @@ def align_runs(runs: Runs, other: Runs, count: int) -> Runs:
 
 
 def greatest_per_segment(low: Longs, high: Longs, value: Floats, count: int) -> Longs:
-    """Return per segment the run of greatest value that covers it (the first of equal ones), or -1. O(E log E).
+    """Return per segment the run of greatest value that covers it (the first of equal ones), or -1.
+
+    O(n log n) in runs.
+
 
     >>> greatest_per_segment(np.array([0, 1]), np.array([2, 3]), np.array([4.0, 5.0]), count=4)
     array([ 0,  1,  1, -1])

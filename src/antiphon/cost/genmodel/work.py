@@ -29,9 +29,9 @@ from antiphon.cost.genmodel.runs import (
     Runs,
     Segments,
     align_runs,
+    are_single_segments,
     highest_per_key,
     merge_runs,
-    runs_are_disjoint,
     segments,
     sum_runs,
 )
@@ -119,7 +119,7 @@ class Work:
             pairs, position = unique_inverse(pair, (int(resource.max()) + 1) * ranks)
             triples, low, high = merge_runs(position * ranks + src[message], low, high, count)
             pair = pairs[triples // ranks]
-        if runs_are_disjoint(low, high):
+        if are_single_segments(low, high):
             positions, position_index = unique_inverse(pair * count + low, (int(pair.max()) + 1) * count)
             senders_to_one = Runs(
                 positions // count // ranks, positions % count, positions % count + 1, (np.bincount(position_index),)

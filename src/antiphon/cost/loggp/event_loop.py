@@ -133,7 +133,7 @@ def _simulate(
     src, dst, cost_class = graph.src, graph.dst, graph.cost_class
     on_done_ptr, on_done, on_left_ptr, on_left = graph.on_done_ptr, graph.on_done, graph.on_left_ptr, graph.on_left
     latency, send, receive, gap, flight, busy, work = cost  # per cost class: L, o_s, o_r, g, G (b - 1), G b, combining
-    heap, lists, event, needed, waits, ready, _ = workspace
+    heap, lists, event, needed, waits, ready, _ = workspace  # `event`: number of an event -> its kind, such as ASK
     count, ranks, nodes = len(src), len(node), int(node.max()) + 1 if len(node) else 0
     record, reports_left = len(log.ready) > 0, len(on_left_ptr) > 0
     # m + receiver_offset: number of the receiver's events of message m, which has others only with packets
@@ -143,7 +143,7 @@ def _simulate(
     # port -> when its last byte has passed; whether it is in use or reserved for its queue
     idle_from = np.full(2 * ranks * ports, FAR_PAST)
     port_taken = np.zeros(2 * ranks * ports, np.bool_)
-    port_of = np.empty(2 * count if ports else 0, np.int32)
+    port_of = np.empty(2 * count if ports else 0, np.int32)  # message and side -> its port
     # queue for ports -> its first and its last message, -1 if empty; message and side -> the next message in the queue
     head, tail = np.full(2 * ranks, -1, np.int32), np.full(2 * ranks, -1, np.int32)
     next_in_queue = np.empty(2 * count if ports else 0, np.int32)

@@ -133,7 +133,7 @@ def _simulate_queue(
                 waited = now - (log.begin[m] + latency[k])
             else:
                 waited = now - (log.landed[m] + receive[k])
-            if kind != COMBINING or inside:
+            if kind != COMBINING or inside:  # a wait for combining is part of `log.combining`
                 log.port[m] += waited
         # ---- it begins: find until when processor and port are busy, and whether the message has left, or is done ----
         has_left, done, sent_time = False, False, now

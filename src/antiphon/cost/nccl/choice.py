@@ -169,8 +169,9 @@ class Load:
     to_all_nodes: bool = False
 
     def out_of(self, nodes: int, layout: NcclLayout) -> float:
-        """Return the bytes that leave a group of this many nodes: as many as leave one node, as a
-        ring leaves the group at one node; with `to_all_nodes` those of all its nodes to nodes outside."""
+        """Return the bytes that leave a group of this many nodes: as many as leave one node, as a ring leaves the group
+        at one node; with `to_all_nodes` those of all its nodes to nodes outside (each sends other nodes equally much).
+        """
         if not self.to_all_nodes:
             return self.cards
         return self.cards * nodes * (layout.nodes - nodes) / (layout.nodes - 1)
@@ -206,7 +207,7 @@ def copied_by_engines(layout: NcclLayout, costs: Costs, collective: str, nbytes:
     if copies is None or collective not in COPIED or layout.nodes > 1 or layout.local < 2:
         return None
     peers = layout.local - 1
-    wire = layout.wire if collective in ROOTED else layout.to_all or layout.wire
+    wire = layout.wire if collective in ROOTED else layout.to_all or layout.wire  # to_all 0: the same as `wire`
     hops, transfer = peers * copies.latency, peers / layout.local * nbytes / (wire * copies.share)  # seconds
     return _sum_terms(COPIES, ENGINE, costs, layout, nbytes, {"hops": hops, "network": 0.0, "bytes": transfer}, "wire")
 
@@ -341,6 +342,7 @@ def _by_switches(algorithm: str, layout: NcclLayout, costs: Costs, collective: s
 
 
 def _ring_load(layout: NcclLayout, collective: str, nbytes: int) -> Load:
+    """Return the load of a ring: an allreduce goes around twice, a broadcast or reduce is a chain of all data."""
     n, rounds = layout.ranks, 2 if collective == "allreduce" else 1
     # Of the n - 1 hops per round of a ring, nodes - 1 cross the network; the others stay within nodes.
     between = rounds * (layout.nodes - 1)
@@ -376,5 +378,7 @@ def _sends_load(layout: NcclLayout, collective: str, nbytes: int) -> Load:
     share, outside_ranks = nbytes / layout.ranks, layout.ranks - layout.local
     messages = max(outside_ranks - 1, 0)
     relayed = layout.wire / layout.to_all if collective not in ROOTED and layout.to_all else 1.0
-    inside, between = share * (layout.local - 1) * relayed, share * layout.local * outside_ranks
-    return Load(layout.hops, 1 if outside_ranks else 0, inside, between, messages=messages, to_all_nodes=True)
+    return Load(
+        inside=layout.hops, between=1 if outside_ranks else 0, wire=share * (layout.local - 1) * relayed,
+        cards=share * layout.local * outside_ranks, messages=messages, to_all_nodes=True,
+    )  # fmt: skip

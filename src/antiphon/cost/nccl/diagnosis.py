@@ -109,6 +109,7 @@ class MachineFault:
 
     @property
     def check(self) -> str:
+        """What the user should check. With a `setting` the name is the kind of fault, "-" and the setting's value."""
         return CHECKS[self.name.partition("-")[0] if self.setting else self.name][0]
 
     def at(self, collective: str, nbytes: int) -> OptionPrice:
@@ -214,7 +215,7 @@ def rank_causes(
     library: LibraryModel, collective: str, points: Points, signs: Sequence[str], cards: int, healthy: float
 ) -> tuple[Cause, ...]:  # fmt: skip
     """Return the likely causes: those that the log names first, then by misfit. `healthy`: misfit without a fault."""
-    points = points[:: -(-len(points) // LIMITS.max_points)]
+    points = points[:: -(-len(points) // LIMITS.max_points)]  # every k-th, k rounded up
     best: dict[str, Cause] = {}
     for fault in list_faults(library, cards):
         try:
@@ -254,6 +255,7 @@ def list_faults(library: LibraryModel, cards: int) -> Iterator[MachineFault]:
     if layout.in_switches and costs.gpu.nvls is not None:
         yield replace(healthy, name="nvls-off", text="NVLS is off: the switches do not reduce", algorithms=unaided)
     for kind, value in (*(("protocol", p) for p in costs.gpu.hop), *(("algorithm", a) for a in every if a in CHOSEN)):
+        # NCCL writes nvls-tree as NVLSTREE.
         setting = f"NCCL_{'PROTO' if kind == 'protocol' else 'ALGO'}={value.replace('-', '')}"
         only = {"protocols": (value,)} if kind == "protocol" else {"algorithms": (value,)}
         text = f"only the {kind} {value} is in use"

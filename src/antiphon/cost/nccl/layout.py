@@ -113,7 +113,7 @@ def _find_layout(machine: Topology) -> NcclLayout:
     if len(set(np.bincount(of_rank).tolist())) > 1:
         raise Unsupported(f"topology {machine.name}: its nodes differ in ranks; no model of NCCL is calibrated there")
     node_of, wires = _node_of_all(machine, of_rank), wires_of(machine)
-    src, dst = node_of[machine.link_src], node_of[machine.link_dst]
+    src, dst = node_of[machine.link_src], node_of[machine.link_dst]  # per link the nodes that it joins, -1: in none
     speed = np.array([float(t.bandwidth) for t in machine.types])[machine.link_type]
     inside = (machine.link_src < machine.ranks) & (src == dst) & (src >= 0)
     wire = np.bincount(machine.link_src[inside], weights=speed[inside], minlength=machine.nodes)[: machine.ranks]
@@ -176,11 +176,13 @@ def _to_all(machine: Topology, members: list[int]) -> float:
 
     node = machine if len(members) == machine.ranks else keep(machine, members).topology
     links = csr_array((np.ones(node.links), (node.link_src, node.link_dst)), shape=(node.nodes, node.nodes))
-    if np.ptp(connected_components(links, connection="strong")[1][: node.ranks]):
+    _, component = connected_components(links, connection="strong")
+    if np.ptp(component[: node.ranks]):  # ranks are in several components
         return 0.0
     routings = even_routings(node, needs_of(Collective("alltoall", node.ranks)))
     if not routings or not routings[0].time:
         return 0.0
+    # A byte of each block takes time / scale seconds, in which a rank sends a byte to each of the others.
     return (node.ranks - 1) * float(node.resources.scale) / routings[0].time
 
 
@@ -234,7 +236,10 @@ def _host(place: str) -> str:
 
 
 def _outgoing_bandwidth(machine: Topology, leaving: NDArray[np.bool_], speed: NDArray[np.float64], src: Longs) -> float:
-    """Return the minimum bandwidth from a node to others: its links, and the shared limits among them."""
+    """Return the minimum bandwidth from a node to others: its links, and the shared limits among them.
+
+    Per link: `leaving`, whether it leaves a node; `speed`, in bytes per second; `src`, the node that it leaves.
+    """
     # Scale links down to their shared limits, one limit after the other; what remains is the usable rate.
     rate = {link: float(speed[link]) for link in np.flatnonzero(leaving).tolist()}
     for limit in machine.limits:
@@ -298,7 +303,10 @@ def _find_cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) ->
 
 
 def _merge_groups(machine: Topology, group: Longs, nodes: int) -> Longs:
-    """Merge groups that are connected to the same switches, together with the switches connected to no other group."""
+    """Merge groups that are connected to the same switches, together with the switches connected to no other group.
+
+    `group`: per vertex of the machine its group; groups from `nodes` on are outer switches.
+    """
     src, dst = group[machine.link_src], group[machine.link_dst]
     meets: dict[int, set[int]] = {}
     for a, b in {*zip(src.tolist(), dst.tolist(), strict=True)}:

@@ -94,7 +94,8 @@ class LibraryModel:
     def at(self, collective: str, nbytes: int) -> list[OptionPrice]:
         """Return all options, the chosen one first, without those below the bound proved from the same link figures.
 
-        If the chosen one is below the bound, the model does not describe this machine: Unsupported.
+        If the chosen one is below the bound, the model does not describe this machine: Unsupported. (ROUNDING is a
+        factor just below 1.)
         """
         options = self._price_options(collective, nbytes)
         min_times = [self._least_seconds(option, collective, nbytes) for option in options]
@@ -359,6 +360,7 @@ def library_here(
         raise Invalid(f"processes={quote(processes)}: expected {' or '.join(PROCESSES)}")
     if algorithm and algorithm not in ALGORITHMS:
         raise Invalid(f"algorithm={quote(algorithm)}: expected one of {', '.join(ALGORITHMS)}")
+    # `version` may come from a log: an older version counts as OLDEST, an unreadable one as NEWEST.
     numbers = _VERSION.fullmatch(version)
     minor = max(int(numbers[1]), OLDEST) if numbers is not None else NEWEST
     if algorithm and minor < SINCE.get(algorithm, OLDEST):
@@ -411,7 +413,7 @@ def find_library_model(machine: Topology, collectives: Iterable[Collective], **o
 
 def _gpu_figures(machine: Topology, layout: NcclLayout, requested: str) -> tuple[CallFigures, str]:
     """Return the figures of the machine's GPUs, and a remark if they are not known to be its own."""
-    catalogue = shipped_calls()
+    catalogue = shipped_calls()  # of GPUs (these list `boxes`, machines that have them) and of networks
     detected = generation_of(machine, layout, catalogue)
     if requested:
         chosen = by_name(requested, catalogue, "gpu", boxes=True)

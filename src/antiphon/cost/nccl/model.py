@@ -82,6 +82,7 @@ def calls(
     predictors, network_figures = _prepare_protocols(library, schedule, topology, MODELS[by]), library.costs.network
     message_seconds = 0.0 if network_figures is None else network_figures.message
     extra = {"messages": _count_messages(schedule, node) * message_seconds}
+    # Switches that multicast and reduce (NVLS) spare the ranks the fan.
     extra["fan"] = _count_fan(schedule, node) * library.costs.gpu.message if NVLS not in predictors else 0.0
     costs = library.costs if uses_network else replace(library.costs, network=None)
     joined = schedule.joint is not None and bool((crosses & (schedule.joint >= 0)).any())
@@ -205,6 +206,7 @@ def _seconds_on_wire(layout: NcclLayout, schedule: Schedule, topology: Topology)
     """
     kinds_within_nodes, _, _ = sort_kinds(layout, topology)
     load = loads(schedule, topology)
+    # Shared limits are numbered after the links; clipped to a valid link here, they are left out by `selected`.
     link = np.minimum(load.resource, topology.links - 1)
     inside = np.isin(
         topology.link_type, [i for i, kind in enumerate(topology.types) if kind.kind in kinds_within_nodes]
@@ -227,7 +229,7 @@ def _count_messages(schedule: Schedule, node: Longs) -> float:
         _beyond_first(schedule, crossing, [senders], receivers),
         _beyond_first(schedule, crossing, [receivers], senders),
     )
-    return max(float(side.sum()) for side in sides) * _step_counts(schedule)
+    return max(float(side.sum()) for side in sides) * _pipelining_factor(schedule)
 
 
 def _count_fan(schedule: Schedule, node: Longs) -> float:
@@ -242,7 +244,7 @@ def _count_fan(schedule: Schedule, node: Longs) -> float:
         _beyond_first(schedule, inner, [senders, data], receivers),
         _beyond_first(schedule, inner, [receivers, data], senders),
     )
-    return float(np.maximum(*sides).sum()) * _step_counts(schedule)
+    return float(np.maximum(*sides).sum()) * _pipelining_factor(schedule)
 
 
 def _row_ends(schedule: Schedule, rows: Longs) -> tuple[Bounded, Bounded]:
@@ -272,7 +274,7 @@ def _beyond_first(schedule: Schedule, rows: Longs, equal: Sequence[Bounded], par
     return maxima
 
 
-def _step_counts(schedule: Schedule) -> float:
+def _pipelining_factor(schedule: Schedule) -> float:
     """Return by how much pieces lengthen a schedule: its steps with pieces, divided by those without."""
     pieces = schedule.pieces if isinstance(schedule.pieces, int) else max(schedule.pieces)
     return (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
@@ -293,7 +295,7 @@ def _prepare_protocols(
 class ProtocolFigures:
     """The costs of every schedule among some ranks: a launch, and the figures of links by one of the protocols.
 
-    `launch`: seconds of the launch, by the other seconds of the call. `switched`: the figures if switches reduce and
+    `launch`: from the other seconds of a call to those of its launch. `switched`: the figures if switches reduce and
     multicast; None if none are known. `gpu`: its ramp is added to the time of the bytes; None if the schedule may use a
     network, as waiting for it may hide the ramp.
     """

@@ -2,8 +2,7 @@
 
 The file `msccl.json` lists the algorithms as published, with their ranges: those of msccl-tools for Azure's NDv4, and
 those that come with RCCL for MI300X. MSCCL takes the first one whose range has the size, whether or not it is the
-fastest. Its time depends on
-the fields of its entry:
+fastest. Its time depends on the fields of its entry:
 
     seconds, share      for allreduces on NDv4: fitted to the table of MSCCL's leaderboard (bench/fit_msccl.py)
     as_library          RCCL's predicted time, as its tables were measured with these algorithms on, as is the default
@@ -39,7 +38,9 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     """An algorithm for sizes from `least` to `most` bytes (None: no upper end) on `nodes` nodes of `local` GPUs.
 
     `gpus`: generations of GPUs. `way`: one of WAYS. `blocks`: thread blocks per GPU, one multiprocessor each.
-    `in_place`: only for calls in place. `seconds`, `share`: launch and hops, and the fraction of the bandwidth.
+    `in_place`: only for calls in place; `why` says so, and predicted calls count as calls in place. `source`: where the
+    algorithm is published. `seconds`, `share`: launch and hops, and the fraction of the bandwidth; `calibrated_by`: the
+    measurements that these were fitted to. `as_library`: priced as the library's own choice.
     """
 
     gpus: list[str]
@@ -144,12 +145,12 @@ def moved_by(collective: str, ranks: int) -> float:
 
 
 def _load_of(algorithm: str, layout: NcclLayout, nbytes: int) -> Load:
-    """Return the load of an algorithm.
+    """Return the load of an algorithm. `wire` counts a rank's bytes within its node, `cards` a node's to other nodes.
 
-    allpairs: all to all, twice; direct: once. hierarchical, three-step: data for other nodes are first gathered at the
-    GPU with the same number, so that each sends one message to each node.
+    allpairs: all to all, twice (an allreduce); direct: once (an alltoall). hierarchical, three-step (alltoalls): data
+    for other nodes are first gathered at the GPU with the same number, so that each sends one message to each node.
     """
-    g, n = layout.local, layout.ranks
+    g, n = layout.local, layout.ranks  # ranks per node, all ranks
     if algorithm == ALLPAIRS:
         return Load(inside=2, between=0, wire=2 * (n - 1) / n * nbytes, cards=0)
     if algorithm == DIRECT:

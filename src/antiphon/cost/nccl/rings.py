@@ -26,11 +26,14 @@ ROUNDING = 1e-9  # links; added before links are rounded down to whole units, as
 
 
 def ring_bandwidth(node: Topology) -> float:
-    """Return the bytes per second that a rank sends around all rings together; 0 if the links hold no ring."""
+    """Return the bytes per second that a rank sends around all rings together; 0 if the links hold no ring.
+
+    The caller (layout.py) has checked that the node has 2 to MAX_RANKS ranks; for 0 it takes PCIE of a link instead.
+    """
     width = np.zeros((node.ranks, node.ranks))
     np.add.at(width, (node.link_src, node.link_dst), [float(node.bandwidth(link)) for link in range(node.links)])
     units = np.floor(np.minimum(width, width.T) / float(node.unit) + ROUNDING)
-    if node.ranks == 2:
+    if node.ranks == 2:  # a ring of two uses a link in both directions already, so reversing it gives no second ring
         return float(units[0, 1]) * float(node.unit)
     # every cycle from rank 0 on, in one of its two directions
     orders = (order for order in itertools.permutations(range(1, node.ranks)) if order[0] < order[-1])
