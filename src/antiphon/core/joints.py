@@ -89,10 +89,9 @@ def joints_of(schedule: Schedule) -> Joints | None:
     _, number = unique_inverse(schedule.joint[joint_rows], int(schedule.joint.max()) + 1)
     # A joint of one row is an ordinary transfer: drop it and renumber the rest densely.
     has_several_rows = np.bincount(number) > 1
-    joint_rows, number = (
-        joint_rows[has_several_rows[number]],
-        (np.cumsum(has_several_rows) - 1)[number[has_several_rows[number]]],
-    )
+    is_kept = has_several_rows[number]
+    new_number = np.cumsum(has_several_rows) - 1
+    joint_rows, number = joint_rows[is_kept], new_number[number[is_kept]]
     count = int(has_several_rows.sum())
     if not count:
         return None

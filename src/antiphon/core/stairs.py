@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import SAFE_INT64, Longs, distinct, order_of, run_starts, sums_by_group
+from antiphon.core.columns import SAFE_INT64, TABLE_PER_ROW, Longs, distinct, order_of, run_starts, sums_by_group
 
 Exact = NDArray[Any]  # int64 where nothing can overflow, Python ints otherwise
 Runs = tuple[Longs, Longs, Longs, Exact]  # resource, begin, end, value; in order of resource and begin
@@ -33,7 +33,7 @@ def add_equal_keys(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
     (array([3, 7]), array([2, 5]))
     """
     # With few possible keys, adding up in a table is faster than sorting.
-    if bound <= 4 * len(key) and load.dtype != object:
+    if bound <= TABLE_PER_ROW * len(key) and load.dtype != object:
         keys = distinct(key, bound)
         return keys, sums_by_group(key, load, bound)[keys]
     order = order_of(key, bound)
@@ -86,7 +86,8 @@ def merge_equal_runs(resource: Longs, begin: Longs, end: Longs, load: Exact) -> 
 def upper_envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
     """Return per interval between marks the greatest value of the runs that cover it (0: none), and the run (-1: none).
 
-    Run i has `value[i]` and covers the intervals low[i] to high[i] - 1; there are `marks` intervals.
+    Run i has `value[i]` and covers the intervals low[i] to high[i] - 1; there are `marks` intervals, and at least one
+    run. Of equal values the last run's counts.
 
     >>> upper_envelope(np.array([0, 1]), np.array([3, 2]), np.array([5, 7]), 4)  # 5 in 0 to 2, 7 in 1
     (array([5, 7, 5, 0]), array([ 0,  1,  0, -1]))

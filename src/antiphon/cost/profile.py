@@ -141,6 +141,7 @@ class Profile:
         return LinkType(link_type.kind, link_type.bandwidth * factor, latency)
 
     def _scale_factor(self, topology: Topology, link: int) -> Fraction:
+        """Return the share of a link's nominal bandwidth that is reached."""
         return self.bandwidth_factor.get(topology.types[int(topology.link_type[link])].kind, Fraction(1))
 
     def as_json(self) -> dict[str, Any]:
@@ -194,14 +195,16 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         memory = MEMORY_BANDWIDTH if row.memory_bandwidth is None else row.memory_bandwidth
         return Profile(
             row.name,
-            {kind: parse_seconds(value, f"alpha.{kind}") for kind, value in row.alpha.items()},
-            {kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in row.bandwidth_factor.items()},
-            stored_bandwidth(memory, "memory_bandwidth"),
-            {kind: _parse_incast(kind, incast) for kind, incast in row.incast.items()},
-            _per_byte(row.gamma, "gamma"),
-            _per_byte(row.delta, "delta"),
-            row.loggp.read() if row.loggp is not None else None,
-            {name: _parse_costs(name, costs) for name, costs in row.lowerings.items()},
+            alpha={kind: parse_seconds(value, f"alpha.{kind}") for kind, value in row.alpha.items()},
+            bandwidth_factor={
+                kind: exact(value, f"bandwidth_factor.{kind}") for kind, value in row.bandwidth_factor.items()
+            },
+            memory_bandwidth=stored_bandwidth(memory, "memory_bandwidth"),
+            incast={kind: _parse_incast(kind, incast) for kind, incast in row.incast.items()},
+            gamma=_per_byte(row.gamma, "gamma"),
+            delta=_per_byte(row.delta, "delta"),
+            loggp=row.loggp.read() if row.loggp is not None else None,
+            lowerings={name: _parse_costs(name, costs) for name, costs in row.lowerings.items()},
         )
 
 
@@ -236,6 +239,7 @@ def as_profile(profile: Profile | str | os.PathLike[str] | None) -> Profile:
     name = os.fspath(profile)
     if name in shipped_profiles():
         return load_profile(SHIPPED / f"{name}.json")
+    # A bare name without an ending, and without such a file, is meant to be that of a shipped profile.
     if name == os.path.basename(name) and not os.path.splitext(name)[1] and not os.path.exists(name):
         raise Invalid(f"profile {quote(name)}: neither a file nor one of ours ({', '.join(shipped_profiles())})")
     return load_profile(profile)

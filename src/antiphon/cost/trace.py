@@ -148,7 +148,7 @@ def chrome_trace(events: Events, topology: Topology, nbytes: int, title: str, pa
     for resource in np.unique(routing.use_resource).tolist():
         pid, tid = _track_of(resource, topology)
         writer.add_track(pid, resource_name(topology, resource), tid)
-    busy = getattr(events, "busy", None)
+    busy = getattr(events, "busy", None)  # only the events of flows.py have it
     if busy is not None:  # flows share links: turns overlap, so show the load of each link
         _write_counters(writer, busy, topology)
     else:

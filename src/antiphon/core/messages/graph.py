@@ -107,8 +107,10 @@ class MessageGraph:
         # The conditions of each message in ascending order, as CSR consumers expect.
         order = order_of(owner * max(len(items), 1) + condition, max(count * len(items), 1))
         return Waits(
-            as_int32(pointers(items[done_items] >> 1, count)), as_int32(done_items), left_ptr, as_int32(left_items),
-            as_int32(self.deps_ptr), as_int32(condition[order]), np.full(len(items), -1, np.int32),
+            done_ptr=as_int32(pointers(items[done_items] >> 1, count)), done=as_int32(done_items),
+            left_ptr=left_ptr, left=as_int32(left_items),
+            need_ptr=as_int32(self.deps_ptr), need=as_int32(condition[order]),
+            before=np.full(len(items), -1, np.int32),
         )  # fmt: skip
 
 
@@ -150,7 +152,8 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     is_inside = component[owner] == component[deps]
     next_in_cycle = np.full(count, -1, np.int32)  # per message in a cycle: one that it waits for within the cycle
     next_in_cycle[owner[is_inside]] = deps[is_inside]
-    # Follow one dependency inside the component from message to message until one repeats.
+    # Follow one dependency inside the component from message to message until one repeats: in a component of several,
+    # each message waits for another of it.
     message, next_message = int(owner[is_inside].min()), next_in_cycle.tolist()
     path: dict[int, int] = {}
     while message not in path:

@@ -38,6 +38,7 @@ def add_on_arrival(allgather: Schedule, collective: Collective) -> Schedule:
     # All receivers of a joint must do the same: if one keeps the data in a slot, all do.
     forwarded_joints = {joint for step, chunk, _, dst, _, joint in sends if last_send[chunk, dst] > step} - {-1}
     for step, chunk, src, dst, route, joint in sends:
+        # As `schedule.cut` numbers chunks. The allreduce has a single block, so its chunks are the parts.
         part_number, block = divmod(chunk, blocks)
         owner = collective.members[block]
         slot = slot_of[owner]
@@ -48,7 +49,7 @@ def add_on_arrival(allgather: Schedule, collective: Collective) -> Schedule:
             rows.append((step + 1, part_number, dst, dst, REDUCE, -1, slot, 0, -1))
         else:
             rows.append((step, part_number, src, dst, REDUCE, route, source, 0, joint))
-    # A rank that sends its own input after step 0 needs a copy of it.
+    # A rank that sends its own input after step 0 needs a copy of it, as slot 0 may hold more by then.
     for (chunk, rank), last_step in sorted(last_send.items()):
         part_number, block = divmod(chunk, blocks)
         if collective.members[block] == rank and last_step > 0:

@@ -81,7 +81,9 @@ def _dual_custom(collective: Collective) -> Collective:
     replicas = (have > 1) & ((collective.contributions_per_block < have) | (holders < have))
     if len(relation.wants) or (((have > 1) & (need > 1)) | replicas).any():
         raise Unsupported("only a custom collective whose blocks go from one rank or to one rank can be inverted")
-    one_source = need[relation.post_block] > 1  # the block goes to several ranks, which become its contributors
+    # Backwards, the receivers of a block from one rank contribute to it, each with its rank as id. A block that several
+    # ranks contribute to begins at one rank then, as a single contribution, 0.
+    one_source = need[relation.post_block] > 1
     ids = np.where(one_source | (have[relation.post_block] == 1), relation.post_rank, 0)
     pre = zip(relation.post_block.tolist(), relation.post_rank.tolist(), ids.tolist(), strict=True)
     post = [(b, rank, None) for b, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)]
@@ -108,6 +110,7 @@ def _check_invertible(schedule: Schedule, history: Versions, gathers: Bools, spr
     cell = np.cumsum(history.initial) - 1  # version -> cell
     block = schedule.chunks.block[schedule.chunk]
     writes = np.bincount(cell[history.write], minlength=int(history.initial.sum()))
+    # `write - 1`: the version of the cell before the row's write
     twice = (writes[cell[history.write]] > 1) | initial_with_data(schedule, history)[history.write - 1]
     _refuse_rows(schedule, np.flatnonzero(twice & spreads[block]), "writes a cell that holds something else already")
     reads = np.bincount(cell[history.read], minlength=int(history.initial.sum()))

@@ -15,7 +15,7 @@ from antiphon.cost.fit.genmodel import GenmodelFit
 from antiphon.cost.fit.linear import DETERMINED, UNSEEN, WEAK, round_portably
 from antiphon.cost.fit.loggp import LogGPFit
 from antiphon.cost.fit.memory import MemoryFit
-from antiphon.cost.profile import Incast, Profile
+from antiphon.cost.profile import MAX_FACTOR, Incast, Profile
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 
@@ -32,7 +32,7 @@ def genmodel_profile(
     alpha, beta, epsilon = usable.get("alpha"), usable.get("beta"), usable.get("epsilon")
     # Share of the nominal bandwidth that is reached: (1 / beta) / bandwidth.
     factor = None if beta is None or not beta or bandwidth is None else 1 / (Fraction(beta) * Fraction(bandwidth))
-    if factor is not None and not Fraction(1, 1000) <= factor <= 1000:  # a wrong unit of `bandwidth`
+    if factor is not None and not Fraction(1, MAX_FACTOR) <= factor <= MAX_FACTOR:  # a wrong unit of `bandwidth`
         raise Invalid(
             f"bandwidth: beta = {beta:.4g} s per byte is {float(factor):.3g} times the {float(bandwidth or 0):.4g} "
             "bytes per second said of a link; give that of the links measured"

@@ -64,6 +64,7 @@ def write_lowering_times(rows: Sequence[LoweringTime], path: str | os.PathLike[s
 
 
 def _numbers(row: LoweringTime) -> tuple[float, float, float, float]:
+    """Return the values of all of COLUMNS but the first."""
     return row.steps, row.copies, row.wire, row.seconds
 
 
@@ -151,6 +152,7 @@ def fit_lowering(measured: Sequence[LoweringTime]) -> LoweringFit:
     """Fit the costs of each lowering by least squares of relative errors. O(rows)."""
     models = {}
     for lowering in dict.fromkeys(row.lowering for row in measured):
+        # Columns: those of NAMES (1 for start), then the seconds.
         rows = np.array([[1.0, *_numbers(row)] for row in measured if row.lowering == lowering])
         columns = [column for column in range(len(NAMES)) if rows[:, column].any()]  # costs that any plan pays
         # Each row is divided by its measured time, so that residuals are relative errors.

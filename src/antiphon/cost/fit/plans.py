@@ -77,12 +77,13 @@ def derive_factors(plan: NamedAlgorithm, ranks: int) -> ParameterFactors:
     """Return the factors of a plan. O(steps), that is O(log ranks)."""
     steps = _plan_steps(plan, ranks)
     combined = [step for step in steps if step.fanin]
+    # To combine f values, f - 1 of which arrive, takes f - 1 additions (gamma), and f reads and a write (delta).
     return ParameterFactors(
-        math.fsum(step.times for step in steps),
-        math.fsum(step.times * step.part for step in steps),
-        math.fsum(step.times * step.part for step in combined),
-        math.fsum(step.times * step.part * (step.fanin + 1) / (step.fanin - 1) for step in combined),
-        tuple((step.senders, step.times * step.part) for step in steps),
+        alpha=math.fsum(step.times for step in steps),
+        beta=math.fsum(step.times * step.part for step in steps),
+        gamma=math.fsum(step.times * step.part for step in combined),
+        delta=math.fsum(step.times * step.part * (step.fanin + 1) / (step.fanin - 1) for step in combined),
+        receptions=tuple((step.senders, step.times * step.part) for step in steps),
     )
 
 

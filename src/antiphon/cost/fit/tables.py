@@ -41,9 +41,7 @@ class PlanTime:
 
     plan: NamedAlgorithm
     ranks: int
-    nbytes: (
-        int  # of the call; for the plan `incast`, in which everyone sends to everyone, those that each rank receives
-    )
+    nbytes: int  # of the call; of the plan `incast` (everyone sends to everyone), those that each rank receives
     seconds: float
     line: int = 0  # of the file, for messages
 
@@ -85,6 +83,7 @@ def write_addition_times(rows: Sequence[AdditionTime], path: str | os.PathLike[s
 
 
 def write_rows(head: Sequence[str], lines: Sequence[Sequence[Any]], path: str | os.PathLike[str]) -> None:
+    """Write CSV: the names of columns, then a line per measurement."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([head, *lines])
     write_bytes(path, text.getvalue().encode())
@@ -166,7 +165,7 @@ def parse_rows(
             if not head:
                 head = _check_header(stripped, needed, optional)
                 continue
-            if stripped == head:  # of a file that was joined to this one
+            if [cell.lower() for cell in stripped] == head:  # of a file that was joined to this one
                 continue
             with within(f"line {lines.line_num}"):
                 if len(stripped) != len(head):

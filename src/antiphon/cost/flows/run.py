@@ -212,6 +212,7 @@ class FlowSimulation:
         batch = queued[order]
         self.combine[batch] = np.repeat(begin, size)
         self.before[batch] = np.repeat(self.last_combined[rank], size)
+        # The first version of a rank's job stands for all, which end together.
         self.idle_from[rank], self.last_combined[rank] = done, batch[first]
         ends = np.repeat(done, size)
         for value in _distinct_values(ends):

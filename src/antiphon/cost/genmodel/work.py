@@ -135,6 +135,7 @@ class Work:
     def _is_simple(self) -> bool:
         """Whether no rank sends two messages to another at once, and no message crosses a resource twice."""
         table = self.paths.messages
+        # A message crosses a link once, but a shared limit by each of its links under it.
         if len(self.topology.limits) or not self.segments.is_unpipelined:
             return False
         key = (table.src.astype(np.int64) * table.ranks + table.dst) * len(self.segments) + self.segments.low
@@ -215,6 +216,7 @@ class Work:
         """
         sums = list_reductions(self.schedule)
         pieces = pieces_of(self.schedule)[sums.chunk]
+        # The begins of all segments and the end of the last (none without segments).
         marks = np.append(self.segments.begin, self.segments.begin[-1:] + self.segments.length[-1:])
         low, high = np.searchsorted(marks, sums.step), np.searchsorted(marks, sums.step + pieces)
         weight_per_chunk = self.paths.messages.per_chunk

@@ -298,7 +298,7 @@ class Simulation:
         kind = self.work.cost_class[path]
         until_sent = np.zeros(len(path), np.bool_)  # the next message waited only until this one had left
         until_sent[:-1] = log.ready[path[1:]] < log.done[path[:-1]]
-        # With processors a message has left after o_s, as its bytes then occupy the receiver: no bandwidth until then.
+        # With processors a message has left before its bytes move, as these occupy the receiver: they are not on the path.
         terms_by_message = {
             "overhead": cost.send[kind] + np.where(until_sent, 0.0, cost.receive[kind]),
             "latency": np.where(until_sent, 0.0, cost.latency[kind]),

@@ -109,14 +109,13 @@ def _matches_box(layout: NcclLayout, box: str, *, slowed: bool) -> bool:
     if full_box is None or layout.local > full_box.local:
         return False
     is_complete = (layout.local, layout.pairs) == (full_box.local, full_box.pairs * layout.nodes)
-    if (
-        not layout.all_meet
-        and not is_complete
-        and (layout.nodes > 1 or (layout.local == full_box.local and not slowed))
-    ):
-        return False  # several meshes with failed links may have no ring
-    if not layout.all_meet and is_complete and not slowed and layout.wire != full_box.wire:
-        return False
+    if not layout.all_meet:
+        if not is_complete and layout.nodes > 1:
+            return False  # several meshes with failed links may have no ring
+        if not is_complete and layout.local == full_box.local and not slowed:
+            return False  # a whole box without some of its links, though its name states no change
+        if is_complete and not slowed and layout.wire != full_box.wire:
+            return False
     fastest = dict[str, Fraction]()
     for kind, bandwidth in full_box.inner:
         fastest[kind] = max(bandwidth, fastest.get(kind, bandwidth))

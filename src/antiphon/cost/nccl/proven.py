@@ -113,6 +113,7 @@ def bound_evaluator(machine: Topology, kind: str, root: int) -> BoundEvaluator |
 
 
 def _prove_bound(machine: Topology, kind: str, root: int) -> BoundEvaluator | None:
+    """Compute the bound; see `bound_evaluator`."""
     if machine.ranks > (MAX_RANKS_ALLTOALL if kind == "alltoall" else MAX_RANKS):
         return None
     collective = Collective(kind, machine.ranks, roots=(root,) if kind in ROOTED else ())

@@ -112,8 +112,10 @@ def join(traces: Sequence[RankTrace]) -> RecordedJob:
 def _step_begin(trace: RankTrace, step: int) -> float:
     """Return when the previous step ended: time between two steps belongs to the later one."""
     begin, _ = trace.steps[0]
+    if step == 0:
+        return begin
     _, previous_end = trace.steps[step - 1]
-    return previous_end if step else begin
+    return previous_end
 
 
 def _collect_groups(by_rank: Mapping[int, RankTrace]) -> tuple[dict[str, int], list[ProcessGroup]]:
@@ -169,7 +171,9 @@ def _clock_offsets(by_rank: Mapping[int, RankTrace], collectives: Sequence[Mappi
     for rank, trace in by_rank.items():
         shared = [members for members in collectives if first in members and rank in members]
         if trace.host != by_rank[first].host and shared:
-            offsets[rank] = median(trace.calls[w[rank]].end - by_rank[first].calls[w[first]].end for w in shared)
+            offsets[rank] = median(
+                trace.calls[members[rank]].end - by_rank[first].calls[members[first]].end for members in shared
+            )
     return offsets
 
 
@@ -186,8 +190,9 @@ def _build_collective(
     rank, number = next(iter(members.items()))
     call = by_rank[rank].calls[number]
     return RecordedCollective(
-        call.kind, call.nbytes, group_numbers[call.group], max(end - start, 0.0), min(start, end), call.bucket
-    )
+        call.kind, call.nbytes, group_numbers[call.group], seconds=max(end - start, 0.0), start=min(start, end),
+        bucket=call.bucket,
+    )  # fmt: skip
 
 
 def _list_possible_begins(trace: RankTrace) -> list[float]:
@@ -214,11 +219,13 @@ def _build_line(
 ) -> list[TimelineItem]:
     """Return the items of a rank, from the beginning of its first step to the end of its last."""
     waits = {call for _, _, call in trace.waits}
-    marks: list[tuple[float, int, int, float]] = []  # begin, kind, call or step, end
+    # (begin, kind, number of the call or step, end); of marks at one time, sorting puts returns first and steps last
+    marks: list[tuple[float, int, int, float]] = []
     for number, call in enumerate(trace.calls):
         marks.append((call.called, CALL, number, call.called))
         if call.returned is not None:
-            marks.append((max(call.returned, call.called), _RETURN, number, call.called))
+            returned = max(call.returned, call.called)
+            marks.append((returned, _RETURN, number, returned))
         if number not in waits:
             due = max(trace.steps[call.step][1] if call.due is None else call.due, call.called, call.end)
             marks.append((due, WAIT, number, due))
@@ -226,21 +233,17 @@ def _build_line(
     marks += [(end, STEP, step, end) for step, (_, end) in enumerate(trace.steps)]
     # enclosing_call: the collective from whose call the rank has not yet returned, -1 if none
     now, items, enclosing_call = _step_begin(trace, step=0), [], -1
-    for begin, kind, collective, end in sorted(marks):
+    for begin, kind, number, end in sorted(marks):
         if begin > now:
             items.append(TimelineItem(WORK, begin - now, enclosing_call, recorded_at=now - clock_ahead))
             now = begin
-        enclosing_call = (
-            -1
-            if kind == _RETURN
-            else collective_of_call[collective]
-            if kind == CALL and trace.calls[collective].returned is not None
-            else enclosing_call
-        )
         if kind == _RETURN:
+            enclosing_call = -1
             continue
-        position = -1 if kind == STEP else collective_of_call[collective]
-        earlier_by = calls[position].end - (trace.calls[collective].end - clock_ahead) if kind == WAIT else 0.0
+        position = -1 if kind == STEP else collective_of_call[number]
+        if kind == CALL and trace.calls[number].returned is not None:
+            enclosing_call = position
+        earlier_by = calls[position].end - (trace.calls[number].end - clock_ahead) if kind == WAIT else 0.0
         items.append(TimelineItem(kind, max(earlier_by, 0.0), position, now - clock_ahead))
         now = max(now, end)
     if items and items[0].kind != WORK:
